@@ -1,0 +1,24 @@
+"""openrlhf-ebpo: one console command for everything."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+COMMANDS = {
+    "train": ("openrlhf_ebpo.cli.train_ppo_ray", "train a policy: OpenRLHF's train_ppo_ray with the estimator ebpo"),
+    "sft": ("openrlhf_ebpo.cli.train_sft", "supervised warm start: OpenRLHF's train_sft, also without a GPU"),
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+    argv = sys.argv[1:] if argv is None else argv
+    if argv and argv[0] in COMMANDS:
+        importlib.import_module(COMMANDS[argv[0]][0]).main(argv[1:])
+        return
+    lines = [f"  openrlhf-ebpo {name:<8} {summary}" for name, (_, summary) in COMMANDS.items()]
+    usage = "\n".join(["usage: openrlhf-ebpo COMMAND [flags]   (COMMAND --help teaches its flags)", "", *lines])
+    if argv in (["-h"], ["--help"]):
+        print(usage)
+        return
+    sys.exit(f"no such command: {argv[0]}\n{usage}" if argv else usage)

@@ -1,0 +1,170 @@
+"""Mistakes that are visible at the start are reported at the start, before anything heavy is imported.
+
+Works on the flat namespace of upstream's parser (`vars(args)["data.prompt_dataset"]`). Every problem names the
+flag, what was found and what to write instead.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import json
+import os
+from pathlib import Path
+
+from openrlhf_ebpo.cli.upstream_main import UsageError
+
+DATA_SUFFIXES = (".json", ".jsonl", ".csv", ".parquet", ".arrow")
+PATH_FLAGS = ("ckpt.path", "ckpt.output_dir", "logger.run_dir", "logger.tensorboard_dir", "algo.advantage.ebpo.init_prior")
+
+
+def absolute_paths(args: dict) -> None:
+    """Make local paths absolute, in place: Ray's workers may have another working directory than the driver."""
+    for flag in PATH_FLAGS:
+        if args.get(flag):
+            args[flag] = str(Path(args[flag]).expanduser().absolute())
+    for flag in ("actor", "critic", "reward", "model"):
+        key = f"{flag}.model_name_or_path"
+        if args.get(key):
+            args[key] = _absolute_if_local(args[key])
+    for flag in ("data.prompt_dataset", "data.dataset", "eval.dataset", "reward.remote_url", "train.agent_func_path"):
+        if args.get(flag):
+            args[flag] = ",".join(_absolute_if_local(part.strip()) for part in args[flag].split(","))
+
+
+def _absolute_if_local(name: str) -> str:
+    path = Path(name).expanduser()
+    return str(path.absolute()) if path.exists() else name
+
+
+def check_files(args: dict) -> None:
+    """Data files and their columns, model paths, reward function, prior.
+
+    Raises:
+        UsageError: all problems found, one a line.
+    """
+    problems = []
+    for check in (_check_datasets, _check_models, _check_reward, _check_agent, _check_init_prior):
+        problems += check(args)
+    if problems:
+        raise UsageError("\n".join(problems))
+
+
+def _check_datasets(args: dict) -> list[str]:
+    problems = []
+    columns = {"--data.input_key": args.get("data.input_key"), "--data.label_key": args.get("data.label_key")}
+    if not args.get("data.prompt_dataset"):
+        problems.append("--data.prompt_dataset is missing: name a JSON lines, Parquet or CSV file, or a Hub data set")
+    for flag in ("data.prompt_dataset", "eval.dataset"):
+        for name in filter(None, (args.get(flag) or "").split(",")):
+            problems += [f"--{flag} {name}: {problem}" for problem in _dataset_problems(name, columns)]
+    return problems
+
+
+def _dataset_problems(name: str, columns: dict[str, str | None]) -> list[str]:
+    path = Path(name.partition("@")[0])
+    if not path.exists():
+        looks_local = path.suffix in DATA_SUFFIXES or path.is_absolute() or name.startswith((".", "~"))
+        return ["no such file"] if looks_local or name.count("/") > 1 else []
+    if path.is_dir() or path.suffix not in DATA_SUFFIXES:
+        return []
+    try:
+        found = data_columns(path)
+    except Exception as error:  # whatever the reader says, it is about this file
+        return [f"cannot be read as {path.suffix[1:]} ({type(error).__name__}: {error})"]
+    if not found:
+        return ["the file is empty"]
+    return [
+        f"has no column {column!r} ({flag}); its columns are {', '.join(found)}"
+        for flag, column in columns.items()
+        if column and column not in found
+    ]
+
+
+def data_columns(path: Path) -> list[str]:
+    """Column names of a data file, from its beginning."""
+    if path.suffix in (".parquet", ".arrow"):
+        import pyarrow.dataset
+
+        return pyarrow.dataset.dataset(path, format=path.suffix[1:]).schema.names
+    with open(path, newline="") as file:
+        if path.suffix == ".csv":
+            return next(csv.reader(file), [])
+        first = next((line for line in file if line.strip()), "")
+        if path.suffix == ".json" and first.lstrip().startswith("["):
+            file.seek(0)
+            rows = json.load(file)
+            return list(rows[0]) if rows else []
+        if path.suffix == ".json" and first.strip() == "{":
+            return list(json.loads(first + file.read()))
+    return list(json.loads(first)) if first else []
+
+
+def _check_models(args: dict) -> list[str]:
+    problems = []
+    if not args.get("actor.model_name_or_path"):
+        problems.append("--actor.model_name_or_path is missing: name a Hugging Face model or a folder with one")
+    for flag in ("actor", "critic", "reward"):
+        for name in filter(None, (args.get(f"{flag}.model_name_or_path") or "").split(",")):
+            path = Path(name)
+            if path.is_dir() and not (path / "config.json").is_file():
+                problems.append(f"--{flag}.model_name_or_path {name}: the folder has no config.json, so no model")
+            elif not path.exists() and (path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1):
+                problems.append(f"--{flag}.model_name_or_path {name}: no such folder")
+    return problems
+
+
+def _check_reward(args: dict) -> list[str]:
+    url = args.get("reward.remote_url")
+    if not url:
+        if not (args.get("reward.model_name_or_path") or args.get("train.agent_func_path")):
+            return [
+                "no reward: give --reward.remote_url (a .py file with reward_func, or a server's address), "
+                "--reward.model_name_or_path or --train.agent_func_path"
+            ]
+        return []
+    first = url.split(",")[0]
+    if not first.endswith(".py"):
+        if first.startswith(("http://", "https://")):
+            return []
+        return [f"--reward.remote_url {first}: neither a .py file nor an http(s) address"]
+    return _check_python_file("--reward.remote_url", first, "reward_func", "def reward_func(queries, prompts, labels)")
+
+
+def _check_agent(args: dict) -> list[str]:
+    path = args.get("train.agent_func_path")
+    wanted = "class AgentExecutor(AgentExecutorBase)"
+    return _check_python_file("--train.agent_func_path", path, "AgentExecutor", wanted) if path else []
+
+
+def _check_python_file(flag: str, path: str, name: str, wanted: str) -> list[str]:
+    try:
+        tree = ast.parse(Path(path).read_text(), path)
+    except FileNotFoundError:
+        return [f"{flag} {path}: no such file"]
+    except SyntaxError as error:
+        return [f"{flag} {path}: line {error.lineno} is not Python: {error.msg}"]
+    except (OSError, UnicodeDecodeError) as error:
+        return [f"{flag} {path}: cannot be read ({error})"]
+    if name in _bound_names(tree):
+        return []
+    return [f"{flag} {path}: defines no `{name}`; upstream calls `{wanted}`"]
+
+
+def _bound_names(tree: ast.Module) -> set[str]:
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return names
+
+
+def _check_init_prior(args: dict) -> list[str]:
+    path = args.get("algo.advantage.ebpo.init_prior")
+    if path and not os.path.isfile(path):
+        return [f"--algo.advantage.ebpo.init_prior {path}: no such file; a run's prior.json is expected"]
+    return []

@@ -1,0 +1,221 @@
+"""Upstream's `train_ppo_ray` with the estimator `ebpo`: every flag of upstream's, and the ones below.
+
+    python -m openrlhf_ebpo.cli.train_ppo_ray --advantage_estimator ebpo --rollout.n_samples_per_prompt 4 ...
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import warnings
+from pathlib import Path
+
+from openrlhf_ebpo import config, upstream
+from openrlhf_ebpo.checkpoint import latest_checkpoint, stored_prior
+from openrlhf_ebpo.cli import preflight
+from openrlhf_ebpo.cli.upstream_main import UpstreamMain, UsageError, parse
+from openrlhf_ebpo.config import EBPOConfig
+from openrlhf_ebpo.prior import Prior, PriorMismatch
+from openrlhf_ebpo.redact import hide_secrets, redacted, redacted_argv
+from openrlhf_ebpo.run_log import RunDirectoryError, check_own, close_run, open_run, read_run
+
+MODULE = "openrlhf.cli.train_ppo_ray"
+ESTIMATOR = "--algo.advantage.estimator"
+
+
+def main(argv: list[str] | None = None) -> None:
+    warnings.filterwarnings("ignore", "The pynvml package is deprecated", FutureWarning)
+    argv = sys.argv[1:] if argv is None else argv
+    try:
+        run(argv)
+    except (UsageError, PriorMismatch, RunDirectoryError, upstream.SeamError) as error:
+        sys.exit("".join(f"error: {line}\n" for line in str(error).splitlines()).rstrip())
+
+
+def run(argv: list[str]) -> None:
+    upstream.check_version()
+    command = UpstreamMain(MODULE)
+    parser = build_parser(command)
+    flat = parse(parser, argv)
+    resolve(flat, parser)
+    check_before_imports(flat)
+
+    upstream.check_sources(upstream.all_seams())
+    upstream.install()
+    dry_run, force = flat.dry_run, flat.force
+    del flat.dry_run, flat.force
+    args = command.validate(flat)
+    notices = adapt(args)
+    run_dir = Path(args.logger.run_dir)
+    if dry_run:
+        check_by_importing(args)
+        print(json.dumps(redacted(args), indent=2))
+        print("\n".join(notices))
+        print("dry run: flags, files and settings are fine; nothing was started")
+        return
+    print("\n".join(notices), flush=True)
+    open_run(
+        run_dir,
+        name=args.logger.wandb.run_name,
+        argv=redacted_argv(argv),
+        args=redacted(args),
+        resume=args.ckpt.load_enable,
+        force=force,
+    )
+    train(command, args, run_dir)
+
+
+def train(command: UpstreamMain, args, run_dir: Path) -> None:
+    from openrlhf_ebpo.cluster import ClusterError, ray_for
+
+    status, error = "failed", None
+    try:
+        with ray_for(args):
+            command.train(args)
+        status = "complete"
+    except KeyboardInterrupt:
+        status = "interrupted"
+        sys.exit(f"interrupted; {how_to_continue(args)}")
+    except ClusterError as caught:
+        error = str(caught)
+        sys.exit(f"error: {caught}")
+    except BaseException as caught:
+        error = f"{type(caught).__name__}: {caught}"[-4000:]
+        print(f"error: training stopped; {how_to_continue(args)}", file=sys.stderr)
+        raise
+    finally:
+        close_run(run_dir, status, error)
+
+
+def how_to_continue(args) -> str:
+    latest = latest_checkpoint(args.ckpt.path)
+    if latest is None:
+        return f"no checkpoint was complete in {args.ckpt.path} (--ckpt.save_steps is {args.ckpt.save_steps})"
+    return f"{latest.name} is complete: repeat the command with --ckpt.load_enable to go on from it"
+
+
+def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
+    parser = command.parser("openrlhf-ebpo train")
+    parser.description = (
+        "OpenRLHF's train_ppo_ray with the estimator ebpo (arXiv 2602.05165): each prompt's mean reward is shrunk "
+        "towards what the policy has achieved so far, so prompts that always fail teach too. All flags of OpenRLHF "
+        f"{upstream.OPENRLHF_VERSION} work unchanged; those of this project are in the last two groups."
+    )
+    parser.epilog = (
+        "example: openrlhf-ebpo train --actor.model_name_or_path Qwen/Qwen3-8B --data.prompt_dataset prompts.jsonl "
+        "--data.input_key prompt --data.label_key label --reward.remote_url reward.py --advantage_estimator ebpo "
+        "--rollout.n_samples_per_prompt 4 --vllm.num_engines 4 --dry_run"
+    )
+    estimator = parser._option_string_actions[ESTIMATOR]
+    estimator.choices = [*estimator.choices, "ebpo"]
+    estimator.option_strings.append("--advantage_estimator")
+    parser._option_string_actions["--advantage_estimator"] = estimator
+    config.add_flags(parser)
+    add_flags(parser)
+    return parser
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("run directory and checks")
+    group.add_argument("--logger.run_dir", type=str, default=None, help="default: <ckpt.output_dir>/run")
+    group.add_argument(
+        "--logger.rollouts_every", type=int, default=1, metavar="N", help="keep the responses of every N-th step"
+    )
+    group.add_argument(
+        "--logger.no_policy_metrics",
+        action="store_true",
+        default=False,
+        help="do not measure policy/entropy and policy/kl_per_step (some forward passes more a step)",
+    )
+    group.add_argument("--force", action="store_true", help="move another run out of the run directory, aside")
+    group.add_argument(
+        "--dry_run", action="store_true", help="check everything, print the resolved configuration and stop"
+    )
+
+
+def resolve(flat: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Fill in what depends on other flags: run directory, absolute paths, explicit reward clipping, secrets."""
+    values = vars(flat)
+    values["logger.run_dir"] = values["logger.run_dir"] or str(Path(values["ckpt.output_dir"]) / "run")
+    clip = values["reward.clip_range"]
+    # upstream's default clamps the value after the baseline; under ebpo only a range that was asked for applies
+    values["algo.advantage.ebpo.reward_clip_range"] = (
+        tuple(clip) if clip is not parser.get_default("reward.clip_range") else None
+    )
+    preflight.absolute_paths(values)
+    hide_secrets(values)
+
+
+def check_before_imports(flat: argparse.Namespace) -> None:
+    """All that can be found wrong within a second."""
+    values = vars(flat)
+    preflight.check_files(values)
+    if values["logger.rollouts_every"] < 1:
+        raise UsageError(f"--logger.rollouts_every is {values['logger.rollouts_every']}; give 1 or more")
+    if values["algo.advantage.estimator"] == "ebpo":
+        check_ebpo(values)
+    run_dir = Path(values["logger.run_dir"])
+    if not flat.force and (found := read_run(run_dir)):
+        check_own(run_dir, found, _nested(values), values["ckpt.load_enable"])
+
+
+def check_ebpo(values: dict) -> None:
+    prefix = "algo.advantage.ebpo."
+    settings = {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
+    try:
+        ebpo = EBPOConfig(n_samples_per_prompt=values["rollout.n_samples_per_prompt"], **settings)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if not values["vllm.num_engines"]:
+        raise UsageError("--vllm.num_engines is not set: responses are generated by vLLM, give at least 1")
+    state = stored_prior(values["ckpt.path"]) if values["ckpt.load_enable"] else None
+    if state and not ebpo.reset_prior:
+        Prior.from_state_dict(state, ebpo.identity(), f"the checkpoint in {values['ckpt.path']}")
+
+
+def _nested(values: dict) -> dict:
+    nested: dict = {}
+    for key, value in values.items():
+        *parts, leaf = key.split(".")
+        node = nested
+        for part in parts:
+            node = node.setdefault(part, {})
+        node[leaf] = value
+    return nested
+
+
+def adapt(args) -> list[str]:
+    """Settle what upstream's validation cannot know; returns notices for the user."""
+    notices = []
+    if args.algo.advantage.estimator == "ebpo" and args.algo.dynamic_filtering_enable:
+        notices.append(
+            "warning: --algo.dynamic_filtering_enable removes the groups in which every response fails or passes: "
+            "EBPO is there to learn from them, and its prior will not see them"
+        )
+    if upstream.is_cpu_stack():
+        from openrlhf_ebpo import cpu
+
+        cpu.prepare_driver()
+        notices += [f"no CUDA: {change}" for change in cpu.adapt_args(args)]
+    return notices
+
+
+def check_by_importing(args) -> None:
+    """For --dry_run: run the reward file's own imports, which the quick check only reads."""
+    for url, name in ((args.reward.remote_url or [None])[0], "reward_func"), (args.train.agent_func_path, "AgentExecutor"):
+        if not url or not url.endswith(".py"):
+            continue
+        spec = importlib.util.spec_from_file_location("checked_by_dry_run", url)
+        module = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            raise UsageError(f"{url} fails when imported: {type(error).__name__}: {error}") from error
+        if not callable(getattr(module, name, None)):
+            raise UsageError(f"{url}: {name} is not callable")
+
+
+if __name__ == "__main__":
+    main()

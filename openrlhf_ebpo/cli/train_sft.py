@@ -1,0 +1,62 @@
+"""Upstream's `train_sft`, unchanged, also on a machine without CUDA and without a launcher.
+
+    python -m openrlhf_ebpo.cli.train_sft --model.model_name_or_path ... --data.dataset ...
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+
+from openrlhf_ebpo import upstream
+from openrlhf_ebpo.cli import preflight
+from openrlhf_ebpo.cli.upstream_main import UpstreamMain, UsageError, parse
+from openrlhf_ebpo.redact import hide_secrets
+
+MODULE = "openrlhf.cli.train_sft"
+
+
+def main(argv: list[str] | None = None) -> None:
+    try:
+        run(sys.argv[1:] if argv is None else argv)
+    except (UsageError, upstream.SeamError) as error:
+        sys.exit(f"error: {error}")
+
+
+def run(argv: list[str]) -> None:
+    upstream.check_version()
+    command = UpstreamMain(MODULE)
+    flat = parse(command.parser("openrlhf-ebpo sft"), argv)
+    preflight.absolute_paths(vars(flat))
+    hide_secrets(vars(flat))
+    upstream.check_sources(upstream.all_seams())
+    upstream.install()
+    single_process_environment()
+    args = command.validate(flat)
+    if upstream.is_cpu_stack():
+        from openrlhf_ebpo import cpu
+
+        cpu.prepare_driver()
+        for change in cpu.adapt_args(args):
+            print(f"no CUDA: {change}", flush=True)
+    command.train(args)
+    import torch.distributed
+
+    torch.distributed.destroy_process_group()
+
+
+def single_process_environment() -> None:
+    """What a launcher (deepspeed, torchrun) would set, for one process started without one."""
+    if "RANK" in os.environ:
+        return
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    os.environ.update(
+        RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
+    )
+
+
+if __name__ == "__main__":
+    main()

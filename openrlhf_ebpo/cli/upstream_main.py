@@ -1,0 +1,98 @@
+"""Upstream's command lines, run from its own source.
+
+Upstream's train_*.py build their parser, validate and train under `if __name__ == "__main__"`, behind 10 s of
+imports. The block is cut, unchanged, at `args = parser.parse_args()` and at `train(args)`: the first part gives
+the parser at once, the second is upstream's own validation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import importlib
+import sys
+from datetime import datetime
+
+from openrlhf_ebpo.upstream import SeamError, module_path
+
+
+class UsageError(Exception):
+    """A mistake on the command line, in words for the person who typed it."""
+
+
+class UpstreamMain:
+    """The `__main__` block of one upstream module in three parts: parser, validation, train.
+
+    Raises:
+        SeamError: the block does not have the shape that it is cut by.
+    """
+
+    def __init__(self, module: str):
+        self.module = module
+        path = module_path(module)
+        body = _main_block(ast.parse(path.read_text()), module)
+        parse = _find(body, "args = parser.parse_args()", module)
+        train = _find(body, "train(args)", module)
+        self._build = compile(ast.Module(body[:parse], []), path, "exec")
+        self._validate = compile(ast.Module(body[parse + 1 : train], []), path, "exec")
+
+    def parser(self, prog: str) -> argparse.ArgumentParser:
+        """Upstream's own parser, without importing upstream."""
+        names = {"argparse": argparse, "datetime": datetime}
+        exec(self._build, names)
+        parser = names["parser"]
+        parser.prog = prog
+        parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
+        return parser
+
+    def validate(self, args: argparse.Namespace):
+        """Upstream's own validation; returns the nested arguments that `train` takes. Imports transformers.
+
+        Raises:
+            UsageError: an assertion of upstream's failed.
+        """
+        names = {"args": args}
+        try:
+            exec(self._validate, names)
+        except AssertionError as error:
+            raise UsageError(f"OpenRLHF refuses this combination of flags: {error}") from None
+        except (AttributeError, TypeError) as error:
+            raise UsageError(f"OpenRLHF's validation fails ({error}): is a required flag missing?") from error
+        return names["args"]
+
+    def train(self, args) -> None:
+        importlib.import_module(self.module).train(args)
+
+
+def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
+    """Parse, and answer a mistyped flag with the nearest ones."""
+    args, unknown = parser.parse_known_args(argv)
+    flags = [item.partition("=")[0] for item in unknown if item.startswith("-")]
+    if not unknown:
+        return args
+    known = list(parser._option_string_actions)
+    lines = [f"no such flag: {flag}{_suggestion(flag, known)}" for flag in flags]
+    lines = lines or [f"unexpected argument: {unknown[0]!r}"]
+    parser.exit(2, "".join(f"{parser.prog}: error: {line}\n" for line in lines))
+
+
+def _suggestion(flag: str, known: list[str]) -> str:
+    leaf = flag.lstrip("-").replace("-", "_").rpartition(".")[2]
+    near = difflib.get_close_matches(flag, known, n=3, cutoff=0.75)
+    near += [k for k in known if k.rpartition(".")[2] == leaf and k not in near]
+    return f". Did you mean {' or '.join(near[:3])}?" if near else f" (see {sys.argv[0]} --help)"
+
+
+def _main_block(tree: ast.Module, module: str) -> list[ast.stmt]:
+    for node in tree.body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'":
+            return node.body
+    raise SeamError(f"{module} has no `if __name__ == '__main__'` block; the command line is read from it")
+
+
+def _find(body: list[ast.stmt], statement: str, module: str) -> int:
+    for i, node in enumerate(body):
+        if ast.unparse(node) == statement:
+            return i
+    raise SeamError(f"{module}: no line `{statement}` in its __main__ block; the command line is cut there")

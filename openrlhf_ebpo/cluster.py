@@ -1,0 +1,138 @@
+"""Ray for one run: start it or join it, with the seams in every worker, and leave nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+
+import psutil
+
+from openrlhf_ebpo.upstream import is_cpu_stack
+
+HOOK = "openrlhf_ebpo.upstream.install"
+SHUTDOWN_SECONDS = 10
+
+
+class ClusterError(RuntimeError):
+    """The Ray cluster cannot carry this run; the message says what is missing."""
+
+
+def gpus_needed(args) -> int:
+    """GPUs that upstream's placement asks for; on a machine without CUDA they are pretend GPUs."""
+    colocate_all = args.train.colocate_all and not args.train.async_enable
+    actor = args.actor.num_nodes * args.actor.num_gpus_per_node
+    total = actor
+    if args.algo.kl.init_coef > 0 and not (args.train.colocate_all or args.train.colocate_actor_ref):
+        total += args.ref.num_nodes * args.ref.num_gpus_per_node
+    if args.vllm.num_engines and not colocate_all:
+        total += args.vllm.num_engines * args.vllm.tensor_parallel_size
+    if args.train.colocate_all:
+        return total
+    critic = args.critic.num_nodes * args.critic.num_gpus_per_node if args.critic.model_name_or_path else 0
+    reward = args.reward.num_nodes * args.reward.num_gpus_per_node if not args.reward.remote_url else 0
+    return total + (critic if args.train.colocate_critic_reward and critic else critic + reward)
+
+
+@contextlib.contextmanager
+def ray_for(args) -> Iterator[None]:
+    """Ray is up inside, with enough GPUs, and gone (or left) afterwards, also after Ctrl-C.
+
+    Joins the cluster of RAY_ADDRESS, of `ray job submit`, or one that runs on this machine; otherwise starts one.
+
+    Raises:
+        ClusterError: the cluster has too few GPUs, or a job's runtime environment clashes with ours.
+    """
+    import ray
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    needed = gpus_needed(args)
+    try:
+        _connect(needed)
+        check_gpus(needed, ray.cluster_resources().get("GPU", 0))
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave workers behind
+        children = psutil.Process().children(recursive=True)
+        ray.shutdown()
+        _end(children)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _connect(needed: int) -> None:
+    import ray
+
+    if ray.is_initialized():
+        return
+    environment = runtime_env()
+    try:
+        if os.environ.get("RAY_ADDRESS") or _cluster_on_this_machine():
+            ray.init(address="auto", runtime_env=environment)
+        elif is_cpu_stack():
+            cpus = max(os.cpu_count(), needed + 1)  # upstream reserves one CPU for every GPU
+            ray.init(address="local", num_gpus=needed, num_cpus=cpus, include_dashboard=False, runtime_env=environment)
+        else:
+            ray.init(address="local", include_dashboard=False, runtime_env=environment)
+    except ValueError as error:
+        if "runtime env" not in str(error):
+            raise
+        raise ClusterError(
+            f"the job's runtime environment sets something that openrlhf_ebpo must set in every worker ({error}). "
+            "Leave `worker_process_setup_hook` out of --runtime-env-json."
+        ) from error
+
+
+def _cluster_on_this_machine() -> bool:
+    """A cluster of `ray start` on this machine. (Ray's address file alone may be a leftover.)"""
+    from ray._private.services import find_gcs_addresses
+
+    return bool(find_gcs_addresses())
+
+
+def runtime_env() -> dict:
+    """Hook and environment of all workers. What a job or the user has set already is left as it is."""
+    variables = {
+        "TOKENIZERS_PARALLELISM": "true",
+        "NCCL_DEBUG": "WARN",
+        "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1",
+    }
+    if is_cpu_stack():
+        from openrlhf_ebpo.cpu import WORKER_ENV
+
+        variables |= WORKER_ENV
+    variables = {name: os.environ.get(name, default) for name, default in variables.items()}
+    job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env", {})
+    set_by_job = job.get("env_vars", {})
+    return {
+        "worker_process_setup_hook": HOOK,
+        "env_vars": {name: value for name, value in variables.items() if name not in set_by_job},
+    }
+
+
+def check_gpus(needed: int, found: float) -> None:
+    if found >= needed:
+        return
+    remedy = (
+        f"start it with `ray start --head --num-gpus={needed}` (pretend GPUs do on a machine without CUDA)"
+        if is_cpu_stack()
+        else "add nodes, or ask for fewer with --actor.num_gpus_per_node, --ref.num_gpus_per_node, --vllm.num_engines, "
+        "or share them with --train.colocate_all"
+    )
+    raise ClusterError(f"this run needs {needed} GPUs and the Ray cluster has {found:g}: {remedy}")
+
+
+def _end(children: list[psutil.Process]) -> None:
+    """End processes of ours that outlive Ray's shutdown: vLLM's engine process has been seen to stay for minutes."""
+    _, alive = psutil.wait_procs(children, timeout=SHUTDOWN_SECONDS)
+    for process in alive:
+        print(f"ending leftover process {process.pid}", file=sys.stderr)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(alive, timeout=3)

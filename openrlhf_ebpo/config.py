@@ -1,0 +1,100 @@
+"""EBPOConfig: every --algo.advantage.ebpo.* flag, its default, its check."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+FLAG = "--algo.advantage.ebpo"
+
+# What each preset chooses, in the words of the variants' table (docs/estimator.md). The choices are stored
+# with the prior, so that a run can only resume with the estimator it began with.
+PRESETS = {
+    "paper": {
+        "history": "run",
+        "order": "update_then_use",
+        "within_variance": "pooled",
+        "between_variance": "raw",
+        "prior": "gaussian",
+        "normalise": "batch",
+    },
+}
+
+
+@dataclass(frozen=True)
+class EBPOConfig:
+    """What the estimator needs to know, checked.
+
+    Raises:
+        ValueError: a flag's value makes no sense; the message names the flag.
+    """
+
+    n_samples_per_prompt: int
+    preset: str = "paper"
+    fail_reward: float = 0.0
+    pass_reward: float = 1.0
+    reward_clip_range: tuple[float, float] | None = None
+    reset_prior: bool = False
+    init_prior: str | None = None
+
+    def __post_init__(self):
+        if self.preset not in PRESETS:
+            raise ValueError(f"{FLAG}.preset: unknown preset {self.preset!r}, choose from {sorted(PRESETS)}")
+        if self.n_samples_per_prompt < 2:
+            raise ValueError(
+                f"--rollout.n_samples_per_prompt is {self.n_samples_per_prompt}: ebpo needs at least 2. It estimates "
+                "how noisy a group's mean is from the spread inside groups, and one response has none."
+            )
+        if not self.pass_reward > self.fail_reward:
+            raise ValueError(
+                f"{FLAG}.pass_reward ({self.pass_reward}) must be greater than {FLAG}.fail_reward ({self.fail_reward})"
+            )
+        if self.reset_prior and self.init_prior:
+            raise ValueError(f"{FLAG}.reset_prior and {FLAG}.init_prior exclude each other: give one of them")
+
+    @property
+    def reward_range(self) -> float:
+        return self.pass_reward - self.fail_reward
+
+    def identity(self) -> dict:
+        """What a stored prior must agree with: raw τ² depends on G, the moments on the reward's scale."""
+        return {
+            "estimator": "ebpo",
+            "variant": PRESETS[self.preset],
+            "n_samples_per_prompt": self.n_samples_per_prompt,
+            "fail_reward": self.fail_reward,
+            "pass_reward": self.pass_reward,
+        }
+
+    @classmethod
+    def from_args(cls, args) -> EBPOConfig:
+        """From upstream's nested arguments, which hold our flags under `args.algo.advantage.ebpo`."""
+        return cls(n_samples_per_prompt=args.rollout.n_samples_per_prompt, **vars(args.algo.advantage.ebpo))
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "EBPO estimator", "empirical-Bayes baseline, arXiv 2602.05165; used with --advantage_estimator ebpo"
+    )
+    group.add_argument(
+        f"{FLAG}.preset",
+        type=str,
+        default="paper",
+        choices=sorted(PRESETS),
+        help="which published form: 'paper' keeps moments of the whole run, updates them and then uses them",
+    )
+    group.add_argument(f"{FLAG}.fail_reward", type=float, default=0.0, help="reward of a failed response")
+    group.add_argument(f"{FLAG}.pass_reward", type=float, default=1.0, help="reward of a fully correct response")
+    group.add_argument(
+        f"{FLAG}.reset_prior",
+        action="store_true",
+        default=False,
+        help="when resuming, forget the stored prior and start afresh",
+    )
+    group.add_argument(
+        f"{FLAG}.init_prior",
+        type=str,
+        default=None,
+        metavar="PATH",
+        help="start from this prior.json (for example with --ckpt.disable_ds, which cannot resume)",
+    )

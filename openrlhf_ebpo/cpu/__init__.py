@@ -1,0 +1,130 @@
+"""Everything that only a machine without CUDA needs, and nothing else. Never imported beside a CUDA torch.
+
+OpenRLHF names CUDA in about 60 lines; they come down to the rows below, a stand-in for four functions of
+flash-attn, and a way to carry weights into vLLM's CPU backend.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from openrlhf_ebpo.upstream import Seam
+
+SEAMS = (
+    Seam(
+        "torch.cuda",
+        "current_device",
+        "openrlhf_ebpo.cpu.device:cpu_device",
+        where="all",
+        why="used as the device that tensors go to",
+        until="upstream asks torch.accelerator",
+    ),
+    *(
+        Seam(
+            "torch.cuda",
+            name,
+            "openrlhf_ebpo.cpu.device:nothing_to_do",
+            where="all",
+            why="raises without a driver; there is nothing to select or to wait for",
+            until="upstream asks torch.accelerator",
+        )
+        for name in ("set_device", "synchronize", "current_stream")
+    ),
+    Seam(
+        "openrlhf.utils.deepspeed.deepspeed",
+        "init_device_mesh",
+        "openrlhf_ebpo.cpu.device:cpu_mesh",
+        where="policy, reference, reward and critic actors",
+        why="setup_distributed builds its mesh for 'cuda'",
+        until="upstream asks torch.accelerator",
+    ),
+    Seam(
+        "openrlhf.utils.deepspeed.deepspeed",
+        "DeepspeedStrategy.moving_average",
+        "openrlhf_ebpo.cpu.device:cpu_moving_average",
+        where="policy actors",
+        why="the trainer passes 'cuda' as the device of the averaged weights",
+        until="upstream asks torch.accelerator",
+        source="5d366bdde21e",
+    ),
+    Seam(
+        "openrlhf.utils.deepspeed.deepspeed",
+        "get_train_ds_config",
+        "openrlhf_ebpo.cpu.device:torch_adam",
+        where="policy and critic actors, train_sft",
+        why="DeepSpeed's own Adam is compiled on first use, which takes a C++ compiler and half a minute",
+        until="DeepSpeed ships a built CPU Adam",
+    ),
+    Seam(
+        "openrlhf.trainer.ppo_utils.replay_buffer",
+        "NaiveReplayBuffer",
+        "openrlhf_ebpo.cpu.device:CPUReplayBuffer",
+        where="policy and critic actors",
+        why="builds torch.device(f'cuda:{…}') from the current device",
+        until="upstream asks torch.accelerator",
+        source="f1e8190d186c",
+    ),
+    Seam(
+        "openrlhf.utils.distributed_util",
+        "stateless_init_process_group",
+        "openrlhf_ebpo.cpu.weight_sync:gloo_group",
+        where="policy actors",
+        why="weights travel to vLLM over NCCL",
+        until="upstream honours --vllm.sync_backend gloo here",
+        source="0f4de7e6719a",
+    ),
+    Seam(
+        "openrlhf.trainer.ray.vllm_engine",
+        "RolloutRayActor",
+        "openrlhf_ebpo.cpu.weight_sync:CPURolloutActor",
+        where="rollout actors",
+        why="vLLM's CPU backend repacks weights at load, so one tensor at a time cannot be loaded; its worker is a "
+        "process that Ray's hook does not reach; sleep mode and a share of GPU memory mean nothing to it",
+        until="vLLM's CPU backend can update single weights",
+        source="eb61743a7634",
+    ),
+)
+
+# Measured together: 60 s -> 36 s from the command to the first step. See weight_sync.engine_arguments for the fourth.
+WORKER_ENV = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "TORCHDYNAMO_DISABLE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+}
+
+
+def prepare_process() -> None:
+    """Let `openrlhf.models.ring_attn_utils` be imported without flash-attn. Idempotent."""
+    from openrlhf_ebpo.cpu.packing import FlashAttnStandIn
+
+    if not any(isinstance(finder, FlashAttnStandIn) for finder in sys.meta_path):
+        sys.meta_path.insert(0, FlashAttnStandIn())
+
+
+def prepare_driver() -> None:
+    """Environment that torch and vLLM read when they are imported. What the user has set stays."""
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", WORKER_ENV["TORCHDYNAMO_DISABLE"])
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        del os.environ["CUDA_VISIBLE_DEVICES"]  # the empty string breaks Ray's mapping of the pretend GPUs
+
+
+def adapt_args(args) -> list[str]:
+    """Change, in place, the settings that cannot work without CUDA, and say what was changed."""
+    changes = []
+
+    def change(section, name: str, new, flag: str, why: str) -> None:
+        old = getattr(section, name, new)
+        if old != new:
+            setattr(section, name, new)
+            changes.append(f"--{flag} {old} -> {new}: {why}")
+
+    if "flash" in args.ds.attn_implementation:
+        change(args.ds, "attn_implementation", "sdpa", "ds.attn_implementation", "flash attention needs CUDA")
+    if hasattr(args, "vllm"):
+        change(args.vllm, "sync_backend", "gloo", "vllm.sync_backend", "NCCL needs CUDA")
+        change(args.vllm, "sync_with_ray", False, "vllm.sync_with_ray", "weights go over a gloo group")
+        change(args.vllm, "enforce_eager", True, "vllm.enforce_eager", "compiling costs more than it saves here")
+        change(args.vllm, "enable_sleep", False, "vllm.enable_sleep", "there is no GPU memory to give back")
+        change(args.ds, "enable_sleep", False, "ds.enable_sleep", "there is no GPU memory to give back")
+    return changes

@@ -1,0 +1,63 @@
+"""What upstream asks of torch.cuda and DeepSpeed, answered for the CPU."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+
+def cpu_device(_original):
+    def current_device():
+        return torch.device("cpu")
+
+    return current_device
+
+
+def nothing_to_do(original):
+    @functools.wraps(original)
+    def no_op(*_args, **_kwargs):
+        return None
+
+    return no_op
+
+
+def cpu_mesh(original):
+    @functools.wraps(original)
+    def init_device_mesh(device_type, *args, **kwargs):
+        return original("cpu" if device_type == "cuda" else device_type, *args, **kwargs)
+
+    return init_device_mesh
+
+
+def cpu_moving_average(original):
+    @functools.wraps(original)
+    def moving_average(self, model, model_ema, beta=0.992, device="cpu"):
+        return original(self, model, model_ema, beta, "cpu")
+
+    return moving_average
+
+
+def torch_adam(original):
+    @functools.wraps(original)
+    def get_train_ds_config(*args, **kwargs):
+        config = original(*args, **kwargs)
+        optimizer = config.get("optimizer")
+        if optimizer and optimizer["type"] == "AdamW":
+            optimizer["params"]["torch_adam"] = True
+        return config
+
+    return get_train_ds_config
+
+
+class CPUReplayBuffer:
+    """Mixin over NaiveReplayBuffer: its samples stay where they are."""
+
+    def __init__(self, *args, **kwargs):
+        current_device = torch.cuda.current_device
+        torch.cuda.current_device = lambda: 0  # upstream formats it into "cuda:…", a name that is then not used
+        try:
+            super().__init__(*args, **kwargs)
+        finally:
+            torch.cuda.current_device = current_device
+        self.target_device = torch.device("cpu")

@@ -1,0 +1,154 @@
+"""EBPOExperienceMaker: the one override of upstream's advantage stage.
+
+`ebpo` is computed here, vectorised; every other estimator goes through upstream's own method, whose result is
+only read, for the run log. Either way `metrics` and `rollouts` describe the last batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+
+import torch
+
+from openrlhf_ebpo.advantage import Estimate, estimate, group_outcomes, grpo_advantages, token_returns
+from openrlhf_ebpo.config import EBPOConfig
+from openrlhf_ebpo.prior import Prior
+from openrlhf_ebpo.rewards.guard import INFO_KEY, RewardError
+from openrlhf_ebpo.rollouts import Rollouts
+
+logger = logging.getLogger(__name__)
+
+
+class EBPOExperienceMaker:
+    """Mixin over RemoteExperienceMaker.
+
+    Attributes:
+        config: the estimator's settings, None for other estimators.
+        prior: the prior after the last batch.
+        metrics: `ebpo/*` metrics of the last batch.
+        rollouts: the last batch, a row a response, for the run log.
+    """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.config = EBPOConfig.from_args(self.args) if self.advantage_estimator == "ebpo" else None
+        self.prior = Prior()
+        self.metrics: dict[str, float] = {}
+        self.rollouts: Rollouts | None = None
+
+    @torch.no_grad()
+    def make_experience_batch(self, rollout_samples):
+        self._errors = [sample.info.pop(INFO_KEY, [""])[0] for sample in rollout_samples]
+        if self.config:
+            _raise_if_all_failed(self._errors)
+            complete_info(rollout_samples)
+        return super().make_experience_batch(rollout_samples)
+
+    @torch.no_grad()
+    def compute_advantages_and_returns(self, experiences):
+        rollouts = Rollouts.before_shaping(experiences, self._errors)
+        if self.config:
+            result = self._ebpo(experiences, rollouts)
+        else:
+            experiences = super().compute_advantages_and_returns(experiences)
+            result = self._observe(experiences, rollouts)
+        self.rollouts = rollouts.with_result(result)
+        self.metrics["ebpo/reward_error_fraction"] = sum(map(bool, self._errors)) / len(self._errors)
+        return experiences
+
+    def _ebpo(self, experiences, rollouts: Rollouts) -> Estimate:
+        from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
+
+        for experience in experiences:
+            experience.rewards = experience.rewards.reshape(-1).to(torch.float32)
+        apply_length_penalties(experiences, self.args)
+
+        order, sizes = rollouts.order, [len(experience.rewards) for experience in experiences]
+        rewards = torch.cat([experience.rewards for experience in experiences])[order]
+        if self.config.reward_clip_range:
+            rewards = rewards.clamp(*self.config.reward_clip_range)
+        group_size = self.args.rollout.n_samples_per_prompt
+        # by the raw reward too: a length penalty can put a number where a reward failed
+        valid = rollouts.raw_rewards.isfinite() & rewards.isfinite() & (rollouts.action_counts > 0)
+        valid = valid.reshape(-1, group_size)
+        if not valid.any():
+            raise RuntimeError("no response of this step has both a finite reward and action tokens")
+        rewards = rewards.reshape(-1, group_size)
+        result = estimate(rewards, valid, self.prior, self.config)
+        self.prior, self.metrics = result.prior, result.metrics(self.config)
+
+        stds = torch.where(valid, rewards, 0.0).std(-1, keepdim=True).expand_as(rewards)
+        in_experience_order = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
+        pieces = (
+            t.reshape(-1)[in_experience_order].split(sizes) for t in (result.advantages, valid, result.rewards, stds)
+        )
+        for experience, advantage, ok, reward, std in zip(experiences, *pieces, strict=True):
+            self._fill(experience, advantage, ok)
+            experience.info["group_reward_std"] = std
+            experience.info["reward"] = torch.where(ok, reward, result.rewards[valid].mean()).float()
+        return result
+
+    def _fill(self, experience, advantages: torch.Tensor, valid: torch.Tensor) -> None:
+        """Advantages and returns (separate tensors) of one micro-batch; an excluded sample trains no token."""
+        if not valid.all():
+            experience.action_mask = experience.action_mask * valid[:, None].to(experience.action_mask.dtype)
+            for key in ("kl", "logprobs_diff"):  # upstream's mean over no token is NaN
+                experience.info[key] = torch.where(valid, experience.info[key], 0.0)
+        kl_in_reward = self.initial_model_group is not None and not self.args.algo.kl.use_loss and self.kl_ctl.value > 0
+        experience.returns, experience.info["return"] = token_returns(
+            advantages, experience.action_mask, experience.kl if kl_in_reward else None, self.kl_ctl.value
+        )
+        experience.advantages = experience.returns.clone()
+        experience.kl = None
+
+    def _observe(self, experiences, rollouts: Rollouts) -> Estimate:
+        """What another estimator gave, in the same form: one advantage a response is the mean over its tokens."""
+        group_size = self.args.rollout.n_samples_per_prompt
+        settings = self.args.algo.advantage.ebpo
+        fail, success = settings.fail_reward, settings.pass_reward
+
+        def in_order(values):
+            return torch.cat([v.reshape(-1).double() for v in values])[rollouts.order].reshape(-1, group_size)
+
+        rewards = in_order(e.rewards for e in experiences)
+        valid = torch.ones_like(rewards)
+        self.metrics = group_outcomes(rewards, valid, fail, success)
+        means = rewards.mean(-1, keepdim=True)
+        unknown = torch.full_like(means, torch.nan)
+        return Estimate(
+            rewards=rewards,
+            valid=valid,
+            group_means=means,
+            shrinkage=unknown,
+            baselines=unknown,
+            advantages=in_order(
+                (e.advantages * e.action_mask).sum(-1) / e.action_mask.sum(-1).clamp(min=1) for e in experiences
+            ),
+            grpo_advantages=grpo_advantages(rewards, valid, success - fail),
+            prior=self.prior,
+        )
+
+
+def complete_info(samples) -> None:
+    """Give every sample the same info keys, as upstream's batching needs. A failed sample lacks what its reward
+    function would have logged: it gets the mean of the others, which leaves the logged means as they were."""
+    keys = dict.fromkeys(itertools.chain.from_iterable(sample.info for sample in samples))
+    for key in keys:
+        known = [s.info[key].float() for s in samples if key in s.info and bool(s.info[key].float().isfinite().all())]
+        if len(known) == len(samples):
+            continue
+        mean = torch.stack(known).mean(0) if known else torch.zeros(1)
+        for sample in samples:
+            if key not in sample.info or not bool(sample.info[key].float().isfinite().all()):
+                sample.info[key] = mean.clone()
+
+
+def _raise_if_all_failed(errors: list[str]) -> None:
+    failed = [error for error in errors if error]
+    if len(failed) == len(errors):
+        counts = {error: failed.count(error) for error in dict.fromkeys(failed)}
+        shown = "\n".join(f"  {count} x {error}" for error, count in list(counts.items())[:5])
+        raise RewardError(f"the reward of every response of this step failed ({len(errors)} responses):\n{shown}")
+    if failed:
+        logger.warning("%d of %d rewards failed and are left out; first: %s", len(failed), len(errors), failed[0])

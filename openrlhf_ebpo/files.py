@@ -1,0 +1,50 @@
+"""Side files that survive a crash: written to a temporary name, flushed, renamed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; on success it is synced and takes the name, otherwise it is removed."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    with replacing(path) as temporary:
+        temporary.write_text(text)
+
+
+def write_json(path: str | Path, value) -> None:
+    write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def append_json_line(path: str | Path, value) -> None:
+    """Append one object and flush it to disk."""
+    with open(path, "a") as file:
+        file.write(json.dumps(value) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_json_lines(path: str | Path) -> list[dict]:
+    """All whole objects; a last line that is still being written, or was torn by a crash, is left out."""
+    try:
+        lines = Path(path).read_text().splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in lines if line.endswith("\n") and line.strip()]

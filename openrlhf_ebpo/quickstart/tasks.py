@@ -1,0 +1,58 @@
+"""reasoning-gym tasks: warm-start examples, training prompts and held-out tasks, disjoint by prompt text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+DATASET = "chain_sum"
+SETTINGS = {"min_terms": 2, "max_terms": 4, "min_digits": 1, "max_digits": 1}
+SIZES = {"heldout": 256, "train": 2560, "warm_start": 20_000}
+SEED = 20_602
+SPACING = 10_000_000  # reasoning-gym seeds item i with seed + i: near seeds share items
+
+
+def split(sizes: dict[str, int] = SIZES, seed: int = SEED) -> dict[str, list[dict]]:
+    """Tasks {prompt, label} by split. Each split has its own range of seeds; a prompt that an earlier split holds is
+    passed over. Prompts of `heldout` and `train` are distinct; warm-start examples may repeat."""
+    taken: set[str] = set()
+    splits = {}
+    for number, (name, size) in enumerate(sizes.items()):
+        tasks: list[dict] = []
+        own: set[str] = set()
+        for task in _tasks(seed + number * SPACING):
+            if task["prompt"] in taken or (task["prompt"] in own and name != "warm_start"):
+                continue
+            own.add(task["prompt"])
+            tasks.append(task)
+            if len(tasks) == size:
+                break
+        taken |= own
+        splits[name] = tasks
+    check_disjoint(splits)
+    return splits
+
+
+def _tasks(seed: int):
+    import reasoning_gym
+
+    dataset = reasoning_gym.create_dataset(DATASET, seed=seed, size=SPACING, **SETTINGS)
+    for i in range(SPACING):
+        entry = dataset[i]
+        yield {"prompt": entry["question"], "label": entry["answer"]}
+
+
+def check_disjoint(splits: dict[str, list[dict]]) -> None:
+    """Raises AssertionError when two splits share a prompt."""
+    prompts = {name: {task["prompt"] for task in tasks} for name, tasks in splits.items()}
+    for name, own in prompts.items():
+        for other, theirs in prompts.items():
+            assert name == other or not own & theirs, f"{name} and {other} share prompts: {sorted(own & theirs)[:3]}"
+
+
+def write(directory: str | Path, splits: dict[str, list[dict]]) -> None:
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, tasks in splits.items():
+        rows = [{**task, "datasource": DATASET} for task in tasks]
+        (directory / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

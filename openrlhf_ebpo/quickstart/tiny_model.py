@@ -1,0 +1,60 @@
+"""A tiny Qwen3 with random weights and a tokenizer of the task's own words, digit by digit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+PAD, END, UNKNOWN = "<|endoftext|>", "<|im_end|>", "<|unk|>"
+PIECES = r"\d|\s*[^\s\d]+|\s+"  # a digit, a word with the space before it, or space
+
+
+def build(directory: str | Path, texts: Iterable[str], *, tied: bool = True, seed: int = 0, **sizes) -> None:
+    """Write model and tokenizer to `directory`; the vocabulary is what `texts` need.
+
+    sizes: any Qwen3Config field, over the defaults of `small_config`.
+    """
+    import torch
+    from transformers import Qwen3ForCausalLM
+
+    tokenizer = build_tokenizer(texts)
+    torch.manual_seed(seed)
+    model = Qwen3ForCausalLM(small_config(len(tokenizer), tokenizer, tie_word_embeddings=tied, **sizes))
+    model.to(torch.bfloat16).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+
+
+def small_config(vocabulary: int, tokenizer, **fields):
+    from transformers import Qwen3Config
+
+    defaults = {
+        "hidden_size": 128,
+        "intermediate_size": 384,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "max_position_embeddings": 512,
+    }
+    return Qwen3Config(
+        vocab_size=vocabulary,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+        **{**defaults, **fields},
+    )
+
+
+def build_tokenizer(texts: Iterable[str]):
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    pieces = dict.fromkeys(piece for text in texts for piece in re.findall(PIECES, text))
+    words = [PAD, END, UNKNOWN, *pieces]
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(PIECES), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token=END, pad_token=PAD, unk_token=UNKNOWN, clean_up_tokenization_spaces=False
+    )

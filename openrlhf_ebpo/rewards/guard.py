@@ -1,0 +1,142 @@
+"""Failing rewards made visible: checked where they are computed, carried with the sample, acted on once.
+
+Upstream calls `reward_func` (or a reward server) one response at a time inside the rollout actor, logs an
+exception at INFO and goes on without a reward. Here the response carries the error to the controller. Under
+ebpo the sample is then excluded (advantage 0, no tokens trained) and counted; other estimators cannot leave a
+sample out, so they stop with the error.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import traceback
+from contextvars import ContextVar
+
+import torch
+
+logger = logging.getLogger(__name__)
+
+ERROR_KEY = "reward_error"  # in a rollout actor's response
+INFO_KEY = "ebpo_reward_error"  # in Experience.info: a list of one string, "" where all is well
+
+
+class RewardError(RuntimeError):
+    """A reward that cannot be used, in words for the person who wrote the reward function."""
+
+
+def check_reward(returned) -> dict:
+    """Return what a reward function gave for one response, unchanged, if it can be used.
+
+    Args:
+        returned: expected {"rewards": number or tensor of one number, "scores": same, optional, "extra_logs": dict
+            of numbers, optional}.
+
+    Raises:
+        RewardError: it says what was found instead.
+    """
+    if not isinstance(returned, dict):
+        raise RewardError(
+            f"reward_func returned {_show(returned)}; it must return a dict with the key 'rewards' "
+            "(and optionally 'scores' and 'extra_logs')"
+        )
+    if returned.get("rewards") is None:
+        raise RewardError(f"reward_func gave no reward: 'rewards' is missing or None in {_show(returned)}")
+    for key in ("rewards", "scores"):
+        if returned.get(key) is not None:
+            _finite_number(returned[key], key)
+    for key, value in (returned.get("extra_logs") or {}).items():
+        _finite_number(value, f"extra_logs[{key!r}]")
+    return returned
+
+
+def _finite_number(value, name: str) -> float:
+    if isinstance(value, (str, bytes)):
+        raise RewardError(f"reward_func gave text as {name!r}: {_show(value)}; one number for each response is needed")
+    if isinstance(value, (list, tuple)) and len(value) != 1 or isinstance(value, torch.Tensor) and value.numel() != 1:
+        size = value.numel() if isinstance(value, torch.Tensor) else len(value)
+        raise RewardError(f"reward_func gave {size} values as {name!r} for one response: {_show(value)}")
+    try:
+        number = float(value[0] if isinstance(value, (list, tuple)) else value)
+    except (TypeError, ValueError):
+        raise RewardError(f"reward_func gave {_show(value)} as {name!r}; one number is needed") from None
+    if not math.isfinite(number):
+        raise RewardError(f"reward_func gave {number} as {name!r}; a finite number is needed")
+    return number
+
+
+def _show(value) -> str:
+    text = f"{type(value).__name__} {value!r}"
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+# Each response is computed in an asyncio task of its own, so this is one value a response.
+_failure: ContextVar[str | None] = ContextVar("reward_failure", default=None)
+
+
+class GuardedSingleTurnExecutor:
+    """Mixin over SingleTurnAgentExecutor: a response whose reward failed says so."""
+
+    async def execute(self, *args, **kwargs):
+        _failure.set(None)
+        response = await super().execute(*args, **kwargs)
+        if self.reward_endpoints and response["reward"] is None:
+            response[ERROR_KEY] = _failure.get() or "the reward could not be computed; see the rollout actor's log"
+        return response
+
+    async def _fetch_rewards_via_func(self, *args):
+        return await _checked(super()._fetch_rewards_via_func(*args))
+
+    async def _fetch_rewards_via_http(self, *args):
+        return await _checked(super()._fetch_rewards_via_http(*args))
+
+
+async def _checked(rewards) -> list:
+    try:
+        return [check_reward(reward) for reward in await rewards]
+    except Exception as error:  # upstream logs it at INFO and drops it: keep its text, let it go its way
+        _failure.set(describe(error))
+        raise
+
+
+def describe(error: BaseException) -> str:
+    """One line: the error, and where it was raised unless it is our own verdict."""
+    if isinstance(error, RewardError):
+        return str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+class GuardedSamplesGenerator:
+    """Mixin over SamplesGenerator: turns a failed reward into NaN and its text under ebpo, into an error otherwise."""
+
+    def _process_response_into_experience(self, response, **kwargs):
+        error = response.get(ERROR_KEY)
+        if self.args.algo.advantage.estimator != "ebpo":
+            if error is not None:
+                raise RewardError(
+                    f"the reward of a response failed: {error}\nOnly --advantage_estimator ebpo can go on without it. "
+                    f"Prompt: {response['prompt'][:200]!r}"
+                )
+            return super()._process_response_into_experience(response, **kwargs)
+        if error is not None:
+            response = {**response, "reward": math.nan, "scores": math.nan}
+        experience = super()._process_response_into_experience(response, **kwargs)
+        experience.info[INFO_KEY] = [error or ""]
+        return experience
+
+    def generate_eval_samples(self, **kwargs):
+        """Evaluation counts a failed reward as a failed response, and says how many there were."""
+        samples = super().generate_eval_samples(**kwargs)
+        failed = [sample for sample in samples if any(sample.info.get(INFO_KEY, ()))]
+        for sample in failed:
+            sample.rewards = torch.full_like(sample.rewards, self.args.algo.advantage.ebpo.fail_reward)
+        if failed:
+            logger.warning(
+                "evaluation: the reward of %d of %d responses failed and counts as the fail reward; first error: %s",
+                len(failed),
+                len(samples),
+                failed[0].info[INFO_KEY][0],
+            )
+        return samples
