@@ -67,9 +67,7 @@ def estimate(rewards: torch.Tensor, valid: torch.Tensor, prior: Prior, config: E
     alive = sizes > 0
 
     prior = prior.update(rewards[valid].cpu().numpy(), means[alive].cpu().numpy())
-    shrinkage = shrinkage_weight(
-        prior.within_variance, prior.between_variance, sizes.clamp(min=1), config.reward_range
-    )
+    shrinkage = shrinkage_weight(prior.within_variance, prior.between_variance, sizes.clamp(min=1), config.reward_range)
     baselines = shrunk_baseline(means, prior.mean, shrinkage)
     advantages = standardise((rewards - baselines) * mask, mask, config.reward_range)
     return Estimate(

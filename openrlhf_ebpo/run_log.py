@@ -132,7 +132,7 @@ class RunLog:
 
     def write_rollouts(self, step: int, rollouts) -> None:
         """Hand one batch to the thread; waits only when two batches are still being written."""
-        while len(self._pending) > 1 or self._pending and self._pending[0].done():
+        while len(self._pending) > 1 or (self._pending and self._pending[0].done()):
             self._pending.pop(0).result()
         if step % self.rollouts_every == 0:
             self._pending.append(self._thread.submit(self._write_rollouts, step, rollouts))

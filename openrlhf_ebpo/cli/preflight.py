@@ -15,7 +15,13 @@ from pathlib import Path
 from openrlhf_ebpo.cli.upstream_main import UsageError
 
 DATA_SUFFIXES = (".json", ".jsonl", ".csv", ".parquet", ".arrow")
-PATH_FLAGS = ("ckpt.path", "ckpt.output_dir", "logger.run_dir", "logger.tensorboard_dir", "algo.advantage.ebpo.init_prior")
+PATH_FLAGS = (
+    "ckpt.path",
+    "ckpt.output_dir",
+    "logger.run_dir",
+    "logger.tensorboard_dir",
+    "algo.advantage.ebpo.init_prior",
+)
 
 
 def absolute_paths(args: dict) -> None:

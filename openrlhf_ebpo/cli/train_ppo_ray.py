@@ -1,6 +1,6 @@
 """Upstream's `train_ppo_ray` with the estimator `ebpo`: every flag of upstream's, and the ones below.
 
-    python -m openrlhf_ebpo.cli.train_ppo_ray --advantage_estimator ebpo --rollout.n_samples_per_prompt 4 ...
+python -m openrlhf_ebpo.cli.train_ppo_ray --advantage_estimator ebpo --rollout.n_samples_per_prompt 4 ...
 """
 
 from __future__ import annotations
@@ -204,7 +204,10 @@ def adapt(args) -> list[str]:
 
 def check_by_importing(args) -> None:
     """For --dry_run: run the reward file's own imports, which the quick check only reads."""
-    for url, name in ((args.reward.remote_url or [None])[0], "reward_func"), (args.train.agent_func_path, "AgentExecutor"):
+    for url, name in (
+        ((args.reward.remote_url or [None])[0], "reward_func"),
+        (args.train.agent_func_path, "AgentExecutor"),
+    ):
         if not url or not url.endswith(".py"):
             continue
         spec = importlib.util.spec_from_file_location("checked_by_dry_run", url)

@@ -1,6 +1,6 @@
 """Upstream's `train_sft`, unchanged, also on a machine without CUDA and without a launcher.
 
-    python -m openrlhf_ebpo.cli.train_sft --model.model_name_or_path ... --data.dataset ...
+python -m openrlhf_ebpo.cli.train_sft --model.model_name_or_path ... --data.dataset ...
 """
 
 from __future__ import annotations
@@ -53,9 +53,7 @@ def single_process_environment() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    os.environ.update(
-        RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)
-    )
+    os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
 
 
 if __name__ == "__main__":

@@ -8,10 +8,16 @@ every sync the head that samples tokens is compared with the weights that were s
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import logging
+import os
+from collections.abc import Iterator
 
 import torch
 
+# Layers that a reload leaves as they were, and rightly: the rotary table is no weight, the head is repacked here.
+HANDLED = {"RotaryEmbedding", "ParallelLMHead"}
 KV_CACHE_BYTES = 64 << 20
 KV_CACHE_SEQUENCES = 32
 HEAD_TOLERANCE = 0.02  # bf16 rounding gives 0.004 at most; one update of a stale head 0.02 to 0.05
@@ -55,8 +61,6 @@ def engine_arguments(kwargs: dict) -> dict:
 
     vLLM would reserve a share of the machine's memory; VLLM_CPU_KVCACHE_SPACE (GiB), where it is set, decides.
     """
-    import os
-
     kwargs = {k: v for k, v in kwargs.items() if k not in ("enable_sleep_mode", "gpu_memory_utilization")}
     kwargs["worker_extension_cls"] = f"{__name__}.ReloadingWorker"
     if "VLLM_CPU_KVCACHE_SPACE" not in os.environ:
@@ -102,12 +106,34 @@ def load_weights(model_runner, weights: list[tuple[str, torch.Tensor]]) -> None:
     """Load one whole sync (names as in the Hugging Face model) and check the head.
 
     Raises:
-        RuntimeError: the head still computes with other weights than those sent.
+        RuntimeError: a layer did not take its weights, or the head still computes with others than those sent.
     """
-    model_runner.reload_weights(weights_iterator=iter(weights))
+    with failing_layers() as stale:
+        model_runner.reload_weights(weights_iterator=iter(weights))
+    if stale - HANDLED:
+        raise RuntimeError(f"vLLM kept old weights in {', '.join(sorted(stale - HANDLED))} at a weight sync")
     model = model_runner.get_model()
     repack_heads(model)
     check_head(model, dict(weights))
+
+
+@contextlib.contextmanager
+def failing_layers() -> Iterator[set[str]]:
+    """Collect the layers of which vLLM only warns "Failed to load weights", instead of logging them every step."""
+    names: set[str] = set()
+
+    def collect(record: logging.LogRecord) -> bool:
+        failed = "Failed to load weights" in str(record.msg)
+        if failed:
+            names.update(map(str, record.args))
+        return not failed
+
+    logger = logging.getLogger("vllm.model_executor.model_loader.reload.layerwise")
+    logger.addFilter(collect)
+    try:
+        yield names
+    finally:
+        logger.removeFilter(collect)
 
 
 def repack_heads(model) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-DATASET = "chain_sum"
-SETTINGS = {"min_terms": 2, "max_terms": 4, "min_digits": 1, "max_digits": 1}
+DATASET = "spell_backward"
+SETTINGS = {"min_word_len": 3, "max_word_len": 8}
+TEMPLATE = "{}\n"  # the newline tells the model that the word is over
 SIZES = {"heldout": 256, "train": 2560, "warm_start": 20_000}
 SEED = 20_602
 SPACING = 10_000_000  # reasoning-gym seeds item i with seed + i: near seeds share items

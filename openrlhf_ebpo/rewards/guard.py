@@ -53,7 +53,7 @@ def check_reward(returned) -> dict:
 def _finite_number(value, name: str) -> float:
     if isinstance(value, (str, bytes)):
         raise RewardError(f"reward_func gave text as {name!r}: {_show(value)}; one number for each response is needed")
-    if isinstance(value, (list, tuple)) and len(value) != 1 or isinstance(value, torch.Tensor) and value.numel() != 1:
+    if (isinstance(value, (list, tuple)) and len(value) != 1) or (isinstance(value, torch.Tensor) and value.numel() != 1):
         size = value.numel() if isinstance(value, torch.Tensor) else len(value)
         raise RewardError(f"reward_func gave {size} values as {name!r} for one response: {_show(value)}")
     try:
