@@ -70,6 +70,10 @@ def estimate(rewards: torch.Tensor, valid: torch.Tensor, prior: Prior, config: E
     shrinkage = shrinkage_weight(prior.within_variance, prior.between_variance, sizes.clamp(min=1), config.reward_range)
     baselines = shrunk_baseline(means, prior.mean, shrinkage)
     advantages = standardise((rewards - baselines) * mask, mask, config.reward_range)
+    present = rewards[valid]
+    if present.amax() - present.amin() <= DEGENERATE * config.reward_range:
+        # groups of unequal size have unequal S: standardising would blow their tiny differences up
+        advantages = torch.zeros_like(advantages)
     return Estimate(
         rewards=rewards,
         valid=mask,

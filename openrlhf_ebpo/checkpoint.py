@@ -29,13 +29,11 @@ def starting_prior(states: dict, config: EBPOConfig, ckpt_path: str) -> Prior:
         PriorMismatch: resuming without a prior, or with one of another estimator.
     """
     resumed = states.get("global_step", 0) > 0
-    if config.reset_prior:
-        return Prior()
-    if resumed and STATE_KEY in states:
+    if resumed and STATE_KEY in states and not config.reset_prior:
         return Prior.from_state_dict(states[STATE_KEY], config.identity(), f"the checkpoint in {ckpt_path}")
     if config.init_prior:
         return read_prior(config.init_prior, config.identity())
-    if resumed:
+    if resumed and not config.reset_prior:
         raise PriorMismatch(f"the checkpoint in {ckpt_path} was saved by another estimator: no prior in it. {WAY_OUT}")
     return Prior()
 
@@ -160,7 +158,10 @@ def checkpoints_to_delete(saved: Iterable[SavedCheckpoint], new: str, max_num: i
 
 
 def stored_prior(ckpt_path: str | Path) -> dict | None:
-    """prior.json of the checkpoint that resuming would load; None where there is no checkpoint or no such file."""
+    """prior.json of the checkpoint that resuming would load, for an early check; None where it cannot be read (what
+    counts is the copy inside the checkpoint)."""
     latest = latest_checkpoint(ckpt_path)
-    path = latest / FILE if latest else None
-    return json.loads(path.read_text()) if path and path.is_file() else None
+    try:
+        return json.loads((latest / FILE).read_text()) if latest else None
+    except (OSError, ValueError):
+        return None

@@ -55,7 +55,7 @@ def ray_for(args) -> Iterator[None]:
     needed = gpus_needed(args)
     try:
         _connect(needed)
-        check_gpus(needed, ray.cluster_resources().get("GPU", 0))
+        check_resources(needed, ray.cluster_resources())
         yield
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave workers behind
@@ -70,7 +70,9 @@ def _connect(needed: int) -> None:
     import ray
 
     if ray.is_initialized():
-        return
+        raise ClusterError(
+            "Ray is already up in this process, so its workers lack the seams: call ray.shutdown() first"
+        )
     environment = runtime_env()
     try:
         if os.environ.get("RAY_ADDRESS") or _cluster_on_this_machine():
@@ -116,16 +118,21 @@ def runtime_env() -> dict:
     }
 
 
-def check_gpus(needed: int, found: float) -> None:
-    if found >= needed:
+def check_resources(needed: int, found: dict[str, float]) -> None:
+    """Upstream waits forever for a placement group that does not fit: one GPU and one CPU for each share."""
+    gpus, cpus = found.get("GPU", 0), found.get("CPU", 0)
+    if gpus >= needed and cpus >= needed:
         return
     remedy = (
-        f"start it with `ray start --head --num-gpus={needed}` (pretend GPUs do on a machine without CUDA)"
+        f"start it with `ray start --head --num-gpus={needed} --num-cpus={needed + 1}` (pretend ones do on a machine "
+        "without CUDA)"
         if is_cpu_stack()
         else "add nodes, or ask for fewer with --actor.num_gpus_per_node, --ref.num_gpus_per_node, --vllm.num_engines, "
         "or share them with --train.colocate_all"
     )
-    raise ClusterError(f"this run needs {needed} GPUs and the Ray cluster has {found:g}: {remedy}")
+    raise ClusterError(
+        f"this run needs {needed} GPUs and as many CPUs, and the Ray cluster has {gpus:g} GPUs and {cpus:g} CPUs: {remedy}"
+    )
 
 
 def _end(children: list[psutil.Process]) -> None:

@@ -49,8 +49,6 @@ class EBPOConfig:
             raise ValueError(
                 f"{FLAG}.pass_reward ({self.pass_reward}) must be greater than {FLAG}.fail_reward ({self.fail_reward})"
             )
-        if self.reset_prior and self.init_prior:
-            raise ValueError(f"{FLAG}.reset_prior and {FLAG}.init_prior exclude each other: give one of them")
 
     @property
     def reward_range(self) -> float:
@@ -89,12 +87,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         f"{FLAG}.reset_prior",
         action="store_true",
         default=False,
-        help="when resuming, forget the stored prior and start afresh",
+        help="when resuming, leave the checkpoint's prior out (at every resume, while the flag is there)",
     )
     group.add_argument(
         f"{FLAG}.init_prior",
         type=str,
         default=None,
         metavar="PATH",
-        help="start from this prior.json (for example with --ckpt.disable_ds, which cannot resume)",
+        help="start from this prior.json where the checkpoint has none, or none is loaded (for example with "
+        "--ckpt.disable_ds, which cannot resume)",
     )

@@ -78,7 +78,9 @@ class EBPOExperienceMaker:
         result = estimate(rewards, valid, self.prior, self.config)
         self.prior, self.metrics = result.prior, result.metrics(self.config)
 
-        stds = torch.where(valid, rewards, 0.0).std(-1, keepdim=True).expand_as(rewards)
+        deviations = (result.rewards - result.group_means) * result.valid
+        freedom = (result.valid.sum(-1, keepdim=True) - 1).clamp(min=1)
+        stds = ((deviations**2).sum(-1, keepdim=True) / freedom).sqrt().float().expand_as(rewards)
         in_experience_order = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
         pieces = (
             t.reshape(-1)[in_experience_order].split(sizes) for t in (result.advantages, valid, result.rewards, stds)

@@ -11,6 +11,7 @@ import functools
 import torch
 
 ENTROPY_ROWS = 256  # rows of logits a chunk: 256 x 152,000 in float32 is 156 MB
+NO_TOKENS = 1e-6  # a weight of nothing that can still be divided by
 KL_MICRO_BATCHES = 4  # micro-batches a rank that policy/kl_per_step is estimated on
 
 
@@ -43,11 +44,13 @@ class PolicyMetrics:
             actor.register_forward_hook(self._add_entropy, with_kwargs=True)
 
     def ppo_train(self, kl_ctl: float):
+        if not self._measures or self.strategy.ring_attn_group is not None:  # there a rank sees parts of sequences
+            return super().ppo_train(kl_ctl)
         self._entropy = torch.zeros(2, dtype=torch.float64)
         status = super().ppo_train(kl_ctl)
         entropy, self._entropy = self._entropy, None
-        if self._measures and status:
-            status["policy/entropy"] = self._mean_over_ranks(entropy)
+        status["policy/entropy"] = self._mean_over_ranks(entropy)
+        if not getattr(self.actor, "is_vlm", False):  # its images are not kept for a further forward pass
             status["policy/kl_per_step"] = self._mean_over_ranks(self._step_kl())
         return status
 
@@ -55,6 +58,7 @@ class PolicyMetrics:
         """Upstream's step; a micro-batch without a token to train on reports 0, not 0/0."""
         result = super().training_step(experience, *args, **kwargs)
         if result["num_action_tokens"] == 0:
+            result["num_action_tokens"] = NO_TOKENS
             for name, value in result["metrics"].items():
                 if result["weights"][name] == "token":
                     result["metrics"][name] = torch.zeros_like(value)
@@ -63,8 +67,6 @@ class PolicyMetrics:
     def _add_entropy(self, actor, args, kwargs, output):
         """Forward hook: only the training forward passes ask for `return_output` and have gradients."""
         if self._entropy is None or not kwargs.get("return_output") or not torch.is_grad_enabled():
-            return
-        if self.strategy.ring_attn_group is not None:
             return
         logits = output[1]["logits"].detach()
         sequences, action_mask = args[0], args[1]
@@ -78,8 +80,6 @@ class PolicyMetrics:
     def _step_kl(self) -> torch.Tensor:
         """Sum of k3 and number of tokens, on a few evenly spaced micro-batches of the step's own responses."""
         total = torch.zeros(2, dtype=torch.float64)
-        if self.strategy.ring_attn_group is not None:
-            return total
         items = self.replay_buffer.items
         size = self.micro_train_batch_size
         device = torch.cuda.current_device()
@@ -108,15 +108,14 @@ def _batch(items, packing_samples: bool):
     return make_experience_batch(items, packing_samples)
 
 
-def at_least_one_token(original):
-    """Replacement of _optimizer_step_loss_norm: a step whose samples are all excluded has loss 0, not 0/0."""
+def more_than_no_tokens(original):
+    """Wraps upstream's two sources of loss normalisers: where all samples are excluded the loss is 0, not 0/0."""
 
     @functools.wraps(original)
-    def _optimizer_step_loss_norm(masks, dp_group, dp_size, gas):
-        info = original(masks, dp_group, dp_size, gas)
-        smallest = 1.0 / gas  # one token, or one sample, in upstream's units
-        info["batch_num_tokens"] = info["batch_num_tokens"].clamp(min=smallest)
-        info["global_batch_size"] = info["global_batch_size"].clamp(min=smallest)
+    def normalisers(*args, **kwargs):
+        info = original(*args, **kwargs)
+        for name in ("batch_num_tokens", "global_batch_size"):
+            info[name] = info[name].clamp(min=NO_TOKENS)
         return info
 
-    return _optimizer_step_loss_norm
+    return normalisers

@@ -121,8 +121,8 @@ class Prior:
 
 
 WAY_OUT = (
-    "Run with the old settings, start the prior afresh with --algo.advantage.ebpo.reset_prior, "
-    "or name another one with --algo.advantage.ebpo.init_prior PATH."
+    "Run with the old settings, or leave the stored prior out with --algo.advantage.ebpo.reset_prior "
+    "(alone: start afresh; with --algo.advantage.ebpo.init_prior PATH: start from that prior.json)."
 )
 
 

@@ -46,15 +46,12 @@ def redacted(value):
     return value
 
 
-def redacted_argv(argv: list[str]) -> list[str]:
-    """The command line as it may be stored."""
-    result, hide_next = [], False
+def redacted_argv(argv: list[str], args: dict) -> list[str]:
+    """The command line as it may be stored, without the secrets that `args` (a flat namespace) holds."""
+    secrets = [str.__str__(value) for value in args.values() if isinstance(value, Secret) and value]
+    result = []
     for item in argv:
-        flag, equals, value = item.partition("=")
-        if hide_next:
-            item = REDACTED
-        elif item.startswith("--") and equals and is_secret(flag):
-            item = f"{flag}={REDACTED}"
-        hide_next = item.startswith("--") and not equals and is_secret(flag)
+        for secret in secrets:
+            item = item.replace(secret, REDACTED)
         result.append(CREDENTIALS.sub(REDACTED, item))
     return result

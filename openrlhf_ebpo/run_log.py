@@ -83,12 +83,22 @@ def check_own(run_dir: Path, found: dict, args: dict, resume: bool) -> None:
     ways = "choose another --logger.run_dir, or move it aside with --force"
     if not resume:
         raise RunDirectoryError(f"{described}. Continue it with --ckpt.load_enable, {ways}.")
+    if found.get("status") == "complete" and _comparable(found["args"]) == _comparable(args):
+        raise RunDirectoryError(
+            f"{described} with these very settings: nothing is left to do. Raise --train.num_episodes to go on, {ways}."
+        )
     if found.get("schema") != SCHEMA:
         raise RunDirectoryError(f"{described} of schema {found.get('schema')}; this version writes {SCHEMA}: {ways}.")
     for section, key in (("ckpt", "path"), ("actor", "model_name_or_path"), ("algo", "advantage.estimator")):
         was, now = _dig(found["args"], section, key), _dig(args, section, key)
         if was != now:
             raise RunDirectoryError(f"{described}, a foreign run: its --{section}.{key} is {was}, yours {now}; {ways}.")
+
+
+def _comparable(args: dict) -> dict:
+    """Settings without the run's name, whose default is the time of day."""
+    logger = {k: v for k, v in args["logger"].items() if k != "wandb"}
+    return {**args, "logger": logger}
 
 
 def _dig(args: dict, section: str, key: str):
@@ -161,6 +171,11 @@ def roll_back(run_dir: Path, step: int) -> None:
         if int(path.stem.removeprefix("step-")) > step:
             (aside / "rollouts").mkdir(parents=True, exist_ok=True)
             shutil.move(path, aside / "rollouts" / path.name)
+    for path in sorted((run_dir / "eval").glob("*/*/step-*")):
+        if int(path.name.removeprefix("step-")) > step:
+            target = aside / path.relative_to(run_dir)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(path, target)
 
 
 def _split_json_lines(path: Path, step: int, aside: Path) -> None:

@@ -29,6 +29,7 @@ class EBPOTrainer:
         maker = self.experience_maker
         if maker.config:
             maker.prior = starting_prior(states, maker.config, self.args.ckpt.path)
+            self.run_log.write_prior(self._prior_state())
         self.run_log.roll_back(states["global_step"])
         return states
 
@@ -62,6 +63,7 @@ class EBPOTrainer:
         """Called after every evaluation, in both trainers."""
         if eval_metrics:
             self.run_log.write_metrics(global_step, eval_metrics)
+        self.run_log.flush()
         best = self.best_eval_metric_value
         super().save_best_checkpoint(eval_metrics, global_step, self._with_prior(client_states))
         if self.best_eval_metric_value != best:
@@ -77,6 +79,8 @@ class EBPOTrainer:
 
     def _log_checkpoint(self, step: int, tag: str) -> None:
         ckpt = self.args.ckpt
+        if ckpt.disable_ds and not ckpt.save_hf:
+            return  # nothing was saved
         self.run_log.write_checkpoint(
             step,
             tag=tag,

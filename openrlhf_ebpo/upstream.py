@@ -23,6 +23,10 @@ import wrapt
 OPENRLHF_VERSION = "0.11.2"
 
 
+class UsageError(Exception):
+    """A mistake on the command line, in words for the person who typed it."""
+
+
 class SeamError(RuntimeError):
     """The installed OpenRLHF is not the one a seam was written for; the message names the row."""
 
@@ -112,8 +116,8 @@ SEAMS = (
         "PolicyModelActor",
         "openrlhf_ebpo.checkpoint:PolicyWithPrior",
         where="policy actors",
-        why="writes prior.json beside each checkpoint and each exported model, the final export included, "
-        "which train() asks for without the trainer",
+        why="writes prior.json beside each exported model, the final export included, which train() asks for without "
+        "the trainer",
         until="upstream lets a trainer add files to a checkpoint",
         source="92c64969980b",
     ),
@@ -129,10 +133,19 @@ SEAMS = (
     ),
     Seam(
         "openrlhf.utils.loss_utils",
-        "_optimizer_step_loss_norm",
-        "openrlhf_ebpo.policy_metrics:at_least_one_token",
-        where="policy actors",
+        "get_loss_batch_info",
+        "openrlhf_ebpo.policy_metrics:more_than_no_tokens",
+        where="policy actors, with --train.dynamic_batch_enable",
         why="an optimizer step whose samples are all excluded divides 0 by 0, and the NaN reaches the weights",
+        until="upstream clamps the token count",
+        source="5ff6166e43e6",
+    ),
+    Seam(
+        "openrlhf.utils.loss_utils",
+        "_optimizer_step_loss_norm",
+        "openrlhf_ebpo.policy_metrics:more_than_no_tokens",
+        where="policy actors, without it",
+        why="as get_loss_batch_info",
         until="upstream clamps the token count",
         source="ebf549cde744",
     ),

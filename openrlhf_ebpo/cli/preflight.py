@@ -12,7 +12,7 @@ import json
 import os
 from pathlib import Path
 
-from openrlhf_ebpo.cli.upstream_main import UsageError
+from openrlhf_ebpo.upstream import UsageError
 
 DATA_SUFFIXES = (".json", ".jsonl", ".csv", ".parquet", ".arrow")
 PATH_FLAGS = (

@@ -11,7 +11,7 @@ import sys
 
 from openrlhf_ebpo import upstream
 from openrlhf_ebpo.cli import preflight
-from openrlhf_ebpo.cli.upstream_main import UpstreamMain, UsageError, parse
+from openrlhf_ebpo.cli.upstream_main import UpstreamMain, parse
 from openrlhf_ebpo.redact import hide_secrets
 
 MODULE = "openrlhf.cli.train_sft"
@@ -20,7 +20,7 @@ MODULE = "openrlhf.cli.train_sft"
 def main(argv: list[str] | None = None) -> None:
     try:
         run(sys.argv[1:] if argv is None else argv)
-    except (UsageError, upstream.SeamError) as error:
+    except (upstream.UsageError, upstream.SeamError) as error:
         sys.exit(f"error: {error}")
 
 

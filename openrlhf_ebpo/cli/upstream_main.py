@@ -14,11 +14,7 @@ import importlib
 import sys
 from datetime import datetime
 
-from openrlhf_ebpo.upstream import SeamError, module_path
-
-
-class UsageError(Exception):
-    """A mistake on the command line, in words for the person who typed it."""
+from openrlhf_ebpo.upstream import SeamError, UsageError, module_path
 
 
 class UpstreamMain:

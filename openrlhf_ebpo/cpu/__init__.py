@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from openrlhf_ebpo.upstream import Seam
+from openrlhf_ebpo.upstream import Seam, UsageError
 
 SEAMS = (
     Seam(
@@ -49,12 +49,13 @@ SEAMS = (
         source="5d366bdde21e",
     ),
     Seam(
-        "openrlhf.utils.deepspeed.deepspeed",
+        "openrlhf.utils.deepspeed.deepspeed_utils",
         "get_train_ds_config",
         "openrlhf_ebpo.cpu.device:torch_adam",
         where="policy and critic actors, train_sft",
         why="DeepSpeed's own Adam is compiled on first use, which takes a C++ compiler and half a minute",
         until="DeepSpeed ships a built CPU Adam",
+        source="2e79fbb11ad6",
     ),
     Seam(
         "openrlhf.trainer.ppo_utils.replay_buffer",
@@ -107,6 +108,20 @@ def prepare_driver() -> None:
     os.environ.setdefault("TORCHDYNAMO_DISABLE", WORKER_ENV["TORCHDYNAMO_DISABLE"])
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         del os.environ["CUDA_VISIBLE_DEVICES"]  # the empty string breaks Ray's mapping of the pretend GPUs
+
+
+def check_args(args) -> None:
+    """Raises UsageError for what cannot work at all on this machine."""
+    impossible = [
+        (args.ds.ring_attn_size > 1, "ds.ring_attn_size", "ring attention needs flash-attn; leave it at 1"),
+        (args.ds.tensor_parallel_size > 1, "ds.tensor_parallel_size", "leave it at 1"),
+        (args.vllm.tensor_parallel_size > 1, "vllm.tensor_parallel_size", "use more engines: --vllm.num_engines"),
+        (args.ds.lora.rank > 0, "ds.lora.rank", "adapters are not carried to vLLM yet; train all weights"),
+        (args.ds.load_in_4bit, "ds.load_in_4bit", "4-bit weights need bitsandbytes and CUDA"),
+    ]
+    problems = [f"--{flag}: {why} (this machine has no CUDA)" for found, flag, why in impossible if found]
+    if problems:
+        raise UsageError("\n".join(problems))
 
 
 def adapt_args(args) -> list[str]:

@@ -52,16 +52,20 @@ def check_reward(returned) -> dict:
 
 def _finite_number(value, name: str) -> float:
     if isinstance(value, (str, bytes)):
-        raise RewardError(f"reward_func gave text as {name!r}: {_show(value)}; one number for each response is needed")
-    if (isinstance(value, (list, tuple)) and len(value) != 1) or (isinstance(value, torch.Tensor) and value.numel() != 1):
+        raise RewardError(
+            f"the reward function gave text as {name!r}: {_show(value)}; one number for each response is needed"
+        )
+    if (isinstance(value, (list, tuple)) and len(value) != 1) or (
+        isinstance(value, torch.Tensor) and value.numel() != 1
+    ):
         size = value.numel() if isinstance(value, torch.Tensor) else len(value)
-        raise RewardError(f"reward_func gave {size} values as {name!r} for one response: {_show(value)}")
+        raise RewardError(f"the reward function gave {size} values as {name!r} for one response: {_show(value)}")
     try:
         number = float(value[0] if isinstance(value, (list, tuple)) else value)
     except (TypeError, ValueError):
-        raise RewardError(f"reward_func gave {_show(value)} as {name!r}; one number is needed") from None
+        raise RewardError(f"the reward function gave {_show(value)} as {name!r}; one number is needed") from None
     if not math.isfinite(number):
-        raise RewardError(f"reward_func gave {number} as {name!r}; a finite number is needed")
+        raise RewardError(f"the reward function gave {number} as {name!r}; a finite number is needed")
     return number
 
 
@@ -112,7 +116,7 @@ class GuardedSamplesGenerator:
     """Mixin over SamplesGenerator: turns a failed reward into NaN and its text under ebpo, into an error otherwise."""
 
     def _process_response_into_experience(self, response, **kwargs):
-        error = response.get(ERROR_KEY)
+        error = self._reward_error(response)
         if self.args.algo.advantage.estimator != "ebpo":
             if error is not None:
                 raise RewardError(
@@ -121,10 +125,21 @@ class GuardedSamplesGenerator:
                 )
             return super()._process_response_into_experience(response, **kwargs)
         if error is not None:
+            logger.warning("a reward failed, its response is left out: %s", error)
             response = {**response, "reward": math.nan, "scores": math.nan}
         experience = super()._process_response_into_experience(response, **kwargs)
         experience.info[INFO_KEY] = [error or ""]
         return experience
+
+    def _reward_error(self, response) -> str | None:
+        """What went wrong where the reward was computed; agents' rewards are looked at here."""
+        if ERROR_KEY in response or not self.args.train.agent_func_path:
+            return response.get(ERROR_KEY)
+        try:
+            _finite_number(response["reward"], "reward")
+        except RewardError as error:
+            return str(error)
+        return None
 
     def generate_eval_samples(self, **kwargs):
         """Evaluation counts a failed reward as a failed response, and says how many there were."""

@@ -1,0 +1,259 @@
+"""Warm start, EBPO training, evaluation: `python -m openrlhf_ebpo.quickstart [RUN_DIR] [--force]`.
+
+RUN_DIR/
+  data/ base/ warm_start/     tasks, random model, model after train_sft
+  checkpoints/ model/         DeepSpeed checkpoints, the trained model
+  run/                        the run directory: metrics, rollouts, prior, evaluations, training.png
+  logs/                       full output of each stage
+  result.json                 written last: the run is finished
+
+Every stage whose result is there is passed over, so a second call goes on where the first stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tqdm import tqdm
+
+from openrlhf_ebpo.files import write_json
+from openrlhf_ebpo.quickstart import tasks
+from openrlhf_ebpo.run_log import move_aside, read_metrics, read_rollouts, read_run
+from openrlhf_ebpo.upstream import is_cpu_stack
+
+STEPS = 100
+PROMPTS_A_STEP = 64
+N_SAMPLES_PER_PROMPT = 4
+WARM_START_EXAMPLES = 9600
+WARM_START_BATCH = 32
+SIZES = {"heldout": 256, "train": STEPS * PROMPTS_A_STEP, "warm_start": WARM_START_EXAMPLES}
+REWARD = Path(__file__).parents[1] / "rewards" / "reasoning_gym.py"
+
+
+class StageFailed(RuntimeError):
+    pass
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="scripts/quickstart.sh",
+        description="Train a tiny model with EBPO through OpenRLHF, Ray, DeepSpeed and vLLM, on any machine. On a "
+        "finished run: print its table. On an interrupted one: go on.",
+    )
+    parser.add_argument("run_dir", nargs="?", default="runs/quickstart", type=Path, metavar="RUN_DIR")
+    parser.add_argument("--force", action="store_true", help="move what is in RUN_DIR aside and start anew")
+    options = parser.parse_args(argv)
+    directory = options.run_dir.absolute()
+    try:
+        check_directory(directory, options.force)
+        if not (directory / "result.json").exists():
+            run(directory)
+    except KeyboardInterrupt:
+        sys.exit(f"\ninterrupted; the same command goes on from here: bash scripts/quickstart.sh {options.run_dir}")
+    except StageFailed as error:
+        sys.exit(f"error: {error}")
+    print(table(json.loads((directory / "result.json").read_text()), directory))
+
+
+def check_directory(directory: Path, force: bool) -> None:
+    if directory.exists() and not directory.is_dir():
+        raise StageFailed(f"{directory} is a file; name a directory")
+    if not directory.exists() or not any(directory.iterdir()):
+        return
+    if force:
+        print(f"moved the old run to {move_aside(directory)}")
+    elif not (directory / "data").is_dir():
+        raise StageFailed(f"{directory} holds something else than a quickstart; name another directory, or use --force")
+
+
+def run(directory: Path) -> None:
+    started = time.time()
+    stages: list[tuple[str, Path, Callable[[Path], None]]] = [
+        ("tasks: reasoning-gym, three disjoint sets", directory / "data" / "warm_start.jsonl", make_tasks),
+        ("model: a tiny Qwen3 with random weights", directory / "base" / "tokenizer.json", make_model),
+        ("warm start: OpenRLHF's train_sft", directory / "warm_start" / "config.json", warm_start),
+        (f"training: EBPO, {STEPS} steps", directory / "model" / "prior.json", train),
+        ("evaluation: held-out tasks, before and after", directory / "result.json", evaluate),
+    ]
+    for number, (name, result, stage) in enumerate(stages, 1):
+        print(f"[{number}/{len(stages)}] {name}", flush=True)
+        if not result.exists():
+            stage(directory)
+    result = json.loads((directory / "result.json").read_text())
+    write_json(directory / "result.json", {**result, "seconds": round(time.time() - started)})
+
+
+def make_tasks(directory: Path) -> None:
+    tasks.write(directory / "data", tasks.split(SIZES))
+
+
+def make_model(directory: Path) -> None:
+    from openrlhf_ebpo.quickstart import tiny_model
+
+    rows = [
+        json.loads(line) for name in SIZES for line in (directory / "data" / f"{name}.jsonl").read_text().splitlines()
+    ]
+    tiny_model.build(directory / "base", [tasks.TEMPLATE.format(row["prompt"]) + row["label"] for row in rows])
+
+
+def warm_start(directory: Path) -> None:
+    flags = {
+        "model.model_name_or_path": directory / "base",
+        "data.dataset": directory / "data" / "warm_start.jsonl",
+        "data.input_key": "prompt",
+        "data.output_key": "label",
+        "data.input_template": tasks.TEMPLATE,
+        "data.max_len": 64,
+        "train.batch_size": WARM_START_BATCH,
+        "train.micro_batch_size": WARM_START_BATCH,
+        "train.max_epochs": 1,
+        "adam.lr": 6e-3,
+        "ds.zero_stage": 0,
+        "ckpt.path": directory / "checkpoints" / "warm_start",
+        "ckpt.output_dir": directory / "warm_start",
+    }
+    launch("train_sft", flags, directory)
+
+
+def train(directory: Path) -> None:
+    flags = {
+        "actor.model_name_or_path": directory / "warm_start",
+        "data.prompt_dataset": directory / "data" / "train.jsonl",
+        "data.input_key": "prompt",
+        "data.label_key": "label",
+        "data.input_template": tasks.TEMPLATE,
+        "data.max_len": 48,
+        "reward.remote_url": REWARD,
+        "advantage_estimator": "ebpo",
+        "rollout.n_samples_per_prompt": N_SAMPLES_PER_PROMPT,
+        "rollout.batch_size": PROMPTS_A_STEP,
+        "rollout.micro_batch_size": 64,
+        "rollout.max_new_tokens": 14,
+        "train.batch_size": PROMPTS_A_STEP * N_SAMPLES_PER_PROMPT,
+        "train.micro_batch_size": 64,
+        "actor.adam.lr": 3e-4,
+        "actor.lr_scheduler": "constant_with_warmup",
+        "actor.num_gpus_per_node": 1,
+        "ref.num_gpus_per_node": 1,
+        "vllm.num_engines": 1,
+        "algo.kl.init_coef": 0,
+        "ds.zero_stage": 0,
+        "ckpt.path": directory / "checkpoints",
+        "ckpt.output_dir": directory / "model",
+        "ckpt.save_steps": 20,
+        "ckpt.max_num": 2,
+        "ckpt.load_enable": True,  # goes on from the last checkpoint, or starts where there is none
+        "logger.run_dir": directory / "run",
+        "logger.wandb.run_name": "quickstart",
+    }
+    if not is_cpu_stack():  # policy and vLLM share one GPU
+        flags |= {"train.colocate_all": True, "vllm.gpu_memory_utilization": 0.3, "vllm.enforce_eager": True}
+    with tqdm(total=STEPS, unit="step", desc="      starting Ray and vLLM") as bar:
+        launch("train_ppo_ray", flags, directory, lambda: show_progress(bar, directory / "run"))
+        show_progress(bar, directory / "run")
+
+
+def show_progress(bar: tqdm, run_dir: Path) -> None:
+    metrics = read_metrics(run_dir)
+    if metrics and metrics[-1]["step"] > bar.n:
+        bar.set_description_str(f"      reward {metrics[-1]['rollout/reward_mean']:.2f}")
+        bar.update(metrics[-1]["step"] - bar.n)
+
+
+def launch(command: str, flags: dict, directory: Path, progress: Callable[[], None] = lambda: None) -> None:
+    """Run one of our command lines, its output in logs/. Ctrl-C reaches it, and it is waited for."""
+    argv = [sys.executable, "-m", f"openrlhf_ebpo.cli.{command}"]
+    for flag, value in flags.items():
+        argv += [f"--{flag}"] if value is True else [f"--{flag}", str(value)]
+    log = directory / "logs" / f"{command}.log"
+    log.parent.mkdir(exist_ok=True)
+    environment = {**os.environ, "OPENRLHF_EBPO_REASONING_GYM": tasks.DATASET, "PYTHONUNBUFFERED": "1"}
+    with open(log, "a") as output:
+        process = subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT, env=environment, process_group=0)
+        try:
+            while process.poll() is None:
+                progress()
+                time.sleep(0.5)
+        finally:
+            stop(process)
+    if process.returncode:
+        tail = "\n".join(log.read_text(errors="replace").replace("\r", "\n").splitlines()[-25:])
+        raise StageFailed(f"{command} failed (exit status {process.returncode}). The end of {log}:\n{tail}")
+
+
+def stop(process: subprocess.Popen) -> None:
+    """Interrupt a command that still runs, and wait until it has cleaned up behind itself."""
+    if process.poll() is not None:
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave it alone
+    os.killpg(process.pid, signal.SIGINT)
+    try:
+        process.wait(timeout=40)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def evaluate(directory: Path) -> None:
+    from openrlhf_ebpo.plot import plot_run
+    from openrlhf_ebpo.quickstart.evaluate import all_fail_gradient, paired_difference, read_tasks
+    from openrlhf_ebpo.quickstart.evaluate import evaluate as evaluate_model
+
+    run_dir = directory / "run"
+    heldout = read_tasks(directory / "data" / "heldout.jsonl")
+    folder = run_dir / "eval" / "quickstart" / tasks.DATASET
+    before = evaluate_model(directory / "warm_start", heldout, folder / "step-000000")
+    after = evaluate_model(directory / "model", heldout, folder / f"step-{STEPS:06d}")
+    rise, low, high = paired_difference(before, after)
+    first_ten = [row["ebpo/all_fail_fraction"] for row in read_metrics(run_dir)[:10]]
+    first_step = read_rollouts(run_dir, 1)
+    plot_run(run_dir, run_dir / "training.png", "EBPO quickstart: reasoning-gym spell_backward, G = 4")
+    result = {
+        "heldout_questions": len(heldout),
+        "samples_per_question": before["samples_per_question"],
+        "before": before["pass@1"],
+        "after": after["pass@1"],
+        "rise": [rise, low, high],
+        "steps": read_metrics(run_dir)[-1]["step"],
+        "all_fail_first_ten_steps": sum(first_ten) / len(first_ten),
+        "all_fail_gradient": {
+            "ebpo": all_fail_gradient(directory / "warm_start", first_step, "advantage"),
+            "grpo": all_fail_gradient(directory / "warm_start", first_step, "grpo_advantage"),
+        },
+        "prior_mean": read_metrics(run_dir)[-1]["ebpo/prior_mean"],
+        "versions": read_run(run_dir)["versions"],
+    }
+    write_json(directory / "result.json", result)
+
+
+def table(result: dict, directory: Path) -> str:
+    rise, low, high = result["rise"]
+    gradient = result["all_fail_gradient"]
+    rows = [
+        ("held-out success before", f"{result['before']:.3f}"),
+        ("held-out success after", f"{result['after']:.3f}"),
+        ("rise, 95 % interval", f"{rise:+.3f}  [{low:+.3f}, {high:+.3f}]"),
+        ("measured on", f"{result['heldout_questions']} tasks x {result['samples_per_question']} samples"),
+        ("training steps", f"{result['steps']}"),
+        ("all-fail groups, first ten steps", f"{result['all_fail_first_ten_steps']:.0%}"),
+    ]
+    if gradient["ebpo"] is not None:
+        rows.append(("gradient of one all-fail group", f"EBPO {gradient['ebpo']:.3g}, GRPO {gradient['grpo']:.3g}"))
+    rows += [
+        ("picture", os.path.relpath(directory / "run" / "training.png")),
+        ("run directory", os.path.relpath(directory / "run")),
+    ]
+    width = max(len(name) for name, _ in rows)
+    return "\n" + "\n".join(f"  {name:<{width}}  {value}" for name, value in rows) + "\n"
+
+
+if __name__ == "__main__":
+    main()
