@@ -75,7 +75,7 @@ def _connect(needed: int) -> None:
         )
     environment = runtime_env()
     try:
-        if os.environ.get("RAY_ADDRESS") or _cluster_on_this_machine():
+        if joins_a_cluster():
             ray.init(address="auto", runtime_env=environment)
         elif is_cpu_stack():
             cpus = max(os.cpu_count(), needed + 1)  # upstream reserves one CPU for every GPU
@@ -91,11 +91,13 @@ def _connect(needed: int) -> None:
         ) from error
 
 
-def _cluster_on_this_machine() -> bool:
-    """A cluster of `ray start` on this machine. (Ray's address file alone may be a leftover.)"""
+def joins_a_cluster() -> bool:
+    """RAY_ADDRESS decides ("local": start one); without it a cluster of `ray start` on this machine is joined. (Ray's
+    own address file alone may be a leftover.)"""
     from ray._private.services import find_gcs_addresses
 
-    return bool(find_gcs_addresses())
+    address = os.environ.get("RAY_ADDRESS")
+    return address != "local" if address else bool(find_gcs_addresses())
 
 
 def runtime_env() -> dict:
@@ -110,6 +112,7 @@ def runtime_env() -> dict:
 
         variables |= WORKER_ENV
     variables = {name: os.environ.get(name, default) for name, default in variables.items()}
+    variables |= {name: value for name, value in os.environ.items() if name.startswith("OPENRLHF_EBPO_")}
     job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env", {})
     set_by_job = job.get("env_vars", {})
     return {

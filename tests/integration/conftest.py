@@ -1,0 +1,180 @@
+"""One two-node Ray cluster, one tiny model and a few prompts for all integration tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+REWARD = """
+import torch
+def reward_func(queries, prompts, labels, **kwargs):
+    # about a third pass, and some prompts fail every time: the first letters decide
+    rewards = [float(sum(map(ord, q[len(p):])) % 3 == 0 and ord(p[0]) % 4 > 0) for q, p in zip(queries, prompts)]
+    return {"rewards": torch.tensor(rewards), "scores": torch.tensor(rewards), "extra_logs": {"length": len(queries[0])}}
+"""
+
+
+@pytest.fixture(scope="session")
+def workshop(tmp_path_factory) -> Path:
+    """Folder with models `tied` and `untied`, prompts.jsonl (96 rows) and reward.py."""
+    from openrlhf_ebpo.quickstart import tiny_model
+
+    directory = tmp_path_factory.mktemp("workshop")
+    prompts = [f"{a}{b}{c}\n" for a in "abcdefgh" for b in "pqrs" for c in "xyz"]
+    sizes = {"hidden_size": 32, "intermediate_size": 64}
+    for tied in (True, False):
+        tiny_model.build(directory / ("tied" if tied else "untied"), prompts, tied=tied, **sizes)
+    rows = [{"prompt": p, "label": p[0], "datasource": "letters"} for p in prompts]
+    (directory / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (directory / "reward.py").write_text(REWARD)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory):
+    """Two Ray nodes on this machine, each with a working folder of its own, and a dashboard for job submission."""
+    from ray.cluster_utils import Cluster
+
+    os.environ.update(WANDB_MODE="offline", WANDB_API_KEY="0" * 40)  # the nodes' workers inherit them
+    home = Path.cwd()
+    nodes = Cluster()
+    try:
+        for number in range(2):
+            os.chdir(tmp_path_factory.mktemp(f"node{number}"))
+            dashboard = {"include_dashboard": True, "dashboard_port": 0} if number == 0 else {}
+            nodes.add_node(num_cpus=6, num_gpus=3, **dashboard)
+        os.chdir(home)
+        yield nodes
+    finally:
+        os.chdir(home)
+        nodes.shutdown()
+
+
+def flags(workshop: Path, output: Path, **changes) -> list[str]:
+    """A small, fast training command: 8 prompts x 4 responses a step, three steps; `changes` override, None removes."""
+    settings = {
+        "actor.model_name_or_path": workshop / "tied",
+        "data.prompt_dataset": workshop / "prompts.jsonl",
+        "data.input_key": "prompt",
+        "data.label_key": "label",
+        "data.max_len": 24,
+        "data.max_samples": 24,
+        "reward.remote_url": workshop / "reward.py",
+        "advantage_estimator": "ebpo",
+        "rollout.n_samples_per_prompt": 4,
+        "rollout.batch_size": 8,
+        "rollout.micro_batch_size": 8,
+        "rollout.max_new_tokens": 8,
+        "train.batch_size": 32,
+        "train.micro_batch_size": 8,
+        "actor.adam.lr": 1e-2,
+        "actor.num_gpus_per_node": 1,
+        "ref.num_gpus_per_node": 1,
+        "vllm.num_engines": 1,
+        "algo.kl.init_coef": 0,
+        "ds.zero_stage": 0,
+        "ckpt.path": output / "ckpt",
+        "ckpt.output_dir": output / "model",
+        **{name.replace("__", "."): value for name, value in changes.items()},
+    }
+    argv = []
+    for name, value in settings.items():
+        if value is True:
+            argv.append(f"--{name}")
+        elif value is not None:
+            argv += [f"--{name}", *(map(str, value) if isinstance(value, (list, tuple)) else [str(value)])]
+    return argv
+
+
+@pytest.fixture(scope="session")
+def command(workshop):
+    return lambda output, **changes: flags(workshop, output, **changes)
+
+
+class Training:
+    """A training command in a process of its own."""
+
+    def __init__(self, argv: list[str], log: Path, prefix: tuple[str, ...] = (), **environment: str):
+        self.log = log
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with open(log, "w") as output:
+            self.process = subprocess.Popen(
+                [*prefix, sys.executable, "-m", "openrlhf_ebpo.cli.train_ppo_ray", *argv],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+                cwd=log.parent,
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def wait(self, seconds: int = 240) -> str:
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            pytest.fail(f"still running after {seconds} s:\n{self.output[-4000:]}")
+        return self.output
+
+    def succeed(self) -> str:
+        output = self.wait()
+        assert self.process.returncode == 0, output[-6000:]
+        return output
+
+    def fail(self) -> str:
+        output = self.wait()
+        assert self.process.returncode != 0, output[-3000:]
+        return output
+
+    def wait_for_step(self, run_dir: Path, step: int, seconds: int = 240) -> None:
+        from openrlhf_ebpo.run_log import read_metrics
+
+        deadline = time.time() + seconds
+        while time.time() < deadline:
+            rows = read_metrics(run_dir)
+            if rows and rows[-1]["step"] >= step:
+                return
+            assert self.process.poll() is None, self.output[-6000:]
+            time.sleep(0.1)
+        pytest.fail(f"no step {step} after {seconds} s:\n{self.output[-4000:]}")
+
+
+@pytest.fixture(scope="session")
+def train(cluster, tmp_path_factory):
+    """Start a training on the shared cluster; whatever still runs at the end is killed."""
+    started: list[Training] = []
+
+    def start(argv: list[str], prefix: tuple[str, ...] = (), **environment: str) -> Training:
+        log = tmp_path_factory.mktemp("driver") / "output.log"
+        started.append(Training(argv, log, prefix, **{"RAY_ADDRESS": cluster.address, **environment}))
+        return started[-1]
+
+    yield start
+    for training in started:
+        if training.process.poll() is None:
+            os.killpg(training.process.pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def run_in_process():
+    """Give a command line to the launcher inside this process and return the error that it ends with. For mistakes
+    that are found before anything heavy starts."""
+    from openrlhf_ebpo.cli import train_ppo_ray
+
+    def run(argv: list[str]) -> str:
+        with pytest.raises(SystemExit) as stopped:
+            train_ppo_ray.main(argv)
+        assert stopped.value.code not in (0, None)
+        return str(stopped.value.code)
+
+    return run

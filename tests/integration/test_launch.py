@@ -1,0 +1,145 @@
+"""Ways to launch: several ranks, several nodes, other ZeRO stages, async, `ray job submit`, a cluster of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import psutil
+import pytest
+
+from openrlhf_ebpo.run_log import read_metrics, read_rollouts, read_run
+
+FAILING_REWARD = """
+import torch
+def reward_func(queries, prompts, labels, **kwargs):
+    text = queries[0][len(prompts[0]):]
+    number = sum(map(ord, text))
+    kind = number % 9
+    if kind == 0: raise ValueError("no grade for " + text[:3])
+    if kind == 1: return {"rewards": None}
+    if kind == 2: return {"rewards": float("nan"), "scores": 0.0}
+    if kind == 3: return {"rewards": torch.tensor([1.0, 0.0])}
+    reward = torch.tensor([float(number % 2)])
+    return {"rewards": reward, "scores": reward, "extra_logs": {"kind": float(kind)}}
+"""
+BROKEN_REWARD = """
+def reward_func(queries, prompts, labels, **kwargs):
+    raise RuntimeError("the grader's database is gone")
+"""
+
+
+def test_two_ranks_zero_2_on_two_nodes_with_kl_and_failing_rewards(train, command, tmp_path, workshop):
+    reward = tmp_path / "failing_reward.py"
+    reward.write_text(FAILING_REWARD)
+    argv = command(
+        tmp_path,
+        actor__model_name_or_path=workshop / "untied",
+        actor__num_nodes=2,
+        ref__num_nodes=1,
+        algo__kl__init_coef=0.01,
+        ds__zero_stage=2,
+        reward__remote_url=reward,
+        train__micro_batch_size=1,
+        rollout__micro_batch_size=1,
+        ckpt__save_steps=3,
+    )
+    output = train(argv).succeed()
+    run_dir = tmp_path / "model" / "run"
+    rows = [row for step in (1, 2, 3) for row in read_rollouts(run_dir, step).to_pylist()]
+    failed = [row for row in rows if row["error"]]
+    assert 10 < len(failed) < 80
+    assert all(not row["valid"] and row["reward"] is None and row["advantage"] == 0 for row in failed)
+    assert {kind for row in failed for kind in ("no grade", "None", "nan", "2 values") if kind in row["error"]} == {
+        "no grade",
+        "None",
+        "nan",
+        "2 values",
+    }
+    metrics = read_metrics(run_dir)
+    assert sum(row["ebpo/reward_error_fraction"] for row in metrics) == pytest.approx(len(failed) / 32)
+    assert all(
+        row["actor_grad_norm"] > 0 and row["kl"] is not None and row["policy_loss"] is not None for row in metrics
+    )
+    assert "a reward failed" in output
+    assert (tmp_path / "ckpt" / "_actor" / "global_step3" / "prior.json").is_file()
+
+
+def test_zero_3_two_ranks_with_dynamic_batches_and_evaluation(train, command, tmp_path, workshop):
+    argv = command(
+        tmp_path,
+        actor__num_gpus_per_node=2,
+        ds__zero_stage=3,
+        train__dynamic_batch_enable=True,
+        train__max_tokens_per_gpu=256,
+        eval__dataset=workshop / "prompts.jsonl",
+        eval__steps=2,
+        eval__n_samples_per_prompt=2,
+        data__max_samples=16,
+    )
+    train(argv).succeed()
+    metrics = read_metrics(tmp_path / "model" / "run")
+    assert [row["step"] for row in metrics] == [1, 2]
+    assert 0 <= metrics[1]["eval_letters_pass1"] <= 1
+    assert all(row["actor_grad_norm"] > 0 and row["policy/entropy"] > 0 for row in metrics)
+
+
+def test_async_training_keeps_the_prior_on_the_training_side(train, command, tmp_path):
+    argv = command(tmp_path, train__async_enable=True, vllm__num_engines=2, ckpt__save_steps=3)
+    train(argv).succeed()
+    metrics = read_metrics(tmp_path / "model" / "run")
+    assert [row["ebpo/prior_count"] for row in metrics] == [32, 64, 96]
+    assert (tmp_path / "ckpt" / "_actor" / "global_step3" / "prior.json").is_file()
+    assert (tmp_path / "model" / "prior.json").is_file()
+
+
+def test_ray_job_submit_with_an_upstream_estimator(train, command, cluster, tmp_path):
+    argv = command(tmp_path, advantage_estimator="group_norm", data__max_samples=16)
+    address = f"http://{cluster.webui_url}"
+    prefix = (
+        "ray",
+        "job",
+        "submit",
+        "--address",
+        address,
+        '--runtime-env-json={"env_vars": {"NCCL_DEBUG": "INFO"}}',
+        "--",
+    )
+    output = train(argv, prefix).succeed()
+    assert "succeeded" in output
+    run_dir = tmp_path / "model" / "run"
+    metrics = read_metrics(run_dir)
+    assert [row["step"] for row in metrics] == [1, 2] and "ebpo/shrinkage" not in metrics[0]
+    assert not (run_dir / "prior.json").exists()
+    for row in read_rollouts(run_dir, 1).to_pylist():
+        assert row["advantage"] == pytest.approx(row["grpo_advantage"], abs=1e-5)
+
+
+def test_a_run_whose_rewards_all_fail_stops_with_the_reason(train, command, tmp_path):
+    reward = tmp_path / "broken.py"
+    reward.write_text(BROKEN_REWARD)
+    output = train(command(tmp_path, reward__remote_url=reward)).fail()
+    end = output[output.rindex("error: training stopped") :]
+    assert "32 x RuntimeError: the grader's database is gone" in end and "broken.py" in end
+    assert read_run(tmp_path / "model" / "run")["status"] == "failed"
+
+
+def test_a_cluster_with_too_few_gpus_is_named_and_claims_no_run_directory(train, command, tmp_path):
+    output = train(command(tmp_path, actor__num_gpus_per_node=8)).fail()
+    assert "needs 9 GPUs" in output and "has 6 GPUs" in output and "ray start" in output
+    assert not (tmp_path / "model" / "run").exists()
+
+
+def test_without_a_cluster_ray_is_started_and_an_interrupt_leaves_no_process(train, command, tmp_path):
+    argv = command(tmp_path, data__max_samples=96, train__num_episodes=20, ckpt__save_steps=1)
+    training = train(argv, RAY_ADDRESS="local")
+    run_dir = tmp_path / "model" / "run"
+    training.wait_for_step(run_dir, 2)
+    family = psutil.Process(training.process.pid).children(recursive=True)
+    assert any("EngineCore" in " ".join(p.cmdline()) or "EngineCore" in p.name() for p in family)
+    os.kill(training.process.pid, signal.SIGINT)
+    output = training.fail()
+    _, alive = psutil.wait_procs(family, timeout=5)
+    assert not alive
+    assert "repeat the command with --ckpt.load_enable" in output
+    assert read_run(run_dir)["status"] == "interrupted"
