@@ -30,9 +30,9 @@ def gpus_needed(args) -> int:
         total += args.ref.num_nodes * args.ref.num_gpus_per_node
     if args.vllm.num_engines and not colocate_all:
         total += args.vllm.num_engines * args.vllm.tensor_parallel_size
-    if args.train.colocate_all:
-        return total
     critic = args.critic.num_nodes * args.critic.num_gpus_per_node if args.critic.model_name_or_path else 0
+    if args.train.colocate_all:
+        return total + (critic if args.train.colocate_critic_reward else 0)
     reward = args.reward.num_nodes * args.reward.num_gpus_per_node if not args.reward.remote_url else 0
     return total + (critic if args.train.colocate_critic_reward and critic else critic + reward)
 

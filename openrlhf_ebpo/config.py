@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import dataclass
 
 FLAG = "--algo.advantage.ebpo"
@@ -45,10 +46,13 @@ class EBPOConfig:
                 f"--rollout.n_samples_per_prompt is {self.n_samples_per_prompt}: ebpo needs at least 2. It estimates "
                 "how noisy a group's mean is from the spread inside groups, and one response has none."
             )
-        if not self.pass_reward > self.fail_reward:
+        if not (self.pass_reward > self.fail_reward and math.isfinite(self.pass_reward - self.fail_reward)):
             raise ValueError(
-                f"{FLAG}.pass_reward ({self.pass_reward}) must be greater than {FLAG}.fail_reward ({self.fail_reward})"
+                f"{FLAG}.pass_reward ({self.pass_reward}) must be greater than {FLAG}.fail_reward ({self.fail_reward}), "
+                "and both finite"
             )
+        if self.reward_clip_range and not self.reward_clip_range[0] < self.reward_clip_range[1]:
+            raise ValueError(f"--reward.clip_range {self.reward_clip_range}: give LOW HIGH with LOW < HIGH")
 
     @property
     def reward_range(self) -> float:

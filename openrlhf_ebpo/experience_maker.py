@@ -98,11 +98,11 @@ class EBPOExperienceMaker:
             for key in ("kl", "logprobs_diff"):  # upstream's mean over no token is NaN
                 experience.info[key] = torch.where(valid, experience.info[key], 0.0)
         kl_in_reward = self.initial_model_group is not None and not self.args.algo.kl.use_loss and self.kl_ctl.value > 0
+        kl, experience.kl = experience.kl if kl_in_reward else None, None  # freed first: the outputs take its place
         experience.returns, experience.info["return"] = token_returns(
-            advantages, experience.action_mask, experience.kl if kl_in_reward else None, self.kl_ctl.value
+            advantages, experience.action_mask, kl, self.kl_ctl.value
         )
         experience.advantages = experience.returns.clone()
-        experience.kl = None
 
     def _observe(self, experiences, rollouts: Rollouts) -> Estimate:
         """What another estimator gave, in the same form: one advantage a response is the mean over its tokens."""

@@ -22,8 +22,7 @@ def entropy_sum(logits: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     chosen = mask.reshape(-1).nonzero().flatten()
     total = logits.new_zeros((), dtype=torch.float64)
     for chunk in chosen.split(ENTROPY_ROWS):
-        log_p = rows[chunk].log_softmax(-1)
-        total -= (log_p.exp() * log_p).sum(dtype=torch.float64)
+        total += torch.special.entr(rows[chunk].softmax(-1)).sum(dtype=torch.float64)
     return total
 
 

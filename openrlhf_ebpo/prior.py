@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -109,15 +110,27 @@ class Prior:
         if not isinstance(state, dict) or state.get("schema") != SCHEMA:
             found = state.get("schema") if isinstance(state, dict) else type(state).__name__
             raise PriorMismatch(f"{source}: prior schema {found!r}, this version reads {SCHEMA}. {WAY_OUT}")
-        stored = state.get("identity", {})
+        stored = state.get("identity")
+        if not isinstance(stored, dict):
+            raise PriorMismatch(f"{source} is damaged: it does not say which estimator it belongs to. {WAY_OUT}")
         different = [k for k in sorted({*stored, *identity}) if stored.get(k) != identity.get(k)]
         if different:
             detail = "; ".join(f"{k} was {stored.get(k)!r} and is now {identity.get(k)!r}" for k in different)
             raise PriorMismatch(f"{source} belongs to another estimator: {detail}. {WAY_OUT}")
         try:
-            return cls(Moments(**state["rewards"]), Moments(**state["group_means"]), int(state["batches"]))
-        except (KeyError, TypeError) as error:
+            moments = [_moments(state[name]) for name in ("rewards", "group_means")]
+            return cls(*moments, operator.index(state["batches"]))
+        except (KeyError, TypeError, ValueError) as error:
             raise PriorMismatch(f"{source} is damaged ({error!r}). {WAY_OUT}") from error
+
+
+def _moments(state: dict) -> Moments:
+    moments = Moments(**state)
+    operator.index(moments.count)
+    for number in (moments.mean, moments.m2):
+        if isinstance(number, str) or not math.isfinite(number):
+            raise ValueError(f"{number!r} is no finite number")
+    return moments
 
 
 WAY_OUT = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from types import SimpleNamespace
 
@@ -41,7 +42,7 @@ def redacted(value):
         return REDACTED
     if isinstance(value, str):
         return CREDENTIALS.sub(REDACTED, value)
-    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+    if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
 

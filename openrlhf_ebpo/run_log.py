@@ -46,18 +46,9 @@ def open_run(run_dir: Path, *, name: str, argv: list[str], args: dict, resume: b
     Raises:
         RunDirectoryError: another run is there, or the path is not a directory.
     """
-    if run_dir.exists() and not run_dir.is_dir():
-        raise RunDirectoryError(f"--logger.run_dir {run_dir} is a file; name a directory")
-    found = read_run(run_dir)
-    if found and force:
+    found = check_run_dir(run_dir, args, resume, force)
+    if force and run_dir.is_dir():
         move_aside(run_dir)
-        found = None
-    if found:
-        check_own(run_dir, found, args, resume)
-    elif run_dir.is_dir() and any(run_dir.iterdir()):
-        raise RunDirectoryError(
-            f"--logger.run_dir {run_dir} is not empty and holds no run.json: name an empty or a new directory"
-        )
     now = timestamp()
     run = {
         "schema": SCHEMA,
@@ -77,18 +68,33 @@ def open_run(run_dir: Path, *, name: str, argv: list[str], args: dict, resume: b
     return run
 
 
-def check_own(run_dir: Path, found: dict, args: dict, resume: bool) -> None:
-    """Whether the run that is there is the one that this command continues."""
+def check_run_dir(run_dir: Path, args: dict, resume: bool, force: bool) -> dict | None:
+    """The run that this command continues, None where it begins a new one. Raises as `open_run` does."""
+    if run_dir.exists() and not run_dir.is_dir():
+        raise RunDirectoryError(f"--logger.run_dir {run_dir} is a file; name a directory")
+    if run_dir.is_dir() and any(run_dir.iterdir()) and not (run_dir / "run.json").exists():
+        raise RunDirectoryError(
+            f"--logger.run_dir {run_dir} is not empty and holds no run.json: name an empty or a new directory"
+        )
+    if force:
+        return None
+    found = read_run(run_dir)
+    if found is not None:
+        _check_own(run_dir, found, args, resume)
+    return found
+
+
+def _check_own(run_dir: Path, found: dict, args: dict, resume: bool) -> None:
     described = f"{run_dir} holds run {found.get('name')!r} ({found.get('status')}, started {found.get('started')})"
     ways = "choose another --logger.run_dir, or move it aside with --force"
+    if found.get("schema") != SCHEMA:
+        raise RunDirectoryError(f"{described} of schema {found.get('schema')}; this version writes {SCHEMA}: {ways}.")
     if not resume:
         raise RunDirectoryError(f"{described}. Continue it with --ckpt.load_enable, {ways}.")
     if found.get("status") == "complete" and _comparable(found["args"]) == _comparable(args):
         raise RunDirectoryError(
             f"{described} with these very settings: nothing is left to do. Raise --train.num_episodes to go on, {ways}."
         )
-    if found.get("schema") != SCHEMA:
-        raise RunDirectoryError(f"{described} of schema {found.get('schema')}; this version writes {SCHEMA}: {ways}.")
     for section, key in (("ckpt", "path"), ("actor", "model_name_or_path"), ("algo", "advantage.estimator")):
         was, now = _dig(found["args"], section, key), _dig(args, section, key)
         if was != now:
@@ -115,7 +121,7 @@ def close_run(run_dir: Path, status: str, error: str | None = None) -> None:
 
 def move_aside(run_dir: Path) -> Path:
     """Rename a directory to <name>.<time>; nothing is deleted."""
-    aside = run_dir.with_name(f"{run_dir.name}.{datetime.now():%Y%m%dT%H%M%S}")
+    aside = run_dir.with_name(f"{run_dir.name}.{datetime.now():%Y%m%dT%H%M%S.%f}")
     run_dir.rename(aside)
     return aside
 
@@ -179,9 +185,10 @@ def roll_back(run_dir: Path, step: int) -> None:
 
 
 def _split_json_lines(path: Path, step: int, aside: Path) -> None:
+    text = path.read_text() if path.is_file() else ""
     rows = read_json_lines(path)
     keep = [row for row in rows if row["step"] <= step]
-    if len(keep) == len(rows) and (not rows or path.read_text().endswith("\n")):
+    if len(keep) == len(rows) and (not text or text.endswith("\n")):
         return
     write_text(aside, "".join(json.dumps(row) + "\n" for row in rows if row["step"] > step))
     write_text(path, "".join(json.dumps(row) + "\n" for row in keep))
@@ -194,7 +201,15 @@ def rollouts_path(run_dir: Path, step: int) -> Path:
 def read_run(run_dir: str | Path) -> dict | None:
     """run.json, or None where there is no run."""
     path = Path(run_dir) / "run.json"
-    return json.loads(path.read_text()) if path.is_file() else None
+    if not path.is_file():
+        return None
+    try:
+        run = json.loads(path.read_text())
+    except ValueError as error:
+        raise RunDirectoryError(f"{path} is damaged ({error}); move {run_dir} aside with --force") from error
+    if not isinstance(run, dict):
+        raise RunDirectoryError(f"{path} holds no run; move {run_dir} aside with --force")
+    return run
 
 
 def read_metrics(run_dir: str | Path) -> list[dict]:

@@ -229,7 +229,10 @@ def check_sources(seams: tuple[Seam, ...]) -> None:
 
 def source_fingerprint(module: str, name: str) -> str | None:
     """Fingerprint of a function's or class's source text; None where there is none."""
-    source = module_path(module).read_text()
+    path = module_path(module)
+    if not path.is_file():
+        return None
+    source = path.read_text()
     node = ast.parse(source)
     for part in name.split("."):
         node = next((n for n in getattr(node, "body", ()) if getattr(n, "name", None) == part), None)
@@ -270,7 +273,7 @@ def apply(seam: Seam, module) -> None:
         SeamError: the target does not exist.
     """
     *owners, name = seam.name.split(".")
-    owner = functools.reduce(getattr, owners, module)
+    owner = functools.reduce(lambda found, part: getattr(found, part, None), owners, module)
     original = getattr(owner, name, None)
     if original is None:
         raise SeamError(f"seam {seam}: no such target in the installed package")

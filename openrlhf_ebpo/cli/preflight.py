@@ -158,8 +158,13 @@ def _check_python_file(flag: str, path: str, name: str, wanted: str) -> list[str
 
 
 def _bound_names(tree: ast.Module) -> set[str]:
+    """Names that the module itself binds, also under `if` and `try`; not those inside functions and classes."""
     names = set()
-    for node in ast.walk(tree):
+    nodes = list(tree.body)
+    while nodes:
+        node = nodes.pop()
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            nodes += ast.iter_child_nodes(node)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             names.add(node.name)
         elif isinstance(node, (ast.Import, ast.ImportFrom)):

@@ -22,7 +22,7 @@ from openrlhf_ebpo.cli.upstream_main import UpstreamMain, parse
 from openrlhf_ebpo.config import EBPOConfig
 from openrlhf_ebpo.prior import Prior, PriorMismatch, read_prior
 from openrlhf_ebpo.redact import hide_secrets, redacted, redacted_argv
-from openrlhf_ebpo.run_log import RunDirectoryError, check_own, close_run, open_run, read_run
+from openrlhf_ebpo.run_log import RunDirectoryError, check_run_dir, close_run, open_run
 from openrlhf_ebpo.upstream import UsageError
 
 MODULE = "openrlhf.cli.train_ppo_ray"
@@ -172,9 +172,7 @@ def check_before_imports(flat: argparse.Namespace) -> None:
         raise UsageError(f"--logger.rollouts_every is {values['logger.rollouts_every']}; give 1 or more")
     if values["algo.advantage.estimator"] == "ebpo":
         check_ebpo(values)
-    run_dir = Path(values["logger.run_dir"])
-    if not flat.force and (found := read_run(run_dir)):
-        check_own(run_dir, found, _nested(values), values["ckpt.load_enable"])
+    check_run_dir(Path(values["logger.run_dir"]), redacted(_nested(values)), values["ckpt.load_enable"], flat.force)
 
 
 def check_ebpo(values: dict) -> None:

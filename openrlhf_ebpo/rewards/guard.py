@@ -13,6 +13,7 @@ import math
 import traceback
 from contextvars import ContextVar
 
+import numpy as np
 import torch
 
 logger = logging.getLogger(__name__)
@@ -26,7 +27,8 @@ class RewardError(RuntimeError):
 
 
 def check_reward(returned) -> dict:
-    """Return what a reward function gave for one response, unchanged, if it can be used.
+    """Return what a reward function gave for one response, if it can be used: numbers as they are, a list of one
+    number (as reward servers send it) as that number.
 
     Args:
         returned: expected {"rewards": number or tensor of one number, "scores": same, optional, "extra_logs": dict
@@ -42,31 +44,28 @@ def check_reward(returned) -> dict:
         )
     if returned.get("rewards") is None:
         raise RewardError(f"reward_func gave no reward: 'rewards' is missing or None in {_show(returned)}")
-    for key in ("rewards", "scores"):
-        if returned.get(key) is not None:
-            _finite_number(returned[key], key)
-    for key, value in (returned.get("extra_logs") or {}).items():
-        _finite_number(value, f"extra_logs[{key!r}]")
-    return returned
+    extra_logs = returned.get("extra_logs") or {}
+    if not isinstance(extra_logs, dict):
+        raise RewardError(f"reward_func gave 'extra_logs' as {_show(extra_logs)}; a dict of numbers is needed")
+    checked = {k: finite_number(returned[k], k) for k in ("rewards", "scores") if returned.get(k) is not None}
+    checked["extra_logs"] = {key: finite_number(value, f"extra_logs[{key!r}]") for key, value in extra_logs.items()}
+    return {**returned, **checked}
 
 
-def _finite_number(value, name: str) -> float:
-    if isinstance(value, (str, bytes)):
-        raise RewardError(
-            f"the reward function gave text as {name!r}: {_show(value)}; one number for each response is needed"
-        )
-    if (isinstance(value, (list, tuple)) and len(value) != 1) or (
-        isinstance(value, torch.Tensor) and value.numel() != 1
-    ):
-        size = value.numel() if isinstance(value, torch.Tensor) else len(value)
+def finite_number(value, name: str):
+    """`value`, out of its list of one; raises RewardError unless it is one finite number."""
+    size = value.numel() if isinstance(value, torch.Tensor) else np.size(value)
+    if size != 1:
         raise RewardError(f"the reward function gave {size} values as {name!r} for one response: {_show(value)}")
+    if isinstance(value, (list, tuple, np.ndarray)):
+        value = np.asarray(value, dtype=object).item()
     try:
-        number = float(value[0] if isinstance(value, (list, tuple)) else value)
+        number = math.nan if isinstance(value, (str, bytes)) else float(value)
     except (TypeError, ValueError):
-        raise RewardError(f"the reward function gave {_show(value)} as {name!r}; one number is needed") from None
+        number = math.nan
     if not math.isfinite(number):
-        raise RewardError(f"the reward function gave {number} as {name!r}; a finite number is needed")
-    return number
+        raise RewardError(f"the reward function gave {_show(value)} as {name!r}; one finite number is needed")
+    return value
 
 
 def _show(value) -> str:
@@ -109,7 +108,7 @@ def describe(error: BaseException) -> str:
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
-    return f"{type(error).__name__}: {error}{where}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{where}"
 
 
 class GuardedSamplesGenerator:
@@ -136,7 +135,7 @@ class GuardedSamplesGenerator:
         if ERROR_KEY in response or not self.args.train.agent_func_path:
             return response.get(ERROR_KEY)
         try:
-            _finite_number(response["reward"], "reward")
+            finite_number(response["reward"], "reward")
         except RewardError as error:
             return str(error)
         return None

@@ -1,0 +1,162 @@
+"""The installed OpenRLHF with the seams in place, and rollouts made by its own code."""
+
+import dataclasses
+import importlib
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from openrlhf_ebpo import upstream
+
+
+@pytest.fixture(scope="session", autouse=True)
+def installed():
+    """Apply every row, once, as a worker does: install, then import upstream."""
+    upstream.install()
+    for seam in upstream.all_seams():
+        importlib.import_module(seam.module)
+
+
+@pytest.fixture
+def sections():
+    """Builds upstream's nested arguments from flat names."""
+    from openrlhf.utils.config import hierarchize
+
+    return lambda **flat: hierarchize(SimpleNamespace(**flat))
+
+
+@pytest.fixture
+def rollout_args(sections):
+    """The arguments that upstream's experience maker reads, with changes: rollout_args("rloo", G=4, **flat)."""
+
+    def build(estimator: str, G: int, **changes):
+        flat = {
+            "algo.advantage.estimator": estimator,
+            "algo.advantage.gamma": 1.0,
+            "algo.advantage.lambd": 0.95,
+            "algo.advantage.no_std_norm": False,
+            "algo.advantage.ebpo.fail_reward": 0.0,
+            "algo.advantage.ebpo.pass_reward": 1.0,
+            "algo.advantage.ebpo.reward_clip_range": None,
+            "algo.kl.use_loss": False,
+            "rollout.n_samples_per_prompt": G,
+            "rollout.micro_batch_size": 3,
+            "rollout.max_new_tokens": 16,
+            "rollout.max_tokens_per_gpu": 40,
+            "reward.clip_range": (-10, 10),
+            "reward.overlong_buffer_len": None,
+            "reward.overlong_penalty_factor": 1.0,
+            "reward.stop_properly_penalty_coef": None,
+            "train.agent_func_path": None,
+            "train.dynamic_batch_enable": False,
+            "actor.num_nodes": 1,
+            "actor.num_gpus_per_node": 1,
+            "ds.ring_attn_size": 1,
+            "ds.tensor_parallel_size": 1,
+        }
+        return sections(**{**flat, **changes})
+
+    return build
+
+
+@dataclasses.dataclass
+class Answers:
+    """Responses as rollout actors send them."""
+
+    rewards: list
+    seed: int = 0
+    gaps: bool = True
+
+    def responses(self) -> list[dict]:
+        generator = torch.Generator().manual_seed(self.seed)
+
+        def draw(low: int, high: int) -> int:
+            return int(torch.randint(low, high, (), generator=generator))
+
+        found = []
+        for i, reward in enumerate(self.rewards):
+            start, length = draw(1, 4), draw(3, 9)
+            ranges = [(start, start + length)]
+            if self.gaps and draw(0, 2):  # two turns with the environment's words in between
+                ranges = [(start, start + 1), (start + 2, start + length)]
+            found.append(
+                {
+                    "prompt": f"prompt {i}",
+                    "label": str(i),
+                    "observation_tokens": [draw(1, 50) for _ in range(start + length)],
+                    "action_ranges": ranges,
+                    "rollout_log_probs": None,
+                    "truncated": bool(draw(0, 2)),
+                    "reward": reward,
+                    "scores": reward,
+                    "extra_logs": {"judge": float(i)},
+                }
+            )
+        return found
+
+
+@pytest.fixture
+def answers():
+    return Answers
+
+
+@pytest.fixture
+def to_samples():
+    """Responses -> Experiences, through the patched generator's own method."""
+    from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
+
+    def build(responses: list[dict], args) -> list:
+        generator = SamplesGenerator(SimpleNamespace(args=args), None, None, None, [])
+        return [generator._process_response_into_experience(response, max_len=64) for response in responses]
+
+    return build
+
+
+@pytest.fixture
+def make_maker():
+    """An experience maker of a class, whose forward passes (Ray actors elsewhere) give seeded numbers."""
+
+    def build(maker_class, args, kl_coef: float = 0.0, reference=True):
+        from openrlhf.models.utils import masked_mean
+
+        def forward(samples_list):
+            generator = torch.Generator().manual_seed(5)
+            for samples in samples_list:
+                shape = samples.action_mask.shape
+                samples.values = torch.randn(shape, generator=generator)
+                samples.kl = torch.randn(shape, generator=generator)
+                samples.info["kl"] = masked_mean(samples.kl, samples.action_mask, dim=-1)
+                samples.info["logprobs_diff"] = samples.info["kl"].clone()
+            return samples_list
+
+        maker = maker_class(
+            None,
+            None,
+            None,
+            "a reference model" if reference else None,
+            SimpleNamespace(value=kl_coef),
+            SimpleNamespace(args=args),
+            SimpleNamespace(pad_token_id=0),
+        )
+        maker.make_experience = forward
+        return maker
+
+    return build
+
+
+@pytest.fixture
+def patched_class():
+    from openrlhf.trainer.ppo_utils import experience_maker
+
+    return experience_maker.RemoteExperienceMaker
+
+
+@pytest.fixture
+def original_class(patched_class):
+    from openrlhf_ebpo.experience_maker import EBPOExperienceMaker
+
+    mixin, original = patched_class.__bases__
+    assert mixin is EBPOExperienceMaker
+    assert original.__module__ == "openrlhf.trainer.ppo_utils.experience_maker"
+    return original

@@ -1,0 +1,231 @@
+"""Upstream's command lines, cut from its own source: same flags, its own validation, errors in words."""
+
+import argparse
+import json
+import runpy
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from openrlhf_ebpo.cli import train_ppo_ray
+from openrlhf_ebpo.cli.upstream_main import UpstreamMain, UsageError, parse
+from openrlhf_ebpo.redact import Secret, redacted_argv
+
+PPO, SFT = "openrlhf.cli.train_ppo_ray", "openrlhf.cli.train_sft"
+
+
+class Caught(Exception):
+    pass
+
+
+@pytest.fixture
+def upstreams_parser(monkeypatch):
+    """The parser that `python -m MODULE` builds, caught where it would parse."""
+
+    def catch(module: str) -> argparse.ArgumentParser:
+        def parse_args(self, *_args, **_kwargs):
+            raise Caught(self)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(argparse.ArgumentParser, "parse_args", parse_args)
+            patch.delitem(sys.modules, module, raising=False)
+            with pytest.raises(Caught) as caught:
+                runpy.run_module(module, run_name="__main__")
+        return caught.value.args[0]
+
+    return catch
+
+
+def flags(parser: argparse.ArgumentParser) -> dict[str, tuple]:
+    """By first name; the default of run_name holds the time of day."""
+    return {
+        action.option_strings[0]: (
+            action.dest,
+            type(action).__name__,
+            action.nargs,
+            action.type,
+            "a time" if action.dest.endswith("run_name") else action.default,
+            action.required,
+        )
+        for action in parser._actions
+    }
+
+
+@pytest.mark.parametrize("module", [PPO, SFT])
+def test_every_flag_of_upstreams_is_there_and_no_other(module, upstreams_parser):
+    theirs, ours = upstreams_parser(module), UpstreamMain(module).parser("x")
+    assert len(flags(theirs)) > 50
+    assert flags(ours) == flags(theirs)
+    assert [action.choices for action in ours._actions] == [action.choices for action in theirs._actions]
+
+
+def test_our_own_flags_come_on_top(upstreams_parser):
+    ours, theirs = flags(train_ppo_ray.build_parser(UpstreamMain(PPO))), flags(upstreams_parser(PPO))
+    assert {flag: ours[flag] for flag in theirs} == theirs
+    assert set(ours) - set(theirs) == {
+        "--algo.advantage.ebpo.preset",
+        "--algo.advantage.ebpo.fail_reward",
+        "--algo.advantage.ebpo.pass_reward",
+        "--algo.advantage.ebpo.reset_prior",
+        "--algo.advantage.ebpo.init_prior",
+        "--logger.run_dir",
+        "--logger.rollouts_every",
+        "--logger.no_policy_metrics",
+        "--force",
+        "--dry_run",
+    }
+
+
+@pytest.mark.parametrize("spelling", ["--advantage_estimator", "--algo.advantage.estimator"])
+def test_the_estimator_has_both_spellings(spelling, upstreams_parser):
+    parser = train_ppo_ray.build_parser(UpstreamMain(PPO))
+    assert vars(parse(parser, [spelling, "ebpo"]))["algo.advantage.estimator"] == "ebpo"
+    theirs = next(a for a in upstreams_parser(PPO)._actions if a.dest == "algo.advantage.estimator")
+    ours = parser._option_string_actions["--algo.advantage.estimator"]
+    assert list(ours.choices) == [*theirs.choices, "ebpo"]
+
+
+@pytest.mark.parametrize("module", [PPO, SFT])
+def test_the_help_can_be_printed(module):
+    text = UpstreamMain(module).parser("openrlhf-ebpo").format_help()
+    assert text.startswith("usage: openrlhf-ebpo")
+    assert "(default: " in text
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch) -> list[str]:
+    """A minimal good command line, its files in place."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
+    (tmp_path / "data.jsonl").write_text(json.dumps({"input": "1+1", "label": "2"}) + "\n")
+    (tmp_path / "reward.py").write_text("def reward_func(queries, prompts, labels):\n    return {'rewards': 1.0}\n")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    return [
+        *("--actor.model_name_or_path", "model"),
+        *("--data.prompt_dataset", "data.jsonl"),
+        *("--reward.remote_url", "reward.py"),
+        *("--advantage_estimator", "ebpo"),
+        *("--rollout.n_samples_per_prompt", "4"),
+        *("--vllm.num_engines", "1"),
+    ]
+
+
+def validated(argv: list[str]) -> SimpleNamespace:
+    main = UpstreamMain(PPO)
+    parser = train_ppo_ray.build_parser(main)
+    flat = parse(parser, argv)
+    train_ppo_ray.resolve(flat, parser)
+    return main.validate(flat)
+
+
+def test_a_good_command_comes_out_nested_and_validated(command, tmp_path):
+    args = validated(command)
+    assert args.actor.model_name_or_path == str(tmp_path / "model")
+    assert args.reward.remote_url == [str(tmp_path / "reward.py")]
+    assert args.actor.eps_clip_low_high == (args.actor.eps_clip, args.actor.eps_clip)
+    assert args.critic.model_name_or_path is None
+    assert args.rollout.vllm_generate_batch_size == args.rollout.batch_size
+    assert vars(args.algo.advantage.ebpo) == {
+        "preset": "paper",
+        "fail_reward": 0.0,
+        "pass_reward": 1.0,
+        "reset_prior": False,
+        "init_prior": None,
+        "reward_clip_range": None,
+    }
+    assert args.logger.run_dir.startswith(str(tmp_path))
+
+
+@pytest.mark.parametrize("given", [("-10", "10"), ("0", "1")])
+def test_only_a_clip_range_that_was_typed_applies_under_ebpo(command, given):
+    assert validated(command).reward.clip_range == (-10, 10)
+    args = validated([*command, "--reward.clip_range", *given])
+    assert args.algo.advantage.ebpo.reward_clip_range == tuple(map(float, given))
+
+
+@pytest.mark.parametrize(
+    ("extra", "shown"),
+    [
+        (["--train.partial_rollout_enable"], "--train.partial_rollout_enable requires --train.async_enable"),
+        (["--advantage_estimator", "rloo", "--rollout.n_samples_per_prompt", "1"], "n_samples_per_prompt > 1"),
+        (["--rollout.vllm_generate_batch_size", "99999"], "requires --train.async_enable"),
+        (["--algo.advantage.is_correction_threshold", "1", "2", "3"], "is_correction_threshold"),
+        (["--actor.num_gpus_per_node", "100000"], "number of sample batches"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_upstream_refuses_is_a_usage_error_with_its_words(command, extra, shown):
+    with pytest.raises(UsageError) as error:
+        validated([*command, *extra])
+    assert "OpenRLHF refuses this combination of flags" in str(error.value)
+    assert shown in str(error.value)
+
+
+def test_validating_twice_gives_the_same(command):
+    """Upstream's validation changes a default list in place when one threshold is given."""
+    argv = [*command, "--algo.advantage.is_correction_threshold", "3"]
+    assert validated(argv).algo.advantage.is_correction_threshold == [0.0, 3.0]
+    assert validated(argv).algo.advantage.is_correction_threshold == [0.0, 3.0]
+
+
+def test_sft_is_validated_too():
+    main = UpstreamMain(SFT)
+    args = main.validate(parse(main.parser("x"), ["--model.model_name_or_path", "m", "--data.dataset", "d"]))
+    assert (args.model.model_name_or_path, args.data.dataset) == ("m", "d")
+    with pytest.raises(UsageError, match="apply_chat_template must be enabled"):
+        main.validate(parse(main.parser("x"), ["--data.multiturn"]))
+
+
+@pytest.mark.parametrize("flag", ["--logger.wandb.key", "--logger.wandb.k"])
+def test_a_secret_is_never_stored_whatever_its_flag_is_shortened_to(command, flag):
+    """argparse takes any unambiguous beginning of a flag."""
+    argv = [*command, flag, "0123SECRET"]
+    parser = train_ppo_ray.build_parser(UpstreamMain(PPO))
+    try:
+        flat = parse(parser, argv)
+    except SystemExit:
+        return  # a command line that is refused stores nothing
+    train_ppo_ray.resolve(flat, parser)
+    assert isinstance(vars(flat)["logger.wandb.key"], Secret)
+    assert "0123SECRET" not in " ".join(redacted_argv(argv, vars(flat)))
+
+
+def test_a_dry_run_prints_the_configuration_without_secrets_and_starts_nothing(command, capsys, tmp_path):
+    import ray
+
+    train_ppo_ray.main([*command, "--logger.wandb.key", "0123SECRET", "--dry_run"])
+    out = capsys.readouterr().out
+    printed, _ = json.JSONDecoder().raw_decode(out[out.index("{") :])
+    assert printed["algo"]["advantage"]["estimator"] == "ebpo"
+    assert printed["logger"]["wandb"]["key"] == "<redacted>"
+    assert "0123SECRET" not in out
+    assert "nothing was started" in out
+    assert not ray.is_initialized()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["data.jsonl", "model", "reward.py"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "shown"),
+    [
+        (["--rollout.n_samples_per_prompt", "1"], "--rollout.n_samples_per_prompt is 1"),
+        (["--vllm.num_engines", "0"], "--vllm.num_engines"),
+        (["--logger.rollouts_every", "0"], "--logger.rollouts_every is 0"),
+        (["--algo.advantage.ebpo.pass_reward", "-1"], "--algo.advantage.ebpo.pass_reward"),
+        (["--data.label_key", "answer"], "has no column 'answer' (--data.label_key)"),
+        (["--logger.run_dir", "data.jsonl"], "--logger.run_dir"),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+def test_a_mistake_ends_in_one_line_and_no_traceback(command, capsys, extra, shown):
+    with pytest.raises(SystemExit) as end:
+        train_ppo_ray.main([*command, *extra, "--dry_run"])
+    assert str(end.value).startswith("error: ")
+    assert shown in str(end.value)
+
+
+def test_a_reward_file_that_fails_when_imported_is_found_by_a_dry_run(command, tmp_path):
+    (tmp_path / "reward.py").write_text("import no_such_package\ndef reward_func(): pass\n")
+    with pytest.raises(SystemExit, match=r"reward\.py fails when imported: ModuleNotFoundError"):
+        train_ppo_ray.main([*command, "--dry_run"])

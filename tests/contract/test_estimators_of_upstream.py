@@ -1,0 +1,135 @@
+"""Upstream's estimators are upstream's, to the last bit; and the pure functions with S = 0 are its dr_grpo."""
+
+import copy
+
+import pytest
+import torch
+
+from openrlhf_ebpo.advantage import token_returns
+from openrlhf_ebpo.shrinkage import group_mean, shrunk_baseline
+
+REWARDS = [0.0, 1.0, 0.3, 0.7, 1.0, 1.0, 0.0, 0.0, -1.0, 12.5, 0.1, 0.1]
+WITHOUT_GROUPS = ("reinforce", "flash_reinforce", "gae")
+
+
+def assert_same(ours, theirs) -> None:
+    if isinstance(theirs, torch.Tensor):
+        assert torch.equal(ours, theirs)
+        assert ours.dtype == theirs.dtype
+    elif isinstance(theirs, dict):
+        assert list(ours) == list(theirs)
+        for key in theirs:
+            assert_same(ours[key], theirs[key])
+    else:
+        assert ours == theirs
+
+
+@pytest.mark.parametrize("kl_coef", [0.0, 0.2])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"reward.clip_range": (-0.25, 0.25)},
+        {"reward.stop_properly_penalty_coef": 0.5, "reward.overlong_buffer_len": 12},
+        {"algo.advantage.gamma": 0.9, "algo.advantage.no_std_norm": True},
+    ],
+    ids=["plain", "clipped", "penalties", "discounted"],
+)
+@pytest.mark.parametrize(
+    "estimator", ["rloo", "reinforce_baseline", "group_norm", "dr_grpo", "reinforce", "flash_reinforce", "gae"]
+)
+def test_every_other_estimator_runs_upstreams_code_to_the_last_bit(
+    estimator, changes, dynamic, kl_coef, rollout_args, answers, to_samples, make_maker, patched_class, original_class
+):
+    results = []
+    for maker_class in (original_class, patched_class):
+        size = 1 if estimator in WITHOUT_GROUPS else 4
+        args = rollout_args(estimator, G=size, **{"train.dynamic_batch_enable": dynamic, **changes})
+        maker = make_maker(maker_class, args, kl_coef)
+        results.append(maker.make_experience_batch(to_samples(answers(REWARDS).responses(), args)))
+    theirs, ours = results
+    assert len(ours) == len(theirs) > 1
+    for our, their in zip(ours, theirs, strict=True):
+        for name in vars(their):
+            assert_same(getattr(our, name), getattr(their, name))
+        assert their.returns.data_ptr() != their.advantages.data_ptr()
+
+
+def test_another_estimators_result_is_read_for_the_run_log(
+    rollout_args, answers, to_samples, make_maker, patched_class
+):
+    args = rollout_args("dr_grpo", G=4)
+    maker = make_maker(patched_class, args)
+    maker.make_experience_batch(to_samples(answers(REWARDS).responses(), args))
+    rewards = torch.tensor(REWARDS).reshape(3, 4)
+    result = maker.rollouts.result
+    torch.testing.assert_close(result.rewards.float(), rewards)
+    torch.testing.assert_close(result.advantages.float(), (rewards - rewards.mean(-1, keepdim=True)).clamp(-10, 10))
+    assert maker.metrics == {
+        "ebpo/all_fail_fraction": 0.0,
+        "ebpo/all_pass_fraction": 0.0,
+        "ebpo/reward_error_fraction": 0.0,
+    }
+    assert maker.config is None
+
+
+@pytest.fixture
+def upstreams_dr_grpo(rollout_args, make_maker, original_class):
+    """(M, G) rewards, masks and KL in prompt order -> upstream's advantages, one micro-batch."""
+    from openrlhf.trainer.ppo_utils.experience import Experience
+
+    def run(rewards, mask, kl, kl_coef):
+        args = rollout_args("dr_grpo", G=rewards.shape[1], **{"reward.clip_range": None})
+        maker = make_maker(original_class, args, kl_coef)
+        experience = Experience(
+            index=list(range(rewards.numel())),
+            rewards=rewards.reshape(-1).clone(),
+            action_mask=mask,
+            kl=kl.clone(),
+            response_length=mask.sum(-1),
+            truncated=torch.zeros(rewards.numel()),
+        )
+        return maker.compute_advantages_and_returns([experience])[0]
+
+    return run
+
+
+def random_batch(size: int, kind: str):
+    generator = torch.Generator().manual_seed(size)
+    uniform = torch.rand(40, size, generator=generator)
+    rewards = {
+        "binary": (uniform > 0.7).float(),
+        "tenths": (uniform * 10).round() / 10,
+        "uniform": uniform,
+        "wide": 1e3 * (uniform - 0.5),
+    }[kind]
+    mask = (torch.rand(rewards.numel(), 12, generator=generator) > 0.4).long()
+    mask[:, 3] = 1
+    return rewards, mask, torch.randn(mask.shape, generator=generator)
+
+
+@pytest.mark.parametrize("kind", ["binary", "tenths", "uniform", "wide"])
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 7, 8, 16, 33])
+def test_without_shrinkage_and_normalisation_it_is_dr_grpo_to_the_last_bit(size, kind, upstreams_dr_grpo):
+    rewards, mask, kl = random_batch(size, kind)
+    means = group_mean(rewards, torch.ones_like(rewards))
+    values = (rewards - shrunk_baseline(means, 0.123, 0.0)).reshape(-1)
+    returns, totals = token_returns(values, mask)
+    theirs = upstreams_dr_grpo(rewards, mask, kl, 0.0)
+    assert torch.equal(returns, theirs.advantages)
+    assert torch.equal(returns, theirs.returns)
+    assert torch.equal(totals, theirs.info["return"])
+    assert returns.dtype == theirs.advantages.dtype == torch.float32
+
+
+@pytest.mark.parametrize("kl_coef", [0.001, 0.1])
+@pytest.mark.parametrize("kind", ["binary", "tenths", "uniform"])
+@pytest.mark.parametrize("size", [2, 3, 4, 7, 16])
+def test_with_kl_it_is_dr_grpo_to_a_millionth(size, kind, kl_coef, upstreams_dr_grpo):
+    rewards, mask, kl = random_batch(size, kind)
+    values = (rewards - shrunk_baseline(group_mean(rewards, torch.ones_like(rewards)), 0.123, 0.0)).reshape(-1)
+    returns, totals = token_returns(values, mask, copy.deepcopy(kl), kl_coef)
+    theirs = upstreams_dr_grpo(rewards, mask, kl, kl_coef)
+    torch.testing.assert_close(returns, theirs.advantages, rtol=0, atol=1e-6)
+    torch.testing.assert_close(totals, theirs.info["return"], rtol=0, atol=1e-6)

@@ -1,0 +1,209 @@
+"""Every row of SEAMS against the installed package: replaced; untouched when off; twice is once; a miss raises."""
+
+import dataclasses
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import subprocess
+import sys
+import types
+
+import pytest
+
+from openrlhf_ebpo import upstream
+from openrlhf_ebpo.upstream import Seam, SeamError
+
+ROWS = pytest.mark.parametrize("seam", upstream.all_seams(), ids=str)
+
+
+def target(seam: Seam):
+    found = importlib.import_module(seam.module)
+    for part in seam.name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@ROWS
+def test_the_source_is_the_one_that_the_row_was_written_for(seam):
+    if seam.source is None:
+        assert not seam.module.startswith("openrlhf.") or upstream.source_fingerprint(seam.module, seam.name) is None
+    else:
+        assert upstream.source_fingerprint(seam.module, seam.name) == seam.source
+    upstream.check_sources((seam,))
+
+
+@ROWS
+def test_the_row_says_where_why_and_until_when(seam):
+    assert all(len(text) > 2 for text in (seam.where, seam.why, seam.until))
+
+
+@ROWS
+def test_the_replacement_exists(seam):
+    module, _, name = seam.replacement.partition(":")
+    assert callable(getattr(importlib.import_module(module), name))
+
+
+@ROWS
+def test_the_name_is_replaced_and_says_by_which_row(seam):
+    found = target(seam)
+    assert found._ebpo_seam == str(seam)
+    module, _, name = seam.replacement.partition(":")
+    replacement = getattr(importlib.import_module(module), name)
+    if inspect.isclass(replacement):
+        metadata = getattr(found, "__ray_metadata__", None)
+        classes = metadata.modified_class.__mro__ if metadata else found.__mro__
+        assert replacement in classes
+        assert any(base.__module__ == seam.module and base.__name__ == seam.name for base in classes)
+
+
+@ROWS
+def test_applying_a_row_twice_is_applying_it_once(seam):
+    before = target(seam)
+    upstream.apply(seam, importlib.import_module(seam.module))
+    assert target(seam) is before
+
+
+def test_rows_have_names_of_their_own():
+    names = [str(seam) for seam in upstream.all_seams()]
+    assert len(names) == len(set(names))
+
+
+def test_installing_again_changes_nothing():
+    before = [target(seam) for seam in upstream.all_seams()]
+    upstream.install()
+    assert [target(seam) for seam in upstream.all_seams()] == before
+
+
+def test_names_that_upstream_imported_from_a_replaced_module_are_the_replacements():
+    """`from module import name` elsewhere in upstream happened after the row was applied."""
+    from openrlhf.trainer import ppo_trainer, ppo_trainer_async
+    from openrlhf.trainer.ppo_utils import experience_maker, samples_generator
+
+    for user in (ppo_trainer, ppo_trainer_async):
+        for name, owner in (("RemoteExperienceMaker", experience_maker), ("SamplesGenerator", samples_generator)):
+            if hasattr(user, name):
+                assert getattr(user, name) is getattr(owner, name)
+    assert ppo_trainer.RemoteExperienceMaker is experience_maker.RemoteExperienceMaker
+
+
+ROW = upstream.SEAMS[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        ({"source": "0" * 12}, "has changed (fingerprint 351a52599ac6, expected 000000000000)"),
+        ({"name": "NoSuchMaker"}, "is gone"),
+        ({"name": "RemoteExperienceMaker.no_such_method"}, "is gone"),
+        ({"module": "openrlhf.trainer.no_such_module"}, "is gone"),
+    ],
+    ids=str,
+)
+def test_a_target_that_differs_is_an_error_that_names_the_row(change, shown):
+    row = dataclasses.replace(ROW, **change)
+    with pytest.raises(SeamError) as error:
+        upstream.check_sources((*upstream.SEAMS[1:], row))
+    for part in (f"seam {row}", shown, row.replacement, row.why, "openrlhf==0.11.2"):
+        assert part in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["missing", "Missing.method", "Present.missing"])
+def test_applying_a_row_without_a_target_is_an_error_that_names_the_row(name):
+    module = types.ModuleType("made_up")
+    module.Present = type("Present", (), {})
+    row = Seam("made_up", name, "openrlhf_ebpo.cpu.device:nothing_to_do", "nowhere", "a test", "now")
+    with pytest.raises(SeamError, match=rf"seam made_up\.{name}: no such target"):
+        upstream.apply(row, module)
+
+
+def test_a_made_up_row_wraps_a_function_once():
+    module = types.ModuleType("made_up")
+    module.answer = lambda: 42
+    row = Seam("made_up", "answer", "openrlhf_ebpo.cpu.device:nothing_to_do", "nowhere", "a test", "now")
+    upstream.apply(row, module)
+    upstream.apply(row, module)
+    assert module.answer() is None
+    assert not hasattr(module.answer.__wrapped__, "_ebpo_seam")
+
+
+@pytest.mark.parametrize("version", ["0.11.1", "0.12.0"])
+def test_another_version_of_openrlhf_is_refused(monkeypatch, version):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    with pytest.raises(SeamError, match=rf"OpenRLHF {version} is installed.*openrlhf==0\.11\.2"):
+        upstream.check_version()
+    monkeypatch.setattr(upstream.install, "done", False)
+    with pytest.raises(SeamError):
+        upstream.install()
+
+
+def test_no_openrlhf_at_all_is_said_in_words(monkeypatch):
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    with pytest.raises(SeamError, match="OpenRLHF is not installed"):
+        upstream.check_version()
+
+
+def test_without_install_nothing_is_replaced():
+    python(
+        "import openrlhf_ebpo.upstream, openrlhf_ebpo.cpu.device, openrlhf_ebpo.rewards.guard\n"
+        "import openrlhf_ebpo.experience_maker, openrlhf_ebpo.checkpoint, openrlhf_ebpo.policy_metrics\n"
+        "import sys, torch\n"
+        "from openrlhf.utils import agent, loss_utils\n"
+        "for found in (agent.SingleTurnAgentExecutor, loss_utils._optimizer_step_loss_norm,\n"
+        "              torch.cuda.current_device, torch.cuda.synchronize):\n"
+        "    assert not hasattr(found, '_ebpo_seam'), found\n"
+        "assert agent.SingleTurnAgentExecutor.__bases__ == (agent.AgentExecutorBase,)\n"
+        "assert 'Guard' not in agent.SingleTurnAgentExecutor.__name__\n"
+        "assert not any('openrlhf_ebpo' in type(finder).__module__ for finder in sys.meta_path)\n"
+    )
+
+
+def test_with_install_the_same_process_start_replaces_them():
+    python(
+        "import openrlhf_ebpo.upstream as upstream\n"
+        "upstream.install()\n"
+        "from openrlhf.utils import agent\n"
+        "assert agent.SingleTurnAgentExecutor._ebpo_seam == 'openrlhf.utils.agent.SingleTurnAgentExecutor'\n"
+    )
+
+
+def test_the_estimator_needs_neither_ray_nor_openrlhf_and_a_reader_of_runs_no_torch():
+    python(
+        "import sys\n"
+        "import openrlhf_ebpo.shrinkage\n"
+        "assert not {'numpy', 'torch'} & set(sys.modules)\n"
+        "import openrlhf_ebpo.run_log, openrlhf_ebpo.prior, openrlhf_ebpo.config\n"
+        "assert not {'torch', 'ray', 'openrlhf'} & set(sys.modules)\n"
+        "import openrlhf_ebpo.advantage, openrlhf_ebpo.rollouts, openrlhf_ebpo.checkpoint\n"
+        "assert not {'ray', 'openrlhf', 'vllm', 'deepspeed'} & set(sys.modules)\n"
+    )
+
+
+@pytest.mark.skipif(not upstream.is_cpu_stack(), reason="needs a torch without CUDA")
+def test_the_stand_in_for_flash_attn_shows_itself_to_upstream_alone():
+    from openrlhf.models import ring_attn_utils
+
+    from openrlhf_ebpo.cpu import packing
+
+    assert ring_attn_utils.unpad_input is packing.unpad_input
+    assert ring_attn_utils.pad_input is packing.pad_input
+    assert importlib.util.find_spec("flash_attn") is None
+    assert not [name for name in sys.modules if name.split(".")[0] == "flash_attn"]
+
+
+@pytest.mark.skipif(not upstream.is_cpu_stack(), reason="needs a torch without CUDA")
+def test_preparing_a_process_twice_adds_one_finder():
+    from openrlhf_ebpo import cpu
+    from openrlhf_ebpo.cpu.packing import FlashAttnStandIn
+
+    cpu.prepare_process()
+    assert sum(isinstance(finder, FlashAttnStandIn) for finder in sys.meta_path) == 1

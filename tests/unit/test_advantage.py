@@ -1,0 +1,315 @@
+"""`estimate` against the worked example and against a slow reference; tokens against a walk over tokens."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openrlhf_ebpo.advantage import estimate, group_outcomes, grpo_advantages, last_action, token_returns
+from openrlhf_ebpo.config import EBPOConfig
+from openrlhf_ebpo.prior import Prior
+
+CONFIG = EBPOConfig(n_samples_per_prompt=4)
+EXAMPLE = torch.tensor([[1.0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]])
+ALL = torch.ones(3, 4, dtype=torch.bool)
+
+
+def numbers(values) -> list[float]:
+    return values.reshape(-1).tolist()
+
+
+def test_the_worked_example_in_all_its_numbers():
+    result = estimate(EXAMPLE, ALL, Prior(), CONFIG)
+    assert numbers(result.group_means) == [0.25, 1.0, 0.0]
+    assert result.prior.mean == pytest.approx(5 / 12, rel=1e-14)
+    assert result.prior.within_variance == pytest.approx(35 / 144, rel=1e-14)
+    assert result.prior.between_variance == pytest.approx(13 / 72, rel=1e-14)
+    assert numbers(result.shrinkage) == pytest.approx([35 / 139] * 3, rel=1e-14)
+    assert numbers(result.baselines) == pytest.approx([0.2919664, 0.8531175, 0.1049161], abs=5e-8)
+    assert (result.rewards - result.baselines)[2, 0].item() == pytest.approx(-0.1049161, abs=5e-8)
+    assert result.grpo_advantages[2].tolist() == [0.0] * 4
+    expected = [[2.4928, -1.0280, -1.0280, -1.0280], [0.5171] * 4, [-0.3694] * 4]
+    assert result.advantages.tolist() == [pytest.approx(row, abs=5e-5) for row in expected]
+
+
+def test_the_metrics_of_the_worked_example():
+    assert estimate(EXAMPLE, ALL, Prior(), CONFIG).metrics(CONFIG) == pytest.approx(
+        {
+            "ebpo/shrinkage": 35 / 139,
+            "ebpo/prior_mean": 5 / 12,
+            "ebpo/within_variance": 35 / 144,
+            "ebpo/between_variance": 13 / 72,
+            "ebpo/prior_count": 12,
+            "ebpo/rescued_fraction": 8 / 12,
+            "ebpo/all_fail_fraction": 1 / 3,
+            "ebpo/all_pass_fraction": 1 / 3,
+        }
+    )
+
+
+def slow_step(history: dict, rewards, valid, low: float, high: float) -> dict:
+    """Algorithm 1 over plain lists; `history` keeps every reward and every group mean ever seen."""
+    span = high - low
+    means = []
+    for row, ok in zip(rewards, valid, strict=True):
+        kept = [r for r, v in zip(row, ok, strict=True) if v]
+        means.append(sum(kept) / len(kept) if kept else None)
+        history["rewards"] += kept
+        if kept:
+            history["means"].append(means[-1])
+
+    def variance(values, ddof=0):
+        mean = math.fsum(values) / len(values)
+        return math.fsum((v - mean) ** 2 for v in values) / max(len(values) - ddof, 1)
+
+    prior_mean = math.fsum(history["rewards"]) / len(history["rewards"])
+    within, between = variance(history["rewards"]), variance(history["means"])
+    weights, baselines, raw = [], [], []
+    for row, ok, mean in zip(rewards, valid, means, strict=True):
+        if mean is None:
+            weights.append(None)
+            baselines.append(None)
+            continue
+        noise = within / sum(ok)
+        weight = 1.0 if noise + between <= 1e-6 * span**2 else noise / (noise + between)
+        weights.append(weight)
+        baselines.append((1 - weight) * mean + weight * prior_mean)
+        raw += [r - baselines[-1] for r, v in zip(row, ok, strict=True) if v]
+    centre, std = math.fsum(raw) / len(raw), math.sqrt(variance(raw, ddof=1))
+    present = [r for row, ok in zip(rewards, valid, strict=True) for r, v in zip(row, ok, strict=True) if v]
+    spread = min(std, max(present) - min(present))  # a batch of one value has nothing to tell
+    advantages = []
+    for row, ok, baseline in zip(rewards, valid, baselines, strict=True):
+        for r, v in zip(row, ok, strict=True):
+            used = v and spread > 1e-6 * span
+            advantages.append((r - baseline - centre) / (std + 1e-6) if used else 0.0)
+    return {
+        "prior": (prior_mean, within, between),
+        "weights": weights,
+        "baselines": baselines,
+        "advantages": advantages,
+        "std": std / span,
+    }
+
+
+@st.composite
+def batches(draw):
+    """Batches of one run: (fail, pass), then lists of (rewards, valid); single groups can lose all their samples."""
+    low, high = draw(st.sampled_from([(0.0, 1.0), (-1.0, 1.0), (0.0, 10.0)]))
+    size = draw(st.integers(2, 5))
+    step = st.sampled_from([0, 0, 0, 1, 1, 0.5, 0.3, 0.125]).map(lambda share: low + share * (high - low))
+    rows = st.lists(st.tuples(st.lists(step, min_size=size, max_size=size), st.integers(0, 3)), min_size=1, max_size=5)
+    runs = []
+    for rows_of_batch in draw(st.lists(rows, min_size=1, max_size=4)):
+        valid = []
+        for _, kind in rows_of_batch:
+            row = st.lists(st.booleans(), min_size=size, max_size=size)
+            valid.append([True] * size if kind > 1 else [False] * size if kind == 1 else draw(row))
+        valid[0][0] = True
+        runs.append(([r for r, _ in rows_of_batch], valid))
+    return (low, high), size, runs
+
+
+@given(batches())
+@settings(max_examples=150, deadline=None)
+def test_estimate_is_the_slow_reference_batch_after_batch(drawn):
+    (low, high), size, runs = drawn
+    config = EBPOConfig(n_samples_per_prompt=size, fail_reward=low, pass_reward=high)
+    prior, history = Prior(), {"rewards": [], "means": []}
+    for rewards, valid in runs:
+        result = estimate(torch.tensor(rewards, dtype=torch.float64), torch.tensor(valid), prior, config)
+        prior, expected = result.prior, slow_step(history, rewards, valid, low, high)
+        found = (prior.mean, prior.within_variance, prior.between_variance)
+        assert found == pytest.approx(expected["prior"], rel=1e-9, abs=1e-12)
+        assert prior.rewards.count == len(history["rewards"])
+        for name, values in (("weights", result.shrinkage), ("baselines", result.baselines)):
+            pairs = [(f, e) for f, e in zip(numbers(values), expected[name], strict=True) if e is not None]
+            assert [f for f, _ in pairs] == pytest.approx([e for _, e in pairs], rel=1e-7, abs=1e-9)
+        if not 1e-8 < expected["std"] < 1e-5:  # at the threshold itself rounding decides
+            assert numbers(result.advantages) == pytest.approx(expected["advantages"], rel=1e-6, abs=1e-6)
+
+
+def test_rewards_in_float32_are_taken_as_they_are():
+    values = torch.tensor([[0.1, 0.7], [0.3, 0.3]])
+    single = estimate(values, values > 0, Prior(), EBPOConfig(n_samples_per_prompt=2))
+    double = estimate(values.double(), values > 0, Prior(), EBPOConfig(n_samples_per_prompt=2))
+    assert single.prior == double.prior
+    assert torch.equal(single.advantages, double.advantages)
+    assert single.advantages.dtype == torch.float64
+
+
+@given(st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=4, max_size=4), min_size=2, max_size=6))
+@settings(deadline=None)
+def test_centring_cancels_the_prior_mean_where_all_groups_share_one_weight(rows):
+    rewards = torch.tensor(rows, dtype=torch.float64)
+    prior = Prior().update([1.0] * 20 + [0.0] * 30, [0.2] * 5 + [0.9] * 3)
+    result = estimate(rewards, torch.ones_like(rewards).bool(), prior, CONFIG)
+    raw, weight = rewards - result.baselines, result.shrinkage[0, 0]
+    without = rewards - ((1 - weight) * result.group_means + weight * rewards.mean())
+    torch.testing.assert_close(raw - raw.mean(), without, rtol=0, atol=1e-12)
+    torch.testing.assert_close(result.advantages * (without.std() + 1e-6), without, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, 0.3])
+def test_a_first_batch_of_one_value_shrinks_fully_and_moves_nothing(value):
+    result = estimate(torch.full((3, 4), value), ALL, Prior(), CONFIG)
+    assert numbers(result.shrinkage) == [1.0] * 3
+    assert not result.advantages.any()
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, 0.3])
+def test_a_batch_of_one_value_moves_nothing_also_where_groups_differ_in_size(value):
+    """Their weights and so their baselines differ; standardising would blow that difference up to whole units."""
+    prior = estimate(EXAMPLE, ALL, Prior(), CONFIG).prior
+    valid = ALL.clone()
+    valid[0, 1:] = False
+    result = estimate(torch.full((3, 4), value), valid, prior, CONFIG)
+    assert result.shrinkage[0, 0] > result.shrinkage[1, 0]
+    assert not result.advantages.any()
+
+
+def test_a_batch_that_only_fails_after_a_mixed_history_still_moves_nothing():
+    """All groups stand at the same place, so step 6 centres them to 0: the prior alone gives no direction."""
+    prior = estimate(EXAMPLE, ALL, Prior(), CONFIG).prior
+    result = estimate(torch.zeros(3, 4), ALL, prior, CONFIG)
+    assert (result.baselines > 0).all()
+    assert not result.advantages.any()
+
+
+def test_an_excluded_sample_has_no_influence_and_no_advantage():
+    valid = ALL.clone()
+    valid[0, 3] = valid[1, 0] = False
+    results = []
+    for junk in (0.0, 1e9, math.nan, math.inf):
+        rewards = EXAMPLE.clone()
+        rewards[~valid] = junk
+        results.append(estimate(rewards, valid, Prior(), CONFIG))
+        assert not results[-1].advantages[~valid].any()
+        assert not results[-1].grpo_advantages[~valid].any()
+        assert torch.equal(results[-1].advantages, results[0].advantages)
+    assert results[0].prior.rewards.count == 10
+    assert numbers(results[0].group_means) == pytest.approx([1 / 3, 1.0, 0.0])
+    assert results[0].shrinkage[0, 0] == results[0].shrinkage[1, 0] > results[0].shrinkage[2, 0]
+
+
+def test_a_group_without_a_valid_sample_leaves_no_trace():
+    valid = ALL.clone()
+    valid[1] = False
+    result = estimate(EXAMPLE, valid, Prior(), CONFIG)
+    alone = estimate(EXAMPLE[[0, 2]], ALL[:2], Prior(), CONFIG)
+    assert result.prior == alone.prior
+    assert torch.equal(result.advantages[[0, 2]], alone.advantages)
+    assert not result.advantages[1].any()
+    assert result.metrics(CONFIG) == alone.metrics(CONFIG)
+
+
+def test_a_batch_without_a_valid_sample_is_an_error():
+    with pytest.raises(ValueError, match="no sample of this rollout batch is valid"):
+        estimate(EXAMPLE, ~ALL, Prior(), CONFIG)
+
+
+@pytest.mark.parametrize("value", [0.3, 0.1, 1 / 3, -0.7, 0.0, 1.0])
+def test_grpo_gives_constant_groups_exactly_zero(value):
+    rewards = torch.full((2, 8), value, dtype=torch.float32).double()
+    assert not grpo_advantages(rewards, torch.ones_like(rewards), 1.0).any()
+    assert not grpo_advantages(rewards.float(), torch.ones(2, 8), 1.0).any()
+
+
+def test_grpo_normalises_within_the_valid_samples_of_a_group():
+    rewards = torch.tensor([[1.0, 0.0, 0.25, 9.0]], dtype=torch.float64)
+    valid = torch.tensor([[1.0, 1.0, 1.0, 0.0]], dtype=torch.float64)
+    counted = np.array([1.0, 0.0, 0.25])
+    expected = [*(counted - counted.mean()) / (counted.std(ddof=1) + 1e-9), 0.0]
+    assert numbers(grpo_advantages(rewards, valid, 1.0)) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("fail", "success", "rewards", "all_fail", "all_pass"),
+    [
+        (0, 1, [[0, 0], [1, 1], [0, 1], [0.5, 0.5]], 1 / 4, 1 / 4),
+        (-1, 1, [[-1, -1], [-1, -1], [0, 0], [1, 1]], 2 / 4, 1 / 4),
+        (0, 10, [[9e-6, 0], [10, 10 - 9e-6], [2e-5, 0], [1, 1]], 1 / 4, 1 / 4),
+    ],
+)
+def test_groups_that_all_fail_or_all_pass_are_counted(fail, success, rewards, all_fail, all_pass):
+    rewards = torch.tensor(rewards, dtype=torch.float64)
+    found = group_outcomes(rewards, torch.ones_like(rewards), fail, success)
+    assert found == pytest.approx({"ebpo/all_fail_fraction": all_fail, "ebpo/all_pass_fraction": all_pass})
+
+
+def test_outcomes_look_at_valid_samples_and_at_groups_that_have_one():
+    rewards = torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
+    valid = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
+    assert group_outcomes(rewards, valid, 0.0, 1.0) == {"ebpo/all_fail_fraction": 0.5, "ebpo/all_pass_fraction": 0.5}
+
+
+def test_rescued_responses_are_valid_and_were_zero_under_grpo():
+    valid = ALL.clone()
+    valid[2, :2] = False
+    result = estimate(EXAMPLE, valid, Prior(), CONFIG)
+    assert result.metrics(CONFIG)["ebpo/rescued_fraction"] == pytest.approx(6 / 10)
+    nothing = estimate(torch.zeros(3, 4), ALL, Prior(), CONFIG)
+    assert nothing.metrics(CONFIG)["ebpo/rescued_fraction"] == 0.0
+
+
+MASKS = torch.tensor(
+    [
+        [1, 1, 1, 1, 1, 1],
+        [1, 1, 1, 0, 0, 0],
+        [0, 1, 1, 0, 1, 0],  # a gap: an environment's turn between two actions
+        [0, 0, 0, 0, 0, 1],
+        [1, 0, 0, 0, 0, 0],
+        [0, 0, 0, 0, 0, 0],
+    ]
+)
+VALUES = torch.tensor([1.5, -0.25, 2.0, -3.0, 0.0, 0.0])
+
+
+def walk(value: float, mask: list[int], kl: list[float] | None, coefficient: float) -> tuple[list[float], float]:
+    """Upstream's undiscounted return, one token after the other."""
+    end = max((t for t, action in enumerate(mask) if action), default=len(mask) - 1)
+    rewards = [-coefficient * k for k in kl] if kl else [0.0] * len(mask)
+    rewards[end] += value
+    returns, still_to_come = [], 0.0
+    for t in reversed(range(len(mask))):
+        still_to_come += rewards[t] * mask[t]
+        returns.insert(0, still_to_come)
+    return returns, sum(rewards)
+
+
+@pytest.mark.parametrize("dtype", [torch.long, torch.bool, torch.float32])
+def test_without_kl_every_token_up_to_the_last_action_gets_the_value_to_the_last_bit(dtype):
+    returns, totals = token_returns(VALUES.double(), MASKS.to(dtype))
+    expected = [walk(v, m, None, 0.0)[0] for v, m in zip(VALUES.tolist(), MASKS.tolist(), strict=True)]
+    assert returns.tolist() == expected
+    assert torch.equal(totals, VALUES)
+    assert returns.dtype == torch.float32
+    assert returns.is_contiguous()
+
+
+@pytest.mark.parametrize("coefficient", [0.001, 0.5])
+def test_with_kl_the_return_is_the_walk_over_tokens(coefficient):
+    kl = torch.randn(MASKS.shape, generator=torch.Generator().manual_seed(0))
+    before = kl.clone()
+    returns, totals = token_returns(VALUES, MASKS, kl, coefficient)
+    rows = zip(VALUES.tolist(), MASKS.tolist(), kl.tolist(), strict=True)
+    expected, sums = zip(*(walk(*row, coefficient) for row in rows), strict=True)
+    torch.testing.assert_close(returns, torch.tensor(expected), rtol=0, atol=1e-6)
+    torch.testing.assert_close(totals, torch.tensor(sums), rtol=0, atol=1e-6)
+    assert torch.equal(kl, before)
+    assert returns.dtype == torch.float32
+
+
+def test_returns_share_no_memory_with_what_went_in():
+    kl = torch.zeros(MASKS.shape)
+    for returns, _ in (token_returns(VALUES, MASKS), token_returns(VALUES, MASKS, kl, 0.1)):
+        returns.fill_(7.0)
+        assert VALUES[0] == 1.5
+        assert not kl.any()
+
+
+def test_the_last_action_is_found_also_behind_a_gap():
+    assert last_action(MASKS).flatten().tolist() == [5, 2, 4, 5, 0, 5]

@@ -1,0 +1,148 @@
+"""Which checkpoints go, and which prior a run begins with."""
+
+import json
+
+import pytest
+
+from openrlhf_ebpo.checkpoint import (
+    STATE_KEY,
+    SavedCheckpoint,
+    checkpoints_to_delete,
+    latest_checkpoint,
+    starting_prior,
+    stored_prior,
+)
+from openrlhf_ebpo.config import EBPOConfig
+from openrlhf_ebpo.prior import Prior, PriorMismatch
+
+UNLIMITED = float("inf")
+
+
+def saved(*rows):
+    """(tag, metric, modified) with a size of 10 each."""
+    return [SavedCheckpoint(tag, metric, modified, 10) for tag, metric, modified in rows]
+
+
+PLAIN = saved(("s1", None, 1), ("s2", None, 2), ("s3", None, 3), ("s4", None, 4))
+MEASURED = saved(("s1", 0.9, 1), ("s2", 0.1, 2), ("s3", None, 3), ("s4", 0.5, 4), ("s5", 0.1, 5))
+WITH_BEST = saved(("s1", None, 1), ("best_global_step1", 0.4, 1), ("s2", None, 2), ("best_global_step2", 0.6, 2))
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "new", "max_num", "max_bytes", "deleted"),
+    [
+        (PLAIN, "s4", 4, UNLIMITED, []),
+        (PLAIN, "s4", 3, UNLIMITED, ["s1"]),
+        (PLAIN, "s4", 1, UNLIMITED, ["s1", "s2", "s3"]),
+        (PLAIN, "s1", 2, UNLIMITED, ["s2", "s3"]),  # the new one stays, however old its folder looks
+        (PLAIN, "s4", 0, UNLIMITED, ["s1", "s2", "s3"]),
+        (PLAIN, "s4", 9, 25, ["s1", "s2"]),
+        (PLAIN, "s4", 9, 5, ["s1", "s2", "s3"]),  # never the new one, even if it alone is too large
+        (MEASURED, "s5", 4, UNLIMITED, ["s3"]),  # without a metric first,
+        (MEASURED, "s5", 3, UNLIMITED, ["s3", "s2"]),  # then the worst
+        (MEASURED, "s4", 2, UNLIMITED, ["s3", "s2", "s5"]),  # of two equal ones the older
+        (WITH_BEST, "best_global_step2", 1, UNLIMITED, ["best_global_step1"]),
+        (WITH_BEST, "s2", 1, UNLIMITED, ["s1"]),  # a best one counts for the size alone
+        (WITH_BEST, "s2", 2, UNLIMITED, []),
+        (WITH_BEST, "s2", 9, 35, ["s1"]),
+        (WITH_BEST, "best_global_step2", 9, 25, ["best_global_step1", "s1"]),
+        ([], "s1", 3, UNLIMITED, []),
+    ],
+)
+def test_the_policy_of_what_goes(checkpoints, new, max_num, max_bytes, deleted):
+    assert checkpoints_to_delete(checkpoints, new, max_num, max_bytes) == deleted
+    assert checkpoints_to_delete(reversed(checkpoints), new, max_num, max_bytes) == deleted
+
+
+def test_the_only_checkpoint_never_goes():
+    assert checkpoints_to_delete(saved(("s1", None, 1)), "s1", 0, 0) == []
+
+
+OWN = Prior().update([1.0, 0.0], [0.5])
+OTHER = Prior().update([1.0, 1.0, 0.0], [2 / 3])
+IDENTITY = EBPOConfig(n_samples_per_prompt=4).identity()
+
+
+def config(**settings) -> EBPOConfig:
+    return EBPOConfig(n_samples_per_prompt=4, **settings)
+
+
+@pytest.fixture
+def other_file(tmp_path):
+    path = tmp_path / "prior.json"
+    path.write_text(json.dumps(OTHER.state_dict(IDENTITY)))
+    return str(path)
+
+
+def states(step: int, **extra) -> dict:
+    return {"global_step": step, **extra}
+
+
+RESUMED = states(5, **{STATE_KEY: OWN.state_dict(IDENTITY)})
+
+
+def test_a_run_begins_empty():
+    assert starting_prior(states(0), config(), "c") == starting_prior({}, config(), "c") == Prior()
+
+
+def test_a_run_can_begin_with_a_named_prior(other_file):
+    assert starting_prior(states(0), config(init_prior=other_file), "c") == OTHER
+
+
+def test_a_resumed_run_takes_its_checkpoints_own_prior(other_file):
+    assert starting_prior(RESUMED, config(), "c") == OWN
+    assert starting_prior(RESUMED, config(init_prior=other_file), "c") == OWN
+
+
+def test_a_resumed_run_can_start_its_prior_afresh():
+    assert starting_prior(RESUMED, config(reset_prior=True), "c") == Prior()
+    foreign = states(5, **{STATE_KEY: {"schema": 99}})
+    assert starting_prior(foreign, config(reset_prior=True), "c") == Prior()
+
+
+def test_a_resumed_run_can_leave_its_checkpoints_prior_for_a_named_one(other_file):
+    assert starting_prior(RESUMED, config(reset_prior=True, init_prior=other_file), "c") == OTHER
+    assert starting_prior(states(5), config(reset_prior=True), "c") == Prior()
+
+
+def test_a_checkpoint_without_a_prior_takes_the_named_one_or_is_an_error(other_file):
+    assert starting_prior(states(5), config(init_prior=other_file), "c") == OTHER
+    with pytest.raises(PriorMismatch, match=r"the checkpoint in c was saved by another estimator.*reset_prior"):
+        starting_prior(states(5), config(), "c")
+
+
+def test_a_checkpoint_of_another_group_size_is_an_error_that_names_it():
+    with pytest.raises(PriorMismatch, match=r"the checkpoint in c .*n_samples_per_prompt was 4 and is now 8"):
+        starting_prior(RESUMED, EBPOConfig(n_samples_per_prompt=8), "c")
+
+
+def test_a_named_prior_that_is_missing_is_an_error(tmp_path):
+    with pytest.raises(PriorMismatch, match="no such prior file"):
+        starting_prior(states(0), config(init_prior=str(tmp_path / "none.json")), "c")
+
+
+def checkpoint_folder(tmp_path, prior: str | None):
+    folder = tmp_path / "_actor" / "global_step3"
+    folder.mkdir(parents=True)
+    (tmp_path / "_actor" / "latest").write_text("global_step3\n")
+    if prior is not None:
+        (folder / "prior.json").write_text(prior)
+    return folder
+
+
+def test_the_latest_checkpoint_is_the_one_that_is_named(tmp_path):
+    assert latest_checkpoint(tmp_path) is None
+    assert stored_prior(tmp_path) is None
+    folder = checkpoint_folder(tmp_path, None)
+    assert latest_checkpoint(tmp_path) == folder
+    assert stored_prior(tmp_path) is None
+    (folder / "prior.json").write_text(json.dumps(OWN.state_dict(IDENTITY)))
+    assert Prior.from_state_dict(stored_prior(tmp_path), IDENTITY) == OWN
+    (tmp_path / "_actor" / "latest").write_text("")
+    assert latest_checkpoint(tmp_path) is None
+
+
+def test_a_damaged_prior_beside_a_checkpoint_is_no_traceback(tmp_path):
+    """The copy inside the checkpoint is the one that counts."""
+    checkpoint_folder(tmp_path, '{"schema": 1, "id')
+    assert stored_prior(tmp_path) is None

@@ -1,0 +1,37 @@
+"""What a sample whose reward failed carries through upstream's batching."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from openrlhf_ebpo.experience_maker import _raise_if_all_failed, complete_info
+from openrlhf_ebpo.rewards.guard import RewardError
+
+
+def test_a_failed_sample_gets_the_mean_of_what_the_others_logged():
+    infos = [{"reward": 1.0, "judge": 4.0}, {"reward": 0.0, "judge": 2.0}, {"reward": math.nan}]
+    samples = [SimpleNamespace(info={k: torch.tensor([v]) for k, v in info.items()}) for info in infos]
+    complete_info(samples)
+    assert [sample.info["reward"].item() for sample in samples] == [1.0, 0.0, 0.5]
+    assert [sample.info["judge"].item() for sample in samples] == [4.0, 2.0, 3.0]
+
+
+def test_what_no_sample_knows_becomes_zero():
+    samples = [SimpleNamespace(info={"judge": torch.tensor([math.nan])}), SimpleNamespace(info={})]
+    complete_info(samples)
+    assert [sample.info["judge"].item() for sample in samples] == [0.0, 0.0]
+
+
+def test_a_step_of_nothing_but_failures_stops_with_the_commonest_reasons():
+    with pytest.raises(RewardError) as error:
+        _raise_if_all_failed(["KeyError: 'x'", "KeyError: 'x'", "ValueError: y"])
+    for part in ("3 responses", "2 x KeyError: 'x'", "1 x ValueError: y"):
+        assert part in str(error.value)
+
+
+def test_a_step_with_one_good_reward_goes_on(caplog):
+    _raise_if_all_failed(["", "ValueError: y"])
+    assert "1 of 2 rewards failed" in caplog.text
+    _raise_if_all_failed(["", ""])

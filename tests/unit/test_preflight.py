@@ -1,0 +1,205 @@
+"""Each mistake on disk is found before anything heavy starts, and all of them at once."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+
+from openrlhf_ebpo.cli import preflight
+from openrlhf_ebpo.cli.upstream_main import UsageError
+
+ROWS = [{"prompt": "1+1", "label": "2"}, {"prompt": "1+2", "label": "3"}]
+
+
+@pytest.fixture
+def good(tmp_path) -> dict:
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    (tmp_path / "reward.py").write_text("def reward_func(queries, prompts, labels):\n    return {'rewards': 1.0}\n")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    return {
+        "data.prompt_dataset": str(tmp_path / "data.jsonl"),
+        "data.input_key": "prompt",
+        "data.label_key": "label",
+        "actor.model_name_or_path": str(tmp_path / "model"),
+        "reward.remote_url": str(tmp_path / "reward.py"),
+    }
+
+
+def refused(args: dict) -> list[str]:
+    with pytest.raises(UsageError) as error:
+        preflight.check_files(args)
+    return str(error.value).splitlines()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"data.prompt_dataset": "me/dataset"},
+        {"data.prompt_dataset": "me/dataset@train"},
+        {"actor.model_name_or_path": "Qwen/Qwen3-8B"},
+        {"reward.remote_url": "http://host:5000/r"},
+        {"reward.remote_url": "https://one/r,https://two/r"},
+        {"reward.remote_url": None, "reward.model_name_or_path": "me/reward"},
+        {"data.label_key": None},
+        {"eval.dataset": None, "algo.advantage.ebpo.init_prior": None},
+    ],
+    ids=str,
+)
+def test_what_is_right_passes(good, change):
+    preflight.check_files({**good, **change})
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".parquet", ".arrow"])
+def test_the_columns_of_every_format_are_read(tmp_path, suffix):
+    path = tmp_path / f"data{suffix}"
+    table = pa.Table.from_pylist(ROWS)
+    if suffix == ".csv":
+        path.write_text('prompt,label\n"1+1",2\n')
+    elif suffix == ".parquet":
+        pq.write_table(table, path)
+    elif suffix == ".arrow":
+        pyarrow.feather.write_feather(table, path)
+    elif suffix == ".json":
+        path.write_text(json.dumps(ROWS))
+    else:
+        path.write_text("\n" + "\n".join(map(json.dumps, ROWS)))
+    assert preflight.data_columns(path) == ["prompt", "label"]
+
+
+@pytest.mark.parametrize(
+    "text", [json.dumps(ROWS, indent=2), "".join(json.dumps(row) + "\n" for row in ROWS), json.dumps(ROWS[0], indent=1)]
+)
+def test_json_may_be_a_list_or_lines_or_one_object(tmp_path, text):
+    (tmp_path / "data.json").write_text(text)
+    assert preflight.data_columns(tmp_path / "data.json") == ["prompt", "label"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "shown"),
+    [
+        ("none.jsonl", None, "no such file"),
+        ("empty.jsonl", "", "the file is empty"),
+        ("blank.jsonl", "\n\n", "the file is empty"),
+        ("empty.csv", "", "the file is empty"),
+        ("list.json", "[]", "the file is empty"),
+        ("broken.jsonl", '{"prompt": ', "cannot be read as jsonl (JSONDecodeError"),
+        ("broken.parquet", "no parquet", "cannot be read as parquet"),
+        ("other.jsonl", '{"question": 1, "answer": 2}', "has no column 'prompt' (--data.input_key)"),
+        ("other.jsonl", '{"prompt": 1, "answer": 2}', "has no column 'label' (--data.label_key)"),
+        ("other.jsonl", '{"question": 1, "answer": 2}', "its columns are question, answer"),
+        ("other.csv", "question,answer\n1,2\n", "its columns are question, answer"),
+        ("text.jsonl", '"prompt and label"', "text.jsonl"),
+        ("latin.jsonl", b'{"prompt": "\xe9"}', "cannot be read as jsonl"),
+    ],
+)
+@pytest.mark.parametrize("flag", ["data.prompt_dataset", "eval.dataset"])
+def test_a_data_file_that_cannot_serve_is_named(good, tmp_path, flag, name, content, shown):
+    if content is not None:
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    problems = refused({**good, flag: str(tmp_path / name)})
+    assert all(problem.startswith(f"--{flag} {tmp_path / name}: ") for problem in problems)
+    assert any(shown in problem for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        ({"data.prompt_dataset": None}, "--data.prompt_dataset is missing"),
+        ({"data.prompt_dataset": "data.jsonl"}, "--data.prompt_dataset data.jsonl: no such file"),
+        ({"actor.model_name_or_path": None}, "--actor.model_name_or_path is missing"),
+        ({"actor.model_name_or_path": "./none"}, "--actor.model_name_or_path ./none: no such folder"),
+        ({"critic.model_name_or_path": "/none/at/all"}, "--critic.model_name_or_path /none/at/all: no such folder"),
+        ({"reward.remote_url": None}, "no reward: give --reward.remote_url"),
+        (
+            {"reward.remote_url": "host:5000"},
+            "--reward.remote_url host:5000: neither a .py file nor an http(s) address",
+        ),
+        ({"reward.remote_url": "ftp://host/r"}, "neither a .py file nor an http(s) address"),
+        ({"reward.remote_url": "/none/reward.py"}, "--reward.remote_url /none/reward.py: no such file"),
+        ({"train.agent_func_path": "/none/agent.py"}, "--train.agent_func_path /none/agent.py: no such file"),
+        ({"algo.advantage.ebpo.init_prior": "/none.json"}, "--algo.advantage.ebpo.init_prior /none.json: no such file"),
+    ],
+    ids=str,
+)
+def test_a_flag_that_names_nothing_is_named(good, change, shown):
+    (problem,) = refused({**good, **change})
+    assert shown in problem
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        ("def reward(queries): pass\n", "defines no `reward_func`; upstream calls `def reward_func("),
+        ("x = 1\ndef reward_func(:\n    pass\n", "line 2 is not Python"),
+        (b"# \xff\xfe\ndef reward_func(): pass\n", "reward.py"),
+        ("class Judge:\n    def reward_func(self): pass\n", "defines no `reward_func`"),
+    ],
+    ids=["missing", "syntax", "encoding", "method"],
+)
+def test_a_reward_file_that_cannot_serve_is_named(good, source, shown):
+    Path(good["reward.remote_url"]).write_bytes(source if isinstance(source, bytes) else source.encode())
+    (problem,) = refused(good)
+    assert problem.startswith(f"--reward.remote_url {good['reward.remote_url']}: ")
+    assert shown in problem
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "async def reward_func(): pass",
+        "from mine import reward_func",
+        "from mine import score as reward_func",
+        "reward_func = lambda *a: 1",
+        "try:\n    from fast import reward_func\nexcept ImportError:\n    from slow import reward_func",
+        "if True:\n    def reward_func(): pass",
+    ],
+)
+def test_every_way_to_define_the_reward_function_is_seen(good, source):
+    Path(good["reward.remote_url"]).write_text(source)
+    preflight.check_files(good)
+
+
+def test_a_model_folder_without_a_model_is_named(good, tmp_path):
+    (tmp_path / "model" / "config.json").unlink()
+    (problem,) = refused(good)
+    assert problem == f"--actor.model_name_or_path {tmp_path / 'model'}: the folder has no config.json, so no model"
+
+
+def test_all_problems_are_reported_together(good, tmp_path):
+    (tmp_path / "model" / "config.json").unlink()
+    (tmp_path / "reward.py").write_text("def f(:")
+    problems = refused(
+        {**good, "data.prompt_dataset": f"{tmp_path}/a.jsonl,{tmp_path}/b.jsonl", "data.label_key": None}
+    )
+    assert [problem.split()[0] for problem in problems] == [
+        "--data.prompt_dataset",
+        "--data.prompt_dataset",
+        "--actor.model_name_or_path",
+        "--reward.remote_url",
+    ]
+
+
+def test_local_paths_become_absolute_and_hub_names_stay(good, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    args = {
+        "data.prompt_dataset": "data.jsonl, me/hub",
+        "actor.model_name_or_path": "model",
+        "critic.model_name_or_path": "me/model",
+        "reward.remote_url": "reward.py",
+        "ckpt.path": "ckpt",
+        "ckpt.output_dir": None,
+    }
+    preflight.absolute_paths(args)
+    assert args == {
+        "data.prompt_dataset": f"{tmp_path}/data.jsonl,me/hub",
+        "actor.model_name_or_path": f"{tmp_path}/model",
+        "critic.model_name_or_path": "me/model",
+        "reward.remote_url": f"{tmp_path}/reward.py",
+        "ckpt.path": f"{tmp_path}/ckpt",
+        "ckpt.output_dir": None,
+    }

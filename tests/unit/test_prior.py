@@ -1,0 +1,181 @@
+"""The running moments, whatever way the data is cut; and every stored prior that must not be taken."""
+
+import itertools
+import json
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from openrlhf_ebpo.config import EBPOConfig
+from openrlhf_ebpo.prior import SCHEMA, Moments, Prior, PriorMismatch, read_prior
+
+VALUES = st.floats(-1e6, 1e6, width=32)
+IDENTITY = EBPOConfig(n_samples_per_prompt=4).identity()
+
+
+def close(found: Moments, values) -> None:
+    values = np.asarray(values, dtype=np.float64)
+    spread = np.abs(values).max() if values.size else 0.0
+    assert found.count == values.size
+    assert found.mean == pytest.approx(values.mean(), rel=1e-12, abs=1e-12 * spread)
+    assert found.m2 == pytest.approx(((values - values.mean()) ** 2).sum(), rel=1e-9, abs=1e-12 * spread**2)
+
+
+@given(st.lists(st.lists(VALUES, max_size=12), min_size=1, max_size=8))
+def test_any_split_into_batches_gives_the_moments_of_all_values(batches):
+    values = list(itertools.chain.from_iterable(batches))
+    assume(values)
+    merged = Moments()
+    for batch in batches:
+        merged = merged.merge(Moments.of(batch))
+    close(Moments.of(values), values)
+    close(merged, values)
+    assert merged.variance == pytest.approx(np.var(values), rel=1e-9, abs=1e-12 * np.abs(values).max() ** 2)
+
+
+@given(st.lists(VALUES, min_size=1), st.lists(VALUES, min_size=1), st.lists(VALUES, min_size=1))
+def test_the_order_and_the_nesting_of_merges_do_not_matter(a, b, c):
+    x, y, z = map(Moments.of, (a, b, c))
+    for merged in (x.merge(y).merge(z), x.merge(y.merge(z)), z.merge(y).merge(x), z.merge(x.merge(y))):
+        close(merged, a + b + c)
+
+
+def test_a_small_spread_on_a_large_mean_keeps_its_variance():
+    values = 1e8 + np.array([0.0, 1.0, 2.0, 3.0])
+    merged = Moments.of(values[:1]).merge(Moments.of(values[1:3])).merge(Moments.of(values[3:]))
+    assert merged.variance == pytest.approx(1.25, rel=1e-9)
+
+
+def test_an_empty_batch_is_neutral_on_both_sides():
+    some = Moments.of([0.1, 0.7, 0.9])
+    assert Moments.of([]) == Moments()
+    assert some.merge(Moments.of([])) == some
+    assert Moments.of([]).merge(some) == some
+    assert Moments().variance == 0.0
+
+
+@pytest.mark.parametrize("shape", [(12,), (3, 4), (2, 2, 3)])
+def test_the_shape_and_the_dtype_of_a_batch_do_not_matter(shape):
+    values = np.linspace(0, 1, 12, dtype=np.float32)
+    assert Moments.of(values.reshape(shape)) == Moments.of(values.astype(np.float64))
+
+
+def test_sums_are_exactly_rounded_so_the_order_of_a_batch_leaves_the_same_bits():
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=1001)
+    assert Moments.of(values) == Moments.of(rng.permutation(values)) == Moments.of(values[::-1])
+
+
+def test_update_returns_the_next_prior_and_leaves_the_old_one():
+    before = Prior().update([1.0, 0.0], [0.5])
+    kept = before.state_dict(IDENTITY)
+    after = before.update([1.0, 1.0, 0.0, 1.0], [1.0, 0.5])
+    assert before.state_dict(IDENTITY) == kept
+    assert (after.rewards.count, after.group_means.count, after.batches) == (6, 3, 2)
+    assert after.mean == pytest.approx(4 / 6)
+    assert after.within_variance == pytest.approx(np.var([1, 0, 1, 1, 0, 1]))
+    assert after.between_variance == pytest.approx(np.var([0.5, 1.0, 0.5]))
+    with pytest.raises(AttributeError):
+        after.batches = 7
+
+
+@given(st.lists(VALUES, min_size=1, max_size=9), st.lists(VALUES, min_size=1, max_size=9))
+def test_a_prior_comes_back_from_json_to_the_last_bit(rewards, means):
+    prior = Prior().update(rewards, means).update(means, rewards)
+    state = json.loads(json.dumps(prior.state_dict(IDENTITY)))
+    assert Prior.from_state_dict(state, IDENTITY) == prior
+
+
+def stored(**changes) -> dict:
+    return {**Prior().update([1.0, 0.0, 0.0, 0.0], [0.25]).state_dict(IDENTITY), **changes}
+
+
+def read(tmp_path, state) -> Prior:
+    path = tmp_path / "prior.json"
+    path.write_text(state if isinstance(state, str) else json.dumps(state))
+    return read_prior(path, IDENTITY)
+
+
+def test_a_prior_that_fits_is_read(tmp_path):
+    assert read(tmp_path, stored()) == Prior().update([1.0, 0.0, 0.0, 0.0], [0.25])
+
+
+@pytest.mark.parametrize(
+    ("key", "was", "shown"),
+    [
+        ("estimator", "grpo", "estimator was 'grpo' and is now 'ebpo'"),
+        ("variant", {"history": "batch"}, "variant was {'history': 'batch'} and is now"),
+        ("n_samples_per_prompt", 8, "n_samples_per_prompt was 8 and is now 4"),
+        ("fail_reward", -1.0, "fail_reward was -1.0 and is now 0.0"),
+        ("pass_reward", 2.0, "pass_reward was 2.0 and is now 1.0"),
+        ("a_key_of_a_later_version", 1, "a_key_of_a_later_version was 1 and is now None"),
+    ],
+)
+def test_a_prior_of_another_estimator_is_refused_by_name(tmp_path, key, was, shown):
+    with pytest.raises(PriorMismatch) as error:
+        read(tmp_path, stored(identity={**IDENTITY, key: was}))
+    assert_helps(error, tmp_path, shown)
+
+
+def test_all_differences_are_named_at_once(tmp_path):
+    with pytest.raises(PriorMismatch) as error:
+        read(tmp_path, stored(identity={**IDENTITY, "fail_reward": -1.0, "n_samples_per_prompt": 8}))
+    assert_helps(error, tmp_path, "fail_reward was -1.0", "n_samples_per_prompt was 8")
+
+
+@pytest.mark.parametrize(
+    ("state", "shown"),
+    [
+        (stored(schema=SCHEMA + 1), f"prior schema {SCHEMA + 1}, this version reads {SCHEMA}"),
+        ({}, "prior schema None"),
+        ([1, 2], "prior schema 'list'"),
+        ({k: v for k, v in stored().items() if k != "rewards"}, "damaged (KeyError('rewards'))"),
+        ({k: v for k, v in stored().items() if k != "batches"}, "damaged"),
+        (stored(rewards=[1, 2, 3]), "damaged"),
+        (stored(group_means={"count": 1, "mean": 0.5, "median": 0.5}), "damaged"),
+        (stored(batches="many"), "damaged"),
+        (stored(identity=None), ""),
+        (stored(identity=["ebpo"]), ""),
+        (stored(rewards={"count": None, "mean": 0.5, "m2": 0.1}), "damaged"),
+        (stored(rewards={"count": 4, "mean": "0.5", "m2": 0.1}), "damaged"),
+        (stored(rewards={"count": 4, "mean": float("nan"), "m2": 0.1}), "damaged"),
+        ('{"schema": 1, "identi', "cannot be read as a prior"),
+        ("", "cannot be read as a prior"),
+    ],
+    ids=[
+        "later schema",
+        "empty",
+        "a list",
+        "no rewards",
+        "no batches",
+        "rewards a list",
+        "an unknown moment",
+        "batches a word",
+        "no identity",
+        "identity a list",
+        "count null",
+        "mean a word",
+        "mean NaN",
+        "torn",
+        "empty file",
+    ],
+)
+def test_a_damaged_prior_is_refused(tmp_path, state, shown):
+    with pytest.raises(PriorMismatch) as error:
+        read(tmp_path, state)
+    assert_helps(error, tmp_path, shown)
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path):
+    for path, shown in ((tmp_path / "none.json", "no such prior file"), (tmp_path, "cannot be read as a prior")):
+        with pytest.raises(PriorMismatch) as error:
+            read_prior(path, IDENTITY)
+        assert_helps(error, path, shown)
+
+
+def assert_helps(error, *shown) -> None:
+    message = str(error.value)
+    for part in (*map(str, shown), "--algo.advantage.ebpo.reset_prior", "--algo.advantage.ebpo.init_prior PATH"):
+        assert part in message

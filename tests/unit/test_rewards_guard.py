@@ -1,0 +1,108 @@
+"""What a reward function may return, and what it hears when it returns something else."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from openrlhf_ebpo.rewards.guard import RewardError, check_reward, describe
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        {"rewards": 1},
+        {"rewards": 0.5},
+        {"rewards": True},
+        {"rewards": [1.0]},
+        {"rewards": torch.tensor(1.0)},
+        {"rewards": torch.tensor([1.0])},
+        {"rewards": torch.tensor([[1]])},
+        {"rewards": np.float32(0.5)},
+        {"rewards": np.array([0.5])},
+        {"rewards": 0.0, "scores": None},
+        {"rewards": 1.0, "scores": torch.tensor([0.0])},
+        {"rewards": 1.0, "extra_logs": None},
+        {"rewards": 1.0, "extra_logs": {}},
+        {"rewards": 1.0, "extra_logs": {"length": 3, "judge": torch.tensor([0.5])}},
+        {"rewards": 1.0, "something_else": "kept"},
+    ],
+    ids=str,
+)
+def test_a_good_return_keeps_its_values_as_single_numbers(returned):
+    checked = check_reward(returned)
+    assert float(checked["rewards"]) == float(np.asarray(returned["rewards"]).item())
+    assert np.ndim(checked["rewards"]) == 0 or torch.is_tensor(checked["rewards"])
+    assert float(torch.tensor([checked["rewards"]])) == float(checked["rewards"])
+    assert checked["extra_logs"].keys() == (returned.get("extra_logs") or {}).keys()
+    assert checked.keys() == {*returned, "extra_logs"}
+
+
+@pytest.mark.parametrize(
+    ("returned", "shown"),
+    [
+        ([1.0], "reward_func returned list [1.0]; it must return a dict with the key 'rewards'"),
+        (1.0, "reward_func returned float 1.0"),
+        (None, "reward_func returned NoneType None"),
+        (torch.tensor([1.0]), "reward_func returned Tensor"),
+        ({}, "'rewards' is missing or None"),
+        ({"reward": 1.0}, "'rewards' is missing or None in dict {'reward': 1.0}"),
+        ({"rewards": None}, "'rewards' is missing or None"),
+        ({"rewards": math.nan}, "gave float nan as 'rewards'; one finite number is needed"),
+        ({"rewards": math.inf}, "gave float inf as 'rewards'"),
+        ({"rewards": torch.tensor([-math.inf])}, "tensor([-inf]) as 'rewards'"),
+        ({"rewards": "1.0"}, "gave str '1.0' as 'rewards'"),
+        ({"rewards": ["1.0"]}, "as 'rewards'"),
+        ({"rewards": b"1"}, "gave bytes b'1' as 'rewards'"),
+        ({"rewards": [1.0, 0.0]}, "gave 2 values as 'rewards' for one response: list [1.0, 0.0]"),
+        ({"rewards": []}, "gave 0 values as 'rewards'"),
+        ({"rewards": (1.0, 0.0, 1.0)}, "gave 3 values as 'rewards'"),
+        ({"rewards": torch.tensor([1.0, 0.0])}, "gave 2 values as 'rewards'"),
+        ({"rewards": torch.tensor([])}, "gave 0 values as 'rewards'"),
+        ({"rewards": np.array([1.0, 0.0])}, "as 'rewards'"),
+        ({"rewards": ["a"]}, "gave str 'a' as 'rewards'; one finite number is needed"),
+        ({"rewards": [None]}, "as 'rewards'; one finite number is needed"),
+        ({"rewards": {"a": 1}}, "gave dict {'a': 1} as 'rewards'; one finite number is needed"),
+        ({"rewards": 1.0, "scores": math.nan}, "gave float nan as 'scores'"),
+        ({"rewards": 1.0, "scores": [1, 2]}, "gave 2 values as 'scores'"),
+        ({"rewards": 1.0, "extra_logs": {"a": "good"}}, "extra_logs['a']"),
+        ({"rewards": 1.0, "extra_logs": {"a": None}}, "extra_logs['a']"),
+        ({"rewards": 1.0, "extra_logs": {"a": math.nan}}, "extra_logs['a']"),
+        ({"rewards": 1.0, "extra_logs": {"a": [1, 2]}}, "extra_logs['a']"),
+        ({"rewards": 1.0, "extra_logs": [0.5]}, "extra_logs"),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+def test_a_bad_return_is_named_with_what_was_found(returned, shown):
+    with pytest.raises(RewardError) as error:
+        check_reward(returned)
+    assert shown in str(error.value)
+
+
+def test_a_long_return_is_cut_in_the_message():
+    with pytest.raises(RewardError) as error:
+        check_reward(["x" * 10_000])
+    assert len(str(error.value)) < 500
+
+
+def test_an_error_is_described_in_one_line_with_its_place():
+    def reward_func():
+        return {}["answer"]
+
+    with pytest.raises(KeyError) as error:
+        reward_func()
+    described = describe(error.value)
+    assert described.startswith("KeyError: 'answer' (")
+    assert f"{__file__}:" in described
+    assert described.endswith("in reward_func)")
+    assert "\n" not in described
+
+
+def test_our_own_verdict_stands_without_a_place_and_an_error_never_raised_has_none():
+    assert describe(RewardError("two values")) == "two values"
+    assert describe(ValueError("x")) == "ValueError: x"
+
+
+def test_a_message_of_several_lines_becomes_one():
+    assert "\n" not in describe(ValueError("first\nsecond"))
