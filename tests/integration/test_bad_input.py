@@ -1,0 +1,109 @@
+"""Every mistake that is visible at the start is answered at the start, in words; --dry_run and --help teach."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+def write(path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"data__prompt_dataset": "{tmp}/nowhere.jsonl"}, "--data.prompt_dataset {tmp}/nowhere.jsonl: no such file"),
+        ({"data__prompt_dataset": None}, "--data.prompt_dataset is missing"),
+        ({"data__label_key": "answer"}, "has no column 'answer' (--data.label_key); its columns are prompt, label"),
+        ({"actor__model_name_or_path": "{tmp}/no_model"}, "--actor.model_name_or_path {tmp}/no_model: no such folder"),
+        ({"reward__remote_url": "{tmp}/nothing.py"}, "defines no `reward_func`"),
+        ({"reward__remote_url": "{tmp}/broken.py"}, "line 1 is not Python"),
+        ({"reward__remote_url": None}, "no reward: give --reward.remote_url"),
+        ({"rollout__n_samples_per_prompt": 1}, "ebpo needs at least 2"),
+        ({"logger__rollouts_every": 0}, "--logger.rollouts_every is 0"),
+        ({"algo__advantage__ebpo__init_prior": "{tmp}/no.json"}, "init_prior {tmp}/no.json: no such file"),
+        ({"algo__advantage__ebpo__init_prior": "{tmp}/broken.py"}, "cannot be read as a prior"),
+        ({"vllm__num_engines": None}, "--vllm.num_engines is not set"),
+    ],
+)
+def test_a_mistake_is_named_with_its_flag(run_in_process, command, tmp_path, changes, expected):
+    write(tmp_path / "nothing.py", "def reward(queries): return 1\n")
+    write(tmp_path / "broken.py", "def reward_func(:\n")
+    values = {k: v.format(tmp=tmp_path) if isinstance(v, str) else v for k, v in changes.items()}
+    assert expected.format(tmp=tmp_path) in run_in_process(command(tmp_path, **values))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"advantage_estimator": "epbo"}, "invalid choice: 'epbo'"),
+        ({"algo__advantage__estimater": "ebpo"}, "Did you mean --algo.advantage.estimator"),
+        ({"n_samples_per_prompt": 4}, "--rollout.n_samples_per_prompt"),
+    ],
+)
+def test_a_mistyped_flag_or_estimator_is_answered(command, tmp_path, capsys, changes, expected):
+    from openrlhf_ebpo.cli import train_ppo_ray
+
+    with pytest.raises(SystemExit) as stopped:
+        train_ppo_ray.main(command(tmp_path, **changes))
+    assert stopped.value.code == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_a_foreign_run_is_left_alone(run_in_process, command, tmp_path):
+    run_dir = tmp_path / "model" / "run"
+    run_dir.mkdir(parents=True)
+    run = {"schema": 1, "name": "theirs", "status": "complete", "started": "then", "args": {"logger": {}}}
+    (run_dir / "run.json").write_text(json.dumps(run))
+    error = run_in_process(command(tmp_path))
+    assert "holds run 'theirs'" in error and "--force" in error
+    assert "a foreign run" in run_in_process(command(tmp_path, ckpt__load_enable=True))
+    assert json.loads((run_dir / "run.json").read_text()) == run
+
+
+def launcher(*argv: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "openrlhf_ebpo.cli.train_ppo_ray", *argv]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_a_dry_run_prints_the_resolved_configuration_without_secrets_and_starts_nothing(command, tmp_path):
+    argv = command(tmp_path, logger__wandb__key="sekret-key", algo__dynamic_filtering_enable=True)
+    result = launcher(*argv, "--dry_run")
+    assert result.returncode == 0, result.stderr
+    text = result.stdout
+    config = json.loads(text[text.index("{") : text.rindex("}") + 1])
+    assert config["algo"]["advantage"]["estimator"] == "ebpo"
+    assert config["logger"]["run_dir"] == str(tmp_path / "model" / "run")
+    assert config["logger"]["wandb"]["key"] == "<redacted>" and "sekret-key" not in text + result.stderr
+    assert "removes the groups" in text  # dynamic filtering stays possible, with a warning
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_dry_run_imports_the_reward_file_and_runs_upstreams_validation(command, tmp_path):
+    reward = write(tmp_path / "reward.py", "import no_such_module\ndef reward_func(q, p, l): return {}\n")
+    assert (
+        "fails when imported: ModuleNotFoundError"
+        in launcher(*command(tmp_path, reward__remote_url=reward), "--dry_run").stderr
+    )
+    result = launcher(*command(tmp_path, train__partial_rollout_enable=True), "--dry_run")
+    assert result.returncode != 0
+    assert "OpenRLHF refuses this combination of flags: --train.partial_rollout_enable requires" in result.stderr
+
+
+def test_help_teaches_our_flags_and_upstreams():
+    text = launcher("--help").stdout
+    for part in ("--algo.advantage.ebpo.preset", "--logger.run_dir", "--dry_run", "--rollout.n_samples_per_prompt"):
+        assert part in text
+    assert "ebpo" in text and "example:" in text
+
+
+def test_the_console_command_lists_its_commands():
+    result = subprocess.run(
+        [sys.executable, "-c", "from openrlhf_ebpo.cli import main; main(['--help'])"], capture_output=True, text=True
+    )
+    assert "openrlhf-ebpo train" in result.stdout and "openrlhf-ebpo sft" in result.stdout
