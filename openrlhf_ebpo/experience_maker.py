@@ -81,14 +81,15 @@ class EBPOExperienceMaker:
         deviations = (result.rewards - result.group_means) * result.valid
         freedom = (result.valid.sum(-1, keepdim=True) - 1).clamp(min=1)
         stds = ((deviations**2).sum(-1, keepdim=True) / freedom).sqrt().float().expand_as(rewards)
+        logged = torch.where(valid, result.rewards, result.rewards[valid].mean()).float()
         in_experience_order = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
         pieces = (
-            t.reshape(-1)[in_experience_order].split(sizes) for t in (result.advantages, valid, result.rewards, stds)
+            t.reshape(-1)[in_experience_order].split(sizes) for t in (result.advantages, valid, logged, stds)
         )
         for experience, advantage, ok, reward, std in zip(experiences, *pieces, strict=True):
             self._fill(experience, advantage, ok)
             experience.info["group_reward_std"] = std
-            experience.info["reward"] = torch.where(ok, reward, result.rewards[valid].mean()).float()
+            experience.info["reward"] = reward
         return result
 
     def _fill(self, experience, advantages: torch.Tensor, valid: torch.Tensor) -> None:
@@ -98,10 +99,12 @@ class EBPOExperienceMaker:
             for key in ("kl", "logprobs_diff"):  # upstream's mean over no token is NaN
                 experience.info[key] = torch.where(valid, experience.info[key], 0.0)
         kl_in_reward = self.initial_model_group is not None and not self.args.algo.kl.use_loss and self.kl_ctl.value > 0
-        kl, experience.kl = experience.kl if kl_in_reward else None, None  # freed first: the outputs take its place
+        if not kl_in_reward:
+            experience.kl = None
         experience.returns, experience.info["return"] = token_returns(
-            advantages, experience.action_mask, kl, self.kl_ctl.value
+            advantages, experience.action_mask, experience.kl, self.kl_ctl.value
         )
+        experience.kl = None  # before the copy, which can take its place
         experience.advantages = experience.returns.clone()
 
     def _observe(self, experiences, rollouts: Rollouts) -> Estimate:

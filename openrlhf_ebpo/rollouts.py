@@ -122,18 +122,19 @@ class Rollouts:
         )
 
     def _responses(self, tokenizer) -> list[str]:
-        """Text from the first action token to the end of the sequence, special tokens shown."""
+        """Text from the first action token to the end of the sequence, special tokens shown. One micro-batch at a
+        time: as Python numbers all tokens of a step can take gigabytes."""
         texts = []
         for sequences, attention_mask, action_mask in self.tokens:
             starts = action_mask.long().argmax(-1) + 1
             ends = attention_mask.sum(-1)
             empty = action_mask.sum(-1) == 0
-            texts += [
-                [] if none else tokens[start:end].tolist()
-                for tokens, start, end, none in zip(sequences, starts, ends, empty, strict=True)
+            tokens = [
+                [] if none else row[start:end].tolist()
+                for row, start, end, none in zip(sequences, starts, ends, empty, strict=True)
             ]
-        decoded = tokenizer.batch_decode([texts[i] for i in self.order.tolist()], skip_special_tokens=False)
-        return list(decoded)
+            texts += tokenizer.batch_decode(tokens, skip_special_tokens=False)
+        return [texts[i] for i in self.order.tolist()]
 
 
 def prompt_id(prompt: str, label: str) -> str:

@@ -47,13 +47,21 @@ def sample(model: str | Path, prompts: list[str]) -> list[list[str]]:
     return [texts[i : i + N_SAMPLES] for i in range(0, len(texts), N_SAMPLES)]
 
 
-def evaluate(model: str | Path, tasks: list[dict], directory: Path) -> dict:
-    """Success rate on `tasks`; writes summary.json and samples.parquet to `directory` and returns the summary."""
-    responses = sample(model, [task["prompt"] for task in tasks])
-    correct = [
+def graded(tasks: list[dict], responses: list[list[str]]) -> list[list[bool]]:
+    return [
         [score(response, task["label"], DATASET) >= 1.0 for response in group]
         for task, group in zip(tasks, responses, strict=True)
     ]
+
+
+def success_rate(model: str | Path, tasks: list[dict]) -> float:
+    return float(np.mean(graded(tasks, sample(model, [task["prompt"] for task in tasks]))))
+
+
+def evaluate(model: str | Path, tasks: list[dict], directory: Path) -> dict:
+    """Success rate on `tasks`; writes summary.json and samples.parquet to `directory` and returns the summary."""
+    responses = sample(model, [task["prompt"] for task in tasks])
+    correct = graded(tasks, responses)
     rows = [
         {"question": t["prompt"], "gold": t["label"], "response": r, "correct": c, "sample": i}
         for t, group, marks in zip(tasks, responses, correct, strict=True)
