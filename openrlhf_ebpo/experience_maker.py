@@ -83,9 +83,7 @@ class EBPOExperienceMaker:
         stds = ((deviations**2).sum(-1, keepdim=True) / freedom).sqrt().float().expand_as(rewards)
         logged = torch.where(valid, result.rewards, result.rewards[valid].mean()).float()
         in_experience_order = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
-        pieces = (
-            t.reshape(-1)[in_experience_order].split(sizes) for t in (result.advantages, valid, logged, stds)
-        )
+        pieces = (t.reshape(-1)[in_experience_order].split(sizes) for t in (result.advantages, valid, logged, stds))
         for experience, advantage, ok, reward, std in zip(experiences, *pieces, strict=True):
             self._fill(experience, advantage, ok)
             experience.info["group_reward_std"] = std

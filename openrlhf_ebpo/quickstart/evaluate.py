@@ -21,8 +21,9 @@ SEED = 7
 
 
 def load(model: str | Path):
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM, AutoTokenizer, logging
 
+    logging.disable_progress_bar()
     tokenizer = AutoTokenizer.from_pretrained(model, padding_side="left")
     policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     return policy.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
