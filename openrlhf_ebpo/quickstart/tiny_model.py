@@ -16,8 +16,9 @@ def build(directory: str | Path, texts: Iterable[str], *, tied: bool = True, see
     sizes: any Qwen3Config field, over the defaults of `small_config`.
     """
     import torch
-    from transformers import Qwen3ForCausalLM
+    from transformers import Qwen3ForCausalLM, logging
 
+    logging.disable_progress_bar()
     tokenizer = build_tokenizer(texts)
     torch.manual_seed(seed)
     model = Qwen3ForCausalLM(small_config(len(tokenizer), tokenizer, tie_word_embeddings=tied, **sizes))

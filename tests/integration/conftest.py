@@ -42,6 +42,10 @@ def cluster(tmp_path_factory):
     """Two Ray nodes on this machine, each with a working folder of its own, and a dashboard for job submission."""
     from ray.cluster_utils import Cluster
 
+    from openrlhf_ebpo.upstream import is_cpu_stack
+
+    if not is_cpu_stack():
+        pytest.skip("this cluster's GPUs are pretended; on a GPU machine run `pytest -m gpu`")
     os.environ.update(WANDB_MODE="offline", WANDB_API_KEY="0" * 40)  # the nodes' workers inherit them
     home = Path.cwd()
     nodes = Cluster()

@@ -1,0 +1,46 @@
+"""Commands beside training: the warm start and the benchmarks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*argv: str) -> str:
+    result = subprocess.run([sys.executable, *argv], capture_output=True, text=True, timeout=240, cwd=ROOT)
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    return result.stdout
+
+
+def test_train_sft_runs_without_a_launcher_and_exports_a_model(workshop, tmp_path):
+    examples = tmp_path / "examples.jsonl"
+    rows = [json.loads(line) for line in (workshop / "prompts.jsonl").read_text().splitlines()]
+    examples.write_text("".join(json.dumps({"input": r["prompt"], "output": r["label"]}) + "\n" for r in rows))
+    run(
+        *("-m", "openrlhf_ebpo.cli.train_sft"),
+        *("--model.model_name_or_path", str(workshop / "tied"), "--data.dataset", str(examples)),
+        *("--data.output_key", "output", "--train.batch_size", "16", "--train.micro_batch_size", "16"),
+        *(
+            "--train.max_epochs",
+            "1",
+            "--ckpt.output_dir",
+            str(tmp_path / "model"),
+            "--ckpt.path",
+            str(tmp_path / "ckpt"),
+        ),
+    )
+    before, after = ((d / "model.safetensors").read_bytes() for d in (workshop / "tied", tmp_path / "model"))
+    assert len(before) == len(after) and before != after
+
+
+def test_the_advantage_benchmark_checks_its_values_and_ends_with_the_speedup():
+    last = run("benchmarks/advantage.py", "--quick", "--repeats", "1").splitlines()[-1]
+    assert last.startswith("speedup ") and float(last.split()[1]) > 1
+
+
+def test_the_run_log_benchmark_runs():
+    assert run("benchmarks/run_log.py", "--responses", "64", "--tokens", "100").splitlines()[-1].startswith("blocked ")

@@ -1,0 +1,103 @@
+"""The quickstart's own parts: tasks, statistics, picture, table, and what it finds in its directory."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from openrlhf_ebpo.files import append_json_line
+from openrlhf_ebpo.plot import PANELS, plot_run, smooth
+from openrlhf_ebpo.quickstart import __main__ as quickstart
+from openrlhf_ebpo.quickstart import tasks
+from openrlhf_ebpo.quickstart.evaluate import paired_difference
+from openrlhf_ebpo.rewards.reasoning_gym import reward_func, score
+
+SIZES = {"heldout": 30, "validation": 10, "train": 50, "warm_start": 40}
+
+
+def test_the_splits_share_no_prompt_and_are_the_same_every_time():
+    first, second = tasks.split(SIZES), tasks.split(SIZES)
+    assert first == second
+    assert {name: len(rows) for name, rows in first.items()} == SIZES
+    tasks.check_disjoint(first)
+    assert len({row["prompt"] for row in first["train"]}) == SIZES["train"]
+
+
+def test_shared_prompts_are_noticed():
+    same = [{"prompt": "p", "label": "a"}]
+    with pytest.raises(AssertionError, match="heldout and train share prompts"):
+        tasks.check_disjoint({"heldout": same, "train": same})
+
+
+def test_only_full_marks_of_reasoning_gyms_scorer_are_a_success(monkeypatch):
+    monkeypatch.setenv("OPENRLHF_EBPO_REASONING_GYM", "spell_backward")
+    prompt = "Spell this word backward (example: sun -> nus): jam\n"
+    queries = [prompt + text for text in ("maj <|im_end|>", "maj<|im_end|>", "mja<|im_end|>", "<|im_end|>")]
+    result = reward_func(queries, [prompt] * 4, ["maj"] * 4)
+    assert result["rewards"].tolist() == [1, 1, 0, 0]
+    assert 0 < score("mja", "maj", "spell_backward") < 1
+    assert result["extra_logs"]["reasoning_gym_score"][2] == pytest.approx(score("mja", "maj", "spell_backward"))
+
+
+def test_the_paired_interval_is_the_normal_one_over_questions():
+    before, after = {"per_question": [0.0, 0.5, 0.25, 1.0]}, {"per_question": [0.5, 0.5, 0.75, 1.0]}
+    rise, low, high = paired_difference(before, after)
+    difference = np.array([0.5, 0, 0.5, 0])
+    assert rise == pytest.approx(0.25)
+    assert high - low == pytest.approx(2 * 1.959964 * difference.std(ddof=1) / 2, rel=1e-5)
+    assert (low + high) / 2 == pytest.approx(rise)
+
+
+def test_smoothing_is_a_mean_over_the_values_around():
+    values = np.arange(60.0)
+    values[30] = 330.0
+    smoothed = smooth(values)
+    assert smoothed[30] == pytest.approx(np.mean(values[27:34]))
+    assert smoothed[0] == pytest.approx(np.mean(values[:4]))
+
+
+def test_the_picture_is_a_small_png(tmp_path):
+    for step in range(1, 30):
+        append_json_line(tmp_path / "metrics.jsonl", {"step": step, **{name: step / 30 for name, _ in PANELS}})
+    append_json_line(tmp_path / "metrics.jsonl", {"step": 30, "policy/entropy": None, "rollout/reward_mean": 1.0})
+    plot_run(tmp_path, tmp_path / "training.png", "title")
+    data = (tmp_path / "training.png").read_bytes()
+    assert data.startswith(b"\x89PNG") and 10_000 < len(data) < 300_000
+
+
+def test_a_finished_run_prints_its_table_and_does_nothing_else(tmp_path, capsys):
+    (tmp_path / "data").mkdir()
+    result = {
+        "heldout_questions": 256,
+        "samples_per_question": 8,
+        "before": 0.3,
+        "after": 0.5,
+        "rise": [0.2, 0.15, 0.25],
+        "steps": 120,
+        "all_fail_first_ten_steps": 0.4,
+        "all_fail_gradient": {"ebpo": 12.3, "grpo": 0.0},
+    }
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    before = sorted(tmp_path.rglob("*"))
+    quickstart.main([str(tmp_path)])
+    text = capsys.readouterr().out
+    assert "+0.200  [+0.150, +0.250]" in text and "EBPO 12.3, GRPO 0" in text and "40%" in text
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_directory_of_something_else_is_refused_and_force_moves_it_aside(tmp_path):
+    directory = tmp_path / "run"
+    directory.mkdir()
+    (directory / "precious.txt").write_text("keep me")
+    with pytest.raises(quickstart.StageFailed, match="holds something else"):
+        quickstart.check_directory(directory, force=False)
+    quickstart.check_directory(directory, force=True)
+    assert not directory.exists()
+    assert [p.read_text() for p in tmp_path.glob("run.*/precious.txt")] == ["keep me"]
+
+
+def test_a_stage_that_fails_shows_the_end_of_its_log(tmp_path):
+    with pytest.raises(quickstart.StageFailed, match=r"train_sft failed \(exit status 2\)(.|\n)*--no.such.flag"):
+        quickstart.launch("train_sft", {"no.such.flag": 1}, tmp_path)
