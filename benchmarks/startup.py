@@ -23,7 +23,7 @@ MARKS = (
     ("flags, files, OpenRLHF's validation", "no CUDA: "),
     ("Ray is up", "Started a local Ray instance"),
     ("OpenRLHF's train() begins", "namespace("),
-    ("rollout actor has imported vLLM", "Loading custom `reward_func`"),
+    ("rollout actor has imported vLLM", "Loading custom `reward_func"),
     ("vLLM's engine process has started", "(EngineCore pid="),
     ("training data are read", "num_rows"),
     ("first responses are there", "Starting experience making"),
