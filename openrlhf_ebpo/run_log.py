@@ -46,7 +46,7 @@ def open_run(run_dir: Path, *, name: str, argv: list[str], args: dict, resume: b
     Raises:
         RunDirectoryError: another run is there, or the path is not a directory.
     """
-    found = check_run_dir(run_dir, args, resume, force)
+    found = check_run_dir(run_dir, argv, args, resume, force)
     if force and run_dir.is_dir():
         move_aside(run_dir)
     now = timestamp()
@@ -68,7 +68,7 @@ def open_run(run_dir: Path, *, name: str, argv: list[str], args: dict, resume: b
     return run
 
 
-def check_run_dir(run_dir: Path, args: dict, resume: bool, force: bool) -> dict | None:
+def check_run_dir(run_dir: Path, argv: list[str], args: dict, resume: bool, force: bool) -> dict | None:
     """The run that this command continues, None where it begins a new one. Raises as `open_run` does."""
     if run_dir.exists() and not run_dir.is_dir():
         raise RunDirectoryError(f"--logger.run_dir {run_dir} is a file; name a directory")
@@ -80,18 +80,19 @@ def check_run_dir(run_dir: Path, args: dict, resume: bool, force: bool) -> dict 
         return None
     found = read_run(run_dir)
     if found is not None:
-        _check_own(run_dir, found, args, resume)
+        _check_own(run_dir, found, argv, args, resume)
     return found
 
 
-def _check_own(run_dir: Path, found: dict, args: dict, resume: bool) -> None:
+def _check_own(run_dir: Path, found: dict, argv: list[str], args: dict, resume: bool) -> None:
     described = f"{run_dir} holds run {found.get('name')!r} ({found.get('status')}, started {found.get('started')})"
     ways = "choose another --logger.run_dir, or move it aside with --force"
     if found.get("schema") != SCHEMA:
         raise RunDirectoryError(f"{described} of schema {found.get('schema')}; this version writes {SCHEMA}: {ways}.")
     if not resume:
         raise RunDirectoryError(f"{described}. Continue it with --ckpt.load_enable, {ways}.")
-    if found.get("status") == "complete" and _comparable(found["args"]) == _comparable(args):
+    same = found.get("argv") == argv or _comparable(found["args"]) == _comparable(args)
+    if found.get("status") == "complete" and same:
         raise RunDirectoryError(
             f"{described} with these very settings: nothing is left to do. Raise --train.num_episodes to go on, {ways}."
         )

@@ -44,11 +44,12 @@ def run(argv: list[str]) -> None:
     parser = build_parser(command)
     flat = parse(parser, argv)
     resolve(flat, parser)
-    check_before_imports(flat)
+    stored_argv = redacted_argv(argv, vars(flat))
+    check_before_imports(flat, stored_argv)
 
     upstream.check_sources(upstream.all_seams())
     upstream.install()
-    dry_run, force, stored_argv = flat.dry_run, flat.force, redacted_argv(argv, vars(flat))
+    dry_run, force = flat.dry_run, flat.force
     del flat.dry_run, flat.force
     args = command.validate(flat)
     notices = adapt(args)
@@ -164,7 +165,7 @@ def resolve(flat: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     hide_secrets(values)
 
 
-def check_before_imports(flat: argparse.Namespace) -> None:
+def check_before_imports(flat: argparse.Namespace, stored_argv: list[str]) -> None:
     """All that can be found wrong within a second."""
     values = vars(flat)
     preflight.check_files(values)
@@ -172,7 +173,8 @@ def check_before_imports(flat: argparse.Namespace) -> None:
         raise UsageError(f"--logger.rollouts_every is {values['logger.rollouts_every']}; give 1 or more")
     if values["algo.advantage.estimator"] == "ebpo":
         check_ebpo(values)
-    check_run_dir(Path(values["logger.run_dir"]), redacted(_nested(values)), values["ckpt.load_enable"], flat.force)
+    run_dir, resume = Path(values["logger.run_dir"]), values["ckpt.load_enable"]
+    check_run_dir(run_dir, stored_argv, redacted(_nested(values)), resume, flat.force)
 
 
 def check_ebpo(values: dict) -> None:

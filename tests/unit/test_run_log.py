@@ -33,8 +33,8 @@ ARGS = {
 }
 
 
-def claim(run_dir, resume=False, force=False, args=ARGS):
-    return open_run(run_dir, name="r", argv=["--x"], args=args, resume=resume, force=force)
+def claim(run_dir, resume=False, force=False, args=ARGS, argv=("--x",)):
+    return open_run(run_dir, name="r", argv=list(argv), args=args, resume=resume, force=force)
 
 
 def everything(directory) -> dict[str, str]:
@@ -131,12 +131,12 @@ def test_a_finished_run_is_only_continued_with_more_to_do(tmp_path):
     close_run(tmp_path, "complete")
     renamed = {**ARGS, "logger": {**ARGS["logger"], "wandb": {"run_name": "ppo_1121T12:00"}}}
     before = everything(tmp_path)
-    for args in (ARGS, renamed):
+    for args, argv in ((ARGS, ["--y"]), (renamed, ["--y"]), (None, ["--x"])):
         with pytest.raises(RunDirectoryError, match="nothing is left to do"):
-            claim(tmp_path, resume=True, args=args)
+            claim(tmp_path, resume=True, args=args or {**ARGS, "ds": {"not yet": "validated"}}, argv=argv)
     assert everything(tmp_path) == before
     longer = {**ARGS, "train": {**ARGS["train"], "num_episodes": 2}}
-    assert claim(tmp_path, resume=True, args=longer)["status"] == "running"
+    assert claim(tmp_path, resume=True, args=longer, argv=["--more"])["status"] == "running"
 
 
 def test_force_moves_the_old_run_aside_whole_each_time(tmp_path):
