@@ -47,7 +47,7 @@ def open_run(run_dir: Path, *, name: str, argv: list[str], args: dict, resume: b
         RunDirectoryError: another run is there, or the path is not a directory.
     """
     found = check_run_dir(run_dir, argv, args, resume, force)
-    if force and run_dir.is_dir():
+    if force and (run_dir / "run.json").exists():
         move_aside(run_dir)
     now = timestamp()
     run = {
@@ -103,9 +103,10 @@ def _check_own(run_dir: Path, found: dict, argv: list[str], args: dict, resume: 
 
 
 def _comparable(args: dict) -> dict:
-    """Settings without the run's name, whose default is the time of day."""
+    """Settings without the run's name, whose default is the time of day, and without the wish to resume."""
     logger = {k: v for k, v in args["logger"].items() if k != "wandb"}
-    return {**args, "logger": logger}
+    ckpt = {k: v for k, v in args["ckpt"].items() if k != "load_enable"}
+    return {**args, "logger": logger, "ckpt": ckpt}
 
 
 def _dig(args: dict, section: str, key: str):

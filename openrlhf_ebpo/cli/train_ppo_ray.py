@@ -53,6 +53,7 @@ def run(argv: list[str]) -> None:
     del flat.dry_run, flat.force
     args = command.validate(flat)
     notices = adapt(args)
+    check_run_dir(Path(args.logger.run_dir), stored_argv, redacted(args), args.ckpt.load_enable, force)
     if dry_run:
         check_by_importing(args)
         print(json.dumps(redacted(args), indent=2))

@@ -79,7 +79,7 @@ def check_directory(directory: Path, force: bool) -> None:
 def run(directory: Path) -> None:
     started = time.time()
     stages: list[tuple[str, Path, Callable[[Path], None]]] = [
-        ("tasks: reasoning-gym, three disjoint sets", directory / "data" / "warm_start.jsonl", make_tasks),
+        ("tasks: reasoning-gym, four disjoint sets", directory / "data" / "warm_start.jsonl", make_tasks),
         ("model: a tiny Qwen3 with random weights", directory / "base" / "tokenizer.json", make_model),
         ("warm start: OpenRLHF's train_sft", directory / "warm_start" / "config.json", warm_start),
         (f"training: EBPO, {STEPS} steps", directory / "model" / "prior.json", train),

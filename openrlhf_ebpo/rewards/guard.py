@@ -135,7 +135,7 @@ class GuardedSamplesGenerator:
         if ERROR_KEY in response or not self.args.train.agent_func_path:
             return response.get(ERROR_KEY)
         try:
-            finite_number(response["reward"], "reward")
+            finite_number(response.get("reward"), "reward")
         except RewardError as error:
             return str(error)
         return None
