@@ -85,8 +85,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         choices=sorted(PRESETS),
         help="which published form: 'paper' keeps moments of the whole run, updates them and then uses them",
     )
-    group.add_argument(f"{FLAG}.fail_reward", type=float, default=0.0, help="reward of a failed response")
-    group.add_argument(f"{FLAG}.pass_reward", type=float, default=1.0, help="reward of a fully correct response")
+    group.add_argument(
+        f"{FLAG}.fail_reward", type=float, default=0.0, metavar="REWARD", help="reward of a failed response"
+    )
+    group.add_argument(
+        f"{FLAG}.pass_reward", type=float, default=1.0, metavar="REWARD", help="reward of a fully correct response"
+    )
     group.add_argument(
         f"{FLAG}.reset_prior",
         action="store_true",

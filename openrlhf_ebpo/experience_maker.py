@@ -58,37 +58,38 @@ class EBPOExperienceMaker:
         return experiences
 
     def _ebpo(self, experiences, rollouts: Rollouts) -> Estimate:
+        rewards, valid = self._rewards(experiences, rollouts)
+        result = estimate(rewards, valid, self.prior, self.config)
+        self.prior, self.metrics = result.prior, result.metrics(self.config)
+
+        # an excluded sample is logged with the mean of the others, which leaves the logged mean as it is
+        logged = torch.where(valid, result.rewards, result.rewards[valid].mean()).float()
+        columns = (result.advantages, valid, logged, group_std(result).float().expand_as(logged))
+        sizes = [len(experience.rewards) for experience in experiences]
+        back = rollouts.order.argsort()
+        pieces = (column.reshape(-1)[back].split(sizes) for column in columns)
+        for experience, advantage, ok, reward, std in zip(experiences, *pieces, strict=True):
+            self._fill(experience, advantage, ok)
+            experience.info["reward"] = reward
+            experience.info["group_reward_std"] = std
+        return result
+
+    def _rewards(self, experiences, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rewards after length penalties and explicit clipping, and which of them count; both (M, G)."""
         from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
 
         for experience in experiences:
             experience.rewards = experience.rewards.reshape(-1).to(torch.float32)
         apply_length_penalties(experiences, self.args)
-
-        order, sizes = rollouts.order, [len(experience.rewards) for experience in experiences]
-        rewards = torch.cat([experience.rewards for experience in experiences])[order]
+        rewards = torch.cat([experience.rewards for experience in experiences])[rollouts.order]
         if self.config.reward_clip_range:
             rewards = rewards.clamp(*self.config.reward_clip_range)
-        group_size = self.args.rollout.n_samples_per_prompt
         # by the raw reward too: a length penalty can put a number where a reward failed
         valid = rollouts.raw_rewards.isfinite() & rewards.isfinite() & (rollouts.action_counts > 0)
-        valid = valid.reshape(-1, group_size)
         if not valid.any():
             raise RuntimeError("no response of this step has both a finite reward and action tokens")
-        rewards = rewards.reshape(-1, group_size)
-        result = estimate(rewards, valid, self.prior, self.config)
-        self.prior, self.metrics = result.prior, result.metrics(self.config)
-
-        deviations = (result.rewards - result.group_means) * result.valid
-        freedom = (result.valid.sum(-1, keepdim=True) - 1).clamp(min=1)
-        stds = ((deviations**2).sum(-1, keepdim=True) / freedom).sqrt().float().expand_as(rewards)
-        logged = torch.where(valid, result.rewards, result.rewards[valid].mean()).float()
-        in_experience_order = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
-        pieces = (t.reshape(-1)[in_experience_order].split(sizes) for t in (result.advantages, valid, logged, stds))
-        for experience, advantage, ok, reward, std in zip(experiences, *pieces, strict=True):
-            self._fill(experience, advantage, ok)
-            experience.info["group_reward_std"] = std
-            experience.info["reward"] = reward
-        return result
+        shape = (-1, self.args.rollout.n_samples_per_prompt)
+        return rewards.reshape(shape), valid.reshape(shape)
 
     def _fill(self, experience, advantages: torch.Tensor, valid: torch.Tensor) -> None:
         """Advantages and returns (separate tensors) of one micro-batch; an excluded sample trains no token."""
@@ -131,6 +132,13 @@ class EBPOExperienceMaker:
             grpo_advantages=grpo_advantages(rewards, valid, success - fail),
             prior=self.prior,
         )
+
+
+def group_std(result: Estimate) -> torch.Tensor:
+    """Unbiased standard deviation of each group's valid rewards, (M, 1)."""
+    deviations = (result.rewards - result.group_means) * result.valid
+    freedom = (result.valid.sum(-1, keepdim=True) - 1).clamp(min=1)
+    return ((deviations**2).sum(-1, keepdim=True) / freedom).sqrt()
 
 
 def complete_info(samples) -> None:

@@ -137,7 +137,13 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("run directory and checks")
-    group.add_argument("--logger.run_dir", type=str, default=None, help="default: <ckpt.output_dir>/run")
+    group.add_argument(
+        "--logger.run_dir",
+        type=str,
+        default=None,
+        metavar="DIR",
+        help="where the run is recorded; <ckpt.output_dir>/run",
+    )
     group.add_argument(
         "--logger.rollouts_every", type=int, default=1, metavar="N", help="keep the responses of every N-th step"
     )

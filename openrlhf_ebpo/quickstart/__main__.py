@@ -77,7 +77,6 @@ def check_directory(directory: Path, force: bool) -> None:
 
 
 def run(directory: Path) -> None:
-    started = time.time()
     stages: list[tuple[str, Path, Callable[[Path], None]]] = [
         ("tasks: reasoning-gym, four disjoint sets", directory / "data" / "warm_start.jsonl", make_tasks),
         ("model: a tiny Qwen3 with random weights", directory / "base" / "tokenizer.json", make_model),
@@ -89,8 +88,6 @@ def run(directory: Path) -> None:
         print(f"[{number}/{len(stages)}] {name}", flush=True)
         if not result.exists():
             stage(directory)
-    result = json.loads((directory / "result.json").read_text())
-    write_json(directory / "result.json", {**result, "seconds": round(time.time() - started)})
 
 
 def make_tasks(directory: Path) -> None:
