@@ -91,21 +91,22 @@ def _check_own(run_dir: Path, found: dict, argv: list[str], args: dict, resume: 
         raise RunDirectoryError(f"{described} of schema {found.get('schema')}; this version writes {SCHEMA}: {ways}.")
     if not resume:
         raise RunDirectoryError(f"{described}. Continue it with --ckpt.load_enable, {ways}.")
-    same = found.get("argv") == argv or _comparable(found["args"]) == _comparable(args)
+    settings = found.get("args", {})
+    same = found.get("argv") == argv or _comparable(settings) == _comparable(args)
     if found.get("status") == "complete" and same:
         raise RunDirectoryError(
             f"{described} with these very settings: nothing is left to do. Raise --train.num_episodes to go on, {ways}."
         )
     for section, key in (("ckpt", "path"), ("actor", "model_name_or_path"), ("algo", "advantage.estimator")):
-        was, now = _dig(found["args"], section, key), _dig(args, section, key)
+        was, now = _dig(settings, section, key), _dig(args, section, key)
         if was != now:
             raise RunDirectoryError(f"{described}, a foreign run: its --{section}.{key} is {was}, yours {now}; {ways}.")
 
 
 def _comparable(args: dict) -> dict:
     """Settings without the run's name, whose default is the time of day, and without the wish to resume."""
-    logger = {k: v for k, v in args["logger"].items() if k != "wandb"}
-    ckpt = {k: v for k, v in args["ckpt"].items() if k != "load_enable"}
+    logger = {k: v for k, v in args.get("logger", {}).items() if k != "wandb"}
+    ckpt = {k: v for k, v in args.get("ckpt", {}).items() if k != "load_enable"}
     return {**args, "logger": logger, "ckpt": ckpt}
 
 

@@ -87,7 +87,8 @@ SEAMS = (
     ),
 )
 
-# Measured together: 60 s -> 36 s from the command to the first step. See weight_sync.engine_arguments for the fourth.
+# The first two shorten the start (benchmarks/startup.py), with the small KV cache of weight_sync.engine_arguments; the
+# third keeps vLLM from binding itself to cores that others use.
 WORKER_ENV = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "TORCHDYNAMO_DISABLE": "1",

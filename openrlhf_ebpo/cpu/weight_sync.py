@@ -20,7 +20,7 @@ import torch
 HANDLED = {"RotaryEmbedding", "ParallelLMHead"}
 KV_CACHE_BYTES = 64 << 20
 KV_CACHE_SEQUENCES = 32
-HEAD_TOLERANCE = 0.02  # bf16 rounding gives 0.004 at most; one update of a stale head 0.02 to 0.05
+HEAD_TOLERANCE = 0.01  # bf16 rounding gives 0.002; a head left stale over the quickstart's training, 0.045
 
 
 class GlooGroup:
