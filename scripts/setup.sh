@@ -43,15 +43,15 @@ check_machine() {
 }
 
 install_torch() {
-    pip install -q --no-deps 'torch==2.13.0+cpu' 2>/dev/null && return
+    python -m pip install -q --no-deps 'torch==2.13.0+cpu' 2>/dev/null && return
     echo "pip finds no CPU build of torch 2.13.0; taking it from $PYTORCH_CPU_INDEX"
-    pip install -q --no-deps --index-url "$PYTORCH_CPU_INDEX" 'torch==2.13.0+cpu'
+    python -m pip install -q --no-deps --index-url "$PYTORCH_CPU_INDEX" 'torch==2.13.0+cpu'
 }
 
 install_cpu_stack() {
     echo "Installing the CPU stack into .venv (two to three minutes) ..."
     install_torch || fail "torch 2.13.0+cpu could not be installed; the lines above say why."
-    pip install -qq --no-deps -r "$root/requirements/cpu.txt" || fail "requirements/cpu.txt could not be installed; the lines above say why."
+    python -m pip install -qq --no-deps -r "$root/requirements/cpu.txt" || fail "requirements/cpu.txt could not be installed; the lines above say why."
 }
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -73,11 +73,11 @@ if [ "$(cat "$venv/.openrlhf_ebpo" 2>/dev/null)" != "$wanted" ]; then
     if [ $kind = gpu ]; then # the stack stays where it is; nothing is installed beside it
         "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
             >"$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/gpu_stack.pth"
-        pip install -q -r "$root/requirements/gpu.txt" || fail "requirements/gpu.txt could not be installed; the lines above say why."
+        python -m pip install -q -r "$root/requirements/gpu.txt" || fail "requirements/gpu.txt could not be installed; the lines above say why."
     else
         install_cpu_stack
     fi
-    pip install -q --no-deps --no-build-isolation -e "$root" || fail "openrlhf_ebpo itself could not be installed; the lines above say why."
+    python -m pip install -q --no-deps --no-build-isolation -e "$root" || fail "openrlhf_ebpo itself could not be installed; the lines above say why."
     echo "$wanted" >"$venv/.openrlhf_ebpo"
     echo "Environment ready in $((SECONDS - started)) s."
 else
