@@ -43,6 +43,7 @@ class EBPOExperienceMaker:
         if self.config:
             _raise_if_all_failed(self._errors)
             complete_info(rollout_samples)
+            complete_scores(rollout_samples)
         return super().make_experience_batch(rollout_samples)
 
     @torch.no_grad()
@@ -153,6 +154,14 @@ def complete_info(samples) -> None:
         for sample in samples:
             if key not in sample.info or not bool(sample.info[key].float().isfinite().all()):
                 sample.info[key] = mean.clone()
+
+
+def complete_scores(samples) -> None:
+    """Upstream's batching takes no mixture of samples with and without a score; nothing reads scores from here on."""
+    if any(sample.scores is not None for sample in samples):
+        for sample in samples:
+            if sample.scores is None:
+                sample.scores = torch.full_like(sample.rewards, torch.nan)
 
 
 def _raise_if_all_failed(errors: list[str]) -> None:

@@ -118,7 +118,7 @@ def _dig(args: dict, section: str, key: str):
 
 
 def close_run(run_dir: Path, status: str, error: str | None = None) -> None:
-    run = read_run(run_dir)
+    run = read_run(run_dir) or {}
     write_json(run_dir / "run.json", {**run, "status": status, "ended": timestamp(), "error": error})
 
 

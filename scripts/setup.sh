@@ -43,9 +43,14 @@ check_machine() {
 }
 
 install_torch() {
-    python -m pip install -q --no-deps 'torch==2.13.0+cpu' 2>/dev/null && return
+    python -m pip install -q --no-deps 'torch==2.13.0+cpu' && return
     echo "pip finds no CPU build of torch 2.13.0; taking it from $PYTORCH_CPU_INDEX"
     python -m pip install -q --no-deps --index-url "$PYTORCH_CPU_INDEX" 'torch==2.13.0+cpu'
+}
+
+check_compiler() {
+    command -v cc >/dev/null && "$python" -c 'import os, sysconfig, sys; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' ||
+        fail "a C compiler and Python's headers are needed (pycosat, which reasoning-gym imports, comes as source); on Debian and Ubuntu: apt install gcc python3.11-dev."
 }
 
 install_cpu_stack() {
@@ -68,7 +73,10 @@ fi
 wanted=$(cat "$root/requirements/$kind.txt" "$root/pyproject.toml" <(echo "$kind $venv") | sha256sum)
 if [ "$(cat "$venv/.openrlhf_ebpo" 2>/dev/null)" != "$wanted" ]; then
     started=$SECONDS
+    [ $kind = gpu ] || check_compiler
+    [ ! -e "$venv" ] || [ -e "$venv/.openrlhf_ebpo" ] || fail "$venv exists and was not made by this script; rename it and call again."
     "$python" -m venv --clear "$venv" || fail "python -m venv failed; on Debian and Ubuntu install python3.11-venv."
+    echo building >"$venv/.openrlhf_ebpo"
     . "$venv/bin/activate"
     if [ $kind = gpu ]; then # the stack stays where it is; nothing is installed beside it
         "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \

@@ -28,7 +28,7 @@ class RewardError(RuntimeError):
 
 def check_reward(returned) -> dict:
     """Return what a reward function gave for one response, if it can be used: numbers as they are, a list of one
-    number (as reward servers send it) as that number.
+    number (as reward servers send it) as that number. What it logs beside the reward is upstream's business.
 
     Args:
         returned: expected {"rewards": number or tensor of one number, "scores": same, optional, "extra_logs": dict
@@ -48,7 +48,6 @@ def check_reward(returned) -> dict:
     if not isinstance(extra_logs, dict):
         raise RewardError(f"reward_func gave 'extra_logs' as {_show(extra_logs)}; a dict of numbers is needed")
     checked = {k: finite_number(returned[k], k) for k in ("rewards", "scores") if returned.get(k) is not None}
-    checked["extra_logs"] = {key: finite_number(value, f"extra_logs[{key!r}]") for key, value in extra_logs.items()}
     return {**returned, **checked}
 
 
@@ -125,7 +124,8 @@ class GuardedSamplesGenerator:
             return super()._process_response_into_experience(response, **kwargs)
         if error is not None:
             logger.warning("a reward failed, its response is left out: %s", error)
-            response = {**response, "reward": math.nan, "scores": math.nan}
+            # without a score the dynamic filter lets the whole group pass: its other samples count, and so does this error
+            response = {**response, "reward": math.nan, "scores": None}
         experience = super()._process_response_into_experience(response, **kwargs)
         experience.info[INFO_KEY] = [error or ""]
         return experience

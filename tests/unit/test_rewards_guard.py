@@ -35,8 +35,8 @@ def test_a_good_return_keeps_its_values_as_single_numbers(returned):
     assert float(checked["rewards"]) == float(np.asarray(returned["rewards"]).item())
     assert np.ndim(checked["rewards"]) == 0 or torch.is_tensor(checked["rewards"])
     assert float(torch.tensor([checked["rewards"]])) == float(checked["rewards"])
-    assert checked["extra_logs"].keys() == (returned.get("extra_logs") or {}).keys()
-    assert checked.keys() == {*returned, "extra_logs"}
+    assert checked.get("extra_logs") == returned.get("extra_logs")
+    assert checked.keys() == returned.keys()
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,6 @@ def test_a_good_return_keeps_its_values_as_single_numbers(returned):
         ({"rewards": {"a": 1}}, "gave dict {'a': 1} as 'rewards'; one finite number is needed"),
         ({"rewards": 1.0, "scores": math.nan}, "gave float nan as 'scores'"),
         ({"rewards": 1.0, "scores": [1, 2]}, "gave 2 values as 'scores'"),
-        ({"rewards": 1.0, "extra_logs": {"a": "good"}}, "extra_logs['a']"),
-        ({"rewards": 1.0, "extra_logs": {"a": None}}, "extra_logs['a']"),
-        ({"rewards": 1.0, "extra_logs": {"a": math.nan}}, "extra_logs['a']"),
-        ({"rewards": 1.0, "extra_logs": {"a": [1, 2]}}, "extra_logs['a']"),
         ({"rewards": 1.0, "extra_logs": [0.5]}, "extra_logs"),
     ],
     ids=lambda value: str(value)[:50],
