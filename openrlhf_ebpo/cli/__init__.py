@@ -8,6 +8,7 @@ import sys
 COMMANDS = {
     "train": ("openrlhf_ebpo.cli.train_ppo_ray", "train a policy: OpenRLHF's train_ppo_ray with the estimator ebpo"),
     "sft": ("openrlhf_ebpo.cli.train_sft", "supervised warm start: OpenRLHF's train_sft, also without a GPU"),
+    "data": ("openrlhf_ebpo.cli.data", "prepare training data: clean, cluster by topic, measure difficulty, order"),
 }
 
 
