@@ -14,7 +14,9 @@ import torch
 from openrlhf_ebpo.advantage import Estimate, estimate, group_outcomes, grpo_advantages, token_returns
 from openrlhf_ebpo.config import EBPOConfig
 from openrlhf_ebpo.prior import Prior
-from openrlhf_ebpo.rewards.guard import INFO_KEY, RewardError
+from openrlhf_ebpo.prompts import INFO_KEY as CLUSTER_KEY
+from openrlhf_ebpo.rewards.guard import INFO_KEY as ERROR_KEY
+from openrlhf_ebpo.rewards.guard import RewardError
 from openrlhf_ebpo.rollouts import Rollouts
 
 logger = logging.getLogger(__name__)
@@ -39,7 +41,9 @@ class EBPOExperienceMaker:
 
     @torch.no_grad()
     def make_experience_batch(self, rollout_samples):
-        self._errors = [sample.info.pop(INFO_KEY, [""])[0] for sample in rollout_samples]
+        # upstream's batching takes numbers only, so what is text leaves the samples here
+        self._errors = [sample.info.pop(ERROR_KEY, [""])[0] for sample in rollout_samples]
+        self._clusters = [sample.info.pop(CLUSTER_KEY, [None])[0] for sample in rollout_samples]
         if self.config:
             _raise_if_all_failed(self._errors)
             complete_info(rollout_samples)
@@ -48,7 +52,7 @@ class EBPOExperienceMaker:
 
     @torch.no_grad()
     def compute_advantages_and_returns(self, experiences):
-        rollouts = Rollouts.before_shaping(experiences, self._errors)
+        rollouts = Rollouts.before_shaping(experiences, self._errors, self._clusters)
         if self.config:
             result = self._ebpo(experiences, rollouts)
         else:

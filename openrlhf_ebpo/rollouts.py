@@ -54,11 +54,12 @@ class Rollouts:
     prompts: list[str]
     labels: list[str]
     errors: list[str]
+    clusters: list[str | None]
     result: Estimate | None = None
 
     @classmethod
-    def before_shaping(cls, experiences, errors: list[str]) -> Rollouts:
-        """Keep what the advantage stage is about to change. `errors` are in prompt order."""
+    def before_shaping(cls, experiences, errors: list[str], clusters: list[str | None]) -> Rollouts:
+        """Keep what the advantage stage is about to change. `errors` and `clusters` are in prompt order."""
         index = torch.tensor(list(itertools.chain.from_iterable(e.index for e in experiences)))
         order = index.argsort()
 
@@ -79,6 +80,7 @@ class Rollouts:
             prompts=listed("prompts"),
             labels=listed("labels"),
             errors=errors,
+            clusters=clusters,
         )
 
     def with_result(self, result: Estimate) -> Rollouts:
@@ -97,7 +99,7 @@ class Rollouts:
                 "prompt_id": [prompt_id(p, label) for p, label in zip(self.prompts, self.labels, strict=True)],
                 "group": [g for g in range(groups) for _ in range(size)],
                 "sample": list(range(size)) * groups,
-                "cluster": [None] * groups * size,
+                "cluster": self.clusters,
                 "prompt": self.prompts,
                 "response": self._responses(tokenizer),
                 "label": [str(label) for label in self.labels],

@@ -8,6 +8,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from openrlhf_ebpo.checkpoint import STATE_KEY, starting_prior
+from openrlhf_ebpo.prompts import at_next_prompt
 from openrlhf_ebpo.run_log import RunLog
 from openrlhf_ebpo.upstream import subclass
 
@@ -55,7 +56,7 @@ class EBPOTrainer:
         saves = global_step % self.args.ckpt.save_steps == 0
         if saves:
             self.run_log.flush()  # a checkpoint vouches for all rows up to it
-        super().save_logs_and_checkpoints(global_step, logs_dict, self._with_prior(client_states))
+        super().save_logs_and_checkpoints(global_step, logs_dict, self._complete(client_states))
         if saves:
             self._log_checkpoint(global_step, f"global_step{global_step}")
 
@@ -65,7 +66,7 @@ class EBPOTrainer:
             self.run_log.write_metrics(global_step, eval_metrics)
         self.run_log.flush()
         best = self.best_eval_metric_value
-        super().save_best_checkpoint(eval_metrics, global_step, self._with_prior(client_states))
+        super().save_best_checkpoint(eval_metrics, global_step, self._complete(client_states))
         if self.best_eval_metric_value != best:
             self._log_checkpoint(global_step, f"best_global_step{global_step}")
 
@@ -73,9 +74,9 @@ class EBPOTrainer:
         maker = self.experience_maker
         return maker.prior.state_dict(maker.config.identity()) if maker.config else None
 
-    def _with_prior(self, client_states: dict | None) -> dict:
+    def _complete(self, client_states: dict | None) -> dict:
         state = self._prior_state()
-        return {**(client_states or {}), **({STATE_KEY: state} if state else {})}
+        return {**at_next_prompt(client_states or {}), **({STATE_KEY: state} if state else {})}
 
     def _log_checkpoint(self, step: int, tag: str) -> None:
         ckpt = self.args.ckpt

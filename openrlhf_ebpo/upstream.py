@@ -4,6 +4,7 @@
 nothing heavy: a row is applied right after the module it belongs to has been imported, so every later
 `from module import name` sees the replacement. A replacement is a class (a mixin: a subclass of it and
 upstream's class takes the name) or a function that gets the original and returns what to put in its place.
+Several rows may have one target: each is applied on top of the ones before it.
 """
 
 from __future__ import annotations
@@ -102,6 +103,34 @@ SEAMS = (
         source="11458b2545a7",
     ),
     Seam(
+        "openrlhf.trainer.ppo_utils.samples_generator",
+        "SamplesGenerator",
+        "openrlhf_ebpo.prompts:SamplesWithClusters",
+        where="controller, sample generator",
+        why="upstream drops a prompt's data source on the way to its samples; the run log and the estimator need the "
+        "cluster that a prompt belongs to",
+        until="upstream carries columns of the data set to the experience",
+        source="11458b2545a7",
+    ),
+    Seam(
+        "openrlhf.datasets.prompts_dataset",
+        "PromptDataset",
+        "openrlhf_ebpo.prompts:PromptsWithClusters",
+        where="controller, sample generator",
+        why="it keeps four columns of the data set, none of them the cluster",
+        until="upstream carries columns of the data set to the experience",
+        source="c67a76171e1f",
+    ),
+    Seam(
+        "openrlhf.utils.deepspeed.deepspeed",
+        "DeepspeedStrategy.setup_dataloader",
+        "openrlhf_ebpo.prompts:order_as_asked",
+        where="controller, sample generator",
+        why="the prompts are always shuffled, which undoes a curriculum (--data.order as_is)",
+        until="upstream has a flag for the order",
+        source="f4b22fa08dc3",
+    ),
+    Seam(
         "openrlhf.utils.agent",
         "SingleTurnAgentExecutor",
         "openrlhf_ebpo.rewards.guard:GuardedSingleTurnExecutor",
@@ -129,6 +158,16 @@ SEAMS = (
         why="upstream logs entropy only with --actor.entropy_coef, then with gradient over the whole logit tensor; and "
         "a micro-batch whose samples are all excluded turns its means into NaN",
         until="upstream logs entropy without gradient, and guards masked means",
+        source="afd1137caf53",
+    ),
+    Seam(
+        "openrlhf.trainer.ray.ppo_actor",
+        "ActorPPOTrainer",
+        "openrlhf_ebpo.lora:MergedWeightSync",
+        where="policy actors, with --ds.lora.rank",
+        why="upstream sends vLLM the names and tensors of the adapted model (base_model.…, lora_A, lora_B), which vLLM "
+        "does not have: LoRA stops at the first weight sync",
+        until="upstream merges adapters at the weight sync",
         source="afd1137caf53",
     ),
     Seam(
@@ -267,7 +306,7 @@ def _apply_rows(rows: list[Seam], module) -> None:
 
 
 def apply(seam: Seam, module) -> None:
-    """Put one replacement in place. A marker on the replacement makes a second call a no-op.
+    """Put one replacement in place. A list of what was applied, kept on the replacement, makes a second call a no-op.
 
     Raises:
         SeamError: the target does not exist.
@@ -277,12 +316,13 @@ def apply(seam: Seam, module) -> None:
     original = getattr(owner, name, None)
     if original is None:
         raise SeamError(f"seam {seam}: no such target in the installed package")
-    if getattr(original, "_ebpo_seam", None) == str(seam):
+    applied = getattr(original, "_ebpo_seams", ())
+    if seam.replacement in applied:
         return
     path, _, attribute = seam.replacement.partition(":")
     replacement = getattr(importlib.import_module(path), attribute)
     new = subclass(original, replacement) if inspect.isclass(replacement) else replacement(original)
-    new._ebpo_seam = str(seam)
+    new._ebpo_seams = (*applied, seam.replacement)
     setattr(owner, name, new)
 
 

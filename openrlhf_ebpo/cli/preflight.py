@@ -22,10 +22,15 @@ PATH_FLAGS = (
     "logger.tensorboard_dir",
     "algo.advantage.ebpo.init_prior",
 )
+# Short names for the reward files of this package.
+BUILT_IN = {
+    "reward.remote_url": {"math": "math.py", "reasoning_gym": "reasoning_gym.py"},
+    "train.agent_func_path": {"math": "math_agent.py"},
+}
 
 
 def absolute_paths(args: dict) -> None:
-    """Make local paths absolute, in place: Ray's workers may have another working directory than the driver."""
+    """Make local paths absolute and short names of rewards paths, in place: Ray's workers may have another working directory than the driver."""
     for flag in PATH_FLAGS:
         if args.get(flag):
             args[flag] = str(Path(args[flag]).expanduser().absolute())
@@ -33,6 +38,9 @@ def absolute_paths(args: dict) -> None:
         key = f"{flag}.model_name_or_path"
         if args.get(key):
             args[key] = _absolute_if_local(args[key])
+    for flag, names in BUILT_IN.items():
+        if args.get(flag) in names:
+            args[flag] = str(Path(__file__).parents[1] / "rewards" / names[args[flag]])
     for flag in ("data.prompt_dataset", "data.dataset", "eval.dataset", "reward.remote_url", "train.agent_func_path"):
         if args.get(flag):
             args[flag] = ",".join(_absolute_if_local(part.strip()) for part in args[flag].split(","))
@@ -62,8 +70,11 @@ def _check_datasets(args: dict) -> list[str]:
     if not args.get("data.prompt_dataset"):
         problems.append("--data.prompt_dataset is missing: name a JSON lines, Parquet or CSV file, or a Hub data set")
     for flag in ("data.prompt_dataset", "eval.dataset"):
+        wanted = columns
+        if flag == "data.prompt_dataset":
+            wanted = {**columns, "--data.cluster_key": args.get("data.cluster_key")}
         for name in filter(None, (args.get(flag) or "").split(",")):
-            problems += [f"--{flag} {name}: {problem}" for problem in _dataset_problems(name, columns)]
+            problems += [f"--{flag} {name}: {problem}" for problem in _dataset_problems(name, wanted)]
     return problems
 
 
@@ -112,12 +123,18 @@ def _check_models(args: dict) -> list[str]:
         problems.append("--actor.model_name_or_path is missing: name a Hugging Face model or a folder with one")
     for flag in ("actor", "critic", "reward"):
         for name in filter(None, (args.get(f"{flag}.model_name_or_path") or "").split(",")):
-            path = Path(name)
-            if path.is_dir() and not (path / "config.json").is_file():
-                problems.append(f"--{flag}.model_name_or_path {name}: the folder has no config.json, so no model")
-            elif not path.exists() and (path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1):
-                problems.append(f"--{flag}.model_name_or_path {name}: no such folder")
+            problems += model_problems(f"--{flag}.model_name_or_path", name)
     return problems
+
+
+def model_problems(flag: str, name: str) -> list[str]:
+    """What is wrong with a model's name, as far as the folders of this machine tell."""
+    path = Path(name)
+    if path.is_dir() and not (path / "config.json").is_file():
+        return [f"{flag} {name}: the folder has no config.json, so no model"]
+    if not path.exists() and (path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1):
+        return [f"{flag} {name}: no such folder"]
+    return []
 
 
 def _check_reward(args: dict) -> list[str]:
@@ -125,22 +142,30 @@ def _check_reward(args: dict) -> list[str]:
     if not url:
         if not (args.get("reward.model_name_or_path") or args.get("train.agent_func_path")):
             return [
-                "no reward: give --reward.remote_url (a .py file with reward_func, or a server's address), "
+                "no reward: give --reward.remote_url (math, a .py file with reward_func, or a server's address), "
                 "--reward.model_name_or_path or --train.agent_func_path"
             ]
         return []
-    first = url.split(",")[0]
+    return reward_problems("--reward.remote_url", url.split(",")[0])
+
+
+def reward_problems(flag: str, first: str) -> list[str]:
+    """What is wrong with a reward: a .py file, which must define `reward_func`, or a server's address."""
     if not first.endswith(".py"):
         if first.startswith(("http://", "https://")):
             return []
-        return [f"--reward.remote_url {first}: neither a .py file nor an http(s) address"]
-    return _check_python_file("--reward.remote_url", first, "reward_func", "def reward_func(queries, prompts, labels)")
+        return [f"{flag} {first}: neither {', '.join(BUILT_IN['reward.remote_url'])}, nor a .py file or an http(s) address"]
+    return _check_python_file(flag, first, "reward_func", "def reward_func(queries, prompts, labels)")
 
 
 def _check_agent(args: dict) -> list[str]:
     path = args.get("train.agent_func_path")
-    wanted = "class AgentExecutor(AgentExecutorBase)"
-    return _check_python_file("--train.agent_func_path", path, "AgentExecutor", wanted) if path else []
+    return agent_problems("--train.agent_func_path", path) if path else []
+
+
+def agent_problems(flag: str, path: str) -> list[str]:
+    """What is wrong with an agent: a .py file, which must define `AgentExecutor`."""
+    return _check_python_file(flag, path, "AgentExecutor", "class AgentExecutor(AgentExecutorBase)")
 
 
 def _check_python_file(flag: str, path: str, name: str, wanted: str) -> list[str]:

@@ -117,7 +117,6 @@ def check_args(args) -> None:
         (args.ds.ring_attn_size > 1, "ds.ring_attn_size", "ring attention needs flash-attn; leave it at 1"),
         (args.ds.tensor_parallel_size > 1, "ds.tensor_parallel_size", "leave it at 1"),
         (args.vllm.tensor_parallel_size > 1, "vllm.tensor_parallel_size", "use more engines: --vllm.num_engines"),
-        (args.ds.lora.rank > 0, "ds.lora.rank", "adapters are not carried to vLLM yet; train all weights"),
         (args.ds.load_in_4bit, "ds.load_in_4bit", "4-bit weights need bitsandbytes and CUDA"),
     ]
     problems = [f"--{flag}: {why} (this machine has no CUDA)" for found, flag, why in impossible if found]

@@ -107,7 +107,8 @@ def to_samples():
     from openrlhf.trainer.ppo_utils.samples_generator import SamplesGenerator
 
     def build(responses: list[dict], args) -> list:
-        generator = SamplesGenerator(SimpleNamespace(args=args), None, None, None, [])
+        data = SimpleNamespace(dataset=SimpleNamespace(prompts=["prompt 1"], labels=["1"], clusters=["algebra"]))
+        generator = SamplesGenerator(SimpleNamespace(args=args), data, None, None, [])
         return [generator._process_response_into_experience(response, max_len=64) for response in responses]
 
     return build

@@ -53,7 +53,7 @@ def test_the_replacement_exists(seam):
 @ROWS
 def test_the_name_is_replaced_and_says_by_which_row(seam):
     found = target(seam)
-    assert found._ebpo_seam == str(seam)
+    assert seam.replacement in found._ebpo_seams
     module, _, name = seam.replacement.partition(":")
     replacement = getattr(importlib.import_module(module), name)
     if inspect.isclass(replacement):
@@ -70,9 +70,17 @@ def test_applying_a_row_twice_is_applying_it_once(seam):
     assert target(seam) is before
 
 
-def test_rows_have_names_of_their_own():
-    names = [str(seam) for seam in upstream.all_seams()]
-    assert len(names) == len(set(names))
+def test_no_row_is_there_twice():
+    rows = [(str(seam), seam.replacement) for seam in upstream.all_seams()]
+    assert len(rows) == len(set(rows))
+
+
+def test_rows_with_one_target_are_applied_on_top_of_each_other():
+    by_target = {}
+    for seam in upstream.all_seams():
+        by_target.setdefault(str(seam), []).append(seam)
+    for rows in by_target.values():
+        assert target(rows[0])._ebpo_seams == tuple(seam.replacement for seam in rows)
 
 
 def test_installing_again_changes_nothing():
@@ -130,7 +138,7 @@ def test_a_made_up_row_wraps_a_function_once():
     upstream.apply(row, module)
     upstream.apply(row, module)
     assert module.answer() is None
-    assert not hasattr(module.answer.__wrapped__, "_ebpo_seam")
+    assert not hasattr(module.answer.__wrapped__, "_ebpo_seams")
 
 
 @pytest.mark.parametrize("version", ["0.11.1", "0.12.0"])
@@ -160,7 +168,7 @@ def test_without_install_nothing_is_replaced():
         "from openrlhf.utils import agent, loss_utils\n"
         "for found in (agent.SingleTurnAgentExecutor, loss_utils._optimizer_step_loss_norm,\n"
         "              torch.cuda.current_device, torch.cuda.synchronize):\n"
-        "    assert not hasattr(found, '_ebpo_seam'), found\n"
+        "    assert not hasattr(found, '_ebpo_seams'), found\n"
         "assert agent.SingleTurnAgentExecutor.__bases__ == (agent.AgentExecutorBase,)\n"
         "assert 'Guard' not in agent.SingleTurnAgentExecutor.__name__\n"
         "assert not any('openrlhf_ebpo' in type(finder).__module__ for finder in sys.meta_path)\n"
@@ -172,7 +180,7 @@ def test_with_install_the_same_process_start_replaces_them():
         "import openrlhf_ebpo.upstream as upstream\n"
         "upstream.install()\n"
         "from openrlhf.utils import agent\n"
-        "assert agent.SingleTurnAgentExecutor._ebpo_seam == 'openrlhf.utils.agent.SingleTurnAgentExecutor'\n"
+        "assert agent.SingleTurnAgentExecutor._ebpo_seams == ('openrlhf_ebpo.rewards.guard:GuardedSingleTurnExecutor',)\n"
     )
 
 

@@ -18,6 +18,7 @@ SAMPLES = {
     3: ("q", [3], 1, "", float("nan"), False, 0),
 }
 ERRORS = ["", "", "", "ValueError: no answer"]
+CLUSTERS = ["algebra", "algebra", None, None]
 
 
 class Tokenizer:
@@ -49,7 +50,7 @@ LAYOUTS = [[[0, 1, 2, 3]], [[2, 0], [3, 1]], [[3, 2, 1], [0]], [[1], [3], [0], [
 
 def table_of(layout):
     experiences = [micro_batch(index, width=5 + n) for n, index in enumerate(layout)]
-    rollouts = Rollouts.before_shaping(experiences, ERRORS)
+    rollouts = Rollouts.before_shaping(experiences, ERRORS, CLUSTERS)
     for experience in experiences:  # the advantage stage shapes rewards in place afterwards
         experience.rewards += 100.0
         experience.action_mask = experience.action_mask * 0
@@ -69,7 +70,7 @@ def test_every_column_stands_in_prompt_order_whatever_the_micro_batches(layout):
         "prompt_id": [prompt_id(p, label) for p, label in zip("ppqq", labels, strict=True)],
         "group": [0, 0, 1, 1],
         "sample": [0, 1, 0, 1],
-        "cluster": [None] * 4,
+        "cluster": CLUSTERS,
         "prompt": ["p", "p", "q", "q"],
         "response": [SAMPLES[i][3] for i in range(4)],
         "label": labels,
@@ -93,7 +94,7 @@ def test_every_column_stands_in_prompt_order_whatever_the_micro_batches(layout):
 
 def test_an_unknown_number_is_null():
     experiences = [micro_batch([0, 1, 2, 3], 5)]
-    rollouts = Rollouts.before_shaping(experiences, ERRORS)
+    rollouts = Rollouts.before_shaping(experiences, ERRORS, CLUSTERS)
     rewards = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
     unknown = torch.full((2, 1), torch.nan)
     result = estimate(rewards, rewards >= 0, Prior(), EBPOConfig(n_samples_per_prompt=2))

@@ -1,0 +1,101 @@
+"""Order and clusters of the prompts, through upstream's data set, its data loader and its samples."""
+
+from types import SimpleNamespace
+
+import datasets
+import pytest
+
+from openrlhf_ebpo.prompts import INFO_KEY, at_next_prompt
+
+ROWS = 20
+
+
+@pytest.fixture
+def loader(sections):
+    """The data loader that train_ppo_ray makes for its prompts: loader("as_is", num_workers=0)."""
+    from openrlhf.datasets import PromptDataset
+    from openrlhf.utils.deepspeed.deepspeed import DeepspeedStrategy
+
+    def build(order: str, num_workers: int = 0, cluster_key=None, column="cluster"):
+        strategy = DeepspeedStrategy.__new__(DeepspeedStrategy)
+        names = {"order": order, "cluster_key": cluster_key, "input_key": "q", "label_key": "a", "image_key": "images"}
+        strategy.args = SimpleNamespace(data=SimpleNamespace(**names, apply_chat_template=False))
+        strategy.is_rank_0 = lambda: False
+        rows = [{"q": f"prompt {i}", "a": str(i), column: None if i == 3 else i % 2} for i in range(ROWS)]
+        prompts = PromptDataset(datasets.Dataset.from_list(rows), SimpleNamespace(), strategy)
+        return strategy.setup_dataloader(prompts, 1, False, True, prompts.collate_fn, num_workers=num_workers)
+
+    return build
+
+
+def drawn(iterator, count: int = ROWS) -> list[str]:
+    from openrlhf.trainer.ppo_utils.samples_generator import _collect_prompt_batch
+
+    return _collect_prompt_batch(iterator, count)[1]
+
+
+def test_as_is_keeps_the_order_and_shuffle_does_not(loader):
+    in_order = [str(i) for i in range(ROWS)]
+    assert drawn(iter(loader("as_is"))) == in_order
+    shuffled = drawn(iter(loader("shuffle")))
+    assert shuffled != in_order and sorted(shuffled, key=int) == in_order
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_resuming_goes_on_at_the_next_prompt(loader, num_workers):
+    before = loader("as_is", num_workers)
+    assert drawn(iter(before), 8) == [str(i) for i in range(8)]
+    after = loader("as_is", num_workers)
+    after.load_state_dict(before.state_dict())
+    assert drawn(iter(after)) == [str(i) for i in range(8, ROWS)]
+
+
+@pytest.mark.parametrize("order", ["as_is", "shuffle"])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_an_episode_that_ended_with_a_batch_that_is_not_full_is_not_repeated(loader, order, num_workers):
+    before = loader(order, num_workers)
+    iterator = iter(before)
+    assert [len(drawn(iterator, 8)) for _ in range(3)] == [8, 8, 4]
+    states = {"episode": 1, "global_step": 3, "data_loader_state_dict": before.state_dict()}
+    upstreams = loader(order, num_workers)
+    upstreams.load_state_dict(states["data_loader_state_dict"])
+    assert len(drawn(iter(upstreams))) == ROWS, "torchdata no longer starts again: at_next_prompt can go"
+    assert at_next_prompt(states) == {"episode": 2, "global_step": 3, "data_loader_state_dict": {}}
+    fresh = loader(order, num_workers)
+    fresh.load_state_dict({})
+    assert len(drawn(iter(fresh))) == ROWS
+
+
+def test_in_the_middle_of_an_episode_upstreams_state_is_right(loader):
+    before = loader("as_is")
+    iterator = iter(before)
+    for _ in range(5):  # 5 batches of 4: all prompts are drawn, and the end has not been seen
+        drawn(iterator, 4)
+    states = {"episode": 0, "data_loader_state_dict": before.state_dict()}
+    assert at_next_prompt(states) is states
+    after = loader("as_is")
+    after.load_state_dict(states["data_loader_state_dict"])
+    assert drawn(iter(after)) == []  # and upstream goes on with the next episode
+    assert at_next_prompt({}) == {}
+
+
+def test_clusters_are_text_or_nothing(loader):
+    expected = [None if i == 3 else str(i % 2) for i in range(ROWS)]
+    assert loader("shuffle").dataset.clusters == expected
+    assert loader("shuffle", cluster_key="topic", column="topic").dataset.clusters == expected
+    assert loader("shuffle", column="topic").dataset.clusters == [None] * ROWS
+
+
+@pytest.mark.parametrize("estimator", ["ebpo", "rloo"])
+def test_a_sample_knows_the_cluster_of_its_prompt_until_the_estimator_has_read_it(
+    rollout_args, answers, to_samples, make_maker, patched_class, estimator
+):
+    args = rollout_args(estimator, G=2)
+    responses = answers([1.0, 0.0, 0.0, 1.0]).responses()
+    for i, response in enumerate(responses):
+        response.update(prompt=f"prompt {i // 2}", label=str(i // 2))
+    samples = to_samples(responses, args)
+    assert [sample.info[INFO_KEY] for sample in samples] == [[None], [None], ["algebra"], ["algebra"]]
+    maker = make_maker(patched_class, args)
+    maker.make_experience_batch(samples)
+    assert maker.rollouts.clusters == [None, None, "algebra", "algebra"]
