@@ -1,0 +1,58 @@
+set -x
+# GRPO on one node, models and vLLM on the same eight GPUs, as people launched it with OpenRLHF 0.9.3.
+ray job submit --address="http://127.0.0.1:8265" --runtime-env-json='{"working_dir": "."}' -- \
+   python3 -m openrlhf.cli.train_ppo_ray \
+   --ref_num_nodes 1 \
+   --ref_num_gpus_per_node 8 \
+   --reward_num_nodes 1 \
+   --reward_num_gpus_per_node 8 \
+   --critic_num_nodes 1 \
+   --critic_num_gpus_per_node 8 \
+   --actor_num_nodes 1 \
+   --actor_num_gpus_per_node 8 \
+   --vllm_num_engines 4 \
+   --vllm_tensor_parallel_size 2 \
+   --colocate_all_models \
+   --vllm_gpu_memory_utilization 0.6 \
+   --vllm_sync_backend nccl \
+   --vllm_enable_sleep \
+   --deepspeed_enable_sleep \
+   --enforce_eager \
+   --enable_vllm_is_correction \
+   --vllm_is_correction_type mis \
+   --advantage_estimator group_norm \
+   --init_kl_coef 1e-3 \
+   --use_kl_loss \
+   --kl_estimator k3 \
+   --gamma 1.0 \
+   --lambd 1 \
+   --pretrain some/llama-3-8b-sft \
+   --reward_pretrain some/llama-3-8b-rm \
+   --ref_reward_offload \
+   --actor_init_on_gpu \
+   --save_path ./checkpoint/llama3-8b-grpo \
+   --ckpt_path ./checkpoint/llama3-8b-grpo/ckpt \
+   --save_hf_ckpt \
+   --train_batch_size 128 \
+   --rollout_batch_size 128 \
+   --n_samples_per_prompt 8 \
+   --max_epochs 1 \
+   --num_episodes 1 \
+   --prompt_max_len 1024 \
+   --max_samples 100000 \
+   --generate_max_len 4096 \
+   --zero_stage 3 \
+   --actor_learning_rate 5e-7 \
+   --critic_learning_rate 9e-6 \
+   --l2 0.01 \
+   --max_norm 0.5 \
+   --ptx_coef 0.0 \
+   --prompt_data some/prompt-collection \
+   --input_key context_messages \
+   --apply_chat_template \
+   --normalize_reward \
+   --gradient_checkpointing \
+   --packing_samples \
+   --adam_offload \
+   --save_steps 20 \
+   --use_wandb 0123456789abcdef

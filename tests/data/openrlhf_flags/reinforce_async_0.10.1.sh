@@ -1,0 +1,23 @@
+# REINFORCE++ with a baseline, asynchronous, with a reward file and an evaluation set, for OpenRLHF 0.10.1.
+python3 -m openrlhf.cli.train_ppo_ray \
+   --actor_num_nodes 1 --actor_num_gpus_per_node 4 \
+   --ref_num_nodes 1 --ref_num_gpus_per_node 4 \
+   --vllm_num_engines 4 --vllm_tensor_parallel_size 1 \
+   --vllm_sync_backend nccl --vllm_gpu_memory_utilization 0.9 --enable_prefix_caching \
+   --colocate_actor_ref --async_train --async_queue_size 2 --partial_rollout \
+   --advantage_estimator reinforce_baseline --no_advantage_std_norm \
+   --eps_clip_low_high 0.2 0.27 --reward_clip_range -1 1 \
+   --init_kl_coef=1e-5 --kl_estimator=k2 --use_kl_loss \
+   --enable_vllm_is_correction --vllm_is_truncated_threshold 0.5 5.0 --vllm_is_correction_type icepop \
+   --dynamic_filtering --dynamic_filtering_reward_range 0.01 0.99 \
+   --pretrain some/qwen3-4b --remote_rm_url ./reward.py \
+   --prompt_data some/math --prompt_data_probs 1.0 --input_key prompt --label_key answer --apply_chat_template \
+   --eval_dataset some/aime --eval_steps 10 --eval_temperature 0.6 --eval_n_samples_per_prompt 8 \
+   --best_metric_key eval_default_pass1 \
+   --max_len 10240 --max_new_tokens 8192 --rollout_batch_size 128 --vllm_generate_batch_size 256 \
+   --n_samples_per_prompt 8 --train_batch_size 1024 --micro_train_batch_size 1 --micro_rollout_batch_size 1 \
+   --use_dynamic_batch --train_max_tokens_per_gpu 16384 --rollout_max_tokens_per_gpu 32768 \
+   --packing_samples --attn_implementation flash_attention_3 --param_dtype bf16 \
+   --zero_stage 3 --gradient_checkpointing --adam_betas 0.9 0.95 --actor_learning_rate 1e-6 --lr_warmup_ratio 0.05 \
+   --stop_properly_penalty_coef 0.0 --num_episodes 3 --save_path ./out --ckpt_path ./out/ckpt --save_steps 10 \
+   --max_ckpt_num 2 --load_checkpoint --use_tensorboard ./logs --logging_steps 1 --seed 7 --perf
