@@ -10,6 +10,8 @@ import functools
 
 import torch
 
+from openrlhf_ebpo.policy_loss import CovarianceLoss, with_covariance
+
 ENTROPY_ROWS = 256  # rows of logits a chunk: 256 x 152,000 in float32 is 156 MB
 NO_TOKENS = 1e-6  # a weight of nothing that can still be divided by
 KL_MICRO_BATCHES = 4  # micro-batches a rank that policy/kl_per_step is estimated on
@@ -33,10 +35,11 @@ def k3(log_p_before: torch.Tensor, log_p_after: torch.Tensor) -> torch.Tensor:
 
 
 class PolicyMetrics:
-    """Mixin over ActorPPOTrainer: `policy/entropy` and `policy/kl_per_step`."""
+    """Mixin over ActorPPOTrainer: `policy/entropy` and `policy/kl_per_step`; and the policy losses of ours."""
 
     def __init__(self, strategy, actor, *args, **kwargs):
         super().__init__(strategy, actor, *args, **kwargs)
+        self.actor_loss_fn = with_covariance(self.actor_loss_fn, self.args)
         self._entropy = None
         self._measures = not self.args.logger.no_policy_metrics
         if self._measures:
@@ -56,6 +59,8 @@ class PolicyMetrics:
     def training_step(self, experience, *args, **kwargs):
         """Upstream's step; a micro-batch without a token to train on reports 0, not 0/0."""
         result = super().training_step(experience, *args, **kwargs)
+        if isinstance(self.actor_loss_fn, CovarianceLoss):
+            self.actor_loss_fn.add_metrics(result)
         if result["num_action_tokens"] == 0:
             result["num_action_tokens"] = NO_TOKENS
             for name, value in result["metrics"].items():

@@ -15,9 +15,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from openrlhf_ebpo import config, upstream
+from openrlhf_ebpo import config, lora, policy_loss, prompts, upstream
 from openrlhf_ebpo.checkpoint import latest_checkpoint, stored_prior
-from openrlhf_ebpo.cli import preflight
+from openrlhf_ebpo.cli import model_check, old_flags, preflight
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain, parse
 from openrlhf_ebpo.config import EBPOConfig
 from openrlhf_ebpo.prior import Prior, PriorMismatch, read_prior
@@ -42,7 +42,9 @@ def run(argv: list[str]) -> None:
     upstream.check_version()
     command = UpstreamMain(MODULE)
     parser = build_parser(command)
-    flat = parse(parser, argv)
+    argv, translated = old_flags.translate(argv)
+    print(*translated, sep="\n", end="\n" if translated else "", flush=True)
+    flat = parse(parser, argv, old_flags.suggestions())
     resolve(flat, parser)
     stored_argv = redacted_argv(argv, vars(flat))
     check_before_imports(flat, stored_argv)
@@ -56,8 +58,11 @@ def run(argv: list[str]) -> None:
     check_run_dir(Path(args.logger.run_dir), stored_argv, redacted(args), args.ckpt.load_enable, force)
     if dry_run:
         check_by_importing(args)
+        notices += model_check.memory_notices(args)
         print(json.dumps(redacted(args), indent=2))
         print("\n".join(notices))
+        if translated:
+            print(old_flags.shell_command(stored_argv, "python -m openrlhf_ebpo.cli.train_ppo_ray"))
         print("dry run: flags, files and settings are fine; nothing was started")
         return
     print("\n".join(notices), flush=True)
@@ -119,7 +124,8 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
     parser.description = (
         "OpenRLHF's train_ppo_ray with the estimator ebpo (arXiv 2602.05165): each prompt's mean reward is shrunk "
         "towards what the policy has achieved so far, so prompts that always fail teach too. All flags of OpenRLHF "
-        f"{upstream.OPENRLHF_VERSION} work unchanged; those of this project are in the last two groups."
+        f"{upstream.OPENRLHF_VERSION} work unchanged, and so do the flat ones of releases up to 0.10.1; those of this "
+        "project are in the last groups."
     )
     parser.epilog = (
         "example: openrlhf-ebpo train --actor.model_name_or_path Qwen/Qwen3-8B --data.prompt_dataset prompts.jsonl "
@@ -131,6 +137,8 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
     estimator.option_strings.append("--advantage_estimator")
     parser._option_string_actions["--advantage_estimator"] = estimator
     config.add_flags(parser)
+    policy_loss.add_flags(parser)
+    prompts.add_flags(parser)
     add_flags(parser)
     return parser
 
@@ -175,7 +183,11 @@ def resolve(flat: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
 def check_before_imports(flat: argparse.Namespace, stored_argv: list[str]) -> None:
     """All that can be found wrong within a second."""
     values = vars(flat)
+    policy_loss.check_flags(values)
     preflight.check_files(values)
+    model_check.check_model(values)
+    if problems := lora.check(values):
+        raise UsageError("\n".join(problems))
     if values["logger.rollouts_every"] < 1:
         raise UsageError(f"--logger.rollouts_every is {values['logger.rollouts_every']}; give 1 or more")
     if values["algo.advantage.estimator"] == "ebpo":
@@ -221,6 +233,12 @@ def adapt(args) -> list[str]:
         )
     if args.algo.advantage.estimator == "ebpo" and (args.algo.advantage.gamma != 1 or args.algo.advantage.no_std_norm):
         notices.append("warning: --algo.advantage.gamma and --algo.advantage.no_std_norm do nothing under ebpo")
+    notices += policy_loss.notices(args)
+    if args.data.order == "as_is" and (args.rollout.vllm_generate_batch_size or 0) > args.rollout.batch_size:
+        notices.append(
+            "warning: with --rollout.vllm_generate_batch_size above --rollout.batch_size, resuming leaves out the prompts "
+            "that were generated and not yet trained on"
+        )
     if upstream.is_cpu_stack():
         from openrlhf_ebpo import cpu
 
