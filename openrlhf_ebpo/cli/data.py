@@ -28,7 +28,12 @@ def main(argv: list[str] | None = None) -> None:
     for name, summary in COMMANDS.items():
         commands.add_parser(name, help=summary, add_help=False)
     chosen, rest = parser.parse_known_args(argv[:1])[0].command, argv[1:]
-    module = importlib.import_module(f"openrlhf_ebpo.data.{chosen}")
+    try:
+        module = importlib.import_module(f"openrlhf_ebpo.data.{chosen}")
+    except ModuleNotFoundError as error:
+        if error.name.startswith("openrlhf"):
+            raise
+        sys.exit(f"error: {error.name} is not installed: pip install 'openrlhf_ebpo[data]'")
     parser = argparse.ArgumentParser(
         f"openrlhf-ebpo data {chosen}",
         description=module.__doc__,

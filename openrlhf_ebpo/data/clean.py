@@ -1,0 +1,195 @@
+"""One pass over a data set that keeps each question once, whatever the number of rows: the questions themselves go to
+a file, and only some 150 bytes a question stay in memory."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from openrlhf_ebpo.data.questions import answer_key, answer_text, bare_question, question_id
+from openrlhf_ebpo.data.table import BATCH_ROWS
+
+MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+EXAMPLES = 20
+
+# Why a row is dropped, in words for the report.
+EMPTY_QUESTION = "no question"
+EMPTY_ANSWER = "no answer"
+NO_PROMPT = "prompt is neither text nor messages with exactly one of the user"
+NO_ANSWER = "answer is neither text nor a number"
+NO_UNICODE = "half a Unicode character, which no file can hold"
+DUPLICATE = "repeats an earlier question and its answer"
+CONFLICT = "the question comes with different answers"
+
+
+@dataclass
+class Tally:
+    """What a pass has seen. Arrays have a place for each question, in the order of first appearance.
+
+    index: a question's id as an integer -> its place. rows: rows with the question. keys, spellings: hashes of its
+    first answer, as compared and as written. conflicting, respelled: places of questions with answers that differ, or
+    are only written differently -> some of these answers, for the first such questions.
+    """
+
+    total: int = 0
+    bare: int = 0
+    long_answers: int = 0
+    index: dict[int, int] = field(default_factory=dict)
+    rows: array = field(default_factory=lambda: array("L"))
+    keys: array = field(default_factory=lambda: array("q"))
+    spellings: array = field(default_factory=lambda: array("q"))
+    conflicting: dict[int, list[str]] = field(default_factory=dict)
+    respelled: dict[int, list[str]] = field(default_factory=dict)
+    unusable: Counter = field(default_factory=Counter)
+
+    def kept(self) -> np.ndarray:
+        """(questions,) bool: those without conflict."""
+        kept = np.ones(len(self.rows), bool)
+        kept[list(self.conflicting)] = False
+        return kept
+
+    def dropped(self) -> dict[str, int]:
+        """Rows by reason. With one row for each kept question they add up to all rows."""
+        rows, kept = np.array(self.rows, dtype=np.int64), self.kept()
+        counts = {DUPLICATE: int((rows[kept] - 1).sum()), CONFLICT: int(rows[~kept].sum()), **self.unusable}
+        return {reason: count for reason, count in counts.items() if count}
+
+    def add(self, prompt, answer, source: str) -> tuple[str, str, str, str, str] | None:
+        """Count a row; (id, own prompt, label, question, source) if its question is new."""
+        self.total += 1
+        own, label = prompt_text(prompt), answer_text(answer)
+        question, number = _parse(own or "")
+        reason = _unusable(own, question, label)
+        place = self.index.get(number)
+        if not reason and place is not None:
+            self._compare(place, label)
+            return None
+        if not reason and not _is_unicode(own + label + source):
+            reason = NO_UNICODE
+        if reason:
+            self.unusable[reason] += 1
+            return None
+        self.index[number] = len(self.rows)
+        self.rows.append(1)
+        self.keys.append(hash(answer_key(label)))
+        self.spellings.append(hash(label))
+        self.bare += question == own.strip()
+        self.long_answers += "\n" in label
+        return f"{number:016x}", own, label, question, source
+
+    def _compare(self, place: int, label: str) -> None:
+        self.rows[place] += 1
+        if hash(label) == self.spellings[place]:
+            return
+        seen = self.respelled if hash(answer_key(label)) == self.keys[place] else self.conflicting
+        examples = seen.setdefault(place, [] if len(seen) < EXAMPLES else None)
+        if examples is not None and label not in examples and len(examples) < EXAMPLES:
+            examples.append(label)
+
+
+def clean(batches: Iterable[list[tuple]], datasource: str, show: Callable, path: Path) -> Tally:
+    """Write the first row of every question, conflicting ones included, to the Parquet file `path`.
+
+    batches: lists of (prompt, answer, datasource). datasource: for rows that name none.
+    show: (own prompt, bare question) -> what the model is shown, text or messages.
+    """
+    tally, waiting = Tally(), []
+    schema = prepared_schema(messages=not isinstance(show("", ""), str))
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        for batch in batches:
+            for prompt, answer, source in batch:
+                if new := tally.add(prompt, answer, datasource if source is None else str(source)):
+                    number, own, label, question, source = new
+                    waiting.append((number, show(own, question), label, question, source))
+            if len(waiting) >= BATCH_ROWS:
+                writer.write_table(_table(waiting, schema))
+                waiting = []
+        writer.write_table(_table(waiting, schema))
+    return tally
+
+
+def prepared_schema(messages: bool) -> pa.Schema:
+    text = pa.string()
+    return pa.schema(
+        [
+            ("id", text),
+            ("prompt", MESSAGES if messages else text),
+            ("label", text),
+            ("question", text),
+            ("datasource", text),
+        ]
+    )
+
+
+def held_out(ids: np.ndarray, validation: int | float, seed: int) -> np.ndarray:
+    """Which of these questions are for validation: those with the smallest hash of seed and id, which is stable when
+    the data set grows: a share keeps every choice, and of a number the ones chosen before can only leave.
+
+    ids: (questions,) uint64. validation: how many (int), or a share of them (float). Returns (questions,) bool.
+    """
+    digests = (hashlib.sha256(f"{seed}:{number:016x}".encode()).digest() for number in ids.tolist())
+    places = np.fromiter((int.from_bytes(digest[:8], "big") for digest in digests), np.uint64, len(ids))
+    if isinstance(validation, float):
+        return places < np.uint64(validation * 2**64)
+    chosen = np.zeros(len(ids), bool)
+    chosen[np.argsort(places, kind="stable")[:validation]] = True
+    return chosen
+
+
+def selected(path: Path, mask: np.ndarray) -> Iterator[pa.Table]:
+    """The rows of `path` where `mask` is true, in batches; at least one, perhaps empty."""
+    start = 0
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(BATCH_ROWS):
+            yield pa.Table.from_batches([batch]).filter(pa.array(mask[start : start + len(batch)]))
+            start += len(batch)
+        if not start:
+            yield file.schema_arrow.empty_table()
+
+
+def prompt_text(prompt) -> str | None:
+    """The user's text of a prompt: itself, or the content of the one message of the user. None: no such thing."""
+    if prompt is None:
+        return ""
+    if isinstance(prompt, list):
+        texts = [message.get("content") for message in prompt if message.get("role") == "user"]
+        prompt = texts[0] if len(texts) == 1 else None
+    return prompt if isinstance(prompt, str) else None
+
+
+@functools.lru_cache(1 << 16)  # DAPO-Math-17K has 17 thousand different prompts in 1.8 million rows
+def _parse(prompt: str) -> tuple[str, int]:
+    question = bare_question(prompt)
+    return question, int(question_id(question), 16)
+
+
+def _unusable(own: str | None, question: str, label: str | None) -> str | None:
+    if own is None:
+        return NO_PROMPT
+    if not question:
+        return EMPTY_QUESTION
+    if label is None:
+        return NO_ANSWER
+    return None if label else EMPTY_ANSWER
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _table(rows: list[tuple], schema: pa.Schema) -> pa.Table:
+    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+    return pa.table([pa.array(c, kind) for c, kind in zip(columns, schema.types, strict=True)], schema)

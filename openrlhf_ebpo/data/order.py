@@ -1,0 +1,249 @@
+"""Put the prompts in the order they will be trained on; rows and columns stay as they are.
+
+  --by topic        rows of a cluster stand together, in random order; the clusters follow each other in random order
+  --by difficulty   easy to hard: from the highest pass rate to the lowest; equal ones in random order
+  --by shuffle      random order
+
+  openrlhf-ebpo data order --input topics.parquet --by topic --output ordered.parquet
+  openrlhf-ebpo data order --input topics.parquet --by topic --block 512 --output ordered.parquet
+  openrlhf-ebpo data order --input difficulty.parquet --by difficulty --min_pass_rate 0.05 --max_pass_rate 0.95 \\
+      --output ordered.parquet
+
+--block N changes the topic from batch to batch: every cluster is cut into blocks of N rows and the blocks are shuffled,
+so with --rollout.batch_size N each batch still has one topic. The rest of each cluster, fewer than N rows, goes to the
+end, where batches mix topics; only so do the batches before stay aligned with the blocks.
+
+The order comes from the seed and the ids alone: the same wherever and in whatever order of rows it is made. Adding rows
+leaves the others' relative order within a cluster as it was. Train on it with `--data.order as_is`, or it is shuffled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from openrlhf_ebpo.data.table import check_suffix, read_table, write_table
+from openrlhf_ebpo.upstream import UsageError
+
+BAR = 40  # characters
+PARTS = 10
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--input", required=True, metavar="FILE", help="a prepared set, .parquet or .jsonl")
+    add("--output", required=True, metavar="FILE", help="the same rows in the new order, .parquet or .jsonl")
+    add("--by", required=True, choices=("topic", "difficulty", "shuffle"), help="see above")
+    add("--seed", type=int, default=42, help="of everything random here (default: %(default)s)")
+    add("--block", type=int, metavar="N", help="with --by topic: alternate between topics every N rows")
+    add("--reverse", action="store_true", help="with --by difficulty: hard to easy")
+    add("--min_pass_rate", type=float, metavar="RATE", help="drop prompts below: 0.05 drops what is never solved")
+    add("--max_pass_rate", type=float, metavar="RATE", help="drop prompts above: 0.95 drops what is always solved")
+    add("--cluster_column", default="cluster", metavar="NAME", help="column with the topic (default: %(default)s)")
+    add("--pass_rate_column", default="pass_rate", metavar="NAME", help="with the pass rate (default: %(default)s)")
+    add("--force", action="store_true", help="replace an output that holds something else")
+
+
+def run(args: argparse.Namespace) -> None:
+    check(args)
+    table = read_table(args.input, needed_columns(args))
+    table, dropped = keep_in_range(table, args)
+    ids = table["id"].to_pylist()
+    if args.by == "topic":
+        places = by_topic(ids, clusters_of(table, args), args.seed, args.block)
+    elif args.by == "difficulty":
+        places = by_difficulty(ids, rates_of(table, args.pass_rate_column), args.seed, args.reverse)
+    else:
+        places = shuffled(ids, args.seed)
+    ordered = table.take(pa.array(places, pa.int64()))
+    save(ordered, Path(args.output), args.force)
+    print(summary(ordered, dropped, args))
+
+
+def shuffled(ids: Sequence[str], seed: int) -> list[int]:
+    """Places of the rows in random order."""
+    return sorted(range(len(ids)), key=lambda i: (draw(seed, ids[i]), ids[i]))
+
+
+def by_topic(ids: Sequence[str], clusters: Sequence[str], seed: int, block: int | None = None) -> list[int]:
+    """Places of the rows, cluster after cluster, or in blocks of `block` rows of a cluster with the rests at the end."""
+    places = sorted(shuffled(ids, seed), key=lambda i: (draw(seed, "cluster", clusters[i]), clusters[i]))
+    if not block:
+        return places
+    blocks, rests = [], []
+    for cluster, group in groupby(places, key=lambda i: clusters[i]):
+        rows = list(group)
+        full = len(rows) // block * block
+        blocks += [
+            (draw(seed, "block", cluster, start), rows[start : start + block]) for start in range(0, full, block)
+        ]
+        rests += rows[full:]
+    return [i for _, rows in sorted(blocks) for i in rows] + rests
+
+
+def by_difficulty(ids: Sequence[str], rates: np.ndarray, seed: int, reverse: bool = False) -> list[int]:
+    """Places of the rows from the highest rate to the lowest, or the other way round. rates: (rows,) float64."""
+    places = np.array(shuffled(ids, seed), dtype=np.int64)
+    keys = rates[places] if reverse else -rates[places]
+    return places[np.argsort(keys, kind="stable")].tolist()
+
+
+def draw(seed: int, *names) -> bytes:
+    """Random bytes that depend on seed and names only, not on a library's generator."""
+    return hashlib.sha256("\0".join(map(str, ("order", seed, *names))).encode()).digest()[:16]
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raises:
+    UsageError: flags that contradict each other.
+    """
+    check_suffix(args.output, "--output")
+    if args.block is not None and (args.by != "topic" or args.block < 1):
+        raise UsageError(f"--block {args.block}: a positive number of rows, with --by topic")
+    if args.reverse and args.by != "difficulty":
+        raise UsageError(f"--reverse goes with --by difficulty, not with {args.by}")
+    low, high = bounds(args)
+    if not 0 <= low <= high <= 1:
+        raise UsageError(f"--min_pass_rate {low:g}, --max_pass_rate {high:g}: rates from 0 to 1, the first no higher")
+
+
+def bounds(args: argparse.Namespace) -> tuple[float, float]:
+    low, high = args.min_pass_rate, args.max_pass_rate
+    return (0.0 if low is None else low), (1.0 if high is None else high)
+
+
+def needs_rates(args: argparse.Namespace) -> bool:
+    return args.by == "difficulty" or args.min_pass_rate is not None or args.max_pass_rate is not None
+
+
+def needed_columns(args: argparse.Namespace) -> dict[str, str]:
+    """Columns, with the flag that names each."""
+    needed = {"id": ""}
+    if args.by == "topic":
+        needed[args.cluster_column] = "--cluster_column"
+    if needs_rates(args):
+        needed[args.pass_rate_column] = "--pass_rate_column"
+    return needed
+
+
+def keep_in_range(table: pa.Table, args: argparse.Namespace) -> tuple[pa.Table, dict[str, int]]:
+    """The rows whose pass rate is known and in range, and how many others there were, by reason.
+
+    Raises:
+        UsageError: none is left.
+    """
+    if not needs_rates(args):
+        return table, {}
+    rates, (low, high) = rates_of(table, args.pass_rate_column), bounds(args)
+    dropped = {
+        "without a pass rate": np.isnan(rates),
+        f"with a pass rate below {low:g}": rates < low,
+        f"with a pass rate above {high:g}": rates > high,
+    }
+    keep = ~np.logical_or.reduce(list(dropped.values()))
+    counts = {reason: int(mask.sum()) for reason, mask in dropped.items() if mask.any()}
+    if not keep.any():
+        reasons = ", ".join(f"{count} {reason}" for reason, count in counts.items())
+        raise UsageError(f"--input {args.input}: no row is left ({reasons or 'it is empty'})")
+    return table.filter(pa.array(keep)), counts
+
+
+def rates_of(table: pa.Table, column: str) -> np.ndarray:
+    """(rows,) float64, NaN where there is none.
+
+    Raises:
+        UsageError: the column holds something else than rates.
+    """
+    try:
+        rates = pc.cast(table[column], pa.float64()).to_numpy()
+    except pa.ArrowException:
+        raise UsageError(
+            f"--pass_rate_column {column!r} holds {table.schema.field(column).type}, not numbers"
+        ) from None
+    if ((rates < 0) | (rates > 1)).any():
+        raise UsageError(
+            f"--pass_rate_column {column!r} holds {np.nanmin(rates):g} to {np.nanmax(rates):g}, not 0 to 1"
+        )
+    return rates
+
+
+def clusters_of(table: pa.Table, args: argparse.Namespace) -> list[str]:
+    missing = table[args.cluster_column].null_count
+    if missing:
+        raise UsageError(
+            f"--input {args.input}: {missing} rows have no {args.cluster_column!r}; `openrlhf-ebpo data topics` gives "
+            "every row one"
+        )
+    return [str(value) for value in table[args.cluster_column].to_pylist()]
+
+
+def save(table: pa.Table, path: Path, force: bool) -> None:
+    """Write the table; the same table at that place is left alone.
+
+    Raises:
+        UsageError: another one is there.
+    """
+    if path.exists() and not force:
+        if not read_table(path, flag="--output").equals(table):
+            raise UsageError(f"--output {path} holds something else: name another file, or replace it with --force")
+        print(f"{path} is there already, with the same rows in the same order")
+        return
+    write_table(table, path)
+
+
+def summary(table: pa.Table, dropped: dict[str, int], args: argparse.Namespace) -> str:
+    lines = [f"{table.num_rows:,} rows to {args.output}"]
+    lines += [f"{count:,} rows {reason} are dropped" for reason, count in dropped.items()]
+    if args.by == "topic":
+        lines += ["", *cluster_lines(clusters_of(table, args), args.block)]
+    if needs_rates(args):
+        lines += ["", *rate_lines(rates_of(table, args.pass_rate_column))]
+    return "\n".join([*lines, "", "train on it:", f"  {training_command(table, args)}"])
+
+
+def cluster_lines(clusters: Sequence[str], block: int | None) -> list[str]:
+    """The clusters in the order of their first row: rows, share, a bar."""
+    counts = Counter(clusters)  # in order of appearance
+    largest, width = max(counts.values(), default=1), max(map(len, counts), default=0)
+    lines = [
+        f"  {name:<{width}} {count:>8,} {count / len(clusters):>6.1%} {'█' * round(BAR * count / largest)}"
+        for name, count in counts.items()
+    ]
+    if not block:
+        return [f"{len(counts)} clusters, in this order:", *lines]
+    blocks = sum(count // block for count in counts.values())
+    rest = len(clusters) - blocks * block
+    return [
+        f"{len(counts)} clusters in {blocks:,} blocks of {block}; the last {rest:,} rows are rests and mix topics:",
+        *lines,
+    ]
+
+
+def rate_lines(rates: np.ndarray) -> list[str]:
+    """Pass rates along the file, a tenth of the rows a line: mean, lowest to highest, a bar."""
+    parts = np.array_split(rates, min(PARTS, len(rates)))
+    ends = np.cumsum([len(part) for part in parts])
+    return ["pass rate along the file: rows, mean, lowest to highest"] + [
+        f"  {end - len(part) + 1:>9,} – {end:<9,} {part.mean():.2f}  {part.min():.2f} – {part.max():.2f}  "
+        f"{'█' * round(BAR * part.mean())}"
+        for part, end in zip(parts, ends, strict=True)
+    ]
+
+
+def training_command(table: pa.Table, args: argparse.Namespace) -> str:
+    flags = [f"--data.prompt_dataset {shlex.quote(args.output)}", "--data.input_key prompt", "--data.label_key label"]
+    flags.append("--data.order as_is")
+    if args.cluster_column in table.column_names:
+        flags.append(f"--data.cluster_key {shlex.quote(args.cluster_column)}")
+    if args.block:
+        flags.append(f"--rollout.batch_size {args.block}")
+    return " ".join(["openrlhf-ebpo train", *flags, "..."])

@@ -1,0 +1,211 @@
+r"""Turn a data set into a clean training set: each question once, with one gold answer, and a held-out validation set.
+
+  openrlhf-ebpo data prepare --output data/dapo                       DAPO-Math-17K from the Hugging Face Hub
+  openrlhf-ebpo data prepare --input dapo.parquet --output data/dapo  a copy of it on this machine
+  openrlhf-ebpo data prepare --input gsm.jsonl --prompt_column question --answer_column final --output data/gsm
+  openrlhf-ebpo data prepare --input OWNER/NAME --subset en --template $'{question}\nThink, then \\boxed{} the answer.' ...
+
+What it does with the rows, each with a question and a gold answer:
+  - finds the bare question: DAPO's instruction is recognised and taken off, so the same question with and without it is
+    one question. White space and Unicode form do not count. Its hash is the id: the same in every run and data set.
+  - drops rows whose question or answer is empty, and repetitions (DAPO-Math-17K holds each question about 100 times).
+  - drops questions that come with different gold answers: nobody knows which one is right. 34, 34.0 and $34$, or 0.5 and
+    \frac{1}{2}, are the same answer; sqrt(8) and 2 sqrt(2) are not, since no algebra is done.
+  - holds out the validation set by a hash of id and seed, whatever the order of the rows. When the data set grows,
+    no question moves from training to validation.
+
+What it writes into --output, all at once or not at all:
+  train.parquet, validation.parquet   columns id, prompt, label, question, datasource
+  report.json                         settings, input, what was dropped and why, examples of conflicting answers
+
+A finished --output is recognised (same settings, same input) and left alone; anything else is not overwritten without
+--force, which moves it aside. 1.8 million rows take about a minute at most and less than 1 GB of memory, so a killed run
+leaves nothing and is repeated from the start; an interrupted download goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+from tqdm import tqdm
+
+from openrlhf_ebpo.data import report
+from openrlhf_ebpo.data.clean import clean, held_out, selected
+from openrlhf_ebpo.data.questions import DAPO_TEMPLATE
+from openrlhf_ebpo.data.source import Columns, find_columns, find_files, read_values
+from openrlhf_ebpo.data.table import count_rows, write_table
+from openrlhf_ebpo.files import write_json
+from openrlhf_ebpo.run_log import move_aside
+from openrlhf_ebpo.upstream import UsageError
+
+SETTINGS = (
+    *("input", "subset", "split", "revision", "prompt_column", "answer_column", "source_column"),
+    *("template", "system", "validation", "seed", "format"),
+)
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--input",
+        default="BytedTsinghua-SIA/DAPO-Math-17k",
+        metavar="FILE|FOLDER|OWNER/NAME",
+        help="a .parquet or .jsonl file, a folder of them, or a data set on the Hugging Face Hub (default: %(default)s)",
+    )
+    add("--output", required=True, metavar="FOLDER", help="where the result goes; must not exist yet, or be empty")
+    add("--force", action="store_true", help="if --output holds something else, move that aside")
+    add("--subset", help="configuration of a Hub data set that has several, such as `all` of DAPO-Math-17k-Processed")
+    add("--split", default="train", help="split of a folder or Hub data set (default: train)")
+    add("--revision", help="branch, tag or commit of a Hub data set (default: main)")
+    add("--prompt_column", metavar="NAME", help="text, or messages with one of the user; dots lead into structs")
+    add("--answer_column", metavar="NAME", help="gold answer, text or number, such as reward_model.ground_truth")
+    add(
+        "--source_column",
+        metavar="NAME",
+        help="where a row is from (default: data_source if it exists, or --input's name)",
+    )
+    add(
+        "--template",
+        default="own",
+        metavar="own|dapo|chat|TEXT",
+        help="what the model is shown. own: the prompt as the data set has it, instruction included (default). dapo: the "
+        "bare question in DAPO-Math-17K's instruction. chat: own, as chat messages for --data.apply_chat_template. "
+        "Anything else is text with {question} in it; in bash, $'...' makes \\n a line break",
+    )
+    add("--system", metavar="TEXT", help="with --template chat: a system message before the user's")
+    add(
+        "--validation",
+        type=number_or_share,
+        default=500,
+        metavar="N|SHARE",
+        help="questions held out, a number or a share such as 0.02; 0: none (default: %(default)s)",
+    )
+    add("--seed", type=int, default=42, help="another seed holds out other questions (default: %(default)s)")
+    add("--format", choices=("parquet", "jsonl"), default="parquet", help="of the two sets (default: parquet)")
+
+
+def run(args: argparse.Namespace) -> None:
+    check_template(args.template, args.system)
+    output = Path(args.output)
+    settings = {name: getattr(args, name) for name in SETTINGS}
+    if not args.force and is_done(output, settings):
+        print(f"{output} is complete: same settings, same input. --force makes it anew.\n")
+        print(report.as_text(report.read(output), output))
+        return
+    files = find_files(args.input, args.subset, args.split, args.revision)
+    columns = find_columns(files, args.prompt_column, args.answer_column, args.source_column)
+    print(report.chosen_columns(columns))
+    with new_folder(output, args.force) as folder:
+        made = prepare(files, columns, args, folder)
+        write_json(folder / report.NAME, {"settings": settings, **made})
+    print(report.as_text(report.read(output), output))
+
+
+def prepare(files: list[Path], columns: Columns, args: argparse.Namespace, folder: Path) -> dict:
+    """Fill `folder` with the sets; returns the report.
+
+    Raises:
+        UsageError: nothing is left to train on.
+    """
+    questions = folder / "questions.parquet"
+    show = functools.partial(shown, template=args.template, system=args.system)
+    tally = clean(with_progress(files, columns), Path(args.input).stem, show, questions)
+    kept = tally.kept()
+    validation = np.zeros_like(kept)
+    validation[kept] = held_out(np.fromiter(tally.index, np.uint64, len(kept))[kept], args.validation, args.seed)
+    made = report.build(files, columns, tally, questions, int(validation.sum()), args.template)
+    if not (kept & ~validation).any():
+        raise UsageError(
+            f"--input {args.input}: {kept.sum()} usable questions, --validation {args.validation} leaves none to train on\n"
+            + report.as_table(made)
+        )
+    write_table(selected(questions, kept & ~validation), folder / f"train.{args.format}")
+    if validation.any():
+        write_table(selected(questions, validation), folder / f"validation.{args.format}")
+    questions.unlink()
+    return made
+
+
+def with_progress(files: list[Path], columns: Columns) -> Iterator[list[tuple]]:
+    with tqdm(total=sum(map(count_rows, files)), unit=" rows", unit_scale=True, desc="cleaning") as bar:
+        for batch in read_values(files, columns):
+            yield batch
+            bar.update(len(batch))
+
+
+def shown(own: str, question: str, template: str, system: str | None) -> str | list[dict]:
+    """What the model is shown: text, or chat messages. (No str.format: mathematics is full of braces.)"""
+    if template == "own":
+        return own
+    if template == "chat":
+        messages = [{"role": "system", "content": system}] if system else []
+        return [*messages, {"role": "user", "content": own}]
+    return (DAPO_TEMPLATE if template == "dapo" else template).replace("{question}", question)
+
+
+def check_template(template: str, system: str | None) -> None:
+    """Raises:
+    UsageError: an unknown template, or a system message that nothing would show.
+    """
+    if template not in ("own", "dapo", "chat") and "{question}" not in template:
+        raise UsageError(f"--template {template!r}: write own, dapo, chat, or a text with {{question}} in it")
+    if system is not None and template != "chat":
+        raise UsageError(f"--system goes with --template chat, not with {template!r}")
+
+
+def number_or_share(text: str) -> int | float:
+    value = float(text) if "." in text or "e" in text else int(text)
+    if value < 0 or (isinstance(value, float) and value >= 1):
+        raise argparse.ArgumentTypeError(f"{text}: a whole number of questions, or a share below 1 such as 0.02")
+    return value
+
+
+def is_done(output: Path, settings: dict) -> bool:
+    """Whether the folder holds the result of these settings and of this input as it is now.
+
+    Raises:
+        UsageError: it holds something else.
+    """
+    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+        return False
+    found = report.read(output)
+    old = found.get("settings", {})
+    changed = [f"--{name} is {old.get(name)!r} there" for name in SETTINGS if old.get(name) != settings[name]]
+    if not old:
+        changed = ["no result of this command is there"]
+    elif not changed and Path(settings["input"]).exists():  # what is on the Hub is named by its settings
+        files = find_files(*(settings[name] for name in ("input", "subset", "split", "revision")))
+        changed = [] if report.fingerprint(files) == found["files"] else ["the input has changed since"]
+    if changed:
+        raise UsageError(
+            f"--output {output} holds something else ({'; '.join(changed)}): name another folder, or move it aside with "
+            "--force"
+        )
+    return True
+
+
+@contextlib.contextmanager
+def new_folder(output: Path, force: bool) -> Iterator[Path]:
+    """A folder beside `output` that takes its name when all has gone well, and is removed otherwise. What killed runs
+    left is removed first."""
+    output = output.resolve()
+    for leftover in output.parent.glob(f".{output.name}.*.tmp"):
+        if not psutil.pid_exists(int(leftover.suffixes[-2][1:])):
+            shutil.rmtree(leftover)
+    folder = output.with_name(f".{output.name}.{os.getpid()}.tmp")
+    try:
+        folder.mkdir(parents=True)
+        yield folder
+        if force and output.exists():
+            print(f"moved what was there to {move_aside(output)}")
+        folder.rename(output)  # an empty folder gives way
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

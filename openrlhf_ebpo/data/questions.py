@@ -1,0 +1,86 @@
+"""What makes two rows the same question, and two answers the same answer. Pure functions on text."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+import unicodedata
+from fractions import Fraction
+
+# The instruction of DAPO-Math-17K, word for word as in the data set.
+DAPO_TEMPLATE = (
+    "Solve the following math problem step by step. The last line of your response should be of the form "
+    "Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n{question}\n\n"
+    'Remember to put your answer on its own line after "Answer:".'
+)
+
+# Its variants too: other white space or case, a boxed answer, simple-evals' ending; either half may be missing.
+_BEFORE = re.compile(
+    r"\s*Solve the following math problem step by step\.\s+The last line of your response should be of the form\b"
+    r".{1,80}?\bwhere \$Answer is the answer to the problem\.\s*",
+    re.IGNORECASE | re.DOTALL,
+)
+_AFTER = re.compile(
+    r'\s*Remember to put your answer on its own line after "Answer:"(?:, and you do not need to use a \\boxed command)?'
+    r"\.?\s*\Z",
+    re.IGNORECASE,
+)
+
+_LONGEST_AFTER = 200  # characters, to search the end only
+
+_LAYOUT = re.compile(r"\\left(?![a-z])|\\right(?![a-z])|\\[!,;:]|(?<!\d)\s+|\s+(?!\d)")  # "1 1/2" is not 11/2
+_WRAPPED = re.compile(r"\$(.*)\$|\\\((.*)\\\)|\\boxed\{(.*)\}|\\text\{([^{}]*)\}", re.DOTALL)
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
+_FRACTION = re.compile(r"([+-]?)\\[dt]?frac(?:\{([+-]?\d+)\}\{(\d+)\}|(\d)(\d))")
+_NUMBER = re.compile(r"[+-]?(?:\d+(?:/\d+)?|\d*\.\d+|\d+\.)")
+_LONGEST_NUMBER = 100  # characters; longer ones are compared as text
+
+
+def bare_question(prompt: str) -> str:
+    """The prompt without DAPO's instruction, before or after the question. Other prompts are returned as they are,
+    without the white space around them."""
+    before = _BEFORE.match(prompt)
+    text = prompt[before.end() if before else 0 :].strip()
+    after = _AFTER.search(text, max(0, len(text) - _LONGEST_AFTER))
+    return text[: after.start()].rstrip() if after else text
+
+
+def question_id(question: str) -> str:
+    """16 hex digits of the SHA-256 of the question in Unicode's form NFC with every run of white space as one space.
+    Two of 1.8 million different questions share an id with probability 1e-7."""
+    normalised = " ".join(unicodedata.normalize("NFC", question).split())
+    return hashlib.sha256(normalised.encode(errors="surrogatepass")).hexdigest()[:16]
+
+
+def answer_text(value) -> str | None:
+    """A gold answer as text: "34" for 34, 34.0 or ["34"], "" for a missing one. None for what is no text or number."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if value is None or value != value:
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value).strip() if isinstance(value, (str, int, float)) else None
+
+
+@functools.lru_cache(1 << 16)
+def answer_key(answer: str) -> str:
+    r"""What answers are compared by: equal for 34, 34.0, $34$, \boxed{34} and 1,234 = 1234, 0.5 = 1/2 = \frac{1}{2}.
+
+    A cheap comparison of spellings, no algebra: layout and wrapping are taken off, and numbers (integers, decimals,
+    fractions) become reduced fractions. \sqrt{8} and 2\sqrt{2} stay two answers.
+    """
+    text = _LAYOUT.sub("", answer).rstrip(".") or answer.strip()
+    while match := _WRAPPED.fullmatch(text):
+        text = next(group for group in match.groups() if group is not None)
+    if len(text) > _LONGEST_NUMBER:
+        return text
+    number = text.replace(",", "") if _THOUSANDS.fullmatch(text) else text
+    if match := _FRACTION.fullmatch(number):
+        sign, top, bottom, top_digit, bottom_digit = match.groups()
+        number = f"{sign}{top or top_digit}/{bottom or bottom_digit}"
+    try:
+        return str(Fraction(number)) if _NUMBER.fullmatch(number) else text
+    except ZeroDivisionError:
+        return text

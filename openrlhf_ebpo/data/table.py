@@ -1,0 +1,244 @@
+"""Tables of training data in Parquet (.parquet) or JSON lines (.jsonl): read in batches or whole, written crash-safe.
+
+A prepared set has the columns `id`, `prompt`, `label`, `question`, `datasource`; `cluster` and `pass_rate` come later.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from openrlhf_ebpo.files import replacing
+from openrlhf_ebpo.upstream import UsageError
+
+SUFFIXES = (".parquet", ".jsonl")
+READ_SUFFIXES = (*SUFFIXES, ".json")  # .json is read as JSON lines
+BATCH_ROWS = 8192
+
+# Which command makes a column that may be missing: the second half of the message.
+MADE_BY = {
+    **dict.fromkeys(("id", "prompt", "label", "question", "datasource"), "openrlhf-ebpo data prepare"),
+    "cluster": "openrlhf-ebpo data topics",
+    "pass_rate": "openrlhf-ebpo data difficulty",
+}
+
+
+def read_table(path: str | Path, needed: Mapping[str, str] | Iterable[str] = (), flag: str = "--input") -> pa.Table:
+    """The whole file. Parquet is memory-mapped.
+
+    path: a .parquet or .jsonl file, given by `flag`.
+    needed: columns that must be there; as a mapping, with the flag that names each: {"cluster": "--cluster_column"}.
+
+    Raises:
+        UsageError: no such file, another kind of file, a broken one, or a needed column is missing.
+    """
+    suffix = check_file(path, flag)
+    if suffix == ".parquet":
+        try:
+            table = pq.read_table(path, memory_map=True)
+        except pa.ArrowException as error:
+            raise UsageError(f"{flag} {path} cannot be read as Parquet: {error}") from error
+    else:
+        table = _one_table((_from_rows(rows, path, flag) for rows in read_rows(path, flag=flag)), path, flag)
+    check_columns(table.column_names, needed, path, flag)
+    return table
+
+
+def read_rows(
+    path: str | Path, columns: Sequence[str] | None = None, flag: str = "--input", batch_rows: int = BATCH_ROWS
+) -> Iterator[list[dict]]:
+    """The file as lists of at most `batch_rows` rows, without ever holding more of it than that.
+
+    columns: what to read of a Parquet file (dots lead into structs); JSON lines always give all.
+
+    Raises:
+        UsageError: as `read_table`; a broken line of JSON is named by its number.
+    """
+    if check_file(path, flag) == ".parquet":
+        yield from _parquet_rows(path, columns, flag, batch_rows)
+    else:
+        yield from _json_rows(path, flag, batch_rows)
+
+
+def column_names(path: str | Path, flag: str = "--input") -> list[str]:
+    """Names of the columns, those inside structs too, with dots: prompt, reward_model, reward_model.ground_truth.
+    JSON lines are judged by their first row."""
+    if check_file(path, flag) == ".parquet":
+        with _parquet(path, flag) as file:
+            return schema_names(file.schema_arrow)
+    row = next(_json_rows(path, flag, 1), [{}])[0]
+    return _row_names(row)
+
+
+def schema_names(fields: Iterable[pa.Field], prefix: str = "") -> list[str]:
+    names = []
+    for field in fields:
+        names.append(prefix + field.name)
+        if pa.types.is_struct(field.type):
+            names += schema_names(field.type, f"{prefix}{field.name}.")
+    return names
+
+
+def count_rows(path: str | Path, flag: str = "--input") -> int:
+    """Rows of the file; Parquet's footer knows, the lines of JSON lines are counted."""
+    if check_file(path, flag) == ".parquet":
+        with _parquet(path, flag) as file:
+            return file.metadata.num_rows
+    with open(path, "rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+
+
+def write_table(table: pa.Table | Iterable[pa.Table], path: str | Path) -> None:
+    """Write a table (or several of one schema, one after the other) as the suffix of `path` says. The file is there
+    whole or not at all.
+
+    Raises:
+        UsageError: another suffix.
+    """
+    suffix = check_suffix(path, "--output")
+    tables = [table] if isinstance(table, pa.Table) else table
+    with replacing(path) as temporary:
+        (_write_parquet if suffix == ".parquet" else _write_json)(tables, temporary)
+
+
+def with_column(table: pa.Table, name: str, values, type: pa.DataType | None = None) -> pa.Table:
+    """The table with a column of that name: in place of the old one, or as the last."""
+    column = pa.array(values, type)
+    if name in table.column_names:
+        return table.set_column(table.column_names.index(name), name, column)
+    return table.append_column(name, column)
+
+
+def check_file(path: str | Path, flag: str = "--input") -> str:
+    """The file's suffix.
+
+    Raises:
+        UsageError: no such file, or another kind.
+    """
+    suffix = check_suffix(path, flag, READ_SUFFIXES)
+    if not Path(path).is_file():
+        raise UsageError(f"{flag} {path}: no such file")
+    return suffix
+
+
+def check_suffix(path: str | Path, flag: str, suffixes: Sequence[str] = SUFFIXES) -> str:
+    suffix = Path(path).suffix.lower()
+    if suffix not in suffixes:
+        raise UsageError(
+            f"{flag} {path}: the name must end in {' or '.join(suffixes)}, which says what kind of file it is"
+        )
+    return suffix
+
+
+def check_columns(
+    found: Iterable[str], needed: Mapping[str, str] | Iterable[str], path: str | Path, flag: str = "--input"
+) -> None:
+    """Raises:
+    UsageError: a needed column is missing; names the file, the columns found, and the command or flag that helps.
+    """
+    found = list(found)
+    flags = needed if isinstance(needed, Mapping) else {}
+    for name in needed:
+        if name in found:
+            continue
+        remedies = [f"`{MADE_BY[name]}` makes it"] if name in MADE_BY else []
+        remedies += [f"{flags[name]} names another"] if flags.get(name) else []
+        raise UsageError(
+            f"{flag} {path} has no column {name!r}, only {', '.join(found) or 'none'}"
+            + (": " + "; ".join(remedies) if remedies else "")
+        )
+
+
+def _parquet(path, flag: str) -> pq.ParquetFile:
+    try:
+        # Neither mapped nor prefetched: a row group may be the whole file, and is then read page by page.
+        return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
+    except pa.ArrowException as error:
+        raise UsageError(f"{flag} {path} cannot be read as Parquet: {error}") from error
+
+
+def _parquet_rows(path, columns, flag: str, batch_rows: int) -> Iterator[list[dict]]:
+    with _parquet(path, flag) as file:
+        try:
+            for batch in file.iter_batches(batch_rows, columns=columns):
+                yield batch.to_pylist()
+        except (pa.ArrowException, UnicodeDecodeError) as error:
+            raise UsageError(f"{flag} {path} cannot be read as Parquet: {error}") from error
+
+
+def _json_rows(path, flag: str, batch_rows: int) -> Iterator[list[dict]]:
+    rows = []
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            rows.append(_json_row(line, number, path, flag))
+            if len(rows) == batch_rows:
+                yield rows
+                rows = []
+    if rows:
+        yield rows
+
+
+def _json_row(line: bytes, number: int, path, flag: str) -> dict:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise UsageError(
+            f"{flag} {path}, line {number} is no JSON ({error}): a .jsonl file has an object a line"
+        ) from None
+    if not isinstance(row, dict):
+        raise UsageError(f"{flag} {path}, line {number} is no JSON object: a .jsonl file has an object a line")
+    return row
+
+
+def _row_names(row: dict, prefix: str = "") -> list[str]:
+    names = []
+    for name, value in row.items():
+        names.append(prefix + name)
+        if isinstance(value, dict):
+            names += _row_names(value, f"{prefix}{name}.")
+    return names
+
+
+def _from_rows(rows: list[dict], path, flag: str) -> pa.Table:
+    names = {name: None for row in rows for name in row}  # from_pylist alone looks at the first row
+    columns = {name: [row.get(name) for row in rows] for name in names}
+    for name, values in columns.items():
+        try:
+            columns[name] = pa.array(values)
+        except (pa.ArrowException, ValueError, OverflowError) as error:
+            raise UsageError(f"{flag} {path}: column {name!r} fits no one type: {error}") from error
+    return pa.table(columns)
+
+
+def _one_table(tables: Iterable[pa.Table], path, flag: str) -> pa.Table:
+    tables = list(tables)
+    if not tables:
+        return pa.table({})
+    try:
+        return pa.concat_tables(tables, promote_options="permissive")
+    except pa.ArrowException as error:
+        raise UsageError(f"{flag} {path}: a column fits no one type: {error}") from error
+
+
+def _write_parquet(tables: Iterable[pa.Table], path: Path) -> None:
+    writer = None
+    try:
+        for table in tables:
+            writer = writer or pq.ParquetWriter(path, table.schema, compression="zstd")
+            writer.write_table(table)
+    finally:
+        if writer:
+            writer.close()
+
+
+def _write_json(tables: Iterable[pa.Table], path: Path) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        for table in tables:
+            for batch in table.to_batches(BATCH_ROWS):
+                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())

@@ -1,0 +1,182 @@
+"""Training order: by topic, in blocks, by difficulty, at random."""
+
+import argparse
+from itertools import groupby
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openrlhf_ebpo.cli.data import main
+from openrlhf_ebpo.data import order
+from openrlhf_ebpo.data.table import read_table, write_table
+from openrlhf_ebpo.upstream import UsageError
+
+rows = st.lists(st.tuples(st.sampled_from(["algebra", "geometry", "counting"]), st.integers(0, 16)), max_size=60)
+
+
+def ids(count: int) -> list[str]:
+    return [f"{i * 7919:016x}" for i in range(count)]
+
+
+@settings(max_examples=30, deadline=None)
+@given(rows, st.integers(0, 5), st.one_of(st.none(), st.integers(1, 20)))
+def test_topic_order_is_a_permutation_of_contiguous_clusters(rows, seed, block):
+    clusters = [cluster for cluster, _ in rows]
+    places = order.by_topic(ids(len(rows)), clusters, seed, block)
+    assert sorted(places) == list(range(len(rows)))
+    if block is None:
+        runs = [cluster for cluster, _ in groupby(clusters[i] for i in places)]
+        assert len(runs) == len(set(clusters))
+        return
+    full = sum(clusters.count(cluster) // block for cluster in set(clusters))
+    for start in range(0, full * block, block):
+        assert len({clusters[i] for i in places[start : start + block]}) == 1
+    rest = [clusters[i] for i in places[full * block :]]
+    assert all(rest.count(cluster) == clusters.count(cluster) % block for cluster in set(clusters))
+
+
+@settings(max_examples=30, deadline=None)
+@given(rows, st.integers(0, 5), st.booleans())
+def test_difficulty_order_is_a_monotone_permutation(rows, seed, reverse):
+    rates = np.array([rate / 16 for _, rate in rows])
+    places = order.by_difficulty(ids(len(rows)), rates, seed, reverse)
+    assert sorted(places) == list(range(len(rows)))
+    steps = np.diff(rates[places])
+    assert (steps >= 0).all() if reverse else (steps <= 0).all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(rows, st.randoms(use_true_random=False))
+def test_the_order_depends_on_the_ids_not_on_the_rows_places(rows, random):
+    names, clusters = ids(len(rows)), [cluster for cluster, _ in rows]
+    moved = list(range(len(rows)))
+    random.shuffle(moved)
+    again = order.by_topic([names[i] for i in moved], [clusters[i] for i in moved], 1, 4)
+    assert [moved[i] for i in again] == order.by_topic(names, clusters, 1, 4)
+
+
+def test_seeds_give_different_orders_and_mix_equal_pass_rates():
+    names, clusters, rates = ids(100), ["a", "b"] * 50, np.repeat([0.0, 1.0], 50)
+    assert order.shuffled(names, 1) != order.shuffled(names, 2)
+    assert order.by_topic(names, clusters, 1) != order.by_topic(names, clusters, 2)
+    first, second = (order.by_difficulty(names, rates, seed) for seed in (1, 2))
+    assert first != second
+    assert set(first[:50]) == set(second[:50]) == set(range(50, 100))
+
+
+def test_the_order_is_the_same_for_all_time():
+    """Fixed here: a change would silently reorder everybody's curriculum."""
+    names = ["a", "b", "c", "d", "e", "f"]
+    assert order.shuffled(names, 42) == [5, 3, 2, 0, 1, 4]
+
+
+def test_blocks_alternate_between_topics():
+    clusters = ["a"] * 64 + ["b"] * 64
+    places = order.by_topic(ids(128), clusters, 42, block=4)
+    runs = [cluster for cluster, _ in groupby(clusters[i] for i in places)]
+    assert len(runs) > 8
+
+
+@pytest.fixture
+def prepared(tmp_path):
+    path = tmp_path / "train.parquet"
+    table = pa.table(
+        {
+            "id": ids(40),
+            "prompt": [f"question {i}" for i in range(40)],
+            "label": ["1"] * 40,
+            "cluster": ["algebra", "geometry", "algebra", "counting"] * 10,
+            "pass_rate": [None, None, *(i / 37 for i in range(38))],
+        }
+    )
+    write_table(table, path)
+    return path
+
+
+def run(path, *flags):
+    output = path.with_name("ordered.parquet")
+    main(["order", "--input", str(path), "--output", str(output), *map(str, flags)])
+    return output
+
+
+def test_the_command_keeps_rows_and_columns_and_says_how_to_train(prepared, capsys):
+    ordered = read_table(run(prepared, "--by", "topic", "--block", 8))
+    before = read_table(prepared)
+    assert ordered.schema == before.schema
+    assert sorted(ordered.to_pylist(), key=str) == sorted(before.to_pylist(), key=str)
+    printed = capsys.readouterr().out
+    assert "3 clusters in 4 blocks of 8; the last 8 rows are rests" in printed
+    assert "--data.order as_is --data.cluster_key cluster --rollout.batch_size 8" in printed
+
+
+def test_the_same_command_again_changes_nothing_and_another_is_refused(prepared, capsys):
+    output = run(prepared, "--by", "topic")
+    before = output.read_bytes(), output.stat().st_mtime_ns
+    run(prepared, "--by", "topic")
+    assert (output.read_bytes(), output.stat().st_mtime_ns) == before
+    assert "is there already" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="holds something else: name another file, or replace it with --force"):
+        run(prepared, "--by", "shuffle")
+    assert output.read_bytes() == before[0]
+    run(prepared, "--by", "shuffle", "--force")
+    assert output.read_bytes() != before[0]
+
+
+def test_pass_rates_out_of_range_or_missing_are_dropped_and_counted(prepared, capsys):
+    ordered = read_table(run(prepared, "--by", "difficulty", "--min_pass_rate", 0.05, "--max_pass_rate", 0.95))
+    rates = ordered["pass_rate"].to_pylist()
+    assert rates == sorted(rates, reverse=True) and min(rates) >= 0.05 and max(rates) <= 0.95
+    printed = capsys.readouterr().out
+    for line in (
+        "2 rows without a pass rate",
+        "2 rows with a pass rate below 0.05",
+        "2 rows with a pass rate above 0.95",
+    ):
+        assert f"{line} are dropped" in printed
+    assert ordered.num_rows == 34 and "pass rate along the file" in printed
+
+
+def test_pass_rates_filter_any_order(prepared):
+    assert read_table(run(prepared, "--by", "topic", "--min_pass_rate", 0.5)).num_rows == 19
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--by", "topic", "--cluster_column", "subject"], "no column 'subject'.*--cluster_column names another"),
+        (
+            ["--by", "difficulty", "--pass_rate_column", "label"],
+            "--pass_rate_column 'label' holds 1 to 1000, not 0 to 1",
+        ),
+        (["--by", "difficulty", "--pass_rate_column", "prompt"], "'prompt' holds string, not numbers"),
+        (["--by", "shuffle", "--block", "3"], "--block 3: a positive number of rows, with --by topic"),
+        (["--by", "topic", "--block", "0"], "--block 0"),
+        (["--by", "topic", "--reverse"], "--reverse goes with --by difficulty"),
+        (["--by", "difficulty", "--min_pass_rate", "0.9", "--max_pass_rate", "0.1"], "--min_pass_rate 0.9"),
+        (["--by", "difficulty", "--min_pass_rate", "0.99999", "--max_pass_rate", "0.99999"], "no row is left"),
+    ],
+)
+def test_mistakes_are_named(prepared, flags, message):
+    table = read_table(prepared)
+    labels = pa.array(["1"] * 39 + ["1000"])
+    write_table(table.set_column(2, "label", labels), prepared)
+    with pytest.raises(SystemExit, match=message):
+        run(prepared, *flags)
+    assert not prepared.with_name("ordered.parquet").exists()
+
+
+def test_a_missing_column_says_which_command_makes_it(tmp_path):
+    path = tmp_path / "train.jsonl"
+    write_table(pa.table({"id": ["a"]}), path)
+    for by, command in (("topic", "topics"), ("difficulty", "difficulty")):
+        with pytest.raises(SystemExit, match=f"`openrlhf-ebpo data {command}` makes it"):
+            run(path, "--by", by)
+
+
+def test_rows_without_a_cluster_are_an_error():
+    table = pa.table({"cluster": ["a", None]})
+    with pytest.raises(UsageError, match="1 rows have no 'cluster'"):
+        order.clusters_of(table, argparse.Namespace(input="x.parquet", cluster_column="cluster"))

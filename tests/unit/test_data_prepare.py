@@ -1,0 +1,378 @@
+"""Cleaning a data set: ids, duplicates, conflicting answers, templates, the validation split, and crashes."""
+
+import json
+import math
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from openrlhf_ebpo.cli.data import main
+from openrlhf_ebpo.data.clean import held_out
+from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, answer_key, answer_text, bare_question, question_id
+from openrlhf_ebpo.data.table import read_table
+
+HARD = "In triangle $ABC$, $\\sin A = \\frac{4}{5}$ and {n} < 90°. 求 $\\{x\\}$?"
+
+
+def row(question, answer, template=DAPO_TEMPLATE):
+    """A row as DAPO-Math-17K has it."""
+    return {
+        "data_source": "math_dapo",
+        "prompt": [{"role": "user", "content": template.replace("{question}", question)}],
+        "ability": "MATH",
+        "reward_model": {"ground_truth": answer, "style": "rule-lighteval/MATH_v2"},
+        "extra_info": {"index": "0"},
+    }
+
+
+def write(path, rows):
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def prepare(path, *flags, output=None):
+    output = output or path.with_name("out")
+    main(["prepare", "--input", str(path), "--output", str(output), *map(str, flags)])
+    return output
+
+
+def sets(output, suffix="parquet"):
+    return [read_table(output / f"{name}.{suffix}").to_pylist() for name in ("train", "validation")]
+
+
+def report(output):
+    return json.loads((output / "report.json").read_text())
+
+
+# Questions and answers
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        DAPO_TEMPLATE.replace("{question}", HARD),
+        DAPO_TEMPLATE.replace("{question}", HARD).replace("\n\n", "\n"),
+        DAPO_TEMPLATE.replace("{question}", HARD).replace("$Answer", "$ANSWER"),
+        DAPO_TEMPLATE.replace("{question}", HARD).replace(
+            "Answer: $Answer (without quotes)", "Answer: \\boxed{$Answer}"
+        ),
+        DAPO_TEMPLATE.replace("{question}", HARD)[:-1] + ", and you do not need to use a \\boxed command.",
+        DAPO_TEMPLATE.replace("{question}", HARD).split("Remember")[0],
+        f'{HARD}\n\nRemember to put your answer on its own line after "Answer:".\n',
+        f"  {HARD}\n",
+    ],
+)
+def test_the_question_is_found_whatever_the_template(prompt):
+    assert bare_question(prompt) == HARD
+
+
+def test_other_text_is_left_alone():
+    for text in (
+        "Solve the following math problem step by step.\n\nWhat is 1?",
+        "Remember to put your answer down.",
+        "",
+    ):
+        assert bare_question(text) == text
+
+
+def test_ids_ignore_white_space_and_unicode_form_only():
+    assert question_id("é  x\n= 1 ") == question_id("e\u0301 x = 1")
+    assert len({question_id(text) for text in ("x²", "x2", "X2", "x 2")}) == 4
+    assert question_id("What is 1 + 1?") == "72f8917549de2d6d"  # fixed: ids connect files made at different times
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        ["34", "34.0", "$34$", "\\boxed{34}", " 34 ", "+34", "034", "34.", "\\text{34}", "\\(34\\)", "68/2"],
+        ["0.5", ".5", "1/2", "\\frac{1}{2}", "\\frac12", "\\dfrac{2}{4}", "$\\tfrac{1}{2}$"],
+        ["-1/2", "-0.5", "-\\frac{1}{2}", "\\frac{-1}{2}"],
+        ["1234567", "1,234,567", "1{,}234{,}567".replace("{,}", ","), "1\\,234\\,567"],
+        ["(1, 2)", "(1,2)", "\\left(1,\\, 2\\right)"],
+    ],
+)
+def test_one_answer_in_several_spellings(same):
+    assert len({answer_key(answer) for answer in same}) == 1
+
+
+def test_different_answers_stay_different():
+    answers = [
+        "34",
+        "35",
+        "3.4",
+        "1 1/2",
+        "11/2",
+        "\\sqrt{8}",
+        "2\\sqrt{2}",
+        "1/0",
+        "\\frac{1}{0}",
+        "A",
+        "a",
+        "",
+        ".",
+        "$$",
+    ]
+    assert len({answer_key(answer) for answer in answers}) == len(answers) - 1  # "" and $$
+    assert answer_key("9" * 10_000) != answer_key("9" * 10_001)
+
+
+def test_answers_become_text():
+    assert [answer_text(v) for v in (34, 34.0, 0.5, " x ", ["7"], True)] == ["34", "34", "0.5", "x", "7", "True"]
+    assert [answer_text(v) for v in (None, math.nan, "")] == ["", "", ""]
+    assert [answer_text(v) for v in ({"a": 1}, ["1", "2"], [])] == [None] * 3
+
+
+# The command
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_a_file_like_dapos(tmp_path, capsys, suffix):
+    rows = [row(HARD.replace("{n}", str(i % 20)), str(i % 20)) for i in range(60)]
+    rows += [row("Half of 1?", "0.5"), row("Half  of 1?", "\\frac{1}{2}", template="{question}")]
+    rows += [row("Who is right?", "1"), row("Who is right?", "2"), row("Who is right?", "1.0")]
+    rows += [row("", "1"), row("No answer?", ""), row("No answer?", None)]
+    rows += [{**row("x", "1"), "prompt": [{"role": "user", "content": "x"}, {"role": "user", "content": "y"}]}]
+    output = prepare(write(tmp_path / f"dapo.{suffix}", rows), "--validation", 5)
+    train, validation = sets(output)
+    assert len(train) == 16 and len(validation) == 5
+    assert set(train[0]) == {"id", "prompt", "label", "question", "datasource"}
+    assert len({r["id"] for r in train + validation}) == 21
+    for kept in train + validation:
+        assert kept["id"] == question_id(kept["question"]) and kept["datasource"] == "math_dapo"
+        assert kept["prompt"] == DAPO_TEMPLATE.replace("{question}", kept["question"])
+    found = report(output)
+    assert found["rows"] == len(rows) == found["kept"] + sum(found["dropped"].values())
+    assert sorted(found["dropped"].values()) == [1, 1, 2, 3, 41]
+    assert found["conflicts"] == [
+        {"id": question_id("Who is right?"), "question": "Who is right?", "answers": ["1", "2"]}
+    ]
+    assert [r["answers"] for r in found["respelled"]] == [["0.5", "\\frac{1}{2}"], ["1", "1.0"]]
+    printed = capsys.readouterr().out
+    assert "answer 'reward_model.ground_truth'" in printed and "Who is right?  ->  1 | 2" in printed
+    assert f"--data.prompt_dataset {output}/train.parquet --data.input_key prompt --data.label_key label" in printed
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"dapo.{suffix}", "out"]
+    assert sorted(p.name for p in output.iterdir()) == ["report.json", "train.parquet", "validation.parquet"]
+
+
+def test_columns_are_found_or_named(tmp_path, capsys):
+    rows = [{"problem": f"q{i}", "answer": i, "solution": "long", "meta": {"gold": f"{i + 1}"}} for i in range(4)]
+    path = write(tmp_path / "own set.jsonl", rows)
+    train = read_table(prepare(path, "--validation", 0) / "train.parquet").to_pylist()
+    assert [(r["prompt"], r["label"], r["datasource"]) for r in train] == [
+        (f"q{i}", str(i), "own set") for i in range(4)
+    ]
+    assert "--template dapo" in capsys.readouterr().out  # nothing tells the model how to answer
+    flags = ("--validation", 0, "--answer_column", "meta.gold", "--source_column", "solution")
+    train = read_table(prepare(path, *flags, output=tmp_path / "other") / "train.parquet").to_pylist()
+    assert [(r["label"], r["datasource"]) for r in train] == [(str(i + 1), "long") for i in range(4)]
+
+
+def test_a_column_of_worked_solutions_is_warned_about(tmp_path, capsys):
+    rows = [{"question": f"q{i}", "answer": f"First\nthen {i}"} for i in range(4)]
+    prepare(write(tmp_path / "set.jsonl", rows), "--validation", 0)
+    assert "100% of the answers have several lines" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "flags, prompt",
+    [
+        (["--template", "own"], "What is {1}?"),
+        (["--template", "dapo"], DAPO_TEMPLATE.replace("{question}", "What is {1}?")),
+        (["--template", "Q: {question}\n{A}:"], "Q: What is {1}?\n{A}:"),
+        (["--template", "chat"], [{"role": "user", "content": "What is {1}?"}]),
+        (
+            ["--template", "chat", "--system", "Think."],
+            [{"role": "system", "content": "Think."}, {"role": "user", "content": "What is {1}?"}],
+        ),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_templates(tmp_path, flags, prompt, suffix):
+    path = write(tmp_path / "set.jsonl", [{"prompt": "What is {1}?", "answer": "1"}])
+    output = prepare(path, "--validation", 0, "--format", suffix, *flags)
+    (only,) = read_table(output / f"train.{suffix}").to_pylist()
+    assert only["prompt"] == prompt and only["question"] == "What is {1}?"
+    assert not (output / f"validation.{suffix}").exists()
+
+
+def test_training_reads_the_messages(tmp_path):
+    """Through OpenRLHF's reader; it hands lists on to the chat template and takes anything else for text."""
+    from datasets import load_dataset
+
+    path = write(tmp_path / "set.jsonl", [{"prompt": "1?", "answer": "1"}])
+    file = prepare(path, "--validation", 0, "--template", "chat") / "train.parquet"
+    data = load_dataset("parquet", data_files=str(file), cache_dir=str(tmp_path / "cache"))["train"]
+    assert data[0]["prompt"] == [{"role": "user", "content": "1?"}] and data[0]["label"] == "1"
+
+
+def test_a_folder_with_a_card_is_read_like_a_data_set_of_the_hub(tmp_path):
+    folder = tmp_path / "set"
+    for name in ("all", "en"):
+        (folder / name).mkdir(parents=True)
+        write(folder / name / "train-0.parquet", [{"prompt": name, "solution": "1"}])
+        write(folder / name / "train-1.parquet", [{"prompt": name + " too", "solution": "1"}])
+    configs = "".join(f"- config_name: {n}\n  data_files:\n  - split: train\n    path: {n}/*\n" for n in ("all", "en"))
+    (folder / "README.md").write_text(f"---\nconfigs:\n{configs}---\n")
+    with pytest.raises(SystemExit, match=r"(?s)available configs: \['all', 'en'\].*--subset names one"):
+        prepare(folder)
+    with pytest.raises(SystemExit, match=r"--split test: .* has train"):
+        prepare(folder, "--subset", "en", "--split", "test")
+    output = prepare(folder, "--subset", "en", "--validation", 0)
+    assert [r["prompt"] for r in read_table(output / "train.parquet").to_pylist()] == ["en", "en too"]
+    assert len(report(output)["files"]) == 2
+
+
+def test_half_a_character_is_dropped(tmp_path):
+    path = tmp_path / "set.jsonl"
+    path.write_text(
+        '{"prompt": "a\\ud800", "answer": "1"}\n{"prompt": "b", "answer": "1\\ud800"}\n{"prompt": "c", "answer": 1}\n'
+    )
+    assert list(report(prepare(path, "--validation", 0))["dropped"].values()) == [2]
+
+
+# The validation split
+
+numbers = st.lists(st.integers(0, 2**64 - 1), unique=True, min_size=2, max_size=80)
+
+
+@settings(max_examples=50, deadline=None)
+@given(numbers, numbers, st.one_of(st.integers(0, 20), st.floats(0, 0.99)), st.integers(0, 3))
+def test_a_growing_set_never_moves_a_question_from_training_to_validation(old, new, validation, seed):
+    old = np.array(old, dtype=np.uint64)
+    both = np.unique(np.concatenate([np.array(new, dtype=np.uint64), old]))
+    chosen, later = set(old[held_out(old, validation, seed)]), set(both[held_out(both, validation, seed)])
+    assert later & set(old) <= chosen
+    if isinstance(validation, float):
+        assert later & set(old) == chosen
+    else:
+        assert len(later) == min(validation, len(both))
+
+
+def test_the_split_depends_on_ids_and_seed_only(tmp_path):
+    rows = [row(f"question {i}", str(i)) for i in range(200)]
+    flags = ("--validation", 0.2)
+    first = sets(prepare(write(tmp_path / "a.jsonl", rows), *flags, output=tmp_path / "1"))
+    second = sets(prepare(write(tmp_path / "b.parquet", rows[::-1]), *flags, output=tmp_path / "2"))
+    other = sets(prepare(write(tmp_path / "c.jsonl", rows), *flags, "--seed", 1, output=tmp_path / "3"))
+    held = [{r["id"] for r in validation} for _, validation in (first, second, other)]
+    assert held[0] == held[1] != held[2]
+    assert 20 < len(held[0]) < 60
+    assert len(first[0]) + len(first[1]) == 200 and not held[0] & {r["id"] for r in first[0]}
+
+
+# Repeating, overwriting, crashing
+
+
+@pytest.fixture
+def source(tmp_path):
+    return write(tmp_path / "set.jsonl", [{"prompt": f"q{i}", "answer": i} for i in range(20)])
+
+
+def test_the_same_command_again_is_done(source, capsys):
+    output = prepare(source, "--validation", 5)
+    before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in output.iterdir()}
+    capsys.readouterr()
+    prepare(source, "--validation", 5)
+    assert {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in output.iterdir()} == before
+    printed = capsys.readouterr().out
+    assert "is complete" in printed and "kept: 15 to train, 5 for validation" in printed
+
+
+def test_another_result_is_not_overwritten(source, tmp_path):
+    output = prepare(source, "--validation", 5)
+    with pytest.raises(SystemExit, match=r"--validation is 5 there.*--force"):
+        prepare(source, "--validation", 6)
+    with source.open("a") as file:
+        file.write('{"prompt": "new", "answer": 1}\n')
+    with pytest.raises(SystemExit, match="the input has changed since"):
+        prepare(source, "--validation", 5)
+    assert report(output)["rows"] == 20
+    prepare(source, "--validation", 5, "--force")
+    assert report(output)["rows"] == 21
+    aside = [p for p in tmp_path.iterdir() if p.name.startswith("out.")]
+    assert len(aside) == 1 and report(aside[0])["rows"] == 20
+
+
+def test_a_foreign_folder_is_not_touched_and_an_empty_one_is_used(source, tmp_path):
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "thesis.tex").touch()
+    with pytest.raises(SystemExit, match="no result of this command is there"):
+        prepare(source, output=foreign)
+    assert [p.name for p in foreign.iterdir()] == ["thesis.tex"]
+    (tmp_path / "empty").mkdir()
+    assert report(prepare(source, "--validation", 5, output=tmp_path / "empty"))["kept"] == 20
+
+
+def test_a_failure_keeps_the_old_result_also_with_force(source, tmp_path):
+    output = prepare(source, "--validation", 5)
+    with pytest.raises(SystemExit, match="20 usable questions, --validation 20 leaves none to train on"):
+        prepare(source, "--validation", 20, "--force")
+    assert report(output)["validation"] == 5
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "set.jsonl"]
+
+
+def test_a_killed_run_leaves_nothing_and_its_rest_goes_with_the_next(tmp_path):
+    path = write(tmp_path / "set.jsonl", [{"prompt": f"q{i}" * 20, "answer": i} for i in range(30_000)])
+    output = tmp_path / "out"
+    command = ["prepare", "--input", str(path), "--output", str(output)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "openrlhf_ebpo.cli.data", *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    while not list(tmp_path.glob(".out.*.tmp/questions.parquet")):
+        assert process.poll() is None
+        time.sleep(0.001)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not output.exists() and list(tmp_path.glob(".out.*.tmp"))
+    main(command)
+    assert report(output)["kept"] == 30_000
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "set.jsonl"]
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (["--template", "question"], "--template 'question': write own, dapo, chat, or a text with {question}"),
+        (["--system", "x"], "--system goes with --template chat"),
+        (["--prompt_column", "text"], "--prompt_column text: .* no such column, only prompt, answer: name one"),
+        (["--answer_column", "gold"], "--answer_column gold"),
+        (["--source_column", "from"], "--source_column from"),
+    ],
+)
+def test_mistakes_are_named(source, flags, message):
+    with pytest.raises(SystemExit, match=message):
+        prepare(source, *flags)
+    assert not source.with_name("out").exists()
+
+
+@pytest.mark.parametrize("validation", ["-1", "1.5", "many", "nan"])
+def test_a_senseless_validation_size_is_a_usage_error(source, validation, capsys):
+    with pytest.raises(SystemExit):
+        prepare(source, "--validation", validation)
+    assert "--validation" in capsys.readouterr().err
+
+
+def test_inputs_that_are_no_data_set(tmp_path):
+    for name, message in (
+        (tmp_path / "none.parquet", "no such file"),
+        (tmp_path / "set.csv", "neither a .* file, a folder, nor OWNER/NAME"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            prepare(name)
+    path = write(tmp_path / "set.jsonl", [{"text": "a", "answer": 1}])
+    with pytest.raises(
+        SystemExit, match=r"has none of prompt, question, .*only text, answer: name one with --prompt_column"
+    ):
+        prepare(path)
