@@ -1,0 +1,105 @@
+"""Names for groups of mathematics questions: the words that are typical of each."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+WORDS = 3
+
+# LaTeX commands that tell the topic, and the word they stand for; all others are typesetting and are dropped.
+COMMANDS = {
+    "angle": "angle",
+    "binom": "binomial",
+    "bmod": "modulo",
+    "circ": "degree",
+    "cos": "trigonometric",
+    "dbinom": "binomial",
+    "det": "determinant",
+    "iint": "integral",
+    "int": "integral",
+    "lim": "limit",
+    "ln": "logarithm",
+    "log": "logarithm",
+    "mod": "modulo",
+    "parallel": "parallel",
+    "perp": "perpendicular",
+    "pmod": "modulo",
+    "prod": "product",
+    "sin": "trigonometric",
+    "sqrt": "root",
+    "sum": "sum",
+    "tan": "trigonometric",
+    "tbinom": "binomial",
+    "triangle": "triangle",
+    "vec": "vector",
+}
+COMMAND = re.compile(r"\\([a-zA-Z]+)")
+MATRIX = re.compile(r"\\begin\s*\{[bpvBV]?matrix\}")
+NO_WORDS = re.compile(  # drawings, addresses, and commands whose argument is a name
+    r"\[asy\].*?(?:\[/asy\]|$)|https?://\S+|\\(?:begin|end|label|includegraphics|[hv]space)\*?(?:\[[^]]*\])?\{[^}]*\}",
+    re.DOTALL,
+)
+WORD = re.compile(r"[^\W\d_]{3,}")
+
+# What mathematics questions say whatever they are about.
+_FILLER = (
+    "answer answers assume calculate choose compute condition conditions consider define defined denote denoted "
+    "determine different distinct does equal equals evaluate exactly exist exists express expressed expression find "
+    "following follows form given gives greatest holds integer integers largest least let make maximum minimum number "
+    "numbers obtain positive possible problem prove real respectively result satisfied satisfies satisfy satisfying "
+    "say shown simplest simplify smallest solution solutions solve suppose total true use used using value values way "
+    "ways write written"
+)
+FILLER = frozenset(_FILLER.split())
+
+
+def words(text: str) -> list[str]:
+    """The words of a question that can tell its topic: no typesetting, no variables, no filler.
+
+    >>> words(r"Find the area of $\\triangle ABC$ with $\\frac{AB}{AC} = \\sqrt{2}$.")
+    ['area', 'triangle', 'root']
+    """
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+    text = NO_WORDS.sub(" ", MATRIX.sub(" matrix ", text))
+    text = COMMAND.sub(lambda match: f" {COMMANDS.get(match[1], '')} ", text)
+    found = (word.lower() for word in WORD.findall(text) if not word[1:].isupper())
+    return [word for word in found if word not in ENGLISH_STOP_WORDS and word not in FILLER]
+
+
+def names(texts: list[str], labels: np.ndarray) -> list[str]:
+    """A different name for each label 0..max: its most typical words, like "triangle, circle, angle".
+
+    Class-based tf-idf (Grootendorst 2022, arXiv 2203.05794): share of a word among the label's words, times
+    log(1 + words a label / occurrences of the word under all labels). A word counts once a question.
+    """
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    bags = [set(words(text)) for text in texts]
+    vocabulary = set().union(*bags)
+    vectorizer = CountVectorizer(analyzer=lambda bag: {_singular(word, vocabulary) for word in bag})
+    counts = vectorizer.fit_transform([*bags, {"words"}])[:-1]  # never an empty vocabulary
+    per_label = np.stack([np.asarray(counts[labels == i].sum(axis=0)).ravel() for i in range(labels.max() + 1)])
+    share = per_label / np.maximum(per_label.sum(axis=1, keepdims=True), 1)
+    rarity = np.log1p(per_label.sum() / len(per_label) / np.maximum(per_label.sum(axis=0), 1))
+    weight, terms = share * rarity, vectorizer.get_feature_names_out()
+    return _unique([[terms[j] for j in np.argsort(-row, kind="stable") if row[j] > 0] for row in weight])
+
+
+def _singular(word: str, vocabulary: set[str]) -> str:
+    """`word` without its plural ending, where the data has that word too."""
+    endings = [word[: -len(ending)] for ending in ("s", "es") if word.endswith(ending)]
+    return next((stem for stem in endings if stem in vocabulary), word)
+
+
+def _unique(ranked: list[list[str]]) -> list[str]:
+    """The first words of each list; where that name is taken already, one word more, then a number."""
+    taken: list[str] = []
+    for typical in ranked:
+        lengths = range(WORDS, max(len(typical), WORDS) + 1)
+        candidates = [", ".join(typical[:n]) or "no words" for n in lengths]
+        numbered = (f"{candidates[0]} ({i})" for i in range(2, len(ranked) + 2))
+        taken.append(next(name for name in [*candidates, *numbered] if name not in taken))
+    return taken

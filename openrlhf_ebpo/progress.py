@@ -1,0 +1,108 @@
+"""Progress files: what a long job has finished, a JSON line each, behind a first line with the job's settings.
+
+A killed job loses nothing that it appended; a repeated one goes on, unless its settings differ.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from openrlhf_ebpo.files import append_json_line, read_json_lines
+from openrlhf_ebpo.upstream import UsageError
+
+Append = Callable[[dict], None]
+
+
+@contextmanager
+def progress_file(path: str | Path, settings: dict, force: bool = False) -> Iterator[tuple[list[dict], Append]]:
+    """Yield the records that are there already and the function that adds one; one process at a time.
+
+    settings: what the records depend on, as JSON values. They must equal those that the file was begun with.
+    force: move an existing file aside and begin anew.
+
+    Raises:
+        UsageError: other settings (the differences are named), another process at work, or no progress file.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if force and path.exists():
+        path.rename(path.with_name(f"{path.name}.{datetime.now():%Y%m%dT%H%M%S.%f}"))
+    with open(path, "a+b") as file:
+        _lock(file, path)
+        _drop_torn_line(file)
+        lines = _read(path)
+        if lines:
+            _check_settings(path, lines[0]["settings"], settings)
+        else:
+            append_json_line(path, {"settings": settings})
+        yield lines[1:], lambda record: append_json_line(path, record)
+
+
+def fingerprint(content: bytes) -> str:
+    """12 hex digits that tell contents apart."""
+    return hashlib.sha256(content).hexdigest()[:12]
+
+
+def file_identity(path: str | Path) -> str:
+    """A file's name and fingerprint: the same for a copy of it elsewhere, another one after an edit."""
+    path = Path(path)
+    return f"{path.name}@{fingerprint(path.read_bytes())}"
+
+
+def model_identity(model: str) -> str:
+    """A Hub name as it is; a local model's folder name and a fingerprint of its configuration and of the sizes and
+    last 64 KiB of its weight files, so that other weights under the same name are noticed without reading them all."""
+    folder = Path(model)
+    if not folder.is_dir():
+        return model
+    parts = [(folder / "config.json").read_bytes()]
+    for file in sorted(folder.glob("*.safetensors")) + sorted(folder.glob("*.bin")):
+        size = file.stat().st_size
+        with open(file, "rb") as weights:
+            weights.seek(max(size - (64 << 10), 0))
+            parts += [f"{file.name} {size}".encode(), weights.read()]
+    return f"{folder.name}@{fingerprint(b''.join(parts))}"
+
+
+def _lock(file, path: Path) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when this process ends, however it ends
+    except BlockingIOError:
+        raise UsageError(f"{path}: another process is writing to it; wait for it, or choose another --output") from None
+    except OSError:
+        pass  # a file system without locks
+
+
+def _drop_torn_line(file) -> None:
+    """Cut off what a crash left of a last line: the next record must not be glued to it."""
+    file.seek(0)
+    content = file.read()
+    if not content.endswith(b"\n"):
+        file.truncate(content.rfind(b"\n") + 1)
+
+
+def _read(path: Path) -> list[dict]:
+    try:
+        lines = read_json_lines(path)
+        if lines:
+            lines[0]["settings"].items()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(
+            f"{path} is no progress file, or is damaged ({error!r}): move it away, or let --force do it"
+        ) from error
+    return lines
+
+
+def _check_settings(path: Path, found: dict, wanted: dict) -> None:
+    names = [name for name in {**found, **wanted} if found.get(name) != wanted.get(name)]
+    if names:
+        differences = "; ".join(f"{name}: {found.get(name)!r} there, {wanted.get(name)!r} now" for name in names)
+        raise UsageError(
+            f"{path} was begun with other settings ({differences}). Repeat the old command to go on with it, choose "
+            "another --output, or start over with --force, which keeps the old file under another name."
+        )
