@@ -9,7 +9,7 @@ from types import SimpleNamespace
 REDACTED = "<redacted>"
 SECRET_FLAG = re.compile(r"(^|[._])(key|token|secret|password)$")
 CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
-NOT_SECRET = ("input_key", "label_key", "image_key", "output_key", "metric_key")
+NOT_SECRET = ("input_key", "label_key", "image_key", "output_key", "metric_key", "cluster_key")
 
 
 class Secret(str):

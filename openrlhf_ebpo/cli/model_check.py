@@ -29,10 +29,7 @@ def check_model(args: dict) -> None:
     if folder is None:
         return
     model = f"--{MODEL} {args[MODEL]}"
-    try:
-        config = json.loads((folder / "config.json").read_text())
-    except ValueError as error:
-        raise UsageError(f"{model}: config.json is not JSON ({error})") from None
+    config = read_object(folder / "config.json")
     text = config.get("text_config", config)  # models that also see have their language half there
     problems = [
         *_architecture_problems(config),
@@ -46,15 +43,36 @@ def check_model(args: dict) -> None:
 
 
 def model_folder(name: str) -> Path | None:
-    """The folder with the model's config.json, if there is one on this machine."""
+    """The folder with the model's config.json, if there is one on this machine.
+
+    Raises:
+        UsageError: no folder and no Hub name can be called that.
+    """
     if (Path(name) / "config.json").is_file():
         return Path(name)
     if Path(name).exists() or name.count("/") > 1:
         return None
     from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
 
-    found = try_to_load_from_cache(name, "config.json")
+    try:
+        found = try_to_load_from_cache(name, "config.json")
+    except HFValidationError as error:
+        raise UsageError(f"--{MODEL} {name}: no such folder, and no name on the Hub either ({error})") from None
     return Path(found).parent if isinstance(found, str) else None
+
+
+def read_object(path: Path) -> dict:
+    """Raises UsageError where a file of the model is not what it should be."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"--{MODEL}: {path} cannot be read as JSON ({error}); a Git LFS pointer, not fetched?"
+        ) from None
+    if not isinstance(found, dict):
+        raise UsageError(f"--{MODEL}: {path} holds a JSON {type(found).__name__}, not an object")
+    return found
 
 
 def _architecture_problems(config: dict) -> list[str]:
@@ -84,8 +102,8 @@ def _largest_token_id(path: Path) -> int:
     count. -1: not known."""
     if not path.is_file():
         return -1
-    tokenizer = json.loads(path.read_text(errors="replace"))
-    vocabulary = tokenizer["model"].get("vocab", ())
+    tokenizer = read_object(path)
+    vocabulary = tokenizer.get("model", {}).get("vocab", ())
     ids = vocabulary.values() if isinstance(vocabulary, dict) else [len(vocabulary) - 1]
     added = (token["id"] for token in tokenizer.get("added_tokens", ()) if not token.get("special"))
     return max([*ids, *added], default=-1)
@@ -96,7 +114,7 @@ def _chat_template_problems(folder: Path, args: dict) -> list[str]:
     if not args.get("data.apply_chat_template") or not settings.is_file():
         return []
     files = ("chat_template.jinja", "chat_template.json", "additional_chat_templates")
-    if "chat_template" in json.loads(settings.read_text()) or any((folder / name).exists() for name in files):
+    if "chat_template" in read_object(settings) or any((folder / name).exists() for name in files):
         return []
     return [
         "--data.apply_chat_template is given, and its tokenizer has no chat template: a base model takes the prompt as it "

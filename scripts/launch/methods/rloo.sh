@@ -1,0 +1,3 @@
+# shellcheck shell=bash disable=SC2034
+# RLOO: reward minus the mean of the group's other responses.
+method=(--algo.advantage.estimator rloo)

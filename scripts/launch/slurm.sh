@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+#SBATCH --job-name=ebpo
+#SBATCH --nodes=4
+#SBATCH --gpus-per-node=8
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=96
+#SBATCH --mem=0
+#SBATCH --exclusive
+#SBATCH --time=48:00:00
+#SBATCH --output=ebpo-%j.log
+# Trains one row of the paper's table on a Slurm cluster: a Ray cluster over the allocated nodes, then run.sh.
+#
+#   sbatch scripts/launch/slurm.sh MODEL METHOD G [flags]                   from the project's root, environment active
+#   sbatch --nodes=1 --time=96:00:00 scripts/launch/slurm.sh MODEL METHOD G [flags]   sbatch's options win over the file's
+#   bash scripts/launch/slurm.sh --print MODEL METHOD G [flags]             the commands of the job, nothing is run
+#
+# Nodes and GPUs are those of the allocation; the other variables are run.sh's (`bash scripts/launch/run.sh --help`).
+#   HEAD_IP     the first node's address that the others reach; default: the first of `hostname -I`
+#   RAY_PORT    6379
+#   RAY_WAIT=300   seconds for the nodes to come together
+# When the time limit ends a job, submit it again: it goes on from the last checkpoint.
+set -euo pipefail
+
+fail() {
+    printf 'error: %s\n' "$@" >&2
+    exit 2
+}
+
+teach() {
+    sed -n '/^# Trains/,/^set -/{/^set -/d;s/^# \{0,1\}//p}' "$0"
+}
+
+run() { # or only show it
+    if [ "$show" ]; then
+        printf '%q ' "$@" && echo
+    else
+        "$@"
+    fi
+}
+
+start() { # beside what follows
+    if [ "$show" ]; then run "$@"; else "$@" & fi
+}
+
+end_ray() {
+    local pids
+    pids=$(jobs -p)
+    [ -z "$pids" ] || xargs kill <<<"$pids" 2>/dev/null || true
+}
+
+show=
+case ${1-} in
+    '' | -h | --help) teach && exit ;;
+    --print) show=1 && shift ;;
+esac
+root=${SLURM_SUBMIT_DIR:-$PWD}
+[ -f "$root/scripts/launch/run.sh" ] || fail "$root has no scripts/launch/run.sh: submit from the project's root"
+cd "$root"
+[ "$show" ] || [ "${SLURM_JOB_NODELIST-}" ] || fail "not inside a Slurm job; submit it: sbatch scripts/launch/slurm.sh $*"
+
+# Slurm says 8, h200:8 or gpu:h200:8
+per_node=${SLURM_GPUS_PER_NODE:-${SLURM_GPUS_ON_NODE:-${GPUS_PER_NODE:-8}}}
+export NODES=${SLURM_JOB_NUM_NODES:-${NODES:-4}} GPUS_PER_NODE=${per_node##*:}
+bash scripts/launch/run.sh --print "$@" >/dev/null # mistyped names end here
+
+first=${SLURMD_NODENAME:-$(hostname -s)} # where this script runs
+address=${HEAD_IP:-$(hostname -I | awk '{ print $1 }')}:${RAY_PORT:-6379}
+step=(--nodes=$((NODES - 1)) --ntasks-per-node=1 --gpus-per-node="$GPUS_PER_NODE" --exclude="$first")
+step+=(${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"}) # srun does not take the job's by itself
+trap end_ray EXIT
+
+run bash scripts/launch/run.sh "$@" --dry_run # what it finds wrong is said before Ray starts
+start ray start --head --node-ip-address "${address%:*}" --port "${address##*:}" --num-gpus "$GPUS_PER_NODE" --block
+if ((NODES > 1)); then
+    start srun "${step[@]}" ray start --address "$address" --num-gpus "$GPUS_PER_NODE" --block
+fi
+run python scripts/launch/wait_for_gpus.py "$address" $((NODES * GPUS_PER_NODE)) "${RAY_WAIT:-300}"
+run env RAY_ADDRESS="$address" bash scripts/launch/run.sh "$@"

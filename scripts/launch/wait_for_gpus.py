@@ -1,0 +1,29 @@
+"""wait_for_gpus.py ADDRESS COUNT SECONDS: wait until the Ray cluster has that many GPUs, or fail."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+
+import ray
+
+
+def main(address: str, count: str, seconds: str) -> None:
+    found, deadline = 0, time.monotonic() + float(seconds)
+    while found < int(count):
+        if time.monotonic() > deadline:
+            sys.exit(
+                f"error: after {seconds} s the Ray cluster at {address} has {found:g} of {count} GPUs; the output of "
+                "`ray start` above says why (can the nodes reach that address? HEAD_IP names another)"
+            )
+        with contextlib.suppress(ConnectionError):  # the first node is still starting
+            if not ray.is_initialized():
+                ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+            found = ray.cluster_resources().get("GPU", 0)
+        time.sleep(1)
+    print(f"Ray cluster at {address}: {found:g} GPUs")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

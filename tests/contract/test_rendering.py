@@ -1,0 +1,62 @@
+"""Prompts outside training are the prompts of training, and the tokenizer travels by its name."""
+
+from __future__ import annotations
+
+import pickle
+from types import SimpleNamespace
+
+import pytest
+
+from openrlhf_ebpo.rendering import TokenizerByName, prompt_lengths, render, tokenizer_of
+from openrlhf_ebpo.upstream import UsageError
+
+CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+ROWS = [
+    {"id": "a", "prompt": "1+1=", "label": "2"},
+    {"id": "b", "prompt": [{"role": "system", "content": "+"}, {"role": "user", "content": "2+2="}], "label": "4"},
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> str:
+    from openrlhf_ebpo.quickstart.tiny_model import build_tokenizer
+
+    folder = tmp_path_factory.mktemp("tokenizers")
+    for name, template in (("chat", CHAT), ("plain", None)):
+        tokenizer = build_tokenizer(["<abcdefghijklmnopqrstuvwxyz>0123456789+="])
+        tokenizer.chat_template = template
+        tokenizer.save_pretrained(folder / name)
+        (folder / name / "config.json").write_text('{"model_type": "qwen3"}')
+    return str(folder)
+
+
+@pytest.mark.parametrize("flags", [{"apply_chat_template": True}, {"input_template": "q: {} a:"}, {}], ids=str)
+def test_prompts_equal_those_of_upstreams_data_set(model, flags):
+    from openrlhf.datasets.prompts_dataset import PromptDataset
+
+    rows = ROWS if flags.get("apply_chat_template") else ROWS[:1]
+    data = SimpleNamespace(
+        input_key="prompt",
+        label_key="label",
+        cluster_key=None,
+        apply_chat_template=flags.get("apply_chat_template", False),
+    )
+    strategy = SimpleNamespace(args=SimpleNamespace(data=data), is_rank_0=lambda: False)
+    expected = PromptDataset(rows, tokenizer_of(f"{model}/chat"), strategy, flags.get("input_template"))
+    found = render(rows, f"{model}/chat", **flags)
+    assert [(p.text, p.label) for p in found] == list(zip(expected.prompts, expected.labels, strict=True))
+    assert [p.key for p in found] == [row["id"] for row in rows]
+    if "apply_chat_template" in flags:
+        assert found[0].text == "<user>1+1=<assistant>"
+        assert prompt_lengths(found, f"{model}/chat") == [len(p.text) for p in found]
+
+
+def test_a_tokenizer_without_chat_template_is_an_error_in_words(model):
+    with pytest.raises(UsageError, match=r"plain reads: .*chat"):
+        render(ROWS[:1], f"{model}/plain", apply_chat_template=True)
+
+
+def test_a_tokenizer_travels_by_name_and_is_read_once_a_process(model):
+    sent = pickle.dumps(TokenizerByName(f"{model}/chat"))
+    assert len(sent) < 500
+    assert pickle.loads(sent) is pickle.loads(sent) is tokenizer_of(f"{model}/chat")

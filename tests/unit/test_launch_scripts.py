@@ -1,0 +1,460 @@
+"""Every model and method of the launch scripts passes --dry_run, and the cluster scripts start what they say."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from openrlhf_ebpo.quickstart.tiny_model import build_tokenizer
+
+ROOT = Path(__file__).parents[2]
+LAUNCH = ROOT / "scripts" / "launch"
+PUBLISHED = json.loads((ROOT / "tests" / "data" / "model_configs.json").read_text())
+MODELS = sorted(path.stem for path in (LAUNCH / "models").glob("*.sh"))
+METHODS = sorted(path.stem for path in (LAUNCH / "methods").glob("*.sh"))
+PAIRS = [(model, method) for model in MODELS for method in METHODS]
+GROUPS = (4, 8, 16, 32)
+OURS = ("NODES", "GPUS_PER_NODE", "GPU_GB", "DATA_DIR", "RUN_DIR", "MODEL_PATH", "CHAT_TEMPLATE", "RAY_ADDRESS")
+CLEAN = {name: value for name, value in os.environ.items() if name not in OURS and not name.startswith("SLURM")}
+CLEAN["PATH"] = f"{Path(sys.executable).parent}:{CLEAN['PATH']}"
+ROWS = [
+    {
+        "id": str(i),
+        "prompt": f"What is {i} + 1?",
+        "label": str(i + 1),
+        "datasource": "math_dapo",
+        "cluster": str(i // 4),
+    }
+    for i in range(8)
+]
+# runs many command lines in one process: the imports are paid for once
+DRY_RUNS = """
+import contextlib, io, json, sys, traceback
+from openrlhf_ebpo.cli import train_ppo_ray
+
+def dry_run(argv):
+    output = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(output):
+            train_ppo_ray.run([*argv, "--dry_run"])
+    except BaseException:
+        return {"error": traceback.format_exc()}
+    text = output.getvalue()
+    start = text.index("{\\n")
+    arguments, end = json.JSONDecoder().raw_decode(text[start:])
+    return {"args": arguments, "notices": text[start + end :]}
+
+answers = [dry_run(argv) for argv in json.load(sys.stdin)]
+sys.__stdout__.write("\\n" + json.dumps(answers))
+"""
+
+
+def bash(script: str, *words: object, **env: object) -> subprocess.CompletedProcess:
+    """Runs in the project's root."""
+    command = ["bash", str(LAUNCH / script), *map(str, words)]
+    environment = {**CLEAN, **{name: str(value) for name, value in env.items()}}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=120)
+
+
+def composed(model: str, method: str, group: int, *flags: str, **env: object) -> list[str]:
+    result = bash("run.sh", "--print", model, method, group, *flags, **env)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
+
+
+def value(argv: list[str], flag: str) -> str:
+    """As argparse takes it: the last one wins."""
+    return argv[len(argv) - argv[::-1].index(flag)]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    """models/NAME as published, without weights and with a tiny tokenizer; data/ as `openrlhf-ebpo data` leaves it."""
+    root = tmp_path_factory.mktemp("launch")
+    for name in MODELS:
+        tokenizer = build_tokenizer([row["prompt"] for row in ROWS])
+        if name != "llama3_1_8b":
+            tokenizer.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+        tokenizer.save_pretrained(root / "models" / name)
+        (root / "models" / name / "config.json").write_text(json.dumps(PUBLISHED[name]))
+    (root / "data").mkdir()
+    for name in ("train", "validation", "topic_order", *(f"difficulty_order_{model}" for model in MODELS)):
+        pq.write_table(pa.Table.from_pylist(ROWS), root / "data" / f"{name}.parquet")
+    return root
+
+
+@pytest.fixture(scope="module")
+def dry_runs(place) -> dict:
+    """(model, method, G, GPU_GB) -> what the dry run said. One true call of run.sh goes beside them: "run.sh"."""
+    cases = [(model, method, 4, 141) for model, method in PAIRS]
+    cases += [("qwen3_8b", "ebpo_topic", group, 141) for group in GROUPS[1:]]
+    cases += [(model, "grpo", 4, 80) for model in MODELS]
+    settings = [
+        {"DATA_DIR": place / "data", "RUN_DIR": place / "run", "MODEL_PATH": place / "models" / model, "GPU_GB": memory}
+        | ({"NODES": 1} if memory == 80 else {})
+        for model, _, _, memory in cases
+    ]
+    whole = subprocess.Popen(
+        ["bash", str(LAUNCH / "run.sh"), "qwen3_8b", "ebpo_topic", "4", "--dry_run"],
+        env={
+            **CLEAN,
+            **{name: str(value) for name, value in settings[0].items()},
+            "MODEL_PATH": place / "models/qwen3_8b",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    )
+    # one node's engines of two GPUs cannot be had on a machine without CUDA, which says so; the rest is checked
+    one_gpu = ["--vllm.tensor_parallel_size", "1", "--vllm.num_engines", "8"]
+    argvs = [
+        composed(*case[:3], *(one_gpu if case[3] == 80 else ()), **env)
+        for case, env in zip(cases, settings, strict=True)
+    ]
+    result = subprocess.run(
+        [sys.executable, "-c", DRY_RUNS], input=json.dumps(argvs), capture_output=True, text=True, env=CLEAN, cwd=ROOT
+    )
+    assert result.returncode == 0, result.stderr
+    answers = dict(zip(cases, json.loads(result.stdout.splitlines()[-1]), strict=True))
+    output, errors = whole.communicate()
+    return answers | {"run.sh": (whole.returncode, output, errors)}
+
+
+@pytest.fixture
+def accepted(dry_runs):
+    """Upstream's resolved arguments of a dry run that must have passed."""
+
+    def look_up(model: str, method: str, group: int = 4, memory: int = 141) -> dict:
+        answer = dry_runs[model, method, group, memory]
+        assert "error" not in answer, answer["error"]
+        return answer["args"]
+
+    return look_up
+
+
+# --- every combination
+
+
+@pytest.mark.parametrize(("model", "method"), PAIRS)
+def test_every_model_and_method_passes_the_dry_run_with_the_papers_settings(model, method, accepted, place):
+    args = accepted(model, method)
+    assert args["rollout"]["batch_size"] == 512
+    assert args["train"]["batch_size"] == 128 * 4
+    assert (args["rollout"]["temperature"], args["rollout"]["top_p"], args["eval"]["temperature"]) == (1, 1, 1)
+    assert (args["rollout"]["max_new_tokens"], args["data"]["max_len"]) == (8192, 12288)
+    assert args["actor"]["adam"]["lr"] == 1e-6 and args["actor"]["lr_scheduler"] == "constant"
+    assert args["actor"]["loss_agg_mode"] == "token-mean"
+    assert args["actor"]["num_nodes"] * args["actor"]["num_gpus_per_node"] == 32
+    assert args["vllm"]["num_engines"] * args["vllm"]["tensor_parallel_size"] == 32
+    assert args["data"]["apply_chat_template"] == (model != "llama3_1_8b")
+    assert args["eval"]["dataset"] == str(place / "data" / "validation.parquet")
+    assert args["eval"]["n_samples_per_prompt"] == 16
+    assert args["ckpt"]["save_hf"] and args["ckpt"]["load_enable"]
+    assert args["reward"]["remote_url"][0].endswith("math.py")
+
+
+ESTIMATORS = {
+    **dict.fromkeys(("ebpo_topic", "ebpo_difficulty", "ebpo_naive"), "ebpo"),
+    **dict.fromkeys(("grpo", "dapo", "clip_cov", "kl_cov"), "group_norm"),
+    "dr_grpo": "dr_grpo",
+    "rloo": "rloo",
+    "reinforce_baseline": "reinforce_baseline",
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_each_method_is_what_it_is_called(method, accepted, place):
+    args = accepted("qwen3_8b", method)
+    kl, actor = args["algo"]["kl"], args["actor"]
+    assert args["algo"]["advantage"]["estimator"] == ESTIMATORS[method]
+    if method in ("dapo", "clip_cov", "kl_cov"):
+        assert kl["init_coef"] == 0
+    else:
+        assert kl["use_loss"] and kl["init_coef"] == 0.001
+    assert actor["policy_loss_type"] == (method if method in ("clip_cov", "kl_cov") else "ppo")
+    clip = {"dapo": [0.2, 0.28], "clip_cov": [1.0, 1.0]}.get(method, [0.2, 0.2])
+    assert actor["eps_clip_low_high"] == clip
+    assert args["algo"]["dynamic_filtering_enable"] == (method == "dapo")
+    assert args["reward"]["overlong_buffer_len"] == (4096 if method == "dapo" else None)
+    data = {"ebpo_topic": "topic_order", "ebpo_difficulty": "difficulty_order_qwen3_8b"}.get(method, "train")
+    assert args["data"]["prompt_dataset"] == str(place / "data" / f"{data}.parquet")
+    assert args["data"]["order"] == ("as_is" if method in ("ebpo_topic", "ebpo_difficulty") else "shuffle")
+    assert args["data"]["cluster_key"] == ("cluster" if method == "ebpo_topic" else None)
+    assert (args["train"]["num_episodes"] == 1) == (method == "ebpo_difficulty")
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_an_optimizer_step_has_128_prompts_at_every_group_size(group, accepted):
+    args = accepted("qwen3_8b", "ebpo_topic", group)
+    assert args["rollout"]["n_samples_per_prompt"] == group
+    assert args["train"]["batch_size"] == 128 * group
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("memory", [141, 80])
+def test_what_training_needs_fits_the_gpu(model, memory, dry_runs, accepted):
+    accepted(model, "grpo", 4, memory)
+    notices = dry_runs[model, "grpo", 4, memory]["notices"]
+    needed = int(notices.split("GPUs: about ")[1].split(" GB")[0])
+    assert 20 < needed < 0.85 * memory
+    args = accepted(model, "grpo", 4, memory)
+    assert args["train"]["max_tokens_per_gpu"] >= args["data"]["max_len"]  # else one sequence is more than is planned
+
+
+def test_run_sh_itself_with_dry_run(dry_runs):
+    returncode, output, errors = dry_runs["run.sh"]
+    assert returncode == 0, errors
+    assert "8.19 B parameters" in output
+    assert "dry run: flags, files and settings are fine" in output
+
+
+# --- run.sh
+
+
+def test_models_and_methods_are_those_of_the_paper():
+    assert set(MODELS) == set(PUBLISHED)
+    assert set(METHODS) == set(ESTIMATORS)
+
+
+def test_the_document_has_every_method_and_its_commands_run():
+    text = (ROOT / "docs" / "reproduce.md").read_text()
+    assert [name for name in (*MODELS, *METHODS) if f"`{name}`" not in text] == []
+    lines = [line.partition("#")[0].split() for line in text.splitlines() if "bash scripts/launch/run.sh qwen" in line]
+    assert len(lines) >= 2
+    for words in lines:
+        composed(*words[words.index("scripts/launch/run.sh") + 1 :])
+
+
+@pytest.mark.parametrize("words", [(), ("--help",)])
+def test_without_arguments_it_teaches(words):
+    result = bash("run.sh", *words)
+    assert result.returncode == 0
+    for name in (*MODELS, *METHODS, "topic_order.parquet", "NODES=4", "GPU_GB=141", "--dry_run"):
+        assert name in result.stdout
+
+
+def test_later_flags_and_variables_win():
+    argv = composed(
+        "qwen3_8b", "grpo", 8, "--actor.adam.lr", "2e-6", NODES=1, MODEL_PATH="Qwen/Qwen3-8B-Base", CHAT_TEMPLATE=0
+    )
+    assert value(argv, "--actor.adam.lr") == "2e-6"
+    assert value(argv, "--actor.model_name_or_path") == "Qwen/Qwen3-8B-Base"
+    assert value(argv, "--vllm.num_engines") == "8"
+    assert "--data.apply_chat_template" not in argv
+    assert "--data.apply_chat_template" in composed("llama3_1_8b", "grpo", 8, CHAT_TEMPLATE=1)
+
+
+def test_words_with_spaces_stay_one_word():
+    assert composed("qwen3_8b", "grpo", 4, "--data.input_template", "Q: {} A:")[-1] == "Q: {} A:"
+
+
+def test_eighty_gb_gpus_get_their_own_settings():
+    argv = composed("qwen3_14b", "grpo", 4, GPU_GB=80, NODES=1)
+    assert (value(argv, "--vllm.num_engines"), value(argv, "--vllm.tensor_parallel_size")) == ("4", "2")
+    assert "--ds.adam_offload" in argv
+    assert "--ds.adam_offload" not in composed("qwen3_14b", "grpo", 4, GPU_GB=80)
+
+
+def test_a_methods_flags_alone():
+    result = bash("run.sh", "--print-method", "ebpo_topic", 8)
+    assert result.returncode == 0
+    argv = result.stdout.splitlines()
+    assert value(argv, "--rollout.n_samples_per_prompt") == "8"
+    assert value(argv, "--data.order") == "as_is"
+    assert "--data.prompt_dataset" not in argv and "--actor.num_nodes" not in argv
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "said"),
+    [
+        (("qwen9", "grpo", 4), {}, ["no such model: qwen9", *MODELS]),
+        (("qwen3_8b", "gpro", 4), {}, ["no such method: gpro", *METHODS]),
+        (("qwen3_8b", "grpo"), {}, ["MODEL, METHOD and G are needed"]),
+        (("qwen3_8b", "grpo", "four"), {}, ["G is 'four'", "2 or more"]),
+        (("qwen3_8b", "grpo", 1), {}, ["G is '1'", "2 or more"]),
+        (("qwen3_8b", "grpo", 4), {"NODES": "two"}, ["NODES is 'two'"]),
+        (("qwen3_8b", "grpo", 4), {"NODES": 3}, ["512 responses cannot be split over 24 GPUs"]),
+        (("qwen3_14b", "grpo", 4), {"NODES": 1, "GPUS_PER_NODE": 1, "GPU_GB": 80}, ["1 GPUs", "engines of 2"]),
+        (("qwen3_8b", "grpo", 4), {}, ["nowhere/train.parquet is missing", "data prepare --output nowhere"]),
+        (("qwen3_8b", "ebpo_topic", 4), {}, ["data topics --input nowhere/train.parquet", "data order --by topic"]),
+        (
+            ("llama3_1_8b", "ebpo_difficulty", 4),
+            {},
+            ["nowhere/difficulty_order_llama3_1_8b.parquet", "data difficulty", "--model meta-llama/Llama-3.1-8B"],
+        ),
+    ],
+)
+def test_mistakes_are_named_with_their_remedy(words, env, said):
+    result = bash("run.sh", *words, **{"DATA_DIR": "nowhere", **env})
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: ")
+    for text in said:
+        assert text in result.stderr
+
+
+@pytest.mark.parametrize("method", ["ebpo_topic", "ebpo_difficulty", "grpo"])
+def test_the_commands_that_make_missing_data_are_ones_that_exist(method):
+    from openrlhf_ebpo.cli import data as data_command
+
+    for line in bash("run.sh", "qwen3_8b", method, 4, DATA_DIR="nowhere").stderr.splitlines()[1:]:
+        program, data, step, *flags = line.split()
+        assert (program, data) == ("openrlhf-ebpo", "data")
+        parsed = parsed_by(data_command, step, flags)
+        assert "nowhere/" in f"{parsed.output}/"
+
+
+def parsed_by(data_command, step: str, flags: list[str]):
+    import argparse
+    import importlib
+
+    assert step in data_command.COMMANDS
+    parser = argparse.ArgumentParser()
+    importlib.import_module(f"openrlhf_ebpo.data.{step}").add_flags(parser)
+    return parser.parse_args(flags)
+
+
+def test_data_of_the_users_own_is_not_asked_for(tmp_path):
+    result = bash("run.sh", "qwen3_8b", "grpo", 4, "--data.prompt_dataset", "mine.jsonl", DATA_DIR="nowhere")
+    assert "train.parquet" not in result.stderr
+    assert "nowhere/validation.parquet is missing (--eval.dataset)" in result.stderr
+
+
+# --- several nodes: stand-ins for commands that are not here, or would start a cluster, note how they are called
+
+
+@pytest.fixture
+def stand_ins(tmp_path):
+    """log() lists the calls so far. `python` fails on a dry run if refuse is set; ray and srun stay until ended."""
+    folder, notes = tmp_path / "bin", tmp_path / "calls"
+    folder.mkdir()
+    note = f'#!/usr/bin/env bash\necho "$(basename "$0") $* RAY_ADDRESS=${{RAY_ADDRESS-}}" >>{notes}\n'
+    stay = f"echo $$ >>{tmp_path}/pids\nexec sleep 60\n"
+    texts = {
+        "python": note + '[[ "$*" != *--dry_run* || -z "${REFUSE-}" ]] || { echo "error: refused" >&2; exit 1; }\n',
+        "ray": note + '[ "$1" = job ] || {\n' + stay + "}\n",
+        "srun": note + stay,
+    }
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+
+    def call(script, *words, **env):
+        return bash(script, *words, **{"PATH": f"{folder}:{CLEAN['PATH']}", **env})
+
+    def log() -> list[str]:
+        return notes.read_text().splitlines() if notes.exists() else []
+
+    return call, log
+
+
+@pytest.fixture
+def job(place) -> dict:
+    return {
+        "SLURM_JOB_NODELIST": "n[1-2]",
+        "SLURM_JOB_NUM_NODES": 2,
+        "SLURM_GPUS_PER_NODE": "h200:8",
+        "SLURM_CPUS_PER_TASK": 96,
+        "SLURM_SUBMIT_DIR": ROOT,
+        "SLURMD_NODENAME": "n1",
+        "HEAD_IP": "10.0.0.1",
+        "DATA_DIR": place / "data",
+    }
+
+
+def running(pids: Path) -> list[int]:
+    return [pid for pid in map(int, pids.read_text().split()) if Path(f"/proc/{pid}/status").exists()]
+
+
+def test_a_slurm_job_checks_then_starts_ray_on_all_nodes_then_trains(stand_ins, job, tmp_path):
+    call, log = stand_ins
+    result = call("slurm.sh", "qwen3_8b", "ebpo_topic", 4, "--train.seed", 7, **job)
+    assert result.returncode == 0, result.stderr
+    calls = [line for line in log() if not line.startswith("python -c")]
+    trainings = [line for line in calls if "openrlhf_ebpo.cli.train_ppo_ray" in line]
+    assert calls[0] == trainings[0] and "--dry_run RAY_ADDRESS=" in trainings[0]
+    assert calls[-1] == trainings[1] and trainings[1].endswith("--train.seed 7 RAY_ADDRESS=10.0.0.1:6379")
+    assert "--actor.num_nodes 2 --actor.num_gpus_per_node 8" in trainings[1]
+    assert any(
+        line.startswith("ray start --head --node-ip-address 10.0.0.1 --port 6379 --num-gpus 8") for line in calls
+    )
+    (worker,) = [line for line in calls if line.startswith("srun")]
+    assert "--nodes=1 --ntasks-per-node=1 --gpus-per-node=8 --exclude=n1 --cpus-per-task=96" in worker
+    assert "ray start --address 10.0.0.1:6379" in worker
+    assert any("wait_for_gpus.py 10.0.0.1:6379 16 300" in line for line in calls[1:-1])
+    assert not running(tmp_path / "pids")  # Ray is ended with the job
+
+
+def test_one_node_needs_no_srun(stand_ins, job):
+    call, log = stand_ins
+    assert call("slurm.sh", "qwen3_8b", "grpo", 4, **{**job, "SLURM_JOB_NUM_NODES": 1}).returncode == 0
+    assert not any(line.startswith("srun") for line in log())
+    assert "--actor.num_nodes 1 " in log()[-1]
+
+
+def test_a_mistake_ends_the_slurm_job_before_ray_starts(stand_ins, job):
+    call, log = stand_ins
+    result = call("slurm.sh", "qwen3_8b", "grpo", 4, REFUSE=1, **job)
+    assert result.returncode != 0 and "error: refused" in result.stderr
+    assert not any(line.startswith(("ray", "srun")) for line in log())
+    assert "no such method: gpro" in call("slurm.sh", "qwen3_8b", "gpro", 4, **job).stderr
+
+
+def test_the_slurm_script_says_what_it_would_run_and_where_it_belongs(tmp_path):
+    shown = bash(
+        "slurm.sh", "--print", "qwen3_8b", "grpo", 4, "--data.input_template", "a b", NODES=4, HEAD_IP="10.0.0.1"
+    )
+    lines = shown.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["bash", "ray", "srun", "python", "env"]
+    assert lines[-1].split()[:2] == ["env", "RAY_ADDRESS=10.0.0.1:6379"] and "a\\ b" in lines[-1]
+    assert "submit it: sbatch" in bash("slurm.sh", "qwen3_8b", "grpo", 4).stderr
+    elsewhere = bash("slurm.sh", "qwen3_8b", "grpo", 4, SLURM_SUBMIT_DIR=tmp_path, SLURM_JOB_NODELIST="n1")
+    assert "submit from the project's root" in elsewhere.stderr
+    assert "sbatch scripts/launch/slurm.sh MODEL METHOD G" in bash("slurm.sh", "--help").stdout
+
+
+def test_a_ray_job_runs_run_sh_in_the_project_with_the_callers_variables(stand_ins):
+    call, log = stand_ins
+    result = call("ray_job.sh", "qwen3_8b", "grpo", 8, "--train.seed", 7, NODES=2, GPU_GB=80, DATA_DIR="/shared/dapo")
+    assert result.returncode == 0, result.stderr
+    start = f"ray job submit -- env -C {ROOT} NODES=2 GPU_GB=80 DATA_DIR=/shared/dapo bash scripts/launch/run.sh"
+    assert log()[-1].startswith(f"{start} qwen3_8b grpo 8 --train.seed 7")
+    words = log()[-1].partition(" -- ")[2].partition(" RAY_ADDRESS=")[0].split()
+    words.insert(words.index("scripts/launch/run.sh") + 1, "--print")
+    printed = subprocess.run(words, capture_output=True, text=True, env=CLEAN, cwd="/")
+    assert value(printed.stdout.splitlines(), "--eval.dataset") == "/shared/dapo/validation.parquet"
+
+
+def test_a_ray_job_refuses_what_rays_shell_would_break(stand_ins):
+    call, log = stand_ins
+    result = call("ray_job.sh", "qwen3_8b", "grpo", 8, "--data.input_template", "a b")
+    assert result.returncode == 2 and "'a b' cannot pass" in result.stderr
+    assert "no such model" in call("ray_job.sh", "qwen", "grpo", 8).stderr
+    assert not log()
+    assert call("ray_job.sh", "--print", "qwen3_8b", "grpo", 8).stdout.startswith("ray job submit -- env -C ")
+    assert "ray start --head" in bash("ray_job.sh").stdout
+
+
+# --- the scripts themselves
+
+
+@pytest.mark.parametrize("path", sorted(LAUNCH.rglob("*.sh")), ids=lambda path: path.stem)
+def test_scripts_are_well_formed(path):
+    assert subprocess.run(["bash", "-n", path]).returncode == 0
+    if path.parent == LAUNCH and path.stem != "paper":
+        assert "\nset -euo pipefail\n" in path.read_text()
+    else:
+        assert path.read_text().splitlines()[1].startswith("# ")  # the description that --help shows
+
+
+@pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not installed")
+def test_shellcheck_finds_nothing():
+    scripts = sorted(map(str, LAUNCH.rglob("*.sh")))
+    result = subprocess.run(["shellcheck", "-x", *scripts], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout

@@ -1,0 +1,291 @@
+"""A model that does not go with the flags is refused by its config.json and tokenizer files alone."""
+
+import copy
+import json
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from openrlhf_ebpo.cli import model_check
+from openrlhf_ebpo.quickstart.tiny_model import build_tokenizer
+from openrlhf_ebpo.upstream import UsageError
+
+ROOT = Path(__file__).parents[2]
+PUBLISHED = json.loads((ROOT / "tests" / "data" / "model_configs.json").read_text())
+BILLIONS = {"qwen3_8b": 8.19, "qwen3_14b": 14.77, "llama3_1_8b": 8.03}
+
+
+@pytest.fixture
+def config() -> dict:
+    return copy.deepcopy(PUBLISHED["qwen3_8b"])
+
+
+@pytest.fixture
+def folder(tmp_path, config):
+    """A model's folder without weights; write(**changes) puts its config.json there."""
+
+    def write(**changes) -> Path:
+        (tmp_path / "config.json").write_text(json.dumps({**config, **changes}))
+        return tmp_path
+
+    build_tokenizer(["1+1=2"]).save_pretrained(write())
+    return write
+
+
+@pytest.fixture
+def args(tmp_path):
+    """The flags that are looked at, all good: args(**{"data.max_len": 1})."""
+
+    def build(**changes) -> dict:
+        return {
+            "actor.model_name_or_path": str(tmp_path),
+            "data.max_len": 12288,
+            "rollout.max_new_tokens": 8192,
+            "data.apply_chat_template": False,
+            "vllm.tensor_parallel_size": 1,
+            "ds.tensor_parallel_size": 1,
+            "ds.ring_attn_size": 1,
+            "ds.ring_attn_head_stride": 1,
+            "actor.num_nodes": 1,
+            "actor.num_gpus_per_node": 8,
+            **changes,
+        }
+
+    return build
+
+
+def refused(args: dict) -> str:
+    with pytest.raises(UsageError) as error:
+        model_check.check_model(args)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_papers_models_pass_with_every_split_that_vllm_takes(name, tmp_path, folder, args):
+    folder(**PUBLISHED[name])
+    for split in (1, 2, 4, 8):
+        model_check.check_model(args(**{"vllm.tensor_parallel_size": split}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "flags", "said"),
+    [
+        ({}, {"data.max_len": 40961}, ["--data.max_len is 40961", "40960", "max_position_embeddings"]),
+        ({}, {"rollout.max_new_tokens": 12288}, ["--rollout.max_new_tokens is 12288", "--data.max_len 12288"]),
+        ({}, {"vllm.tensor_parallel_size": 3}, ["--vllm.tensor_parallel_size is 3", "32 attention heads"]),
+        (
+            {"num_attention_heads": 24, "num_key_value_heads": 8},
+            {"vllm.tensor_parallel_size": 12},
+            ["--vllm.tensor_parallel_size is 12", "8 key-value heads"],
+        ),
+        ({}, {"ds.tensor_parallel_size": 16, "actor.num_nodes": 2}, ["--ds.tensor_parallel_size is 16", "8 key-value"]),
+        ({}, {"ds.ring_attn_size": 2, "ds.ring_attn_head_stride": 3}, ["--ds.ring_attn_head_stride is 3", "8 key"]),
+        ({}, {"ds.ring_attn_size": 3}, ["--ds.ring_attn_size 3", "8 GPUs"]),
+        ({"architectures": ["Qwen3ForSequenceClassification"]}, {}, ["Qwen3ForSequenceClassification", "ForCausalLM"]),
+        ({"architectures": ["T5ForConditionalGeneration"]}, {}, ["T5ForConditionalGeneration"]),
+        ({"vocab_size": 3}, {}, ["token ids up to", "3 embeddings", "tokenizer"]),
+        ({}, {"data.apply_chat_template": True}, ["--data.apply_chat_template", "no chat template", "CHAT_TEMPLATE=0"]),
+    ],
+)
+def test_what_cannot_work_is_named_with_flag_finding_and_remedy(changes, flags, said, folder, args):
+    folder(**changes)
+    message = refused(args(**flags))
+    for words in said:
+        assert words in message
+    assert len(message.splitlines()) == 1
+
+
+def test_all_problems_are_told_at_once(folder, args):
+    folder(architectures=["BertModel"])
+    assert len(refused(args(**{"data.max_len": 50000, "vllm.tensor_parallel_size": 5})).splitlines()) == 3
+
+
+def test_a_folder_without_tokenizer(tmp_path, folder, args):
+    for file in tmp_path.glob("tokenizer*"):
+        file.unlink()
+    assert "the folder has no tokenizer" in refused(args())
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("text", ["version https://git-lfs.github.com/spec/v1", "[1]"])
+def test_a_file_that_is_something_else(name, text, tmp_path, folder, args):
+    (tmp_path / name).write_text(text)
+    message = refused(args(**{"data.apply_chat_template": True}))
+    assert str(tmp_path / name) in message
+    assert ("Git LFS" in message) == text.startswith("version")
+
+
+def test_a_name_that_nothing_can_have(args):
+    assert "no name on the Hub" in refused(args(**{"actor.model_name_or_path": "my model"}))
+
+
+@pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json"])
+def test_a_chat_template_is_found_where_transformers_looks(place, tmp_path, folder, args):
+    if place.endswith(".json"):
+        (tmp_path / place).write_text(json.dumps({"chat_template": "{{ messages }}"}))
+    else:
+        (tmp_path / place).write_text("{{ messages }}")
+    model_check.check_model(args(**{"data.apply_chat_template": True}))
+
+
+def test_yarn_stretches_the_length_and_llamas_own_scaling_does_not(folder, args, monkeypatch):
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    folder(rope_scaling=yarn)
+    model_check.check_model(args(**{"data.max_len": 131072}))
+    assert "131072" in refused(args(**{"data.max_len": 131073}))
+    folder(**PUBLISHED["llama3_1_8b"])
+    assert "131072" in refused(args(**{"data.max_len": 131073}))
+    monkeypatch.setenv("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1")
+    model_check.check_model(args(**{"data.max_len": 131073}))
+
+
+def test_special_tokens_for_other_media_may_lie_beyond_a_text_models_vocabulary(tmp_path, folder, args):
+    tokenizer = json.loads((tmp_path / "tokenizer.json").read_text())
+    size = 1 + max(tokenizer["model"]["vocab"].values())
+    beyond = {"id": size, "content": "<image>", "special": True}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({**tokenizer, "added_tokens": [beyond]}))
+    folder(vocab_size=size)
+    model_check.check_model(args())
+    (tmp_path / "tokenizer.json").write_text(json.dumps({**tokenizer, "added_tokens": [{**beyond, "special": False}]}))
+    assert f"token ids up to {size}" in refused(args())
+
+
+def test_models_that_see_or_bring_their_own_code_pass(folder, args, config):
+    folder(architectures=["Qwen3_5ForConditionalGeneration"], vision_config={}, text_config=config)
+    model_check.check_model(args())
+    folder(architectures=["OwnModel"], auto_map={"AutoModelForCausalLM": "own.Model"})
+    model_check.check_model(args())
+
+
+def test_the_language_half_of_a_model_that_sees_is_the_one_that_counts(folder, args, config):
+    folder(architectures=["X"], vision_config={}, num_attention_heads=1, text_config={**config, "vocab_size": 3})
+    assert "3 embeddings" in refused(args())
+
+
+def test_a_name_on_the_hub_is_checked_from_the_cache_and_never_asked_for(tmp_path, args, monkeypatch, config):
+    snapshot = tmp_path / "hub" / "models--Qwen--Qwen3-8B" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text(json.dumps(config))
+    (tmp_path / "hub" / "models--Qwen--Qwen3-8B" / "refs").mkdir()
+    (tmp_path / "hub" / "models--Qwen--Qwen3-8B" / "refs" / "main").write_text("abc")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert model_check.model_folder("Qwen/Qwen3-8B") == snapshot
+    there = args(**{"actor.model_name_or_path": "Qwen/Qwen3-8B"})
+    model_check.check_model(there)  # no tokenizer in the cache: nothing is known, nothing is refused
+    assert "40960" in refused({**there, "data.max_len": 50000})
+    assert model_check.model_folder("Qwen/Qwen3-14B") is None
+    model_check.check_model({**there, "actor.model_name_or_path": "Qwen/Qwen3-14B", "data.max_len": 10**9})
+
+
+# --- sizes
+
+
+@pytest.fixture
+def nested(sections):
+    def build(path, **changes):
+        flat = {
+            "actor.model_name_or_path": str(path),
+            "actor.num_nodes": 1,
+            "actor.num_gpus_per_node": 8,
+            "actor.gradient_checkpointing_enable": True,
+            "ds.tensor_parallel_size": 1,
+            "ds.zero_stage": 3,
+            "ds.adam_offload": False,
+            "ds.lora.rank": 0,
+            "ds.load_in_4bit": False,
+            "train.dynamic_batch_enable": True,
+            "train.max_tokens_per_gpu": 10000,
+            "train.micro_batch_size": 2,
+            "data.max_len": 4000,
+            "algo.kl.init_coef": 0.001,
+            "ref.offload": False,
+            "vllm.tensor_parallel_size": 2,
+            "vllm.gpu_memory_utilization": 0.6,
+        }
+        return sections(**{**flat, **changes})
+
+    return build
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_parameters_are_counted_as_published(name, folder):
+    size = model_check.size_of(folder(**PUBLISHED[name]))
+    assert round(size.parameters / 1e9, 2) == BILLIONS[name]
+
+
+def test_training_memory_by_hand(folder, nested):
+    size = model_check.size_of(folder())
+    memory = model_check.training_memory(size, nested(folder()))
+    billions = size.parameters / 1e9
+    in_gb = {name: value / 1e9 for name, value in memory.items()}
+    assert in_gb == pytest.approx(
+        {
+            "weights": 2 * billions / 8,
+            "gradients": 2 * billions / 8,
+            "Adam": 12 * billions / 8,
+            "reference": 2 * billions / 8,
+            "logits": 10000 * 151936 * 10 / 1e9,
+            "activations": 10000 * 4096 * 36 * 2 / 1e9,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "part", "share_of_parameters"),
+    [
+        ({"ds.zero_stage": 2}, "weights", 2),
+        ({"ds.zero_stage": 2}, "gradients", 2 / 8),
+        ({"ds.zero_stage": 1}, "gradients", 2),
+        ({"ds.zero_stage": 1}, "Adam", 12 / 8),
+        ({"ds.zero_stage": 0}, "Adam", 12),
+        ({"ds.adam_offload": True}, "Adam", 0),
+        ({"algo.kl.init_coef": 0}, "reference", 0),
+        ({"ref.offload": True}, "reference", 0),
+        ({"ds.tensor_parallel_size": 2}, "weights", 2 / 8),
+    ],
+)
+def test_each_setting_changes_its_part(changes, part, share_of_parameters, folder, nested):
+    size = model_check.size_of(folder())
+    memory = model_check.training_memory(size, nested(folder(), **changes))
+    assert memory[part] == pytest.approx(share_of_parameters * size.parameters)
+
+
+def test_without_dynamic_batches_the_longest_sequences_count(folder, nested):
+    size = model_check.size_of(folder())
+    memory = model_check.training_memory(size, nested(folder(), **{"train.dynamic_batch_enable": False}))
+    assert memory["logits"] == 2 * 4000 * 151936 * 10
+
+
+def test_the_notice_tells_size_memory_and_cache(folder, nested):
+    lines = model_check.memory_notices(nested(folder()))
+    assert lines[0] == "model: Qwen3ForCausalLM, 8.19 B parameters, 16.4 GB in bfloat16"
+    assert "each of 8 GPUs: about 37 GB (weights 2.0" in lines[1]
+    assert "8.2 GB of weights and 0.29 GB of cache for every full sequence, within 60%" in lines[2]
+    assert len(model_check.memory_notices(nested(folder(), **{"ds.lora.rank": 8}))) == 2  # other sums hold for LoRA
+
+
+def test_models_that_cannot_be_counted_are_said_to_be_so(tmp_path, folder, nested):
+    assert "not on this machine" in model_check.memory_notices(nested("no-such/model"))[0]
+    assert "could not be counted" in model_check.memory_notices(nested(folder(model_type="nobody-knows")))[0]
+
+
+def test_the_estimate_of_gpu_hours_uses_the_true_sizes(folder, capsys):
+    gpu_hours = SimpleNamespace(**runpy.run_path(str(ROOT / "benchmarks" / "gpu_hours.py")))
+    for name, model in gpu_hours.MODELS.items():
+        size = model_check.size_of(folder(**PUBLISHED[name]))
+        assert model.parameters == pytest.approx(size.parameters, rel=1e-3)
+        assert model.cache == size.cache_per_token
+    assumed = gpu_hours.parse([])
+    model, machine, method = gpu_hours.MODELS["qwen3_8b"], gpu_hours.MACHINES[0], gpu_hours.METHODS[0]
+    # by hand: 8192 reads of the weights, 64 sequences whose cache is 2,700 tokens on average; 12 operations a weight
+    read = 8192 * 2 * 8.19e9 + 64 * 5000 * 2700 * 147456
+    assert gpu_hours.generation(model, machine, 2048, assumed) == pytest.approx(read / (4.8e12 * 0.6))
+    longer = gpu_hours.parse(["--length", "8000"])
+    assert gpu_hours.step(model, machine, method, 4, longer) > gpu_hours.step(model, machine, method, 4, assumed)
+    gpu_hours.main([])
+    printed = capsys.readouterr().out.splitlines()
+    assert sum("Qwen3-14B" in line for line in printed) == 6 and "length 5000" in printed[0]
+    document = (ROOT / "docs" / "reproduce.md").read_text().splitlines()
+    assert [line for line in printed if line.startswith("|") and line not in document] == []
