@@ -1,4 +1,4 @@
-"""Ray for one run: start it or join it, with the seams in every worker, and leave nothing behind."""
+"""Ray for one command: start it or join it, with the seams in every worker, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ from openrlhf_ebpo.upstream import is_cpu_stack
 
 HOOK = "openrlhf_ebpo.upstream.install"
 SHUTDOWN_SECONDS = 10
+FEWER_IN_TRAINING = (
+    "ask for fewer with --actor.num_gpus_per_node, --ref.num_gpus_per_node, --vllm.num_engines, or share them with "
+    "--train.colocate_all"
+)
 
 
 class ClusterError(RuntimeError):
@@ -37,11 +41,21 @@ def gpus_needed(args) -> int:
     return total + (critic if args.train.colocate_critic_reward and critic else critic + reward)
 
 
+def ray_for(args) -> contextlib.AbstractContextManager[None]:
+    """Ray for a training with upstream's nested `args`."""
+    return ray_with(gpus_needed(args), FEWER_IN_TRAINING)
+
+
 @contextlib.contextmanager
-def ray_for(args) -> Iterator[None]:
+def ray_with(gpus: int, fewer: str, environment: dict[str, str] | None = None) -> Iterator[None]:
     """Ray is up inside, with enough GPUs, and gone (or left) afterwards, also after Ctrl-C.
 
     Joins the cluster of RAY_ADDRESS, of `ray job submit`, or one that runs on this machine; otherwise starts one.
+
+    Args:
+        gpus: how many are needed, with one CPU each; on a machine without CUDA they are pretend GPUs.
+        fewer: for the error message, how the user asks for fewer.
+        environment: more variables for the workers, where neither the job nor the user has set them.
 
     Raises:
         ClusterError: the cluster has too few GPUs, or a job's runtime environment clashes with ours.
@@ -52,34 +66,32 @@ def ray_for(args) -> Iterator[None]:
         raise KeyboardInterrupt
 
     previous = signal.signal(signal.SIGTERM, interrupt)
-    needed = gpus_needed(args)
     try:
-        _connect(needed)
-        check_resources(needed, ray.cluster_resources())
+        _connect(gpus, runtime_env(environment))
+        check_resources(gpus, ray.cluster_resources(), fewer)
         yield
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave workers behind
         children = psutil.Process().children(recursive=True)
         ray.shutdown()
-        _end(children)
+        end_processes(children)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, previous)
 
 
-def _connect(needed: int) -> None:
+def _connect(gpus: int, environment: dict) -> None:
     import ray
 
     if ray.is_initialized():
         raise ClusterError(
             "Ray is already up in this process, so its workers lack the seams: call ray.shutdown() first"
         )
-    environment = runtime_env()
     try:
         if joins_a_cluster():
             ray.init(address="auto", runtime_env=environment)
         elif is_cpu_stack():
-            cpus = max(os.cpu_count(), needed + 1)  # upstream reserves one CPU for every GPU
-            ray.init(address="local", num_gpus=needed, num_cpus=cpus, include_dashboard=False, runtime_env=environment)
+            cpus = max(os.cpu_count(), gpus + 1)  # upstream reserves one CPU for every GPU
+            ray.init(address="local", num_gpus=gpus, num_cpus=cpus, include_dashboard=False, runtime_env=environment)
         else:
             ray.init(address="local", include_dashboard=False, runtime_env=environment)
     except ValueError as error:
@@ -100,12 +112,13 @@ def joins_a_cluster() -> bool:
     return address != "local" if address else bool(find_gcs_addresses())
 
 
-def runtime_env() -> dict:
+def runtime_env(environment: dict[str, str] | None = None) -> dict:
     """Hook and environment of all workers. What a job or the user has set already is left as it is."""
     variables = {
         "TOKENIZERS_PARALLELISM": "true",
         "NCCL_DEBUG": "WARN",
         "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1",
+        **(environment or {}),
     }
     if is_cpu_stack():
         from openrlhf_ebpo.cpu import WORKER_ENV
@@ -121,7 +134,7 @@ def runtime_env() -> dict:
     }
 
 
-def check_resources(needed: int, found: dict[str, float]) -> None:
+def check_resources(needed: int, found: dict[str, float], fewer: str = FEWER_IN_TRAINING) -> None:
     """Upstream waits forever for a placement group that does not fit: one GPU and one CPU for each share."""
     gpus, cpus = found.get("GPU", 0), found.get("CPU", 0)
     if gpus >= needed and cpus >= needed:
@@ -130,15 +143,14 @@ def check_resources(needed: int, found: dict[str, float]) -> None:
         f"start it with `ray start --head --num-gpus={needed} --num-cpus={needed + 1}` (pretend ones do on a machine "
         "without CUDA)"
         if is_cpu_stack()
-        else "add nodes, or ask for fewer with --actor.num_gpus_per_node, --ref.num_gpus_per_node, --vllm.num_engines, "
-        "or share them with --train.colocate_all"
+        else f"add nodes, or {fewer}"
     )
     raise ClusterError(
         f"this run needs {needed} GPUs and as many CPUs, and the Ray cluster has {gpus:g} GPUs and {cpus:g} CPUs: {remedy}"
     )
 
 
-def _end(children: list[psutil.Process]) -> None:
+def end_processes(children: list[psutil.Process]) -> None:
     """End processes of ours that outlive Ray's shutdown: vLLM's engine process has been seen to stay for minutes."""
     _, alive = psutil.wait_procs(children, timeout=SHUTDOWN_SECONDS)
     for process in alive:

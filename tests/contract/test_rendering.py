@@ -11,9 +11,15 @@ from openrlhf_ebpo.rendering import TokenizerByName, prompt_lengths, render, tok
 from openrlhf_ebpo.upstream import UsageError
 
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
-ROWS = [
-    {"id": "a", "prompt": "1+1=", "label": "2"},
+TEXTS = [{"id": "a", "prompt": "1+1=", "label": "2"}]
+CHATS = [
     {"id": "b", "prompt": [{"role": "system", "content": "+"}, {"role": "user", "content": "2+2="}], "label": "4"},
+]
+WAYS = [
+    (TEXTS, {}, "1+1="),
+    (TEXTS, {"input_template": "q: {} a:"}, "q: 1+1= a:"),
+    (TEXTS, {"apply_chat_template": True}, "<user>1+1=<assistant>"),
+    (CHATS, {"apply_chat_template": True}, "<system>+<user>2+2=<assistant>"),
 ]
 
 
@@ -30,30 +36,29 @@ def model(tmp_path_factory) -> str:
     return str(folder)
 
 
-@pytest.mark.parametrize("flags", [{"apply_chat_template": True}, {"input_template": "q: {} a:"}, {}], ids=str)
-def test_prompts_equal_those_of_upstreams_data_set(model, flags):
+@pytest.mark.parametrize(("rows", "flags", "text"), WAYS, ids=["bare", "template", "text in chat", "chat"])
+def test_prompts_equal_those_of_upstreams_data_set(model, rows, flags, text):
+    from datasets import Dataset
     from openrlhf.datasets.prompts_dataset import PromptDataset
 
-    rows = ROWS if flags.get("apply_chat_template") else ROWS[:1]
-    data = SimpleNamespace(
-        input_key="prompt",
-        label_key="label",
-        cluster_key=None,
-        apply_chat_template=flags.get("apply_chat_template", False),
-    )
+    chat = flags.get("apply_chat_template", False)
+    data = SimpleNamespace(input_key="prompt", label_key="label", cluster_key=None, apply_chat_template=chat)
     strategy = SimpleNamespace(args=SimpleNamespace(data=data), is_rank_0=lambda: False)
-    expected = PromptDataset(rows, tokenizer_of(f"{model}/chat"), strategy, flags.get("input_template"))
+    tokenizer = tokenizer_of(f"{model}/chat")
+    expected = PromptDataset(Dataset.from_list(rows), tokenizer, strategy, flags.get("input_template"))
     found = render(rows, f"{model}/chat", **flags)
     assert [(p.text, p.label) for p in found] == list(zip(expected.prompts, expected.labels, strict=True))
-    assert [p.key for p in found] == [row["id"] for row in rows]
-    if "apply_chat_template" in flags:
-        assert found[0].text == "<user>1+1=<assistant>"
-        assert prompt_lengths(found, f"{model}/chat") == [len(p.text) for p in found]
+    assert (found[0].key, found[0].text) == (rows[0]["id"], text)
+
+
+def test_the_length_of_a_prompt_is_that_of_its_tokens(model):
+    prompts = render(TEXTS, f"{model}/chat", apply_chat_template=True)
+    assert prompt_lengths(prompts, f"{model}/chat") == [len("<user>1+1=<assistant>")]
 
 
 def test_a_tokenizer_without_chat_template_is_an_error_in_words(model):
     with pytest.raises(UsageError, match=r"plain reads: .*chat"):
-        render(ROWS[:1], f"{model}/plain", apply_chat_template=True)
+        render(TEXTS, f"{model}/plain", apply_chat_template=True)
 
 
 def test_a_tokenizer_travels_by_name_and_is_read_once_a_process(model):

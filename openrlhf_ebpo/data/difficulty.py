@@ -1,0 +1,286 @@
+"""Measure how hard every prompt is for a model: the share of its responses that pass, by the reward of training.
+
+Every prompt gets --n responses at --temperature from vLLM, over as many GPUs of a Ray cluster as --num_engines and
+--tensor_parallel_size say; training's own rollout and reward code generates and scores them. Give the model, template,
+lengths and reward of the training to come, and the pass rates are those of its first step.
+
+example:
+  openrlhf-ebpo data difficulty --input train.parquet --output difficulty.parquet --model Qwen/Qwen3-8B \\
+      --reward math --apply_chat_template --max_new_tokens 8192 --num_engines 8
+
+input:  Parquet or JSON lines with the columns id, prompt, label (`openrlhf-ebpo data prepare` makes them)
+output: the same rows and columns, and
+  pass_rate         share of the responses with a reward of --pass_reward or more; empty where no reward could be had
+  pass_count        how many those are
+  n_rollouts        responses that got a reward; --n, unless the reward failed for some
+  mean_reward       their mean reward
+  mean_length       mean length in tokens, over all responses
+  truncated_share   share of all responses that were cut off at --max_new_tokens
+A histogram lies beside it, under the same name with .png; --output X.parquet keeps its progress in X.progress.jsonl.
+
+Killed or interrupted? Repeat the command: finished prompts are kept, whatever the hardware is now. Prompts whose
+rewards all failed are tried again. Another model, reward or sampling is refused unless --force starts over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from openrlhf_ebpo import generation
+from openrlhf_ebpo.cli import preflight
+from openrlhf_ebpo.cluster import ClusterError
+from openrlhf_ebpo.data import difficulty_report as report
+from openrlhf_ebpo.data.table import check_suffix, read_table, with_column, write_table
+from openrlhf_ebpo.generation import EngineSettings, GenerationError, Sample, Sampling
+from openrlhf_ebpo.progress import file_identity, fingerprint, model_identity, progress_file
+from openrlhf_ebpo.rendering import Prompt, prompt_lengths, render
+from openrlhf_ebpo.upstream import UsageError, is_cpu_stack
+
+GIVE_UP_AFTER = 8  # prompts without a single reward, before the first one that has any
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--input", required=True, metavar="FILE", help="prepared set: .parquet or .jsonl")
+    parser.add_argument("--output", required=True, metavar="FILE", help="the same rows with pass rates")
+    parser.add_argument("--model", required=True, metavar="MODEL", help="folder or Hugging Face name")
+    add = parser.add_argument_group("reward: one of the two").add_argument
+    add("--reward", metavar="REWARD", help="as training's --reward.remote_url: .py file, http address(es), `math`")
+    add("--agent", metavar="FILE", help="as training's --train.agent_func_path: .py file with AgentExecutor")
+    add("--pass_reward", type=float, default=1.0, metavar="REWARD", help="a response passes from here on (%(default)s)")
+    add = parser.add_argument_group("prompts and sampling: as in training").add_argument
+    add("--n", type=int, default=16, help="responses a prompt (%(default)s)")
+    add("--temperature", type=float, default=1.0, help="%(default)s")
+    add("--top_p", type=float, default=1.0, help="%(default)s")
+    add("--max_new_tokens", type=int, default=8192, help="longest response, in tokens (%(default)s)")
+    add(
+        "--max_len",
+        type=int,
+        metavar="TOKENS",
+        help="prompt and response together, as --data.max_len: longer prompts lose their beginning. Default: room for "
+        "the longest prompt and --max_new_tokens",
+    )
+    add("--apply_chat_template", action="store_true", help="put prompts into the tokenizer's chat template")
+    add("--input_template", metavar="TEXT", help="or into this text, in place of its {}")
+    add("--limit", type=int, metavar="N", help="only the first N rows, for a quick look")
+    add = parser.add_argument_group("engines").add_argument
+    add("--num_engines", type=int, default=1, help="copies of the model that share the prompts (%(default)s)")
+    add("--tensor_parallel_size", type=int, default=1, help="GPUs a copy (%(default)s)")
+    add("--gpu_memory_utilization", type=float, default=0.9, help="share of a GPU's memory for vLLM (%(default)s)")
+    add("--enforce_eager", action="store_true", help="no CUDA graphs: starts sooner, generates slower")
+    add("--seed", type=int, default=42, help="of the first engine; the others count on (%(default)s)")
+    parser.add_argument("--force", action="store_true", help="start over; earlier progress is kept under another name")
+
+
+def run(args: argparse.Namespace) -> None:
+    check(args)
+    table = read_table(args.input, ("id", "prompt", "label"))
+    table = table.slice(0, args.limit)
+    rows = distinct_rows(table.select(["id", "prompt", "label"]).to_pylist(), args)
+    path = progress_path(args.output)
+    with progress_file(path, identity(args), args.force) as (lines, append):
+        records = usable(lines, rows)
+        todo = [row for row in rows.values() if row["id"] not in records or not scored(records[row["id"]])]
+        print(f"{len(rows)} prompts, {len(rows) - len(todo)} of them measured already", flush=True)
+        if todo:
+            measure(args, todo, records, append)
+        finish(args, table, records)
+
+
+def check(args: argparse.Namespace) -> None:
+    """All that can be found wrong within a second; makes paths absolute.
+
+    Raises:
+        UsageError: all problems, one a line.
+    """
+    values = {"actor.model_name_or_path": args.model, "reward.remote_url": args.reward}
+    values["train.agent_func_path"] = args.agent
+    preflight.absolute_paths(values)
+    args.model, args.reward, args.agent = values.values()
+    problems = preflight.model_problems("--model", args.model)
+    if bool(args.reward) == bool(args.agent):
+        problems.append("give --reward (as training's --reward.remote_url) or --agent (--train.agent_func_path)")
+    for url in (args.reward or "").split(",")[:1]:
+        problems += preflight.reward_problems("--reward", url) if url else []
+    problems += preflight.agent_problems("--agent", args.agent) if args.agent else []
+    problems += flag_problems(args)
+    check_suffix(args.output, "--output")
+    if Path(args.output).resolve() == Path(args.input).resolve():
+        problems.append(f"--output {args.output} is the input: give it another name")
+    if Path(args.output).exists() and not progress_path(args.output).exists() and not args.force:
+        problems.append(f"--output {args.output} is there and not from here: name another file, or --force replaces it")
+    if problems:
+        raise UsageError("\n".join(problems))
+
+
+def flag_problems(args: argparse.Namespace) -> list[str]:
+    ranges = {
+        "n": args.n >= 1,
+        "max_new_tokens": args.max_new_tokens >= 1,
+        "num_engines": args.num_engines >= 1,
+        "tensor_parallel_size": args.tensor_parallel_size >= 1,
+        "limit": args.limit is None or args.limit >= 1,
+        "temperature": args.temperature >= 0,
+        "top_p": 0 < args.top_p <= 1,
+        "gpu_memory_utilization": 0 < args.gpu_memory_utilization <= 1,
+    }
+    problems = [f"--{name} {getattr(args, name)} makes no sense" for name, fine in ranges.items() if not fine]
+    if args.max_len is not None and args.max_len <= args.max_new_tokens:
+        problems.append(
+            f"--max_len {args.max_len} leaves no room for a prompt: --max_new_tokens is {args.max_new_tokens}"
+        )
+    if args.max_len is None and args.agent:
+        problems.append("--agent needs --max_len, the tokens of all turns together (training's --data.max_len)")
+    if args.input_template is not None and (args.apply_chat_template or "{}" not in args.input_template):
+        problems.append("--input_template needs a {} where the prompt goes, and no --apply_chat_template beside it")
+    if args.tensor_parallel_size > 1 and is_cpu_stack():
+        problems.append("--tensor_parallel_size: use more engines, --num_engines (this machine has no CUDA)")
+    return problems
+
+
+def distinct_rows(rows: list[dict], args: argparse.Namespace) -> dict:
+    """id -> row; a row that is there twice is measured once.
+
+    Raises:
+        UsageError: no rows, one id for two prompts, or chats without chat template.
+    """
+    if not rows:
+        raise UsageError(f"--input {args.input} has no rows")
+    distinct: dict = {}
+    for row in rows:
+        if prompt_fingerprint(distinct.setdefault(row["id"], row)) != prompt_fingerprint(row):
+            raise UsageError(f"--input {args.input}: id {row['id']!r} stands for two different prompts")
+    if not isinstance(rows[0]["prompt"], str) and not args.apply_chat_template:
+        raise UsageError(f"--input {args.input}: the prompts are chats; add --apply_chat_template")
+    return distinct
+
+
+def prompt_fingerprint(row: dict) -> str:
+    return fingerprint(json.dumps([row["prompt"], row["label"]]).encode())
+
+
+def progress_path(output: str) -> Path:
+    return Path(output).with_suffix(".progress.jsonl")
+
+
+def identity(args: argparse.Namespace) -> dict:
+    """What the rewards depend on, and the hardware does not."""
+    named = ("n", "temperature", "top_p", "max_new_tokens", "max_len", "apply_chat_template", "input_template")
+    is_file = (args.reward or "").endswith(".py")
+    return {
+        "model": model_identity(args.model),
+        "reward": file_identity(args.reward) if is_file else args.reward,
+        "agent": file_identity(args.agent) if args.agent else None,
+        **{name: getattr(args, name) for name in named},
+    }
+
+
+def usable(lines: list[dict], rows: dict) -> dict:
+    """id -> its last record, for prompts that still read as they did when they were measured."""
+    known = {line["id"]: line for line in lines if line["id"] in rows}
+    return {key: line for key, line in known.items() if line["prompt"] == prompt_fingerprint(rows[key])}
+
+
+def scored(record: dict) -> bool:
+    return any(reward is not None for reward in record["rewards"])
+
+
+def measure(args: argparse.Namespace, rows: list[dict], records: dict, append: Callable[[dict], None]) -> None:
+    """Generate and score what is missing; every finished prompt goes to `append` and `records` at once."""
+    generation.prepare_process()
+    prompts = render(rows, args.model, args.apply_chat_template, args.input_template)
+    settings = engine_settings(args, prompt_lengths(prompts, args.model))
+    sampling = Sampling(args.n, args.temperature, args.top_p, args.max_new_tokens)
+    fingerprints = {row["id"]: prompt_fingerprint(row) for row in rows}
+    total, earlier = len(records.keys() | fingerprints.keys()), len(records.keys() - fingerprints.keys())
+    state = f"{progress_path(args.output)}: repeat the command to go on"
+    try:
+        started = time.monotonic()
+        print(f"starting {args.num_engines} x {args.model}", flush=True)
+        with generation.engines(settings) as actors:
+            print(f"engines are up after {time.monotonic() - started:.0f} s", flush=True)
+            with report.ProgressBar(total, earlier) as bar:
+                for prompt, samples in generation.generate(actors, prompts, sampling, settings):
+                    record = to_record(prompt, samples, fingerprints[prompt.key])
+                    append(record)
+                    records[prompt.key] = record
+                    bar.update(record)
+                    stop_if_nothing_works(records, args)
+    except KeyboardInterrupt:
+        sys.exit(f"interrupted; {count_scored(records)} of {total} prompts are in {state}")
+    except (ClusterError, GenerationError) as error:
+        sys.exit(f"error: {error}\n{count_scored(records)} of {total} prompts are in {state}")
+
+
+def engine_settings(args: argparse.Namespace, lengths: list[int]) -> EngineSettings:
+    """Says how many prompts will be cut, as they would be in training."""
+    max_len = args.max_len or max(lengths) + args.max_new_tokens
+    cut = sum(length > max_len - args.max_new_tokens for length in lengths)
+    if cut:
+        print(
+            f"warning: {cut} of {len(lengths)} prompts are longer than --max_len - --max_new_tokens and lose their beginning"
+        )
+    return EngineSettings(
+        model=args.model,
+        max_len=max_len,
+        num_engines=args.num_engines,
+        tensor_parallel_size=args.tensor_parallel_size,
+        gpu_memory_utilization=args.gpu_memory_utilization,
+        enforce_eager=args.enforce_eager,
+        seed=args.seed,
+        reward=tuple(args.reward.split(",")) if args.reward else (),
+        agent=args.agent,
+    )
+
+
+def to_record(prompt: Prompt, samples: list[Sample], prompt_hash: str) -> dict:
+    """One line of the progress file."""
+    errors = Counter(sample.error or "no reward" for sample in samples if sample.reward is None)
+    return {
+        "id": prompt.key,
+        "prompt": prompt_hash,
+        "rewards": [sample.reward for sample in samples],
+        "lengths": [len(sample.tokens) for sample in samples],
+        "truncated": [sample.truncated for sample in samples],
+        "errors": dict(errors),
+    }
+
+
+def stop_if_nothing_works(records: dict, args: argparse.Namespace) -> None:
+    """Raises UsageError as soon as it is clear that no response ever gets a reward."""
+    if len(records) == GIVE_UP_AFTER and not count_scored(records):
+        raise UsageError(nothing_scored(records, args))
+
+
+def nothing_scored(records: dict, args: argparse.Namespace) -> str:
+    return (
+        f"{args.reward or args.agent} gave no reward for any response of the first {len(records)} prompts: "
+        f"{report.most_common_error(records.values())}"
+    )
+
+
+def count_scored(records: dict) -> int:
+    return sum(map(scored, records.values()))
+
+
+def finish(args: argparse.Namespace, table, records: dict) -> None:
+    """Write table and picture, print the summary."""
+    if not count_scored(records):
+        raise UsageError(nothing_scored(records, args))
+    outcomes = {key: report.outcome(record, args.pass_reward) for key, record in records.items()}
+    for name, type in report.COLUMNS.items():
+        table = with_column(table, name, [outcomes[key][name] for key in table["id"].to_pylist()], type)
+    write_table(table, args.output)
+    picture = Path(args.output).with_suffix(".png")
+    rates = [outcome["pass_rate"] for outcome in outcomes.values() if outcome["pass_rate"] is not None]
+    report.plot(
+        rates, args.n, picture, title=f"{Path(args.model).name}: {args.n} responses a prompt, T = {args.temperature:g}"
+    )
+    print(report.summary(records, outcomes, args.n, args.pass_reward))
+    print(f"\ntable      {args.output}\nhistogram  {picture}")
+    print(f"next       openrlhf-ebpo data order --by difficulty --input {args.output} --output ordered.parquet")

@@ -1,0 +1,173 @@
+"""Pass rates of prompts, for people: columns, histogram (text and PNG), summary, progress bar."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from openrlhf_ebpo.files import replacing
+
+TOLERANCE = 1e-6
+LEVELS = 16  # pass rates are shown in sixteenths at most
+COLUMNS = {
+    "pass_rate": pa.float64(),
+    "pass_count": pa.int32(),
+    "n_rollouts": pa.int32(),
+    "mean_reward": pa.float64(),
+    "mean_length": pa.float64(),
+    "truncated_share": pa.float64(),
+}
+ALL_FAIL, MIXED, ALL_PASS = "#c2503d", "#5b84b1", "#5a9e6f"
+
+
+def outcome(record: dict, pass_reward: float) -> dict:
+    """The columns of one prompt. What needs a reward is None where there is none."""
+    rewards = [reward for reward in record["rewards"] if reward is not None]
+    passed = sum(reward >= pass_reward - TOLERANCE for reward in rewards)
+    return {
+        "pass_rate": passed / len(rewards) if rewards else None,
+        "pass_count": passed,
+        "n_rollouts": len(rewards),
+        "mean_reward": statistics.fmean(rewards) if rewards else None,
+        "mean_length": statistics.fmean(record["lengths"]),
+        "truncated_share": statistics.fmean(record["truncated"]),
+    }
+
+
+def histogram(rates: Iterable[float], n: int) -> list[int]:
+    """Prompts at each of K + 1 levels, K = min(n, 16): none passed, the K - 1 in between, all passed.
+
+    The ends hold exactly the rates 0 and 1; a rate in between goes to the nearest level that is not an end.
+    """
+    top = min(n, LEVELS)
+    counts = [0] * (top + 1)
+    for rate in rates:
+        counts[round(rate) * top if rate in (0, 1) or top == 1 else min(max(round(rate * top), 1), top - 1)] += 1
+    return counts
+
+
+def text_histogram(rates: Sequence[float], n: int, width: int = 40) -> str:
+    counts = histogram(rates, n)
+    marks = {0: "  all fail", len(counts) - 1: "  all pass"}
+    lines = []
+    for level, count in enumerate(counts):
+        length = width * count / max(counts)
+        bar = "█" * round(length) or ("▏" if count else "")
+        share = f"{count:>7} {count / len(rates):>6.1%}"
+        lines.append(f"{level / (len(counts) - 1):>5.2f} {share}  {bar}{marks.get(level, '')}".rstrip())
+    return "\n".join(lines)
+
+
+def plot(rates: Sequence[float], n: int, path: str | Path, title: str) -> None:
+    """Write a PNG of the histogram, the ends in colours of their own, the mean as a line."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
+
+    counts = histogram(rates, n)
+    top = len(counts) - 1
+    shares = [count / len(rates) for count in counts]
+    figure = Figure(figsize=(8, 4.2), layout="constrained")
+    axes = figure.subplots()
+    colours = [ALL_FAIL, *[MIXED] * (top - 1), ALL_PASS]
+    axes.bar([level / top for level in range(top + 1)], shares, width=0.86 / top, color=colours, zorder=2)
+    for x, share, name, colour in ((0, shares[0], "all fail", ALL_FAIL), (1, shares[-1], "all pass", ALL_PASS)):
+        axes.annotate(
+            f"{name}\n{share:.1%}",
+            (x, share),
+            (0, 4),
+            textcoords="offset points",
+            ha="center",
+            color=colour,
+            weight="bold",
+        )
+    mean = statistics.fmean(rates)
+    axes.axvline(mean, color="#444444", linewidth=1.2, linestyle="--", zorder=3, label=f"mean pass rate {mean:.3f}")
+    axes.legend(loc="upper center", frameon=False)
+    axes.set_ylim(0, max(shares) * 1.22)
+    axes.set_xlim(-0.75 / top - 0.02, 1 + 0.75 / top + 0.02)
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axes.set_xticks([0, 0.25, 0.5, 0.75, 1])
+    axes.set_xlabel("pass rate of a prompt")
+    axes.set_ylabel(f"share of {len(rates):,} prompts")
+    axes.set_title(title, fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", alpha=0.25, zorder=0)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, dpi=130, format="png")
+
+
+def summary(records: dict, outcomes: dict, n: int, pass_reward: float) -> str:
+    rates = [row["pass_rate"] for row in outcomes.values() if row["pass_rate"] is not None]
+    lines = [
+        ("prompts", f"{len(rates)}"),
+        ("mean pass rate", f"{statistics.fmean(rates):.3f}"),
+        ("all fail", f"{rates.count(0) / len(rates):.1%}"),
+        ("all pass", f"{rates.count(1) / len(rates):.1%}"),
+        ("mean length", f"{statistics.fmean(row['mean_length'] for row in outcomes.values()):.0f} tokens"),
+        ("truncated", f"{statistics.fmean(row['truncated_share'] for row in outcomes.values()):.1%} of responses"),
+    ]
+    table = "\n".join(f"{name:<16}{value}" for name, value in lines)
+    return "\n\n".join(["", text_histogram(rates, n), table, *notices(records, outcomes, pass_reward)]).strip("\n")
+
+
+def notices(records: dict, outcomes: dict, pass_reward: float) -> list[str]:
+    """What the figures do not say by themselves."""
+    found = []
+    failed = sum(sum(record["errors"].values()) for record in records.values())
+    empty = [key for key, row in outcomes.items() if row["pass_rate"] is None]
+    if failed:
+        responses = sum(len(record["rewards"]) for record in records.values())
+        found.append(
+            f"warning: {failed} of {responses} responses got no reward and count nowhere; most often: "
+            f"{most_common_error(records.values())}"
+        )
+    if empty:
+        names = ", ".join(map(str, empty[:5])) + (", …" if len(empty) > 5 else "")
+        found.append(
+            f"warning: {len(empty)} prompts have no reward at all and an empty pass_rate ({names}); repeat the command to "
+            "try them again"
+        )
+    rewards = [reward for record in records.values() for reward in record["rewards"] if reward is not None]
+    if max(rewards) < pass_reward - TOLERANCE:
+        found.append(
+            f"warning: no reward reached --pass_reward {pass_reward:g}; the largest was {max(rewards):g}. Another value "
+            "takes effect at once: repeat the command with it."
+        )
+    return found
+
+
+def most_common_error(records: Iterable[dict]) -> str:
+    errors = Counter()
+    for record in records:
+        errors.update(record["errors"])
+    (text, count), *_ = errors.most_common(1)
+    return f"{count} x {text}"
+
+
+class ProgressBar:
+    """Finished prompts with prompts/s and time left, and behind them tokens/s, mean pass share and failed rewards."""
+
+    def __init__(self, total: int, finished: int):
+        from tqdm import tqdm
+
+        self.bar = tqdm(total=total, initial=finished, unit="prompt", dynamic_ncols=True, smoothing=0.05)
+        self.started, self.tokens, self.failed = time.monotonic(), 0, 0
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.bar.close()
+
+    def update(self, record: dict) -> None:
+        self.tokens += sum(record["lengths"])
+        self.failed += sum(record["errors"].values())
+        speed = self.tokens / max(time.monotonic() - self.started, 1e-9)
+        failed = {"failed rewards": self.failed} if self.failed else {}
+        self.bar.set_postfix({"tokens/s": f"{speed:,.0f}", **failed}, refresh=False)
+        self.bar.update()

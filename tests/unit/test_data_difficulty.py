@@ -1,0 +1,341 @@
+"""Bookkeeping of `data difficulty`: what is kept, what is measured again, what people see. No engine starts here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from openrlhf_ebpo import progress
+from openrlhf_ebpo.data import difficulty, difficulty_report
+from openrlhf_ebpo.generation import Sample, _free_engine, reason
+from openrlhf_ebpo.progress import model_identity, progress_file
+from openrlhf_ebpo.rendering import Prompt
+from openrlhf_ebpo.upstream import UsageError
+
+ROWS = [
+    {"id": f"p{i}", "prompt": f"{i} + {i}", "label": str(2 * i), "question": "q", "datasource": "d"} for i in range(4)
+]
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"first weights")
+    (tmp_path / "reward.py").write_text("def reward_func(queries, prompts, labels, **kwargs): ...\n")
+    write_rows(tmp_path / "in.jsonl", ROWS)
+    return tmp_path
+
+
+def write_rows(path: Path, rows: list[dict]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def arguments(folder: Path, **changes) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    difficulty.add_flags(parser)
+    argv = ["--input", folder / "in.jsonl", "--output", folder / "out.parquet", "--model", folder / "model"]
+    args = parser.parse_args([*map(str, argv), "--reward", str(folder / "reward.py"), "--n", "4"])
+    for name, value in changes.items():
+        setattr(args, name, value)
+    return args
+
+
+def record(row: dict, rewards: list[float | None]) -> dict:
+    samples = [
+        Sample([1] * (i + 1), i == 0, reward, None if reward is not None else "boom")
+        for i, reward in enumerate(rewards)
+    ]
+    return difficulty.to_record(Prompt(row["id"], row["prompt"]), samples, difficulty.prompt_fingerprint(row))
+
+
+def begin(folder: Path, rewards: list[list[float | None]], **changes) -> argparse.Namespace:
+    """A progress file with these rewards for the first prompts, as a killed run leaves it."""
+    args = arguments(folder, **changes)
+    difficulty.check(args)
+    with progress_file(folder / "out.progress.jsonl", difficulty.identity(args)) as (_, append):
+        for row, values in zip(ROWS, rewards, strict=False):
+            append(record(row, values))
+    return args
+
+
+@pytest.fixture
+def asked_for(monkeypatch) -> list[str]:
+    """In place of the engines: notes which prompts would be generated, and stops."""
+    ids: list[str] = []
+
+    def measure(args, rows, records, append):
+        ids.extend(row["id"] for row in rows)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(difficulty, "measure", measure)
+    return ids
+
+
+# progress file
+
+
+def test_a_progress_file_gives_back_what_was_appended_and_survives_a_torn_line(tmp_path):
+    path = tmp_path / "deep" / "p.jsonl"
+    with progress_file(path, {"n": 4}) as (records, append):
+        assert records == []
+        append({"id": 1})
+    with open(path, "a") as file:
+        file.write('{"id": 2, "rew')
+    with progress_file(path, {"n": 4}) as (records, append):
+        assert records == [{"id": 1}]
+        append({"id": 3})
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        {"settings": {"n": 4}},
+        {"id": 1},
+        {"id": 3},
+    ]
+
+
+def test_a_first_line_torn_by_a_crash_is_begun_again(tmp_path):
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"settings": {"n"')
+    with progress_file(path, {"n": 4}) as (records, append):
+        append({"id": 1})
+    assert records == [] and len(path.read_text().splitlines()) == 2
+
+
+def test_other_settings_are_refused_with_their_names_and_force_keeps_the_old_file(tmp_path):
+    path = tmp_path / "p.jsonl"
+    with progress_file(path, {"n": 4, "model": "a", "top_p": 1.0}) as (_, append):
+        append({"id": 1})
+    with pytest.raises(UsageError) as error, progress_file(path, {"n": 8, "model": "b", "top_p": 1.0}):
+        pass
+    assert "n: 4 there, 8 now" in str(error.value) and "'a' there" in str(error.value)
+    assert "top_p" not in str(error.value) and "--force" in str(error.value)
+    with progress_file(path, {"n": 8}, force=True) as (records, _):
+        assert records == []
+    (old,) = (other for other in tmp_path.iterdir() if other != path)
+    assert '{"id": 1}' in old.read_text()
+
+
+@pytest.mark.parametrize("content", ["[1, 2]\n", "not json\n", '{"id": 1}\n', "3\n", '{"settings": null}\n'])
+def test_a_file_that_is_no_progress_file_is_not_written_to(tmp_path, content):
+    path = tmp_path / "p.jsonl"
+    path.write_text(content)
+    with pytest.raises(UsageError, match="no progress file"), progress_file(path, {"n": 4}):
+        pass
+    assert path.read_text() == content
+
+
+def _try_to_open(path, answers) -> None:
+    try:
+        with progress.progress_file(path, {}):
+            answers.put("opened")
+    except UsageError as error:
+        answers.put(str(error))
+
+
+def test_two_processes_do_not_write_to_one_file(tmp_path):
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    with progress_file(tmp_path / "p.jsonl", {}):
+        other = context.Process(target=_try_to_open, args=(tmp_path / "p.jsonl", answers))
+        other.start()
+        assert "another process" in answers.get()
+        other.join()
+
+
+def test_a_model_is_known_by_its_weights_not_by_where_it_lies(folder):
+    before = model_identity(str(folder / "model"))
+    (folder / "elsewhere").mkdir()
+    moved = (folder / "model").rename(folder / "elsewhere" / "model")
+    assert model_identity(str(moved)) == before and before.startswith("model@")
+    (moved / "model.safetensors").write_bytes(b"other weights")
+    assert model_identity(str(moved)) != before
+    assert model_identity("Qwen/Qwen3-8B") == "Qwen/Qwen3-8B"
+
+
+# mistakes
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": "/no/such/model"}, "--model /no/such/model: no such folder"),
+        ({"reward": None}, "give --reward"),
+        ({"agent": "agent.py"}, "or --agent"),
+        ({"reward": "missing.py"}, "--reward missing.py: no such file"),
+        ({"reward": None, "agent": "missing.py", "max_len": 9000}, "--agent missing.py: no such file"),
+        ({"reward": "host:5000"}, "--reward host:5000: neither"),
+        ({"n": 0}, "--n 0"),
+        ({"top_p": 0.0}, "--top_p 0.0"),
+        ({"max_len": 8192}, "--max_len 8192 leaves no room"),
+        ({"input_template": "no place"}, "needs a {}"),
+        ({"output": "out.csv"}, "--output out.csv"),
+        ({"input": "missing.parquet"}, "missing.parquet: no such file"),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_named_before_anything_starts(folder, change, message):
+    with pytest.raises(UsageError) as error:
+        difficulty.run(arguments(folder, **change))
+    assert message in str(error.value)
+    assert not (folder / "out.progress.jsonl").exists()
+
+
+def test_a_reward_file_without_reward_func_is_named(folder):
+    (folder / "reward.py").write_text("def score(): ...\n")
+    with pytest.raises(UsageError, match="defines no `reward_func`"):
+        difficulty.run(arguments(folder))
+
+
+def test_the_input_is_never_the_output(folder):
+    with pytest.raises(UsageError, match="is the input"):
+        difficulty.run(arguments(folder, output=str(folder / "in.jsonl")))
+
+
+def test_an_output_from_elsewhere_is_not_replaced(folder, asked_for):
+    (folder / "out.parquet").write_text("something else")
+    with pytest.raises(UsageError, match="is there and not from here"):
+        difficulty.run(arguments(folder))
+    with pytest.raises(KeyboardInterrupt):
+        difficulty.run(arguments(folder, force=True))
+    assert (folder / "out.parquet").read_text() == "something else"
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"prompt": "a", "label": "b"}], "no column 'id'"),
+        ([ROWS[0], {**ROWS[0], "prompt": "another"}], "'p0' stands for two different prompts"),
+        ([{**ROWS[0], "prompt": [{"role": "user", "content": "hi"}]}], "--apply_chat_template"),
+    ],
+    ids=["column", "id", "chat"],
+)
+def test_rows_that_cannot_be_measured_are_named(folder, rows, message):
+    write_rows(folder / "in.jsonl", rows)
+    with pytest.raises(UsageError, match=message):
+        difficulty.run(arguments(folder))
+
+
+# going on
+
+
+def test_only_what_is_missing_without_reward_or_changed_is_measured_again(folder, asked_for):
+    args = begin(folder, [[1.0, 0.0, 0.0, 1.0], [None] * 4, [0.0] * 4])
+    write_rows(folder / "in.jsonl", [*ROWS[:2], {**ROWS[2], "label": "corrected"}, ROWS[3], ROWS[3]])
+    with pytest.raises(KeyboardInterrupt):
+        difficulty.run(args)
+    assert asked_for == ["p1", "p2", "p3"]
+
+
+def test_a_resume_with_an_edited_reward_is_refused(folder, asked_for):
+    args = begin(folder, [[1.0] * 4])
+    (folder / "reward.py").write_text("def reward_func(queries, prompts, labels, **kwargs): return {}\n")
+    with pytest.raises(UsageError, match=r"reward: 'reward\.py@"):
+        difficulty.run(args)
+    assert asked_for == []
+
+
+@pytest.mark.parametrize(
+    "change", [{"num_engines": 8}, {"seed": 1}, {"pass_reward": 0.5}, {"gpu_memory_utilization": 0.5}]
+)
+def test_other_hardware_or_another_pass_mark_goes_on(folder, asked_for, change):
+    begin(folder, [[1.0] * 4])
+    with pytest.raises(KeyboardInterrupt):
+        difficulty.run(arguments(folder, **change))
+    assert asked_for == ["p1", "p2", "p3"]
+
+
+def test_a_finished_measurement_is_written_without_any_engine(folder, capsys):
+    write_rows(folder / "in.jsonl", [*ROWS, ROWS[0]])
+    args = begin(folder, [[0.0] * 4, [1.0, 0.0, 1.0, None], [1.0] * 4, [0.5, 0.0, 0.0, 1.0]])
+    difficulty.run(args)
+    table = pq.read_table(folder / "out.parquet")
+    assert table.column_names[:5] == list(ROWS[0])
+    rows = table.to_pylist()
+    assert [row["pass_rate"] for row in rows] == [0, pytest.approx(2 / 3), 1, 0.25, 0]
+    assert [row["n_rollouts"] for row in rows] == [4, 3, 4, 4, 4] and rows[1]["pass_count"] == 2
+    assert rows[3]["mean_reward"] == 0.375
+    assert rows[0]["mean_length"] == 2.5 and rows[0]["truncated_share"] == 0.25
+    assert (folder / "out.png").read_bytes().startswith(b"\x89PNG")
+    printed = capsys.readouterr().out
+    for part in ("4 of them measured already", "all fail        25.0%", "1 of 16 responses got no reward", "1 x boom"):
+        assert part in printed
+    assert "openrlhf-ebpo data order --by difficulty" in printed
+
+
+def test_another_pass_mark_changes_the_table_of_a_finished_measurement(folder):
+    begin(folder, [[0.5, 0.0, 0.0, 0.0]] * 4)
+    difficulty.run(arguments(folder, pass_reward=0.5))
+    assert pq.read_table(folder / "out.parquet")["pass_rate"].to_pylist() == [0.25] * 4
+
+
+def test_a_prompt_without_any_reward_is_empty_and_reported(folder, capsys):
+    records = {
+        row["id"]: record(row, rewards) for row, rewards in zip(ROWS, [[0.2], [None], [0.4], [0.0]], strict=True)
+    }
+    args = arguments(folder)
+    table = difficulty.read_table(args.input)
+    difficulty.finish(args, table, records)
+    assert pq.read_table(folder / "out.parquet")["pass_rate"].to_pylist() == [0, None, 0, 0]
+    printed = capsys.readouterr().out
+    assert "1 prompts have no reward at all and an empty pass_rate (p1)" in printed
+    assert "no reward reached --pass_reward 1; the largest was 0.4" in printed
+
+
+def test_when_no_reward_comes_the_run_stops_with_the_reason(folder):
+    args = arguments(folder)
+    records = {}
+    with pytest.raises(UsageError, match=r"no reward .* first 8 prompts: 32 x boom"):
+        for i in range(difficulty.GIVE_UP_AFTER):
+            records[i] = record(ROWS[0], [None] * 4)
+            difficulty.stop_if_nothing_works(records, args)
+    records[0] = record(ROWS[0], [None, None, 1.0, None])
+    difficulty.stop_if_nothing_works(records, args)
+
+
+# histogram
+
+
+@pytest.mark.parametrize(
+    ("rates", "n", "counts"),
+    [
+        ([0, 0, 0.25, 0.5, 1], 4, [2, 1, 1, 0, 1]),
+        ([0, 1 / 3, 2 / 3, 1], 4, [1, 1, 0, 1, 1]),
+        ([0, 1, 1], 1, [1, 2]),
+        ([1 / 64, 63 / 64, 0, 1], 64, [1, 1, *[0] * 13, 1, 1]),
+    ],
+    ids=str,
+)
+def test_the_ends_of_the_histogram_hold_only_all_fail_and_all_pass(rates, n, counts):
+    assert difficulty_report.histogram(rates, n) == counts
+
+
+def test_the_printed_histogram_marks_its_ends_and_shows_small_counts():
+    lines = difficulty_report.text_histogram([0] * 1000 + [0.5] + [1] * 500, 2).splitlines()
+    assert lines[0].endswith("█" * 40 + "  all fail") and "66.6%" in lines[0]
+    assert lines[1].endswith("▏")
+    assert lines[2].endswith("█" * 20 + "  all pass")
+
+
+# generation
+
+
+def test_a_new_prompt_goes_to_the_engine_with_the_fewest():
+    alive = {0: "a", 2: "c"}
+    running = {"r1": (0, None), "r2": (0, None), "r3": (2, None)}
+    assert _free_engine(alive, running, n=16) == 2
+    full = {i: (i % 2 * 2, None) for i in range(32)}
+    assert _free_engine(alive, full, n=16) is None
+    assert _free_engine(alive, full, n=8) in alive
+
+
+def test_the_reason_is_what_was_raised_not_the_traceback():
+    text = (
+        'The actor died, ray::A()\n  File "a.py", line 1, in f\n    raise X\n    ^^^^\nValueError: too long\n  by far'
+    )
+    assert reason(RuntimeError(text)) == "ValueError: too long by far"
+    assert reason(RuntimeError("the worker was killed")) == "the worker was killed"
+    assert reason(KeyError()) == "KeyError"
