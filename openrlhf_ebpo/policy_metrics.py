@@ -51,10 +51,10 @@ class PolicyMetrics:
         self._entropy = torch.zeros(2, dtype=torch.float64)
         status = super().ppo_train(kl_ctl)
         entropy, self._entropy = self._entropy, None
-        status["policy/entropy"] = self._mean_over_ranks(entropy)
+        measured = {"policy/entropy": self._mean_over_ranks(entropy)}
         if not getattr(self.actor, "is_vlm", False):  # its images are not kept for a further forward pass
-            status["policy/kl_per_step"] = self._mean_over_ranks(self._step_kl())
-        return status
+            measured["policy/kl_per_step"] = self._mean_over_ranks(self._step_kl())
+        return {**status, **{name: value for name, value in measured.items() if value is not None}}
 
     def training_step(self, experience, *args, **kwargs):
         """Upstream's step; a micro-batch without a token to train on reports 0, not 0/0."""
@@ -101,9 +101,10 @@ class PolicyMetrics:
         self.actor.train()
         return total
 
-    def _mean_over_ranks(self, sum_and_count: torch.Tensor) -> float:
+    def _mean_over_ranks(self, sum_and_count: torch.Tensor) -> float | None:
+        """None where there was nothing to measure."""
         total, count = self.strategy.all_reduce(sum_and_count, op="sum").tolist()
-        return total / max(count, 1.0)
+        return total / count if count else None
 
 
 def _batch(items, packing_samples: bool):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 import ray
@@ -11,6 +12,8 @@ from openrlhf_ebpo.checkpoint import STATE_KEY, starting_prior
 from openrlhf_ebpo.prompts import at_next_prompt
 from openrlhf_ebpo.run_log import RunLog
 from openrlhf_ebpo.upstream import subclass
+
+logger = logging.getLogger(__name__)
 
 
 class EBPOTrainer:
@@ -41,6 +44,16 @@ class EBPOTrainer:
             ray.get(self.actor_model_group.async_run_method(method_name="remember_prior", state=state))
 
     def train_step(self, rollout_samples, global_step):
+        untrained = len(rollout_samples) % self.args.train.batch_size
+        if untrained:  # upstream says nothing
+            logger.warning(
+                "step %d: the last %d of %d responses fill no optimizer step of --train.batch_size %d: OpenRLHF drops "
+                "them, or mixes them into the next step",
+                global_step + 1,
+                untrained,
+                len(rollout_samples),
+                self.args.train.batch_size,
+            )
         status, global_step = super().train_step(rollout_samples, global_step)
         started = time.time()
         self.run_log.write_rollouts(global_step, self.experience_maker.rollouts)

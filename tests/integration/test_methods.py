@@ -1,0 +1,209 @@
+"""Every method of the launch scripts trains two steps on the real stack, with the flags that its file sets; the
+three EBPO curricula also stop and resume: in order, asynchronously, and with LoRA."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from openrlhf_ebpo.rollouts import prompt_id
+from openrlhf_ebpo.run_log import read_metrics, read_rollouts, read_run
+
+LAUNCH = Path(__file__).parents[2] / "scripts" / "launch" / "run.sh"
+BATCH = 8  # prompts a step
+METHODS = sorted(path.stem for path in (LAUNCH.parent / "methods").glob("*.sh"))
+AT_A_TIME = 2  # a launch leaves cores idle while processes start and wait for each other
+
+
+def flags_of(method: str) -> list[str]:
+    printed = subprocess.run(["bash", str(LAUNCH), "--print-method", method, "4"], capture_output=True, text=True)
+    assert printed.returncode == 0, printed.stderr
+    return printed.stdout.split()
+
+
+@pytest.fixture(scope="module")
+def curriculum(workshop, tmp_path_factory) -> Path:
+    """48 prompts in an order of their own, each with a cluster: the second letter."""
+    rows = [json.loads(line) for line in (workshop / "prompts.jsonl").read_text().splitlines()]
+    rows = sorted(rows, key=lambda row: (row["prompt"][1], row["prompt"][::-1]))[:48]
+    path = tmp_path_factory.mktemp("data") / "topic_order.jsonl"
+    path.write_text("".join(json.dumps({**row, "cluster": f"letter {row['prompt'][1]}"}) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="module")
+def runs(train, command, curriculum, tmp_path_factory):
+    """method -> its run directory, output folder and the drivers' texts. All are trained, two at a time."""
+
+    def argv(output: Path, method: str, **changes) -> list[str]:
+        # no warm-up, so that the first step moves the policy; two optimizer steps a batch
+        settings = {"actor__lr_scheduler": "constant", "train__batch_size": 16, "data__max_samples": 2 * BATCH}
+        theirs, ours = command(output, data__prompt_dataset=curriculum, **settings), flags_of(method)
+        last = [str(word) for name, value in changes.items() for word in (f"--{name.replace('__', '.')}", value)]
+        return [*theirs, *ours, *(word for word in last if word != "True")]
+
+    def two_steps(output, method):
+        return [train(argv(output, method)).succeed()]
+
+    def dapo(output, method):
+        return [train(argv(output, method, reward__overlong_buffer_len=4, data__max_samples=48)).succeed()]
+
+    def killed_and_resumed(output, method):
+        flags = argv(output, method, data__max_samples=5 * BATCH, ckpt__save_steps=1, ckpt__load_enable=True)
+        first = train(flags)
+        first.wait_for_step(output / "model" / "run", 1)
+        os.killpg(first.process.pid, signal.SIGKILL)
+        first.process.wait()
+        return [first.output, train(flags).succeed()]
+
+    def another_episode(output, method, **changes):
+        """An episode of 12 prompts, so a full batch and a half one; then the same command with two episodes."""
+        changes = {"data__max_samples": 12, "ckpt__save_steps": 2, "ckpt__load_enable": True, **changes}
+        return [train(argv(output, method, train__num_episodes=n, **changes)).succeed() for n in (1, 2)]
+
+    def asynchronous(output, method):
+        return another_episode(output, method, train__async_enable=True)
+
+    def with_lora(output, method):
+        changes = {"ds__lora__rank": 4, "actor__adam__lr": 3e-2, "algo__advantage__is_correction_level": "token"}
+        return another_episode(output, method, data__order="as_is", **changes)
+
+    special = {
+        "ebpo_topic": killed_and_resumed,
+        "ebpo_difficulty": asynchronous,
+        "ebpo_naive": with_lora,
+        "dapo": dapo,
+    }
+    outputs = {method: tmp_path_factory.mktemp(method) for method in METHODS}
+    longest_first = sorted(METHODS, key=lambda method: not method.startswith("ebpo"))
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        texts = {m: pool.submit(special.get(m, two_steps), outputs[m], m) for m in longest_first}
+    return {
+        m: SimpleNamespace(output=outputs[m], run_dir=outputs[m] / "model" / "run", texts=texts[m].result())
+        for m in METHODS
+    }
+
+
+def groups(run_dir: Path, column: str, step: int = 1) -> torch.Tensor:
+    """(M, 4)"""
+    return torch.tensor(read_rollouts(run_dir, step)[column].to_pylist()).reshape(-1, 4)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_it_trains_on_what_it_generated(runs, method):
+    run = runs[method]
+    metrics = read_metrics(run.run_dir)
+    assert [row["step"] for row in metrics] == list(range(1, len(metrics) + 1)) and len(metrics) >= 2
+    trained = [row for row in metrics if row["rollout/num_samples"] >= 16]  # less is no optimizer step
+    assert all(row["actor_grad_norm"] > 0 and row["policy/entropy"] > 0 for row in trained) and len(trained) >= 2
+    assert read_run(run.run_dir)["status"] == "complete"
+    assert any(run.output.joinpath("model").glob("*.safetensors"))
+
+
+@pytest.mark.parametrize("method", ["grpo", "dr_grpo", "rloo", "clip_cov", "kl_cov"])
+def test_its_advantage_is_the_one_of_its_formula(runs, method):
+    rewards = groups(runs[method].run_dir, "reward")
+    centred = rewards - rewards.mean(-1, keepdim=True)
+    expected = {"dr_grpo": centred, "rloo": centred * 4 / 3}.get(
+        method, centred / (rewards.std(-1, keepdim=True) + 1e-9)
+    )
+    torch.testing.assert_close(groups(runs[method].run_dir, "advantage"), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_reinforce_baseline_standardises_what_is_left_of_the_groups_mean(runs):
+    run_dir = runs["reinforce_baseline"].run_dir
+    rewards, advantages = groups(run_dir, "reward"), groups(run_dir, "advantage")
+    centred = (rewards - rewards.mean(-1, keepdim=True)).flatten()
+    design = torch.stack([centred, torch.ones_like(centred)], -1)
+    slope, shift = torch.linalg.lstsq(design, advantages.flatten()[:, None]).solution.flatten().tolist()
+    torch.testing.assert_close(centred * slope + shift, advantages.flatten(), atol=1e-4, rtol=1e-4)
+    assert slope > 1
+
+
+@pytest.mark.parametrize("method", ["clip_cov", "kl_cov"])
+def test_entropymech_chooses_tokens(runs, method):
+    shares = [row["policy/cov_selected_fraction"] for row in read_metrics(runs[method].run_dir)]
+    assert all(0 <= share < 0.2 for share in shares)
+    assert method == "clip_cov" or min(shares) > 0  # one token at least
+
+
+def test_responses_that_fill_no_optimizer_step_are_named(runs):
+    run = runs["dapo"]
+    last = read_metrics(run.run_dir)[-1]
+    left = int(last["rollout/num_samples"])
+    if left < 16:
+        assert f"the last {left} of {left} responses fill no optimizer step" in run.texts[0]
+    if left < 8:  # not even a micro-batch: nothing was measured
+        assert "actor_grad_norm" not in last and "policy/entropy" not in last
+
+
+def test_dapo_trains_on_mixed_groups_and_shortens_what_is_too_long(runs):
+    run_dir = runs["dapo"].run_dir
+    raw, reward = groups(run_dir, "raw_reward"), groups(run_dir, "reward")
+    assert ((raw.mean(-1) > 0) & (raw.mean(-1) < 1)).all()
+    assert (reward <= raw).all() and (reward < raw).any()
+    assert all(0 < row["dynamic_filtering_pass_rate"] <= 100 * 4 for row in read_metrics(run_dir))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_kl_to_the_initial_model_is_a_loss_where_the_method_has_one(runs, method):
+    kl = [row["kl"] for row in read_metrics(runs[method].run_dir)[:2]]
+    without = method in ("dapo", "clip_cov", "kl_cov")
+    assert kl == [0, 0] if without else min(kl) > 1e-3
+
+
+@pytest.fixture(scope="module")
+def rows(curriculum) -> list[dict]:
+    return [json.loads(line) for line in curriculum.read_text().splitlines()]
+
+
+def trained_prompts(run_dir: Path, step: int) -> set[str]:
+    return set(read_rollouts(run_dir, step)["prompt_id"].to_pylist())
+
+
+def ids(rows: list[dict]) -> set[str]:
+    return {prompt_id(row["prompt"], row["label"]) for row in rows}
+
+
+def test_as_is_trains_row_after_row_also_over_a_kill(runs, rows):
+    run = runs["ebpo_topic"]
+    assert "Loading the checkpoint" in run.texts[1] and read_run(run.run_dir)["resumed"]
+    assert len(read_metrics(run.run_dir)) == 5
+    for step in range(1, 6):
+        assert trained_prompts(run.run_dir, step) == ids(rows[(step - 1) * BATCH : step * BATCH]), step
+
+
+def test_every_rollout_knows_its_cluster(runs, rows):
+    cluster = {prompt_id(row["prompt"], row["label"]): row["cluster"] for row in rows}
+    for step in range(1, 6):
+        table = read_rollouts(runs["ebpo_topic"].run_dir, step)
+        assert table["cluster"].to_pylist() == [cluster[i] for i in table["prompt_id"].to_pylist()]
+
+
+@pytest.mark.parametrize("method", ["ebpo_difficulty", "ebpo_naive"])
+def test_the_next_episode_begins_where_the_last_one_ended(runs, rows, method):
+    """Asynchronously and with LoRA: prior, prompts and steps go on."""
+    run = runs[method]
+    metrics = read_metrics(run.run_dir)
+    assert [row["ebpo/prior_count"] for row in metrics] == [32, 48, 80, 96]
+    first, second = ids(rows[:BATCH]), ids(rows[BATCH:12])
+    assert [trained_prompts(run.run_dir, step) for step in (1, 2, 3, 4)] == [first, second, first, second]
+    for folder in (run.output / "model", run.output / "ckpt" / "_actor" / "global_step4"):
+        assert json.loads((folder / "prior.json").read_text())["rewards"]["count"] == 96
+
+
+def test_lora_rolls_out_the_adapted_policy_also_after_a_restart(runs):
+    """vllm_kl compares vLLM's log-probabilities with the actor's: near 0 though the adapters have moved the policy."""
+    run = runs["ebpo_naive"]
+    metrics = read_metrics(run.run_dir)
+    assert metrics[2]["kl"] > 0.01, "the policy that went on is the one that was trained"
+    assert all(abs(row["vllm_kl"]) < 0.02 for row in metrics)
+    assert (run.output / "model" / "adapter_model.safetensors").is_file()
