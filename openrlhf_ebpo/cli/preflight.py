@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import csv
+import importlib.util
 import json
 import os
 from pathlib import Path
@@ -27,6 +28,9 @@ BUILT_IN = {
     "reward.remote_url": {"math": "math.py", "reasoning_gym": "reasoning_gym.py"},
     "train.agent_func_path": {"math": "math_agent.py"},
 }
+BUILT_IN_NEEDS = {"math.py": "math_verify", "math_agent.py": "math_verify"}
+REWARDS = Path(__file__).parents[1] / "rewards"
+BUILT_IN_FILES = {str(REWARDS / file) for names in BUILT_IN.values() for file in names.values()}
 
 
 def absolute_paths(args: dict) -> None:
@@ -40,7 +44,7 @@ def absolute_paths(args: dict) -> None:
             args[key] = _absolute_if_local(args[key])
     for flag, names in BUILT_IN.items():
         if args.get(flag) in names:
-            args[flag] = str(Path(__file__).parents[1] / "rewards" / names[args[flag]])
+            args[flag] = str(REWARDS / names[args[flag]])
     for flag in ("data.prompt_dataset", "data.dataset", "eval.dataset", "reward.remote_url", "train.agent_func_path"):
         if args.get(flag):
             args[flag] = ",".join(_absolute_if_local(part.strip()) for part in args[flag].split(","))
@@ -58,7 +62,7 @@ def check_files(args: dict) -> None:
         UsageError: all problems found, one a line.
     """
     problems = []
-    for check in (_check_datasets, _check_models, _check_reward, _check_agent, _check_init_prior):
+    for check in (_check_datasets, _check_models, _check_reward, _check_agent, _check_label, _check_init_prior):
         problems += check(args)
     if problems:
         raise UsageError("\n".join(problems))
@@ -154,7 +158,9 @@ def reward_problems(flag: str, first: str) -> list[str]:
     if not first.endswith(".py"):
         if first.startswith(("http://", "https://")):
             return []
-        return [f"{flag} {first}: neither {', '.join(BUILT_IN['reward.remote_url'])}, nor a .py file or an http(s) address"]
+        return [
+            f"{flag} {first}: neither {', '.join(BUILT_IN['reward.remote_url'])}, nor a .py file or an http(s) address"
+        ]
     return _check_python_file(flag, first, "reward_func", "def reward_func(queries, prompts, labels)")
 
 
@@ -168,7 +174,17 @@ def agent_problems(flag: str, path: str) -> list[str]:
     return _check_python_file(flag, path, "AgentExecutor", "class AgentExecutor(AgentExecutorBase)")
 
 
+def _check_label(args: dict) -> list[str]:
+    rewards = {args.get("reward.remote_url"), args.get("train.agent_func_path")}
+    if rewards & BUILT_IN_FILES and not args.get("data.label_key"):
+        return ["--data.label_key is missing: the packaged rewards compare responses with the gold answers in a column"]
+    return []
+
+
 def _check_python_file(flag: str, path: str, name: str, wanted: str) -> list[str]:
+    package = BUILT_IN_NEEDS.get(Path(path).name) if path in BUILT_IN_FILES else None
+    if package and importlib.util.find_spec(package) is None:
+        return [f"{flag}: {package} is not installed, which this reward needs: pip install 'openrlhf_ebpo[math]'"]
     try:
         tree = ast.parse(Path(path).read_text(), path)
     except FileNotFoundError:

@@ -117,9 +117,9 @@ def test_a_data_file_that_cannot_serve_is_named(good, tmp_path, flag, name, cont
         ({"reward.remote_url": None}, "no reward: give --reward.remote_url"),
         (
             {"reward.remote_url": "host:5000"},
-            "--reward.remote_url host:5000: neither a .py file nor an http(s) address",
+            "--reward.remote_url host:5000: neither math, reasoning_gym, nor a .py file or an http(s) address",
         ),
-        ({"reward.remote_url": "ftp://host/r"}, "neither a .py file nor an http(s) address"),
+        ({"reward.remote_url": "ftp://host/r"}, "neither math, reasoning_gym, nor a .py file or an http(s) address"),
         ({"reward.remote_url": "/none/reward.py"}, "--reward.remote_url /none/reward.py: no such file"),
         ({"train.agent_func_path": "/none/agent.py"}, "--train.agent_func_path /none/agent.py: no such file"),
         ({"algo.advantage.ebpo.init_prior": "/none.json"}, "--algo.advantage.ebpo.init_prior /none.json: no such file"),
@@ -203,3 +203,34 @@ def test_local_paths_become_absolute_and_hub_names_stay(good, tmp_path, monkeypa
         "ckpt.path": f"{tmp_path}/ckpt",
         "ckpt.output_dir": None,
     }
+
+
+@pytest.mark.parametrize(
+    ("flag", "name", "file"),
+    [
+        ("reward.remote_url", "math", "math.py"),
+        ("reward.remote_url", "reasoning_gym", "reasoning_gym.py"),
+        ("train.agent_func_path", "math", "math_agent.py"),
+    ],
+)
+def test_the_packaged_rewards_have_short_names(good, flag, name, file):
+    args = {**good, "reward.remote_url": None, flag: name}
+    preflight.absolute_paths(args)
+    assert Path(args[flag]).is_file() and Path(args[flag]).name == file
+    preflight.check_files(args)
+    assert refused({**args, "data.label_key": None})[0].startswith("--data.label_key is missing")
+
+
+def test_a_package_that_a_reward_needs_is_named(good, monkeypatch):
+    args = {**good, "reward.remote_url": "math"}
+    preflight.absolute_paths(args)
+    monkeypatch.setattr(preflight, "BUILT_IN_NEEDS", {"math.py": "no_such_package"})
+    assert refused(args) == [
+        "--reward.remote_url: no_such_package is not installed, which this reward needs: pip install 'openrlhf_ebpo[math]'"
+    ]
+
+
+def test_a_cluster_column_that_was_asked_for_must_be_there(good):
+    preflight.check_files({**good, "data.cluster_key": "label"})
+    (problem,) = refused({**good, "data.cluster_key": "topic"})
+    assert "has no column 'topic' (--data.cluster_key)" in problem
