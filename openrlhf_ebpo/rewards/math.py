@@ -1,0 +1,96 @@
+"""Verifiable maths as a reward: `--reward.remote_url math`, the label column holds the gold answer.
+
+A response earns 1 where its last `\\boxed{...}` or, where there is none, its last "Answer:" line equals the gold
+answer (grading.py), and 0 otherwise, also where the answer takes too long to grade. Logged beside the reward:
+`math_no_answer` (neither a box nor an "Answer:" line) and `math_timeout` (grading was cut off: time, memory, a crash).
+A gold answer that cannot be read is a mistake in the data: the reward fails, and the sample is excluded (guard.py).
+
+The settings, OPENRLHF_EBPO_MATH_WORKERS, _SECONDS and _MEMORY_MB, are described in pool.py.
+
+A reward function sees prompt and response as one text, so the prompt's end has to be found in it. Where a tokenizer
+does not give back the prompt that it read, `--train.agent_func_path math` (math_agent.py) grades the tokens instead.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+import torch
+
+from openrlhf_ebpo.rewards.grading import SPECIAL
+from openrlhf_ebpo.rewards.guard import RewardError
+from openrlhf_ebpo.rewards.pool import Verdict, shared_pool
+
+OVERLAP = 40  # characters of a prompt, cut off at its front, that must be there to know it again
+
+
+def reward_func(queries, prompts, labels, **_kwargs):
+    """OpenRLHF's interface: queries are prompt + response texts. Returns rewards (N,) of 0 and 1.
+
+    Raises:
+        RewardError: a prompt cannot be found in its query. GoldError: a label cannot be read.
+    """
+    verdicts = [
+        shared_pool().grade(as_text(label), response_of(query, prompt))
+        for query, prompt, label in zip(queries, prompts, labels, strict=True)
+    ]
+    rewards = torch.tensor([float(verdict.correct) for verdict in verdicts])
+    logs = [extra_logs(verdict) for verdict in verdicts]
+    return {
+        "rewards": rewards,
+        "scores": rewards,
+        "extra_logs": {name: torch.tensor([log[name] for log in logs]) for name in logs[0]} if logs else {},
+    }
+
+
+def extra_logs(verdict: Verdict) -> dict[str, float]:
+    return {
+        "math_no_answer": float(verdict.outcome == "no_answer"),
+        "math_timeout": float(verdict.outcome in ("timeout", "crash")),
+    }
+
+
+def as_text(label):
+    """Labels that the data file holds as numbers, as the texts they stand for."""
+    return str(label) if isinstance(label, (int, float)) and not isinstance(label, bool) else label
+
+
+def response_of(query: str, prompt: str) -> str:
+    """What follows the prompt in a decoded sequence. The prompt's own "Answer:" and \\boxed must not be taken for the
+    response's, so there is no guessing: it is found as it is, but for a beginning-of-text token, for spaces and Unicode
+    forms that a tokenizer changes, or without its beginning, which upstream cuts off where a prompt is too long.
+
+    Raises:
+        RewardError: it is not found in any of these ways.
+    """
+    start = query.find(prompt)
+    if start >= 0 and is_blank(query[:start]):
+        return query[start + len(prompt) :]
+    query = unicodedata.normalize("NFC", query)
+    places = [i for i, character in enumerate(query) if not character.isspace()]
+    end = _end_of_prompt("".join(query[i] for i in places), "".join(unicodedata.normalize("NFC", prompt).split()))
+    if end is None:
+        raise RewardError(
+            "the prompt is not found in the decoded sequence: this tokenizer does not give it back as it was. "
+            "Use --train.agent_func_path math instead of --reward.remote_url math: it grades the response's tokens. "
+            f"Prompt: {prompt[:200]!r}; sequence: {query[:200]!r}"
+        )
+    return query[places[end - 1] + 1 :]
+
+
+def is_blank(text: str) -> bool:
+    """Whether there is nothing but special tokens."""
+    return not SPECIAL.sub("", text).strip()
+
+
+def _end_of_prompt(query: str, prompt: str) -> int | None:
+    """Where the prompt, or as much of its end as there is, ends in the query; both without white space."""
+    start = query.find(prompt) if prompt else -1
+    if start >= 0 and is_blank(query[:start]):
+        return start + len(prompt)
+    cut = prompt.find(query[:OVERLAP], 1)
+    while 0 <= cut <= len(prompt) - OVERLAP:
+        if query.startswith(prompt[cut:]):
+            return len(prompt) - cut
+        cut = prompt.find(query[:OVERLAP], cut + 1)
+    return None

@@ -1,0 +1,175 @@
+"""Grading processes: hostile answers, kills and many threads leave the pool working, and nothing outlives its parent."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from openrlhf_ebpo.rewards.grading import GoldError
+from openrlhf_ebpo.rewards.pool import GraderError, Pool, Verdict, default_workers, number_from
+
+ENDLESS = r"\binom{10^{9}}{999999}"  # worked out while parsing: minutes
+LARGE = "(a+b)^{60}(c+d)^{60}(e+f)^{60}"  # expanded: 226,981 terms
+
+
+@pytest.fixture(scope="module")
+def pool():
+    """For tests that leave it as it was."""
+    pool = Pool(workers=2, seconds=1.5)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def start():
+    """Builds pools that are closed afterwards."""
+    pools = []
+
+    def build(**options):
+        pools.append(Pool(**options))
+        assert pools[-1].grade("42", r"\boxed{42}") == Verdict(True, "right")
+        return pools[-1]
+
+    yield build
+    for pool in pools:
+        pool.close()
+
+
+def grading_process(pool: Pool) -> psutil.Process:
+    (child,) = psutil.Process(pool._idle.queue[0]._process.pid).children()
+    return child
+
+
+def grade_in_thread(pool: Pool, gold: str, answer: str):
+    verdicts = []
+    thread = threading.Thread(target=lambda: verdicts.append(pool.grade_answer(gold, answer)))
+    thread.start()
+    return thread, verdicts
+
+
+def kill_at_work(parent: psutil.Process) -> None:
+    """Kill the grading process once it has spent time on its answer."""
+    while not (children := parent.children()):
+        time.sleep(0.01)
+    (child,) = children
+    before, deadline = child.cpu_times().user, time.time() + 30
+    while child.cpu_times().user < before + 0.1:
+        assert time.time() < deadline, "it is not at work"
+        time.sleep(0.01)
+    child.kill()
+    child.wait()
+
+
+def test_an_answer_that_takes_all_memory_is_wrong_and_the_pool_goes_on(start):
+    pool = start(workers=1, seconds=20, memory_mb=16)
+    assert pool.grade_answer("42", LARGE).outcome in ("crash", "wrong")
+    assert pool.grade_answer("43", "43").correct
+
+
+def test_an_answer_whose_process_is_killed_is_graded_again_and_after_the_second_kill_is_wrong(start):
+    pool = start(workers=1, seconds=0.8)
+    worker = psutil.Process(pool._idle.queue[0]._process.pid)
+    thread, verdicts = grade_in_thread(pool, "42", ENDLESS)
+    kill_at_work(worker)
+    thread.join()
+    assert verdicts == [Verdict(False, "timeout")], "the second grading came to its own end"
+    thread, verdicts = grade_in_thread(pool, "43", ENDLESS)
+    kill_at_work(worker)
+    kill_at_work(worker)
+    thread.join()
+    assert verdicts == [Verdict(False, "crash")]
+    assert pool.grade_answer("43", "43").correct
+
+
+def test_idle_processes_may_be_killed_too(start):
+    pool = start(workers=1)
+    grading_process(pool).kill()
+    assert pool.grade_answer("1", "1").correct
+    worker = psutil.Process(pool._idle.queue[0]._process.pid)
+    for process in [worker, *worker.children()]:
+        process.kill()
+    assert pool.grade_answer("2", "2").correct, "a new worker was started"
+
+
+def test_many_threads_get_their_own_verdicts(pool):
+    jobs = [(str(i), str(i + i % 2)) for i in range(400)]
+    with ThreadPoolExecutor(32) as threads:
+        verdicts = list(threads.map(lambda job: pool.grade_answer(*job), jobs))
+    assert [verdict.correct for verdict in verdicts] == [i % 2 == 0 for i in range(400)]
+
+
+def test_one_hostile_answer_is_cut_off_and_does_not_hold_up_the_others(pool):
+    thread, verdicts = grade_in_thread(pool, "42", ENDLESS)
+    assert all(pool.grade_answer(str(i), str(i)).correct for i in range(20))
+    assert not verdicts, "they were graded while it was still at work"
+    thread.join()
+    assert verdicts == [Verdict(False, "timeout")]
+
+
+@pytest.mark.parametrize("gold", ["", "  ", "$$", r"\frac{1", "x^2+", "}", None, 42])
+def test_a_gold_that_cannot_be_read_is_an_error_whatever_the_answer(pool, gold):
+    for answer in ("42", gold, None):
+        with pytest.raises(GoldError, match="gold answer"):
+            pool.grade_answer(gold, answer)
+    assert pool.grade_answer("42", "42").correct
+
+
+PARENT = """
+import os, psutil, signal, sys, threading, time
+from openrlhf_ebpo.rewards.pool import Pool
+pool = Pool(workers=2, seconds=1)
+pool.grade_answer("42", "42")
+threading.Thread(target=pool.grade_answer, args=("42", sys.argv[1])).start()
+time.sleep(0.5)
+print([process.pid for process in psutil.Process().children(recursive=True)], flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_nothing_outlives_a_killed_parent():
+    parent = subprocess.run([sys.executable, "-c", PARENT, ENDLESS], stdout=subprocess.PIPE, text=True, check=False)
+    assert parent.returncode == -signal.SIGKILL
+    pids = json.loads(parent.stdout)
+    assert len(pids) >= 3
+    deadline = time.time() + 60
+    while alive := [pid for pid in pids if psutil.pid_exists(pid)]:
+        assert time.time() < deadline, f"still there: {alive}"
+        time.sleep(0.05)
+
+
+def test_workers_import_neither_torch_nor_ray(pool):
+    assert pool.grade_answer("42", "42").correct
+    maps = Path(f"/proc/{grading_process(pool).pid}/maps").read_text()
+    assert "python" in maps
+    assert "libtorch" not in maps
+    assert "_raylet" not in maps
+
+
+def test_a_grader_that_cannot_start_says_so(monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    pool = Pool(workers=1)
+    for _ in range(2):
+        with pytest.raises(GraderError, match=r"did not start \(exit code 1.*pip install"):
+            pool.grade_answer("1", "1")
+    pool.close()
+
+
+def test_settings_come_from_the_environment(monkeypatch):
+    monkeypatch.setenv("OPENRLHF_EBPO_MATH_WORKERS", "3")
+    assert number_from("OPENRLHF_EBPO_MATH_WORKERS", 2) == 3
+    monkeypatch.delenv("OPENRLHF_EBPO_MATH_WORKERS")
+    assert number_from("OPENRLHF_EBPO_MATH_WORKERS", 2) == 2
+    for wrong in ("many", "0", "-1", "nan", "inf"):
+        monkeypatch.setenv("OPENRLHF_EBPO_MATH_SECONDS", wrong)
+        with pytest.raises(GraderError, match=f"OPENRLHF_EBPO_MATH_SECONDS='{wrong}'"):
+            Pool(workers=1)
+    assert 2 <= default_workers() <= 8
