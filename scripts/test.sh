@@ -2,9 +2,23 @@
 # Sets up everything and passes all tests: style, unit, contract, integration.
 #
 #   bash scripts/test.sh [pytest arguments]
+#
+# Without arguments the integration tests, which wait for processes to start, run beside all others.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$root"
 ruff check .
 ruff format --check .
-exec python -m pytest "$@"
+[ $# -eq 0 ] || exec python -m pytest "$@"
+
+others=$(mktemp)
+python -m pytest tests/unit tests/contract >"$others" 2>&1 &
+pid=$!
+trap 'kill $pid 2>/dev/null || true; rm -f "$others"' EXIT
+failed=0
+python -m pytest tests/integration || failed=1
+wait $pid || failed=1
+trap 'rm -f "$others"' EXIT
+echo "--- unit and contract tests"
+cat "$others"
+exit $failed

@@ -98,6 +98,29 @@ def flags(workshop: Path, output: Path, **changes) -> list[str]:
 
 
 @pytest.fixture(scope="session")
+def curriculum(workshop) -> Path:
+    """48 prompts in an order of their own, each with a cluster: the second letter."""
+    rows = [json.loads(line) for line in (workshop / "prompts.jsonl").read_text().splitlines()]
+    rows = sorted(rows, key=lambda row: (row["prompt"][1], row["prompt"][::-1]))[:48]
+    path = workshop / "topic_order.jsonl"
+    path.write_text("".join(json.dumps({**row, "cluster": f"letter {row['prompt'][1]}"}) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture(scope="session")
+def method_flags():
+    """The flags of a method of the launch scripts, G = 4."""
+
+    def flags_of(method: str) -> list[str]:
+        script = Path(__file__).parents[2] / "scripts" / "launch" / "run.sh"
+        printed = subprocess.run(["bash", script, "--print-method", method, "4"], capture_output=True, text=True)
+        assert printed.returncode == 0, printed.stderr
+        return printed.stdout.split()
+
+    return flags_of
+
+
+@pytest.fixture(scope="session")
 def command(workshop):
     return lambda output, **changes: flags(workshop, output, **changes)
 

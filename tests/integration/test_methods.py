@@ -1,12 +1,9 @@
-"""Every method of the launch scripts trains two steps on the real stack, with the flags that its file sets; the
-three EBPO curricula also stop and resume: in order, asynchronously, and with LoRA."""
+"""The methods of the launch scripts train two steps on the real stack, with the flags that their files set. EBPO by
+difficulty does so asynchronously, EBPO naive with LoRA, and both are resumed."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,36 +14,20 @@ import torch
 from openrlhf_ebpo.rollouts import prompt_id
 from openrlhf_ebpo.run_log import read_metrics, read_rollouts, read_run
 
-LAUNCH = Path(__file__).parents[2] / "scripts" / "launch" / "run.sh"
 BATCH = 8  # prompts a step
-METHODS = sorted(path.stem for path in (LAUNCH.parent / "methods").glob("*.sh"))
+METHODS = ["clip_cov", "dapo", "dr_grpo", "ebpo_difficulty", "ebpo_naive", "kl_cov", "reinforce_baseline", "rloo"]
+ELSEWHERE = ["ebpo_topic", "grpo"]  # test_train_and_resume.py, test_launch.py
 AT_A_TIME = 2  # a launch leaves cores idle while processes start and wait for each other
 
 
-def flags_of(method: str) -> list[str]:
-    printed = subprocess.run(["bash", str(LAUNCH), "--print-method", method, "4"], capture_output=True, text=True)
-    assert printed.returncode == 0, printed.stderr
-    return printed.stdout.split()
-
-
 @pytest.fixture(scope="module")
-def curriculum(workshop, tmp_path_factory) -> Path:
-    """48 prompts in an order of their own, each with a cluster: the second letter."""
-    rows = [json.loads(line) for line in (workshop / "prompts.jsonl").read_text().splitlines()]
-    rows = sorted(rows, key=lambda row: (row["prompt"][1], row["prompt"][::-1]))[:48]
-    path = tmp_path_factory.mktemp("data") / "topic_order.jsonl"
-    path.write_text("".join(json.dumps({**row, "cluster": f"letter {row['prompt'][1]}"}) + "\n" for row in rows))
-    return path
-
-
-@pytest.fixture(scope="module")
-def runs(train, command, curriculum, tmp_path_factory):
+def runs(train, command, method_flags, curriculum, tmp_path_factory):
     """method -> its run directory, output folder and the drivers' texts. All are trained, two at a time."""
 
     def argv(output: Path, method: str, **changes) -> list[str]:
         # no warm-up, so that the first step moves the policy; two optimizer steps a batch
         settings = {"actor__lr_scheduler": "constant", "train__batch_size": 16, "data__max_samples": 2 * BATCH}
-        theirs, ours = command(output, data__prompt_dataset=curriculum, **settings), flags_of(method)
+        theirs, ours = command(output, data__prompt_dataset=curriculum, **settings), method_flags(method)
         last = [str(word) for name, value in changes.items() for word in (f"--{name.replace('__', '.')}", value)]
         return [*theirs, *ours, *(word for word in last if word != "True")]
 
@@ -55,14 +36,6 @@ def runs(train, command, curriculum, tmp_path_factory):
 
     def dapo(output, method):
         return [train(argv(output, method, reward__overlong_buffer_len=4, data__max_samples=48)).succeed()]
-
-    def killed_and_resumed(output, method):
-        flags = argv(output, method, data__max_samples=5 * BATCH, ckpt__save_steps=1, ckpt__load_enable=True)
-        first = train(flags)
-        first.wait_for_step(output / "model" / "run", 1)
-        os.killpg(first.process.pid, signal.SIGKILL)
-        first.process.wait()
-        return [first.output, train(flags).succeed()]
 
     def another_episode(output, method, **changes):
         """An episode of 12 prompts, so a full batch and a half one; then the same command with two episodes."""
@@ -77,7 +50,6 @@ def runs(train, command, curriculum, tmp_path_factory):
         return another_episode(output, method, data__order="as_is", **changes)
 
     special = {
-        "ebpo_topic": killed_and_resumed,
         "ebpo_difficulty": asynchronous,
         "ebpo_naive": with_lora,
         "dapo": dapo,
@@ -97,6 +69,11 @@ def groups(run_dir: Path, column: str, step: int = 1) -> torch.Tensor:
     return torch.tensor(read_rollouts(run_dir, step)[column].to_pylist()).reshape(-1, 4)
 
 
+def test_no_method_is_left_out():
+    files = Path(__file__).parents[2].joinpath("scripts", "launch", "methods").glob("*.sh")
+    assert sorted(path.stem for path in files) == sorted(METHODS + ELSEWHERE)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_it_trains_on_what_it_generated(runs, method):
     run = runs[method]
@@ -108,7 +85,7 @@ def test_it_trains_on_what_it_generated(runs, method):
     assert any(run.output.joinpath("model").glob("*.safetensors"))
 
 
-@pytest.mark.parametrize("method", ["grpo", "dr_grpo", "rloo", "clip_cov", "kl_cov"])
+@pytest.mark.parametrize("method", ["dr_grpo", "rloo", "clip_cov", "kl_cov"])
 def test_its_advantage_is_the_one_of_its_formula(runs, method):
     rewards = groups(runs[method].run_dir, "reward")
     centred = rewards - rewards.mean(-1, keepdim=True)
@@ -171,21 +148,6 @@ def trained_prompts(run_dir: Path, step: int) -> set[str]:
 
 def ids(rows: list[dict]) -> set[str]:
     return {prompt_id(row["prompt"], row["label"]) for row in rows}
-
-
-def test_as_is_trains_row_after_row_also_over_a_kill(runs, rows):
-    run = runs["ebpo_topic"]
-    assert "Loading the checkpoint" in run.texts[1] and read_run(run.run_dir)["resumed"]
-    assert len(read_metrics(run.run_dir)) == 5
-    for step in range(1, 6):
-        assert trained_prompts(run.run_dir, step) == ids(rows[(step - 1) * BATCH : step * BATCH]), step
-
-
-def test_every_rollout_knows_its_cluster(runs, rows):
-    cluster = {prompt_id(row["prompt"], row["label"]): row["cluster"] for row in rows}
-    for step in range(1, 6):
-        table = read_rollouts(runs["ebpo_topic"].run_dir, step)
-        assert table["cluster"].to_pylist() == [cluster[i] for i in table["prompt_id"].to_pylist()]
 
 
 @pytest.mark.parametrize("method", ["ebpo_difficulty", "ebpo_naive"])

@@ -14,6 +14,7 @@ import torch
 from openrlhf_ebpo.advantage import estimate
 from openrlhf_ebpo.config import EBPOConfig
 from openrlhf_ebpo.prior import Prior
+from openrlhf_ebpo.rollouts import prompt_id
 from openrlhf_ebpo.run_log import read_metrics, read_rollouts, read_run
 
 CONFIG = EBPOConfig(n_samples_per_prompt=4)
@@ -21,12 +22,13 @@ WANDB_KEY = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.fixture(scope="module")
-def story(train, command, tmp_path_factory):
-    """A run that saves every second step, is killed (SIGKILL) after step 3 and resumed to step 6."""
+def story(train, command, method_flags, curriculum, tmp_path_factory):
+    """EBPO with topics, which saves every second step, is killed (SIGKILL) after step 3 and resumed to step 6."""
     output = tmp_path_factory.mktemp("killed_and_resumed")
     run_dir = output / "model" / "run"
     argv = command(
         output,
+        data__prompt_dataset=curriculum,
         data__max_samples=48,
         ckpt__save_steps=2,
         ckpt__max_num=2,
@@ -36,6 +38,7 @@ def story(train, command, tmp_path_factory):
         logger__tensorboard_dir=output / "tensorboard",
         logger__wandb__key=WANDB_KEY,
     )
+    argv += method_flags("ebpo_topic")
     first = train(argv)
     first.wait_for_step(run_dir, 3)
     os.killpg(first.process.pid, signal.SIGKILL)
@@ -131,6 +134,14 @@ def test_rollouts_tell_what_every_answer_got_and_what_grpo_would_have_given(stor
     assert len({row["prompt_id"] for row in rows}) == 8
     metrics = read_metrics(story.run_dir)[-1]
     assert sum(row["reward"] for row in rows) / 32 == pytest.approx(metrics["rollout/reward_mean"])
+
+
+def test_rows_are_trained_one_after_the_other_also_over_a_kill_and_each_rollout_knows_its_cluster(story, curriculum):
+    rows = [json.loads(line) for line in curriculum.read_text().splitlines()]
+    for step in range(1, 7):
+        wanted = {prompt_id(row["prompt"], row["label"]): row["cluster"] for row in rows[(step - 1) * 8 : step * 8]}
+        table = read_rollouts(story.run_dir, step)
+        assert dict(zip(table["prompt_id"].to_pylist(), table["cluster"].to_pylist(), strict=True)) == wanted
 
 
 def test_run_json_knows_the_run_and_no_secret_is_anywhere(story):
