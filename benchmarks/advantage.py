@@ -185,7 +185,8 @@ def advantage_stage(maker_class, estimator: str, samples: int, kl: bool, experie
         strategy=SimpleNamespace(args=args),
         tokenizer=None,
     )
-    maker._errors = [""] * sum(len(e.index) for e in experiences)  # as make_experience_batch leaves it
+    samples = sum(len(e.index) for e in experiences)
+    maker._errors, maker._clusters = [""] * samples, [None] * samples  # as make_experience_batch leaves them
     return maker.compute_advantages_and_returns(experiences)
 
 

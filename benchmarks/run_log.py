@@ -41,7 +41,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         log = RunLog(directory, build_tokenizer([string.printable]))
         started = time.perf_counter()
-        rollouts = Rollouts.before_shaping(experiences, [""] * options.responses)
+        rollouts = Rollouts.before_shaping(experiences, [""] * options.responses, [None] * options.responses)
         handing_over = time.perf_counter()
         log.write_rollouts(1, rollouts.with_result(result))
         blocked = time.perf_counter() - handing_over

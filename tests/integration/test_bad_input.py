@@ -43,7 +43,7 @@ def test_a_mistake_is_named_with_its_flag(run_in_process, command, tmp_path, cha
     [
         ({"advantage_estimator": "epbo"}, "invalid choice: 'epbo'"),
         ({"algo__advantage__estimater": "ebpo"}, "Did you mean --algo.advantage.estimator"),
-        ({"n_samples_per_prompt": 4}, "--rollout.n_samples_per_prompt"),
+        ({"samples_per_prompt": 4}, "--rollout.n_samples_per_prompt"),
     ],
 )
 def test_a_mistyped_flag_or_estimator_is_answered(command, tmp_path, capsys, changes, expected):

@@ -1,0 +1,138 @@
+"""The harness on the real stack: an engine is lost, the command is killed, repeated, and no question is asked twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+N, FILE_QUESTIONS, AIME = 8, 120, 30
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def run_dir(tmp_path) -> Path:
+    """A run with two exported checkpoints of a model that says little but "Answer: 1", 2 or 3, and questions for it."""
+    from openrlhf_ebpo.quickstart import tiny_model
+
+    questions = [f"{i:b}".translate(str.maketrans("01", "23")) for i in range(1, FILE_QUESTIONS + AIME + 1)]
+    models = [tmp_path / "ckpt" / f"global_step{step}_hf" for step in (4, 8)]
+    tiny_model.build(models[0], ["Answer: 123\n"], hidden_size=32, intermediate_size=64)
+    shutil.copytree(models[0], models[1])
+    write(tmp_path / "train.jsonl", [{"prompt": f"{q}\n", "question": q} for q in questions])
+    write(tmp_path / "q.jsonl", [{"question": q, "answer": len(q) % 4} for q in questions[:FILE_QUESTIONS]])
+    write(tmp_path / "aime24.jsonl", [{"problem": q, "answer": "001", "url": "u"} for q in questions[FILE_QUESTIONS:]])
+    args = {"data": {"prompt_dataset": str(tmp_path / "train.jsonl"), "input_key": "prompt"}, "ckpt": {}}
+    write(tmp_path / "run" / "run.json", [{"schema": 1, "status": "interrupted", "model": "base", "args": args}])
+    rows = [{"step": 4 * i + 4, "checkpoint": None, "model": str(model)} for i, model in enumerate(models)]
+    write(tmp_path / "run" / "checkpoints.jsonl", rows)
+    return tmp_path / "run"
+
+
+def write(path: Path, rows: list[dict]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.fixture
+def start(cluster, run_dir, tmp_path):
+    """Start the command on the shared cluster; what still runs at the end is killed."""
+    started = []
+
+    def run(name: str, engines: int) -> subprocess.Popen:
+        argv = ["--checkpoints", run_dir, "--no_base", "--tasks", "file:q.jsonl,aime24", "--data_dir", ".", "--n", N]
+        argv += ["--max_new_tokens", 24, "--num_engines", engines]
+        with open(tmp_path / name, "w") as log:
+            started.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "openrlhf_ebpo.cli.eval", *map(str, argv)],
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_ADDRESS": cluster.address},
+                    cwd=tmp_path,
+                    start_new_session=True,
+                )
+            )
+        return started[-1]
+
+    yield run
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def lines(path: Path) -> list[dict]:
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+
+def engines() -> list[psutil.Process]:
+    return [p for p in psutil.process_iter() if p.name().startswith("ray::") and "RolloutActor" in p.name()]
+
+
+def test_every_question_is_asked_once_though_an_engine_dies_and_the_command_is_killed(start, run_dir, tmp_path):
+    def wait_for(count: int) -> None:
+        deadline = time.time() + 240
+        while len(lines(progress)) < count:
+            output = (tmp_path / "first.log").read_text()
+            assert process.poll() is None and time.time() < deadline, output[-6000:]
+            time.sleep(0.005)
+
+    results = run_dir / "eval" / f"default+n={N},max_new_tokens=24"
+    progress = results / "file-q" / "step-000004" / "progress.jsonl"
+    process = start("first.log", 2)
+    wait_for(10)
+    engines()[0].kill()
+    wait_for(60)
+    process.kill()
+    process.wait()
+    kept = lines(progress)
+    assert 60 <= len(kept) and not (progress.parent / "summary.json").exists()
+
+    process = start("second.log", 1)
+    process.wait(240)
+    output = (tmp_path / "second.log").read_text()
+    assert process.returncode == 0, output[-6000:]
+    already = int(re.search(r"step 4: 150 questions in 2 tasks, (\d+) of them answered already", output)[1])
+    assert already >= len(kept) - 1 and not progress.exists()
+
+    before = {line["id"]: line["responses"] for line in kept[1:]}
+    for step in ("step-000004", "step-000008"):
+        for task, questions in (("file-q", FILE_QUESTIONS), ("aime24", AIME)):
+            check_result(results / task / step, questions, before if (step, task) == ("step-000004", "file-q") else {})
+    report = (results / "report.md").read_text()
+    assert "## Validation curve" in report and (results / "validation.png").stat().st_size > 5_000
+    assert f"report     {results}/report.md" in output and output.count("maj@8") == 4
+
+
+def check_result(directory: Path, questions: int, before: dict) -> None:
+    """The summary says what the samples say, and those that were there before the kill are unchanged."""
+    summary = json.loads((directory / "summary.json").read_text())
+    rows = pq.read_table(directory / "samples.parquet").to_pylist()
+    assert len(rows) == questions * N == len({(row["question_id"], row["sample"]) for row in rows})
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        found.setdefault(row["question_id"], []).append(row["response"])
+        answers = [line.removeprefix("Answer: ") for line in row["response"].split("\n") if line.startswith("Answer: ")]
+        right = bool(answers) and answers[-1].strip() == row["gold"].lstrip("0")
+        assert row["correct"] == right or "Answer" in answers[-1]  # a second one on its line
+        assert (row["class"] == -1) == (row["extracted"] is None) and 1 <= row["length"] <= 24
+        assert row["finish_reason"] == ("length" if row["length"] == 24 else row["finish_reason"])
+    assert before == {key: found[key] for key in before}
+    metrics = summary["metrics"]
+    assert metrics["pass@1"]["value"] == pytest.approx(sum(row["correct"] for row in rows) / len(rows))
+    assert metrics["no_answer"] == pytest.approx(sum(row["extracted"] is None for row in rows) / len(rows))
+    assert metrics["truncated"] == pytest.approx(sum(row["finish_reason"] == "length" for row in rows) / len(rows))
+    assert 0 < metrics["pass@1"]["value"] < metrics[f"pass@{N}"]["value"] < 1
+    assert summary["prompt"]["template"] == "{question}\n" and not summary["prompt"]["chat_template"]
+    assert len(summary["seeds"]) == (2 if before else 1) and summary["counts"] == {"excluded_golds": 0, "errors": 0}
