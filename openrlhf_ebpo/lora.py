@@ -122,6 +122,8 @@ def check(values: dict) -> list[str]:
         return [f"--ds.lora.rank is {rank}; give 1 or more, or 0 to train all weights"]
     if rank and values["ds.tensor_parallel_size"] > 1:
         return ["--ds.lora.rank does not work with --ds.tensor_parallel_size above 1: adapters are not split"]
+    if rank and values["ds.load_in_4bit"]:
+        return ["--ds.lora.rank does not work with --ds.load_in_4bit: packed weights cannot be merged for vLLM"]
     if rank and values["train.enable_ema"]:
         return ["--ds.lora.rank does not work with --train.enable_ema: the averaged model has no adapters"]
     return []

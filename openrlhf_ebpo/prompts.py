@@ -1,4 +1,5 @@
-"""Training prompts in the order that the data came in (--data.order as_is), each with its cluster.
+"""Training prompts in the order that the data came in (--data.order as_is), each with its cluster, in batches that can
+be trained on.
 
 Upstream always shuffles, and drops every column but prompt, label and images on the way to the samples. A
 curriculum needs the order; the run log and the estimator get the cluster with each sample.
@@ -8,8 +9,12 @@ from __future__ import annotations
 
 import argparse
 import functools
+import logging
+import math
 
 from openrlhf_ebpo.rollouts import prompt_id
+
+logger = logging.getLogger(__name__)
 
 CLUSTER_COLUMN = "cluster"
 INFO_KEY = "ebpo_cluster"  # in Experience.info: a list of one string or None
@@ -23,7 +28,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default="shuffle",
         choices=["shuffle", "as_is"],
         help="shuffle: a seeded random order, as OpenRLHF does; as_is: the rows of --data.prompt_dataset one after the "
-        "other, for a curriculum. Resuming goes on at the next row",
+        "other, for a curriculum. Resuming goes on at the next row; after a whole episode of shuffle it may repeat an order",
     )
     group.add_argument(
         "--data.cluster_key",
@@ -62,6 +67,38 @@ class SamplesWithClusters:
         prompts = self.prompts_dataloader.dataset
         ids = map(prompt_id, prompts.prompts, prompts.labels)
         return dict(zip(ids, prompts.clusters, strict=True))
+
+
+class TrainableBatches:
+    """Mixin over SamplesGenerator: a rollout batch holds as many responses as can be trained on."""
+
+    def generate_samples(self, **kwargs):
+        samples, pass_rate, consumed, exhausted = super().generate_samples(**kwargs)
+        count = trainable(len(samples), self.args)
+        if count < len(samples):
+            logger.warning(
+                "%d of the %d responses of a rollout batch that is not full are left out: they fill no optimizer step of "
+                "--train.batch_size %d",
+                len(samples) - count,
+                len(samples),
+                self.args.train.batch_size,
+            )
+        return samples[:count], pass_rate, consumed, exhausted
+
+
+def trainable(responses: int, args) -> int:
+    """How many of a batch's responses make whole groups and whole optimizer steps.
+
+    Without them, several ranks get unequal numbers of micro-batches and wait for each other forever, fewer responses
+    than ranks are an error, and --train.dynamic_batch_enable drops the rest after the estimator has seen it. A single
+    rank without it carries the rest into the next step; that is left to upstream.
+    """
+    ranks = (
+        args.actor.num_nodes * args.actor.num_gpus_per_node // (args.ds.ring_attn_size * args.ds.tensor_parallel_size)
+    )
+    if ranks <= 1 and not args.train.dynamic_batch_enable:
+        return responses
+    return responses - responses % math.lcm(args.train.batch_size, args.rollout.n_samples_per_prompt)
 
 
 def order_as_asked(original):

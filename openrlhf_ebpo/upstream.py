@@ -113,6 +113,16 @@ SEAMS = (
         source="11458b2545a7",
     ),
     Seam(
+        "openrlhf.trainer.ppo_utils.samples_generator",
+        "SamplesGenerator",
+        "openrlhf_ebpo.prompts:TrainableBatches",
+        where="controller, sample generator",
+        why="a rollout batch that does not fill its optimizer steps (the last of an episode) makes several ranks wait for "
+        "each other forever, stops the run where it is smaller than their number, or is dropped after the prior has seen it",
+        until="upstream cuts such batches itself",
+        source="11458b2545a7",
+    ),
+    Seam(
         "openrlhf.datasets.prompts_dataset",
         "PromptDataset",
         "openrlhf_ebpo.prompts:PromptsWithClusters",

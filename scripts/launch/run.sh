@@ -64,7 +64,7 @@ how_to_make() { # a data file of ours
             echo "$step order --by topic --input $DATA_DIR/topics.parquet --output $1"
             ;;
         *)
-            echo "$step difficulty --input $from --output $measured --model ${MODEL_PATH:-$model} --reward math ${template[*]-} --num_engines $GPUS_PER_NODE"
+            echo "$step difficulty --input $from --output $measured --model ${MODEL_PATH:-$model} --reward math ${template[*]@Q} --num_engines $GPUS_PER_NODE"
             echo "$step order --by difficulty --input $measured --output $1"
             ;;
     esac
@@ -78,6 +78,7 @@ check_data() { # FLAG FILE, unless the user's own flags name another
 
 # --- what to run
 
+((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || fail "bash $BASH_VERSION is too old: 4.4 or later is needed"
 show=
 case ${1-} in
     '' | -h | --help) teach && exit ;;
@@ -114,7 +115,11 @@ batches=(
     --data.max_len $((prompt_len + response_len)) --rollout.max_new_tokens "$response_len"
 )
 template=()
-[ "${CHAT_TEMPLATE:-$chat_template}" = 0 ] || template=(--apply_chat_template)
+if [ "${CHAT_TEMPLATE:-$chat_template}" != 0 ]; then
+    template=(--apply_chat_template)
+elif [ "${bos-}" ]; then # OpenRLHF adds no special tokens to a prompt
+    template=(--input_template "$bos{}")
+fi
 files=(
     --actor.model_name_or_path "${MODEL_PATH:-$model}"
     --data.prompt_dataset "$DATA_DIR/$data.parquet" --data.input_key prompt --data.label_key label

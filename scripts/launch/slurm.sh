@@ -65,7 +65,8 @@ bash scripts/launch/run.sh --print "$@" >/dev/null # mistyped names end here
 
 first=${SLURMD_NODENAME:-$(hostname -s)} # where this script runs
 address=${HEAD_IP:-$(hostname -I | awk '{ print $1 }')}:${RAY_PORT:-6379}
-step=(--nodes=$((NODES - 1)) --ntasks-per-node=1 --gpus-per-node="$GPUS_PER_NODE" --exclude="$first")
+# --ntasks too: a job's environment has that of all its nodes
+step=(--nodes=$((NODES - 1)) --ntasks=$((NODES - 1)) --ntasks-per-node=1 --gpus-per-node="$GPUS_PER_NODE" --exclude="$first")
 step+=(${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"}) # srun does not take the job's by itself
 trap end_ray EXIT
 

@@ -99,3 +99,39 @@ def test_a_sample_knows_the_cluster_of_its_prompt_until_the_estimator_has_read_i
     maker = make_maker(patched_class, args)
     maker.make_experience_batch(samples)
     assert maker.rollouts.clusters == [None, None, "algebra", "algebra"]
+
+
+@pytest.mark.parametrize(
+    ("responses", "changes", "kept"),
+    [
+        (64, {}, 64),
+        (44, {}, 32),  # what fills no optimizer step is left out
+        (28, {}, 0),
+        (44, {"actor.num_nodes": 1, "actor.num_gpus_per_node": 1}, 44),  # one rank: upstream carries it on
+        (44, {"actor.num_nodes": 1, "actor.num_gpus_per_node": 1, "train.dynamic_batch_enable": True}, 32),
+        (64, {"train.batch_size": 6}, 60),  # whole groups too
+        (44, {"actor.num_gpus_per_node": 2, "ds.ring_attn_size": 4}, 44),  # four GPUs are one rank
+    ],
+    ids=str,
+)
+def test_a_rollout_batch_is_cut_to_what_can_be_trained_on(sections, caplog, responses, changes, kept):
+    from openrlhf.trainer.ppo_utils import samples_generator
+
+    flat = {
+        "actor.num_nodes": 2,
+        "actor.num_gpus_per_node": 4,
+        "ds.ring_attn_size": 1,
+        "ds.tensor_parallel_size": 1,
+        "train.batch_size": 32,
+        "train.dynamic_batch_enable": False,
+        "rollout.n_samples_per_prompt": 4,
+        "rollout.batch_size": 16,
+        "vllm.enable_sleep": False,
+        "algo.dynamic_filtering_enable": False,
+    }
+    args = sections(**{**flat, **changes})
+    generator = samples_generator.SamplesGenerator(SimpleNamespace(args=args), [], None, None, [])
+    generator._generate_vllm = lambda **_: (list(range(responses)), responses // 4, True)
+    samples, _, consumed, exhausted = generator.generate_samples()
+    assert samples == list(range(kept)) and consumed == responses // 4 and exhausted
+    assert (f"{responses - kept} of the {responses} responses" in caplog.text) == (kept < responses)

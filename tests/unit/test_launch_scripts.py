@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -248,6 +249,8 @@ def test_later_flags_and_variables_win():
     assert value(argv, "--actor.model_name_or_path") == "Qwen/Qwen3-8B-Base"
     assert value(argv, "--vllm.num_engines") == "8"
     assert "--data.apply_chat_template" not in argv
+    assert "--data.input_template" not in argv
+    assert value(composed("llama3_1_8b", "grpo", 8), "--data.input_template") == "<|begin_of_text|>{}"
     assert "--data.apply_chat_template" in composed("llama3_1_8b", "grpo", 8, CHAT_TEMPLATE=1)
 
 
@@ -304,7 +307,7 @@ def test_the_commands_that_make_missing_data_are_ones_that_exist(method):
     from openrlhf_ebpo.cli import data as data_command
 
     for line in bash("run.sh", "qwen3_8b", method, 4, DATA_DIR="nowhere").stderr.splitlines()[1:]:
-        program, data, step, *flags = line.split()
+        program, data, step, *flags = shlex.split(line)
         assert (program, data) == ("openrlhf-ebpo", "data")
         parsed = parsed_by(data_command, step, flags)
         assert "nowhere/" in f"{parsed.output}/"
@@ -385,7 +388,7 @@ def test_a_slurm_job_checks_then_starts_ray_on_all_nodes_then_trains(stand_ins, 
         line.startswith("ray start --head --node-ip-address 10.0.0.1 --port 6379 --num-gpus 8") for line in calls
     )
     (worker,) = [line for line in calls if line.startswith("srun")]
-    assert "--nodes=1 --ntasks-per-node=1 --gpus-per-node=8 --exclude=n1 --cpus-per-task=96" in worker
+    assert "--nodes=1 --ntasks=1 --ntasks-per-node=1 --gpus-per-node=8 --exclude=n1 --cpus-per-task=96" in worker
     assert "ray start --address 10.0.0.1:6379" in worker
     assert any("wait_for_gpus.py 10.0.0.1:6379 16 300" in line for line in calls[1:-1])
     assert not running(tmp_path / "pids")  # Ray is ended with the job

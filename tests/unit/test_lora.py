@@ -97,11 +97,20 @@ def test_a_sync_gathers_the_weight_and_its_adapters():
         ({"ds.lora.rank": -1}, "--ds.lora.rank is -1"),
         ({"ds.tensor_parallel_size": 2}, "--ds.tensor_parallel_size above 1"),
         ({"train.enable_ema": True}, "--train.enable_ema"),
+        ({"ds.load_in_4bit": True}, "--ds.load_in_4bit"),
         ({"ds.lora.rank": 0, "train.enable_ema": True}, None),
         ({}, None),
     ],
     ids=str,
 )
 def test_flags_that_cannot_work_with_lora_are_named(changes, shown):
-    problems = lora.check({"ds.lora.rank": 8, "ds.tensor_parallel_size": 1, "train.enable_ema": False, **changes})
+    problems = lora.check(
+        {
+            "ds.lora.rank": 8,
+            "ds.tensor_parallel_size": 1,
+            "train.enable_ema": False,
+            "ds.load_in_4bit": False,
+            **changes,
+        }
+    )
     assert [shown in problem for problem in problems] == [True] * bool(shown)

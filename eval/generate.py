@@ -1,0 +1,85 @@
+"""Responses to all questions that have none yet, in one pass of vLLM over all tasks."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from itertools import groupby
+
+from openrlhf_ebpo import generation
+from openrlhf_ebpo.data.difficulty_report import ProgressBar
+from openrlhf_ebpo.generation import EngineSettings, GenerationError, Sample, Sampling
+from openrlhf_ebpo.rendering import Prompt, prompt_lengths, tokenizer_of
+
+from . import prompts
+from .jobs import Job
+from .prompts import PromptForm
+from .protocols import Protocol
+
+
+def respond(jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protocol, engine_flags: dict) -> None:
+    """Generate what is missing. Every question goes into its job, and so to disk, as soon as it has all its responses.
+
+    model: folder or Hub name, no adapter. engine_flags: fields of EngineSettings that are about the hardware.
+
+    Raises:
+        UsageError: the model cannot read prompts as long as these. StorageError: they cannot be written.
+        ClusterError, GenerationError: too few GPUs, no engine is left, or a question cannot be answered.
+    """
+    generation.prepare_process()
+    asked = {key: pair for job in jobs for key, pair in _prompts(job, form, model).items()}
+    if not asked:
+        return
+    settings = engine_settings(asked, model, protocol, sum(len(job.records) for job in jobs), engine_flags)
+    print(f"starting {settings.num_engines} x {model}, room for {settings.max_len:,} tokens", flush=True)
+    started = time.monotonic()
+    done, total = sum(len(job.records) for job in jobs), sum(len(job.task.questions) for job in jobs)
+    failed: dict[str, str] = {}
+    with generation.engines(settings) as actors:
+        print(f"engines are up after {time.monotonic() - started:.0f} s", flush=True)
+        with ProgressBar(total, done) as bar:
+            for n, group in groupby(asked.values(), key=lambda pair: pair[0].n):
+                sampling = Sampling(n, protocol.temperature, protocol.top_p, protocol.max_new_tokens)
+                todo = [prompt for _, prompt in group]
+                for prompt, samples in generation.generate(actors, todo, sampling, settings):
+                    if error := next((sample.error for sample in samples if sample.error), None):
+                        failed[prompt.key] = error
+                        continue
+                    record = to_record(samples, model, settings.seed)
+                    asked[prompt.key][0].add(prompt.key.partition("/")[2], record)
+                    bar.update({**record, "errors": {}})
+    if failed:
+        key, error = next(iter(failed.items()))
+        raise GenerationError(f"{len(failed)} questions got no responses, such as {key}: {error}")
+
+
+def _prompts(job: Job, form: PromptForm, model: str) -> dict[str, tuple[Job, Prompt]]:
+    """By task/question: one question may be in two tasks."""
+    rendered = prompts.render(job.missing, form, model)
+    keyed = (dataclasses.replace(prompt, key=f"{job.task.name}/{prompt.key}") for prompt in rendered)
+    return {prompt.key: (job, prompt) for prompt in keyed}
+
+
+def engine_settings(asked: dict, model: str, protocol: Protocol, done: int, engine_flags: dict) -> EngineSettings:
+    """done: questions that have responses already. They move the engines' seed on, so that a resumed pass does not
+    repeat the random numbers of the one before."""
+    longest = max(prompt_lengths([prompt for _, prompt in asked.values()], model))
+    room = protocol.max_model_len or longest + protocol.max_new_tokens
+    if longest + protocol.max_new_tokens > room:
+        print(
+            f"warning: the longest prompt has {longest} tokens; beside --max_new_tokens {protocol.max_new_tokens}, "
+            f"--max_model_len {room} cuts its beginning off"
+        )
+    return EngineSettings(model, max_len=room, seed=protocol.seed + done, **engine_flags)
+
+
+def to_record(samples: Sequence[Sample], model: str, seed: int) -> dict:
+    """What progress keeps of a question; response i is the i-th run's."""
+    tokenizer = tokenizer_of(model)
+    return {
+        "responses": [tokenizer.decode(sample.tokens, skip_special_tokens=True) for sample in samples],
+        "lengths": [len(sample.tokens) for sample in samples],
+        "finish_reasons": ["length" if sample.truncated else "stop" for sample in samples],
+        "seed": seed,
+    }

@@ -1,0 +1,223 @@
+"""One task for one model: what has been generated, on disk as it comes, and the result made of it.
+
+<results>/<protocol>/<task>/step-000000/
+  progress.jsonl    settings, then a line a question with all its responses; gone once the result is there
+  samples.parquet, summary.json    the result (results.py)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+
+from openrlhf_ebpo.progress import Append, progress_file
+from openrlhf_ebpo.run_log import versions
+from openrlhf_ebpo.upstream import UsageError
+
+from . import models
+from .grader import Grader
+from .metrics import check_counts, summarise
+from .models import Model
+from .pairs import rules_text
+from .prompts import PromptForm
+from .protocols import Protocol
+from .results import save_result, step_directory
+from .tasks import Question, Task
+
+PROGRESS = "progress.jsonl"
+
+
+class StorageError(RuntimeError):
+    """Something cannot be written; what was written before is whole."""
+
+
+@dataclass
+class Job:
+    """task, with n responses to a question, for a model. settings: what the responses depend on, as JSON. records:
+    finished questions by id (generate.to_record)."""
+
+    task: Task
+    n: int
+    model: Model
+    directory: Path
+    settings: dict
+    records: dict[str, dict] = field(default_factory=dict)
+    append: Append | None = None
+
+    @property
+    def finished(self) -> bool:
+        return (self.directory / "summary.json").is_file()
+
+    @property
+    def missing(self) -> list[Question]:
+        return [question for question in self.task.questions if question.id not in self.records]
+
+    def add(self, question_id: str, record: dict) -> None:
+        """Raises StorageError; the question then counts as not done."""
+        with storing(self.directory / PROGRESS):
+            self.append({"id": question_id, **record})
+        self.records[question_id] = record
+
+
+@contextmanager
+def storing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def plan(model: Model, tasks: Sequence[Task], protocol: Protocol, form: PromptForm, results: Path) -> list[Job]:
+    """The jobs of a model, nothing read or written yet."""
+    identity = models.identity(model.path)
+    return [
+        Job(
+            task,
+            protocol.samples(task.name),
+            model,
+            step_directory(results, protocol.name, task.name, model.step),
+            {
+                **identity,
+                "task": f"{task.name}@{task.fingerprint()}",
+                "prompt": prompt_settings(form),
+                "protocol": f"{protocol.name} ({protocol.fingerprint()})",
+            },
+        )
+        for task in tasks
+    ]
+
+
+def prompt_settings(form: PromptForm) -> dict:
+    """A form without where it is from."""
+    return {name: value for name, value in dataclasses.asdict(form).items() if name != "source" and value is not None}
+
+
+def open_jobs(stack: ExitStack, jobs: Sequence[Job], results: Path, force: bool) -> None:
+    """Claim the jobs' directories until `stack` closes, and read what they hold. force: move that aside first.
+
+    Raises:
+        UsageError: what is there is from other settings, or another process is at it.
+    """
+    aside = results / "superseded" / f"{datetime.now():%Y%m%dT%H%M%S.%f}"
+    for job in jobs:
+        if force and job.directory.exists():
+            target = aside / job.directory.relative_to(results)
+            target.parent.mkdir(parents=True)
+            job.directory.rename(target)
+        if job.finished:
+            check_finished(job)
+            continue
+        with storing(job.directory):
+            lines, job.append = stack.enter_context(progress_file(job.directory / PROGRESS, job.settings))
+        job.records = {line.pop("id"): line for line in lines}
+
+
+def check_finished(job: Job) -> None:
+    """Raises:
+    UsageError: the result that is there was made with other settings.
+    """
+    found = json.loads((job.directory / "summary.json").read_text()).get("settings", {})
+    names = [name for name in job.settings if found.get(name) != job.settings[name]]
+    if names:
+        differences = "; ".join(f"{name}: {found.get(name)!r} there, {job.settings[name]!r} now" for name in names)
+        raise UsageError(
+            f"{job.directory} holds a result of other settings ({differences}): choose another --output_dir, or start "
+            "over with --force, which moves the old result to superseded/"
+        )
+
+
+def finish(job: Job, grader: Grader, protocol: Protocol, form: PromptForm, seconds: float) -> None:
+    """Score the responses and write the result; the progress file goes.
+
+    seconds: how long the pass took that generated them, with all tasks.
+
+    Raises:
+        StorageError: it cannot be written; the responses stay in the progress file.
+    """
+    rows, scoring = score(job, grader)
+    with storing(job.directory):
+        save_result(
+            job.directory, summary(job, protocol, form, rows, {"generation": seconds, "scoring": scoring}), rows
+        )
+        (job.directory / PROGRESS).unlink()
+    job.records.clear()  # responses of many steps would not fit into memory
+
+
+def score(job: Job, grader: Grader) -> tuple[list[dict], float]:
+    """Rows of samples.parquet, and the seconds that scoring took."""
+    started = time.monotonic()
+    grades = grader.map(lambda q: grader.grade_samples(q, job.records[q.id]["responses"]), job.task.questions)
+    rows = [
+        row
+        for question, each in zip(job.task.questions, grades, strict=True)
+        for row in question_rows(question, job.records[question.id], each)
+    ]
+    check_counts([row["question_id"] for row in rows], [row["sample"] for row in rows], job.n)
+    return rows, time.monotonic() - started
+
+
+def question_rows(question: Question, record: dict, grades: Sequence[dict]) -> list[dict]:
+    rules = rules_text(question.rules)
+    columns = zip(record["responses"], record["lengths"], record["finish_reasons"], grades, strict=True)
+    return [
+        {
+            "question_id": question.id,
+            "question": question.question,
+            "gold": question.gold,
+            "response": response,
+            "length": length,
+            "finish_reason": reason,
+            "seed": record["seed"],
+            "sample": sample,
+            "rules": rules,
+            **each,
+        }
+        for sample, (response, length, reason, each) in enumerate(columns)
+    ]
+
+
+def summary(job: Job, protocol: Protocol, form: PromptForm, rows: Sequence[dict], seconds: dict) -> dict:
+    def grid(name: str) -> np.ndarray:
+        return np.array([row[name] for row in rows]).reshape(-1, job.n)
+
+    truncated = grid("finish_reason") == "length"
+    return {
+        "model": job.model.path,
+        "step": job.model.step,
+        "task": {
+            "name": job.task.name,
+            "source": job.task.source,
+            "questions": len(job.task.questions),
+            "rows": job.task.rows,
+            "fingerprint": job.task.fingerprint(),
+            "notes": list(job.task.notes),
+            "skipped": list(job.task.skipped),
+        },
+        "protocol": protocol.record(),
+        "prompt": {**prompt_settings(form), "source": form.source},
+        "metrics": summarise(grid("correct").astype(bool), grid("class"), grid("length"), truncated),
+        "versions": {**versions(), **_scorer_version()},
+        "seeds": sorted({row["seed"] for row in rows}),
+        "counts": {
+            "excluded_golds": len(job.task.skipped),
+            "errors": sum(row["error"] is not None for row in rows),
+        },
+        "seconds": {name: round(value, 1) for name, value in seconds.items()},
+        "settings": job.settings,
+    }
+
+
+def _scorer_version() -> dict[str, str]:
+    try:
+        return {"math-verify": importlib.metadata.version("math-verify")}
+    except importlib.metadata.PackageNotFoundError:
+        return {}

@@ -1,0 +1,150 @@
+"""Compares an answer with a gold one by the rules of its question. Runs in the processes of rewards/pool.py.
+
+Each part of an answer is compared as the training reward does (rewards/grading.py); the rules say what the parts are,
+which of them belong together, and how near is near enough. Unbounded in time and memory, as that is.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from openrlhf_ebpo.rewards import grading
+from openrlhf_ebpo.rewards.grading import clean, parse_gold, warm_up
+
+from .units import without_unit
+
+__all__ = ["grade", "parse_gold", "warm_up"]
+
+Same = Callable[[str, str], bool]
+
+MAX_PARTS = 40
+AND = re.compile(
+    r"\\(?:text|mathrm|textrm)\s*\{[\s,]*(?:and|or)\s*\}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z])|;|\\quad|\\qquad"
+)
+ELEMENT = re.compile(r"[A-Za-z]\s*\\in\s*(?=\\?\{|\\left)")
+THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+RELATION = re.compile(r"[<>=]|\\(?:le|ge|lt|gt|leq|geq|leqslant|geqslant|in)(?![a-zA-Z])")
+ABOUT = re.compile(r"\\(?:approx|sim|simeq|doteq)(?![a-zA-Z])")
+SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lr]?)(?=\s*\\?[()\[\]{}])")
+
+
+def grade(gold: str, answer: str, rules: Mapping) -> bool:
+    """rules: the fields of tasks.Rules that say more than their defaults.
+
+    Raises:
+        GoldError: the gold cannot be read.
+    """
+    if not rules or grading.is_hopeless(clean(answer), len(gold)):
+        return grading.grade(gold, answer)
+    gold, answer = SIZES.sub("", clean(gold)), SIZES.sub("", clean(answer))
+    same = functools.partial(_same_value, rules=rules)
+    if rules.get("is_multiple_answer"):
+        entry = functools.partial(_same_entries, same=same) if "Tuple" in rules.get("answer_type", "") else same
+        return _same_set(gold, answer, entry)
+    if rules.get("ordered"):
+        return _same_entries(gold, answer, same)
+    if rules.get("answer_type") == "Interval":
+        return _is_interval(answer) and same(gold, answer)
+    return same(gold, answer)
+
+
+def _same_value(gold: str, answer: str, rules: Mapping) -> bool:
+    """One answer with one gold: the unit, then the tolerance, then math-verify."""
+    if rules.get("unit"):
+        gold, answer = without_unit(gold, rules["unit"]) or gold, without_unit(answer, rules["unit"])
+        if answer is None:
+            return False
+    if rules.get("tolerance") is not None and (near := _is_near(gold, answer, rules["tolerance"])) is not None:
+        return near
+    return grading.grade(gold, answer)
+
+
+def _is_near(gold: str, answer: str, tolerance: float) -> bool | None:
+    """Whether two numbers differ by the tolerance or less; None where one of them is no number."""
+    numbers = [_number(text) for text in (gold, answer)]
+    if None in numbers:
+        return None
+    return bool(abs(numbers[0] - numbers[1]) <= tolerance * (1 + 1e-9) + 1e-12 * abs(numbers[0]))
+
+
+def _number(text: str):
+    """A real number in 30 digits, or None. Of `x = 3` it is the 3."""
+    from sympy import Basic, Equality
+
+    parsed = grading._parse(ABOUT.sub("", text))
+    value = parsed[0] if parsed else None
+    value = value.rhs if isinstance(value, Equality) else value
+    if not isinstance(value, Basic) or grading.digits(value) > grading.MAX_DIGITS or value.is_number is not True:
+        return None
+    value = value.evalf(30)
+    return value if value.is_Float or value.is_Rational else None
+
+
+def _same_set(gold: str, answer: str, same: Same) -> bool:
+    """All golds once each, in any order."""
+    golds, answers = _parts(gold), _parts(answer)
+    if len(answers) != len(golds) and re.search(r"\d{4}", gold):
+        answers = _parts(THOUSANDS.sub("", answer))
+    if max(len(golds), len(answers)) > MAX_PARTS:
+        return False
+    if len(answers) == len(golds):
+        return _matches(golds, answers, same)
+    repeats = any(same(one, other) for i, one in enumerate(answers) for other in answers[:i])
+    return not repeats and grading.grade(gold, answer)  # it may be written in a way that commas do not tell
+
+
+def _matches(golds: Sequence[str], answers: Sequence[str], same: Same) -> bool:
+    """Whether every gold has an answer of its own: with a tolerance, one answer may fit two golds (Kuhn's matching)."""
+    fits = functools.cache(lambda i, j: same(golds[i], answers[j]))
+    owner: dict[int, int] = {}
+
+    def place(i: int, tried: set[int]) -> bool:
+        for j in range(len(answers)):
+            if j not in tried and fits(i, j):
+                tried.add(j)
+                if j not in owner or place(owner[j], tried):
+                    owner[j] = i
+                    return True
+        return False
+
+    return all(place(i, set()) for i in range(len(golds)))
+
+
+def _parts(text: str) -> list[str]:
+    """What commas, semicolons, "and" and "or" separate, braces around all of it taken off; both signs of a ±."""
+    text = ELEMENT.sub("", AND.sub(",", text)).strip()
+    if text.startswith(r"\{") and text.endswith(r"\}"):
+        text = text[2:-2]
+    pieces = [piece.strip() for piece in grading._pieces(text)]
+    return [sign for piece in pieces if piece for sign in _signs(piece)]
+
+
+def _signs(text: str) -> list[str]:
+    r"""Both readings of \pm and \mp, or the text."""
+    plus = re.compile(r"\\pm(?![a-zA-Z])"), re.compile(r"\\mp(?![a-zA-Z])")
+    if not any(pattern.search(text) for pattern in plus):
+        return [text]
+    return [plus[0].sub(upper, plus[1].sub(lower, text)) for upper, lower in ("+-", "-+")]
+
+
+def _same_entries(gold: str, answer: str, same: Same) -> bool:
+    """Two tuples, entry by entry; brackets may be missing."""
+    golds, answers = _entries(gold), _entries(answer)
+    return len(golds) == len(answers) and all(map(same, golds, answers))
+
+
+def _entries(text: str) -> list[str]:
+    r"""The entries of (1, 2), 1, 2 or (a, b) = (1, 2). A set in \{ \} is one entry."""
+    if re.search(r"[)\]]\s*=", text):
+        text = text.rpartition("=")[2].strip()
+    if len(pieces := grading._pieces(text)) == 1 and text[:1] in ("(", "[") and text[-1:] in (")", "]"):
+        pieces = grading._pieces(text[1:-1])
+    return [piece.strip() for piece in pieces]
+
+
+def _is_interval(answer: str) -> bool:
+    """Not a set or a list of its ends: math-verify would take the open interval (1, 2) for them."""
+    is_list = len(grading._pieces(answer)) > 1 and not RELATION.search(answer)
+    return not is_list and not answer.startswith(r"\{")

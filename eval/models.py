@@ -1,0 +1,145 @@
+"""Which models are evaluated: one, or all that a training run exported; LoRA adapters are merged on the way."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from openrlhf_ebpo.cli.model_check import CAUSAL_LM
+from openrlhf_ebpo.cli.preflight import model_problems
+from openrlhf_ebpo.files import read_json_lines
+from openrlhf_ebpo.progress import fingerprint, model_identity
+from openrlhf_ebpo.run_log import RunDirectoryError, read_metrics, read_run
+from openrlhf_ebpo.upstream import UsageError
+
+logger = logging.getLogger(__name__)
+
+ADAPTER = "adapter_config.json"
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+
+
+@dataclass(frozen=True)
+class Model:
+    """path: a folder or a name on the Hub. step: of training; 0 is the model before it."""
+
+    path: str
+    step: int = 0
+
+
+def of_run(run_dir: str | Path, base: bool = True) -> list[Model]:
+    """The models of a run by step: what training began with, unless base is False, every exported checkpoint, and the
+    model at the end of training. Checkpoints that are not there as models are left out with a warning.
+
+    Raises:
+        UsageError: no run is there, or no model of it.
+    """
+    try:
+        run = read_run(run_dir)
+    except RunDirectoryError as error:
+        raise UsageError(f"--checkpoints: {error}") from error
+    if run is None:
+        raise UsageError(f"--checkpoints {run_dir}: there is no run.json; name the run directory of a training")
+    found = _final(run, Path(run_dir)) | _listed(Path(run_dir))
+    if not found:
+        raise UsageError(
+            f"--checkpoints {run_dir}: no model of this run is there; training exports one with every checkpoint if it "
+            "is given --ckpt.save_hf"
+        )
+    return [Model(path, step) for step, path in sorted((found | ({0: run["model"]} if base else {})).items())]
+
+
+def _listed(run_dir: Path) -> dict[int, str]:
+    found = {}
+    for row in read_json_lines(run_dir / "checkpoints.jsonl"):
+        path = row.get("model")
+        if path and Path(path).is_dir():
+            found[row["step"]] = path
+        else:
+            why = f"{path} is not there any more" if path else "it was saved without --ckpt.save_hf"
+            logger.warning("the checkpoint of step %s is left out: %s", row["step"], why)
+    return found
+
+
+def _final(run: dict, run_dir: Path) -> dict[int, str]:
+    """The model at the end of a complete run."""
+    folder = Path(run.get("args", {}).get("ckpt", {}).get("output_dir") or run_dir / "none")
+    steps = [row["step"] for row in read_metrics(run_dir)]
+    there = any((folder / name).is_file() for name in ("config.json", ADAPTER))
+    return {max(steps): str(folder)} if run.get("status") == "complete" and steps and there else {}
+
+
+def is_adapter(path: str) -> bool:
+    return (Path(path) / ADAPTER).is_file() and not (Path(path) / "config.json").is_file()
+
+
+def base_of(adapter: str) -> str:
+    """Raises:
+    UsageError: the adapter does not say what it adapts.
+    """
+    try:
+        return json.loads((Path(adapter) / ADAPTER).read_text())["base_model_name_or_path"]
+    except (ValueError, KeyError) as error:
+        raise UsageError(f"--model {adapter}: {ADAPTER} does not name its base model ({error!r})") from error
+
+
+def identity(path: str) -> dict[str, str]:
+    """What tells a model and its tokenizer apart from others of the same name."""
+    folder = Path(path)
+    tokenizer = fingerprint(b"".join(p.read_bytes() for name in TOKENIZER if (p := folder / name).is_file()))
+    if not is_adapter(path):
+        return {"model": model_identity(path), "tokenizer": tokenizer if folder.is_dir() else ""}
+    files = sorted(folder.glob("adapter_*"))
+    weights = fingerprint(b"".join(file.read_bytes() for file in files))
+    return {"model": f"{model_identity(base_of(path))}+{folder.name}@{weights}", "tokenizer": tokenizer}
+
+
+def check(path: str, flag: str = "--model") -> None:
+    """Find a model that cannot be loaded before anything heavy starts; reads its configuration only.
+
+    Raises:
+        UsageError: what is wrong with it.
+    """
+    name = base_of(path) if is_adapter(path) else path
+    if problems := model_problems(flag, name):
+        raise UsageError("\n".join(problems))
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(name, trust_remote_code=True)  # as vLLM and the tokenizer in training
+    except (OSError, ValueError, KeyError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise UsageError(f"{flag} {name}: it cannot be loaded: {reason}") from error
+    classes = config.architectures or []
+    if classes and not any(each.endswith((*CAUSAL_LM, "ForConditionalGeneration")) for each in classes):
+        raise UsageError(f"{flag} {name}: its config.json says {', '.join(classes)}, which does not generate text")
+
+
+@contextmanager
+def full(path: str, scratch: Path) -> Iterator[str]:
+    """The model as vLLM takes it: itself or, for LoRA adapters, a merged copy in a folder of its own under `scratch`,
+    which every node has to see; it is deleted afterwards."""
+    if not is_adapter(path):
+        yield path
+        return
+    scratch.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".merged-", dir=scratch) as folder:
+        print(f"merging the LoRA adapters of {path} into {base_of(path)}", flush=True)
+        merge(path, folder)
+        yield folder
+
+
+def merge(adapter: str, output: str) -> None:
+    """Write the base model with the adapters added to its weights, in bfloat16."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    base = AutoModelForCausalLM.from_pretrained(base_of(adapter), dtype=torch.bfloat16)
+    PeftModel.from_pretrained(base, adapter).merge_and_unload().save_pretrained(output)
+    own = (Path(adapter) / "tokenizer_config.json").is_file()
+    AutoTokenizer.from_pretrained(adapter if own else base_of(adapter)).save_pretrained(output)

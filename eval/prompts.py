@@ -1,0 +1,191 @@
+"""How a question becomes the prompt that a model reads.
+
+A model is asked as it was trained: in the instruction that its training prompts had, in the tokenizer's chat template
+if training used it, in --data.input_template if there was one. The run directory records the last two, and the training
+data set, from whose rows the instruction is read: each holds the prompt and, in the column that `data prepare` writes
+beside it, the bare question.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from openrlhf_ebpo.data import report
+from openrlhf_ebpo.data.clean import prompt_text
+from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, bare_question
+from openrlhf_ebpo.data.source import lookup
+from openrlhf_ebpo.data.table import READ_SUFFIXES, read_rows
+from openrlhf_ebpo.files import read_json_lines
+from openrlhf_ebpo.run_log import RunDirectoryError, read_run
+from openrlhf_ebpo.upstream import UsageError
+
+from .tasks import Question
+
+if TYPE_CHECKING:
+    from openrlhf_ebpo.rendering import Prompt
+
+QUESTION = "{question}"
+TRAINING = "training"
+TEMPLATES = {
+    "raw": QUESTION,
+    "dapo": DAPO_TEMPLATE,
+    "boxed": QUESTION + "\n\nPlease reason step by step, and put your final answer within \\boxed{}.",
+    "released": DAPO_TEMPLATE.partition(QUESTION)[0] + QUESTION,  # the authors' script leaves the closing line away
+}
+SAMPLED = 200  # training rows that the instruction is read from
+AGREE = 0.9  # share of them that have to have the same one
+HELP = "--template dapo, boxed, raw or TEXT with {question} in it, and --chat_template or --no-chat_template"
+
+
+@dataclass(frozen=True)
+class PromptForm:
+    """template: text with {question} in it. chat_template: whether that text is then put into the tokenizer's chat
+    template, after a system message if there is one. input_template: or else into this text, in place of its {}.
+    source: where it is from, for people."""
+
+    template: str
+    chat_template: bool = False
+    system: str | None = None
+    input_template: str | None = None
+    source: str = ""
+
+
+def check_template(template: str) -> None:
+    """Raises:
+    UsageError: neither a known name nor a text with {question} in it.
+    """
+    if template != TRAINING and template not in TEMPLATES and QUESTION not in template:
+        raise UsageError(
+            f"--template {template!r}: write {', '.join(TEMPLATES)}, {TRAINING}, or a text with {QUESTION} in it"
+        )
+
+
+def prompt_form(template: str, chat_template: bool | None, run_dir: str | Path | None = None) -> PromptForm:
+    """The form that a protocol's template and chat_template ask for.
+
+    run_dir: run of the model, needed for "training" and for None.
+
+    Raises:
+        UsageError: it is needed and not given, or does not tell.
+    """
+    check_template(template)
+    if template != TRAINING and chat_template is not None:
+        return PromptForm(TEMPLATES.get(template, template), chat_template, source=f"--template {template}")
+    if run_dir is None:
+        what = "prompt template" if template == TRAINING else "use of a chat template"
+        raise UsageError(f"the {what} in training is not known for this model: give its --run_dir, or say {HELP}")
+    trained = training_form(run_dir)
+    used = trained.chat_template if chat_template is None else chat_template
+    if template == TRAINING:
+        return PromptForm(trained.template, used, trained.system, trained.input_template, trained.source)
+    return PromptForm(TEMPLATES.get(template, template), used, source=f"--template {template}; {trained.source}")
+
+
+def render(questions: Iterable[Question], form: PromptForm, model: str) -> list[Prompt]:
+    """The questions as the model gets them, by the code that makes the prompts of training; key and label are the
+    question's id and gold.
+
+    Raises:
+        UsageError: the model's tokenizer or chat template does not take them.
+    """
+    from openrlhf_ebpo.rendering import render as render_rows
+
+    rows = ({"id": q.id, "prompt": _message(form, q.question), "label": q.gold} for q in questions)
+    return render_rows(rows, model, form.chat_template, form.input_template)
+
+
+def _message(form: PromptForm, question: str) -> str | list[dict]:
+    text = form.template.replace(QUESTION, question)  # no str.format: mathematics is full of braces
+    if not (form.chat_template and form.system):
+        return text
+    return [{"role": "system", "content": form.system}, {"role": "user", "content": text}]
+
+
+def training_form(run_dir: str | Path) -> PromptForm:
+    """The form of a run's training prompts.
+
+    Raises:
+        UsageError: no run is there, or its data set does not tell its instruction.
+    """
+    try:
+        run = read_run(run_dir)
+    except RunDirectoryError as error:
+        raise UsageError(str(error)) from error
+    if run is None:
+        raise UsageError(f"--run_dir {run_dir}: there is no run.json")
+    data = run["args"]["data"]
+    template, system = _instruction(str(data["prompt_dataset"]), data.get("input_key") or "prompt", run_dir)
+    return PromptForm(
+        template,
+        bool(data.get("apply_chat_template")),
+        system,
+        data.get("input_template"),
+        f"training prompts of {run_dir}",
+    )
+
+
+def _instruction(dataset: str, column: str, run_dir: str | Path) -> tuple[str, str | None]:
+    """(template, system message) of the data set's prompts: from its rows or, where they are gone, from its report."""
+    path = Path(dataset)
+    if path.suffix.lower() in READ_SUFFIXES and path.is_file():
+        return instruction_of(islice(_rows(path, column), SAMPLED), column, str(path))
+    settings = report.read(path.parent).get("settings", {})
+    template = settings.get("template")
+    if template in TEMPLATES or QUESTION in (template or ""):
+        return TEMPLATES.get(template, template), settings.get("system")
+    raise UsageError(
+        f"--run_dir {run_dir}: the instruction of its training prompts is in its data set, {dataset}, which is not "
+        f"there as a {'/'.join(READ_SUFFIXES)} file: say {HELP}"
+    )
+
+
+def _rows(path: Path, column: str) -> Iterable[dict]:
+    for batch in read_rows(path, flag="--data.prompt_dataset", batch_rows=SAMPLED):
+        yield from batch
+
+
+def instruction_of(rows: Iterable[dict], column: str, place: str) -> tuple[str, str | None]:
+    """(template, system message) that rows of training prompts share. Where they have no column `question`, only an
+    instruction like DAPO's can be told from the question; prompts without it are taken for bare questions.
+
+    Raises:
+        UsageError: they do not share one.
+    """
+    found = Counter(_row_instruction(row, column) for row in rows)
+    instruction, count = found.most_common(1)[0] if found else (None, 0)
+    if instruction is None or count < AGREE * found.total():
+        raise UsageError(f"{place}: its prompts (column {column!r}) do not have one instruction in common: say {HELP}")
+    return instruction
+
+
+def _row_instruction(row: dict, column: str) -> tuple[str, str | None] | None:
+    prompt = lookup(row, column)
+    text = prompt_text(prompt)
+    if not text:
+        return None
+    question = row.get("question")
+    before, found, after = text.partition(question if isinstance(question, str) and question else bare_question(text))
+    messages = prompt if isinstance(prompt, list) else []
+    system = next((message["content"] for message in messages if message.get("role") == "system"), None)
+    return (before + QUESTION + after, system) if found else None
+
+
+def run_of(model: str) -> Path | None:
+    """The run directory of a model that a run exported, if it lies where training puts it; None for other models."""
+    path = Path(model).resolve()
+    places = [place for parent in path.parents[:3] for place in (parent, parent / "run")]
+    return next((place for place in (path / "run", *places) if path in _exported(place)), None)
+
+
+def _exported(run_dir: Path) -> set[Path]:
+    if not (run_dir / "run.json").is_file():
+        return set()
+    run = read_run(run_dir) or {}
+    models = [row.get("model") for row in read_json_lines(run_dir / "checkpoints.jsonl")]
+    models.append(run.get("args", {}).get("ckpt", {}).get("output_dir"))
+    return {Path(model).resolve() for model in models if model}

@@ -1,0 +1,259 @@
+"""Protocols: named, versioned sets of all settings that decide what a score means.
+
+default    T = 1, top-p 1, 20,480 tokens, 32 runs, the prompt that the model was trained with, the last \\boxed{} or else
+           the last "Answer:" line, math-verify
+released   the authors' released script, in what it asks and how it scores (released.py)
+greedy     default with T = 0 and one run
+
+A setting that is changed shows in the name, `default+n=8`, and results of different protocols do not share a table.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib.metadata
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+
+from openrlhf_ebpo.rewards.grading import extract_answer
+from openrlhf_ebpo.upstream import UsageError
+
+from . import released
+from .prompts import TEMPLATES, TRAINING, check_template
+
+# Extraction rules: response -> the text of its answer, None where it gives none.
+BOX_OR_ANSWER_LINE = "last box, else last Answer: line"
+RELEASED = "second-to-last Answer: of the last 300 characters"
+EXTRACTORS: dict[str, Callable[[str], str | None]] = {
+    BOX_OR_ANSWER_LINE: extract_answer,
+    RELEASED: released.extract,
+}
+MATH_VERIFY = "math-verify"
+MINERVA_TEXT = "minerva-text"  # released.is_equal
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Every setting of an evaluation.
+
+    n: responses to a question; n_by_task: exceptions, (task, n) each.
+    max_new_tokens: of a response; max_model_len: of prompt and response together, None for what they need.
+    template: a name in prompts.TEMPLATES, text with {question} in it, or "training" for the one the model was trained
+        with; chat_template: whether it goes into the tokenizer's, None for as the model was trained.
+    extraction: a name in EXTRACTORS. scorer: MATH_VERIFY or MINERVA_TEXT, for questions without a scorer of their own.
+    """
+
+    name: str
+    version: int = 1
+    n: int = 32
+    n_by_task: tuple[tuple[str, int], ...] = ()
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_new_tokens: int = 20_480
+    max_model_len: int | None = None
+    template: str = TRAINING
+    chat_template: bool | None = None
+    extraction: str = BOX_OR_ANSWER_LINE
+    scorer: str = MATH_VERIFY
+    scorer_version: str = "0.9.0"
+    seed: int = 42
+
+    def samples(self, task: str) -> int:
+        """Responses to each question of a task."""
+        return dict(self.n_by_task).get(task, self.n)
+
+    def settings(self) -> dict:
+        """All settings as JSON has them, without the name."""
+        values = {**asdict(self), "n_by_task": dict(self.n_by_task)}
+        del values["name"]
+        return values
+
+    def fingerprint(self) -> str:
+        """12 hex digits of the settings."""
+        return hashlib.sha256(json.dumps(self.settings(), sort_keys=True).encode()).hexdigest()[:12]
+
+    def record(self) -> dict:
+        """What results keep of their protocol; `from_record` reads it."""
+        return {"name": self.name, "fingerprint": self.fingerprint(), **self.settings()}
+
+    def describe(self) -> str:
+        """All settings, one a line."""
+        lines = [f"protocol {self.name}, version {self.version} ({self.fingerprint()})"]
+        for label, value in _described(self):
+            lines.append(f"  {label:<22}{value}")
+        return "\n".join(lines)
+
+
+PROTOCOLS = {
+    protocol.name: protocol
+    for protocol in (
+        Protocol("default"),
+        Protocol(
+            "released",
+            n=16,
+            n_by_task=(("olympiadbench", 4),),
+            template="released",
+            chat_template=False,
+            extraction=RELEASED,
+            scorer=MINERVA_TEXT,
+            scorer_version="1",
+        ),
+        Protocol("greedy", n=1, temperature=0.0),
+    )
+}
+
+
+def get(name: str) -> Protocol:
+    """Raises:
+    UsageError: no such protocol.
+    """
+    if name in PROTOCOLS:
+        return PROTOCOLS[name]
+    near = difflib.get_close_matches(name, PROTOCOLS, 1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    raise UsageError(
+        f"--protocol {name}: no such protocol.{hint} There are {', '.join(PROTOCOLS)}; a setting is changed by its "
+        "flag, such as --n 8"
+    )
+
+
+def override(protocol: Protocol, **changes) -> Protocol:
+    """The protocol with other settings, and a name that says which. None stands for no change; n holds for all tasks.
+
+    Raises:
+        UsageError: a setting that makes no sense.
+    """
+    changes = {name: value for name, value in changes.items() if value is not None}
+    if "n" in changes:
+        changes.setdefault("n_by_task", ())
+    changed = replace(protocol, **changes)
+    check(changed)
+    return replace(changed, name=_name(changed))
+
+
+def from_record(record: Mapping) -> Protocol:
+    """A protocol as `Protocol.record` wrote it. Settings that this version does not know are an error.
+
+    Raises:
+        UsageError: they are there.
+    """
+    known = {field.name for field in fields(Protocol)}
+    unknown = set(record) - known - {"fingerprint"}
+    if unknown:
+        raise UsageError(f"protocol {record.get('name')} has settings of another version: {', '.join(sorted(unknown))}")
+    values = {key: value for key, value in record.items() if key in known}
+    return Protocol(**{**values, "n_by_task": tuple(sorted(dict(values.get("n_by_task", {})).items()))})
+
+
+def check(protocol: Protocol) -> None:
+    """Raises:
+    UsageError: a setting that makes no sense; names its flag.
+    """
+    counts = {"n": protocol.n, "max_new_tokens": protocol.max_new_tokens, "max_model_len": protocol.max_model_len}
+    problems = [
+        f"--{name} {value}: must be at least 1" for name, value in counts.items() if value is not None and value < 1
+    ]
+    if not 0 <= protocol.temperature < float("inf"):
+        problems.append(f"--temperature {protocol.temperature}: must be 0 (greedy) or above")
+    elif protocol.temperature == 0 and protocol.n > 1:
+        problems.append(f"--temperature 0 --n {protocol.n}: gives the same response {protocol.n} times; use --n 1")
+    if not 0 < protocol.top_p <= 1:
+        problems.append(f"--top_p {protocol.top_p}: must be above 0 and at most 1")
+    if protocol.max_model_len is not None and protocol.max_model_len <= protocol.max_new_tokens:
+        problems.append(
+            f"--max_model_len {protocol.max_model_len}: leaves no room for a prompt beside --max_new_tokens "
+            f"{protocol.max_new_tokens}"
+        )
+    if protocol.extraction not in EXTRACTORS:
+        problems.append(f"extraction {protocol.extraction!r}: there are {', '.join(EXTRACTORS)}")
+    if problems:
+        raise UsageError("; ".join(problems))
+    check_template(protocol.template)
+
+
+def check_scorer(protocol: Protocol) -> None:
+    """Raises:
+    UsageError: the installed math-verify is not the protocol's, and would score differently under its name.
+    """
+    if protocol.scorer != MATH_VERIFY:
+        return
+    try:
+        found = importlib.metadata.version("math-verify")
+    except importlib.metadata.PackageNotFoundError:
+        found = "not installed"
+    if found != protocol.scorer_version:
+        raise UsageError(
+            f"protocol {protocol.name} scores with math-verify {protocol.scorer_version}, here it is {found}: "
+            "pip install 'openrlhf_ebpo[math]'"
+        )
+
+
+def comparable(a: Protocol | Mapping, b: Protocol | Mapping) -> None:
+    """a, b: protocols, or the records of them that results keep.
+
+    Raises:
+        UsageError: their settings differ; names which.
+    """
+    one, other = _settings(a), _settings(b)
+    differing = [
+        f"{key} is {one.get(key)!r} and {other.get(key)!r}"
+        for key in {**one, **other}
+        if one.get(key) != other.get(key)
+    ]
+    if differing:
+        raise UsageError(
+            f"results of protocol {_name_of(a)} and of protocol {_name_of(b)} cannot be compared: {'; '.join(differing)}"
+        )
+
+
+def _settings(protocol: Protocol | Mapping) -> dict:
+    if isinstance(protocol, Protocol):
+        return protocol.settings()
+    return {key: value for key, value in protocol.items() if key not in ("name", "fingerprint")}
+
+
+def _name_of(protocol: Protocol | Mapping) -> str:
+    return protocol.name if isinstance(protocol, Protocol) else str(protocol.get("name"))
+
+
+def _name(protocol: Protocol) -> str:
+    """The name of the protocol it was made from, and what differs from that."""
+    base = PROTOCOLS[protocol.name.partition("+")[0]]
+    changes = [
+        f"{field.name}={_short(getattr(protocol, field.name))}"
+        for field in fields(Protocol)
+        if field.name != "name" and getattr(protocol, field.name) != getattr(base, field.name)
+    ]
+    if protocol.n != base.n:
+        changes = [change for change in changes if change != "n_by_task="]
+    return "+".join([base.name, *([",".join(changes)] if changes else [])])
+
+
+def _short(value) -> str:
+    """Fit for a folder's name."""
+    if isinstance(value, tuple):
+        return "-".join(f"{task}:{n}" for task, n in value)
+    if isinstance(value, str) and value not in (*TEMPLATES, TRAINING):
+        return "text-" + hashlib.sha256(value.encode()).hexdigest()[:8]
+    return str(value)
+
+
+def _described(protocol: Protocol) -> list[tuple[str, str]]:
+    exceptions = "".join(f", {n} of {task}" for task, n in protocol.n_by_task)
+    chat = {None: "as the model was trained", True: "on", False: "off"}[protocol.chat_template]
+    template = "the model's training template" if protocol.template == TRAINING else repr(protocol.template)
+    length = "what the longest prompt needs" if protocol.max_model_len is None else f"{protocol.max_model_len:,}"
+    return [
+        ("responses a question", f"{protocol.n}{exceptions}"),
+        ("temperature", f"{protocol.temperature:g}"),
+        ("top-p", f"{protocol.top_p:g}"),
+        ("max new tokens", f"{protocol.max_new_tokens:,}"),
+        ("max model length", length),
+        ("prompt template", template),
+        ("chat template", chat),
+        ("answer", protocol.extraction),
+        ("scorer", f"{protocol.scorer} {protocol.scorer_version}"),
+        ("seed", str(protocol.seed)),
+    ]

@@ -1,0 +1,237 @@
+"""A report of evaluations: report.md with tables, and pictures beside it.
+
+One directory: its results, and where it holds several steps, the first against the last and the validation curve.
+Several directories: the models side by side, each at its last step, and every one compared with the first.
+
+  python -m eval.report runs/ebpo                            a run with evaluated checkpoints
+  python -m eval.report runs/grpo runs/ebpo --output report  two runs, ebpo compared with grpo
+  python -m eval.report results/base results/mine --names base,mine --reported Qwen3-8B,4
+
+A directory is a run (its eval/ is read), the --output_dir of eval.run, or a part of one. Results of different
+protocols never share a table: where there are several, choose one with --protocol.
+
+How to read it
+  pass@1     mean over all samples; ± is the standard error across runs (how far sampling again would land), the
+             95 % interval is over questions (how far other questions of the kind would land)
+  pass@k     unbiased chance that at least one of k samples is right
+  maj@k      expected correctness of the majority vote of k samples; equivalent answers vote together
+  p          two-sided sign-flip test over questions, not corrected for the number of comparisons
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from openrlhf_ebpo.files import write_text
+from openrlhf_ebpo.run_log import read_run
+from openrlhf_ebpo.upstream import UsageError
+
+from . import figures, paper, tables
+from .results import Result, check_comparable, find_results
+from .scores import Column, Score, ordered
+
+MANY = "eval_report"
+
+
+@dataclass(frozen=True)
+class Model:
+    """What one directory holds: a column a step, in step order."""
+
+    label: str
+    directory: Path
+    history: Mapping[int, Column]
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "directories", nargs="+", metavar="RUN_OR_DIR", help="run or results directory; the first is the baseline"
+    )
+    parser.add_argument(
+        "--output",
+        metavar="DIR",
+        help=f"where report.md and the pictures go (default: beside the results of one directory; {MANY}/ for several)",
+    )
+    parser.add_argument("--protocol", metavar="NAME", help="only results of this protocol, such as default or greedy")
+    parser.add_argument("--step", type=int, metavar="N", help="tables show this step (default: each model's last)")
+    parser.add_argument("--names", metavar="A,B,…", help="names of the directories (default: the end of their paths)")
+    parser.add_argument(
+        "--reported",
+        metavar="MODEL,G",
+        help="add the paper's numbers for this model and group size, such as Qwen3-8B,4; none: leave them out (default: "
+        "those that fit the first run's run.json, if any)",
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    names = args.names.split(",") if args.names else None
+    path = write_report(args.directories, args.output, args.protocol, args.step, names, args.reported)
+    print(f"report: {path}")
+
+
+def write_report(
+    directories: Sequence[str | Path],
+    output: str | Path | None = None,
+    protocol: str | None = None,
+    step: int | None = None,
+    names: Sequence[str] | None = None,
+    reported: str | None = None,
+) -> Path:
+    """Write report.md and its pictures; arguments as the flags. Returns the path of report.md.
+
+    Raises:
+        UsageError: no results, different protocols or questions, a step or a name that is not there.
+    """
+    models = gather([Path(directory) for directory in directories], protocol, names)
+    columns = choose(models, step)
+    choice = reported or paper.row_of_run(read_run(models[0].directory))
+    numbers = paper.reported(choice) if choice and choice != "none" else {}
+    output = Path(output) if output else default_output(models)
+    pictures = figures.draw(output, columns, {model.label: model.history for model in models})
+    write_text(output / "report.md", markdown(models, columns, numbers, pictures))
+    return output / "report.md"
+
+
+def gather(directories: Sequence[Path], protocol: str | None, names: Sequence[str] | None) -> list[Model]:
+    if names is not None and len(names) != len(directories):
+        raise UsageError(f"--names has {len(names)} names for {len(directories)} directories")
+    labels = list(names) if names else labels_of(directories)
+    if len(set(labels)) < len(labels):
+        raise UsageError(f"two directories have one name: {', '.join(labels)}; tell them apart with --names")
+    found = [_of_protocol(directory, protocol) for directory in directories]
+    check_comparable([result for results in found for result in results])
+    return [Model(*row) for row in zip(labels, directories, map(_history, labels, found), strict=True)]
+
+
+def _of_protocol(directory: Path, protocol: str | None) -> list[Result]:
+    results = find_results(directory)
+    chosen = [result for result in results if protocol in (None, result.protocol["name"])]
+    if not chosen:
+        there = ", ".join(sorted({result.protocol["name"] for result in results}))
+        raise UsageError(f"{directory} has no results of --protocol {protocol}; it has {there}")
+    return chosen
+
+
+def _history(label: str, results: Sequence[Result]) -> dict[int, Column]:
+    steps = sorted({result.step for result in results})
+    history = {step: Column(label, {}) for step in steps}
+    for result in results:
+        history[result.step].tasks[result.task] = Score(result)
+    return history
+
+
+def labels_of(directories: Sequence[Path]) -> list[str]:
+    """The shortest ends of the paths that tell them apart."""
+    parts = [directory.resolve().parts for directory in directories]
+    for depth in range(1, max(map(len, parts)) + 1):
+        labels = ["/".join(each[-depth:]) for each in parts]
+        if len(set(labels)) == len(labels):
+            break
+    return labels
+
+
+def choose(models: Sequence[Model], step: int | None) -> list[Column]:
+    """The columns: each model at `step` or its last; of a single model with several steps, also its first."""
+    for model in models:
+        if step is not None and step not in model.history:
+            steps = ", ".join(map(str, model.history))
+            raise UsageError(f"{model.directory} has no results of --step {step}; it has {steps}")
+    if len(models) > 1:
+        return [model.history[max(model.history) if step is None else step] for model in models]
+    history = models[0].history
+    steps = sorted({min(history), max(history) if step is None else step})
+    if len(steps) == 1:
+        return [history[steps[0]]]
+    return [Column(f"step {each}", history[each].tasks) for each in steps]
+
+
+def default_output(models: Sequence[Model]) -> Path:
+    """One model: the directory of its protocol, which holds the tasks' directories."""
+    if len(models) > 1:
+        return Path(MANY)
+    score = next(iter(next(iter(models[0].history.values())).tasks.values()))
+    return score.result.path.parent.parent
+
+
+def markdown(models: Sequence[Model], columns: Sequence[Column], numbers: Mapping, pictures: Mapping[str, str]) -> str:
+    tasks = ordered(task for column in columns for task in column.tasks)
+    first = columns[0].tasks[next(iter(columns[0].tasks))].result
+    parts = [
+        f"# Evaluation of {', '.join(model.label for model in models)}",
+        f"Protocol **{first.protocol['name']}**; its settings are at the end. Scores in percent.",
+        "## pass@1",
+        tables.pass_at_1(columns, tasks, numbers),
+        "Mean over all samples ± standard error across runs (95 % bootstrap interval over questions).",
+        tables.reported_note(numbers),
+        "## pass@k and maj@k",
+        tables.pass_at_k(columns, tasks),
+        "Unbiased pass@k; maj@k is the expected correctness of the majority vote of k samples, ties averaged.",
+        pictures.get("pass_at_k", ""),
+        *_comparisons(columns),
+        *_validation(models, pictures),
+        "## Questions and answers",
+        tables.answers(columns, tasks),
+        "Truncated: the response reached the token limit. Mean length in tokens.",
+        pictures.get("difficulty", ""),
+        "## How it was measured",
+        tables.table(["setting", "value"], tables.settings(first.protocol), text=2),
+        _sources(columns),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _comparisons(columns: Sequence[Column]) -> list[str]:
+    if len(columns) == 1:
+        return []
+    parts = ["## Compared on the same questions"]
+    for other in columns[1:]:
+        if set(other.tasks) & set(columns[0].tasks):
+            parts += [f"**{other.label} minus {columns[0].label}**, pass@1 in points:"]
+            parts += [tables.comparison(columns[0], other)]
+    parts.append(
+        "Bootstrap interval over questions; p of a two-sided paired sign-flip test, not corrected for many tests."
+    )
+    return parts
+
+
+def _validation(models: Sequence[Model], pictures: Mapping[str, str]) -> list[str]:
+    parts = []
+    for model in models:
+        tasks = figures.steady_tasks(model.history)
+        if len(model.history) > 1 and tasks:
+            parts += [f"### {model.label}, average of {', '.join(tasks)}", tables.validation(model.history, tasks)]
+    return ["## Validation curve", pictures.get("validation", ""), *parts] if parts else []
+
+
+def _sources(columns: Sequence[Column]) -> str:
+    rows = []
+    for column in columns:
+        summary = next(iter(column.tasks.values())).result.summary
+        versions = ", ".join(f"{name} {version}" for name, version in summary.get("versions", {}).items())
+        prompt = ", ".join(f"{name} {value}" for name, value in tables.settings(summary.get("prompt") or {}))
+        rows.append([column.label, summary["model"], summary["step"], prompt or tables.NONE, versions or tables.NONE])
+    note = "The models were asked in different prompts." if len({row[3] for row in rows}) > 1 else ""
+    return "\n\n".join([tables.table(["column", "model", "step", "prompt", "versions"], rows, text=5), note]).strip()
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        "python -m eval.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_flags(parser)
+    args = parser.parse_args(argv)
+    try:
+        run(args)
+    except UsageError as error:
+        sys.exit(f"error: {error}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "matplotlib":
+            raise
+        sys.exit("error: matplotlib is not installed: pip install 'openrlhf_ebpo[plot]'")
+
+
+if __name__ == "__main__":
+    main()

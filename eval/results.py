@@ -1,0 +1,207 @@
+"""Results on disk: <protocol>/<task>/step-000000/ with summary.json and samples.parquet, one row a response.
+
+`save_result` writes them, `find_results` and `read_samples` read them. A summary.json says that its result is
+complete: it is written last.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from openrlhf_ebpo.files import replacing, write_json
+from openrlhf_ebpo.upstream import UsageError
+
+from .metrics import check_counts
+
+SCHEMA = 1
+SAMPLES = pa.schema(
+    [
+        ("question_id", pa.string()),
+        ("question", pa.string()),
+        ("gold", pa.string()),
+        ("response", pa.string()),
+        ("extracted", pa.string()),  # null: no answer
+        ("correct", pa.bool_()),
+        ("error", pa.string()),  # why grading failed, null otherwise
+        ("length", pa.int32()),  # tokens
+        ("finish_reason", pa.string()),  # "length": truncated
+        ("seed", pa.int64()),
+        ("sample", pa.int32()),  # the run, from 0
+        ("class", pa.int32()),  # equivalence class of the answer within its question, -1: no answer
+        ("rules", pa.string()),  # of the question, as JSON: score.py scores the file again by them
+    ]
+)
+PLACES = ("*/*/step-*", "*/step-*", "step-*", "")  # a results directory, a protocol's, a task's, a step's
+
+
+@dataclass(frozen=True)
+class Result:
+    """One task, evaluated at one step under one protocol; `path` is its directory."""
+
+    path: Path
+    summary: dict
+
+    @property
+    def task(self) -> str:
+        return self.summary["task"]["name"]
+
+    @property
+    def step(self) -> int:
+        return self.summary["step"]
+
+    @property
+    def protocol(self) -> dict:
+        return self.summary["protocol"]
+
+    @property
+    def n(self) -> int:
+        """Samples a question, as the protocol has them."""
+        return self.protocol.get("n_by_task", {}).get(self.task, self.protocol["n"])
+
+    @cached_property
+    def samples(self) -> Samples:
+        return read_samples(self.path, self.n)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Graded samples as arrays: question_ids (Q,) in order, the others (Q, n), sample i of a question in column i."""
+
+    question_ids: np.ndarray
+    correct: np.ndarray
+    classes: np.ndarray
+    lengths: np.ndarray
+    truncated: np.ndarray
+
+
+def step_directory(results_dir: str | Path, protocol: str, task: str, step: int) -> Path:
+    """Where a result belongs; results_dir is a run's `eval/`."""
+    return Path(results_dir) / protocol / task / f"step-{step:06d}"
+
+
+def save_result(directory: str | Path, summary: dict, rows: Sequence[dict]) -> None:
+    """Write both files.
+
+    Args:
+        summary: model, step, task (name, source, questions, fingerprint), protocol (every setting, name and
+            fingerprint), metrics (metrics.summarise), versions, seeds, counts (excluded_golds, errors), seconds; and
+            prompt, the template and chat template that questions were asked in, as a dict, if it is known.
+        rows: one a response, with the columns of SAMPLES.
+    """
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    with replacing(directory / "samples.parquet") as temporary:
+        pq.write_table(pa.Table.from_pylist(list(rows), schema=SAMPLES), temporary, compression="zstd")
+    write_json(directory / "summary.json", {"schema": SCHEMA, **summary})
+
+
+def find_results(directory: str | Path) -> list[Result]:
+    """All results in a run directory, a results directory or a part of one, by task and step.
+
+    Results without a schema, as the quickstart's, are left out.
+
+    Raises:
+        UsageError: nothing is there, or it was written by a newer version.
+    """
+    directory = Path(directory)
+    if not directory.is_dir():
+        raise UsageError(f"{directory} is not a directory; name a run or a directory with evaluation results")
+    bases = [base for base in (directory / "eval", directory) if base.is_dir()]
+    for base, place in ((base, place) for base in bases for place in PLACES):
+        paths = base.glob(f"{place}/summary.json" if place else "summary.json")
+        found = [result for path in sorted(paths) if (result := _read_result(path))]
+        if found:
+            return sorted(found, key=lambda result: (result.task, result.step))
+    raise UsageError(
+        f"{directory} holds no evaluation results (<protocol>/<task>/step-*/summary.json of schema {SCHEMA}); make "
+        "some with python -m eval.run --output_dir"
+    )
+
+
+def _read_result(path: Path) -> Result | None:
+    try:
+        summary = json.loads(path.read_text())
+    except ValueError as error:
+        raise UsageError(f"{path} is damaged: {error}; evaluate again") from None
+    if "schema" not in summary:
+        return None
+    if summary["schema"] != SCHEMA:
+        raise UsageError(f"{path} has schema {summary['schema']}, this version reads schema {SCHEMA}")
+    return Result(path.parent, summary)
+
+
+def read_samples(directory: str | Path, n: int) -> Samples:
+    """The arrays of one result with n samples a question. Raises UsageError where the file or samples are missing,
+    or there are too many."""
+    path = Path(directory) / "samples.parquet"
+    columns = ["question_id", "sample", "correct", "class", "length", "finish_reason"]
+    try:
+        table = pq.read_table(path, columns=columns, partitioning=None)
+    except FileNotFoundError:
+        raise UsageError(f"{path} is missing; evaluate again") from None
+    except pa.ArrowInvalid as error:
+        raise UsageError(f"{path} cannot be read: {error}; columns {', '.join(columns)} are needed") from None
+    if not table.num_rows:
+        raise UsageError(f"{path} has no rows")
+    column = {name: table[name].to_numpy() for name in columns}
+    try:
+        check_counts(column["question_id"].tolist(), column["sample"].tolist(), n)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}; evaluate again") from None
+    return _arrays(column, n)
+
+
+def _arrays(column: dict[str, np.ndarray], n: int) -> Samples:
+    order = np.lexsort((column["sample"], column["question_id"]))
+    grid = {name: values[order].reshape(-1, n) for name, values in column.items()}
+    return Samples(
+        question_ids=grid["question_id"][:, 0],
+        correct=grid["correct"].astype(bool),
+        classes=grid["class"].astype(int),
+        lengths=grid["length"].astype(int),
+        truncated=grid["finish_reason"] == "length",
+    )
+
+
+def check_comparable(results: Sequence[Result]) -> None:
+    """Raises UsageError where results of different protocols, or of different questions under one task's name, are
+    asked to share a table; the message names the differing settings."""
+    first = results[0]
+    tasks: dict[str, Result] = {}
+    for result in results:
+        if different := differences(_settings(first.protocol), _settings(result.protocol)):
+            settings = "; ".join(f"{name} is {was!r} and {now!r}" for name, was, now in different)
+            raise UsageError(
+                f"results of different protocols cannot share a table: {first.path} and {result.path} differ: "
+                f"{settings}. Choose one protocol with --protocol NAME, or evaluate again under the same."
+            )
+        same = tasks.setdefault(result.task, result)
+        if different := differences(same.summary["task"], result.summary["task"], only=("fingerprint", "questions")):
+            raise UsageError(
+                f"{result.task} stands for different questions in {same.path} and {result.path}: "
+                + "; ".join(f"{name} {was!r} and {now!r}" for name, was, now in different)
+            )
+
+
+def _settings(protocol: dict) -> dict:
+    return {name: value for name, value in protocol.items() if name not in ("name", "fingerprint")}
+
+
+def differences(a: dict, b: dict, only: Sequence[str] = (), prefix: str = "") -> list[tuple[str, object, object]]:
+    """(name, value in a, value in b) of all that differs, nested names with dots."""
+    found = []
+    for name in [name for name in {**a, **b} if not only or name in only]:
+        was, now = a.get(name), b.get(name)
+        if isinstance(was, dict) and isinstance(now, dict):
+            found += differences(was, now, prefix=f"{prefix}{name}.")
+        elif was != now:
+            found.append((prefix + name, was, now))
+    return found

@@ -1,0 +1,262 @@
+"""Score responses against gold answers: any file with the columns `gold` and `response`, no model needed.
+
+example:
+  python -m eval.score --input pairs.jsonl --output scored.jsonl
+  python -m eval.score --input olympiad.parquet --output scored.parquet --task olympiadbench
+
+  pairs.jsonl   {"gold": "\\\\frac{1}{2}", "response": "We get \\\\boxed{0.5}."}
+  scored.jsonl  the same, and "correct": true, "extracted": "0.5", "error": null
+
+input:  .jsonl or .parquet; a gold may be a text, a number, or a list of several answers
+output: the same rows in the same order with all their columns, and
+  correct    whether the response gives the gold answer
+  extracted  what it gives as its answer; empty where it gives none, which is wrong
+  error      "timeout" or "crash": the answer took all its time or memory, which is wrong;
+             "gold: …": the gold cannot be read, or "row: …": another mistake in the row; such rows count for nothing
+  rules      with --task: how the row was compared, so that the output can be scored again by itself
+
+--extraction default    the last \\boxed{}, or else the last "Answer:" line, compared by math-verify: 1/2 is 0.5
+--extraction released   as the paper's authors' script does: the second-to-last "Answer:" of the last 300 characters,
+                        compared as text: 1/2 is not 0.5
+
+--task NAME says how the benchmark's golds are to be read. For aime24, aime25 and amc23 they must be integers.
+For olympiadbench, the columns is_multiple_answer, unit, error (the tolerance) and answer_type are used where they are
+there. Rules of its own for a row: a column `rules` with an object, such as {"tolerance": 0.01, "unit": "cm"}; it may
+have is_multiple_answer (all are asked for, in any order), ordered (their order counts), unit, tolerance (largest
+difference from the gold that still counts), answer_type (Interval, Tuple, …).
+
+Answers are graded in processes that are killed after --seconds of processor time, so no answer can hold up the others.
+Killed or interrupted? Repeat the command: rows that were scored are kept (OUTPUT.progress.jsonl). Another input or
+other flags are refused unless --force starts over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.metadata
+import itertools
+import json
+import mmap
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from openrlhf_ebpo.data.table import (
+    check_columns,
+    check_suffix,
+    column_names,
+    read_rows,
+    read_table,
+    with_column,
+    write_table,
+)
+from openrlhf_ebpo.files import replacing
+from openrlhf_ebpo.progress import progress_file
+from openrlhf_ebpo.rewards.pool import GraderError
+from openrlhf_ebpo.upstream import UsageError
+
+from . import protocols
+from .grader import NO_GOLD, SECONDS, Grader
+from .pairs import read_pair, rules_text
+from .protocols import MATH_VERIFY, Protocol
+from .tasks import BENCHMARKS
+
+EXTRACTIONS = ("default", "released")
+BATCH_ROWS = 512  # responses are long
+SAVE_EVERY = 1.0  # seconds
+NO_ROW = "row: "  # how the error of a row begins that cannot be scored for another reason than its gold
+TYPES = {"correct": pa.bool_(), **dict.fromkeys(("extracted", "error", "rules"), pa.string())}
+SHOWN = 10  # unusable rows that the summary names
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--input", required=True, metavar="FILE", help=".jsonl or .parquet with gold and response")
+    parser.add_argument("--output", required=True, metavar="FILE", help=".jsonl or .parquet")
+    parser.add_argument(
+        "--extraction", default="default", metavar="NAME", help=f"{' or '.join(EXTRACTIONS)}; see above (%(default)s)"
+    )
+    parser.add_argument("--task", metavar="NAME", help=f"benchmark of the golds: {', '.join(BENCHMARKS)}")
+    parser.add_argument("--workers", type=int, metavar="N", help="grading processes (default: one a core)")
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="processor time for one answer (%(default)s, as in training)"
+    )
+    parser.add_argument("--force", action="store_true", help="start over; earlier progress is kept under another name")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Raises:
+    UsageError: a mistake in the flags or the input; all are found before the first answer is graded.
+    """
+    check(args)
+    protocol = protocols.get(args.extraction)
+    protocols.check_scorer(protocol)
+    total = count_rows(args.input)
+    if Path(args.output).suffix.lower() == ".parquet":
+        read_table(args.input, ("gold", "response"))  # must fit into columns
+    with progress_file(progress_path(args.output), identity(args, protocol), args.force) as (lines, append):
+        grades = [grade for line in lines for grade in line["grades"]]
+        for saved in batched(score_rest(args, protocol, len(grades), total)):
+            append({"grades": saved})
+            grades += saved
+        write(args, grades)
+    print(f"{summary(grades)}\n{args.output}")
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raises:
+    UsageError: all problems with the flags, one a line; or with the input's columns.
+    """
+    problems = []
+    if args.extraction not in EXTRACTIONS:
+        problems.append(f"--extraction {args.extraction}: there are {', '.join(EXTRACTIONS)}")
+    if args.task is not None and args.task not in BENCHMARKS:
+        problems.append(f"--task {args.task}: there are {', '.join(BENCHMARKS)}; other files need no --task")
+    if args.workers is not None and args.workers < 1:
+        problems.append(f"--workers {args.workers}: must be at least 1")
+    if not 0 < args.seconds < float("inf"):
+        problems.append(f"--seconds {args.seconds}: must be above 0")
+    check_suffix(args.output, "--output")
+    if Path(args.output).resolve() == Path(args.input).resolve():
+        problems.append(f"--output {args.output} is the input: give it another name")
+    if Path(args.output).exists() and not progress_path(args.output).exists() and not args.force:
+        problems.append(f"--output {args.output} is there and not from here: name another file, or --force replaces it")
+    if problems:
+        raise UsageError("\n".join(problems))
+    if found := column_names(args.input):
+        check_columns(found, ("gold", "response"), args.input)
+
+
+def count_rows(path: str) -> int:
+    """Reads all of it, so that a broken line is found now.
+
+    Raises:
+        UsageError: it cannot be read, or there are none.
+    """
+    total = sum(len(rows) for rows in read_rows(path, ["gold", "response"], batch_rows=BATCH_ROWS))
+    if not total:
+        raise UsageError(f"--input {path}: the file is empty")
+    return total
+
+
+def identity(args: argparse.Namespace, protocol: Protocol) -> dict:
+    """What the grades depend on."""
+    with open(args.input, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        digest = hashlib.sha256(content).hexdigest()[:12]
+    scorer = f"{protocol.scorer} {protocol.scorer_version}"
+    if protocol.scorer == MATH_VERIFY:
+        scorer += f" (sympy {importlib.metadata.version('sympy')})"
+    return {
+        "input": f"{Path(args.input).name}@{digest}",
+        "extraction": protocol.extraction,
+        "scorer": scorer,
+        "task": args.task,
+        "seconds": args.seconds,
+    }
+
+
+def progress_path(output: str | Path) -> Path:
+    return Path(output).with_suffix(".progress.jsonl")
+
+
+def score_rest(args: argparse.Namespace, protocol: Protocol, done: int, total: int) -> Iterator[dict]:
+    """The grades of the rows from number `done` on, in their order, behind a progress bar."""
+    from tqdm import tqdm
+
+    if done == total:
+        return
+    rows = itertools.islice(rows_of(args.input), done, None)
+    with (
+        Grader(protocol.extraction, protocol.scorer, args.workers, args.seconds) as grader,
+        tqdm(total=total, initial=done, unit="row", mininterval=0.5, smoothing=0.05) as bar,
+    ):
+        # a batch at a time: threads would otherwise read the whole file ahead
+        while batch := list(itertools.islice(rows, BATCH_ROWS)):
+            for grade in grader.map(lambda row: grade_row(grader, row, args.task), batch):
+                bar.update()
+                yield grade
+
+
+def rows_of(path: str) -> Iterator[dict]:
+    return itertools.chain.from_iterable(read_rows(path, batch_rows=BATCH_ROWS))
+
+
+def grade_row(grader: Grader, row: dict, task: str | None) -> dict:
+    """correct, extracted, error, rules of one row."""
+    try:
+        pair = read_pair(row, task)
+    except ValueError as error:
+        start = NO_GOLD if "gold" in str(error) else NO_ROW
+        return {"correct": False, "extracted": None, "error": f"{start}{error}", "rules": None}
+    return {**grader.grade(pair.gold, pair.rules, pair.response), "rules": rules_text(pair.rules)}
+
+
+def batched(grades: Iterable[dict]) -> Iterator[list[dict]]:
+    """Lists of what came within SAVE_EVERY."""
+    batch, started = [], time.monotonic()
+    for grade in grades:
+        batch.append(grade)
+        if time.monotonic() - started >= SAVE_EVERY:
+            yield batch
+            batch, started = [], time.monotonic()
+    if batch:
+        yield batch
+
+
+def write(args: argparse.Namespace, grades: list[dict]) -> None:
+    """The output, whole or not at all."""
+    has_rules = args.task is None or "rules" in column_names(args.input)
+    names = ["correct", "extracted", "error"] + ([] if has_rules else ["rules"])
+    if Path(args.output).suffix.lower() == ".parquet":
+        table = read_table(args.input)
+        for name in names:
+            table = with_column(table, name, [grade[name] for grade in grades], TYPES[name])
+        write_table(table, args.output)
+        return
+    with replacing(args.output) as temporary, open(temporary, "w") as file:
+        for row, grade in zip(rows_of(args.input), grades, strict=True):
+            file.write(json.dumps({**row, **{name: grade[name] for name in names}}, default=str) + "\n")
+
+
+def summary(grades: list[dict]) -> str:
+    """What came out, and which rows could not be scored."""
+    errors = Counter(grade["error"] for grade in grades if grade["error"] in ("timeout", "crash"))
+    unusable = [(number, grade["error"]) for number, grade in enumerate(grades, 1) if is_unusable(grade)]
+    scored, correct = len(grades) - len(unusable), sum(grade["correct"] for grade in grades)
+    silent = sum(grade["extracted"] is None and not grade["error"] for grade in grades)
+    share = f" ({correct / scored:.1%})" if scored else ""
+    ended = "".join(f", {count:,} ended in a {name}" for name, count in sorted(errors.items()))
+    lines = [f"{correct:,} of {scored:,} correct{share}, {silent:,} without an answer{ended}"]
+    if unusable:
+        lines.append(f"{len(unusable):,} rows cannot be scored and count for nothing:")
+        lines += [f"  row {number}: {error}" for number, error in unusable[:SHOWN]]
+        lines += [f"  … and {len(unusable) - SHOWN:,} more"] if len(unusable) > SHOWN else []
+    return "\n".join(lines)
+
+
+def is_unusable(grade: dict) -> bool:
+    return grade["error"] is not None and grade["error"].startswith((NO_GOLD, NO_ROW))
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        "python -m eval.score", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_flags(parser)
+    args = parser.parse_args(argv)
+    try:
+        run(args)
+    except (UsageError, GraderError) as error:
+        sys.exit("".join(f"error: {line}\n" for line in str(error).splitlines()).rstrip())
+    except OSError as error:
+        sys.exit(f"error: {error}; rows that were scored are kept, repeat the command to go on")
+    except KeyboardInterrupt:
+        sys.exit("interrupted; repeat the command to go on")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""Markdown tables of a report. Values are fractions and shown in percent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from openrlhf_ebpo.upstream import UsageError
+
+from . import paper
+from .resampling import compare
+from .scores import AVERAGE, Column, average, average_title, common_tasks
+
+NONE = "–"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence], text: int = 1) -> str:
+    """A Markdown table; the first `text` columns are text, the others numbers."""
+    lines = [head, ["---"] * text + ["---:"] * (len(head) - text), *rows]
+    return "\n".join(f"| {' | '.join(escape(str(cell)) for cell in line)} |" for line in lines)
+
+
+def escape(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def score(metric: dict | None) -> str:
+    """value ± standard error (interval), what there is of it."""
+    if metric is None:
+        return NONE
+    error = metric.get("standard_error")
+    low, high = metric["interval"]
+    return f"{percent(metric['value'])}{f' ± {percent(error)}' if error is not None else ''} ({span(low, high)})"
+
+
+def span(low: float, high: float) -> str:
+    return f"{percent(low)} to {percent(high)}"
+
+
+def pass_at_1(columns: Sequence[Column], tasks: Sequence[str], reported: Mapping[str, Mapping[str, float]]) -> str:
+    """Tasks against models, and the paper's columns behind."""
+    shared = common_tasks(columns)
+    rows = [
+        [
+            task,
+            *[score(column.metric(task, "pass@1")) for column in columns],
+            *[f"{values[task]:.2f}" if task in values else NONE for values in reported.values()],
+        ]
+        for task in tasks
+    ]
+    if len(shared) > 1:
+        rows.append([f"**{average_title(shared, tasks)}**"])
+        rows[-1] += [f"**{score(average(column, shared)['pass@1'])}**" for column in columns]
+        rows[-1] += [_mean_reported(values, shared) for values in reported.values()]
+    titles = [f"{name} (reported)" for name in reported]
+    return table(["task", *[column.label for column in columns], *titles], rows)
+
+
+def _mean_reported(values: Mapping[str, float], tasks: Sequence[str]) -> str:
+    if any(task not in values for task in tasks):
+        return NONE
+    return f"{sum(values[task] for task in tasks) / len(tasks):.2f}"
+
+
+def pass_at_k(columns: Sequence[Column], tasks: Sequence[str]) -> str:
+    """A row a task and model; maj@k with its interval."""
+    shared = common_tasks(columns)
+    blocks = [(task, column, column.metrics(task)) for task in tasks for column in columns]
+    if len(shared) > 1:
+        blocks += [(average_title(shared, tasks), column, average(column, shared)) for column in columns]
+    found = {name for _, _, metrics in blocks for name in metrics}
+    names = sorted((name for name in found if name.startswith("pass@")), key=_k)
+    names += sorted((name for name in found if name.startswith("maj@") and _k(name) > 1), key=_k)
+    rows = [
+        [*_head(columns, task, column), *[_plain(name, metrics.get(name)) for name in names]]
+        for task, column, metrics in blocks
+        if metrics
+    ]
+    titles = _titles(columns)
+    return table([*titles, *names], rows, text=len(titles))
+
+
+def _k(name: str) -> int:
+    return int(name.partition("@")[2])
+
+
+def _plain(name: str, metric: dict | None) -> str:
+    return percent(metric["value"]) if metric and name.startswith("pass@") else score(metric)
+
+
+def _titles(columns: Sequence[Column]) -> list[str]:
+    return ["task"] if len(columns) == 1 else ["task", "model"]
+
+
+def _head(columns: Sequence[Column], task: str, column: Column) -> list[str]:
+    return [task] if len(columns) == 1 else [task, column.label]
+
+
+def answers(columns: Sequence[Column], tasks: Sequence[str]) -> str:
+    """What else a score depends on: questions, runs, truncation, length, missing answers, errors."""
+    rows = []
+    for task in tasks:
+        for column in columns:
+            if metrics := column.metrics(task):
+                counts = column.tasks[task].result.summary.get("counts", {})
+                rows.append(
+                    [
+                        *_head(columns, task, column),
+                        metrics["questions"],
+                        metrics["samples_per_question"],
+                        percent(metrics["truncated"]),
+                        f"{metrics['mean_length']:,.0f}",
+                        percent(metrics["no_answer"]),
+                        counts.get("errors", 0),
+                        counts.get("excluded_golds", 0),
+                    ]
+                )
+    names = ["questions", "runs", "truncated %", "mean length", "no answer %", "grading errors", "golds left out"]
+    titles = _titles(columns)
+    return table([*titles, *names], rows, text=len(titles))
+
+
+def comparison(first: Column, other: Column) -> str:
+    """Other minus first, in points, on the tasks that both have."""
+    shared = common_tasks([first, other])
+    for task in shared:
+        _check_questions(first, other, task)
+    groups = [(task, [task]) for task in shared] + ([(AVERAGE, shared)] if len(shared) > 1 else [])
+    rows = []
+    for name, tasks in groups:
+        a, b = ([column.tasks[task].values["pass@1"] for task in tasks] for column in (first, other))
+        found = compare(a, b)
+        rows.append([name, sum(map(len, a)), _signed(found["difference"]), _interval(found), _p(found["p"])])
+    return table(["task", "questions", "difference", "95 % interval", "p"], rows)
+
+
+def _check_questions(first: Column, other: Column, task: str) -> None:
+    ids = [set(column.tasks[task].result.samples.question_ids) for column in (first, other)]
+    if lacking := sorted(ids[0] ^ ids[1]):
+        raise UsageError(
+            f"{task}: {first.label} and {other.label} have answers to different questions ({len(lacking)} are in one "
+            f"only, such as {lacking[0]!r}); evaluate both with the same version"
+        )
+
+
+def _signed(value: float) -> str:
+    return f"{100 * value:+.1f}"
+
+
+def _interval(found: dict) -> str:
+    return " to ".join(map(_signed, found["interval"]))
+
+
+def _p(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def validation(history: Mapping[int, Column], tasks: Sequence[str]) -> str:
+    """A row a step: pass@1, maj@k, pass@k, averaged over the tasks that every step has."""
+    averages = {step: average(column, tasks) for step, column in history.items()}
+    names = curve_names(averages.values())
+    rows = [[step, *[score(metrics.get(name)) for name in names]] for step, metrics in averages.items()]
+    return table(["step", *names], rows)
+
+
+def curve_names(metrics: Sequence[Mapping]) -> list[str]:
+    """pass@1, maj@k and the pass@k of that k, those that all have."""
+    every = list(metrics)
+    majorities = [name for name in every[0] if name.startswith("maj@") and _k(name) > 1]
+    names = ["pass@1", *majorities, *[f"pass@{_k(name)}" for name in majorities]]
+    return [name for name in names if all(name in each for each in every)]
+
+
+def settings(protocol: Mapping, prefix: str = "") -> list[tuple[str, str]]:
+    """(name, value) of every setting, nested names with dots."""
+    found = []
+    for name, value in protocol.items():
+        nested = isinstance(value, dict) and value
+        found += settings(value, f"{prefix}{name}.") if nested else [(f"{prefix}{name}", f"`{value!r}`")]
+    return found
+
+
+def reported_note(reported: Mapping) -> str:
+    return f"Columns marked *(reported)*: {paper.SOURCE}." if reported else ""

@@ -1,0 +1,56 @@
+"""`file:PATH`: any .parquet or .jsonl file with a question and an answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from openrlhf_ebpo.data.clean import prompt_text
+from openrlhf_ebpo.data.questions import bare_question
+from openrlhf_ebpo.data.source import ANSWER_COLUMNS, PROMPT_COLUMNS, lookup
+from openrlhf_ebpo.upstream import UsageError
+
+from .benchmarks import olympiad_rules
+from .gold import gold_text
+from .rows import FLAG, Rows, choose_column, file_rows, folder_name, make_task
+from .types import Task
+
+# A prepared training set has both: `prompt` is `question` in its instruction, which the protocol adds.
+QUESTIONS = tuple(dict.fromkeys(("question", "problem", *PROMPT_COLUMNS)))
+ANSWERS = tuple(dict.fromkeys(("answer", "gold", "label", *ANSWER_COLUMNS)))
+
+
+def load_file(path: str, question_column: str | None = None, answer_column: str | None = None) -> Task:
+    """The rows of a file. Instructions of DAPO's are taken off the questions; OlympiadBench's columns for scoring
+    (is_multiple_answer, unit, error, answer_type) are used where the file has them.
+
+    Raises:
+        UsageError: no such file, an empty one, or no column for questions or answers.
+    """
+    rows = file_rows(path)
+    question = _column(rows, question_column, QUESTIONS, "question", "--question_column")
+    answer = _column(rows, answer_column, ANSWERS, "gold answer", "--answer_column")
+
+    def read(row: dict):
+        value = lookup(row, answer)
+        return _bare(lookup(row, question), question), gold_text(value), olympiad_rules(row, value)
+
+    return make_task(folder_name(f"file-{Path(path).stem}"), rows, read)
+
+
+def _column(rows: Rows, named: str | None, known: tuple[str, ...], what: str, flag: str) -> str:
+    if named is None:
+        return choose_column(rows.columns, known, rows.place, what, flag)
+    if named not in rows.columns:
+        raise UsageError(
+            f"{flag} {named}: {FLAG} file:{rows.place} has no such column, only {', '.join(rows.columns)} "
+            "(dots lead into structs)"
+        )
+    return named
+
+
+def _bare(value, column: str) -> str:
+    """The question of a text, or of chat messages with one of the user."""
+    text = prompt_text(value)
+    if not text or not (text := bare_question(text)):
+        raise ValueError(f"it has no question in column {column!r}")
+    return text

@@ -1,0 +1,169 @@
+"""Rows of a task, from a local file or from the Hugging Face Hub, and the task made of them."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from openrlhf_ebpo.data.questions import question_id
+from openrlhf_ebpo.data.source import lookup
+from openrlhf_ebpo.data.table import column_names, read_rows
+from openrlhf_ebpo.upstream import UsageError
+
+from .types import Question, Rules, Task
+
+logger = logging.getLogger(__name__)
+
+FLAG = "--tasks"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """columns: names, those inside structs too, with dots. source: for Task.source; place: for messages."""
+
+    columns: Sequence[str]
+    rows: Sequence[dict]
+    source: str
+    place: str
+
+
+@dataclass(frozen=True)
+class HubSet:
+    """A data set on the Hub. revision None: the newest."""
+
+    repo: str
+    split: str
+    subset: str | None = None
+    revision: str | None = None
+
+
+def file_rows(path: str | Path) -> Rows:
+    """Raises:
+    UsageError: no such file, another kind of file, a broken or an empty one.
+    """
+    columns = column_names(path, FLAG)
+    rows = [row for batch in read_rows(path, flag=FLAG) for row in batch]
+    if not rows:
+        raise UsageError(f"{FLAG} {path}: the file is empty")
+    digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12]
+    return Rows(columns, rows, f"{path}@{digest}", str(path))
+
+
+def hub_rows(hub: HubSet, columns: Sequence[str], task: str) -> Rows:
+    """Those of `columns` that the data set has; others may be images. Downloaded once, then read from the cache of
+    `datasets`, also without a network.
+
+    Raises:
+        UsageError: `datasets` is not installed, or the Hub cannot be reached; says how to give a local file.
+    """
+    try:
+        from datasets import load_dataset_builder
+    except ImportError:
+        raise UsageError(
+            f"{FLAG} {task}: the Hub needs `pip install 'openrlhf_ebpo[data]'`; {_local_file(task)}"
+        ) from None
+    try:
+        builder = load_dataset_builder(hub.repo, hub.subset, revision=hub.revision)
+        builder.download_and_prepare()
+        data = builder.as_dataset(split=hub.split)
+    except Exception as error:  # the Hub's client lets errors of several libraries through
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise UsageError(
+            f"{FLAG} {task}: {hub.repo} cannot be had from the Hub ({reason}). {_local_file(task)}"
+        ) from error
+    found = [name for name in data.column_names if name in columns]
+    rows = data.select_columns(found).with_format("arrow")[:].to_pylist()
+    return Rows(data.column_names, rows, f"{hub.repo}@{builder.hash}", hub.repo)
+
+
+def _local_file(task: str) -> str:
+    return (
+        f"Without it: download the data set's .parquet or .jsonl file elsewhere, copy it here and name it, "
+        f"{FLAG} {task}=FILE, or put it into a folder as {task}.parquet or {task}.jsonl and give --data_dir FOLDER"
+    )
+
+
+def choose_column(found: Sequence[str], known: Sequence[str], place: str, what: str, flag: str = "") -> str:
+    """The first of the known names that is there; upper and lower case count the same.
+
+    Raises:
+        UsageError: none is; names the columns that were found.
+    """
+    by_name = {name.lower(): name for name in reversed(found)}
+    name = next((by_name[name.lower()] for name in known if name.lower() in by_name), None)
+    if name is None:
+        remedy = f"; {flag} names another" if flag else ""
+        raise UsageError(
+            f"{FLAG} {place}: no column for the {what} ({' or '.join(known)}), "
+            f"only {', '.join(found) or 'none'}{remedy}"
+        )
+    return name
+
+
+def make_task(
+    name: str,
+    rows: Rows,
+    read: Callable[[dict], tuple[str, str, Rules]],
+    notes: Sequence[str] = (),
+    expected_rows: tuple[int, ...] = (),
+) -> Task:
+    """A task of all rows that `read` makes a question, a gold answer and rules of.
+
+    read: raises ValueError, in words, for a row that cannot be used. Such rows are left out, logged and listed.
+
+    Raises:
+        UsageError: no row can be used.
+    """
+    questions, skipped, row_of = [], [], {}
+    seen: Counter[str] = Counter()
+    for number, row in enumerate(rows.rows, 1):
+        try:
+            text, gold, rules = read(row)
+        except ValueError as error:
+            skipped.append(f"row {number} of {rows.place} is left out: {error}")
+            continue
+        key = question_id(text)
+        seen[key] += 1
+        question = Question(key if seen[key] == 1 else f"{key}-{seen[key]}", text, gold, rules)
+        questions.append(question)
+        row_of[question.id] = number
+    if not questions:
+        raise UsageError(f"{FLAG} {rows.place}: none of its {len(rows.rows)} rows can be used: {skipped[0]}")
+    notes = [*notes, *_count_notes(rows, expected_rows), *_repeat_notes(seen)]
+    for message in (*notes, *skipped):
+        logger.warning("%s: %s", name, message)
+    return Task(
+        name, tuple(questions), rows.source, tuple(notes), tuple(skipped), len(rows.rows), expected_rows, row_of
+    )
+
+
+def question_text(row: dict, column: str) -> str:
+    """Raises:
+    ValueError: there is none.
+    """
+    text = lookup(row, column)
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"it has no question in column {column!r}")
+    return text.strip()
+
+
+def _count_notes(rows: Rows, expected: tuple[int, ...]) -> list[str]:
+    if not expected or len(rows.rows) in expected:
+        return []
+    numbers = " or ".join(map(str, expected))
+    return [f"{rows.place} has {len(rows.rows)} rows, the public data set {numbers}: scores do not compare"]
+
+
+def _repeat_notes(seen: Counter[str]) -> list[str]:
+    repeats = sum(count - 1 for count in seen.values())
+    return [f"{repeats} questions repeat an earlier one"] if repeats else []
+
+
+def folder_name(text: str) -> str:
+    """The text with what does not belong into a folder's name replaced by "-"."""
+    return re.sub(r"[^\w.=-]+", "-", text).strip("-.") or "task"

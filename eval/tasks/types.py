@@ -1,0 +1,68 @@
+"""What the rest of the evaluation knows of a task: its questions, their gold answers, and how to score them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+MATH = "math"
+REASONING_GYM = "reasoning_gym"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What scoring needs to know of one question beside its gold answer.
+
+    kind: MATH, or REASONING_GYM for reasoning-gym's own scorer.
+    answer_type: OlympiadBench's Numerical, Expression, Equation, Interval or Tuple; several with commas; "" unknown.
+    is_multiple_answer: the gold is several answers with commas between them; all are asked for, once each.
+    ordered: their order counts.
+    unit: unit of the gold, which is written without it; a response may carry it.
+    tolerance: largest absolute difference from a numerical gold that still counts; None: exact.
+    source_gold: the (first) gold answer as the data set spells it, where that is not the gold itself.
+    entry: for REASONING_GYM, what its scorer needs, as JSON (gym.py).
+    """
+
+    kind: str = MATH
+    answer_type: str = ""
+    is_multiple_answer: bool = False
+    ordered: bool = False
+    unit: str = ""
+    tolerance: float | None = None
+    source_gold: str = ""
+    entry: str = ""
+
+
+@dataclass(frozen=True)
+class Question:
+    """id: the id of `data prepare` for the same question, so that a training set can be checked for it; a question
+    that a task holds twice gets "-2" behind it. question: bare, without any instruction. gold: as text."""
+
+    id: str
+    question: str
+    gold: str
+    rules: Rules = field(default_factory=Rules)
+
+
+@dataclass(frozen=True)
+class Task:
+    """name: short, fit for a folder's name. source: OWNER/NAME@REVISION on the Hub, or path@hash of a local file.
+    rows: of the source. expected_rows: of the public data set and its copies, () where unknown. notes: what is worth
+    knowing about the source. skipped: rows that cannot be used, one sentence each, with the row's number.
+    row_of: row number of each question, by id."""
+
+    name: str
+    questions: tuple[Question, ...]
+    source: str
+    notes: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
+    rows: int = 0
+    expected_rows: tuple[int, ...] = ()
+    row_of: Mapping[str, int] = field(default_factory=dict)
+
+    def fingerprint(self) -> str:
+        """12 hex digits of questions, golds and rules: the same for two copies that ask and accept the same."""
+        questions = json.dumps([asdict(question) for question in self.questions], sort_keys=True)
+        return hashlib.sha256(questions.encode()).hexdigest()[:12]
