@@ -37,6 +37,25 @@ def test_the_advantage_stage_gives_the_same_on_cuda_tensors():
         torch.testing.assert_close(found[1].cpu(), expected[1], atol=1e-5, rtol=1e-5)
 
 
+def test_lora_reaches_vllm_through_shared_gpu_memory(command, tmp_path):
+    argv = command(
+        tmp_path,
+        train__colocate_all=True,
+        vllm__gpu_memory_utilization=0.3,
+        vllm__enforce_eager=True,
+        ds__zero_stage=3,
+        ds__lora__rank=4,
+        actor__lr_scheduler="constant",
+        algo__advantage__is_correction_level="token",
+    )
+    process = [sys.executable, "-m", "openrlhf_ebpo.cli.train_ppo_ray", *argv]
+    environment = {**os.environ, "RAY_ADDRESS": "local"}
+    result = subprocess.run(process, env=environment, capture_output=True, text=True, timeout=600)
+    assert result.returncode == 0, result.stderr[-5000:]
+    metrics = read_metrics(tmp_path / "model" / "run")
+    assert metrics[0]["policy/kl_per_step"] > 0.01 and all(abs(row["vllm_kl"]) < 0.05 for row in metrics)
+
+
 def test_the_real_stack_trains_on_one_gpu_and_imports_nothing_of_the_cpu_backend(command, tmp_path):
     argv = command(tmp_path, train__colocate_all=True, vllm__gpu_memory_utilization=0.3, vllm__enforce_eager=True)
     environment = {**os.environ, "RAY_ADDRESS": "local"}
