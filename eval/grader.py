@@ -1,7 +1,4 @@
-"""Grades responses to questions under a protocol, in processes that can be killed, and says which answers are equal.
-
-`grade` and `unreadable_golds` do a whole task; `Grader` is for who has other needs, as score.py.
-"""
+"""Grades responses to questions under a protocol, in processes that can be killed, and says which answers are equal."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from openrlhf_ebpo.rewards.grading import INTEGER, MAX_CHARACTERS, GoldError, cl
 from openrlhf_ebpo.rewards.pool import Died, Pool
 
 from . import released
-from .protocols import EXTRACTORS, MATH_VERIFY, Protocol
+from .protocols import EXTRACTORS, MATH_VERIFY
 from .tasks import REASONING_GYM, Question, Rules
 from .voting import classes
 
@@ -26,21 +23,6 @@ MAX_COMPARISONS = 64  # between the wrong answers to one question; beyond, only 
 NO_GOLD = "gold: "  # how the error of an answer begins that no gold could be compared with
 UNFINISHED = re.compile(r"\\(?:sum|prod|lim|i*int)(?![a-z])")
 COMPARED = ("answer_type", "is_multiple_answer", "ordered", "unit", "tolerance")  # the rules that judge.py reads
-
-
-def unreadable_golds(questions: Sequence[Question], protocol: Protocol, workers: int | None = None) -> dict[str, str]:
-    """Question id -> why nothing can be compared with its gold answer."""
-    with Grader(protocol.extraction, protocol.scorer, workers) as grader:
-        errors = grader.map(lambda question: grader.gold_error(question.gold, question.rules), questions)
-        return {question.id: error for question, error in zip(questions, errors, strict=True) if error}
-
-
-def grade(
-    questions: Sequence[Question], responses: Sequence[Sequence[str]], protocol: Protocol, workers: int | None = None
-) -> list[list[dict]]:
-    """For each response to each question: correct, extracted, error (Grader.grade) and class (voting.classes)."""
-    with Grader(protocol.extraction, protocol.scorer, workers) as grader:
-        return list(grader.map(lambda pair: grader.grade_samples(*pair), zip(questions, responses, strict=True)))
 
 
 class Grader:

@@ -6,12 +6,14 @@ which of them belong together, and how near is near enough. Unbounded in time an
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 
 from openrlhf_ebpo.rewards import grading
-from openrlhf_ebpo.rewards.grading import clean, parse_gold, warm_up
+from openrlhf_ebpo.rewards.grading import GoldError, clean, parse_gold, warm_up
 
 from .units import without_unit
 
@@ -27,6 +29,7 @@ ELEMENT = re.compile(r"[A-Za-z]\s*\\in\s*(?=\\?\{|\\left)")
 THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 RELATION = re.compile(r"[<>=]|\\(?:le|ge|lt|gt|leq|geq|leqslant|geqslant|in)(?![a-zA-Z])")
 ABOUT = re.compile(r"\\(?:approx|sim|simeq|doteq)(?![a-zA-Z])")
+SPACES = re.compile(r"\\[,;:! ]")
 SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lr]?)(?=\s*\\?[()\[\]{}])")
 
 
@@ -38,7 +41,7 @@ def grade(gold: str, answer: str, rules: Mapping) -> bool:
     """
     if not rules or grading.is_hopeless(clean(answer), len(gold)):
         return grading.grade(gold, answer)
-    gold, answer = SIZES.sub("", clean(gold)), SIZES.sub("", clean(answer))
+    gold, answer = (SPACES.sub(" ", SIZES.sub("", clean(text))) for text in (gold, answer))
     same = functools.partial(_same_value, rules=rules)
     if rules.get("is_multiple_answer"):
         entry = functools.partial(_same_entries, same=same) if "Tuple" in rules.get("answer_type", "") else same
@@ -73,7 +76,7 @@ def _number(text: str):
     """A real number in 30 digits, or None. Of `x = 3` it is the 3."""
     from sympy import Basic, Equality
 
-    parsed = grading._parse(ABOUT.sub("", text))
+    parsed = grading._parse(ABOUT.split(text)[-1])
     value = parsed[0] if parsed else None
     value = value.rhs if isinstance(value, Equality) else value
     if not isinstance(value, Basic) or grading.digits(value) > grading.MAX_DIGITS or value.is_number is not True:
@@ -91,8 +94,17 @@ def _same_set(gold: str, answer: str, same: Same) -> bool:
         return False
     if len(answers) == len(golds):
         return _matches(golds, answers, same)
-    repeats = any(same(one, other) for i, one in enumerate(answers) for other in answers[:i])
-    return not repeats and grading.grade(gold, answer)  # it may be written in a way that commas do not tell
+    # it may be written in a way that commas do not tell; but as a set it would hide an answer that it gives twice
+    return grading.grade(gold, answer) and not _repeats(answers, same)
+
+
+def _repeats(answers: Sequence[str], same: Same) -> bool:
+    """Whether two answers are equal; those that cannot be read are not."""
+    for one, other in itertools.combinations(answers, 2):
+        with contextlib.suppress(GoldError):
+            if same(one, other):
+                return True
+    return False
 
 
 def _matches(golds: Sequence[str], answers: Sequence[str], same: Same) -> bool:

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 
+from openrlhf_ebpo.rewards.grading import GoldError
+
 from .tasks import BENCHMARKS, Rules
 from .tasks.benchmarks import olympiad_rules
 from .tasks.gold import gold_text, integer_text
@@ -25,12 +27,15 @@ def read_pair(row: Mapping, task: str | None) -> Pair:
     A row's own `rules` win over its task's.
 
     Raises:
-        ValueError: the row cannot be scored; in words.
+        GoldError: there is no gold answer. ValueError: another mistake in the row; in words.
     """
     value = row.get("gold")
-    gold = gold_text(value)
-    if task and BENCHMARKS[task].integer:
-        gold = integer_text(gold)
+    try:
+        gold = gold_text(value)
+        if task and BENCHMARKS[task].integer:
+            gold = integer_text(gold)
+    except ValueError as error:
+        raise GoldError(str(error)) from None
     return Pair(gold, _rules(row, value, gold, task), _text(row.get("response")))
 
 

@@ -45,7 +45,7 @@ from openrlhf_ebpo.generation import GenerationError
 from openrlhf_ebpo.rewards.pool import GraderError
 from openrlhf_ebpo.upstream import UsageError, is_cpu_stack
 
-from . import jobs, models, prompts, protocols, report, tables, tasks
+from . import generate, jobs, models, prompts, protocols, report, tables, tasks
 from .grader import Grader
 from .jobs import Job, StorageError
 from .models import Model
@@ -236,8 +236,6 @@ def evaluate(row: Sequence[Job], protocol: Protocol, form: PromptForm, results: 
 
 
 def generate_missing(todo, protocol: Protocol, form: PromptForm, results: Path, args: argparse.Namespace) -> None:
-    from . import generate
-
     with models.full(todo[0].model.path, results) as path:
         generate.respond(todo, path, form, protocol, {name: getattr(args, name) for name in ENGINE_FLAGS})
 

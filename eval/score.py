@@ -57,6 +57,7 @@ from openrlhf_ebpo.data.table import (
 )
 from openrlhf_ebpo.files import replacing
 from openrlhf_ebpo.progress import progress_file
+from openrlhf_ebpo.rewards.grading import GoldError
 from openrlhf_ebpo.rewards.pool import GraderError
 from openrlhf_ebpo.upstream import UsageError
 
@@ -190,7 +191,7 @@ def grade_row(grader: Grader, row: dict, task: str | None) -> dict:
     try:
         pair = read_pair(row, task)
     except ValueError as error:
-        start = NO_GOLD if "gold" in str(error) else NO_ROW
+        start = NO_GOLD if isinstance(error, GoldError) else NO_ROW
         return {"correct": False, "extracted": None, "error": f"{start}{error}", "rules": None}
     return {**grader.grade(pair.gold, pair.rules, pair.response), "rules": rules_text(pair.rules)}
 

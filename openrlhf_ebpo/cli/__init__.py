@@ -9,6 +9,10 @@ COMMANDS = {
     "train": ("openrlhf_ebpo.cli.train_ppo_ray", "train a policy: OpenRLHF's train_ppo_ray with the estimator ebpo"),
     "sft": ("openrlhf_ebpo.cli.train_sft", "supervised warm start: OpenRLHF's train_sft, also without a GPU"),
     "data": ("openrlhf_ebpo.cli.data", "prepare training data: clean, cluster by topic, measure difficulty, order"),
+    "eval": (
+        "openrlhf_ebpo.cli.eval",
+        "measure models on AIME, AMC, MATH-500, OlympiadBench, or files; report; rescore",
+    ),
 }
 
 

@@ -187,7 +187,7 @@ def _json_rows(path, flag: str, batch_rows: int) -> Iterator[list[dict]]:
 def _json_row(line: bytes, number: int, path, flag: str) -> dict:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(
             f"{flag} {path}, line {number} is no JSON ({error}): a .jsonl file has an object a line"
         ) from None

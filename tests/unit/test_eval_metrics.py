@@ -1,0 +1,186 @@
+"""Metrics of an evaluation, against enumeration of every subset and every sign flip."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from eval import metrics, resampling
+from openrlhf_ebpo.upstream import UsageError
+
+
+def vote(right: np.ndarray, classes: np.ndarray, chosen: tuple[int, ...]) -> float:
+    """Correctness of one majority vote, ties averaged; a class counts as the mean of all its samples."""
+    votes = Counter(classes[i] for i in chosen if classes[i] >= 0)
+    leaders = [name for name, count in votes.items() if count == max(votes.values())]
+    return float(np.mean([right[classes == name].mean() for name in leaders])) if leaders else 0.0
+
+
+def over_subsets(n: int, k: int, value) -> float:
+    return float(np.mean([value(chosen) for chosen in itertools.combinations(range(n), k)]))
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8])
+def test_pass_at_k_is_the_mean_over_all_subsets(n):
+    correct = np.array([[i < c for i in range(n)] for c in range(n + 1)])
+    for k in range(1, n + 1):
+        expected = [over_subsets(n, k, lambda chosen, row=row: row[list(chosen)].any()) for row in correct]
+        np.testing.assert_allclose(metrics.pass_at_k(correct, k), expected, atol=1e-14)
+
+
+def test_pass_at_k_is_exact_where_binomials_overflow():
+    n = 4_096
+    correct = np.arange(n)[None] < np.array([[0], [1], [7], [n - 1], [n]])
+    for k in (1, 64, n - 1, n):
+        expected = [1 - math.comb(n - c, k) / math.comb(n, k) if c else 0.0 for c in (0, 1, 7, n - 1, n)]
+        np.testing.assert_allclose(metrics.pass_at_k(correct, k), expected, rtol=1e-10)
+
+
+def test_majority_is_the_mean_over_all_subsets():
+    rng = np.random.default_rng(0)
+    for _ in range(150):
+        n = int(rng.integers(1, 9))
+        k = int(rng.integers(1, n + 1))
+        classes = rng.integers(-1, 4, n)
+        right = rng.random(n) < 0.5  # also classes that are right only in part, and right samples without an answer
+        expected = over_subsets(n, k, lambda chosen, r=right, c=classes: vote(r, c, chosen))
+        assert metrics.majority_at_k(right[None], classes[None], k)[0] == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("classes", "k", "expected"),
+    [
+        ([0, 0, 1, 1], 4, 1 / 2),  # a tie of two
+        ([0, 1, 2, 3], 4, 1 / 4),  # a tie of all
+        ([0, -1, -1, -1], 4, 1),  # those without an answer do not vote
+        ([-1, -1, -1, -1], 4, 0),
+        ([1, 1, 1, 1], 4, 0),
+        ([0, 0, 0, 1], 4, 1),
+        ([0, -1, -1, -1], 1, 1 / 4),
+        ([0, 0, 1, 1], 2, 1 / 6 + 4 / 6 / 2),
+    ],
+)
+def test_majority_by_hand(classes, k, expected):
+    classes = np.array([classes])
+    assert metrics.majority_at_k(classes == 0, classes, k)[0] == pytest.approx(expected, abs=1e-14)
+
+
+def test_majority_of_one_is_pass_at_1_and_of_all_the_one_vote_there_is():
+    rng = np.random.default_rng(1)
+    classes = rng.integers(0, 9, (40, 64))
+    correct = classes == 0
+    np.testing.assert_allclose(metrics.majority_at_k(correct, classes, 1), correct.mean(axis=1), atol=1e-12)
+    whole = [vote(c, g, range(64)) for c, g in zip(correct, classes, strict=True)]
+    np.testing.assert_allclose(metrics.majority_at_k(correct, classes, 64), whole, atol=1e-12)
+
+
+@pytest.mark.parametrize("k", [0, 5])
+def test_k_beyond_the_samples_is_refused(k):
+    correct = np.ones((2, 4), bool)
+    with pytest.raises(ValueError, match="4 samples"):
+        metrics.pass_at_k(correct, k)
+    with pytest.raises(ValueError, match="4 samples"):
+        metrics.majority_at_k(correct, correct.astype(int), k)
+
+
+def test_powers():
+    assert [metrics.powers(n) for n in (1, 2, 6, 32)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8, 16, 32]]
+
+
+def test_standard_error_is_that_of_the_runs_means():
+    correct = np.array([[1, 1, 0, 1], [0, 1, 0, 0]], bool)  # means of the runs: .5 1 0 .5
+    assert metrics.standard_error(correct) == pytest.approx(math.sqrt(0.5 / 3) / 2)
+    assert metrics.standard_error(correct[:, :1]) is None
+    assert metrics.standard_error(np.ones((3, 4), bool)) == 0
+
+
+def test_counts_name_the_question():
+    ids = ["a", "a", "b", "b"]
+    metrics.check_counts(ids, [0, 1, 1, 0], 2)
+    with pytest.raises(UsageError, match="'b' has 1 samples, 2 are needed for each of 2"):
+        metrics.check_counts(ids[:3], [0, 1, 0], 2)
+    with pytest.raises(UsageError, match="'a' has 2 samples, 1"):
+        metrics.check_counts(ids, [0, 1, 0, 1], 1)
+    with pytest.raises(UsageError, match="'b' has sample 1 twice"):
+        metrics.check_counts(ids, [0, 1, 1, 1], 2)
+
+
+def test_summary_of_a_task():
+    classes = np.array([[0, 0, 1, -1], [1, 1, 2, 2]])
+    found = metrics.summarise(classes == 0, classes, np.full((2, 4), 10), classes == -1)
+    assert (found["questions"], found["samples_per_question"]) == (2, 4)
+    assert found["pass@1"]["value"] == 0.25 and found["pass@1"]["interval"] == [0, 0.5]
+    assert found["pass@1"]["standard_error"] == pytest.approx(metrics.standard_error(classes == 0))
+    assert found["pass@2"]["value"] == pytest.approx(5 / 12) and found["pass@4"]["value"] == 0.5
+    assert found["maj@4"]["value"] == 0.5 and "maj@16" not in found
+    assert (found["truncated"], found["mean_length"], found["no_answer"]) == (0.125, 10, 0.125)
+    assert "maj@16" in metrics.summarise(*[np.zeros((2, 32), int)] * 4)
+
+
+def test_bootstrap_covers_as_often_as_it_says():
+    rng = np.random.default_rng(2)
+    covered = 0
+    for _ in range(300):
+        values = rng.binomial(8, rng.beta(1, 1, 60)) / 8
+        low, high = resampling.percentile_interval(resampling.bootstrap_means(values, int(rng.integers(1e9)), 1_000))
+        covered += low <= 0.5 <= high
+    assert 0.90 <= covered / 300 <= 0.98
+
+
+def test_bootstrap_has_the_spread_of_the_mean_and_repeats_itself():
+    values = np.random.default_rng(3).random((200, 2))
+    means = resampling.bootstrap_means(values)
+    assert means.shape == (resampling.DRAWS, 2)
+    np.testing.assert_allclose(means.std(axis=0), values.std(axis=0) / 200**0.5, rtol=0.03)
+    np.testing.assert_array_equal(resampling.bootstrap_interval(values), resampling.bootstrap_interval(values))
+    alone = resampling.bootstrap_interval(values[:, 0])
+    np.testing.assert_allclose(resampling.bootstrap_interval(values)[:, 0], alone, rtol=1e-12)
+
+
+def test_average_resamples_each_task_by_itself():
+    values = np.random.default_rng(4).random(50)
+    spread = np.diff(resampling.average_interval([values, values]))[0]
+    assert spread == pytest.approx(np.diff(resampling.bootstrap_interval(values))[0] / 2**0.5, rel=0.05)
+
+
+def brute_force_p(shares: list[float]) -> float:
+    sums = [abs(sum(np.multiply(signs, shares))) for signs in itertools.product((-1, 1), repeat=len(shares))]
+    return float(np.mean([each >= abs(sum(shares)) - 1e-12 for each in sums]))
+
+
+def test_sign_flips_are_exact_for_few_questions():
+    rng = np.random.default_rng(5)
+    for size in (1, 2, 5, 9):
+        shares = (rng.integers(-4, 6, size) / 4).tolist()
+        assert resampling.sign_flip_p(np.array(shares)) == pytest.approx(brute_force_p(shares))
+    assert resampling.sign_flip_p(np.zeros(30)) == 1
+    assert resampling.sign_flip_p(np.ones(10)) == 2 / 2**10
+
+
+def test_sign_flips_of_many_questions_come_close_to_the_exact_p():
+    shares = np.random.default_rng(6).normal(0.3, 1, 15)
+    assert len(shares) > resampling.EXACT_QUESTIONS
+    assert resampling.sign_flip_p(shares) == pytest.approx(brute_force_p(shares.tolist()), abs=0.02)
+    assert resampling.sign_flip_p(np.ones(500)) == 1 / (resampling.DRAWS + 1)
+
+
+def test_p_is_uniform_where_models_are_alike():
+    rng = np.random.default_rng(7)
+    found = [resampling.sign_flip_p(rng.normal(size=12)) for _ in range(300)]
+    assert np.mean(np.array(found) <= 0.1) == pytest.approx(0.1, abs=0.05)
+
+
+def test_comparison_weighs_tasks_alike():
+    a = [np.zeros(4), np.zeros(400)]
+    b = [np.ones(4), np.tile([0.5, -0.5], 200)]
+    found = resampling.compare(a, b)
+    assert found["difference"] == pytest.approx(0.5)
+    assert found["interval"][0] < 0.5 < found["interval"][1]
+    reverse = resampling.compare(b, a)
+    assert reverse["difference"] == pytest.approx(-0.5) and reverse["p"] == pytest.approx(found["p"])
+    same = resampling.compare(b, b)
+    assert (same["difference"], same["interval"], same["p"]) == (0, [0, 0], 1)

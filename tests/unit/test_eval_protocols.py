@@ -1,0 +1,269 @@
+"""Protocols: their settings, names and refusals; the prompts they ask with; how the released script scores."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from eval import protocols, released
+from eval.prompts import instruction_of, prompt_form, run_of, training_form
+from eval.protocols import EXTRACTORS, PROTOCOLS, comparable, from_record, get, override
+from openrlhf_ebpo.data.questions import DAPO_TEMPLATE
+from openrlhf_ebpo.upstream import UsageError
+
+DEFAULT, RELEASED, GREEDY = (PROTOCOLS[name] for name in ("default", "released", "greedy"))
+
+
+def test_the_named_protocols_are_what_they_say():
+    assert (DEFAULT.n, DEFAULT.temperature, DEFAULT.top_p, DEFAULT.max_new_tokens) == (32, 1.0, 1.0, 20_480)
+    assert (DEFAULT.template, DEFAULT.chat_template, DEFAULT.scorer) == ("training", None, "math-verify")
+    assert [RELEASED.samples(task) for task in ("aime24", "math500", "olympiadbench")] == [16, 16, 4]
+    assert (RELEASED.temperature, RELEASED.top_p, RELEASED.max_new_tokens, RELEASED.chat_template) == (
+        1,
+        1,
+        20_480,
+        False,
+    )
+    assert RELEASED.scorer != DEFAULT.scorer and RELEASED.extraction != DEFAULT.extraction
+    assert (GREEDY.n, GREEDY.temperature) == (1, 0.0)
+    for protocol in PROTOCOLS.values():
+        protocols.check(protocol)
+        protocols.check_scorer(protocol)
+
+
+def test_fingerprints_are_pinned_to_the_version():
+    """Whoever changes a setting of a named protocol raises its version: old results are of another protocol then."""
+    assert {name: (protocol.version, protocol.fingerprint()) for name, protocol in PROTOCOLS.items()} == {
+        "default": (1, "8192b69284f6"),
+        "released": (1, "62d306065394"),
+        "greedy": (1, "51907294af9e"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "name"),
+    [
+        (DEFAULT, {"n": 8}, "default+n=8"),
+        (DEFAULT, {"n": None, "temperature": None}, "default"),
+        (DEFAULT, {"n": 32}, "default"),
+        (DEFAULT, {"temperature": 0.6, "n": 8}, "default+n=8,temperature=0.6"),
+        (RELEASED, {"n": 2}, "released+n=2"),
+        (DEFAULT, {"template": "boxed", "chat_template": True}, "default+template=boxed,chat_template=True"),
+        (override(DEFAULT, n=8), {"n": 32}, "default"),
+        (override(DEFAULT, n=8), {"top_p": 0.9}, "default+n=8,top_p=0.9"),
+    ],
+)
+def test_a_changed_setting_shows_in_the_name(base, changes, name):
+    changed = override(base, **changes)
+    assert changed.name == name
+    assert (changed.fingerprint() == DEFAULT.fingerprint()) == (name == "default")
+
+
+def test_n_holds_for_all_tasks():
+    assert override(RELEASED, n=2).samples("olympiadbench") == 2
+    assert override(RELEASED, seed=1).samples("olympiadbench") == 4
+
+
+def test_a_template_of_ones_own_is_named_by_its_hash():
+    one, other = (override(DEFAULT, template=text).name for text in ("Q: {question}\nA:", "Q: {question}"))
+    assert one != other
+    assert one.startswith("default+template=text-") and "{" not in one and "\n" not in one
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n": 0}, "--n 0: must be at least 1"),
+        ({"temperature": -1.0}, "--temperature -1.0"),
+        ({"temperature": float("nan")}, "--temperature nan"),
+        ({"temperature": 0.0}, "the same response 32 times; use --n 1"),
+        ({"top_p": 0.0}, "--top_p 0.0"),
+        ({"max_new_tokens": 0}, "--max_new_tokens 0"),
+        ({"max_model_len": 4096}, "leaves no room for a prompt"),
+        ({"template": "Solve it."}, "write raw, dapo, boxed, released, training, or a text with {question} in it"),
+        ({"extraction": "first number"}, "there are last box"),
+    ],
+)
+def test_settings_that_make_no_sense(changes, message):
+    with pytest.raises(UsageError) as error:
+        override(DEFAULT, **changes)
+    assert message in str(error.value)
+
+
+def test_an_unknown_protocol_lists_the_known_ones():
+    assert get("greedy") is GREEDY
+    with pytest.raises(
+        UsageError, match=r"--protocol relased: .* Did you mean released\? There are default, released, g"
+    ):
+        get("relased")
+
+
+def test_other_protocols_refuse_to_be_compared():
+    comparable(DEFAULT, DEFAULT)
+    comparable(DEFAULT, json.loads(json.dumps(DEFAULT.record())))
+    comparable(override(DEFAULT, n=32), DEFAULT)
+    with pytest.raises(UsageError, match=r"default and of protocol default\+n=8 cannot be compared: n is 32 and 8$"):
+        comparable(DEFAULT, override(DEFAULT, n=8))
+    with pytest.raises(UsageError, match=r"n is 1 and 32; temperature is 0.0 and 1.0$"):
+        comparable(GREEDY.record(), DEFAULT)
+    with pytest.raises(UsageError, match="version is 1 and 2"):
+        comparable(DEFAULT, {**DEFAULT.record(), "version": 2})
+
+
+def test_a_record_is_read_back():
+    for protocol in (*PROTOCOLS.values(), override(DEFAULT, n=8, template="Q: {question}", chat_template=False)):
+        assert from_record(json.loads(json.dumps(protocol.record()))) == protocol
+    with pytest.raises(UsageError, match="settings of another version: top_k"):
+        from_record({**DEFAULT.record(), "top_k": 5})
+
+
+def test_describe_prints_every_setting():
+    text = RELEASED.describe()
+    for part in ("released, version 1", RELEASED.fingerprint(), "16, 4 of olympiadbench", "20,480", "300 characters"):
+        assert part in text
+    assert "the model's training template" in DEFAULT.describe() and "math-verify 0.9.0" in DEFAULT.describe()
+    assert len(text.splitlines()) == 11
+
+
+def test_another_version_of_the_scorer_is_refused():
+    with pytest.raises(UsageError, match=r"scores with math-verify 0\.8\.0, here it is 0\.9\.0"):
+        protocols.check_scorer(override(DEFAULT, scorer_version="0.8.0"))
+
+
+# How the released script scores.
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("So\nAnswer: 34", "34"),
+        ("Answer: 1\nAnswer: 2", "1"),  # of several, the second to last
+        ("Answer: 1\nAnswer: 2\nAnswer: 3", "2"),
+        ("ANSWER :\n34\n", "34"),
+        ("The answer: 5 apples<|im_end|>", "5 apples"),
+        ("\\boxed{34}", None),
+        ("", None),
+        ("Answer: 34" + " x" * 200, None),  # further back than 300 characters
+        ("Answer: 1\n" + "y" * 300 + "\nAnswer: 2", "2"),  # of the last 300 characters, the only one
+    ],
+)
+def test_released_extraction(response, answer):
+    assert EXTRACTORS[RELEASED.extraction](response) == answer
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        ("34", "34"),
+        ("27.0", "27"),
+        ("25", "$x = 25$"),
+        ("1024", "1,024"),
+        ("25", "25 degrees"),
+        ("\\frac{1}{2}", "$\\frac12$"),
+        ("\\sqrt{2}", "\\sqrt2"),
+        ("even", "\\text{even}"),
+        ("7", "\\boxed{7}"),
+        ("45", "45^\\circ"),
+        ("3", "there are $3$ of them"),
+    ],
+)
+def test_released_comparison_accepts(gold, answer):
+    assert released.is_equal(gold, answer)
+
+
+@pytest.mark.parametrize(("gold", "answer"), [("25", "025"), ("\\frac{1}{2}", "0.5"), ("2, 3", "3, 2"), ("34", "")])
+def test_released_comparison_knows_no_mathematics(gold, answer):
+    assert not released.is_equal(gold, answer)
+
+
+# Prompts.
+
+
+def write_run(folder: Path, dataset: Path, **data) -> Path:
+    folder.mkdir(parents=True)
+    args = {
+        "data": {"prompt_dataset": str(dataset), "input_key": "prompt", **data},
+        "ckpt": {"output_dir": "elsewhere"},
+    }
+    (folder / "run.json").write_text(json.dumps({"schema": 1, "args": args}))
+    return folder
+
+
+def training_rows(template: str, system: str | None = None) -> list[dict]:
+    questions = [f"made up {i}" for i in range(20)]
+    shown = [template.replace("{question}", question) for question in questions]
+    if system is not None:
+        shown = [[{"role": "system", "content": system}, {"role": "user", "content": text}] for text in shown]
+    return [{"prompt": text, "question": question} for text, question in zip(shown, questions, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("template", "system"),
+    [(DAPO_TEMPLATE, None), ("{question}", None), ("Q: {question}\nA:", None), ("{question}!", "Be")],
+)
+def test_the_training_template_is_read_from_the_training_set(tmp_path, template, system):
+    dataset = tmp_path / "train.parquet"
+    pq.write_table(pa.Table.from_pylist(training_rows(template, system)), dataset)
+    run = write_run(tmp_path / "run", dataset, apply_chat_template=True)
+    form = training_form(run)
+    assert (form.template, form.system, form.chat_template, form.input_template) == (template, system, True, None)
+    assert str(run) in form.source
+
+
+def test_an_instruction_like_dapos_is_told_without_a_question_column():
+    rows = [{"prompt": DAPO_TEMPLATE.replace("{question}", f"made up {i}")} for i in range(9)]
+    assert instruction_of(rows, "prompt", "x") == (DAPO_TEMPLATE, None)
+    assert instruction_of([{"prompt": "made up"}], "prompt", "x") == ("{question}", None)
+
+
+def test_prompts_without_a_common_instruction_are_refused():
+    rows = training_rows("{question}") + training_rows("Q: {question}")
+    for found in (rows, [], [{"other": 1}]):
+        with pytest.raises(
+            UsageError, match=r"x: its prompts .* do not have one instruction in common: say --template"
+        ):
+            instruction_of(found, "prompt", "x")
+    few = training_rows("{question}") + training_rows("Q: {question}")[:1]  # as where a question is "2"
+    assert instruction_of(few, "prompt", "x") == ("{question}", None)
+
+
+def test_a_training_set_that_is_gone_leaves_its_report(tmp_path):
+    (tmp_path / "report.json").write_text(json.dumps({"settings": {"template": "dapo", "system": None}}))
+    run = write_run(tmp_path / "run", tmp_path / "train.parquet", input_template="<{}>")
+    assert training_form(run).template == DAPO_TEMPLATE
+    assert training_form(run).input_template == "<{}>"
+    (tmp_path / "report.json").write_text(json.dumps({"settings": {"template": "own"}}))
+    with pytest.raises(UsageError, match=r"train\.parquet, which is not there .*--template dapo"):
+        training_form(run)
+    with pytest.raises(UsageError, match=r"--run_dir .*: there is no run\.json"):
+        training_form(tmp_path)
+
+
+def test_the_form_of_a_protocol(tmp_path):
+    dataset = tmp_path / "train.parquet"
+    pq.write_table(pa.Table.from_pylist(training_rows("Q: {question}")), dataset)
+    run = write_run(tmp_path / "run", dataset, apply_chat_template=True)
+    assert prompt_form("training", None, run).template == "Q: {question}"
+    assert prompt_form("training", False, run).chat_template is False
+    assert prompt_form("dapo", None, run).chat_template is True
+    assert prompt_form(RELEASED.template, RELEASED.chat_template).template == DAPO_TEMPLATE.split("\n\nRemember")[0]
+    assert prompt_form("> {question}", True).template == "> {question}"
+    for template, missing in (("training", "prompt template"), ("dapo", "use of a chat template")):
+        with pytest.raises(
+            UsageError, match=f"the {missing} in training is not known for this model: give its --run_dir"
+        ):
+            prompt_form(template, None)
+    with pytest.raises(UsageError, match="write raw, dapo"):
+        prompt_form("Solve.", True)
+
+
+def test_the_run_of_an_exported_model(tmp_path):
+    run = write_run(tmp_path / "job" / "run", tmp_path / "train.parquet")
+    model = tmp_path / "job" / "checkpoints" / "global_step5_hf"
+    model.mkdir(parents=True)
+    assert run_of(str(model)) is None  # the run does not know it
+    (run / "checkpoints.jsonl").write_text(json.dumps({"step": 5, "model": str(model)}) + "\n")
+    assert run_of(str(model)) == run
+    assert run_of("Qwen/Qwen3-8B") is None

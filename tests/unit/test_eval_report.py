@@ -1,0 +1,305 @@
+"""Reports of made-up results: the numbers in them, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from eval import metrics, paper, plots, report, results
+from openrlhf_ebpo.files import write_json
+from openrlhf_ebpo.upstream import UsageError
+
+PROTOCOL = {"name": "default", "fingerprint": "f", "version": 1, "n": 4, "n_by_task": {}, "temperature": 1.0}
+EASY = [[0, 0, 0, 1], [0, 0, 0, 0], [1, 1, 0, -1]]  # pass@1 8/12, maj@4 2/3
+HARD = [[1, 1, 0, 2], [0, 1, 1, 1], [-1, -1, -1, -1]]  # pass@1 2/12
+
+
+def save(root: Path, name: str, classes: list[list[int]], step: int = 0, protocol: dict = PROTOCOL, **summary) -> Path:
+    """A result in which class 0 is the right answer."""
+    classes = np.array(classes)
+    rows = [
+        {
+            "question_id": f"{name}-{q}",
+            "question": "1 + 1?",
+            "gold": "2",
+            "response": "two",
+            "extracted": None if found < 0 else str(found),
+            "correct": bool(found == 0),
+            "error": None,
+            "length": 10 * (i + 1),
+            "finish_reason": "length" if found < 0 else "stop",
+            "seed": i,
+            "sample": i,
+            "class": int(found),
+        }
+        for q, group in enumerate(classes)
+        for i, found in enumerate(group)
+    ]
+    directory = results.step_directory(root, protocol["name"], name, step)
+    whole = {
+        "model": f"some/model{step}",
+        "step": step,
+        "task": {"name": name, "source": "here", "questions": len(classes), "fingerprint": f"of {name}"},
+        "protocol": protocol,
+        "metrics": metrics.summarise(classes == 0, classes, np.ones(classes.shape), classes < 0),
+        "versions": {"vllm": "1.2"},
+        "counts": {"errors": 3, "excluded_golds": 5},
+    }
+    results.save_result(directory, {**whole, **summary}, rows[::-1])
+    return directory
+
+
+def table(text: str, heading: str) -> list[list[str]]:
+    """Cells of the first table under a heading, head included."""
+    lines = text.split(f"## {heading}\n", 1)[1].splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("|"))
+    rows = [line for line in lines[start:] if line.startswith("|")][: _length(lines[start:])]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for i, line in enumerate(rows) if i != 1]
+
+
+def _length(lines: list[str]) -> int:
+    return next((i for i, line in enumerate(lines) if not line.startswith("|")), len(lines))
+
+
+def test_what_is_saved_is_read(tmp_path):
+    directory = save(tmp_path, "aime24", EASY)
+    assert directory == tmp_path / "default" / "aime24" / "step-000000"
+    (found,) = results.find_results(tmp_path)
+    assert (found.task, found.step, found.n, found.summary["schema"]) == ("aime24", 0, 4, results.SCHEMA)
+    samples = found.samples
+    assert samples.question_ids.tolist() == ["aime24-0", "aime24-1", "aime24-2"]
+    assert samples.classes.tolist() == EASY
+    assert (samples.correct == (np.array(EASY) == 0)).all() and (samples.truncated == (np.array(EASY) < 0)).all()
+    assert samples.lengths.tolist() == [[10, 20, 30, 40]] * 3
+    assert pq.read_schema(directory / "samples.parquet").equals(results.SAMPLES)
+
+
+@pytest.mark.parametrize("part", ["", "default", "default/aime24", "default/aime24/step-000000"])
+def test_any_part_of_the_results_is_found_also_in_a_run(tmp_path, part):
+    save(tmp_path / "eval", "aime24", EASY)
+    save(tmp_path / "superseded" / "x" / "eval", "aime24", HARD)
+    assert len(results.find_results(tmp_path / "eval" / part)) == 1
+    assert len(results.find_results(tmp_path)) == 1
+
+
+def test_one_model(tmp_path):
+    save(tmp_path, "aime24", EASY)
+    save(tmp_path, "other", HARD)
+    path = report.write_report([tmp_path], names=["mine"])
+    assert path == tmp_path / "default" / "report.md"
+    text = path.read_text()
+    rows = table(text, "pass@1")
+    assert rows[0] == ["task", "mine"] and [row[0] for row in rows[1:]] == ["aime24", "other", "**average**"]
+    error = 100 * metrics.standard_error(np.array(EASY) == 0)
+    assert rows[1][1].startswith(f"66.7 ± {error:.1f} (25.0 to 100.0)")
+    assert rows[3][1].startswith("**41.7 ± ")
+    rows = table(text, "pass@k and maj@k")
+    assert rows[0] == ["task", "pass@1", "pass@2", "pass@4", "maj@4"]
+    assert rows[1][1:4] == ["66.7", "83.3", "100.0"] and rows[1][4].startswith("66.7 (")
+    rows = table(text, "Questions and answers")
+    assert rows[1] == ["aime24", "3", "4", "8.3", "25", "8.3", "3", "5"]
+    assert "Validation" not in text and "Compared" not in text and "reported" not in text
+    assert "| temperature | `1.0` |" in text and "| some/model0 |" in text
+    pictures = re.findall(r"!\[.*?\]\((.*?)\)", text)
+    assert pictures == ["pass_at_k.png", "difficulty.png"]
+    assert all((path.parent / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
+
+
+def test_models_side_by_side_with_a_missing_task_and_the_papers_numbers(tmp_path):
+    for task in ("aime24", "amc23"):
+        save(tmp_path / "base", task, HARD)
+    save(tmp_path / "mine", "aime24", EASY)
+    save(tmp_path / "mine", "math500", EASY)
+    directories = [tmp_path / "base", tmp_path / "mine"]
+    text = report.write_report(directories, tmp_path / "out", reported="qwen3-8b,4").read_text()
+    rows = table(text, "pass@1")
+    assert rows[0][:3] == ["task", "base", "mine"] and "GRPO, Qwen3-8B, G = 4 (reported)" in rows[0]
+    assert [row[0] for row in rows[1:]] == ["aime24", "amc23", "math500"]  # one task in common is no average
+    assert rows[1][1].startswith("16.7") and rows[1][2].startswith("66.7")
+    assert rows[1][3:] == ["50.21", "53.75", "56.04"]
+    assert rows[2][2] == rows[3][1] == "–"
+    assert "reported by the authors (arXiv 2602.05165), not measured here" in text
+    assert "**mine minus base**" in text
+    assert table(text, "Compared on the same questions")[1:][0][:3] == ["aime24", "3", "+50.0"]
+    assert len(table(text, "Compared on the same questions")) == 2
+
+
+def test_average_names_its_tasks_where_models_have_different_ones(tmp_path):
+    for task in ("aime24", "amc23", "math500"):
+        save(tmp_path / "base", task, HARD)
+    for task in ("aime24", "math500"):
+        save(tmp_path / "mine", task, EASY)
+    text = report.write_report(
+        [tmp_path / "base", tmp_path / "mine"], tmp_path / "out", reported="Qwen3-8B,4"
+    ).read_text()
+    last = table(text, "pass@1")[-1]
+    assert last[0] == "**average of aime24, math500**" and last[3] == f"{(50.21 + 65.60) / 2:.2f}"
+
+
+def test_several_steps_of_a_run(tmp_path):
+    for step, classes in ((0, HARD), (10, EASY), (20, [*EASY[:2], [0, 0, 0, 0]])):
+        save(tmp_path / "eval", "aime24", classes, step)
+        save(tmp_path / "eval", "amc23", classes, step)
+    write_json(
+        tmp_path / "run.json",
+        {"model": "Qwen/Qwen3-14B", "args": {"rollout": {"n_samples_per_prompt": 4}}, "schema": 1},
+    )
+    path = report.write_report([tmp_path])
+    text = path.read_text()
+    assert table(text, "pass@1")[0][:3] == ["task", "step 0", "step 20"]
+    assert "EBPO-topic, Qwen3-14B, G = 4 (reported)" in text
+    rows = table(text, "Validation curve")
+    assert rows[0] == ["step", "pass@1", "maj@4", "pass@4"]
+    assert [row[0] for row in rows[1:]] == ["0", "10", "20"]
+    assert [row[1].split()[0] for row in rows[1:]] == ["16.7", "66.7", "91.7"]
+    assert "**step 20 minus step 0**" in text
+    assert (path.parent / "validation.png").exists()
+    assert table(report.write_report([tmp_path], step=10).read_text(), "pass@1")[0][2] == "step 10"
+    with pytest.raises(UsageError, match=r"--step 5; it has 0, 10, 20"):
+        report.write_report([tmp_path], step=5)
+
+
+def test_several_runs_with_several_steps(tmp_path):
+    for name, last in (("grpo", HARD), ("ebpo", EASY)):
+        save(tmp_path / name / "eval", "aime24", HARD, 0)
+        save(tmp_path / name / "eval", "aime24", last, 10)
+    path = report.write_report([tmp_path / "grpo", tmp_path / "ebpo"], tmp_path / "out")
+    assert [cell.split()[0] for cell in table(path.read_text(), "pass@1")[1]] == ["aime24", "16.7", "66.7"]
+    assert "**ebpo minus grpo**" in path.read_text()
+    assert {"validation_pass_at_1.png", "validation_maj_at_4.png"} <= {each.name for each in path.parent.iterdir()}
+
+
+def test_greedy_has_no_curve(tmp_path):
+    save(tmp_path, "aime24", [[0], [1]], protocol={**PROTOCOL, "name": "greedy", "n": 1})
+    path = report.write_report([tmp_path])
+    assert table(path.read_text(), "pass@1")[1][1] == "50.0 (0.0 to 100.0)"
+    assert not list(path.parent.glob("*.png"))
+
+
+def test_protocols_do_not_share_a_table(tmp_path):
+    other = {**PROTOCOL, "name": "default+temperature=0.6", "temperature": 0.6}
+    save(tmp_path / "a", "aime24", EASY)
+    save(tmp_path / "b", "aime24", EASY, protocol=other)
+    with pytest.raises(UsageError, match=r"different protocols.*temperature is 1\.0 and 0\.6"):
+        report.write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+    save(tmp_path / "a", "aime24", HARD, protocol=other)
+    with pytest.raises(UsageError, match=r"different protocols.*--protocol"):
+        report.write_report([tmp_path / "a"])
+    text = report.write_report([tmp_path / "a"], protocol=other["name"]).read_text()
+    assert table(text, "pass@1")[1][1].startswith("16.7")
+    with pytest.raises(UsageError, match=r"no results of --protocol greedy; it has default, default\+temperature"):
+        report.write_report([tmp_path / "a"], protocol="greedy")
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_questions_do_not_share_a_row(tmp_path):
+    save(tmp_path / "a", "aime24", EASY)
+    other = {"name": "aime24", "source": "there", "questions": 3, "fingerprint": "another"}
+    save(tmp_path / "b", "aime24", EASY, task=other)
+    with pytest.raises(UsageError, match=r"aime24 stands for different questions.*'of aime24' and 'another'"):
+        report.write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+
+
+def test_questions_that_one_model_lacks_are_not_compared(tmp_path):
+    save(tmp_path / "a", "aime24", EASY)
+    task = {"name": "aime24", "source": "here", "questions": 3, "fingerprint": "of aime24"}
+    save(tmp_path / "b", "aime24", EASY[:2], task=task)
+    with pytest.raises(UsageError, match=r"aime24: a and b have answers to different questions.*'aime24-2'"):
+        report.write_report([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+
+
+def test_a_wrong_number_of_samples_is_named(tmp_path):
+    directory = save(tmp_path, "aime24", EASY)
+    file = directory / "samples.parquet"
+    whole = pq.read_table(file)
+    pq.write_table(whole.slice(1), file)
+    with pytest.raises(UsageError, match=r"samples\.parquet: question 'aime24-2' has 3 samples, 4 are needed"):
+        report.write_report([tmp_path])
+    pq.write_table(whole.drop_columns(["class"]), file)
+    with pytest.raises(UsageError, match="columns question_id"):
+        report.write_report([tmp_path])
+    file.unlink()
+    with pytest.raises(UsageError, match="is missing"):
+        report.write_report([tmp_path])
+
+
+def test_what_cannot_be_read_is_said(tmp_path):
+    with pytest.raises(UsageError, match="not a directory"):
+        results.find_results(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match=r"no evaluation results.*eval\.run"):
+        results.find_results(tmp_path)
+    summary = save(tmp_path, "aime24", EASY) / "summary.json"
+    write_json(summary, {**json.loads(summary.read_text()), "schema": 99})
+    with pytest.raises(UsageError, match="schema 99, this version reads schema 1"):
+        results.find_results(tmp_path)
+    summary.write_text("{")
+    with pytest.raises(UsageError, match="damaged"):
+        results.find_results(tmp_path)
+    write_json(summary, {"pass@1": 0.5})  # as the quickstart writes it
+    with pytest.raises(UsageError, match="no evaluation results"):
+        results.find_results(tmp_path)
+
+
+def test_names(tmp_path):
+    one, other = tmp_path / "one" / "run", tmp_path / "other" / "run"
+    assert report.labels_of([one, other]) == ["one/run", "other/run"]
+    assert report.labels_of([one]) == ["run"]
+    with pytest.raises(UsageError, match="1 names for 2 directories"):
+        report.gather([one, other], None, ["a"])
+    with pytest.raises(UsageError, match="--names"):
+        report.gather([one, one], None, None)
+
+
+def test_the_papers_averages():
+    """As the paper prints them; the last digit of its own rounding is left free."""
+    averages = {
+        ("Qwen3-8B,4", "GRPO"): 58.72,
+        ("Qwen3-8B,4", "EBPO-topic"): 64.39,
+        ("Qwen3-14B,4", "GRPO"): 59.88,
+        ("Qwen3-14B,4", "EBPO-topic"): 61.75,
+        ("LLaMA3.1-8B,4", "GRPO"): 9.00,
+        ("LLaMA3.1-8B,4", "EBPO-topic"): 9.97,
+        ("Qwen3-8B,8", "GRPO"): 54.26,
+        ("Qwen3-8B,8", "EBPO-topic"): 65.54,
+        ("Qwen3-8B,16", "GRPO"): 63.16,
+        ("Qwen3-8B,16", "EBPO-topic"): 64.64,
+        ("Qwen3-8B,32", "GRPO"): 62.91,
+        ("Qwen3-8B,32", "EBPO-topic"): 62.41,
+    }
+    for (choice, method), average in averages.items():
+        (values,) = [v for title, v in paper.reported(choice).items() if title.startswith(f"{method},")]
+        assert np.mean(list(values.values())) == pytest.approx(average, abs=0.011)
+
+
+def test_reported_rows_are_found_or_listed():
+    assert paper.reported("meta-llama/Llama-3.1-8B,4") == paper.reported("LLaMA3.1-8B,4")
+    with pytest.raises(UsageError, match="'Qwen3-8B,4'"):
+        paper.reported("Qwen3-8B,5")
+    assert paper.row_of_run(None) is None
+    assert paper.row_of_run({"model": "x/Qwen3-8B", "args": {"rollout": {"n_samples_per_prompt": 16}}}) == "Qwen3-8B,16"
+    assert paper.row_of_run({"model": "x/Qwen3-8B", "args": {}}) is None
+
+
+def test_pass_rate_shares_are_no_comb():
+    every = np.arange(33) / 32
+    shares = plots.pass_rate_shares(every) * 33
+    np.testing.assert_allclose(shares, [1, 3.5, *[4] * 6, 3.5, 1])
+    np.testing.assert_allclose(
+        plots.pass_rate_shares(np.array([0.0, 0.0, 1.0, 0.5])), [0.5, *[0] * 3, 1 / 8, 1 / 8, 0, 0, 0, 0.25]
+    )
+
+
+def test_the_command(tmp_path, capsys):
+    save(tmp_path, "aime24", EASY)
+    report.main([str(tmp_path), "--output", str(tmp_path / "out")])
+    assert capsys.readouterr().out == f"report: {tmp_path / 'out' / 'report.md'}\n"
+    with pytest.raises(SystemExit, match=r"error: .*nowhere is not a directory"):
+        report.main([str(tmp_path / "nowhere")])
+    with pytest.raises(SystemExit):
+        report.main(["--help"])
+    assert "baseline" in capsys.readouterr().out

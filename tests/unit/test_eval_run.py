@@ -1,0 +1,484 @@
+"""Bookkeeping of `eval.run`: which models and questions, what is kept, what is refused. No engine starts here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import resource
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from eval import generate, jobs, models, pairs, prompts, protocols, results, run
+from eval.jobs import StorageError
+from eval.models import Model
+from eval.prompts import PromptForm
+from openrlhf_ebpo.cluster import ClusterError
+from openrlhf_ebpo.generation import GenerationError, Sample
+from openrlhf_ebpo.rendering import Prompt
+from openrlhf_ebpo.upstream import UsageError
+
+QUESTIONS = [("One and one?", "2"), ("Half of one?", r"\frac{1}{2}"), ("Two roots of x^2 = 1?", ["-1", "1"])]
+RESPONSES = {
+    "One and one?": [r"\boxed{2}", "Answer: 2.0", "no idea", r"\boxed{3}"],
+    "Half of one?": ["Answer: 0.5", r"\boxed{1/2}", "Answer: 2", "Answer: 1/3"],
+    "Two roots of x^2 = 1?": [r"\boxed{1, -1}", r"\boxed{1}", "", r"\boxed{1}"],
+}
+FORM = PromptForm("{question}", source="--template raw")
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """A model that is good enough to be looked at, and questions."""
+    write_model(tmp_path / "model")
+    write(tmp_path / "q.jsonl", [{"question": q, "answer": a} for q, a in QUESTIONS])
+    return tmp_path
+
+
+def write_model(path: Path, architecture: str = "Qwen3ForCausalLM", model_type: str = "qwen3") -> str:
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps({"architectures": [architecture], "model_type": model_type}))
+    (path / "model.safetensors").write_bytes(b"weights")
+    return str(path)
+
+
+def write(path: Path, rows: list[dict]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def arguments(folder: Path, *more: str, **changes: str | None) -> list[str]:
+    flags = {"model": folder / "model", "tasks": f"file:{folder}/q.jsonl", "output_dir": folder / "out", "n": 4}
+    flags |= {"protocol": "released", "template": "raw", **changes}  # `released` starts no grading processes
+    flags = {name: value for name, value in flags.items() if value is not None}
+    return [text for name, value in flags.items() for text in (f"--{name}", str(value))] + ["--no-chat_template", *more]
+
+
+def parsed(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    run.add_flags(parser)
+    return parser.parse_args(argv)
+
+
+def error_of(argv: list[str]) -> str:
+    with pytest.raises(SystemExit) as stopped:
+        run.main(argv)
+    assert isinstance(stopped.value.code, str)
+    return stopped.value.code
+
+
+def record(question: str) -> dict:
+    responses = RESPONSES[question]
+    reasons = ["length" if not text else "stop" for text in responses]
+    return {
+        "responses": responses,
+        "lengths": [max(len(t), 1) for t in responses],
+        "finish_reasons": reasons,
+        "seed": 42,
+    }
+
+
+@pytest.fixture
+def answered(monkeypatch):
+    """In place of vLLM: the responses above, until `stop` many questions are answered; then raises `error`."""
+    asked: list[str] = []
+
+    def respond(stop: int = 99, error: BaseException | None = None):
+        def respond_to(todo, path, form, protocol, flags):
+            for job in todo:
+                for question in job.missing:
+                    if len(asked) == stop:
+                        raise error
+                    asked.append(question.question)
+                    job.add(question.id, record(question.question))
+
+        monkeypatch.setattr(generate, "respond", respond_to)
+        return asked
+
+    return respond
+
+
+# mistakes in the command
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"model": None}, ["--model", "--checkpoints"]),
+        ({"checkpoints": "x"}, ["give --model", "or --checkpoints"]),
+        ({"output_dir": None}, ["--output_dir is missing"]),
+        ({"n": 0}, ["--n 0"]),
+        ({"limit": 0}, ["--limit 0"]),
+        ({"num_engines": 0, "gpu_memory_utilization": 1.5}, ["--num_engines 0", "--gpu_memory_utilization 1.5"]),
+        ({"protocol": "gredy"}, ["Did you mean greedy?", "default, released, greedy"]),
+        ({"protocol": "greedy"}, ["--temperature 0 --n 4"]),
+        ({"template": "no place for it"}, ["--template", "{question}"]),
+        ({"tasks": "aime2024"}, ["Did you mean aime24?", "olympiadbench", "reasoning_gym:"]),
+        ({"tasks": ","}, ["names no task"]),
+        ({"model": "/nowhere/model"}, ["--model /nowhere/model", "no such folder"]),
+    ],
+)
+def test_a_mistake_in_a_flag_is_named(folder, changes, parts):
+    error = error_of(arguments(folder, **changes))
+    assert all(part in error for part in parts), error
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("rows", "parts"),
+    [
+        ([], ["q.jsonl", "the file is empty"]),
+        ([{"question": "Why?", "reply": "3"}], ["no column for the gold answer", "question, reply", "--answer_column"]),
+        ([{"question": "Why?", "answer": ""}], ["row 1", "no gold answer"]),
+        (
+            [{"question": "Why?", "answer": "}"}, {"question": "How?", "answer": "\\"}],
+            ["no gold answer can be read", "row 1"],
+        ),
+    ],
+)
+def test_a_file_that_gives_no_questions_is_refused(folder, rows, parts):
+    write(folder / "q.jsonl", rows)
+    error = error_of(arguments(folder, protocol="default"))
+    assert all(part in error for part in parts), error
+
+
+def test_two_tasks_of_one_name_are_refused(folder):
+    write(folder / "other" / "q.jsonl", [{"question": "Why?", "answer": 1}])
+    assert "one name, file-q" in error_of(arguments(folder, tasks=f"file:{folder}/q.jsonl,file:{folder}/other/q.jsonl"))
+
+
+def test_a_model_that_does_not_load_is_found_before_anything_starts(folder):
+    (folder / "empty").mkdir()
+    assert "no config.json" in error_of(arguments(folder, model=folder / "empty"))
+    unknown = write_model(folder / "unknown", "WhatForCausalLM", "what")
+    assert "cannot be loaded" in error_of(arguments(folder, model=unknown)) and not (folder / "out").exists()
+    classifier = write_model(folder / "bert", "BertForSequenceClassification", "bert")
+    assert "BertForSequenceClassification, which does not generate" in error_of(arguments(folder, model=classifier))
+    (folder / "model" / "config.json").write_text("version https://git-lfs")
+    assert "cannot be loaded" in error_of(arguments(folder))
+
+
+def test_the_prompt_of_an_unknown_training_has_to_be_said(folder):
+    error = error_of(arguments(folder, protocol="default", template=None))
+    assert "--run_dir" in error and "--template" in error
+
+
+# questions
+
+
+def test_a_gold_that_cannot_be_read_is_named_with_its_row_and_counted(folder, answered, caplog, capsys):
+    rows = [{"question": q, "answer": a} for q, a in QUESTIONS]
+    write(folder / "q.jsonl", [rows[0], {"question": "Bad?", "answer": "}"}, {"question": "None?"}, *rows[1:]])
+    asked = answered()
+    with caplog.at_level(logging.WARNING):
+        run.main(arguments(folder, protocol="default"))
+    assert asked == [q for q, _ in QUESTIONS]
+    left_out = [message for message in caplog.messages if "left out" in message]
+    assert len(left_out) == 2 and "row 3" in left_out[0] and "row 2" in left_out[1] and "'}'" in left_out[1]
+    summary = json.loads(next((folder / "out").rglob("summary.json")).read_text())
+    assert summary["counts"] == {"excluded_golds": 2, "errors": 0} and summary["task"]["rows"] == 5
+    assert "3 questions, 2 left out" in capsys.readouterr().out
+
+
+def test_a_quick_look_and_changed_settings_are_seen_in_the_names(folder, answered, capsys):
+    asked = answered()
+    run.main(arguments(folder, limit=2, temperature=0.5, seed=7))
+    assert asked == [q for q, _ in QUESTIONS[:2]]
+    name = "released+n=4,temperature=0.5,template=raw,seed=7"
+    output = capsys.readouterr().out
+    assert f"protocol {name}, version 1" in output and "temperature           0.5" in output
+    (found,) = results.find_results(folder / "out")
+    assert found.task == "file-q-first2" and found.path == folder / "out" / name / "file-q-first2" / "step-000000"
+
+
+# results
+
+
+def test_the_result_says_what_the_responses_are(folder, answered, capsys):
+    answered()
+    run.main(arguments(folder, protocol="default", step=30))
+    (found,) = results.find_results(folder / "out")
+    assert found.step == 30 and found.summary["model"] == str(folder / "model")
+    rows = pq.read_table(found.path / "samples.parquet").to_pylist()
+    assert [(row["question"], row["response"]) for row in rows] == [
+        (question, response) for question, _ in QUESTIONS for response in RESPONSES[question]
+    ]
+    assert [row["correct"] for row in rows] == [1, 1, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0]
+    assert [row["extracted"] for row in rows[:4]] == ["2", "2.0", None, "3"]
+    assert [pairs.read_pair(row, None).rules.is_multiple_answer for row in rows] == [False] * 8 + [True] * 4
+    assert rows[0]["class"] == rows[1]["class"] != rows[3]["class"] and rows[2]["class"] == -1
+    assert rows[9]["class"] == rows[11]["class"] and {row["seed"] for row in rows} == {42}
+    metrics = found.summary["metrics"]
+    assert metrics["pass@1"]["value"] == pytest.approx(5 / 12) and metrics["pass@4"]["value"] == 1
+    assert metrics["truncated"] == pytest.approx(1 / 12) and metrics["no_answer"] == pytest.approx(2 / 12)
+    output = capsys.readouterr().out
+    assert "41.7 ±" in output and "maj@4" in output and "16.7" in output
+    assert f"report     {found.path.parent.parent}/report.md" in output
+    assert "| file-q |" in (found.path.parent.parent / "report.md").read_text()
+    assert not (found.path / "progress.jsonl").exists()
+
+
+def test_a_finished_result_is_left_alone_and_not_taken_for_another_models(folder, answered, capsys):
+    asked = answered()
+    run.main(arguments(folder))
+    (found,) = results.find_results(folder / "out")
+    before = (found.path / "summary.json").stat().st_mtime_ns
+    run.main(arguments(folder))
+    assert len(asked) == 3 and (found.path / "summary.json").stat().st_mtime_ns == before
+    assert "finished already" in capsys.readouterr().out
+    (folder / "model" / "model.safetensors").write_bytes(b"others!")
+    error = error_of(arguments(folder))
+    assert "model: 'model@" in error and "--force" in error and len(asked) == 3
+    answered(4, KeyboardInterrupt())
+    assert "1 of 3 questions" in error_of(arguments(folder, "--force"))
+    (old,) = (folder / "out" / "superseded").rglob("summary.json")
+    assert old.stat().st_mtime_ns == before and not found.path.joinpath("summary.json").exists()
+
+
+# progress
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (GenerationError("every engine has died"), "error: every engine has died\n2 of 3 questions"),
+        (ClusterError("2 GPUs are needed"), "error: 2 GPUs are needed\n2 of 3 questions"),
+        (KeyboardInterrupt(), "interrupted; 2 of 3 questions"),
+    ],
+)
+def test_what_is_done_is_kept_and_not_asked_again(folder, answered, error, message):
+    asked = answered(2, error)
+    assert error_of(arguments(folder)).startswith(message)
+    answered(3, KeyboardInterrupt())
+    with ExitStack() as stack:
+        assert [question.question for question in opened(stack, folder).missing] == [QUESTIONS[2][0]]
+    if isinstance(error, KeyboardInterrupt):
+        run.main(arguments(folder))
+        assert asked == [q for q, _ in QUESTIONS]
+
+
+def test_other_settings_do_not_continue_a_begun_result(folder, answered):
+    answered(1, KeyboardInterrupt())
+    error_of(arguments(folder))
+    write(folder / "q.jsonl", [{"question": q, "answer": a} for q, a in reversed(QUESTIONS)])
+    error = error_of(arguments(folder))
+    assert "task: 'file-q@" in error and "--force" in error
+
+
+def opened(stack: ExitStack, folder: Path):
+    args = parsed(arguments(folder))
+    protocol = run.chosen_protocol(args)
+    planned = jobs.plan(Model(str(folder / "model")), run.load_tasks(args, protocol), protocol, FORM, folder / "out")
+    jobs.open_jobs(stack, planned, folder / "out", force=False)
+    return planned[0]
+
+
+def test_a_torn_line_is_asked_again(folder):
+    with ExitStack() as stack:
+        job = opened(stack, folder)
+        for question in job.missing[:2]:
+            job.add(question.id, record(question.question))
+    path = job.directory / "progress.jsonl"
+    path.write_bytes(path.read_bytes()[:-20])
+    with ExitStack() as stack:
+        assert [question.question for question in opened(stack, folder).missing] == [q for q, _ in QUESTIONS[1:]]
+
+
+def test_two_commands_do_not_write_one_result(folder):
+    with ExitStack() as first, ExitStack() as second:
+        opened(first, folder)
+        with pytest.raises(UsageError, match="another process"):
+            opened(second, folder)
+
+
+@pytest.fixture
+def file_limit():
+    """The kernel refuses to let a file grow beyond a size, as a full disk does."""
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, old)
+
+
+def test_a_full_disk_costs_only_the_question_that_was_being_written(folder, file_limit):
+    with ExitStack() as stack:
+        job = opened(stack, folder)
+        job.add(job.missing[0].id, record(QUESTIONS[0][0]))
+        path = job.directory / "progress.jsonl"
+        file_limit(path.stat().st_size + 30)
+        with pytest.raises(StorageError, match=r"progress\.jsonl cannot be written: File too large"):
+            job.add(job.missing[0].id, record(QUESTIONS[1][0]))
+        assert path.read_bytes()[-1:] != b"\n"  # half a line is there
+        assert len(job.missing) == 2
+    with ExitStack() as stack:
+        assert len(opened(stack, folder).missing) == 2
+
+
+def test_a_full_disk_is_said_and_the_command_goes_on_later(folder, answered, file_limit, monkeypatch):
+    asked = answered()
+    respond, unlimited = generate.respond, resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+
+    def on_a_small_disk(todo, *rest):
+        file_limit((todo[0].directory / "progress.jsonl").stat().st_size + 300)  # room for one question
+        respond(todo, *rest)
+
+    monkeypatch.setattr(generate, "respond", on_a_small_disk)
+    error = error_of(arguments(folder))
+    assert "cannot be written: File too large" in error and "1 of 3 questions are in" in error
+    file_limit(unlimited)
+    asked.clear()
+    monkeypatch.setattr(generate, "respond", respond)
+    run.main(arguments(folder))
+    assert asked == [q for q, _ in QUESTIONS[1:]]
+
+
+# models of a run
+
+
+@pytest.fixture
+def run_dir(tmp_path) -> Path:
+    """A run with checkpoints 2 (exported), 4 (not), 6 (gone), 8 (exported twice)."""
+    paths = {tag: write_model(tmp_path / "ckpt" / tag) for tag in ("2", "8", "best_8")}
+    rows = [(2, paths["2"]), (4, None), (6, str(tmp_path / "gone")), (8, paths["8"]), (8, paths["best_8"])]
+    write(tmp_path / "run" / "checkpoints.jsonl", [{"step": step, "model": path} for step, path in rows])
+    write(tmp_path / "run" / "metrics.jsonl", [{"step": step, "time": 0.0} for step in range(1, 11)])
+    write_run(tmp_path / "run", "running", write_model(tmp_path / "final"))
+    return tmp_path / "run"
+
+
+def write_run(run_dir: Path, status: str, output_dir: str) -> None:
+    args = {"ckpt": {"output_dir": output_dir}}
+    write(run_dir / "run.json", [{"schema": 1, "status": status, "model": "org/base", "args": args}])
+
+
+def test_the_exported_checkpoints_of_a_run_by_step(run_dir, caplog):
+    with caplog.at_level(logging.WARNING):
+        found = models.of_run(run_dir)
+    assert [(model.step, Path(model.path).name) for model in found] == [(0, "base"), (2, "2"), (8, "best_8")]
+    assert "step 4" in caplog.text and "--ckpt.save_hf" in caplog.text
+    assert "step 6" in caplog.text and "not there any more" in caplog.text
+    assert [model.step for model in models.of_run(run_dir, base=False)] == [2, 8]
+
+
+def test_the_model_at_the_end_of_a_complete_run_is_one_of_its_steps(run_dir, tmp_path):
+    write_run(run_dir, "complete", str(tmp_path / "final"))
+    assert [model.step for model in models.of_run(run_dir)] == [0, 2, 8, 10]
+    assert models.of_run(run_dir)[-1].path == str(tmp_path / "final")
+
+
+def test_a_run_without_exported_models_says_what_training_needs(run_dir):
+    write(run_dir / "checkpoints.jsonl", [{"step": 2, "model": None}])
+    with pytest.raises(UsageError, match=r"--ckpt\.save_hf"):
+        models.of_run(run_dir)
+    with pytest.raises(UsageError, match=r"no run\.json"):
+        models.of_run(run_dir / "eval")
+
+
+def test_all_steps_of_a_run_in_one_go_and_only_the_new_ones_again(run_dir, folder, answered, capsys):
+    asked = answered()
+    argv = arguments(folder, "--no_base", model=None, output_dir=None, checkpoints=run_dir)
+    run.main(argv)
+    assert len(asked) == 6 and {each.step for each in results.find_results(run_dir)} == {2, 8}
+    report = next((run_dir / "eval").glob("*/report.md"))
+    assert "## Validation curve" in report.read_text() and str(report) in capsys.readouterr().out
+    rows = (run_dir / "checkpoints.jsonl").read_text()
+    new = write_model(run_dir.parent / "ckpt" / "9")
+    (run_dir / "checkpoints.jsonl").write_text(rows + json.dumps({"step": 9, "model": new}) + "\n")
+    run.main(argv)
+    assert len(asked) == 9 and {each.step for each in results.find_results(run_dir)} == {2, 8, 9}
+
+
+# LoRA
+
+
+def test_lora_adapters_are_merged_into_their_base(tmp_path):
+    import torch
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    from openrlhf_ebpo.quickstart import tiny_model
+
+    base, adapter = tmp_path / "base", tmp_path / "adapter"
+    tiny_model.build(base, ["abc"], hidden_size=16, intermediate_size=32)
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    lora = get_peft_model(model, LoraConfig(r=2, lora_alpha=8, target_modules=["q_proj"], init_lora_weights=False))
+    lora.save_pretrained(adapter)
+    assert models.is_adapter(str(adapter)) and not models.is_adapter(str(base))
+    models.check(str(adapter))
+    tokens = torch.tensor([[1, 2, 3]])
+    with models.full(str(adapter), tmp_path / "scratch") as path:
+        merged = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+        assert (Path(path) / "tokenizer.json").exists()
+        with torch.no_grad():
+            expected, found = lora(tokens).logits, merged(tokens).logits
+            plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)(tokens).logits
+    assert (found - expected).abs().max() < 0.02 * (expected - plain).abs().max() and not Path(path).exists()
+    identity = models.identity(str(adapter))
+    assert identity["model"].startswith("base@") and "+adapter@" in identity["model"]
+    weights = adapter / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    assert models.identity(str(adapter))["model"] != identity["model"]
+
+
+def test_a_full_model_is_used_where_it_is(folder):
+    with models.full(str(folder / "model"), folder / "scratch") as path:
+        assert path == str(folder / "model") and not (folder / "scratch").exists()
+
+
+# generation
+
+
+def test_records_hold_text_lengths_and_reasons(tmp_path):
+    from openrlhf_ebpo.quickstart import tiny_model
+    from openrlhf_ebpo.rendering import tokenizer_of
+
+    tiny_model.build(tmp_path / "m", ["abc"], hidden_size=16, intermediate_size=32)
+    tokenizer = tokenizer_of(str(tmp_path / "m"))
+    ids = [*tokenizer.encode("cab"), tokenizer.eos_token_id]
+    found = generate.to_record([Sample(ids, False), Sample(ids[:2], True)], str(tmp_path / "m"), 43)
+    assert found == {"responses": ["cab", "ca"], "lengths": [4, 2], "finish_reasons": ["stop", "length"], "seed": 43}
+
+
+def test_engines_have_room_for_the_longest_prompt_and_another_seed_when_resumed(tmp_path, capsys):
+    from openrlhf_ebpo.quickstart import tiny_model
+
+    tiny_model.build(tmp_path / "m", ["abc"], hidden_size=16, intermediate_size=32)
+    asked = {text: (None, Prompt(text, text)) for text in ("a", "abc")}
+    flags = {"num_engines": 2, "tensor_parallel_size": 1, "gpu_memory_utilization": 0.5, "enforce_eager": True}
+    protocol = protocols.override(protocols.get("default"), max_new_tokens=10, seed=5)
+    settings = generate.engine_settings(asked, str(tmp_path / "m"), protocol, 3, flags)
+    assert (settings.max_len, settings.seed, settings.num_engines) == (13, 8, 2) and not capsys.readouterr().out
+    short = protocols.override(protocol, max_model_len=12)
+    assert generate.engine_settings(asked, str(tmp_path / "m"), short, 0, flags).max_len == 12
+    assert "cuts its beginning off" in capsys.readouterr().out
+
+
+def test_one_question_in_two_tasks_is_asked_in_both(folder, monkeypatch):
+    write(folder / "copy.jsonl", [{"question": QUESTIONS[0][0], "answer": 2}])
+    args = parsed(arguments(folder, tasks=f"file:{folder}/q.jsonl,file:{folder}/copy.jsonl"))
+    protocol = run.chosen_protocol(args)
+    planned = jobs.plan(Model(str(folder / "model")), run.load_tasks(args, protocol), protocol, FORM, folder / "out")
+    monkeypatch.setattr(prompts, "render", lambda questions, form, model: [Prompt(q.id, q.question) for q in questions])
+    asked = {key: job for job in planned for key, (job, _) in generate._prompts(job, FORM, "m").items()}
+    assert len(asked) == 4 and [job.task.name for job in asked.values()] == ["file-q"] * 3 + ["file-copy"]
+
+
+# command line
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["--help"], "--checkpoints RUN_DIR"),
+        (["report", "--help"], "--reported"),
+        (["score", "--help"], "--extraction"),
+    ],
+)
+def test_the_command_finds_the_harness_from_anywhere(tmp_path, argv, expected):
+    command = [sys.executable, "-m", "openrlhf_ebpo.cli.eval", *argv]
+    printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert printed.returncode == 0 and expected in printed.stdout, printed.stderr

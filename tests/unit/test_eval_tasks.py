@@ -1,0 +1,345 @@
+"""Tasks: every public schema through a small file of the same columns, with questions made up here."""
+
+import json
+import os
+import runpy
+import subprocess
+import sys
+import threading
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from eval import tasks
+from eval.tasks import Rules, gold, gym
+from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, question_id
+from openrlhf_ebpo.upstream import UsageError
+
+ROOT = Path(__file__).parents[2]
+
+
+def text(number: int) -> str:
+    return f"Made up here: what is {number} plus zero?"
+
+
+def write(path: Path, rows: list[dict]) -> Path:
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+# Each copy's columns, filled for question number i. The gold is always i.
+SCHEMAS = {
+    "HuggingFaceH4/aime_2024": ("aime24", 30, lambda i: {
+        "id": i, "problem": text(i), "solution": f"So \\boxed{{{i}}}.", "answer": f"{i:03d}", "url": "u", "year": "2024",
+    }),
+    "Maxwell-Jia/AIME_2024": ("aime24", 30, lambda i: {
+        "ID": f"2024-I-{i}", "Problem": text(i), "Solution": "Long.", "Answer": i,
+    }),
+    "math-ai/aime24": ("aime24", 30, lambda i: {"id": i, "problem": text(i), "solution": f"\\boxed{{{i}}}", "url": "u"}),
+    "math-ai/aime25": ("aime25", 30, lambda i: {"problem": text(i), "answer": str(i), "id": str(i)}),
+    "yentinglin/aime_2025": ("aime25", 30, lambda i: {
+        "id": i, "problem": text(i), "answer": f"{i}^\\circ" if i == 7 else str(i), "solution": "Long.", "year": "2025",
+    }),
+    "math-ai/amc23": ("amc23", 40, lambda i: {"id": i, "question": text(i), "answer": float(i), "url": "u"}),
+    "a list of text": ("amc23", 40, lambda i: {"question": text(i), "answer": [f"{i}.0"]}),
+    "HuggingFaceH4/MATH-500": ("math500", 500, lambda i: {
+        "problem": text(i), "solution": "Long, \\boxed{nothing}.", "answer": str(i), "subject": "Algebra", "level": 1,
+        "unique_id": f"test/algebra/{i}.json",
+    }),
+    "Hothan/OlympiadBench": ("olympiadbench", 674, lambda i: {
+        "id": i, "question": text(i), "solution": ["Long."], "final_answer": [f"${i}$"], "context": None, "image_1": None,
+        "modality": "Text-only", "difficulty": "Competition", "is_multiple_answer": False, "unit": None,
+        "answer_type": "Numerical", "error": None, "question_type": "Open-ended", "subfield": "Algebra",
+        "subject": "Math", "language": "English",
+    }),
+    "Qwen2.5-Math's OlympiadBench": ("olympiadbench", 675, lambda i: {
+        "id": i, "subfield": "Algebra", "context": None, "question": text(i), "images": [], "final_answer": [str(i)],
+        "is_multiple_answer": False, "unit": None, "answer_type": "Numerical", "error": None,
+    }),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+@pytest.mark.parametrize("copy", SCHEMAS)
+def test_every_public_schema_loads_from_a_local_copy(tmp_path, copy, suffix):
+    name, count, row = SCHEMAS[copy]
+    file = write(tmp_path / f"{name}.{suffix}", [row(i) for i in range(count)])
+    task = tasks.load(name, data_dir=str(tmp_path))
+    assert (task.name, task.rows, len(task.questions)) == (name, count, count)
+    assert not task.notes and not task.skipped
+    assert task.source.startswith(f"{file}@")
+    assert [question.gold for question in task.questions] == [str(i) for i in range(count)]
+    assert [question.question for question in task.questions] == [text(i) for i in range(count)]
+    assert task.questions[3].id == question_id(text(3))
+    assert tasks.load(f"{name}={file}") == task
+
+
+def test_copies_of_one_benchmark_ask_the_same(tmp_path):
+    copies = ["HuggingFaceH4/aime_2024", "Maxwell-Jia/AIME_2024", "math-ai/aime24"]
+    loaded = [
+        tasks.load(f"aime24={write(tmp_path / f'{n}.jsonl', [SCHEMAS[c][2](i) for i in range(30)])}")
+        for n, c in enumerate(copies)
+    ]
+    assert loaded[0].questions == loaded[1].questions == loaded[2].questions
+    assert len({task.fingerprint() for task in loaded}) == 1 and len({task.source for task in loaded}) == 3
+    other = write(tmp_path / "other.jsonl", [SCHEMAS[copies[0]][2](i + 1) for i in range(30)])
+    assert tasks.load(f"aime24={other}").fingerprint() != loaded[0].fingerprint()
+
+
+@pytest.mark.parametrize(
+    ("row", "gold_answer", "rules"),
+    [
+        (
+            {"final_answer": ["$2$", "$-3$"], "is_multiple_answer": True, "answer_type": "Numerical"},
+            "2, -3",
+            Rules(answer_type="Numerical", is_multiple_answer=True, source_gold="$2$"),
+        ),
+        (
+            {"final_answer": ["$(1,2),(2,1)$"], "is_multiple_answer": True, "answer_type": "Tuple"},
+            "(1,2),(2,1)",
+            Rules(answer_type="Tuple", is_multiple_answer=True, source_gold="$(1,2),(2,1)$"),
+        ),
+        (
+            {"final_answer": ["$(1,2)$"], "is_multiple_answer": False, "answer_type": "Tuple"},
+            "(1,2)",
+            Rules(answer_type="Tuple", ordered=True, source_gold="$(1,2)$"),
+        ),
+        (
+            {"final_answer": ["3.5"], "answer_type": "Numerical", "unit": "$\\mathrm{cm}^2$", "error": "1e-1"},
+            "3.5",
+            Rules(answer_type="Numerical", unit="\\mathrm{cm}^2", tolerance=0.1),
+        ),
+        (
+            {"final_answer": ["$[0,\\infty)$"], "answer_type": "Interval"},
+            "[0,\\infty)",
+            Rules(answer_type="Interval", source_gold="$[0,\\infty)$"),
+        ),
+    ],
+    ids=["several", "several tuples", "tuple", "unit and tolerance", "interval"],
+)
+def test_olympiadbench_rules(tmp_path, row, gold_answer, rules):
+    task = tasks.load(f"olympiadbench={write(tmp_path / 'o.jsonl', [{'question': text(1), **row}])}")
+    assert (task.questions[0].gold, task.questions[0].rules) == (gold_answer, rules)
+
+
+def test_olympiadbench_notes_what_a_copy_lacks_and_puts_context_first(tmp_path):
+    rows = [{"question": "What is x?", "answer": "1", "context": "Let x be one."}]
+    task = tasks.load(f"olympiadbench={write(tmp_path / 'o.jsonl', rows)}")
+    assert task.questions[0].question == "Let x be one.\n\nWhat is x?"
+    assert "no is_multiple_answer, unit, answer_type, error" in task.notes[0]
+    assert "1 rows, the public data set 674 or 675" in task.notes[1]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("$\\frac{1}{2}$", "\\frac{1}{2}"),
+        ("\\boxed{\\text{even}}", "\\text{even}"),
+        ("$\\boxed{204}$", "204"),
+        ("Thus we get \\boxed{7} and \\boxed{8}.", "8"),
+        ("\\$18.90", "18.90"),
+        (27.0, "27"),
+        (0.5, "0.5"),
+        (["1", 2, 3.0], "1, 2, 3"),
+        ("She sells 9.\nSo 9 * 2 = 18.\n#### 18", "18"),
+        ("-3", "-3"),
+    ],
+)
+def test_gold_text(value, expected):
+    assert gold.gold_text(value) == expected
+
+
+@pytest.mark.parametrize("value", [None, "", "  ", [], [None], "\\boxed{}", float("nan"), {"a": 1}, True])
+def test_what_is_no_gold_answer(value):
+    with pytest.raises(ValueError, match="gold answer"):
+        gold.gold_text(value)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"), [("025", "25"), ("000", "0"), ("27.0", "27"), ("336^\\circ", "336"), ("1,024", "1024")]
+)
+def test_integer_golds(answer, expected):
+    assert gold.integer_text(answer) == expected
+
+
+def test_a_row_that_cannot_be_used_is_named_and_left_out(tmp_path):
+    rows = [{"problem": text(i), "answer": str(i)} for i in range(28)]
+    rows += [{"problem": text(28), "answer": "B"}, {"problem": " ", "answer": "1"}]
+    task = tasks.load(f"aime24={write(tmp_path / 'a.jsonl', rows)}")
+    assert len(task.questions) == 28 and task.rows == 30
+    assert "row 29 of" in task.skipped[0] and "'B' is no integer" in task.skipped[0]
+    assert "row 30 of" in task.skipped[1] and "no question in column 'problem'" in task.skipped[1]
+
+
+@pytest.mark.parametrize(("name", "count"), [("amc23", 46), ("amc23", 83), ("aime24", 90), ("math500", 5000)])
+def test_another_set_under_the_same_name_is_refused(tmp_path, name, count):
+    file = write(tmp_path / "a.jsonl", [{"question": text(i), "answer": float(i)} for i in range(count)])
+    with pytest.raises(UsageError, match=rf"{count} rows, {name} has \d+.*file:PATH"):
+        tasks.load(f"{name}={file}")
+
+
+def test_an_unexpected_number_of_rows_is_noted_and_logged(tmp_path, caplog):
+    file = write(tmp_path / "a.jsonl", [{"question": text(i), "answer": float(i)} for i in range(39)])
+    task = tasks.load(f"amc23={file}")
+    assert (task.rows, task.expected_rows) == (39, (40,))
+    assert "39 rows, the public data set 40" in task.notes[0]
+    assert task.notes[0] in caplog.text
+
+
+def test_repeated_questions_keep_their_place_under_ids_of_their_own(tmp_path):
+    rows = [{"question": text(1), "answer": "1"}, {"question": text(1) + " ", "answer": "1"}]
+    task = tasks.load(f"file:{write(tmp_path / 'a.jsonl', rows)}")
+    assert [question.id for question in task.questions] == [question_id(text(1)), question_id(text(1)) + "-2"]
+    assert task.notes == ("1 questions repeat an earlier one",)
+
+
+FILES = {
+    "question and answer": ({"question": text(1), "answer": "1"}, {}),
+    "problem and gold": ({"problem": text(1), "gold": 1.0}, {}),
+    "prepared": (
+        {"id": "a", "prompt": DAPO_TEMPLATE.replace("{question}", text(1)), "question": text(1), "label": "1"},
+        {},
+    ),
+    "DAPO": (
+        {
+            "prompt": [{"role": "user", "content": DAPO_TEMPLATE.replace("{question}", text(1))}],
+            "reward_model": {"ground_truth": "1"},
+        },
+        {},
+    ),
+    "named": ({"q": text(1), "a": "1"}, {"question_column": "q", "answer_column": "a"}),
+    "in a struct": ({"q": {"text": text(1)}, "answer": "1"}, {"question_column": "q.text"}),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_files_of_ones_own(tmp_path, kind):
+    row, columns = FILES[kind]
+    task = tasks.load(f"file:{write(tmp_path / 'my set.jsonl', [row])}", **columns)
+    assert task.name == "file-my-set"
+    assert [(question.question, question.gold) for question in task.questions] == [(text(1), "1")]
+    assert task.questions[0].rules == Rules()
+
+
+BAD = {
+    "unknown": ("aime2024", r"no such task. Did you mean aime24\? There are aime24, aime25, amc23, math500, olympiadb"),
+    "unknown place": ("aime24=somewhere", "neither a .* nor a known copy on the Hub .*Maxwell-Jia/AIME_2024"),
+    "no place": ("aime24=", "no such task"),
+    "no file": ("file:nothing.jsonl", "--tasks nothing.jsonl: no such file"),
+    "another kind": ("file:nothing.csv", "must end in .parquet or .jsonl"),
+    "gym": ("reasoning_gym:chainsum", r"Did you mean reasoning_gym:chain_sum\?"),
+    "gym setting": ("reasoning_gym:chain_sum:terms=3", "Its settings are min_terms, max_terms"),
+    "gym value": ("reasoning_gym:chain_sum:min_terms=0", "min_terms must be positive"),
+    "gym size": ("reasoning_gym:chain_sum:size=0", "size must be a whole number from 1 on"),
+    "gym form": ("reasoning_gym:chain_sum:5", "written as size=100,seed=1, not '5'"),
+    "gym scorer": ("reasoning_gym:arc_agi:size=1", "cannot be saved"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_specs(kind):
+    spec, message = BAD[kind]
+    with pytest.raises(UsageError, match=message):
+        tasks.load(spec)
+
+
+def test_bad_files(tmp_path):
+    empty = write(tmp_path / "empty.jsonl", [])
+    with pytest.raises(UsageError, match=r"empty.jsonl: the file is empty"):
+        tasks.load(f"file:{empty}")
+    with pytest.raises(UsageError, match="the file is empty"):
+        tasks.load(f"aime24={empty}")
+    columns = write(tmp_path / "columns.jsonl", [{"question": "q", "other": 1}])
+    with pytest.raises(
+        UsageError, match=r"columns.jsonl: no column for the gold answer .* only question, other; --answer"
+    ):
+        tasks.load(f"file:{columns}")
+    with pytest.raises(UsageError, match=r"--question_column q: .* has no such column, only question, other"):
+        tasks.load(f"file:{columns}", question_column="q")
+    with pytest.raises(
+        UsageError, match=r"columns.jsonl: no column for the gold answer \(answer or final_answer or solution\)"
+    ):
+        tasks.load(f"aime24={columns}")
+    useless = write(tmp_path / "useless.jsonl", [{"question": "q", "answer": ""}])
+    with pytest.raises(UsageError, match=r"none of its 1 rows can be used: row 1 of .*useless.jsonl"):
+        tasks.load(f"file:{useless}")
+    with pytest.raises(UsageError, match=r"--data_dir .*nowhere: no such folder"):
+        tasks.load("aime24", data_dir=str(tmp_path / "nowhere"))
+
+
+def test_reasoning_gym_is_scored_by_its_own_scorer():
+    task = tasks.load("reasoning_gym:chain_sum:size=5,seed=3")
+    assert task.name == "reasoning_gym-chain_sum-size=5-seed=3"
+    assert task.source.startswith("reasoning_gym 0.") and task.source.endswith(":chain_sum:size=5,seed=3")
+    assert len(task.questions) == 5
+    assert tasks.load("reasoning_gym:chain_sum:size=5,seed=3") == task
+    assert tasks.load("reasoning_gym:chain_sum:size=5,seed=4").questions != task.questions
+    for question in task.questions:
+        assert question.rules.kind == tasks.REASONING_GYM
+        assert gym.score(question.rules.entry, question.gold) == 1.0
+        assert gym.score(question.rules.entry, question.gold + ".0") == 1.0  # its own scorer, no comparison of texts
+        assert gym.score(question.rules.entry, question.gold + "1") < 1.0
+
+
+def test_reasoning_gym_without_a_single_gold_answer():
+    question = tasks.load("reasoning_gym:propositional_logic:size=1").questions[0]
+    assert question.gold == gym.ANY
+    assert gym.score(question.rules.entry, "nonsense") < 1.0
+
+
+def test_split_specs():
+    assert tasks.split_specs("aime24, reasoning_gym:chain_sum:size=9,seed=1,amc23=a.jsonl,file:q.jsonl") == [
+        "aime24",
+        "reasoning_gym:chain_sum:size=9,seed=1",
+        "amc23=a.jsonl",
+        "file:q.jsonl",
+    ]
+
+
+def test_the_hub_its_cache_and_no_network(tmp_path):
+    """The real client against the small Hub of test_data_hub; then the cache without it; then neither."""
+    hub = runpy.run_path(str(Path(__file__).with_name("test_data_hub.py")))["Hub"]
+    (tmp_path / "data").mkdir()
+    row = SCHEMAS["Maxwell-Jia/AIME_2024"][2]
+    write(tmp_path / "data" / "train.jsonl", [row(i) for i in range(30)])
+    handler = type("Folder", (hub,), {"folder": tmp_path / "data"})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    program = """
+import os, sys
+from eval import tasks
+from openrlhf_ebpo.upstream import UsageError
+from datasets import config
+task = tasks.load("aime24=Maxwell-Jia/AIME_2024")
+print(task.source, len(task.questions), task.questions[-1].gold, task.notes)
+config.HF_HUB_OFFLINE = True
+import huggingface_hub.constants
+huggingface_hub.constants.HF_HUB_OFFLINE = True
+assert tasks.load("aime24=Maxwell-Jia/AIME_2024") == task
+try:
+    tasks.load("math500")
+except UsageError as error:
+    print(error)
+"""
+    environment = {
+        **os.environ,
+        **{"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / "home")},
+        **{"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "TQDM_DISABLE": "1"},
+    }
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
+        )
+    finally:
+        server.shutdown()
+    assert done.returncode == 0, done.stderr
+    loaded, refused = done.stdout.split("\n", 1)
+    assert loaded == f"Maxwell-Jia/AIME_2024@{'0123456789' * 4} 30 29 ()"
+    assert "--tasks math500: HuggingFaceH4/MATH-500 cannot be had from the Hub" in refused
+    assert "--tasks math500=FILE" in refused and "--data_dir FOLDER" in refused
