@@ -27,6 +27,7 @@ from openrlhf_ebpo.rewards.grading import GoldError, extract_answer
 
 logger = logging.getLogger(__name__)
 PACKAGE = Path(__file__).parents[2]
+GRADER = "openrlhf_ebpo.rewards.grading"
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,14 @@ class Verdict:
 
     correct: bool
     outcome: str
+
+
+class Died(RuntimeError):
+    """An answer ended its worker. outcome: "timeout" or "crash"."""
+
+    def __init__(self, outcome: str, signal):
+        super().__init__(f"{outcome} ({signal})")
+        self.outcome = outcome
 
 
 class WorkerLost(RuntimeError):
@@ -46,9 +55,19 @@ class GraderError(RuntimeError):
 
 
 class Pool:
-    """Workers that grade answers; every method may be called from many threads at once."""
+    """Workers that grade answers; every method may be called from many threads at once.
 
-    def __init__(self, workers: int | None = None, seconds: float | None = None, memory_mb: int | None = None):
+    grader: the module that they grade with, with what pool_worker.py asks of it.
+    """
+
+    def __init__(
+        self,
+        workers: int | None = None,
+        seconds: float | None = None,
+        memory_mb: int | None = None,
+        grader: str = GRADER,
+    ):
+        self.grader = grader
         self.seconds = seconds or number_from("OPENRLHF_EBPO_MATH_SECONDS", 2.0)
         self.memory_mb = int(memory_mb or number_from("OPENRLHF_EBPO_MATH_MEMORY_MB", 1024))
         self.workers = int(workers or number_from("OPENRLHF_EBPO_MATH_WORKERS", default_workers()))
@@ -79,35 +98,45 @@ class Pool:
             self._idle.get().close()
 
     def _start(self) -> _Worker:
-        return _Worker(self.seconds, self.memory_mb)
+        return _Worker(self.seconds, self.memory_mb, self.grader)
 
-    def _grade(self, gold: str, answer: str) -> Verdict:
-        reply = self._ask(gold, answer)
+    def ask(self, gold: str, answer: str, *rest) -> bool:
+        """Grade without the cache. rest: further arguments of the grader's `grade`, as JSON has them.
+
+        Raises:
+            GoldError, GraderError: as `grade`. Died: the answer took all its time or memory, or crashed.
+        """
+        reply = self._ask(gold, answer, *rest)
         if reply.get("signal") == 9:  # somebody else killed it, the kernel short of memory perhaps: once more
-            reply = self._ask(gold, answer)
+            reply = self._ask(gold, answer, *rest)
         if "correct" in reply:
-            return Verdict(reply["correct"], "right" if reply["correct"] else "wrong")
+            return reply["correct"]
         if "gold_error" in reply:
             raise GoldError(reply["gold_error"])
         if reply["at_gold"]:
             raise GoldError(
                 f"reading the gold answer {gold!r} ended in a {reply['died']} ({self.seconds:g} s are allowed)"
             )
-        logger.warning(
-            "an answer ended in a %s (%s) and counts as wrong: %.200r", reply["died"], reply["signal"], answer
-        )
-        return Verdict(False, reply["died"])
+        raise Died(reply["died"], reply["signal"])
 
-    def _ask(self, gold: str, answer: str) -> dict:
+    def _grade(self, gold: str, answer: str) -> Verdict:
+        try:
+            correct = self.ask(gold, answer)
+        except Died as death:
+            logger.warning("an answer ended in a %s and counts as wrong: %.200r", death, answer)
+            return Verdict(False, death.outcome)
+        return Verdict(correct, "right" if correct else "wrong")
+
+    def _ask(self, *request) -> dict:
         """The reply of the next idle worker; of a new one, once, if that one was lost with everything it had."""
         worker = self._idle.get()
         try:
             try:
-                return worker.ask(gold, answer)
+                return worker.ask(*request)
             except WorkerLost:
                 worker.close()
                 worker = self._start()
-                return worker.ask(gold, answer)
+                return worker.ask(*request)
         except WorkerLost:
             return {"died": "crash", "signal": "worker lost twice", "at_gold": False}
         finally:
@@ -117,10 +146,10 @@ class Pool:
 class _Worker:
     """One subprocess of pool_worker.py, used by one thread at a time."""
 
-    def __init__(self, seconds: float, memory_mb: int):
+    def __init__(self, seconds: float, memory_mb: int, grader: str):
         path = os.pathsep.join(filter(None, [str(PACKAGE), os.environ.get("PYTHONPATH")]))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "openrlhf_ebpo.rewards.pool_worker", str(seconds), str(memory_mb)],
+            [sys.executable, "-m", "openrlhf_ebpo.rewards.pool_worker", str(seconds), str(memory_mb), grader],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -128,7 +157,7 @@ class _Worker:
         )
         self._ready = False
 
-    def ask(self, gold: str, answer: str) -> dict:
+    def ask(self, *request) -> dict:
         """Raises WorkerLost or GraderError."""
         if not self._ready and self._process.stdout.readline() != "ready\n":
             raise GraderError(
@@ -137,7 +166,7 @@ class _Worker:
             )
         self._ready = True
         try:
-            self._process.stdin.write(json.dumps([gold, answer]) + "\n")
+            self._process.stdin.write(json.dumps(request) + "\n")
             self._process.stdin.flush()
             reply = self._process.stdout.readline()
         except BrokenPipeError:

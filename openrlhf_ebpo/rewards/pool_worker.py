@@ -1,6 +1,7 @@
-"""Grades answers for pool.py: `python -m openrlhf_ebpo.rewards.pool_worker SECONDS MEBIBYTES`, a line of JSON each way.
+"""Grades answers for pool.py: `python -m openrlhf_ebpo.rewards.pool_worker SECONDS MEBIBYTES GRADER`, a line of JSON
+each way. GRADER is a module as grading.py is one: `warm_up()`, `parse_gold(gold)`, `grade(gold, answer, …)`.
 
-Two processes: this one imports sympy, then forks the one that grades and watches it. When the kernel ends the grading
+Two processes: this one imports the grader, then forks the one that grades and watches it. When the kernel ends the grading
 process (time, memory, a crash), a new one is there in milliseconds, without importing anything again. The time limit is
 two timers of the kernel's: they run from the start of an answer, end a process that hangs inside C code, and work when
 nobody is left to watch. Both processes end when the other side of the pipe is gone.
@@ -8,29 +9,19 @@ nobody is left to watch. Both processes end when the other side of the pipe is g
 
 from __future__ import annotations
 
+import importlib
 import json
-import logging
 import mmap
 import os
 import resource
 import signal
 import sys
 
+from openrlhf_ebpo.rewards.grading import GoldError
+
 GRADED, GOLD, ANSWER = 0, 1, 2  # what the grading process is at
 WALL_PER_CPU = 20  # processor time is limited, so that a busy machine costs no answer; so much wall time ends it too
 TIMERS = {signal.SIGPROF: signal.ITIMER_PROF, signal.SIGALRM: signal.ITIMER_REAL}
-WARM_UP = (
-    (r"\frac{1}{2}", "0.3"),
-    (r"2\sqrt{10}", r"\sqrt{41}"),
-    ("x^2-1", "(x-1)(x+2)"),
-    (r"\pi/2", r"2^{-3}\pi"),
-    ("(1,2)", r"(2,\frac{\pi}{2})"),
-    ("1,-2", r"\pm 2"),
-    ("[1,2)", "x>3"),
-    ("y=2x+3", "y=3x"),
-    (r"\text{Yes}", r"12\%"),
-    ("3+4i", r"90^\circ"),
-)
 
 
 def main() -> int:
@@ -38,27 +29,19 @@ def main() -> int:
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever libraries print must not look like a reply
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, which then closes the pipe
-    warm_up()
+    grader = importlib.import_module(sys.argv[3])
+    grader.warm_up()
     state = mmap.mmap(-1, 1)  # shared with the grading process
     replies.write("ready\n")
     while True:
         child = os.fork()
         if not child:
-            serve(replies, state, seconds, mebibytes)
+            serve(grader, replies, state, seconds, mebibytes)
         _, status = os.waitpid(child, 0)
         if state[0] == GRADED:  # the pipe is closed; or it was killed, perhaps with a request just read: start over
             return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 1
         replies.write(json.dumps(death(status, state[0])) + "\n")
         state[0] = GRADED
-
-
-def warm_up() -> None:
-    """Import and use everything once, so that no answer pays for it."""
-    from openrlhf_ebpo.rewards import grading
-
-    logging.getLogger("math_verify").setLevel(logging.CRITICAL)
-    for gold, answer in WARM_UP:
-        grading.grade(gold, answer)
 
 
 def death(status: int, at: int) -> dict:
@@ -67,7 +50,7 @@ def death(status: int, at: int) -> dict:
     return {"died": "timeout" if number in TIMERS else "crash", "signal": number, "at_gold": at == GOLD}
 
 
-def serve(replies, state: mmap.mmap, seconds: float, mebibytes: int) -> None:
+def serve(grader, replies, state: mmap.mmap, seconds: float, mebibytes: int) -> None:
     """The grading process: answer requests until the pipe closes."""
     limit_memory(mebibytes)
     code = 1
@@ -77,7 +60,7 @@ def serve(replies, state: mmap.mmap, seconds: float, mebibytes: int) -> None:
             for number, timer in TIMERS.items():
                 signal.signal(number, signal.SIG_DFL)
                 signal.setitimer(timer, seconds * (WALL_PER_CPU if timer == signal.ITIMER_REAL else 1))
-            reply = graded(*json.loads(line), state)
+            reply = graded(grader, json.loads(line), state)
             for timer in TIMERS.values():
                 signal.setitimer(timer, 0)
             state[0] = GRADED
@@ -95,14 +78,12 @@ def limit_memory(mebibytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def graded(gold: str, answer: str, state: mmap.mmap) -> dict:
-    from openrlhf_ebpo.rewards import grading
-
+def graded(grader, request: list, state: mmap.mmap) -> dict:
     try:
-        grading.parse_gold(gold)
+        grader.parse_gold(request[0])
         state[0] = ANSWER
-        return {"correct": grading.grade(gold, answer)}
-    except grading.GoldError as error:
+        return {"correct": grader.grade(*request)}
+    except GoldError as error:
         return {"gold_error": str(error)}
     except (MemoryError, RecursionError) as error:
         return {"died": "crash", "signal": type(error).__name__, "at_gold": state[0] == GOLD}

@@ -1,0 +1,126 @@
+"""What scoring an evaluation costs: 1,274 questions x 32 responses, graded and sorted into classes for the vote.
+
+The five benchmarks of the paper have 1,274 questions. Responses are realistic: a derivation of 300 to 8,000 characters
+(--characters makes them longer), then an answer. Right answers come in two to four spellings, wrong ones are partly
+shared and partly different each time, some responses have none, and one in forty is hostile, each in its own way:
+towers of powers, endless expansions, nesting, 100 kB of one digit. One in a thousand keeps its process busy until that
+is killed, which takes 2 s. Every verdict is checked against what is known.
+
+  python benchmarks/eval_score.py --questions 100
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import resource
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from math_reward import HOSTILE, PROBLEMS, WEIGHTS, derivation
+
+from eval.grader import Grader
+from eval.protocols import PROTOCOLS
+from eval.tasks import Question
+
+GRADINGS, CORE_MINUTES = 40_768, 5
+ENDLESS = "\\binom{{10^9}}{{{n}999}}"
+
+
+class Timed(Grader):
+    """Remembers how long each comparison took, and which."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.took: list[tuple[float, str, str]] = []
+        self.lock = threading.Lock()
+
+    def _ask(self, gold, rules, answer):
+        start = time.perf_counter()
+        try:
+            return super()._ask(gold, rules, answer)
+        finally:
+            with self.lock:
+                self.took.append((time.perf_counter() - start, gold, answer))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--questions", type=int, default=1274, help="(%(default)s)")
+    parser.add_argument("--n", type=int, default=32, help="responses to a question (%(default)s)")
+    parser.add_argument("--characters", type=int, default=0, help="make every response at least so long")
+    parser.add_argument("--workers", type=int, help="grading processes (default: one a core)")
+    options = parser.parse_args()
+    rng = random.Random(0)
+    questions = [make_question(rng, number, options) for number in range(options.questions)]
+    length = sum(len(row[0]) for _, rows in questions for row in rows) // (options.questions * options.n)
+    print(f"{options.questions} questions x {options.n} responses of {length:,} characters on average")
+    print(f"load {os.getloadavg()[0]:.1f} on {len(os.sched_getaffinity(0))} cores")
+    measure(questions, options)
+
+
+def make_question(rng: random.Random, number: int, options) -> tuple[Question, list[tuple[str, bool]]]:
+    """A question, and (response, whether it is right) for each of its samples."""
+    gold, right, wrong = rng.choices(PROBLEMS, WEIGHTS)[0]
+    values = {"n": rng.randint(20, 900), "m": 10 + 17 * rng.randint(60, 90), "p": rng.choice([2, 3, 5, 7, 11, 13])}
+    values["n"] += values["n"] % 17 == 0  # n/m stays reduced, and no root comes out
+    solved = rng.betavariate(0.5, 0.6)  # most questions are easy or hard
+    rows = [make_response(rng, values, right, wrong, solved, options) for _ in range(options.n)]
+    return Question(str(number), f"question {number}", gold.format(**values)), rows
+
+
+def make_response(rng, values: dict, right: list[str], wrong: list[str], solved: float, options) -> tuple[str, bool]:
+    kind = "right" if rng.random() < solved else "wrong"
+    kind = rng.choices((kind, "none", "hostile"), (87.5, 10, 2.5))[0]
+    if kind == "hostile":
+        template = ENDLESS if rng.random() < 0.04 else rng.choice(HOSTILE)
+        answer = template.format(**values | {"n": rng.randint(100, 999)})
+    elif kind == "wrong":
+        far = values | ({"n": rng.randint(901, 2000) * 2 + 1} if rng.random() < 0.5 else {})
+        answer = rng.choice(wrong).format(**far)
+    else:
+        answer = rng.choice(right).format(**values) if kind == "right" else None
+    text = derivation(rng, answer)
+    return "Let us see.\n" * max(0, (options.characters - len(text)) // 12) + text, kind == "right"
+
+
+def measure(questions: list, options) -> None:
+    protocol = PROTOCOLS["default"]
+    before, start = spent(), time.perf_counter()
+    with Timed(protocol.extraction, protocol.scorer, options.workers) as grader:
+        graded = list(grader.map(lambda each: grader.grade_samples(each[0], [row[0] for row in each[1]]), questions))
+        seconds = time.perf_counter() - start
+    core_seconds = spent() - before
+    check(questions, graded)
+    done = options.questions * options.n
+    errors = Counter(grade["error"] for grades in graded for grade in grades if grade["error"])
+    ended = ", ".join(f"{count} {name}" for name, count in errors.items()) or "none"
+    print(f"{done:,} gradings in {seconds:.1f} s with {grader.workers} workers: {done / seconds:,.0f} a second")
+    print(f"{len(grader.took):,} comparisons in the processes, the other answers were known; cut off: {ended}")
+    print(f"{core_seconds / 60:.2f} core-minutes, {core_seconds / done * 1000:.2f} ms of a core a grading", end="; ")
+    print(f"{GRADINGS:,} at this rate: {core_seconds / done * GRADINGS / 60:.2f} core-minutes (limit {CORE_MINUTES})")
+    print("slowest comparisons, wall time:")
+    for took, gold, answer in sorted(grader.took, reverse=True)[:5]:
+        print(f"  {took:6.2f} s  {gold[:30]:<32}{answer[:60]}")
+
+
+def check(questions: list, graded: list) -> None:
+    for (question, rows), grades in zip(questions, graded, strict=True):
+        for (response, correct), grade in zip(rows, grades, strict=True):
+            assert grade["correct"] == correct, (question.gold, response[-80:], grade)
+
+
+def spent() -> float:
+    """Seconds of processor time of this process and of all its processes that have ended."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+if __name__ == "__main__":
+    main()

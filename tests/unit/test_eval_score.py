@@ -1,0 +1,363 @@
+"""Scoring: labelled pairs through the command and the library, rules, hostile answers, bad input, kill and resume."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from eval import score
+from eval.grader import Grader
+from eval.pairs import read_pair
+from eval.protocols import BOX_OR_ANSWER_LINE, MATH_VERIFY, PROTOCOLS
+from eval.tasks import Question, Rules, load
+from eval.units import without_unit
+from eval.voting import classes
+from openrlhf_ebpo.data.table import read_table, write_table
+from openrlhf_ebpo.rewards.grading import GoldError
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "tests" / "data"
+MATH_PAIRS, RULE_PAIRS = (
+    [json.loads(line) for line in (DATA / name).read_text().splitlines()]
+    for name in ("math_pairs.jsonl", "eval_rules.jsonl")
+)
+ENDLESS = r"\binom{10^{9}}{999999}"  # worked out while parsing: minutes
+DEFAULT, RELEASED = PROTOCOLS["default"], PROTOCOLS["released"]
+
+
+@pytest.fixture(scope="module")
+def grader():
+    with Grader(BOX_OR_ANSWER_LINE, MATH_VERIFY, workers=2, seconds=1) as grader:
+        yield grader
+
+
+@pytest.fixture
+def scored(tmp_path, capsys):
+    """Runs the command on rows; returns the output's rows and what it printed."""
+
+    def run(rows: list[dict], *flags: str, suffixes=(".jsonl", ".jsonl")):
+        source, output = tmp_path / f"in{suffixes[0]}", tmp_path / f"out{suffixes[1]}"
+        write_lines(tmp_path / "in.jsonl", rows)
+        if suffixes[0] == ".parquet":
+            write_table(read_table(tmp_path / "in.jsonl"), source)
+        score.main(["--input", str(source), "--output", str(output), "--workers", "1", *flags])
+        return rows_of(output), capsys.readouterr().out
+
+    return run
+
+
+def grade(questions, responses, protocol) -> list[list[dict]]:
+    with Grader(protocol.extraction, protocol.scorer, workers=1) as grader:
+        return list(grader.map(lambda pair: grader.grade_samples(*pair), zip(questions, responses, strict=True)))
+
+
+def write_lines(path: Path, rows: list) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def rows_of(path: Path) -> list[dict]:
+    if path.suffix == ".parquet":
+        return read_table(path).to_pylist()
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_labelled_pairs_through_the_command_killed_and_resumed(tmp_path):
+    rows = MATH_PAIRS + RULE_PAIRS
+    assert len(MATH_PAIRS) >= 490
+    assert len(RULE_PAIRS) >= 100
+    renamed = [{**row, "label": row["correct"]} for row in rows]
+    source, output = write_lines(tmp_path / "pairs.jsonl", renamed), tmp_path / "scored.jsonl"
+    progress = tmp_path / "scored.progress.jsonl"
+    flags = ["--input", source, "--output", output, "--seconds", "1", "--workers", "2"]
+    command = [sys.executable, "-m", "eval.score", *map(str, flags)]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
+    deadline = time.time() + 120
+    while not progress.exists() or progress.read_bytes().count(b"\n") < 2:
+        assert process.poll() is None and time.time() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not output.exists()
+    kept = progress.read_bytes()
+    kept = kept[: kept.rfind(b"\n") + 1]
+    done = sum(len(json.loads(line)["grades"]) for line in kept.splitlines()[1:])
+    assert 0 < done < len(rows)
+
+    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert progress.read_bytes().startswith(kept), "what was scored is kept"
+    saved = [grade for line in progress.read_text().splitlines()[1:] for grade in json.loads(line)["grades"]]
+    assert len(saved) == len(rows), "and not scored again"
+    found = rows_of(output)
+    assert [{**row, "correct": None, "extracted": None, "error": None} for row in renamed] == [
+        {**row, "correct": None, "extracted": None, "error": None} for row in found
+    ], "same rows, same order, all columns"
+    wrong = [(row["trap"], row["gold"], row["response"][-80:]) for row in found if row["correct"] != row["label"]]
+    assert not wrong
+    right = sum(row["correct"] for row in rows)
+    assert f"{right} of {len(rows)} correct" in again.stdout
+
+
+def test_labelled_pairs_through_the_library(grader):
+    questions = [Question(str(i), "?", pair["gold"], Rules()) for i, pair in enumerate(MATH_PAIRS)]
+    questions += [Question(f"r{i}", "?", pair["gold"], Rules(**pair["rules"])) for i, pair in enumerate(RULE_PAIRS)]
+    responses = [[pair["response"]] for pair in MATH_PAIRS + RULE_PAIRS]
+    graded = list(grader.map(lambda pair: grader.grade_samples(*pair), zip(questions, responses, strict=True)))
+    wrong = [
+        (pair["trap"], pair["gold"], pair["response"][-80:], each)
+        for pair, (each,) in zip(MATH_PAIRS + RULE_PAIRS, graded, strict=True)
+        if each["correct"] != pair["correct"]
+    ]
+    assert not wrong
+
+
+def test_an_answer_that_never_ends_is_wrong_and_holds_up_nothing(scored):
+    rows = [{"gold": "42", "response": f"\\boxed{{{answer}}}"} for answer in (ENDLESS, "42", ENDLESS, "43")]
+    found, printed = scored([*rows, {"gold": ENDLESS, "response": "\\boxed{1}"}], "--seconds", "0.5")
+    assert [row["correct"] for row in found] == [False, True, False, False, False]
+    assert [row["error"] for row in found[:4]] == ["timeout", None, "timeout", None]
+    assert found[4]["error"].startswith("gold: reading the gold answer")
+    assert "1 of 4 correct (25.0%), 0 without an answer, 2 ended in a timeout" in printed
+
+
+@pytest.mark.parametrize(
+    "text", ["\\boxed{", "}", "Answer:", "Answer: $\\text{", "\x00", "<|", "\ud800", "a=", "\\text{"]
+)
+@pytest.mark.parametrize("extraction", ["default", "released"])
+def test_a_megabyte_of_anything_is_scored(grader, text, extraction):
+    protocol = PROTOCOLS[extraction]
+    response = text * (1_000_000 // len(text))
+    question = Question("q", "?", "42")
+    if extraction == "default":
+        assert not grader.grade_samples(question, [response])[0]["correct"]
+    else:
+        assert not grade([question], [[response]], protocol)[0][0]["correct"]
+
+
+def test_rows_that_cannot_be_scored_are_named_and_the_others_are_scored(scored):
+    rows = [
+        {"gold": "1", "response": "\\boxed{1}"},
+        {"gold": "\\frac{1", "response": "\\boxed{1}"},
+        {"gold": None, "response": "\\boxed{1}"},
+        {"gold": "1", "response": ["\\boxed{1}"]},
+        {"gold": "1", "response": None},
+        {"gold": "1", "response": "\\boxed{1}", "rules": {"tolerence": 1}},
+        {"gold": "1", "response": "\\boxed{1}", "rules": "[" * 100_000},
+        {"gold": "1", "response": "\\boxed{1.2}", "rules": '{"tolerance": 0.5}'},
+        {"response": "\\boxed{1}"},
+    ]
+    found, printed = scored(rows)
+    assert [row["correct"] for row in found] == [True] + [False] * 6 + [True, False]
+    kinds = [row["error"] and row["error"].partition(":")[0] for row in found]
+    assert kinds == [None, "gold", "gold", "row", None, "row", "row", None, "gold"]
+    assert "2 of 3 correct (66.7%), 1 without an answer" in printed
+    assert "6 rows cannot be scored" in printed
+    assert "row 2: gold: math-verify cannot read the gold answer '\\\\frac{1'" in printed
+    assert "row 6: row: its rules have 'tolerence'; there are kind, answer_type" in printed
+
+
+@pytest.mark.parametrize("suffixes", [(".parquet", ".jsonl"), (".jsonl", ".parquet")])
+def test_the_rules_of_olympiadbench_and_its_output_scored_again(scored, tmp_path, capsys, suffixes):
+    rows = [
+        {"gold": ["2", "$3$"], "response": "\\boxed{3, 2}", "is_multiple_answer": True, "unit": None, "error": None},
+        {"gold": ["2", "3"], "response": "\\boxed{2}", "is_multiple_answer": True, "unit": None, "error": None},
+        {"gold": ["0.5"], "response": "\\boxed{0.52 m}", "is_multiple_answer": False, "unit": "m", "error": "0.05"},
+    ]
+    found, _ = scored(rows, "--task", "olympiadbench", suffixes=suffixes)
+    assert [row["correct"] for row in found] == [True, False, True]
+    assert [row["error"] for row in found] == [None] * 3
+    assert json.loads(found[2]["rules"]) == {"unit": "m", "tolerance": 0.05}
+    again = tmp_path / "again.jsonl"
+    score.main(["--input", str(tmp_path / f"out{suffixes[1]}"), "--output", str(again), "--workers", "1"])
+    assert [row["correct"] for row in rows_of(again)] == [True, False, True]
+
+
+def test_golds_of_aime_must_be_integers():
+    for gold in ("025", "25.0", "\\boxed{25}", 25):
+        assert read_pair({"gold": gold, "response": ""}, "aime24").gold == "25"
+    with pytest.raises(GoldError, match="its gold answer 'x' is no integer"):
+        read_pair({"gold": "x", "response": ""}, "aime24")
+    assert read_pair({"gold": "025", "response": ""}, None).gold == "025"
+
+
+def test_released_extraction_compares_text(scored):
+    rows = [
+        {"gold": "\\frac{1}{2}", "response": f"Answer: {answer}"} for answer in ("\\frac12", "0.5", "$\\frac{1}{2}$")
+    ]
+    found, printed = scored([*rows, {"gold": "0.5", "response": "\\boxed{0.5}"}], "--extraction", "released")
+    assert [row["correct"] for row in found] == [True, False, True, False]
+    assert "1 without an answer" in printed
+
+
+PAIR = {"gold": "1", "response": "\\boxed{1}"}
+
+
+@pytest.mark.parametrize(
+    ("content", "flags", "message"),
+    [
+        ([{"gold": "1", "answer": "1"}], [], "no column 'response', only gold, answer"),
+        ([], [], "the file is empty"),
+        (None, [], "no such file"),
+        ("{", [], "line 1 is no JSON"),
+        ("[" * 100_000, [], "line 1 is no JSON"),
+        ([PAIR], ["--task", "aime"], "--task aime: there are aime24, aime25"),
+        ([PAIR], ["--extraction", "boxed"], "--extraction boxed: there are default, released"),
+        ([PAIR], ["--workers", "0"], "--workers 0: must be at least 1"),
+        ([PAIR], ["--seconds", "-1"], "--seconds -1.0: must be above 0"),
+        ([PAIR], ["--output", "out.csv"], "--output out.csv: the name must end in .parquet or .jsonl"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_graded(tmp_path, content, flags, message):
+    source = tmp_path / "in.jsonl"
+    if isinstance(content, str):
+        source.write_text(content)
+    elif content is not None:
+        write_lines(source, content)
+    with pytest.raises(SystemExit) as error:
+        score.main(["--input", str(source), "--output", str(tmp_path / "out.jsonl"), *flags])
+    assert message in str(error.value)
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_results_of_other_settings_and_foreign_files_are_not_replaced(scored, tmp_path):
+    pair, released = {"gold": "1", "response": "Answer: 1"}, ["--extraction", "released"]
+    scored([pair], *released)
+    for rows, flags in (([pair], ["--seconds", "1.5"]), ([pair], ["--task", "math500"]), ([pair, pair], [])):
+        with pytest.raises(SystemExit, match="was begun with other settings"):
+            scored(rows, *released, *flags)
+    found, printed = scored([pair, pair], *released, "--force")
+    assert len(found) == 2
+    assert "2 of 2 correct" in printed
+    (tmp_path / "mine.jsonl").write_text("precious")
+    with pytest.raises(SystemExit, match="is there and not from here"):
+        score.main(["--input", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "mine.jsonl")])
+    assert (tmp_path / "mine.jsonl").read_text() == "precious"
+
+
+FULL = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
+from eval import score
+score.main(sys.argv[1:])
+"""
+
+
+def test_what_cannot_be_written_is_an_error_and_what_was_written_stays(tmp_path):
+    source, output = write_lines(tmp_path / "in.jsonl", [PAIR | {"text": "." * 4000}]), tmp_path / "out.jsonl"
+    flags = ["--input", str(source), "--output", str(output), "--workers", "1"]
+    full = subprocess.run([sys.executable, "-c", FULL, *flags], cwd=ROOT, capture_output=True, text=True)
+    assert full.returncode == 1
+    assert "error: " in full.stderr and "File too large" in full.stderr and "repeat the command" in full.stderr
+    assert "Traceback" not in full.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.progress.jsonl"]
+    score.main(flags)
+    assert rows_of(output)[0]["correct"]
+
+
+def test_a_gold_that_cannot_be_read_is_an_error_whatever_the_answer(grader):
+    errors = [grader.gold_error(gold, Rules()) for gold in ("1", "\\frac{1", "}", "2, 3")]
+    assert [bool(error) for error in errors] == [False, True, True, False]
+    for each in grader.grade_samples(Question("q", "?", "\\frac{1"), ["\\boxed{1}", "\\boxed{\\frac{1}", "hm"]):
+        assert each["error"] == errors[1]
+        assert not each["correct"]
+
+
+def test_answers_of_reasoning_gym_are_scored_by_its_scorer_in_processes():
+    questions = load("reasoning_gym:chain_sum:size=3").questions
+    responses = [[f"Answer: {q.gold}", "Answer: 1", "\\boxed{1}", "hm", "Answer: " + "9" * 50_000] for q in questions]
+    for each in grade(questions, responses, DEFAULT):
+        assert [sample["correct"] for sample in each] == [True, False, False, False, False]
+        assert [sample["class"] for sample in each] == [0, 1, 1, -1, 2]
+
+
+def test_equal_answers_share_a_class(grader):
+    answers = [
+        "2/3",
+        "0.5",
+        "\\frac{4}{6}",
+        None,
+        "\\frac12",
+        "7",
+        "$7$",
+        "7.0",
+        "07",
+        "x+1",
+        "1+x",
+        "dne",
+        "DNE",
+        "end",
+    ]
+    responses = ["hm" if answer is None else f"\\boxed{{{answer}}}" for answer in answers]
+    graded = grader.grade_samples(Question("q", "?", "\\frac{1}{2}"), responses)
+    assert [each["class"] for each in graded] == [0, 1, 0, -1, 1, 2, 2, 2, 2, 3, 3, 4, 4, 5]
+    assert [each["correct"] for each in graded].count(True) == 2
+
+
+def test_classes_of_several_answers_and_of_hostile_ones(grader):
+    rules = Rules(is_multiple_answer=True)
+    answers = ["3, 2", "2, 3, 3", "4, 5", "5, 4", ENDLESS, ENDLESS, "4", "\\sum_{k=1}^{10^{1149}} k^k"]
+    graded = grader.grade_samples(Question("q", "?", "2, 3", rules), [f"\\boxed{{{answer}}}" for answer in answers])
+    assert [each["class"] for each in graded] == [0, 1, 2, 2, 3, 3, 4, 5]
+    assert [each["error"] for each in graded].count("timeout") == 2
+
+
+def test_classes_of_released_are_those_of_its_spelling():
+    graded = grade(
+        [Question("q", "?", "0.5")], [["Answer: \\frac12", "Answer: 1/2", "Answer: $\\frac{1}{2}$"]], RELEASED
+    )
+    assert [each["class"] for each in graded[0]] == [0, 1, 0]
+
+
+def test_classes_never_overlap_even_where_equality_is_not_transitive():
+    def near(first: str, answer: str) -> bool:
+        return abs(float(first) - float(answer)) <= 1
+
+    def found(answers, correct=None):
+        return classes(answers, correct or [False] * len(answers), str.strip, near)
+
+    assert found(["1", "2", "3", "2 "]) == [0, 0, 1, 0]
+    assert found(["2", "1", "3"]) == [0, 0, 0]
+    assert found(["1", "3", "2", None]) == [0, 1, 0, -1], "2 is near both: the first of them takes it"
+    assert found(["1", "9", "0"], [True, True, False]) == [0, 0, 1], "right ones equal the gold, wrong ones do not"
+    assert found([None, None]) == [-1, -1]
+    assert found([]) == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "unit", "left"),
+    [
+        ("5 km", "km", "5"),
+        ("5\\text{ km}", "\\mathrm{~km}", "5"),
+        ("5\\text{ meters}", "km", None),
+        ("5\\text{ apples}", "km", "5\\text{ apples}"),
+        ("12\\text{ square centimeters}", "cm^2", "12"),
+        ("12\\text{ cm}^3", "cm^{2}", None),
+        ("60^\\circ", "degrees", "60"),
+        ("7", "km", "7"),
+        ("m", "m", "m"),
+        ("50\\text{ kilometers per hour}", "km/h", "50"),
+    ],
+)
+def test_units(answer, unit, left):
+    found = without_unit(answer, unit)
+    assert (found and found.strip()) == left
+
+
+def test_a_pair_without_rules_has_the_rules_of_its_gold():
+    assert read_pair({"gold": ["1", "2"], "response": "x"}, None).rules.is_multiple_answer
+    assert read_pair({"gold": 27.0, "response": None}, None).gold == "27"
+    assert read_pair({"gold": 27.0, "response": None}, None).response == ""
+
+
+def test_help_teaches(capsys):
+    with pytest.raises(SystemExit):
+        score.main(["--help"])
+    text = capsys.readouterr().out
+    for word in ("example:", "olympiadbench", "timeout", "Repeat the command", "tolerance", "\\boxed{0.5}"):
+        assert word in text
