@@ -58,6 +58,16 @@ SEAMS = (
         source="2e79fbb11ad6",
     ),
     Seam(
+        "deepspeed.comm.torch",
+        "build_shm_op",
+        "openrlhf_ebpo.cpu.device:nothing_to_do",
+        where="policy, reference, reward and critic actors, train_sft",
+        why="DeepSpeed compiles an all-reduce of its own when a process group starts, half a minute in a cache that all "
+        "environments of a user share; a process killed meanwhile leaves a lock on which every later start waits forever. "
+        "Without it, gloo does the same",
+        until="DeepSpeed ships it built, or asks before it compiles",
+    ),
+    Seam(
         "openrlhf.trainer.ppo_utils.replay_buffer",
         "NaiveReplayBuffer",
         "openrlhf_ebpo.cpu.device:CPUReplayBuffer",
