@@ -21,8 +21,8 @@ replace an installed package:
       more-itertools nltk portalocker colorama pytablewriter DataProperty mbstrdecoder pathvalidate tabledata tcolorpy typepy
   python benchmarks/eval_vs_lm_eval.py --lm_eval_path lm_eval_0.4.13
 
-Without --model, a tiny one is trained for a few seconds to add in steps, so that it is right on some questions. Its
-tokens cost next to nothing, so this compares the harnesses' own work, and is the hardest case. Both engines are vLLM as it
+Without --model, a tiny one is first trained to add in steps (--steps), so that some of its answers are right. Its tokens
+cost next to nothing, so this compares the harnesses' own work, and is the hardest case. Both engines are vLLM as it
 comes: with the same kernels, but its defaults for sequences at once differ, 256 or 1024 in lm-eval's kind of engine and
 128 in ours; --max_num_seqs 128 makes lm-eval's alike.
 """
@@ -100,8 +100,8 @@ def parse() -> argparse.Namespace:
     add("--lm_eval_path", required=True, metavar="DIR", help="folder that lm-eval was installed into")
     add("--pairs", type=int, default=6, help="pairs of measurements (%(default)s)")
     add("--questions", type=int, default=128, help="(%(default)s)")
-    add("--n", type=int, default=8, help="responses to a question (%(default)s)")
-    add("--max_new_tokens", type=int, default=256, help="longest response (%(default)s)")
+    add("--n", type=int, default=4, help="responses to a question (%(default)s)")
+    add("--max_new_tokens", type=int, default=320, help="longest response (%(default)s)")
     add("--model", help="folder or Hub name (default: a tiny one, trained here)")
     add("--task", metavar="TASK", help="with --model: as --tasks of eval.run, such as math500 or file:questions.jsonl")
     add("--template", default="raw", help="of the prompts, as in eval.run (%(default)s)")
@@ -129,14 +129,14 @@ def chosen_questions(options) -> list[Question]:
 
 
 def sums(count: int) -> list[Question]:
-    """Questions such as 7+3=, in an order that does not depend on the count."""
+    """Questions such as 7+23=, in an order that does not depend on the count."""
     numbers = [(a, b) for a in range(1, 20) for b in range(20, 50)]
     random.Random(0).shuffle(numbers)
     return [Question(f"{a}+{b}", f"{a}+{b}=", str(a + b)) for a, b in numbers[:count]]
 
 
 def worked(question: str) -> str:
-    """The response to learn: 7+3= counts 8+2=9+1=10, and boxes it. 130 to 300 characters, a token each."""
+    """The response to learn, for 1+3=: 2+2=3+1=4 and the 4 in a box. 120 to 300 characters, a token each."""
     a, b = map(int, question.rstrip("=").split("+"))
     return "".join(f"{a + i}+{b - i}=" for i in range(1, b)) + f"{a + b} {BOXED % (a + b)}"
 
