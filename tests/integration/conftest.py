@@ -133,7 +133,16 @@ class Training:
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "w") as output:
             self.process = subprocess.Popen(
-                [*prefix, sys.executable, "-m", "openrlhf_ebpo.cli.train_ppo_ray", *argv],
+                # a shell that starts the tests in the background has them ignore SIGINT, and their children too
+                [
+                    "env",
+                    "--default-signal=INT",
+                    *prefix,
+                    sys.executable,
+                    "-m",
+                    "openrlhf_ebpo.cli.train_ppo_ray",
+                    *argv,
+                ],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
