@@ -8,7 +8,7 @@ import logging
 import resource
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -296,21 +296,25 @@ def test_two_commands_do_not_write_one_result(folder):
             opened(second, folder)
 
 
-@pytest.fixture
-def file_limit():
-    """The kernel refuses to let a file grow beyond a size, as a full disk does."""
+@contextmanager
+def file_limit(size: int):
+    """The kernel refuses to let a file grow beyond a size, as a full disk does. Over before the test ends, for it holds
+    for pytest's own output too."""
     old = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, old)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, old[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, old)
 
 
-def test_a_full_disk_costs_only_the_question_that_was_being_written(folder, file_limit):
+def test_a_full_disk_costs_only_the_question_that_was_being_written(folder):
     with ExitStack() as stack:
         job = opened(stack, folder)
         job.add(job.missing[0].id, record(QUESTIONS[0][0]))
         path = job.directory / "progress.jsonl"
-        file_limit(path.stat().st_size + 30)
-        with pytest.raises(StorageError, match=r"progress\.jsonl cannot be written: File too large"):
+        full = pytest.raises(StorageError, match=r"progress\.jsonl cannot be written: File too large")
+        with file_limit(path.stat().st_size + 30), full:
             job.add(job.missing[0].id, record(QUESTIONS[1][0]))
         assert path.read_bytes()[-1:] != b"\n"  # half a line is there
         assert len(job.missing) == 2
@@ -318,18 +322,17 @@ def test_a_full_disk_costs_only_the_question_that_was_being_written(folder, file
         assert len(opened(stack, folder).missing) == 2
 
 
-def test_a_full_disk_is_said_and_the_command_goes_on_later(folder, answered, file_limit, monkeypatch):
+def test_a_full_disk_is_said_and_the_command_goes_on_later(folder, answered, monkeypatch):
     asked = answered()
-    respond, unlimited = generate.respond, resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    respond = generate.respond
 
     def on_a_small_disk(todo, *rest):
-        file_limit((todo[0].directory / "progress.jsonl").stat().st_size + 300)  # room for one question
-        respond(todo, *rest)
+        with file_limit((todo[0].directory / "progress.jsonl").stat().st_size + 300):  # room for one question
+            respond(todo, *rest)
 
     monkeypatch.setattr(generate, "respond", on_a_small_disk)
     error = error_of(arguments(folder))
     assert "cannot be written: File too large" in error and "1 of 3 questions are in" in error
-    file_limit(unlimited)
     asked.clear()
     monkeypatch.setattr(generate, "respond", respond)
     run.main(arguments(folder))
