@@ -28,10 +28,23 @@ from openrlhf_ebpo.rendering import Prompt, TokenizerByName
 
 logger = logging.getLogger(__name__)
 
-# vLLM runs 128 sequences of a rollout actor at a time; twice as many keep it busy when some end.
-SEQUENCES_IN_FLIGHT = 256
+# Twice what vLLM runs at a time on its largest devices, so that it is busy when some end. What waits has cost nothing.
+SEQUENCES_IN_FLIGHT = 2048
 # Workers print into the progress bar: errors, and what a reward function prints, but not 30 warnings an engine.
 QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore"}
+
+SEAMS = (
+    upstream.Seam(
+        "openrlhf.trainer.ray.vllm_engine",
+        "RolloutRayActor",
+        "openrlhf_ebpo.generation:OfflineEngine",
+        where="rollout actors of `engines`; never in training",
+        why="vLLM gives an AsyncLLM without a server its fallbacks on every device, 128 sequences and 2,048 tokens at a "
+        "time; its own engine for such work, LLM, gets 1,024 and 16,384 on an H100",
+        until="upstream lets --vllm.* set max_num_seqs and max_num_batched_tokens",
+        source="eb61743a7634",
+    ),
+)
 
 
 class GenerationError(RuntimeError):
@@ -96,7 +109,7 @@ def prepare_process() -> None:
     warnings.filterwarnings("ignore", "The pynvml package is deprecated", FutureWarning)
     os.environ.setdefault("VLLM_LOGGING_LEVEL", QUIET["VLLM_LOGGING_LEVEL"])
     upstream.check_version()
-    upstream.check_sources(upstream.all_seams())
+    upstream.check_sources(upstream.all_seams() + SEAMS)
     upstream.install()
     if upstream.is_cpu_stack():
         from openrlhf_ebpo import cpu
@@ -141,9 +154,11 @@ def _check_window(settings: EngineSettings) -> None:
 
 def _start(settings: EngineSettings) -> list:
     import ray
-    from openrlhf.trainer.ray.vllm_engine import create_vllm_engines
+    from openrlhf.trainer.ray import vllm_engine
 
-    actors = create_vllm_engines(
+    for seam in SEAMS:
+        upstream.apply(seam, vllm_engine)
+    actors = vllm_engine.create_vllm_engines(
         settings.num_engines,
         settings.tensor_parallel_size,
         settings.model,
@@ -163,6 +178,23 @@ def _start(settings: EngineSettings) -> list:
             f"an engine for {settings.model} with room for {settings.max_len} tokens did not start: {reason(error)}"
         ) from error
     return actors
+
+
+class OfflineEngine:
+    """Mixin over RolloutRayActor: as many sequences at a time as vLLM gives its offline engine on this device."""
+
+    async def __init__(self, *args, **kwargs):
+        await super().__init__(*args, **{**offline_batches(kwargs["tensor_parallel_size"]), **kwargs})
+
+
+def offline_batches(tensor_parallel_size: int) -> dict[str, int]:
+    """vLLM's engine arguments for its class LLM, on the device of this process."""
+    from vllm import AsyncEngineArgs
+    from vllm.usage.usage_lib import UsageContext
+
+    tokens, sequences = AsyncEngineArgs.get_batch_defaults(tensor_parallel_size)
+    offline = UsageContext.LLM_CLASS
+    return {"max_num_batched_tokens": tokens[offline], "max_num_seqs": sequences[offline]}
 
 
 def generate(
@@ -228,6 +260,7 @@ def _engine_is_gone(error: Exception) -> bool:
 
 def _sender(sampling: Sampling, settings: EngineSettings):
     from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
 
     params = SamplingParams(  # as upstream's SamplesGenerator. No seed: it would make all n samples the same
         temperature=sampling.temperature,
@@ -235,6 +268,8 @@ def _sender(sampling: Sampling, settings: EngineSettings):
         max_tokens=sampling.max_new_tokens,
         min_tokens=1,
         skip_special_tokens=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,  # upstream throws away what comes before
+        detokenize=settings.agent is not None,  # only an agent gets vLLM's text, not the tokens
     )
     tokenizer = TokenizerByName(settings.model)
 

@@ -208,6 +208,15 @@ SEAMS = (
         until="upstream saves first",
         source="7a036f572da7",
     ),
+    Seam(
+        "transformers.utils.import_utils",
+        "is_sklearn_available",
+        "openrlhf_ebpo.upstream:unavailable",
+        where="every process",
+        why="where scikit-learn is installed (our topics need it), transformers imports it, SciPy and pandas for assisted "
+        "decoding, which nothing here uses: about a second of every process of a training",
+        until="transformers imports it where it uses it",
+    ),
 )
 
 
@@ -334,6 +343,10 @@ def apply(seam: Seam, module) -> None:
     new = subclass(original, replacement) if inspect.isclass(replacement) else replacement(original)
     new._ebpo_seams = (*applied, seam.replacement)
     setattr(owner, name, new)
+
+
+def unavailable(original):
+    return functools.wraps(original)(lambda: False)
 
 
 def subclass(original, mixin: type):

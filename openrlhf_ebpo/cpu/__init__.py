@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from types import ModuleType
 
 from openrlhf_ebpo.upstream import Seam, UsageError
 
@@ -107,8 +108,11 @@ WORKER_ENV = {
 
 
 def prepare_process() -> None:
-    """Let `openrlhf.models.ring_attn_utils` be imported without flash-attn. Idempotent."""
+    """Let `openrlhf.models.ring_attn_utils` be imported without flash-attn, and vLLM without its corrections of torch's
+    compiler, which is off here: they alone import all of it, over a second of a process. Idempotent."""
     from openrlhf_ebpo.cpu.packing import FlashAttnStandIn
+
+    sys.modules.setdefault("vllm.env_override", ModuleType("vllm.env_override"))
 
     if not any(isinstance(finder, FlashAttnStandIn) for finder in sys.meta_path):
         sys.meta_path.insert(0, FlashAttnStandIn())

@@ -11,10 +11,12 @@ import types
 
 import pytest
 
-from openrlhf_ebpo import upstream
+from openrlhf_ebpo import generation, upstream
+from openrlhf_ebpo.quickstart import tiny_model
 from openrlhf_ebpo.upstream import Seam, SeamError
 
 ROWS = pytest.mark.parametrize("seam", upstream.all_seams(), ids=str)
+ALL_ROWS = pytest.mark.parametrize("seam", (*upstream.all_seams(), *generation.SEAMS), ids=str)
 
 
 def target(seam: Seam):
@@ -30,7 +32,7 @@ def python(code: str) -> str:
     return done.stdout
 
 
-@ROWS
+@ALL_ROWS
 def test_the_source_is_the_one_that_the_row_was_written_for(seam):
     if seam.source is None:
         assert not seam.module.startswith("openrlhf.") or upstream.source_fingerprint(seam.module, seam.name) is None
@@ -39,12 +41,12 @@ def test_the_source_is_the_one_that_the_row_was_written_for(seam):
     upstream.check_sources((seam,))
 
 
-@ROWS
+@ALL_ROWS
 def test_the_row_says_where_why_and_until_when(seam):
     assert all(len(text) > 2 for text in (seam.where, seam.why, seam.until))
 
 
-@ROWS
+@ALL_ROWS
 def test_the_replacement_exists(seam):
     module, _, name = seam.replacement.partition(":")
     assert callable(getattr(importlib.import_module(module), name))
@@ -70,6 +72,20 @@ def test_applying_a_row_twice_is_applying_it_once(seam):
     assert target(seam) is before
 
 
+def test_engines_that_only_generate_run_as_many_sequences_as_vllms_offline_engine(tmp_path):
+    from vllm import EngineArgs
+    from vllm.usage.usage_lib import UsageContext
+
+    tiny_model.build(tmp_path, ["abc"])
+    config = EngineArgs(str(tmp_path), max_model_len=64).create_engine_config(UsageContext.LLM_CLASS).scheduler_config
+    found = generation.offline_batches(1)
+    assert found == {
+        "max_num_batched_tokens": config.max_num_batched_tokens,
+        "max_num_seqs": config.max_num_seqs,
+    }
+    assert found["max_num_seqs"] > 128  # vLLM's fallback, that training is left with
+
+
 def test_no_row_is_there_twice():
     rows = [(str(seam), seam.replacement) for seam in upstream.all_seams()]
     assert len(rows) == len(set(rows))
@@ -87,6 +103,15 @@ def test_installing_again_changes_nothing():
     before = [target(seam) for seam in upstream.all_seams()]
     upstream.install()
     assert [target(seam) for seam in upstream.all_seams()] == before
+
+
+def test_training_does_not_import_scikit_learn_nor_what_corrects_torchs_compiler():
+    code = (
+        "import sys\nfrom openrlhf_ebpo import upstream\nupstream.install()\nimport openrlhf.trainer.ray.vllm_engine\n"
+        "print([name for name in ('sklearn', 'torch._inductor.lowering') if name in sys.modules])"
+    )
+    assert importlib.util.find_spec("sklearn")
+    assert python(code).splitlines()[-1] == str([] if upstream.is_cpu_stack() else ["torch._inductor.lowering"])
 
 
 def test_names_that_upstream_imported_from_a_replaced_module_are_the_replacements():
