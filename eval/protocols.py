@@ -190,34 +190,6 @@ def check_scorer(protocol: Protocol) -> None:
         )
 
 
-def comparable(a: Protocol | Mapping, b: Protocol | Mapping) -> None:
-    """a, b: protocols, or the records of them that results keep.
-
-    Raises:
-        UsageError: their settings differ; names which.
-    """
-    one, other = _settings(a), _settings(b)
-    differing = [
-        f"{key} is {one.get(key)!r} and {other.get(key)!r}"
-        for key in {**one, **other}
-        if one.get(key) != other.get(key)
-    ]
-    if differing:
-        raise UsageError(
-            f"results of protocol {_name_of(a)} and of protocol {_name_of(b)} cannot be compared: {'; '.join(differing)}"
-        )
-
-
-def _settings(protocol: Protocol | Mapping) -> dict:
-    if isinstance(protocol, Protocol):
-        return protocol.settings()
-    return {key: value for key, value in protocol.items() if key not in ("name", "fingerprint")}
-
-
-def _name_of(protocol: Protocol | Mapping) -> str:
-    return protocol.name if isinstance(protocol, Protocol) else str(protocol.get("name"))
-
-
 def _name(protocol: Protocol) -> str:
     """The name of the protocol it was made from, and what differs from that."""
     base = PROTOCOLS[protocol.name.partition("+")[0]]

@@ -73,7 +73,7 @@ def _lock(file, path: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when this process ends, however it ends
     except BlockingIOError:
-        raise UsageError(f"{path}: another process is writing to it; wait for it, or choose another --output") from None
+        raise UsageError(f"{path}: another process is writing to it; wait for it, or write elsewhere") from None
     except OSError:
         pass  # a file system without locks
 
@@ -103,6 +103,6 @@ def _check_settings(path: Path, found: dict, wanted: dict) -> None:
     if names:
         differences = "; ".join(f"{name}: {found.get(name)!r} there, {wanted.get(name)!r} now" for name in names)
         raise UsageError(
-            f"{path} was begun with other settings ({differences}). Repeat the old command to go on with it, choose "
-            "another --output, or start over with --force, which keeps the old file under another name."
+            f"{path} was begun with other settings ({differences}). Repeat the old command to go on with it, write "
+            "elsewhere, or start over with --force, which keeps the old file under another name."
         )

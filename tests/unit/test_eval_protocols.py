@@ -9,7 +9,7 @@ import pytest
 
 from eval import protocols, released
 from eval.prompts import instruction_of, prompt_form, run_of, training_form
-from eval.protocols import EXTRACTORS, PROTOCOLS, comparable, from_record, get, override
+from eval.protocols import EXTRACTORS, PROTOCOLS, from_record, get, override
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE
 from openrlhf_ebpo.upstream import UsageError
 
@@ -98,18 +98,6 @@ def test_an_unknown_protocol_lists_the_known_ones():
         UsageError, match=r"--protocol relased: .* Did you mean released\? There are default, released, g"
     ):
         get("relased")
-
-
-def test_other_protocols_refuse_to_be_compared():
-    comparable(DEFAULT, DEFAULT)
-    comparable(DEFAULT, json.loads(json.dumps(DEFAULT.record())))
-    comparable(override(DEFAULT, n=32), DEFAULT)
-    with pytest.raises(UsageError, match=r"default and of protocol default\+n=8 cannot be compared: n is 32 and 8$"):
-        comparable(DEFAULT, override(DEFAULT, n=8))
-    with pytest.raises(UsageError, match=r"n is 1 and 32; temperature is 0.0 and 1.0$"):
-        comparable(GREEDY.record(), DEFAULT)
-    with pytest.raises(UsageError, match="version is 1 and 2"):
-        comparable(DEFAULT, {**DEFAULT.record(), "version": 2})
 
 
 def test_a_record_is_read_back():
