@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+from forked_driver import ForkedDriver
+
 REWARD = """
 import torch
 def reward_func(queries, prompts, labels, **kwargs):
@@ -131,21 +134,27 @@ class Training:
     def __init__(self, argv: list[str], log: Path, prefix: tuple[str, ...] = (), **environment: str):
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
+        log.touch()
+        own = {"OMP_NUM_THREADS": "1", **environment}
+        if not prefix and environment.keys() <= {"RAY_ADDRESS"}:  # other variables may be read by imports
+            self.process = ForkedDriver(argv, log, {**os.environ, **own})
+            return
+        # a shell that starts the tests in the background has them ignore SIGINT, and their children too
+        command = [
+            "env",
+            "--default-signal=INT",
+            *prefix,
+            sys.executable,
+            "-m",
+            "openrlhf_ebpo.cli.train_ppo_ray",
+            *argv,
+        ]
         with open(log, "w") as output:
             self.process = subprocess.Popen(
-                # a shell that starts the tests in the background has them ignore SIGINT, and their children too
-                [
-                    "env",
-                    "--default-signal=INT",
-                    *prefix,
-                    sys.executable,
-                    "-m",
-                    "openrlhf_ebpo.cli.train_ppo_ray",
-                    *argv,
-                ],
+                command,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+                env={**os.environ, **own},
                 cwd=log.parent,
                 start_new_session=True,
             )
