@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from openrlhf_ebpo.config import EBPOConfig
-from openrlhf_ebpo.files import write_json, write_text
+from openrlhf_ebpo.files import unlink_shared, write_json, write_text
 from openrlhf_ebpo.prior import WAY_OUT, Prior, PriorMismatch, read_prior
 
 STATE_KEY = "ebpo_prior"  # in DeepSpeed's client_states
@@ -67,6 +67,8 @@ class PolicyWithPrior:
             self._write_prior(os.path.join(self.strategy.args.ckpt.path, f"{tag}_hf"))
 
     def save_model(self):
+        if self.strategy.is_rank_0():
+            unlink_shared(self.strategy.args.ckpt.output_dir)
         super().save_model()
         self._write_prior(self.strategy.args.ckpt.output_dir)
 

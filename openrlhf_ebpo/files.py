@@ -33,6 +33,14 @@ def write_json(path: str | Path, value) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
+def unlink_shared(folder: str | Path) -> None:
+    """Before the files of a folder are written again: take away the names of those that have a second one (a hard
+    link, such as a snapshot's), through which it would change too."""
+    for path in Path(folder).glob("*"):
+        if path.is_file() and path.stat().st_nlink > 1:
+            path.unlink()
+
+
 def append_json_line(path: str | Path, value) -> None:
     """Append one object and flush it to disk."""
     with open(path, "a") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +19,15 @@ PANELS = (
 )
 
 
-def plot_run(run_dir: str | Path, path: str | Path, title: str = "") -> None:
-    """Write a PNG: each metric raw and smoothed over training steps."""
+def plot_run(
+    run_dir: str | Path, path: str | Path, title: str = "", panels: Sequence = PANELS, last_step: float = float("inf")
+) -> None:
+    """Write a PNG: each metric raw and smoothed over training steps, up to `last_step`."""
     from matplotlib.figure import Figure
 
-    rows = [row for row in read_metrics(run_dir) if PANELS[0][0] in row]
-    figure = Figure(figsize=(15, 3.2), layout="constrained")
-    for axes, (name, label) in zip(figure.subplots(1, len(PANELS)), PANELS, strict=True):
+    rows = [row for row in read_metrics(run_dir) if PANELS[0][0] in row and row["step"] <= last_step]
+    figure = Figure(figsize=(3 * len(panels), 3.2), layout="constrained")
+    for axes, (name, label) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
         if points:
             steps, values = map(np.asarray, zip(*points, strict=True))

@@ -9,6 +9,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from openrlhf_ebpo.checkpoint import STATE_KEY, starting_prior
+from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.prompts import at_next_prompt
 from openrlhf_ebpo.run_log import RunLog
 from openrlhf_ebpo.upstream import subclass
@@ -23,6 +24,7 @@ class EBPOTrainer:
         super().__init__(*args, **kwargs)
         logger = self.args.logger
         self.run_log = RunLog(logger.run_dir, self.tokenizer, logger.rollouts_every)
+        self.hub = hub.Pushes(self.args)
 
     def init_checkpoint_states(self):
         """Where training starts: upstream's states, our prior, and a run log without what came after."""
@@ -60,6 +62,7 @@ class EBPOTrainer:
         if state := self._prior_state():
             self.run_log.write_prior(state)
         status.update(self.experience_maker.metrics)
+        status.update(self.hub.metrics())
         status["timing/run_log"] = time.time() - started
         return status, global_step
 
@@ -69,9 +72,11 @@ class EBPOTrainer:
         saves = global_step % self.args.ckpt.save_steps == 0
         if saves:
             self.run_log.flush()  # a checkpoint vouches for all rows up to it
+            self.hub.before_saving(global_step)
         super().save_logs_and_checkpoints(global_step, logs_dict, self._complete(client_states))
         if saves:
             self._log_checkpoint(global_step, f"global_step{global_step}")
+            self.hub.queue_saved(global_step)
 
     def save_best_checkpoint(self, eval_metrics, global_step, client_states=None):
         """Called after every evaluation, in both trainers."""

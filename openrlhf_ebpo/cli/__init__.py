@@ -13,6 +13,8 @@ COMMANDS = {
         "openrlhf_ebpo.cli.eval",
         "measure models on AIME, AMC, MATH-500, OlympiadBench, or files; report; rescore",
     ),
+    "hub": ("openrlhf_ebpo.cli.hub", "push and pull models, priors, runs and results; deploy the Space"),
+    "space": ("openrlhf_ebpo.cli.space", "look at runs in a browser: dynamics, samples, evaluation, the estimator"),
 }
 
 

@@ -20,6 +20,8 @@ from openrlhf_ebpo.checkpoint import latest_checkpoint, stored_prior
 from openrlhf_ebpo.cli import model_check, old_flags, preflight
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain, parse
 from openrlhf_ebpo.config import EBPOConfig
+from openrlhf_ebpo.hub import training as hub
+from openrlhf_ebpo.hub import training_flags as hub_flags
 from openrlhf_ebpo.prior import Prior, PriorMismatch, read_prior
 from openrlhf_ebpo.redact import hide_secrets, redacted, redacted_argv
 from openrlhf_ebpo.run_log import RunDirectoryError, check_run_dir, close_run, open_run
@@ -45,16 +47,19 @@ def run(argv: list[str]) -> None:
     argv, translated = old_flags.translate(argv)
     print(*translated, sep="\n", end="\n" if translated else "", flush=True)
     flat = parse(parser, argv, old_flags.suggestions())
+    hub_flags.check_flags(vars(flat))
+    hub_notices = hub_flags.resolve_resume(vars(flat))
     resolve(flat, parser)
     stored_argv = redacted_argv(argv, vars(flat))
     check_before_imports(flat, stored_argv)
+    hub_notices += hub_flags.check_access(vars(flat))
 
     upstream.check_sources(upstream.all_seams())
     upstream.install()
     dry_run, force = flat.dry_run, flat.force
     del flat.dry_run, flat.force
     args = command.validate(flat)
-    notices = adapt(args)
+    notices = adapt(args) + hub_notices
     check_run_dir(Path(args.logger.run_dir), stored_argv, redacted(args), args.ckpt.load_enable, force)
     if dry_run:
         check_by_importing(args)
@@ -87,7 +92,9 @@ def train(command: UpstreamMain, args, claim_run_dir: Callable[[], None]) -> Non
         with ray_for(args):
             claim_run_dir()  # not before the cluster is known to be big enough
             with closing_run(Path(args.logger.run_dir)):
+                hub.start_pushing(args)
                 command.train(args)
+                hub.queue_final(args)
     except KeyboardInterrupt:
         sys.exit(f"interrupted; {how_to_continue(args)}")
     except ClusterError as error:
@@ -96,6 +103,7 @@ def train(command: UpstreamMain, args, claim_run_dir: Callable[[], None]) -> Non
         traceback.print_exc()
         cause = getattr(error, "cause", None) or error  # Ray wraps what was raised in an actor
         sys.exit(f"error: training stopped: {type(cause).__name__}: {cause}\n{how_to_continue(args)}")
+    hub.finish(args)  # Ray and its GPUs are free by now
 
 
 @contextlib.contextmanager
@@ -116,7 +124,7 @@ def how_to_continue(args) -> str:
     latest = latest_checkpoint(args.ckpt.path)
     if latest is None:
         return f"no checkpoint was complete in {args.ckpt.path} (--ckpt.save_steps is {args.ckpt.save_steps})"
-    return f"{latest.name} is complete: repeat the command with --ckpt.load_enable to go on from it"
+    return f"{latest.name} is complete: repeat the command with --ckpt.load_enable to go on from it{hub.when_stopped(args)}"
 
 
 def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
@@ -139,6 +147,7 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
     config.add_flags(parser)
     policy_loss.add_flags(parser)
     prompts.add_flags(parser)
+    hub_flags.add_flags(parser)
     add_flags(parser)
     return parser
 

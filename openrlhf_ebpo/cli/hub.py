@@ -1,0 +1,60 @@
+"""openrlhf-ebpo hub: models, priors, runs and results to and from the Hugging Face Hub.
+
+A training pushes by itself with --hub.repo owner/name (`openrlhf-ebpo train --help`); these commands do the rest.
+The token comes from HF_TOKEN or `hf auth login`, never from a flag.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+from openrlhf_ebpo.upstream import UsageError
+
+COMMANDS = {
+    "push": ("openrlhf_ebpo.hub.push_command", "a run's models; finishes what a training has queued"),
+    "pull": ("openrlhf_ebpo.hub.pull", "a model and its prior into a folder, checked file by file"),
+    "push-run": ("openrlhf_ebpo.hub.run_data", "a run directory (metrics, rollouts, evaluation) as a data set"),
+    "push-results": ("openrlhf_ebpo.hub.results", "evaluation results, as a data set and into the model card"),
+    "deploy-space": ("openrlhf_ebpo.hub.space", "the app that shows runs, as a Space"),
+}
+
+
+def main(argv: list[str] | None = None) -> None:
+    argv = sys.argv[1:] if argv is None else argv
+    parser = argparse.ArgumentParser(
+        "openrlhf-ebpo hub", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, (_, summary) in COMMANDS.items():
+        commands.add_parser(name, help=summary, add_help=False)
+    chosen, rest = parser.parse_known_args(argv[:1])[0].command, argv[1:]
+    try:
+        module = importlib.import_module(COMMANDS[chosen][0])
+        command_parser = argparse.ArgumentParser(
+            f"openrlhf-ebpo hub {chosen}",
+            description=module.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_flags(command_parser)
+        run(module, command_parser.parse_args(rest))
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("openrlhf"):
+            raise
+        sys.exit(f"error: {error.name} is not installed: pip install 'openrlhf_ebpo[hub]'")
+
+
+def run(module, args: argparse.Namespace) -> None:
+    from openrlhf_ebpo.hub.client import HubError
+
+    try:
+        module.run(args)
+    except (UsageError, HubError) as error:
+        sys.exit("".join(f"error: {line}\n" for line in str(error).splitlines()).rstrip())
+    except KeyboardInterrupt:
+        sys.exit("interrupted; repeat the command to go on")
+
+
+if __name__ == "__main__":
+    main()

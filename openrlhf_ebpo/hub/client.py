@@ -1,0 +1,227 @@
+"""The one place that knows huggingface_hub: the client, who may write where, and what its errors mean.
+
+Endpoint and token come from the usual places: HF_ENDPOINT, HF_TOKEN, `hf auth login`. A token is never printed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from openrlhf_ebpo.redact import CREDENTIALS, REDACTED
+from openrlhf_ebpo.upstream import UsageError
+
+TIMEOUT = "OPENRLHF_EBPO_HUB_TIMEOUT"  # seconds without a byte from the Hub; the client's own default is: for ever
+TIMEOUT_SECONDS = 60.0
+TIMEOUTS = ("connect", "read", "write", "pool")
+TOKEN = re.compile(r"\b(hf|api_org)_\w{8,}|(?<=Bearer )\S+")
+QUERY = re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\"]+")  # signed upload addresses carry their secret there
+HOW_TO_LOG_IN = (
+    "set HF_TOKEN, or run `hf auth login`, with a token that may write (https://huggingface.co/settings/tokens)"
+)
+# What people can do about a status; those of PERMANENT fail again until somebody has done it.
+ADVICE = {
+    400: "the Hub refuses this request",
+    401: f"the Hub does not accept the token, or wants one (or there is no such repo): {HOW_TO_LOG_IN}",
+    402: "the Hub wants a paid plan for this",
+    403: "the token has no right to do this: give it write access, or choose a repo of yours",
+    404: "no such repo or revision, or the token may not see it",
+    409: "it is there already, or is being changed by somebody else",
+    412: "somebody else has pushed meanwhile",
+    413: "the Hub refuses something of this size",
+    422: "the Hub refuses this request",
+    429: "too many requests",
+}
+PERMANENT = {400, 401, 402, 403, 413, 422}
+
+
+class HubError(Exception):
+    """A call to the Hub failed, in words.
+
+    status: of the Hub's answer, None where there was none. permanent: trying again is of no use before somebody has
+    done something. retry_after: seconds that the Hub asks to wait, None where it does not say.
+    """
+
+    def __init__(
+        self, words: str, status: int | None = None, permanent: bool = False, retry_after: float | None = None
+    ):
+        super().__init__(scrub(words))
+        self.status = status
+        self.permanent = permanent
+        self.retry_after = retry_after
+
+
+def scrub(text: str) -> str:
+    """`text` without tokens, credentials and the signatures of upload addresses."""
+    text = QUERY.sub(r"\1", text)
+    return CREDENTIALS.sub(REDACTED, TOKEN.sub(REDACTED, text))
+
+
+def hub_api(endpoint: str | None = None, token: str | None = None):
+    """huggingface_hub's HfApi, whose calls end when the Hub says nothing for TIMEOUT_SECONDS.
+
+    Raises:
+        UsageError: huggingface_hub is not installed.
+    """
+    try:
+        from huggingface_hub import HfApi
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{error.name} is not installed: pip install 'openrlhf_ebpo[hub]'") from None
+    limit_waiting(float(os.environ.get(TIMEOUT) or TIMEOUT_SECONDS))
+    for handler in logging.getLogger("huggingface_hub").handlers:
+        handler.addFilter(scrub_record)
+    return HfApi(endpoint=endpoint, token=token, library_name="openrlhf_ebpo")
+
+
+def scrub_record(record: logging.LogRecord) -> bool:
+    """The client logs whole upload addresses when it tries again."""
+    record.msg, record.args = scrub(record.getMessage()), ()
+    return True
+
+
+def limit_waiting(seconds: float) -> None:
+    """No call of this process waits longer for a byte. A default of the HTTP client is not enough, for some calls of
+    huggingface_hub ask for no limit explicitly."""
+    from huggingface_hub import set_client_factory
+    from huggingface_hub.utils._http import default_client_factory
+
+    def limit(request) -> None:
+        asked = request.extensions.get("timeout", {})
+        request.extensions["timeout"] = {part: asked.get(part) or seconds for part in TIMEOUTS}
+
+    def client():
+        made = default_client_factory()
+        made.event_hooks = {**made.event_hooks, "request": [*made.event_hooks["request"], limit]}
+        return made
+
+    if limit_waiting.seconds != seconds:
+        set_client_factory(client)
+        limit_waiting.seconds = seconds
+
+
+limit_waiting.seconds = None
+
+
+@contextmanager
+def hub_errors(doing: str) -> Iterator[None]:
+    """Whatever the client raises inside becomes a HubError: some of its failures come untyped (a JSON error for a 503,
+    a RuntimeError for a refused upload, a bare transport error)."""
+    try:
+        yield
+    except (HubError, UsageError):
+        raise
+    except Exception as error:
+        raise hub_error(error, doing) from error
+
+
+def hub_error(error: Exception, doing: str) -> HubError:
+    response = _response(error)
+    if response is None:
+        permanent = type(error).__name__ in ("OfflineModeIsEnabled", "HFValidationError", "LocalTokenNotFoundError")
+        return HubError(f"{doing}: no usable answer ({_short(error)})", permanent=permanent)
+    status = response.status_code
+    said = _server_message(response)
+    advice = ADVICE.get(status, "the Hub has a problem" if status >= 500 else "refused")
+    words = f"{doing}: {advice} ({status}{f': {said}' if said else ''})"
+    return HubError(words, status, status in PERMANENT, _retry_after(response))
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _response(error: Exception):
+    """The HTTP answer behind an error, or behind what caused it."""
+    found = (getattr(cause, "response", None) for cause in _chain(error))
+    return next((response for response in found if getattr(response, "status_code", None)), None)
+
+
+def _short(error: Exception) -> str:
+    root = list(_chain(error))[-1]
+    texts = dict.fromkeys(f"{type(each).__name__}: {each}" for each in (error, root))
+    return " ".join("; ".join(texts).split())[:400]
+
+
+def _server_message(response) -> str:
+    """What the Hub says itself: a header, or the body's `error`."""
+    said = response.headers.get("X-Error-Message", "")
+    if not said:
+        try:
+            said = json.loads(response.content).get("error", "")
+        except Exception:  # the body may be anything, or not read
+            said = ""
+    return " ".join(str(said).split())[:300]
+
+
+def _retry_after(response) -> float | None:
+    from huggingface_hub.utils import parse_ratelimit_headers
+
+    limit = parse_ratelimit_headers(response.headers)
+    if limit and limit.remaining == 0:
+        return float(limit.reset_in_seconds)
+    seconds = response.headers.get("Retry-After", "")
+    return float(seconds) if seconds.isdigit() else None
+
+
+def check_repo_id(repo: str, flag: str = "--repo") -> None:
+    """Raises UsageError unless `repo` is owner/name."""
+    name = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
+    if not re.fullmatch(f"{name}/{name}", repo) or len(repo) > 96 or "--" in repo or ".." in repo:
+        raise UsageError(f"{flag} {repo}: a repo of the Hub is owner/name, of letters, digits, '-', '_' and '.'")
+
+
+def check_write_access(api, repo: str, repo_type: str = "model", flag: str = "--repo") -> None:
+    """That the token may write to `repo`, which need not exist yet; nothing is created.
+
+    Raises:
+        UsageError: no token, a wrong one, or one without the right; says what to do.
+        HubError: the Hub cannot be asked at the moment.
+    """
+    from huggingface_hub import get_token
+
+    check_repo_id(repo, flag)
+    if not (api.token or get_token()):
+        raise UsageError(f"{flag} {repo}: no token for the Hub: {HOW_TO_LOG_IN}")
+    try:
+        with hub_errors("asking the Hub whose token this is"):
+            account = api.whoami()
+        if problem := _lacks_rights(account, repo):
+            raise UsageError(f"{flag} {repo}: {problem}")
+        _check_existing(api, repo, repo_type)
+    except HubError as error:
+        if error.permanent:
+            raise UsageError(f"{flag} {repo}: {error}") from error
+        raise
+
+
+def _check_existing(api, repo: str, repo_type: str) -> None:
+    try:
+        with hub_errors(f"asking whether the token may write to {repo}"):
+            api.auth_check(repo, repo_type=repo_type, write=True)
+    except HubError as error:
+        if error.status != 404:  # a repo that does not exist is created by the first push
+            raise
+
+
+def _lacks_rights(account: dict, repo: str) -> str | None:
+    """What is wrong with the account of /api/whoami-v2, or None."""
+    owner = repo.partition("/")[0]
+    token = account.get("auth", {}).get("accessToken", {})
+    if token.get("role") == "read":
+        return f"the token {token.get('displayName', '')!r} of {account.get('name')} may only read: {HOW_TO_LOG_IN}"
+    if token.get("role") == "fineGrained":
+        scopes = token.get("fineGrained", {}).get("scoped", [])
+        writes = [s.get("entity", {}).get("name") for s in scopes if "repo.write" in s.get("permissions", [])]
+        if not {owner, repo} & set(writes):
+            return f"the fine-grained token may write to {', '.join(filter(None, writes)) or 'nothing'}, not to {repo}"
+        return None
+    owners = [account.get("name"), *(org.get("name") for org in account.get("orgs", []))]
+    if owner not in owners:
+        return f"the token belongs to {owners[0]}, who may write for {', '.join(map(str, owners))}, not for {owner}"
+    return None

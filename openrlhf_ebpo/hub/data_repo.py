@@ -1,0 +1,203 @@
+"""Data set repos: the flags, the push and the card's front matter that runs and evaluation results have in common."""
+
+from __future__ import annotations
+
+import argparse
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from openrlhf_ebpo.hub import columns
+from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
+from openrlhf_ebpo.hub.markdown import code, entities, table
+from openrlhf_ebpo.hub.public import public_text, slug
+from openrlhf_ebpo.hub.retry import retrying
+from openrlhf_ebpo.hub.upload import Content, commit_of, plan, print_plan, publish
+from openrlhf_ebpo.upstream import UsageError
+
+T = TypeVar("T")
+DATASET = "dataset"
+LARGE_ROW_GROUP = 32 << 20  # bytes uncompressed: above it a reader of one page of rows loads too much
+ROW_GROUP = 8 << 20
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--repo", required=True, metavar="OWNER/NAME", help="data set repo; made where there is none")
+    parser.add_argument("--public", action="store_true", help="a repo that is made can be seen by everybody")
+    parser.add_argument("--dry_run", action="store_true", help="list the files that would go, with sizes, and stop")
+
+
+def push(args: argparse.Namespace, make_files: Callable[[object], Mapping[str, Content]], **how) -> None:
+    """Publish what `make_files(api)` gives, and say what happened; `how` goes to upload.publish.
+
+    Raises:
+        UsageError: the token may not write, or files that cannot go.
+        HubError: it failed; repeating the command goes on where it stopped.
+    """
+    check_repo_id(args.repo)
+    api = hub_api()
+    if not args.dry_run:
+        retrying(lambda: check_write_access(api, args.repo, DATASET))
+    files = make_files(api)
+    if args.dry_run:
+        print_plan(plan(api, args.repo, files, repo_type=DATASET, delete=how.get("delete", ())), args.repo)
+        return
+    done = retrying(lambda: publish(api, args.repo, files, repo_type=DATASET, private=not args.public, **how))
+    sent = f"{len(done.sent)} files sent, {done.unchanged} unchanged" if done.sent else "nothing had changed"
+    print(f"pushed: {done.url} ({sent}; {visibility(api, args.repo)})")
+
+
+def visibility(api, repo: str) -> str:
+    """private or public, as the repo is: the visibility of one that was there is left alone."""
+    with hub_errors(f"looking at {repo}"):
+        return "private" if api.repo_info(repo, repo_type=DATASET).private else "public"
+
+
+def remote_file(api, repo: str, path: str, scratch: Path) -> Path | None:
+    """A file of the repo as it is on the Hub now, in a folder of one's own; None where it, or the repo, is not there.
+
+    Raises:
+        HubError: the Hub cannot be asked.
+    """
+    from huggingface_hub.errors import EntryNotFoundError
+
+    with hub_errors(f"reading {path} of {repo}"):
+        commit = commit_of(api, repo, DATASET, "main")
+        if commit is None:
+            return None
+        try:
+            return Path(api.hf_hub_download(repo, path, repo_type=DATASET, revision=commit, local_dir=scratch))
+        except EntryNotFoundError as error:
+            if isinstance(error, FileNotFoundError):  # the client's name for "cannot be reached"
+                raise HubError(f"reading {path} of {repo}: the Hub cannot be reached") from error
+            return None
+
+
+def looked_up(args: argparse.Namespace, look: Callable[[], T], unknown: T) -> T:
+    """What is on the Hub; a dry run goes on where the Hub cannot be asked, or not without a token."""
+    try:
+        return look()
+    except HubError:
+        if not args.dry_run:
+            raise
+        return unknown
+
+
+def parquet_bytes(rows: Sequence[dict] | pa.Table, schema: pa.Schema | None = None) -> bytes:
+    table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows), schema=schema)
+    sink = io.BytesIO()
+    pq.write_table(table, sink, compression="zstd")
+    return sink.getvalue()
+
+
+def publishable_parquet(path: Path, scratch: Path) -> Path:
+    """The file itself or, where its row groups are too large to be read lazily or its errors name local paths, a copy
+    in `scratch`. Written without reading it as a whole.
+
+    Raises:
+        UsageError: it is damaged.
+    """
+    try:
+        file = pq.ParquetFile(path)
+        if not _has_large_groups(file.metadata) and not _has_errors(file):
+            return path
+        scratch.mkdir(parents=True, exist_ok=True)
+        copy = scratch / f"{len(list(scratch.iterdir()))}.parquet"
+        _copy(file, copy)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UsageError(f"{path} cannot be read as Parquet: {error}; move it away, or repair it") from error
+    return copy
+
+
+def _has_large_groups(metadata) -> bool:
+    return any(metadata.row_group(i).total_byte_size > LARGE_ROW_GROUP for i in range(metadata.num_row_groups))
+
+
+def _has_errors(file: pq.ParquetFile) -> bool:
+    if "error" not in file.schema_arrow.names:
+        return False
+    column = file.read(columns=["error"])["error"]
+    return column.null_count < len(column)
+
+
+def _copy(file: pq.ParquetFile, target: Path) -> None:
+    metadata = file.metadata
+    size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+    rows = max(1, metadata.num_rows * ROW_GROUP // max(size, 1))
+    with pq.ParquetWriter(target, file.schema_arrow, compression="zstd") as writer:
+        for batch in file.iter_batches(batch_size=min(rows, metadata.num_rows or 1)):
+            writer.write_table(_public_errors(pa.Table.from_batches([batch])))
+
+
+def _public_errors(table: pa.Table) -> pa.Table:
+    if "error" not in table.column_names:
+        return table
+    texts = [text and public_text(text) for text in table["error"].to_pylist()]
+    return table.set_column(table.column_names.index("error"), "error", pa.array(texts, pa.string()))
+
+
+def config(name: str, files: Mapping[str, str] | str, default: bool = False) -> dict:
+    """One entry of the card's `configs`: which files the viewer, and load_dataset(repo, name), read.
+
+    files: path or pattern by split; a single one is the split train.
+    """
+    splits = {"train": files} if isinstance(files, str) else files
+    entry = {"config_name": name, "data_files": [{"split": split, "path": path} for split, path in splits.items()]}
+    return {**entry, "default": True} if default else entry
+
+
+def unique(names: Iterable[str]) -> list[str]:
+    """The names, a later one of two equal ones with a number behind it."""
+    found: list[str] = []
+    for name in names:
+        candidate, number = name, 2
+        while candidate in found:
+            candidate, number = f"{name}-{number}", number + 1
+        found.append(candidate)
+    return found
+
+
+def front_matter(pretty_name: str, tags: Sequence[str], configs: Sequence[dict]) -> str:
+    """The card's metadata. Without any table the Hub's viewer would show run.json and the like as data."""
+    from huggingface_hub import DatasetCardData
+
+    tables = {"configs": list(configs)} if configs else {"viewer": False}
+    data = DatasetCardData(pretty_name=pretty_name, task_categories=["text-generation"], tags=list(tags), **tables)
+    return f"---\n{data.to_yaml()}\n---\n\n"
+
+
+def sample_configs(paths: Iterable[str]) -> list[dict]:
+    """A configuration for each protocol and task, from paths that end in PROTOCOL/TASK/step-N/samples.parquet."""
+    groups: dict[tuple[str, str], dict[str, str]] = {}
+    for path in sorted(path for path in paths if path.endswith("/samples.parquet")):
+        protocol, task, step = path.split("/")[-4:-1]
+        groups.setdefault((protocol, task), {})[step.replace("-", "_")] = path
+    names = unique(f"eval-{slug(protocol)}-{slug(task)}" for protocol, task in groups)
+    return [config(name, splits) for name, splits in zip(names, groups.values(), strict=True)]
+
+
+def reading(repo: str, found: Sequence[dict]) -> str:
+    """Python that loads every configuration."""
+    lines = ["from datasets import load_dataset", ""]
+    for entry in found:
+        split = entry["data_files"][-1]["split"]
+        lines.append(f'load_dataset("{repo}", "{entry["config_name"]}", split="{split}")')
+    return "\n".join(lines)
+
+
+def explained(schema: pa.Schema, meanings: Mapping[str, str]) -> str:
+    """A table of columns, types and meanings."""
+    rows = [
+        [code(field.name), code(field.type), _safe(meanings.get(field.name, columns.OTHER), field.name)]
+        for field in schema
+    ]
+    return table(["column", "type", "meaning"], rows)
+
+
+def _safe(meaning: str, name: str) -> str:
+    """Meanings are ours, but those of evaluations during training repeat a part of the metric's name."""
+    return meaning if name in columns.METRICS or not name.startswith(("eval_", "timing/")) else entities(meaning)

@@ -1,0 +1,234 @@
+"""Evaluation results as one flat table, a row a metric, and what cards show of it.
+
+The table is what a data set repo of results keeps as its index: a later push reads it and adds to it. Rows of
+different protocols (name and fingerprint) are never put together.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+
+import pyarrow as pa
+
+from openrlhf_ebpo.cli.eval import package
+from openrlhf_ebpo.hub.markdown import code, table
+from openrlhf_ebpo.hub.public import hub_id, public, public_text, slug
+
+SCHEMA = pa.schema(
+    [
+        ("protocol", pa.string()),
+        ("protocol_fingerprint", pa.string()),
+        ("protocol_settings", pa.string()),
+        ("task", pa.string()),
+        ("task_fingerprint", pa.string()),
+        ("source", pa.string()),
+        ("step", pa.int32()),
+        ("model", pa.string()),
+        ("model_identity", pa.string()),
+        ("questions", pa.int32()),
+        ("samples_per_question", pa.int32()),
+        ("metric", pa.string()),
+        ("value", pa.float64()),
+        ("standard_error", pa.float64()),
+        ("low", pa.float64()),
+        ("high", pa.float64()),
+    ]
+)
+MEANING = {
+    "protocol": "name of the set of settings that decide what a score means",
+    "protocol_fingerprint": "hash of those settings",
+    "protocol_settings": "the settings, as JSON",
+    "task": "name of the task",
+    "task_fingerprint": "hash of its questions and gold answers",
+    "source": "where the questions are from: OWNER/NAME@REVISION on the Hub, or file@hash",
+    "step": "training step of the model; 0 is the model before training",
+    "model": "the model that was asked",
+    "model_identity": "the model and a hash of its configuration",
+    "questions": "number of questions",
+    "samples_per_question": "responses to each question",
+    "metric": "pass@1, pass@k or maj@k",
+    "value": "the metric, a fraction",
+    "standard_error": "of pass@1 across runs: how far sampling again would land; null with one run and for other metrics",
+    "low": "lower end of the 95 % bootstrap interval over questions",
+    "high": "upper end of it",
+}
+TASK_TYPE = "text-generation"
+TASK_ORDER = ("aime24", "aime25", "amc23", "math500", "olympiadbench")
+
+
+def harness(module: str):
+    """A module of the evaluation, as it is found in a checkout or in an installed package."""
+    return importlib.import_module(f"{package()}.{module}")
+
+
+def of_run(run_dir: Path) -> list:
+    """The results (eval.results.Result) in a run directory; [] where there are none of a known schema.
+
+    Raises:
+        UsageError: one is damaged, or of a newer version.
+    """
+    summaries = (run_dir / "eval").glob("*/*/step-*/summary.json")
+    if not any('"schema"' in path.read_text() for path in summaries):
+        return []
+    return harness("results").find_results(run_dir)
+
+
+def rows_of(results: Iterable) -> list[dict]:
+    """Rows of SCHEMA, one a metric, in the order of protocols, tasks and steps."""
+    return ordered(row for result in results for row in _rows(result))
+
+
+def _rows(result) -> list[dict]:
+    summary, protocol = result.summary, result.protocol
+    metrics = summary["metrics"]
+    common = {
+        "protocol": public_text(protocol["name"]),
+        "protocol_fingerprint": protocol.get("fingerprint", ""),
+        "protocol_settings": json.dumps(
+            public({k: v for k, v in protocol.items() if k not in ("name", "fingerprint")})
+        ),
+        "task": result.task,
+        "task_fingerprint": summary["task"].get("fingerprint", ""),
+        "source": public_text(str(summary["task"].get("source", ""))),
+        "step": result.step,
+        "model": public_text(str(summary.get("model", ""))),
+        "model_identity": public_text(str(summary.get("settings", {}).get("model", ""))),
+        "questions": metrics["questions"],
+        "samples_per_question": metrics["samples_per_question"],
+    }
+    return [
+        {
+            **common,
+            "metric": name,
+            "value": metric["value"],
+            "standard_error": metric.get("standard_error"),
+            "low": metric["interval"][0],
+            "high": metric["interval"][1],
+        }
+        for name, metric in metrics.items()
+        if isinstance(metric, dict)
+    ]
+
+
+def ordered(rows: Iterable[dict]) -> list[dict]:
+    return sorted(rows, key=lambda row: (*protocol_of(row), *_task_order(row["task"]), row["step"], _metric_order(row)))
+
+
+def _task_order(task: str) -> tuple:
+    return (TASK_ORDER.index(task) if task in TASK_ORDER else len(TASK_ORDER), task)
+
+
+def _metric_order(row: Mapping) -> tuple:
+    kind, _, k = row["metric"].partition("@")
+    return (kind != "pass", int(k) if k.isdigit() else 0)
+
+
+def protocol_of(row: Mapping) -> tuple[str, str]:
+    return row["protocol"], row["protocol_fingerprint"]
+
+
+def headline(rows: Sequence[dict]) -> list[str]:
+    """pass@1, and the largest maj@k and pass@k that the rows have."""
+    names = list(dict.fromkeys(row["metric"] for row in sorted(rows, key=_metric_order)))
+    passes = [name for name in names if name.startswith("pass@")]
+    majorities = [name for name in names if name.startswith("maj@")]
+    return list(dict.fromkeys([*passes[:1], *majorities[-1:], *passes[-1:]]))
+
+
+def tables(rows: Sequence[dict], base: Sequence[dict] = ()) -> list[str]:
+    """Markdown blocks: a heading, a table of tasks and the settings for each protocol.
+
+    base: rows of the model before training; its pass@1 becomes a column where the protocol is the same.
+    """
+    blocks = []
+    for protocol, group in groupby(ordered(rows), key=protocol_of):
+        group = list(group)
+        before = {row["task"]: row for row in base if protocol_of(row) == protocol and row["metric"] == "pass@1"}
+        blocks += [f"### Protocol {code(protocol[0])}", _table(group, before), _settings(group[0])]
+    return blocks
+
+
+def by_step(rows: Sequence[dict]) -> list[str]:
+    """The same of the last step that each protocol has, with step 0 beside it."""
+    blocks = []
+    for protocol in dict.fromkeys(map(protocol_of, rows)):
+        own = [row for row in rows if protocol_of(row) == protocol]
+        last = max(row["step"] for row in own)
+        base = [row for row in own if row["step"] == 0 and last]
+        heading, *rest = tables([row for row in own if row["step"] == last], base)
+        blocks += [f"{heading}, step {last}", *rest]
+    return blocks
+
+
+def _table(rows: list[dict], before: Mapping[str, dict]) -> str:
+    metrics = headline(rows)
+    head = ["task", "questions", "runs", *(["pass@1 before training"] if before else []), *metrics]
+    lines = []
+    for task, group in groupby(rows, key=lambda row: row["task"]):
+        found = {row["metric"]: row for row in group}
+        first = next(iter(found.values()))
+        cells = [code(task), first["questions"], first["samples_per_question"]]
+        cells += [score(before.get(task))] if before else []
+        lines.append([*cells, *[score(found.get(name)) for name in metrics]])
+    return table(head, lines, numbers=len(head) - 1)
+
+
+def score(row: Mapping | None) -> str:
+    """In percent: value ± standard error (interval)."""
+    if row is None:
+        return "–"
+    error = "" if row["standard_error"] is None else f" ± {100 * row['standard_error']:.1f}"
+    return f"{100 * row['value']:.1f}{error} ({100 * row['low']:.1f} to {100 * row['high']:.1f})"
+
+
+def _settings(row: Mapping) -> str:
+    settings = json.loads(row["protocol_settings"])
+    shown = ", ".join(f"{name} {code(value)}" for name, value in settings.items() if value not in (None, {}, []))
+    return f"Settings ({code(row['protocol_fingerprint'])}): {shown}."
+
+
+def eval_results(rows: Sequence[dict], source_url: str | None = None) -> list:
+    """huggingface_hub.EvalResult for the headline metrics, in percent.
+
+    The protocol is the data set's `config`: the card's metadata puts results of one task type, data set, config, split
+    and revision into one row, and so no row has results of two protocols.
+    """
+    found = []
+    for _, group in groupby(ordered(rows), key=lambda row: (*protocol_of(row), row["task"])):
+        by_metric = {row["metric"]: row for row in group}
+        found += [_eval_result(by_metric[name], source_url) for name in headline(list(by_metric.values()))]
+    return found
+
+
+def _eval_result(row: Mapping, source_url: str | None):
+    from huggingface_hub import EvalResult
+
+    name, _, revision = row["source"].partition("@")
+    known = hub_id(name)
+    arguments = {"questions": row["questions"], "samples_per_question": row["samples_per_question"]}
+    arguments |= {"interval_95": [_percent(row["low"]), _percent(row["high"])]}
+    if row["standard_error"] is not None:
+        arguments["standard_error"] = _percent(row["standard_error"])
+    return EvalResult(
+        task_type=TASK_TYPE,
+        task_name="Text generation",
+        dataset_type=known or slug(row["task"]),
+        dataset_name=row["task"],
+        dataset_config=f"{row['protocol']} ({row['protocol_fingerprint']})",
+        dataset_revision=revision if known and revision else None,
+        dataset_args={"protocol": row["protocol"], **json.loads(row["protocol_settings"])},
+        metric_type=row["metric"],
+        metric_name=f"{row['metric']} in percent, protocol {row['protocol']}",
+        metric_value=_percent(row["value"]),
+        metric_args=arguments,
+        source_name="openrlhf_ebpo evaluation" if source_url else None,
+        source_url=source_url,
+    )
+
+
+def _percent(value: float) -> float:
+    return round(100 * value, 2)

@@ -1,0 +1,247 @@
+"""The outbox of a run: what is still to be pushed, in snapshots that neither clean-up nor a crash can touch.
+
+    <run>/hub/outbox/step-000010/push.json     where it goes; written last, so a folder without it does not count
+                                 files/        what goes, under its path in the repo
+                                 card/         README.md and pictures, made at the first attempt
+    <run>/hub.json                             what became of every step, with errors; written by whoever pushes
+    <run>/hub/lock                             held by the one process that pushes
+
+The training process adds, `openrlhf_ebpo.hub.push` takes away.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from openrlhf_ebpo.files import write_json
+from openrlhf_ebpo.hub.public import public_run
+from openrlhf_ebpo.run_log import read_run, timestamp
+from openrlhf_ebpo.upstream import UsageError
+
+# What a model folder may hold that cannot run code where it is loaded: weights, configuration, tokenizer, prior.
+SAFE = (".safetensors", ".json", ".jsonl", ".txt", ".md", ".model", ".tiktoken", ".jinja", ".parquet", ".png", ".svg")
+FULL_STATE = "full_state"  # folder in the repo of the optimizer's and everything else's state: pickles
+LINK_FROM = 1 << 20  # bytes; smaller files are copied, since they are written in place when a step is repeated
+
+
+@dataclass(frozen=True)
+class Item:
+    """A snapshot in the outbox. token: tells it from a later snapshot of the same step."""
+
+    path: Path
+    step: int
+    repo: str
+    private: bool
+    branch_per_step: bool
+    token: str
+
+    def files(self) -> dict[str, Path]:
+        """Path in the repo -> file; the card's where it has been made."""
+        found = {}
+        for folder in (self.path / "files", self.path / "card"):
+            found |= {str(p.relative_to(folder)): p for p in sorted(folder.rglob("*")) if p.is_file()}
+        return found
+
+
+def step_tag(step: int) -> str:
+    """Name of a step's tag on the Hub."""
+    return f"step-{step:06d}"
+
+
+def outbox(run_dir: str | Path) -> Path:
+    return Path(run_dir) / "hub" / "outbox"
+
+
+def items(run_dir: str | Path) -> list[Item]:
+    """What is to be pushed, in the order of the steps."""
+    found = [_read(path) for path in sorted(outbox(run_dir).glob("step-*"))]
+    return [item for item in found if item]
+
+
+def pending(run_dir: str | Path) -> int:
+    return sum(1 for _ in outbox(run_dir).glob("step-*/push.json"))
+
+
+def _read(path: Path) -> Item | None:
+    try:
+        wanted = json.loads((path / "push.json").read_text())
+    except FileNotFoundError:
+        return None  # taken away meanwhile
+    fields = {name: wanted[name] for name in ("step", "repo", "private", "branch_per_step", "token")}
+    return Item(path, **fields)
+
+
+def add(
+    run_dir: str | Path,
+    step: int,
+    model: str | Path,
+    *,
+    repo: str,
+    private: bool = True,
+    branch_per_step: bool = False,
+    full_state: Iterable[Path] = (),
+) -> Item:
+    """Take a snapshot of an exported model, by hard links where the disk has them, and queue it.
+
+    A snapshot of the same step that still waits is replaced: the step has been repeated.
+
+    Args:
+        full_state: folders of DeepSpeed checkpoints to go along, `<ckpt.path>/_actor/global_step10`.
+
+    Raises:
+        UsageError: there is no model in safetensors in `model`.
+        OSError: the disk is full, or the like.
+    """
+    run_dir = Path(run_dir)
+    files = contents(run_dir, Path(model), full_state)
+    target = outbox(run_dir) / step_tag(step)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.new")
+    _remove_left_overs(target.parent)
+    try:
+        for name, content in files.items():
+            _put(content, temporary / "files" / name)
+        settings = {"step": step, "repo": repo, "private": private, "branch_per_step": branch_per_step}
+        write_json(temporary / "push.json", {**settings, "token": uuid.uuid4().hex, "time": timestamp()})
+        _remove(target)
+        temporary.rename(target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return _read(target)
+
+
+def contents(run_dir: Path, model: Path, full_state: Iterable[Path] = ()) -> dict[str, Path | bytes]:
+    """Path in the repo -> file or bytes of what a step consists of, but for its card.
+
+    Raises:
+        UsageError: there is no model in safetensors in `model`.
+    """
+    names = sorted(p.name for p in model.iterdir() if p.is_file() and p.suffix in SAFE) if model.is_dir() else []
+    if not any(name.endswith(".safetensors") for name in names):
+        found = ", ".join(sorted(p.name for p in model.iterdir())[:8]) if model.is_dir() else "no such folder"
+        raise UsageError(f"{model} holds no model in safetensors ({found})")
+    files: dict[str, Path | bytes] = {name: model / name for name in names}
+    files["run.json"] = json.dumps(public_run(read_run(run_dir) or {}), indent=2).encode() + b"\n"
+    for checkpoint in full_state:  # .../_actor/global_step10
+        group = f"{FULL_STATE}/{checkpoint.parent.name}"
+        for path in sorted(p for p in checkpoint.rglob("*") if p.is_file()):
+            files[f"{group}/{checkpoint.name}/{path.relative_to(checkpoint)}"] = path
+        files[f"{group}/latest"] = checkpoint.name.encode()
+    return files
+
+
+def _put(content: Path | bytes, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, bytes):
+        target.write_bytes(content)
+    else:
+        link(content, target)
+
+
+def link(source: Path, target: Path) -> None:
+    """Give a large file a second name, which stays when the first one goes; copy where that is not possible."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.stat().st_size >= LINK_FROM:
+        try:
+            os.link(source, target)
+            return
+        except OSError:  # another file system, or one without hard links
+            pass
+    shutil.copyfile(source, target)
+
+
+def remove(item: Item) -> None:
+    """Take a pushed snapshot away, unless a repeated step has put a new one in its place meanwhile."""
+    aside = item.path.with_name(f".{item.path.name}.pushed")
+    shutil.rmtree(aside, ignore_errors=True)
+    item.path.rename(aside)
+    found = _read(aside)
+    if found and found.token != item.token:
+        aside.rename(item.path)
+        return
+    shutil.rmtree(aside)
+
+
+def tidy(run_dir: str | Path) -> None:
+    """Finish what a process was killed at in `remove`. For whoever holds the lock."""
+    done = {row.get("token") for row in read_state(run_dir)["steps"].values() if row["state"] == "pushed"}
+    for aside in outbox(run_dir).glob(".step-*.pushed"):
+        target = aside.with_name(aside.name[1:].removesuffix(".pushed"))
+        found = _read(aside)
+        if found and found.token not in done and not target.exists():
+            aside.rename(target)
+        else:
+            shutil.rmtree(aside)
+
+
+def _remove_left_overs(folder: Path) -> None:
+    """Half-taken snapshots of processes that were killed: their links keep deleted weights on the disk."""
+    for path in folder.glob(".step-*.new"):
+        pid = int(path.name.split(".")[-2])
+        if pid == os.getpid() or not psutil.pid_exists(pid):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder so that it never counts half removed."""
+    (path / "push.json").unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+# What became of every step
+
+
+def read_state(run_dir: str | Path) -> dict:
+    """hub.json: {"failed": failed attempts so far, "steps": {"10": {"state": pending | pushing | pushed | failed,
+    "repo", "attempts", "error", "commit", "time"}}}"""
+    try:
+        return json.loads((Path(run_dir) / "hub.json").read_text())
+    except FileNotFoundError:
+        return {"schema": 1, "failed": 0, "steps": {}}
+
+
+def write_state(run_dir: str | Path, step: int, **changes) -> dict:
+    """Change a step's entry; returns it."""
+    state = read_state(run_dir)
+    entry = {"attempts": 0, "error": None, "commit": None, **state["steps"].get(str(step), {})}
+    entry |= {**changes, "time": timestamp()}
+    state["failed"] += changes.get("state") == "failed"
+    state["steps"][str(step)] = entry
+    state["steps"] = dict(sorted(state["steps"].items(), key=lambda row: int(row[0])))
+    write_json(Path(run_dir) / "hub.json", state)
+    return entry
+
+
+# One process pushes at a time
+
+
+def take_lock(run_dir: str | Path):
+    """The open lock file, or None where another process holds it. Released when it is closed or the process ends."""
+    path = Path(run_dir) / "hub" / "lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = open(path, "a+")  # noqa: SIM115  held for as long as the caller keeps it
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file
+
+
+def write_pid(lock) -> None:
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n")
+    lock.flush()
+
+
+def who_pushes(run_dir: str | Path) -> str:
+    """Process id in the lock file."""
+    return (Path(run_dir) / "hub" / "lock").read_text().strip() or "unknown"

@@ -1,0 +1,208 @@
+"""openrlhf-ebpo hub pull: a model or prior from the Hub into a folder, checked file by file.
+
+Only safe file types come: safetensors, JSON, text, the tokenizer's own. Every file must be what the Hub lists (size and
+hash) and what sha256.json says, which was pushed with it. A pull that was cut off goes on where it stopped.
+
+  openrlhf-ebpo hub pull owner/name model
+  openrlhf-ebpo hub pull owner/name model --revision step-000010
+  openrlhf-ebpo eval --model model --tasks math500            measure it
+  openrlhf-ebpo train --hub.resume_from owner/name@10 ...     train on from it
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from openrlhf_ebpo.files import write_json
+from openrlhf_ebpo.hub.client import HubError, check_repo_id, hub_api, hub_errors
+from openrlhf_ebpo.hub.outbox import FULL_STATE, SAFE, step_tag
+from openrlhf_ebpo.hub.retry import retrying
+from openrlhf_ebpo.hub.upload import MANIFEST, NOT_IN_MANIFEST, commit_of, listing, matches, megabytes, sha256
+from openrlhf_ebpo.upstream import UsageError
+
+RECORD = ".hub_pull.json"  # in the folder: where its content is from
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """commit: that the files are of. skipped: paths in the repo that stayed there, being no safe types."""
+
+    folder: Path
+    commit: str
+    files: tuple[str, ...]
+    skipped: tuple[str, ...]
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("repo", help="owner/name on the Hub")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="where to; new, empty, or of an earlier pull")
+    parser.add_argument("--revision", help="step-000010, a branch or a commit; the newest if not given")
+    parser.add_argument(
+        "--trust_pickle",
+        action="store_true",
+        help=f"also pull {FULL_STATE}/, the optimizer's state of a run with --hub.full_state: files that can run any "
+        "code of whoever pushed them, when a training loads them",
+    )
+    parser.add_argument("--dry_run", action="store_true", help="list what would come, with sizes, and stop")
+
+
+def run(args: argparse.Namespace) -> None:
+    api = hub_api()
+    check_repo_id(args.repo, "REPO")
+    if args.dry_run:
+        commit, remote = look(api, args.repo, args.revision)
+        wanted, skipped = chosen(remote, args.trust_pickle)
+        for path in wanted:
+            print(f"  {megabytes(remote[path].size):>12}  {path}")
+        total = megabytes(sum(remote[path].size for path in wanted))
+        print(f"dry run: {len(wanted)} files, {total}, of commit {commit}; left out: {', '.join(skipped) or 'nothing'}")
+        return
+    pulled = pull(api, args.repo, args.folder, args.revision, args.trust_pickle)
+    print(f"{args.repo} ({pulled.commit[:12]}) is in {pulled.folder}: {len(pulled.files)} files, all verified")
+    if pulled.skipped:
+        print(f"left out, being no safe types: {', '.join(pulled.skipped)}")
+    if (pulled.folder / "config.json").exists():
+        print(f"next: openrlhf-ebpo eval --model {pulled.folder} --tasks math500")
+
+
+def pull(
+    api, repo: str, folder: str | Path, revision: str | None = None, trust_pickle: bool = False, report=print
+) -> Pulled:
+    """Bring a revision's safe files into a folder and check each; failures that may pass are retried.
+
+    Raises:
+        UsageError: the folder holds something else.
+        HubError: no such repo or revision, the Hub stays away, or a file is not what was pushed.
+    """
+    from tqdm import tqdm
+
+    folder = Path(folder)
+    check_folder(folder, repo)
+    commit, remote = retrying(lambda: look(api, repo, revision), report=report)
+    wanted, skipped = chosen(remote, trust_pickle)
+    if not wanted:
+        raise HubError(
+            f"{repo} holds nothing that can be pulled safely ({', '.join(skipped) or 'no files'})", None, True
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    record = {"repo": repo, "revision": revision, "commit": commit, "complete": False}
+    write_json(folder / RECORD, {**record, "files": (read_record(folder) or {"files": []})["files"]})
+    rows = None
+    if MANIFEST in wanted:
+        retrying(lambda: fetch(api, repo, commit, MANIFEST, remote[MANIFEST], folder), report=report)
+        rows = read_manifest(repo, folder)
+        skipped += [path for path in wanted if path not in rows and path not in NOT_IN_MANIFEST]
+        wanted = [path for path in wanted if path not in skipped]
+    remove_other_files(folder, wanted)
+    record["files"] = wanted
+    write_json(folder / RECORD, record)
+    for path in tqdm(wanted, desc=f"pulling {repo}", unit="file", disable=None):
+        retrying(lambda path=path: fetch(api, repo, commit, path, remote[path], folder), report=report)
+    if rows is not None:
+        check_manifest(repo, folder, wanted, rows)
+    write_json(folder / RECORD, {**record, "complete": True})
+    return Pulled(folder, commit, tuple(wanted), tuple(skipped))
+
+
+def check_folder(folder: Path, repo: str) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file; name a folder")
+    found = read_record(folder)
+    if not found and folder.is_dir() and any(folder.iterdir()):
+        raise UsageError(f"{folder} is not empty and no earlier pull: name a new folder")
+    if found and found["repo"] != repo:
+        raise UsageError(f"{folder} holds {found['repo']}: name a new folder for {repo}")
+
+
+def read_record(folder: Path) -> dict | None:
+    """What the folder was pulled from; None where it is no pull."""
+    try:
+        record = json.loads((folder / RECORD).read_text())
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) and "repo" in record and "files" in record else None
+
+
+def remove_other_files(folder: Path, wanted: list[str]) -> None:
+    """Take away what an earlier pull of another revision has left: shards of two models must not be mixed."""
+    for path in (read_record(folder) or {"files": []})["files"]:
+        if path not in wanted:
+            (folder / path).unlink(missing_ok=True)
+
+
+def look(api, repo: str, revision: str | None) -> tuple[str, dict]:
+    """(commit, path -> RepoFile) of a revision."""
+    with hub_errors(f"looking at {repo}"):
+        commit = commit_of(api, repo, "model", revision or "main")
+        if commit:
+            return commit, listing(api, repo, "model", commit)
+        if not revision or not commit_of(api, repo, "model", "main"):
+            raise HubError(f"there is no repo {repo}, or the token may not see it", 404, permanent=True)
+        refs = api.list_repo_refs(repo)
+    names = ", ".join(ref.name for ref in [*refs.branches, *refs.tags])
+    raise HubError(f"{repo} has no revision {revision}; it has {names}", 404, permanent=True)
+
+
+def chosen(remote: dict, trust_pickle: bool) -> tuple[list[str], list[str]]:
+    """Paths to pull, and those left out. A path that would leave the folder is never pulled."""
+    wanted, skipped = [], []
+    for path in sorted(remote):
+        parts = path.split("/")
+        inside = ".." not in parts and not path.startswith(("/", ".")) and "\\" not in path
+        full_state = parts[0] == FULL_STATE
+        safe = Path(path).suffix in SAFE if not full_state else trust_pickle
+        if inside and safe:
+            wanted.append(path)
+        elif path != ".gitattributes":
+            skipped.append(path)
+    return wanted, skipped
+
+
+def fetch(api, repo: str, commit: str, path: str, listed, folder: Path) -> None:
+    """One file, kept if it is there already and right; downloaded a second time if the first was damaged.
+
+    Raises:
+        HubError: not to be had, or damaged twice; a damaged file does not stay.
+    """
+    target = folder / path
+    for last in (False, True):
+        if target.is_file() and matches(target, listed):
+            return
+        with hub_errors(f"pulling {path} of {repo}"):
+            api.hf_hub_download(repo, path, revision=commit, local_dir=folder, force_download=target.exists() or last)
+        if matches(target, listed):
+            return
+        target.unlink()
+    words = f"{path} of {repo} arrived damaged twice: it has another hash than the Hub lists; it was removed"
+    raise HubError(words, permanent=True)
+
+
+def read_manifest(repo: str, folder: Path) -> dict[str, str]:
+    """Path -> sha256 of what was pushed."""
+    try:
+        return {path: row["sha256"] for path, row in json.loads((folder / MANIFEST).read_text())["files"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise HubError(f"{MANIFEST} of {repo} is damaged ({error!r})", permanent=True) from error
+
+
+def check_manifest(repo: str, folder: Path, pulled: list[str], rows: dict[str, str]) -> None:
+    """Hold every file against sha256.json, which was pushed with it.
+
+    Raises:
+        HubError: other content, or a file is missing: the repo was changed after the push. The files are removed.
+    """
+    wrong = [p for p in pulled if p not in NOT_IN_MANIFEST and rows[p] != sha256(folder / p)]
+    needed = [p for p in rows if Path(p).suffix in SAFE and not p.startswith(f"{FULL_STATE}/")]
+    missing = [p for p in needed if p not in pulled]
+    for path in wrong:
+        (folder / path).unlink()
+    if wrong or missing:
+        raise HubError(
+            f"{repo} is not what was pushed: {', '.join([*wrong, *missing][:5])} differ from {MANIFEST} or are missing. "
+            f"Somebody has changed the repo since; a tag holds what was pushed: --revision {step_tag(10)}. What differs "
+            "was removed here.",
+            permanent=True,
+        )

@@ -1,0 +1,172 @@
+"""openrlhf-ebpo hub push: a run's models to the Hugging Face Hub, verified file by file, each step under a tag.
+
+Without --repo it finishes what a training with --hub.repo has queued, also after a kill or a broken connection: files
+that have arrived are not sent again. With --repo it pushes a saved model of any run. What was done stands in
+RUN_DIR/hub.json.
+
+  openrlhf-ebpo hub push RUN_DIR                                      finish
+  openrlhf-ebpo hub push RUN_DIR --repo owner/name --dry_run          list what would go
+  openrlhf-ebpo hub push RUN_DIR --repo owner/name --step 20          one saved step; the last one without --step
+  openrlhf-ebpo hub push RUN_DIR --repo owner/name --public           readable by everybody
+
+The token comes from HF_TOKEN or `hf auth login`. RUN_DIR is a training's --logger.run_dir (<ckpt.output_dir>/run).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from openrlhf_ebpo.files import read_json_lines
+from openrlhf_ebpo.hub import outbox
+from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api
+from openrlhf_ebpo.hub.outbox import Item, step_tag
+from openrlhf_ebpo.hub.push import STALE, card, drain
+from openrlhf_ebpo.hub.retry import ATTEMPTS
+from openrlhf_ebpo.hub.upload import plan, print_plan
+from openrlhf_ebpo.run_log import read_metrics, read_run
+from openrlhf_ebpo.upstream import UsageError
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the run directory, with run.json in it")
+    parser.add_argument("--repo", metavar="OWNER/NAME", help="model repo to push to; created where it does not exist")
+    parser.add_argument("--step", type=int, metavar="N", help="which saved step (with --repo); the last one")
+    parser.add_argument("--public", action="store_true", help="a repo that is created is public; otherwise private")
+    parser.add_argument("--branch_per_step", action="store_true", help="give the step a branch too, checkpoint-000010")
+    parser.add_argument("--full_state", action="store_true", help="push the optimizer's state too (pickles), to resume")
+    parser.add_argument(
+        "--attempts",
+        type=int,
+        default=ATTEMPTS,
+        metavar="N",
+        help=f"give up after so many failures in a row; {ATTEMPTS}",
+    )
+    parser.add_argument("--dry_run", action="store_true", help="list the files that would go, with sizes, and stop")
+
+
+def run(args: argparse.Namespace) -> None:
+    run_dir = find_run(args.run_dir)
+    check_flags(args)
+    api = hub_api()
+    if args.dry_run:
+        dry_run(args, run_dir, api)
+        return
+    with held_lock(run_dir):
+        for repo in sorted({args.repo} if args.repo else {item.repo for item in outbox.items(run_dir)}):
+            check_access(api, repo)
+        if args.repo:
+            queue(args, run_dir)
+        waiting = [item.step for item in outbox.items(run_dir)]
+        if not waiting:
+            print("\n".join(nothing_to_do(run_dir)))
+            return
+        error = drain(run_dir, api, attempts=args.attempts)
+    if left := [item.step for item in outbox.items(run_dir)]:
+        raise UsageError(
+            f"steps {', '.join(map(str, left))} are not pushed ({error}); they stay queued, and repeating the command goes on"
+        )
+
+
+def check_flags(args: argparse.Namespace) -> None:
+    if args.repo:
+        check_repo_id(args.repo)
+        return
+    needing = ("step", "public", "branch_per_step", "full_state")
+    if given := [f"--{name}" for name in needing if getattr(args, name) not in (None, False)]:
+        raise UsageError(f"{', '.join(given)}: say where to push, with --repo owner/name")
+
+
+def find_run(path: Path) -> Path:
+    """The run directory, also given a training's --ckpt.output_dir."""
+    for folder in (path, path / "run"):
+        if read_run(folder):
+            return folder.absolute()
+    raise UsageError(f"{path} holds no run.json: name a run directory (a training's --logger.run_dir)")
+
+
+def held_lock(run_dir: Path):
+    lock = outbox.take_lock(run_dir)
+    if lock is None:
+        raise UsageError(
+            f"process {outbox.who_pushes(run_dir)} is pushing this run at the moment (see {run_dir / 'hub.json'}): wait "
+            "for it, or end it first"
+        )
+    outbox.write_pid(lock)
+    return lock
+
+
+def check_access(api, repo: str) -> None:
+    """As at a training's start, but a Hub that cannot be reached is left to the attempts."""
+    try:
+        check_write_access(api, repo)
+    except HubError as error:
+        print(f"warning: {error}", file=sys.stderr)
+
+
+def queue(args: argparse.Namespace, run_dir: Path) -> Item:
+    step, model, full_state = chosen_model(args, run_dir)
+    how = {"private": not args.public, "branch_per_step": args.branch_per_step}
+    return outbox.add(run_dir, step, model, repo=args.repo, full_state=full_state, **how)
+
+
+def saved_model(run_dir: Path, step: int | None) -> tuple[int, Path, Path | None]:
+    """(step, exported model, DeepSpeed checkpoint or None) of a saved step, the last one for None.
+
+    Raises:
+        UsageError: there is none; names those that are there.
+    """
+    found: dict[int, tuple[Path, Path | None]] = {}
+    for row in read_json_lines(run_dir / "checkpoints.jsonl"):
+        model, checkpoint = row.get("model"), row.get("checkpoint")
+        if model and Path(model).is_dir():
+            found[row["step"]] = Path(model), Path(checkpoint) if checkpoint and Path(checkpoint).is_dir() else None
+    if final := final_model(run_dir):
+        found.setdefault(*final)
+    wanted = max(found, default=None) if step is None else step
+    if wanted not in found:
+        there = ", ".join(map(str, sorted(found))) or "none: train with --ckpt.save_hf and --ckpt.save_steps"
+        raise UsageError(f"{run_dir}: no saved model{'' if step is None else f' of step {step}'}; saved steps: {there}")
+    return wanted, *found[wanted]
+
+
+def final_model(run_dir: Path) -> tuple[int, tuple[Path, None]] | None:
+    """What a complete training leaves in --ckpt.output_dir."""
+    run = read_run(run_dir)
+    folder = Path(run["args"].get("ckpt", {}).get("output_dir") or run_dir.parent)
+    steps = [row["step"] for row in read_metrics(run_dir)]
+    if run["status"] != "complete" or not steps or not any(folder.glob("*.safetensors")):
+        return None
+    return max(steps), (folder, None)
+
+
+def nothing_to_do(run_dir: Path) -> list[str]:
+    steps = outbox.read_state(run_dir)["steps"]
+    if not steps:
+        raise UsageError(f"{run_dir}: nothing is queued, for it was trained without --hub.repo: give --repo owner/name")
+    return [f"nothing is waiting; step {step}: {row['state']}, {row.get('url')}" for step, row in steps.items()]
+
+
+def dry_run(args: argparse.Namespace, run_dir: Path, api) -> None:
+    """List what would go, without leaving a trace."""
+    if args.repo:
+        step, model, full_state = chosen_model(args, run_dir)
+        wanted = {**outbox.contents(run_dir, model, full_state), **card(run_dir, step, args.repo)}
+        pushes = [(step, args.repo, wanted)]
+    else:
+        made = [(item, item.files()) for item in outbox.items(run_dir)]
+        pushes = [(i.step, i.repo, f if "README.md" in f else {**f, **card(run_dir, i.step, i.repo)}) for i, f in made]
+    if not pushes:
+        print("\n".join(nothing_to_do(run_dir)))
+    for step, repo, files in pushes:
+        print(f"step {step} to {repo}, tag {step_tag(step)}:")
+        print_plan(plan(api, repo, files, delete=STALE, allow_pickle=True), repo)
+
+
+def chosen_model(args: argparse.Namespace, run_dir: Path) -> tuple[int, Path, list[Path]]:
+    """(step, exported model, checkpoints to go along)."""
+    step, model, checkpoint = saved_model(run_dir, args.step)
+    if args.full_state and not checkpoint:
+        raise UsageError(f"--full_state: the optimizer's state of step {step} is not there any more")
+    return step, model, [checkpoint] if args.full_state else []

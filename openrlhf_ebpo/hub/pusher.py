@@ -1,0 +1,106 @@
+"""The process that pushes while a training runs: not a child of it, so neither can end or delay the other.
+
+    python -m openrlhf_ebpo.hub.pusher RUN_DIR DRIVER_PID SECONDS
+
+It goes on until the training is over and everything is pushed, or SECONDS have passed since the training's end. What
+is left then stays in the outbox, for `openrlhf-ebpo hub push RUN_DIR`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from openrlhf_ebpo.hub import outbox
+from openrlhf_ebpo.hub.client import hub_api
+from openrlhf_ebpo.hub.push import POLL_SECONDS, drain
+from openrlhf_ebpo.run_log import RunDirectoryError, read_run, timestamp
+
+SLICE_SECONDS = 0.5
+
+
+class Expired(Exception):
+    """The time after the training's end is up."""
+
+
+class Clock:
+    """When the training ended, and how long to go on. One training, one Clock."""
+
+    def __init__(self, run_dir: Path, driver: psutil.Process | None, seconds: float):
+        self.run_dir, self.driver, self.seconds = run_dir, driver, seconds
+        self.ended: float | None = None
+
+    def over(self) -> bool:
+        """Whether the training has ended: its driver is gone, or run.json says so."""
+        if self.ended is None and not (self.driver and self.driver.is_running() and _runs(self.run_dir)):
+            self.ended = time.monotonic()
+        return self.ended is not None
+
+    def sleep(self, seconds: float) -> None:
+        """Wait, but not past the training's end (then the next attempt comes at once), nor past the last moment."""
+        was_over, until = self.over(), time.monotonic() + seconds
+        while time.monotonic() < until and self.over() == was_over:
+            if self.ended is not None and time.monotonic() - self.ended > self.seconds:
+                raise Expired
+            time.sleep(min(SLICE_SECONDS, seconds))
+
+
+def _runs(run_dir: Path) -> bool:
+    try:
+        return (read_run(run_dir) or {}).get("status") == "running"
+    except RunDirectoryError:
+        return False
+
+
+def start(run_dir: Path, seconds: float) -> None:
+    """Start the process and return; its output goes to <run_dir>/hub/push.log, its environment is the caller's."""
+    log = run_dir / "hub" / "push.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "openrlhf_ebpo.hub.pusher", str(run_dir), str(os.getpid()), str(seconds)]
+    with open(log, "a") as output:
+        subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
+            start_new_session=True,  # a Ctrl-C or a kill of the training's process group does not reach it
+            check=True,
+        )
+
+
+def main() -> None:
+    run_dir, pid, seconds = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    try:
+        driver = psutil.Process(pid)
+    except psutil.NoSuchProcess:
+        driver = None
+    lock = outbox.take_lock(run_dir)  # before the fork, so that it is held when `start` returns
+    if os.fork():
+        os._exit(0)  # the process left belongs to nobody: Ray's shutdown ends all children of the driver
+    os.nice(10)
+    try:
+        work(run_dir, Clock(run_dir, driver, seconds), lock)
+    except Expired:
+        log(f"hub: time is up; steps that are left: {[item.step for item in outbox.items(run_dir)]}")
+
+
+def work(run_dir: Path, clock: Clock, lock=None) -> None:
+    while not (lock := lock or outbox.take_lock(run_dir)):  # of the run before this one, or of `hub push`
+        clock.sleep(POLL_SECONDS)
+    with lock:
+        outbox.write_pid(lock)
+        drain(run_dir, hub_api(), log, attempts=float("inf"), over=clock.over, sleep=clock.sleep)
+
+
+def log(line: str) -> None:
+    print(timestamp(), line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""Publish evaluation results as a data set repo, and write them into a model's card.
+
+The repo holds PROTOCOL/TASK/step-N/ with summary.json and samples.parquet, a table of all metrics, and a card. Several
+pushes may go into one repo, of other tasks, steps or protocols: what is there stays. With --model the results of one step
+are also written into that model's card, into its `model-index`, from which the Hub makes the table of results; the rest of
+the card stays as it is, and results of different protocols are never put into one row.
+
+  openrlhf-ebpo hub push-results results/base --repo me/base-results --dry_run
+  openrlhf-ebpo hub push-results out/run --repo me/my-results --model me/my-model
+
+RESULTS_DIR is the --output_dir of openrlhf-ebpo eval, a run directory, or a part of one. Repeated, only what is new goes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from openrlhf_ebpo.hub import columns, data_repo, evaluations
+from openrlhf_ebpo.hub.client import check_repo_id, check_write_access, hub_api, hub_errors
+from openrlhf_ebpo.hub.markdown import code, fenced, join, table
+from openrlhf_ebpo.hub.public import public, public_text
+from openrlhf_ebpo.hub.retry import retrying
+from openrlhf_ebpo.hub.upload import Content, commit_of, publish
+from openrlhf_ebpo.upstream import UsageError
+
+INDEX = "tables/evaluations.parquet"
+IDENTITY = ("protocol_fingerprint", "task_fingerprint", "model_identity")  # what one place must agree with
+ROW = ("type", "config", "split", "revision")  # of a data set: what makes one row of the model-index
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("results_dir", metavar="RESULTS_DIR", type=Path, help="results of openrlhf-ebpo eval, or a run")
+    data_repo.add_flags(parser)
+    parser.add_argument("--model", metavar="OWNER/MODEL", help="also write the results into this model's card")
+    parser.add_argument(
+        "--step", type=int, metavar="N", help="of --model: the step it is from (default: the last there is)"
+    )
+
+
+def run(args: argparse.Namespace) -> None:
+    """Raises:
+    UsageError: no results, others in the same place of the repo, or no right to write.
+    HubError: a push failed.
+    """
+    results = evaluations.harness("results").find_results(args.results_dir)
+    rows = evaluations.rows_of(results)
+    chosen = of_step(rows, args.step) if args.model else []
+    if args.model:
+        check_repo_id(args.model, "--model")
+        if not args.dry_run:
+            retrying(lambda: check_model(hub_api(), args.model))
+    with tempfile.TemporaryDirectory() as folder:
+
+        def make_files(api) -> dict[str, Content]:
+            before = data_repo.looked_up(args, lambda: remote_rows(api, args.repo, Path(folder) / "remote"), [])
+            return results_files(results, merged(before, rows, args.repo), args.repo, Path(folder) / "copies")
+
+        data_repo.push(args, make_files, message=f"results of {len(results)} evaluations", manifest=None)
+    if args.model:
+        write_into_model(args, chosen)
+
+
+def of_step(rows: Sequence[dict], step: int | None) -> list[dict]:
+    """Raises:
+    UsageError: there are no results of this step.
+    """
+    steps = sorted({row["step"] for row in rows})
+    chosen = steps[-1] if step is None else step
+    if chosen not in steps:
+        raise UsageError(f"--step {step}: there are results of step {', '.join(map(str, steps))}")
+    return [row for row in rows if row["step"] == chosen]
+
+
+def check_model(api, model: str) -> None:
+    """Raises:
+    UsageError: there is no such model, or the token may not change it.
+    """
+    check_write_access(api, model, flag="--model")
+    with hub_errors(f"looking at {model}"):
+        found = commit_of(api, model, "model", "main")
+    if not found:
+        raise UsageError(f"--model {model}: no such model on the Hub; push it first: openrlhf-ebpo hub push")
+
+
+def remote_rows(api, repo: str, scratch: Path) -> list[dict]:
+    """The table of results that the repo has.
+
+    Raises:
+        UsageError: the repo holds a run.
+    """
+    if data_repo.remote_file(api, repo, "run.json", scratch):
+        raise UsageError(
+            f"--repo {repo} holds a run (hub push-run, which publishes its results too); choose another repo"
+        )
+    path = data_repo.remote_file(api, repo, INDEX, scratch)
+    return pq.read_table(path).to_pylist() if path else []
+
+
+def merged(before: Iterable[dict], rows: Sequence[dict], repo: str) -> list[dict]:
+    """All rows that the repo then has.
+
+    Raises:
+        UsageError: in a place of the new results are others, of another model, task version or protocol.
+    """
+    own = {place(row): row for row in rows}
+    kept = []
+    for row in before:
+        new = own.get(place(row))
+        if new is None:
+            kept.append(row)
+        elif different := [name for name in IDENTITY if row.get(name) != new[name]]:
+            details = "; ".join(f"{name} {row.get(name)!r} there, {new[name]!r} here" for name in different)
+            raise UsageError(f"--repo {repo} has other results in {place(row)} ({details}); choose another repo")
+    return evaluations.ordered([*kept, *rows])
+
+
+def place(row: dict) -> str:
+    """Folder of a result in the repo."""
+    return f"{row['protocol']}/{row['task']}/step-{row['step']:06d}"
+
+
+def results_files(results: Sequence, rows: Sequence[dict], repo: str, scratch: Path) -> dict[str, Content]:
+    """What goes, by path in the repo. rows: of these results and of those that are there already."""
+    files: dict[str, Content] = {}
+    for result in results:
+        folder = place({"protocol": public_text(result.protocol["name"]), "task": result.task, "step": result.step})
+        summary = json.dumps(public(result.summary), indent=2) + "\n"
+        files[f"{folder}/summary.json"] = summary.encode()
+        if (result.path / "samples.parquet").is_file():
+            files[f"{folder}/samples.parquet"] = data_repo.publishable_parquet(result.path / "samples.parquet", scratch)
+    files[INDEX] = data_repo.parquet_bytes(rows, evaluations.SCHEMA)
+    schema = next((pq.read_schema(file) for path, file in files.items() if path.endswith("samples.parquet")), None)
+    files["README.md"] = data_card(rows, repo, schema).encode()
+    return files
+
+
+def data_card(rows: Sequence[dict], repo: str, schema: pa.Schema | None) -> str:
+    places = dict.fromkeys(f"{place(row)}/samples.parquet" for row in rows)
+    found = [data_repo.config("evaluations", INDEX, default=True), *data_repo.sample_configs(places if schema else ())]
+    models = dict.fromkeys((row["step"], row["model"]) for row in rows)
+    blocks = [
+        f"# {repo.rpartition('/')[2]}",
+        "Evaluation results of openrlhf_ebpo: scores with standard errors and intervals, and every response that they "
+        "are made of. A protocol is a named set of all settings that decide what a score means; results of different "
+        "protocols are not comparable.",
+        table(["step", "model"], [[step, code(model)] for step, model in sorted(models)]),
+        "## Results",
+        "In percent: value ± standard error across runs (95 % bootstrap interval over questions).",
+        *evaluations.by_step(rows),
+        "## Read it",
+        fenced("python", data_repo.reading(repo, found)),
+        "## Columns",
+        "### evaluations",
+        "A row a metric of one task at one step under one protocol.",
+        data_repo.explained(evaluations.SCHEMA, evaluations.MEANING),
+        *(["### eval-…", data_repo.explained(schema, columns.SAMPLES)] if schema else []),
+    ]
+    return data_repo.front_matter(repo.rpartition("/")[2], ["evaluation", "openrlhf", "ebpo"], found) + join(blocks)
+
+
+def write_into_model(args: argparse.Namespace, rows: Sequence[dict]) -> None:
+    """Put the rows into the model-index of the card of --model."""
+    api = hub_api()
+    new = evaluations.eval_results(rows, f"{api.endpoint}/datasets/{args.repo}")
+    what = f"{len(new)} results of step {rows[0]['step']}"
+    if args.dry_run:
+        print(f"dry run: {what} would be written into the card of {args.model}")
+        return
+
+    def write():
+        card = with_results(_card(api, args.model), new, args.model).encode()
+        return publish(api, args.model, {"README.md": card}, message=f"evaluation {what}", manifest=None)
+
+    done = retrying(write)
+    print(f"card of {args.model}: {what} {'written' if done.sent else 'were there already'}")
+
+
+def _card(api, model: str) -> str:
+    """The text of a model's card, "" where it has none."""
+    with hub_errors(f"reading the card of {model}"), tempfile.TemporaryDirectory() as folder:
+        commit = commit_of(api, model, "model", "main")
+        if not api.file_exists(model, "README.md", revision=commit):
+            return ""
+        return Path(api.hf_hub_download(model, "README.md", revision=commit, local_dir=folder)).read_text()
+
+
+def with_results(card: str, new: Sequence, model: str) -> str:
+    """The card with results (EvalResult) in its model-index; everything else in it stays.
+
+    Raises:
+        UsageError: its metadata cannot be read.
+    """
+    import yaml
+    from huggingface_hub.repocard import REGEX_YAML_BLOCK
+    from huggingface_hub.repocard_data import eval_results_to_model_index
+    from huggingface_hub.utils import yaml_dump
+
+    match = REGEX_YAML_BLOCK.search(card)
+    name = model.rpartition("/")[2]
+    try:
+        data = (yaml.safe_load(match[2]) if match else None) or {}
+        index = data.setdefault("model-index", None) or [{"name": name, "results": []}]
+        results = index[0].setdefault("results", [])
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError, IndexError) as error:
+        raise UsageError(
+            f"--model {model}: the metadata of its card cannot be read ({error}); mend README.md"
+        ) from error
+    for entry in eval_results_to_model_index(name, list(new))[0]["results"]:
+        _put(results, entry)
+    data["model-index"] = index
+    body = card[match.end() :] if match else card or f"\n# {name}\n"
+    return f"---\n{yaml_dump(data, sort_keys=False)}---\n{body}"
+
+
+def _put(results: list[dict], entry: dict) -> None:
+    """Add an entry, or its metrics to the one of the same task and data set, in place of those of the same type."""
+    for there in results:
+        if _row(there) == _row(entry):
+            types = {metric["type"] for metric in entry["metrics"]}
+            kept = [metric for metric in there.get("metrics", []) if metric.get("type") not in types]
+            there.update({**entry, "metrics": kept + entry["metrics"]})
+            return
+    results.append(entry)
+
+
+def _row(entry: dict) -> tuple:
+    dataset = entry.get("dataset", {})
+    return (entry.get("task", {}).get("type"), *(dataset.get(name) for name in ROW))

@@ -1,0 +1,233 @@
+"""Publish a run directory as a data set repo: metrics, rollouts, evaluations, and a card that explains every column.
+
+The repo has the layout of the run directory, so that a downloaded copy is one. Beside it lie tables in Parquet that the
+Hub's viewer shows, and datasets.load_dataset(REPO, "metrics") reads (also "rollouts", "checkpoints", "evaluations", and
+"eval-PROTOCOL-TASK" with a split for each step).
+
+  openrlhf-ebpo hub push-run out/run --repo me/my-run --dry_run     what would go
+  openrlhf-ebpo hub push-run out/run --repo me/my-run               again later: only what is new goes
+
+A run that is still going on can be pushed. Secrets and the folders of local paths are left out; weights and checkpoints
+do not go with it (openrlhf-ebpo hub push). The repo is private unless --public.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from openrlhf_ebpo.files import read_json_lines
+from openrlhf_ebpo.hub import columns, data_repo, evaluations
+from openrlhf_ebpo.hub.card import PICTURE, read, reward_curve
+from openrlhf_ebpo.hub.markdown import code, fenced, join, table
+from openrlhf_ebpo.hub.public import public, public_run, slug
+from openrlhf_ebpo.hub.upload import Content
+from openrlhf_ebpo.run_log import read_metrics
+from openrlhf_ebpo.upstream import UsageError
+
+METRICS = "tables/metrics.parquet"
+EVALUATIONS = "tables/evaluations.parquet"
+CHECKPOINTS = "tables/checkpoints.parquet"  # the viewer reads one format a repo, so a table beside checkpoints.jsonl
+CHECKPOINT_SCHEMA = pa.schema(
+    [
+        ("step", pa.int64()),
+        ("tag", pa.string()),
+        ("checkpoint", pa.string()),
+        ("model", pa.string()),
+        ("complete", pa.bool_()),
+    ]
+)
+OURS = ("rollouts/step-*.parquet", "eval/*", "tables/*", "images/*", "checkpoints.jsonl", "prior.json")
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "run_dir", metavar="RUN_DIR", type=Path, help="--logger.run_dir of a training (run.json is in it)"
+    )
+    data_repo.add_flags(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Raises:
+    UsageError: no run, another run in the repo, or no right to write.
+    HubError: the push failed.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+
+        def make_files(api) -> dict[str, Content]:
+            files = run_files(args.run_dir, args.repo, Path(folder) / "copies")
+            there = data_repo.looked_up(args, lambda: remote_run(api, args.repo, Path(folder) / "remote"), None)
+            check_same_run(there, json.loads(files["run.json"]), args.repo)
+            return files
+
+        message = f"run {args.run_dir.absolute().name}"
+        data_repo.push(args, make_files, message=message, delete=OURS)
+
+
+def remote_run(api, repo: str, scratch: Path) -> dict | None:
+    path = data_repo.remote_file(api, repo, "run.json", scratch)
+    return json.loads(path.read_text()) if path else None
+
+
+def check_same_run(there: Mapping | None, here: Mapping, repo: str) -> None:
+    """Raises:
+    UsageError: the repo holds another run, which this push would overwrite.
+    """
+    if there is not None and there.get("started") != here.get("started"):
+        raise UsageError(
+            f"--repo {repo} holds another run: {there.get('name')!r}, started {there.get('started')}; this one is "
+            f"{here.get('name')!r}, started {here.get('started')}. Choose another repo, or delete that one on the Hub"
+        )
+
+
+def run_files(run_dir: Path, repo: str, scratch: Path) -> dict[str, Content]:
+    """Everything of a run that is published, by path in the repo; copies of what has to be changed go to `scratch`.
+
+    Raises:
+        UsageError: no run is there, or a file of it is damaged.
+    """
+    run_dir = Path(run_dir)
+    found = read(run_dir)
+    files = _records(run_dir, found)
+    for path in sorted((run_dir / "rollouts").glob("step-*.parquet")):
+        files[f"rollouts/{path.name}"] = data_repo.publishable_parquet(path, scratch)
+    files |= _evaluations(run_dir, scratch)
+    if metrics := read_metrics(run_dir):
+        files[METRICS] = data_repo.parquet_bytes(metrics_table(metrics))
+    if checkpoints := read_json_lines(run_dir / "checkpoints.jsonl"):
+        files[CHECKPOINTS] = data_repo.parquet_bytes([public(row) for row in checkpoints], CHECKPOINT_SCHEMA)
+    rows = evaluations.rows_of(evaluations.of_run(run_dir))
+    if rows:
+        files[EVALUATIONS] = data_repo.parquet_bytes(rows, evaluations.SCHEMA)
+    if picture := reward_curve(run_dir, max([row["step"] for row in metrics], default=0)):
+        files[PICTURE] = picture
+    files["README.md"] = data_card(public_run(found), repo, files, metrics, rows).encode()
+    return files
+
+
+def _records(run_dir: Path, found: dict) -> dict[str, Content]:
+    """The JSON files. Lines that are still being written stay behind."""
+    files: dict[str, Content] = {"run.json": _json(public_run(found))}
+    for name in ("metrics.jsonl", "checkpoints.jsonl"):
+        if rows := read_json_lines(run_dir / name):
+            files[name] = "".join(json.dumps(public(row)) + "\n" for row in rows).encode()
+    if (run_dir / "prior.json").is_file():
+        files["prior.json"] = (run_dir / "prior.json").read_bytes()  # it is replaced at every step
+    return files
+
+
+def _evaluations(run_dir: Path, scratch: Path) -> dict[str, Content]:
+    """Results that are complete: summary.json is written last."""
+    files: dict[str, Content] = {}
+    for summary in sorted((run_dir / "eval").glob("*/*/step-*/summary.json")):
+        place = summary.parent.relative_to(run_dir).as_posix()
+        samples = summary.with_name("samples.parquet")
+        files[f"{place}/summary.json"] = _json(public(json.loads(summary.read_text())))
+        if samples.is_file():
+            files[f"{place}/samples.parquet"] = data_repo.publishable_parquet(samples, scratch)
+    return files
+
+
+def _json(value) -> bytes:
+    return (json.dumps(value, indent=2) + "\n").encode()
+
+
+def metrics_table(rows: list[dict]) -> pa.Table:
+    """A row a step; step is an integer, every other number a float, and what is no number text."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return pa.table({name: _column(name, [row.get(name) for row in rows]) for name in names})
+
+
+def _column(name: str, values: list) -> pa.Array:
+    if name == "step":
+        return pa.array(values, pa.int64())
+    if any(isinstance(value, str) for value in values):
+        return pa.array([None if value is None else str(value) for value in values], pa.string())
+    return pa.array([None if value is None else float(value) for value in values], pa.float64())
+
+
+def configs(files: Mapping[str, Content]) -> list[dict]:
+    """The card's `configs`: one a table, one a protocol and task with a split a step."""
+    found = []
+    if METRICS in files:
+        found.append(data_repo.config("metrics", METRICS, default=True))
+    if any(path.startswith("rollouts/") for path in files):
+        found.append(data_repo.config("rollouts", "rollouts/step-*.parquet"))
+    if CHECKPOINTS in files:
+        found.append(data_repo.config("checkpoints", CHECKPOINTS))
+    if EVALUATIONS in files:
+        found.append(data_repo.config("evaluations", EVALUATIONS))
+    return found + data_repo.sample_configs(path for path in files if path.startswith("eval/"))
+
+
+def data_card(run: dict, repo: str, files: Mapping[str, Content], metrics: list[dict], rows: list[dict]) -> str:
+    estimator = run.get("args", {}).get("algo", {}).get("advantage", {}).get("estimator", "unknown")
+    tags = ["reinforcement-learning", "openrlhf", "rollouts", slug(str(estimator))]
+    found = configs(files)
+    blocks = [
+        f"# {repo.rpartition('/')[2]}",
+        f"The record of a training run with [OpenRLHF](https://github.com/OpenRLHF/OpenRLHF) and openrlhf_ebpo: what "
+        f"was measured at each of {len(metrics)} steps, what the model answered, and what each answer got.",
+        f"![Reward and other metrics over training steps]({PICTURE})" if PICTURE in files else "",
+        _facts(run, estimator),
+        "## Read it",
+        fenced("python", data_repo.reading(repo, found)),
+        "The repo has the layout of the run directory: a downloaded copy can be read with `openrlhf_ebpo.run_log` and "
+        "shown in the project's Space. `run.json` holds every setting; secrets and the folders of local paths are left "
+        "out. What a resumed run rolled back is not here.",
+        *(
+            ["## Evaluation", "In percent, with standard error and 95 % interval.", *evaluations.by_step(rows)]
+            if rows
+            else []
+        ),
+        "## Columns",
+        *_schema(files, metrics, found),
+    ]
+    return data_repo.front_matter(repo.rpartition("/")[2], tags, found) + join(blocks)
+
+
+def _facts(run: dict, estimator: str) -> str:
+    facts = [
+        ("run", run.get("name")),
+        ("status", run.get("status")),
+        ("model", run.get("model")),
+        ("training data", run.get("dataset")),
+        ("estimator", estimator),
+        ("seed", run.get("seed")),
+        ("started", run.get("started")),
+        ("ended", run.get("ended")),
+        *(("version of " + name, version) for name, version in run.get("versions", {}).items()),
+    ]
+    return table(["", ""], [[name, code(value)] for name, value in facts if value is not None])
+
+
+def _schema(files: Mapping[str, Content], metrics: list[dict], found: list[dict]) -> list[str]:
+    names = [entry["config_name"] for entry in found]
+    blocks = []
+    if "metrics" in names:
+        columns_ = {name: columns.metric_meaning(name) for row in metrics for name in row}
+        blocks += ["### metrics", "A row a step.", data_repo.explained(metrics_table(metrics).schema, columns_)]
+    if "rollouts" in names:
+        first = next(content for path, content in files.items() if path.startswith("rollouts/"))
+        blocks += ["### rollouts", "A row a response.", data_repo.explained(pq.read_schema(first), columns.ROLLOUTS)]
+    if "checkpoints" in names:
+        blocks += [
+            "### checkpoints",
+            "A row a saved checkpoint.",
+            data_repo.explained(CHECKPOINT_SCHEMA, columns.CHECKPOINTS),
+        ]
+    if "evaluations" in names:
+        meaning = "A row a metric of one task at one step under one protocol."
+        blocks += ["### evaluations", meaning, data_repo.explained(evaluations.SCHEMA, evaluations.MEANING)]
+    samples = [content for path, content in files.items() if path.endswith("/samples.parquet")]
+    if samples:
+        fields = {field.name: field for content in samples for field in pq.read_schema(content)}
+        meaning = "A row a response; one configuration a protocol and task, one split a step."
+        blocks += ["### eval-…", meaning, data_repo.explained(pa.schema(fields.values()), columns.SAMPLES)]
+    return blocks

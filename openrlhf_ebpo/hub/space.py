@@ -1,0 +1,238 @@
+"""Put the app that shows runs on the Hub, as a Space.
+
+What goes: space/, the files of this package's base wheel beside it (a Space installs requirements.txt before it sees its
+own files, so a wheel could not be named there), and requirements.txt with what both need. The runs are data set repos made
+by `openrlhf-ebpo hub push-run`; the Space knows them from its variable EBPO_SPACE_RUNS. For private ones give the Space,
+on its settings page, a secret EBPO_SPACE_HF_TOKEN: a token that may only read.
+
+  openrlhf-ebpo hub deploy-space me/ebpo --runs me/run-a me/run-b --dry_run
+  openrlhf-ebpo hub deploy-space me/ebpo --runs me/run-a me/run-b --public
+
+Making a Gradio Space needs a paid plan of its owner (the Hub answers 402 otherwise). The same app runs on any machine,
+without a plan: openrlhf-ebpo space --runs me/run-a me/run-b
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Sequence
+from email.parser import Parser
+from pathlib import Path
+
+from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
+from openrlhf_ebpo.hub.retry import retrying
+from openrlhf_ebpo.hub.upload import Content, plan, print_plan, publish
+from openrlhf_ebpo.upstream import UsageError
+
+PACKAGE = "openrlhf_ebpo"
+CHECKOUT = Path(__file__).parents[2]
+SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", PACKAGE, "eval", "space")  # what a wheel is built from
+NEEDED = ("app.py", "README.md", "requirements.txt")
+RUNS, TOKEN = "EBPO_SPACE_RUNS", "EBPO_SPACE_HF_TOKEN"  # as space/ knows them
+OURS = (f"{PACKAGE}*", "ebpo_space/*")  # what an earlier version may have left behind
+LEFT_OUT = ("__pycache__", "tests")
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("repo", metavar="OWNER/NAME", help="the Space; made where there is none")
+    parser.add_argument("--runs", nargs="+", required=True, metavar="OWNER/RUN", help="data set repos of hub push-run")
+    parser.add_argument("--public", action="store_true", help="a Space that is made can be seen by everybody")
+    parser.add_argument("--dry_run", action="store_true", help="list the files that would go, with sizes, and stop")
+    parser.add_argument("--space_dir", type=Path, default=CHECKOUT / "space", metavar="DIR", help="default: space/")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Raises:
+    UsageError: a run or space/ is not there, no right to write, or no paid plan.
+    HubError: the upload failed.
+    """
+    check_repo_id(args.repo, "OWNER/NAME")
+    for name in args.runs:
+        check_repo_id(name, "--runs")
+    check_space(args.space_dir)
+    api = hub_api()
+    with tempfile.TemporaryDirectory() as folder:
+        files = space_files(args.space_dir, args.runs, Path(folder))
+        if args.dry_run:
+            print_plan(plan(api, args.repo, files, repo_type="space", delete=OURS, manifest=None), args.repo)
+            return
+        retrying(lambda: check_write_access(api, args.repo, "space", "OWNER/NAME"))
+        private = [name for name in args.runs if is_private(api, name)]
+        deploy(api, args.repo, files, args.runs, args.public)
+    if private:
+        print(
+            f"{', '.join(private)}: private. Give the Space a secret {TOKEN}, a token that may only read, in its settings"
+        )
+
+
+def check_space(directory: Path) -> None:
+    missing = [name for name in NEEDED if not (directory / name).is_file()]
+    if missing:
+        raise UsageError(
+            f"--space_dir {directory} has no {', '.join(missing)}: the app is in the folder space/ of a checkout of this "
+            "project; run the command there, or name that folder"
+        )
+
+
+def is_private(api, name: str) -> bool:
+    """Raises:
+    UsageError: there is no such run.
+    """
+    try:
+        with hub_errors(f"looking at {name}"):
+            return bool(api.repo_info(name, repo_type="dataset").private)
+    except HubError as error:
+        if error.status != 404:
+            raise
+        raise UsageError(
+            f"--runs {name}: no such data set repo; publish the run first: openrlhf-ebpo hub push-run RUN_DIR --repo {name}"
+        ) from error
+
+
+def deploy(api, repo: str, files: dict[str, Content], runs: Sequence[str], public: bool) -> None:
+    """Upload, and name the runs in the Space's variable.
+
+    Raises:
+        UsageError: the owner's plan does not include Spaces.
+        HubError: it failed.
+    """
+    how = {"repo_type": "space", "private": not public, "delete": OURS, "manifest": None}
+
+    def upload():
+        done = publish(api, repo, files, message="the app", create={"space_sdk": "gradio"}, **how)
+        with hub_errors(f"setting {RUNS} of {repo}"):
+            api.add_space_variable(repo, RUNS, ",".join(runs), description="data set repos of the runs that are shown")
+        return done
+
+    try:
+        done = retrying(upload)
+    except HubError as error:
+        if error.status == 402:
+            raise UsageError(no_plan(repo, runs)) from error
+        raise
+    print(f"deployed: {done.url} ({len(done.sent)} files sent, {done.unchanged} unchanged). The Hub builds it now")
+
+
+def no_plan(repo: str, runs: Sequence[str]) -> str:
+    owner = repo.partition("/")[0]
+    return (
+        f"the Hub did not make the Space {repo}: it asks for a paid plan (402). Free accounts cannot make Gradio Spaces "
+        f"any more.\nEither give {owner} a plan (https://huggingface.co/pricing), or choose an organisation that has one; "
+        "a Space that exists already can be updated by this command.\nOr look at the runs without a Space: "
+        f"openrlhf-ebpo space --runs {' '.join(runs)}"
+    )
+
+
+def space_files(directory: Path, runs: Sequence[str], scratch: Path) -> dict[str, Content]:
+    """Everything that the Space consists of, by path in it."""
+    app = {
+        path.relative_to(directory).as_posix(): path for path in sorted(directory.rglob("*")) if _goes(path, directory)
+    }
+    package = package_files(scratch)
+    metadata = next(path for name, path in package.items() if name.endswith(".dist-info/METADATA"))
+    own = (directory / "requirements.txt").read_text()
+    return {
+        **package,
+        **app,
+        "README.md": with_datasets((directory / "README.md").read_text(), runs).encode(),
+        "requirements.txt": requirements(own, base_requirements(metadata)).encode(),
+    }
+
+
+def _goes(path: Path, directory: Path) -> bool:
+    parts = path.relative_to(directory).parts
+    return path.is_file() and not any(part.startswith(".") or part in LEFT_OUT for part in parts)
+
+
+def with_datasets(readme: str, runs: Sequence[str]) -> str:
+    """The Space's README.md with the runs in its front matter, so that the Hub links them."""
+    from huggingface_hub import SpaceCard
+
+    card = SpaceCard(readme)
+    card.data.datasets = list(runs)
+    return str(card)
+
+
+def requirements(own: str, base: Iterable[str]) -> str:
+    """requirements.txt of the app, and what the package needs beside it; the app's own version of a package wins. A line
+    that asks for the package itself goes: the package is in the Space."""
+    kept = [line.strip() for line in own.splitlines() if PACKAGE not in line.replace("-", "_")]
+    named = set(map(_name, kept))
+    return "\n".join([*kept, *(line for line in base if _name(line) not in named)]) + "\n"
+
+
+def _name(requirement: str) -> str:
+    """Normalised name of a package in a line of requirements, "" where there is none."""
+    match = re.match(r"[A-Za-z0-9][\w.-]*", requirement)
+    return re.sub(r"[-_.]+", "-", match[0]).lower() if match else ""
+
+
+def base_requirements(metadata: Path) -> list[str]:
+    """What the package needs without extras, from its METADATA."""
+    found = Parser().parsestr(metadata.read_text()).get_all("Requires-Dist") or []
+    return [line for line in found if "extra ==" not in line]
+
+
+def package_files(scratch: Path) -> dict[str, Path]:
+    """The files of the base wheel, by their path in it: built from the checkout that this module is in, else those that
+    are installed.
+
+    Raises:
+        UsageError: the wheel cannot be built.
+    """
+    if not (CHECKOUT / "pyproject.toml").is_file():
+        return installed_files()
+    unpacked = scratch / "unpacked"
+    with zipfile.ZipFile(build_wheel(CHECKOUT, scratch)) as wheel:
+        wheel.extractall(unpacked)
+    return {path.relative_to(unpacked).as_posix(): path for path in sorted(unpacked.rglob("*")) if path.is_file()}
+
+
+def installed_files() -> dict[str, Path]:
+    files = importlib.metadata.distribution(PACKAGE).files or []
+    names = [file for file in files if file.parts[0].startswith(PACKAGE) and "__pycache__" not in file.parts]
+    return {file.as_posix(): Path(file.locate()) for file in names if not file.name.startswith("direct_url")}
+
+
+def build_wheel(checkout: Path, scratch: Path) -> Path:
+    """Built from a copy: setuptools leaves build folders where it works, and takes old files out of them again."""
+    copy = scratch / "source"
+    copy.mkdir()
+    for name in SOURCES:
+        source = checkout / name
+        if source.is_dir():
+            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns(*LEFT_OUT, "*.egg-info"))
+        elif source.is_file():
+            shutil.copy(source, copy / name)
+    argv = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--wheel-dir",
+        str(scratch / "wheel"),
+        str(copy),
+    ]
+    if _setuptools() >= 77:  # as pyproject.toml asks; then nothing has to be downloaded
+        argv.insert(4, "--no-build-isolation")
+    done = subprocess.run(argv, capture_output=True, text=True)
+    if done.returncode:
+        raise UsageError(f"the wheel of {checkout} cannot be built: {done.stderr.strip()[-500:]}")
+    (wheel,) = (scratch / "wheel").glob("*.whl")
+    return wheel
+
+
+def _setuptools() -> int:
+    try:
+        return int(importlib.metadata.version("setuptools").partition(".")[0])
+    except importlib.metadata.PackageNotFoundError:
+        return 0

@@ -1,0 +1,186 @@
+"""The Hub in a training: what driver and trainer do. Nothing here may stop a training, nor make it wait."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from openrlhf_ebpo.files import append_json_line, read_json_lines, unlink_shared
+from openrlhf_ebpo.hub import outbox
+from openrlhf_ebpo.hub.client import scrub
+from openrlhf_ebpo.hub.push import describe
+from openrlhf_ebpo.run_log import read_metrics
+
+
+@contextmanager
+def never_stops_training() -> Iterator[None]:
+    """Whatever goes wrong about the Hub is a line of output."""
+    try:
+        yield
+    except Exception as error:
+        print(f"warning: hub: {scrub(f'{type(error).__name__}: {error}')}", flush=True)
+
+
+def queue(args, step: int, model: Path, full_state: list[Path]) -> None:
+    """Put a step into the outbox; where that is not possible, say so and count it with the failed pushes."""
+    hub, run_dir = args.hub, Path(args.logger.run_dir)
+    how = {"repo": hub.repo, "private": hub.private, "branch_per_step": hub.branch_per_step}
+    with never_stops_training():
+        try:
+            outbox.add(run_dir, step, model, full_state=full_state, **how)
+        except Exception as error:
+            (run_dir / "hub").mkdir(exist_ok=True)
+            row = {"step": step, "error": scrub(f"{type(error).__name__}: {error}")}
+            append_json_line(run_dir / "hub" / "not_queued.jsonl", row)
+            raise
+
+
+class Pushes:
+    """The trainer's side: snapshots of what it has saved, metrics, and what there is to tell. Does nothing without
+    --hub.repo."""
+
+    def __init__(self, args):
+        self.args = args
+        self.run_dir = Path(args.logger.run_dir)
+        self.seen: dict = {}
+        with never_stops_training():
+            news(self.run_dir, self.seen)  # of the run that this one continues: told already
+
+    def metrics(self) -> dict[str, int]:
+        if not self.args.hub.repo:
+            return {}
+        with never_stops_training():
+            print(*(f"{line}\n" for line in news(self.run_dir, self.seen)), sep="", end="", flush=True)
+            return metrics(self.run_dir)
+        return {}
+
+    def before_saving(self, step: int) -> None:
+        """A repeated step must not write through the files that an earlier snapshot of it shares."""
+        if self.args.hub.repo:
+            with never_stops_training():
+                for folder in (self._model(step), *self._checkpoints(step)):
+                    unlink_shared(folder)
+
+    def queue_saved(self, step: int) -> None:
+        ckpt, hub = self.args.ckpt, self.args.hub
+        if hub.repo and ckpt.save_hf and (step // ckpt.save_steps) % hub.every == 0:
+            queue(self.args, step, self._model(step), self._checkpoints(step) if hub.full_state else [])
+
+    def _model(self, step: int) -> Path:
+        return Path(self.args.ckpt.path) / f"global_step{step}_hf"
+
+    def _checkpoints(self, step: int) -> list[Path]:
+        folders = [Path(self.args.ckpt.path) / group / f"global_step{step}" for group in ("_actor", "_critic")]
+        return [folder for folder in folders if folder.is_dir()]
+
+
+def queue_final(args) -> None:
+    """Called by the driver when the final model is written; it may be of a step that has been queued already."""
+    if not args.hub.repo:
+        return
+    with never_stops_training():
+        run_dir = Path(args.logger.run_dir)
+        step = max((row["step"] for row in read_metrics(run_dir)), default=0)
+        entries = outbox.read_state(run_dir)["steps"]
+        saved = args.ckpt.save_steps > 0 and step % args.ckpt.save_steps == 0
+        pushed = saved and entries.get(str(step), {}).get("state") == "pushed"
+        if not pushed and step not in [item.step for item in outbox.items(run_dir)]:
+            queue(args, step, Path(args.ckpt.output_dir), [])
+
+
+def metrics(run_dir: str | Path) -> dict[str, int]:
+    """hub/pending: steps that are not pushed yet. hub/failed: attempts that have failed so far."""
+    failed = outbox.read_state(run_dir)["failed"] + len(not_queued(run_dir))
+    return {"hub/pending": outbox.pending(run_dir), "hub/failed": failed}
+
+
+def not_queued(run_dir: str | Path) -> list[dict]:
+    return read_json_lines(Path(run_dir) / "hub" / "not_queued.jsonl")
+
+
+def news(run_dir: str | Path, seen: dict) -> list[str]:
+    """A line for every step whose push has succeeded or failed since the last call; `seen` remembers."""
+    lines = []
+    for step, entry in outbox.read_state(run_dir)["steps"].items():
+        mark = entry["state"], entry["attempts"], entry.get("token")
+        if entry["state"] in ("pushed", "failed") and seen.get(step) != mark:
+            seen[step] = mark
+            lines.append(describe(step, entry))
+    return lines
+
+
+def start_pushing(args) -> None:
+    """Called by the driver, in whose environment the token is."""
+    if not args.hub.repo:
+        return
+    from openrlhf_ebpo.hub import pusher
+
+    with never_stops_training():
+        pusher.start(Path(args.logger.run_dir), args.hub.wait)
+
+
+# After it
+
+
+def finish(args) -> None:
+    """Wait, for --hub.wait at most, until everything is pushed, and say what came of it. The run is complete already:
+    neither the Hub nor Ctrl-C changes its exit status."""
+    if not args.hub.repo:
+        return
+    with never_stops_training():
+        try:
+            _finish(args)
+        except KeyboardInterrupt:
+            print()
+        print(*summary(args), sep="\n", flush=True)
+
+
+def _finish(args) -> None:
+    run_dir, seen = Path(args.logger.run_dir), {}
+    news(run_dir, seen)
+    if left := outbox.pending(run_dir):
+        print(
+            f"hub: {left} {'step is' if left == 1 else 'steps are'} still to be pushed (Ctrl-C: do not wait)",
+            flush=True,
+        )
+    _wait(run_dir, args.hub.wait, seen)
+
+
+def _wait(run_dir: Path, seconds: float, seen: dict) -> None:
+    until = time.monotonic() + seconds
+    while outbox.pending(run_dir) and time.monotonic() < until:
+        if lock := outbox.take_lock(run_dir):  # nobody pushes
+            lock.close()
+            return
+        print(*(line + "\n" for line in news(run_dir, seen)), sep="", end="", flush=True)
+        time.sleep(0.5)
+    print(*(line + "\n" for line in news(run_dir, seen)), sep="", end="", flush=True)
+
+
+def summary(args) -> list[str]:
+    run_dir = Path(args.logger.run_dir)
+    steps = outbox.read_state(run_dir)["steps"]
+    pushed = [step for step, entry in steps.items() if entry["state"] == "pushed"]
+    left = [item.step for item in outbox.items(run_dir)]
+    lines = [f"hub: {len(pushed)} pushed and verified at {args.hub.repo}: steps {', '.join(pushed)}"] if pushed else []
+    if left:
+        errors = [steps.get(str(step), {}).get("error") for step in left]
+        why = next((f" ({error})" for error in errors if error), "")
+        lines.append(f"hub: not pushed yet: steps {', '.join(map(str, left))}{why}; {how_to_finish(args)}")
+    lines += [f"hub: step {row['step']} was never queued: {row['error']}" for row in not_queued(run_dir)]
+    return lines
+
+
+def how_to_finish(args) -> str:
+    return f"finish with: openrlhf-ebpo hub push {shlex.quote(args.logger.run_dir)}"
+
+
+def when_stopped(args) -> str:
+    """What to add to the last words of a training that did not come to its end."""
+    left = outbox.pending(args.logger.run_dir) if args.hub.repo else 0
+    if not left:
+        return ""
+    return f"\nhub: {left} saved steps are still being pushed in the background, for {args.hub.wait:g} s; {how_to_finish(args)}"

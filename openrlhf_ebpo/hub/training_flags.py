@@ -1,0 +1,223 @@
+"""The Hub's flags of a training, and everything about them that is settled before it starts."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from openrlhf_ebpo.checkpoint import FILE as PRIOR
+from openrlhf_ebpo.checkpoint import latest_checkpoint
+from openrlhf_ebpo.hub import outbox
+from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
+from openrlhf_ebpo.hub.outbox import FULL_STATE, step_tag
+from openrlhf_ebpo.hub.public import public_run
+from openrlhf_ebpo.hub.pull import pull, read_record
+from openrlhf_ebpo.hub.push import another_run, remote_run, run_identity
+from openrlhf_ebpo.run_log import read_run
+from openrlhf_ebpo.upstream import UsageError
+
+WAIT_SECONDS = 600.0
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "Hugging Face Hub",
+        "Every saved model is pushed in the background, tagged step-000010. The token comes from HF_TOKEN or `hf auth "
+        "login`. Training never waits for the Hub; what is not pushed stays in the run directory, for `openrlhf-ebpo hub "
+        "push RUN_DIR`.",
+    )
+    group.add_argument("--hub.repo", type=str, default=None, metavar="OWNER/NAME", help="push to this model repo")
+    group.add_argument(
+        "--hub.private",
+        type=_boolean,
+        nargs="?",
+        const=True,
+        default=True,
+        metavar="true|false",
+        help="whether a repo that is created is private; true if not given. An existing one stays as it is",
+    )
+    group.add_argument(
+        "--hub.every", type=int, default=1, metavar="N", help="push every N-th saved model, and the final one"
+    )
+    group.add_argument(
+        "--hub.branch_per_step",
+        action="store_true",
+        default=False,
+        help="give every step a branch too, checkpoint-000010, to which results or a card can be added later",
+    )
+    group.add_argument(
+        "--hub.full_state",
+        action="store_true",
+        default=False,
+        help=f"push the optimizer's state too, into {FULL_STATE}/: pickles, several times the size of the model",
+    )
+    group.add_argument(
+        "--hub.wait",
+        type=float,
+        default=WAIT_SECONDS,
+        metavar="SECONDS",
+        help="how long to wait at the end for what is not pushed yet; the training counts as complete before",
+    )
+    group.add_argument(
+        "--hub.resume_from",
+        type=str,
+        default=None,
+        metavar="OWNER/NAME[@STEP]",
+        help="start from weights and prior of a pushed step (a number, a tag, a branch; the newest if not given), which are "
+        "pulled into <ckpt.path>/hub, by a dry run too; takes the place of --actor.model_name_or_path. With "
+        "--algo.kl.init_coef they are also the reference policy",
+    )
+    group.add_argument(
+        "--hub.trust_pickle",
+        action="store_true",
+        default=False,
+        help="with --hub.resume_from of a run with --hub.full_state: go on with the optimizer's state and step count too. "
+        "These are pickles: they can run any code of whoever pushed them. --actor.model_name_or_path then names the "
+        "reference policy",
+    )
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
+def check_flags(values: dict) -> None:
+    """Raises UsageError for what is wrong with the flags alone; `values` is the flat namespace."""
+    problems = []
+    if not values["hub.repo"]:
+        for flag in ("hub.branch_per_step", "hub.full_state"):
+            if values[flag]:
+                problems.append(f"--{flag} needs --hub.repo owner/name, where to push")
+    else:
+        check_repo_id(values["hub.repo"], "--hub.repo")
+        if values["ckpt.save_steps"] > 0 and not values["ckpt.save_hf"]:
+            problems.append("--hub.repo pushes models in the Hugging Face format: add --ckpt.save_hf")
+        if values["hub.full_state"] and (values["ckpt.disable_ds"] or values["ckpt.save_steps"] <= 0):
+            problems.append(
+                "--hub.full_state: no optimizer state is saved; set --ckpt.save_steps, without --ckpt.disable_ds"
+            )
+    if values["hub.every"] < 1:
+        problems.append(f"--hub.every is {values['hub.every']}; give 1 or more")
+    if values["hub.wait"] < 0:
+        problems.append(f"--hub.wait is {values['hub.wait']:g}; give 0 or more seconds")
+    if values["hub.trust_pickle"] and not values["hub.resume_from"]:
+        problems.append("--hub.trust_pickle belongs to --hub.resume_from owner/name@step")
+    if problems:
+        raise UsageError("\n".join(problems))
+
+
+def check_access(values: dict) -> list[str]:
+    """That the token may write to --hub.repo, and that no other run lives there; returns notices.
+
+    Raises:
+        UsageError: a wrong token, missing rights, or another run's repo. A Hub that cannot be reached is a notice.
+    """
+    repo = values["hub.repo"]
+    if not repo:
+        return []
+    api = hub_api()
+    try:
+        check_write_access(api, repo, flag="--hub.repo")
+        _check_other_run(api, repo, Path(values["logger.run_dir"]), values["ckpt.load_enable"] and not values["force"])
+        return _visibility(api, repo, values["hub.private"])
+    except HubError as error:
+        if error.permanent:
+            raise UsageError(f"--hub.repo {repo}: {error}") from error
+        return [
+            f"warning: the Hub cannot be reached ({error}): training goes on, and what is to be pushed to {repo} waits"
+        ]
+
+
+def _check_other_run(api, repo: str, run_dir: Path, resumes: bool) -> None:
+    there = remote_run(api, repo)
+    here = public_run(read_run(run_dir) or {}) if resumes else {}
+    if there is not None and run_identity(there) != run_identity(here):
+        raise UsageError(f"--hub.repo: {another_run(repo, there)}")
+
+
+def _visibility(api, repo: str, private: bool) -> list[str]:
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    with hub_errors(f"looking at {repo}"):
+        try:
+            found = api.repo_info(repo)
+        except RepositoryNotFoundError:
+            return [f"models will be pushed to {repo}, a new {'private' if private else 'public'} repo"]
+    if private and not found.private:
+        return [f"warning: {repo} exists and is public: what is pushed there can be read by anybody"]
+    return [f"models will be pushed to {repo}, which exists and is {'private' if found.private else 'public'}"]
+
+
+def resolve_resume(values: dict) -> list[str]:
+    """Pull --hub.resume_from and let the other flags name what came, in place; returns notices.
+
+    Raises:
+        UsageError: it cannot be pulled, or clashes with other flags.
+    """
+    wanted = values["hub.resume_from"]
+    if not wanted:
+        return []
+    repo, revision = parse_place(wanted)
+    full = values["hub.trust_pickle"]
+    if values["actor.model_name_or_path"] and not full:
+        raise UsageError(
+            f"--hub.resume_from {wanted} and --actor.model_name_or_path {values['actor.model_name_or_path']} both name "
+            "the weights to start from: give one of them"
+        )
+    folder = (
+        Path(values["ckpt.path"]).expanduser().absolute() / "hub" / f"{repo.replace('/', '--')}@{revision or 'main'}"
+    )
+    notices = _pull_once(repo, revision, folder, wanted, full)
+    if (folder / "adapter_config.json").is_file() and not values["actor.model_name_or_path"]:
+        raise UsageError(
+            f"--hub.resume_from {wanted} is a LoRA adapter: merge {folder} into its base model and name the result with "
+            "--actor.model_name_or_path, or go on with the whole state (--hub.trust_pickle)"
+        )
+    values["actor.model_name_or_path"] = values["actor.model_name_or_path"] or str(folder)
+    prefix = "algo.advantage.ebpo."
+    has_prior = (folder / PRIOR).is_file() and values["algo.advantage.estimator"] == "ebpo"
+    if has_prior and not values[prefix + "init_prior"] and not values[prefix + "reset_prior"]:
+        values[prefix + "init_prior"] = str(folder / PRIOR)
+        notices.append(f"weights and prior are those of {wanted}")
+    else:
+        notices.append(f"weights are those of {wanted}; the prior is not")
+    if full:
+        _place_state(folder, Path(values["ckpt.path"]).expanduser(), wanted)
+        values["ckpt.load_enable"] = True
+    return notices
+
+
+def parse_place(text: str) -> tuple[str, str | None]:
+    """owner/name[@revision]; a number is a step."""
+    repo, _, revision = text.partition("@")
+    check_repo_id(repo, "--hub.resume_from")
+    return repo, (step_tag(int(revision)) if revision.isdigit() else revision) or None
+
+
+def _pull_once(repo: str, revision: str | None, folder: Path, wanted: str, full: bool) -> list[str]:
+    try:
+        pull(hub_api(), repo, folder, revision, trust_pickle=full)
+    except HubError as error:
+        if not error.permanent and (read_record(folder) or {}).get("complete"):
+            return [f"warning: the Hub cannot be reached ({error}); {folder} was pulled before and is used as it is"]
+        raise UsageError(f"--hub.resume_from {wanted}: {error}") from error
+    return []
+
+
+def _place_state(folder: Path, ckpt: Path, wanted: str) -> None:
+    """Put the pulled DeepSpeed checkpoint where resuming looks for one, unless the run has a checkpoint of its own."""
+    if latest_checkpoint(ckpt):
+        return
+    groups = sorted((folder / FULL_STATE).glob("_*"))
+    if not groups:
+        raise UsageError(
+            f"--hub.resume_from {wanted} was pushed without --hub.full_state: leave --hub.trust_pickle out to start from "
+            "its weights and prior"
+        )
+    for group in groups:
+        for path in sorted(group.rglob("*"), key=lambda path: path.name == "latest"):  # `latest` comes last
+            if path.is_file():
+                (ckpt / path.relative_to(folder / FULL_STATE)).unlink(missing_ok=True)
+                outbox.link(path, ckpt / path.relative_to(folder / FULL_STATE))

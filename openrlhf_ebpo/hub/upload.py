@@ -1,0 +1,273 @@
+"""One push: files into a repo in one commit, and "pushed" only after the remote listing shows them all, right.
+
+publish(api, "owner/name", {"config.json": Path("..."), "prior.json": b"{}"}, message="step 10", tag="step-000010")
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from openrlhf_ebpo.hub.client import HubError, hub_errors
+from openrlhf_ebpo.upstream import UsageError
+
+MANIFEST = "sha256.json"
+NOT_IN_MANIFEST = ("README.md", ".gitattributes", MANIFEST)  # edited on the Hub; nothing loads them
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
+
+Content = Path | bytes
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a push came to. commit: that holds it. sent: paths that had changed. unchanged: how many had not."""
+
+    repo: str
+    repo_type: str
+    commit: str
+    url: str
+    tag: str | None
+    sent: tuple[str, ...]
+    unchanged: int
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One file of a push that has not happened. state: new, changed, unchanged, deleted, or unknown (Hub not asked)."""
+
+    path: str
+    size: int
+    state: str
+
+
+def publish(
+    api,
+    repo: str,
+    files: Mapping[str, Content],
+    *,
+    repo_type: str = "model",
+    private: bool = True,
+    revision: str | None = None,
+    tag: str | None = None,
+    message: str,
+    delete: Iterable[str] = (),
+    manifest: str | None = MANIFEST,
+    allow_pickle: bool = False,
+    create: Mapping | None = None,
+) -> Published:
+    """Put `files` (path in repo -> file or bytes) into a repo, which is created where it does not exist.
+
+    Files that the repo has already are not sent again; where nothing has changed there is no commit. The tag is set
+    last, on a commit whose listing shows every file with the right size and hash. Calling it again after any failure
+    goes on where that one stopped.
+
+    Args:
+        private: of a repo that is created; the visibility of an existing one stays as it is.
+        revision: branch to commit to, "main" if None; created where it does not exist.
+        delete: patterns (fnmatch) of remote files that go when they are not among `files`.
+        manifest: name of the file with every file's sha256 that is added; None for none.
+        allow_pickle: let files through that execute code when they are loaded.
+        create: more arguments of huggingface_hub's create_repo (space_sdk).
+
+    Raises:
+        HubError: in words; `permanent` says whether repeating it is of use.
+        UsageError: pickles without `allow_pickle`.
+    """
+    files = complete(files, manifest, allow_pickle)
+    delete = tuple(delete)
+    with hub_errors(f"pushing to {repo}"):
+        head = ensure_branch(api, repo, repo_type, revision or "main", private, create or {})
+        if tag and (tagged := commit_of(api, repo, repo_type, tag)):
+            changed, stale = difference(files, listing(api, repo, repo_type, tagged), delete)
+            if not changed and not stale:
+                return Published(repo, repo_type, tagged, url_of(api, repo, repo_type, tag), tag, (), len(files))
+        changed, stale = difference(files, listing(api, repo, repo_type, head), delete)
+        commit = head
+        if changed or stale:
+            commit = send(api, repo, repo_type, revision or "main", head, files, changed, stale, message)
+        wrong, stale = difference(files, listing(api, repo, repo_type, commit), delete)
+        if wrong or stale:
+            raise HubError(f"pushing to {repo}: the Hub does not list {', '.join([*wrong, *stale][:5])} as it was sent")
+        if tag:
+            set_tag(api, repo, repo_type, tag, commit)
+    url = url_of(api, repo, repo_type, tag or revision)
+    return Published(repo, repo_type, commit, url, tag, tuple(changed), len(files) - len(changed))
+
+
+def plan(
+    api,
+    repo: str,
+    files: Mapping[str, Content],
+    *,
+    repo_type: str = "model",
+    revision: str | None = None,
+    delete: Iterable[str] = (),
+    manifest: str | None = MANIFEST,
+    allow_pickle: bool = False,
+) -> list[Planned]:
+    """What `publish` would do, for --dry_run; nothing is created. Where the Hub cannot be asked, or there is no such
+    repo or branch, every file would go."""
+    files = complete(files, manifest, allow_pickle)
+    try:
+        with hub_errors(f"looking at {repo}"):
+            commit = commit_of(api, repo, repo_type, revision or "main")
+            remote = listing(api, repo, repo_type, commit) if commit else {}
+    except HubError as error:
+        missing = error.status in (401, 404)
+        return [Planned(path, size(file), "new" if missing else "unknown") for path, file in sorted(files.items())]
+    changed, stale = difference(files, remote, tuple(delete))
+    states = {path: ("changed" if path in remote else "new") for path in changed}
+    planned = [Planned(path, size(file), states.get(path, "unchanged")) for path, file in sorted(files.items())]
+    return planned + [Planned(path, remote[path].size, "deleted") for path in stale]
+
+
+def print_plan(planned: list[Planned], repo: str) -> None:
+    """A line a file, and a total of what would be sent."""
+    for file in planned:
+        print(f"  {megabytes(file.size):>12}  {file.state:<9}  {file.path}")
+    sent = [file.size for file in planned if file.state not in ("unchanged", "deleted")]
+    print(f"dry run: {len(sent)} of {len(planned)} files, {megabytes(sum(sent))}, would go to {repo}; nothing was sent")
+
+
+def megabytes(size: int) -> str:
+    return f"{size / 1e6:,.2f} MB" if size >= 10_000 else f"{size} bytes"
+
+
+# Local files
+
+
+def complete(files: Mapping[str, Content], manifest: str | None, allow_pickle: bool) -> dict[str, Content]:
+    """`files` and their manifest.
+
+    Raises:
+        UsageError: pickles are among them.
+    """
+    pickles = sorted(path for path in files if Path(path).suffix in PICKLES)
+    if pickles and not allow_pickle:
+        raise UsageError(
+            f"{pickles[0]} is a pickle, which can run code where it is loaded: only safetensors are pushed"
+        )
+    return {**files, manifest: manifest_of(files)} if manifest else dict(files)
+
+
+def manifest_of(files: Mapping[str, Content]) -> bytes:
+    rows = {p: {"sha256": sha256(f), "size": size(f)} for p, f in sorted(files.items()) if p not in NOT_IN_MANIFEST}
+    return (json.dumps({"schema": 1, "files": rows}, indent=2) + "\n").encode()
+
+
+def size(content: Content) -> int:
+    return len(content) if isinstance(content, bytes) else content.stat().st_size
+
+
+def sha256(content: Content) -> str:
+    if isinstance(content, bytes):
+        return hashlib.sha256(content).hexdigest()
+    status = os.stat(content)
+    return _sha256_of_file(str(content), status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=4096)
+def _sha256_of_file(path: str, *state: int) -> str:
+    """`state` tells a changed file from the one whose hash is remembered."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def git_hash(content: Content) -> str:
+    """As git names a file. (Files in git itself are small; large ones are LFS files.)"""
+    content = content if isinstance(content, bytes) else content.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+def matches(content: Content, remote) -> bool:
+    """Whether a local file is what the listing's RepoFile says: sha256 for LFS files, the git hash otherwise."""
+    if remote.size != size(content):
+        return False
+    return sha256(content) == remote.lfs.sha256 if remote.lfs else git_hash(content) == remote.blob_id
+
+
+# The repo
+
+
+def ensure_branch(api, repo: str, repo_type: str, branch: str, private: bool, create: Mapping) -> str:
+    """Commit that the branch points at; repo and branch are created where they do not exist."""
+    if head := commit_of(api, repo, repo_type, branch):
+        return head
+    if not commit_of(api, repo, repo_type, "main"):
+        api.create_repo(repo, repo_type=repo_type, private=private, exist_ok=True, **create)
+    if branch != "main":
+        api.create_branch(repo, branch=branch, repo_type=repo_type, exist_ok=True)
+    if head := commit_of(api, repo, repo_type, branch):
+        return head
+    raise HubError(f"{repo} has been created, and the Hub does not show its branch {branch} yet")
+
+
+def commit_of(api, repo: str, repo_type: str, revision: str) -> str | None:
+    """The commit that a branch or tag points at; None where there is no such repo or revision."""
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
+    try:
+        return api.repo_info(repo, repo_type=repo_type, revision=revision).sha
+    except RevisionNotFoundError:
+        return None
+    except RepositoryNotFoundError as error:
+        if error.response.status_code == 404:
+            return None
+        raise  # 401: not the repo, the token is the problem
+
+
+def listing(api, repo: str, repo_type: str, commit: str) -> dict:
+    """Path -> RepoFile of every file at a commit."""
+    from huggingface_hub.hf_api import RepoFile
+
+    entries = api.list_repo_tree(repo, repo_type=repo_type, revision=commit, recursive=True)
+    return {entry.path: entry for entry in entries if isinstance(entry, RepoFile)}
+
+
+def difference(files: Mapping[str, Content], remote: Mapping, delete: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Paths that the remote listing does not show as they are here, and remote ones that have to go."""
+    wrong = [path for path, content in files.items() if path not in remote or not matches(content, remote[path])]
+    stale = [p for p in remote if p not in files and any(fnmatch.fnmatch(p, pattern) for pattern in delete)]
+    return wrong, stale
+
+
+def send(api, repo, repo_type, branch, head, files, changed, stale, message) -> str:
+    """One commit on top of `head`; a commit of somebody else's in between makes it fail (412)."""
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+    operations = [CommitOperationAdd(path, _for_client(files[path])) for path in changed]
+    operations += [CommitOperationDelete(path) for path in stale]
+    commit = api.create_commit(
+        repo, operations, commit_message=message, repo_type=repo_type, revision=branch, parent_commit=head
+    )
+    return commit.oid
+
+
+def _for_client(content: Content) -> bytes | str:
+    return content if isinstance(content, bytes) else str(content)
+
+
+def set_tag(api, repo: str, repo_type: str, tag: str, commit: str) -> None:
+    """Make a tag name `commit`, moving it where it named another one."""
+    found = commit_of(api, repo, repo_type, tag)
+    if found == commit:
+        return
+    if found:
+        api.delete_tag(repo, tag=tag, repo_type=repo_type)
+    api.create_tag(repo, tag=tag, revision=commit, repo_type=repo_type)
+    if commit_of(api, repo, repo_type, tag) != commit:
+        raise HubError(f"the Hub does not show the tag {tag} of {repo} yet")
+
+
+def url_of(api, repo: str, repo_type: str, revision: str | None) -> str:
+    kind = "" if repo_type == "model" else f"{repo_type}s/"
+    return f"{api.endpoint}/{kind}{repo}" + (f"/tree/{revision}" if revision else "")

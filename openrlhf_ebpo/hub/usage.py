@@ -1,0 +1,136 @@
+"""The code that a model card shows: asking the model with transformers and with vLLM, in the prompt of its training."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from openrlhf_ebpo.hub.evaluations import harness
+from openrlhf_ebpo.hub.public import public_text
+from openrlhf_ebpo.upstream import UsageError
+
+QUESTION = "{question}"
+EXAMPLE = "What is 12 * 13?"
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What the snippets depend on. template: text with {question} in it; system: before it in a chat template; known:
+    whether the instruction of the training prompts is."""
+
+    repo: str
+    revision: str
+    template: str
+    chat_template: bool
+    system: str | None
+    temperature: float
+    top_p: float
+    max_new_tokens: int
+    adapter_rank: int = 0  # 0: a whole model
+    base: str | None = None  # of an adapter, where it is on the Hub
+    known: bool = True
+
+
+def of_run(run_dir: Path, args: dict, repo: str, revision: str, base: str | None) -> Usage:
+    template, chat_template, system, known = prompt_of(run_dir, args.get("data", {}))
+    rollout = args.get("rollout", {})
+    return Usage(
+        repo,
+        revision,
+        public_text(template),
+        chat_template,
+        system and public_text(system),
+        rollout.get("temperature", 1.0),
+        rollout.get("top_p", 1.0),
+        rollout.get("max_new_tokens") or 1024,
+        (args.get("ds", {}).get("lora") or {}).get("rank", 0),
+        base,
+        known,
+    )
+
+
+def prompt_of(run_dir: Path, data: dict) -> tuple[str, bool, str | None, bool]:
+    """(template, chat template, system message) of the training prompts, and whether their instruction is known: it is
+    in the training data, which may not be here."""
+    known = True
+    try:
+        form = harness("prompts").training_form(run_dir)
+        template, chat, system = form.template, form.chat_template, form.system
+    except UsageError:
+        template, chat, system, known = QUESTION, bool(data.get("apply_chat_template")), None, False
+    if data.get("input_template") and not chat:
+        template = data["input_template"].replace("{}", template)
+    return template, chat, system, known
+
+
+def transformers_snippet(usage: Usage) -> str:
+    return f"""\
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+repo, revision = {literal(usage.repo)}, {literal(usage.revision)}
+tokenizer = AutoTokenizer.from_pretrained(repo, revision=revision)
+model = AutoModelForCausalLM.from_pretrained(repo, revision=revision, dtype="auto", device_map="auto")
+
+{_prompt(usage)}
+inputs = tokenizer(prompt, return_tensors="pt", add_special_tokens=False).to(model.device)
+sampling = dict(do_sample=True, temperature={usage.temperature}, top_p={usage.top_p}, top_k=0)
+output = model.generate(**inputs, **sampling, max_new_tokens={usage.max_new_tokens})
+print(tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))
+"""
+
+
+def vllm_snippet(usage: Usage) -> str:
+    """Below a main guard: vLLM may start processes that import the script again."""
+    imports, lines = _vllm_adapter(usage) if usage.adapter_rank else _vllm_model(usage)
+    extra = ", lora_request=adapter" if usage.adapter_rank else ""
+    sampling = f"temperature={usage.temperature}, top_p={usage.top_p}, max_tokens={usage.max_new_tokens}"
+    lines += [
+        "tokenizer = llm.get_tokenizer()",
+        *_prompt(usage).splitlines(),
+        'tokens = tokenizer(prompt, add_special_tokens=False)["input_ids"]',
+        f"sampling = SamplingParams({sampling})",
+        f'print(llm.generate([{{"prompt_token_ids": tokens}}], sampling{extra})[0].outputs[0].text)',
+    ]
+    return "\n".join([*imports, "", 'if __name__ == "__main__":', *(f"    {line}" for line in lines)])
+
+
+def _vllm_model(usage: Usage) -> tuple[list[str], list[str]]:
+    repo, revision = literal(usage.repo), literal(usage.revision)
+    return ["from vllm import LLM, SamplingParams"], [
+        f"llm = LLM({repo}, revision={revision}, tokenizer_revision={revision})"
+    ]
+
+
+def _vllm_adapter(usage: Usage) -> tuple[list[str], list[str]]:
+    base = literal(usage.base or "PATH_OF_THE_BASE_MODEL")
+    imports = [
+        "from huggingface_hub import snapshot_download",
+        "from vllm import LLM, SamplingParams",
+        "from vllm.lora.request import LoRARequest",
+    ]
+    folder = f"snapshot_download({literal(usage.repo)}, revision={literal(usage.revision)})"
+    return imports, [
+        f"llm = LLM({base}, enable_lora=True, max_lora_rank={usage.adapter_rank})",
+        f'adapter = LoRARequest("adapter", 1, {folder})',
+    ]
+
+
+def literal(text: str) -> str:
+    """A Python string literal in double quotes."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _prompt(usage: Usage) -> str:
+    """Lines that put a question into `prompt`; str.format is not used, mathematics is full of braces."""
+    lines = [f"question = {literal(EXAMPLE)}", "prompt = question"]
+    if usage.template != QUESTION:
+        lines[1:] = [
+            f"template = {literal(usage.template)}",
+            f"prompt = template.replace({literal(QUESTION)}, question)",
+        ]
+    if usage.chat_template:
+        system = f'{{"role": "system", "content": {literal(usage.system)}}}, ' if usage.system else ""
+        lines.append(f'messages = [{system}{{"role": "user", "content": prompt}}]')
+        lines.append("prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)")
+    return "\n".join(lines)

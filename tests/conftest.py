@@ -1,0 +1,71 @@
+"""Fixtures that all kinds of tests share: a Hugging Face Hub on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "space"))  # ebpo_space, as python space/app.py has it
+os.environ["HF_HUB_DISABLE_XET"] = "1"  # read when huggingface_hub is imported; the test server speaks LFS only
+os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
+
+
+@pytest.fixture
+def hub():
+    """An empty Hub; see hub_server.HubServer."""
+    from hub_server import HubServer
+
+    server = HubServer().start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def api(hub):
+    """The unmodified client, with a token that may write."""
+    from huggingface_hub import HfApi
+
+    return HfApi(endpoint=hub.url, token=hub.token)
+
+
+@pytest.fixture
+def hub_environment(hub, tmp_path) -> dict[str, str]:
+    """All environment variables for a process that is to use `hub`, with a cache of its own."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
+    return {**inherited, **hub.environment, "HF_HOME": str(tmp_path / "hf_home")}
+
+
+@pytest.fixture
+def use_hub(hub, monkeypatch, tmp_path):
+    """This process talks to `hub`, as if HF_ENDPOINT and HF_TOKEN had been set before it started."""
+    template = f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hf_cache"))
+    monkeypatch.setenv("HF_TOKEN", hub.token)
+    monkeypatch.setenv("OPENRLHF_EBPO_HUB_PAUSE", "0.01")
+    return hub
+
+
+@pytest.fixture
+def no_waiting(monkeypatch):
+    """The client's own pauses between its retries (1 to 8 s, or what Retry-After says) take no time; a list of them."""
+    import time
+    from types import SimpleNamespace
+
+    waited: list[float] = []
+    clock = SimpleNamespace(**{**vars(time), "sleep": waited.append})
+    monkeypatch.setattr("huggingface_hub.utils._http.time", clock)
+    return waited
+
+
+@pytest.fixture
+def make_run(tmp_path):
+    """Builds the run directory of a small training with saved models of some steps: make_run(steps=(2, 4))."""
+    import hub_runs
+
+    return lambda name="run", **how: hub_runs.make_run(tmp_path / name, **how)

@@ -1,0 +1,153 @@
+"""A training pushes while it trains, through faults; a second one goes on from what was pushed, while the Hub is down."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from openrlhf_ebpo.run_log import read_metrics, read_run
+
+FAST = {"OPENRLHF_EBPO_HUB_PAUSE": "0.2", "OPENRLHF_EBPO_HUB_TIMEOUT": "5"}
+
+
+@pytest.fixture(scope="module")
+def story(train, command, tmp_path_factory):
+    """First 2 steps, each saved and pushed with the optimizer's state; a commit is refused, an upload cut off, the
+    answer to a tag lost. Then the Hub goes down, and a second training goes on from step 2 to step 3."""
+    from hub_server import HubServer
+
+    output = tmp_path_factory.mktemp("hub")
+    hub = HubServer().start()
+    environment = {**hub.environment, **FAST, "HF_HOME": str(output / "hf_home")}
+    saving = {"ckpt__save_steps": 1, "ckpt__save_hf": True}
+    try:
+        hub.fail(r"^PUT /lfs/", cut=True)
+        hub.fail(r"POST .*/commit/", status=503)
+        hub.fail(r"POST .*/tag/", lost=True)
+        argv = command(
+            output / "first",
+            data__max_samples=16,
+            hub__repo="owner/first",
+            hub__full_state=True,
+            hub__branch_per_step=True,
+            **saving,
+        )
+        first = train(argv, **environment)
+        first.succeed()
+        requests = list(hub.requests)
+        goes_on = command(
+            output / "second",
+            actor__model_name_or_path=None,
+            hub__resume_from="owner/first@2",
+            hub__trust_pickle=True,
+            hub__repo="team/second",
+            hub__wait=1,
+            **saving,
+        )
+        pulled = train([*goes_on, "--dry_run"], **environment)
+        pulled.succeed()
+        hub.stop()
+        second = train(goes_on, **environment)
+        second.succeed()
+        hub.start()
+        done = subprocess.run(
+            ["openrlhf-ebpo", "hub", "push", str(output / "second" / "model" / "run")],
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+        )
+        yield SimpleNamespace(
+            hub=hub, output=output, first=first, second=second, pulled=pulled, done=done, requests=requests
+        )
+    finally:
+        hub.stop()
+
+
+def run_of(story, name: str) -> Path:
+    return story.output / name / "model" / "run"
+
+
+def assert_pushed(story, repo: str, step: int, model: Path) -> None:
+    found = story.hub.repo(repo).files(f"step-{step:06d}")
+    names = {path.name for path in model.iterdir() if path.is_file()}
+    assert {"model.safetensors", "config.json", "tokenizer.json", "prior.json"} <= names
+    for name in names:
+        assert found[name] == (model / name).read_bytes(), name
+    assert {"README.md", "run.json", "sha256.json"} <= set(found)
+    for path, row in json.loads(found["sha256.json"])["files"].items():
+        assert hashlib.sha256(found[path]).hexdigest() == row["sha256"], path
+
+
+def test_every_saved_step_is_on_the_hub_under_a_tag_and_a_branch_in_spite_of_faults(story):
+    repo = story.hub.repo("owner/first")
+    assert all(fault.hits for fault in story.hub.faults)
+    assert repo.private and list(repo.tags) == ["step-000001", "step-000002"]
+    assert set(repo.branches) == {"main", "checkpoint-000001", "checkpoint-000002"}
+    assert [commit.title for commit in repo.history()] == ["step 2", "step 1", "initial commit"]
+    for step in (1, 2):
+        assert_pushed(story, "owner/first", step, story.output / "first" / "ckpt" / f"global_step{step}_hf")
+    assert not any(path.endswith(".pt") and "global_step1" in path for path in repo.files())
+    assert any(path.startswith("full_state/_actor/global_step2/") for path in repo.files())
+
+
+def test_the_training_knew_and_ended_well(story):
+    run_dir = run_of(story, "first")
+    assert read_run(run_dir)["status"] == "complete"
+    state = json.loads((run_dir / "hub.json").read_text())
+    assert {step: row["state"] for step, row in state["steps"].items()} == {"1": "pushed", "2": "pushed"}
+    assert state["failed"] >= 2 and sum(row["attempts"] for row in state["steps"].values()) == state["failed"] + 2
+    assert all({"hub/pending", "hub/failed"} <= set(row) for row in read_metrics(run_dir))
+    assert not list((run_dir / "hub" / "outbox").iterdir())
+    assert "hub: 2 pushed and verified at owner/first: steps 1, 2" in story.first.output
+
+
+def test_a_hub_that_is_down_for_a_whole_run_is_a_warning_and_the_pushes_wait(story):
+    run_dir = run_of(story, "second")
+    assert "warning: the Hub cannot be reached" in story.second.output
+    assert f"finish with: openrlhf-ebpo hub push {run_dir}" in story.second.output
+    assert read_run(run_dir)["status"] == "complete"
+    assert read_metrics(run_dir)[-1]["hub/pending"] == 0  # step 3, the only one, was not saved yet
+    assert story.done.returncode == 0, story.done.stderr
+    assert list(story.hub.repo("team/second").tags) == ["step-000003"]
+    assert_pushed(story, "team/second", 3, story.output / "second" / "ckpt" / "global_step3_hf")
+
+
+def test_the_second_training_went_on_from_what_the_first_had_pushed(story):
+    run_dir = run_of(story, "second")
+    assert [row["step"] for row in read_metrics(run_dir)] == [3]
+    folder = story.output / "second" / "ckpt" / "hub" / "owner--first@step-000002"
+    assert read_run(run_dir)["model"] == str(folder)
+    assert (folder / "model.safetensors").read_bytes() == story.hub.repo("owner/first").files()["model.safetensors"]
+    first, second = (json.loads((run_of(story, name) / "prior.json").read_text()) for name in ("first", "second"))
+    assert (first["batches"], second["batches"]) == (2, 3)
+    assert second["rewards"]["count"] == first["rewards"]["count"] + 32
+
+
+def test_no_token_is_anywhere(story):
+    token = story.hub.token
+    texts = [story.first.output, story.second.output, story.pulled.output, story.done.stdout, story.done.stderr]
+    for name in ("first", "second"):
+        texts += [p.read_text() for p in run_of(story, name).rglob("*") if p.suffix in (".json", ".jsonl", ".log")]
+    texts += [f.decode(errors="replace") for f in story.hub.repo("owner/first").files().values()]
+    assert not any(token in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"hub__repo": "stranger/model"}, "not for stranger"),
+        ({"hub__repo": "owner/first"}, "holds the steps of another run"),
+    ],
+)
+def test_what_cannot_work_stops_before_anything_starts(story, command, tmp_path, changes, words):
+    argv = command(tmp_path, **{"ckpt__save_steps": 1, "ckpt__save_hf": True, **changes})
+    environment = {**os.environ, **story.hub.environment, **FAST, "HF_HOME": str(tmp_path)}
+    done = subprocess.run(["openrlhf-ebpo", "train", *argv], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1 and words in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "model").exists()

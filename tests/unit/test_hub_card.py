@@ -1,0 +1,275 @@
+"""The model card of a run: what it says, what it must not say, and that its code runs."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+from recorded_runs import GOOD, GREEDY, POOR, arguments, save_result, write_run
+
+from openrlhf_ebpo.files import write_json
+from openrlhf_ebpo.hub import card, card_metadata, usage
+from openrlhf_ebpo.hub.card import PICTURE, model_card
+from openrlhf_ebpo.hub.markdown import code, fenced, table
+from openrlhf_ebpo.hub.public import hub_id, public, public_argv, without_paths
+from openrlhf_ebpo.run_log import read_run
+from openrlhf_ebpo.upstream import UsageError
+
+REPO = "owner/tiny"
+HOSTILE = "a | b\n---\n# no heading <img src=x onerror=alert(1)> `x` ```\n[l](javascript:alert(1)) {{value}} \u202e"
+
+
+def text_of(run_dir, step=3, repo=REPO) -> str:
+    return model_card(run_dir, step, repo)["README.md"].decode()
+
+
+def metadata(text: str) -> dict:
+    return yaml.safe_load(text.removeprefix("---\n").partition("\n---\n")[0])
+
+
+def test_a_card_says_what_the_model_is(tmp_path):
+    files = model_card(write_run(tmp_path), 3, REPO)
+    assert set(files) == {"README.md", PICTURE} and files[PICTURE].startswith(b"\x89PNG")
+    assert len(files[PICTURE]) < 200_000
+    text = files["README.md"].decode()
+    assert metadata(text) == {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["reinforcement-learning", "openrlhf", "ebpo"],
+    }
+    for part in ("`base`, trained for 3 steps", "EBPO", f"]({PICTURE})", "--hub.resume_from owner/tiny@step-000003"):
+        assert part in text
+    assert "| responses a prompt (G) | `2` |" in text and "| `--algo.advantage.ebpo.preset` | `paper` |" in text
+    assert "| rewards in the prior | 9 |" in text  # three valid rewards a step
+    assert "Mean reward of the batch: 0.100 over the first 1 steps, 0.300 over the last 1." in text
+    assert "## Evaluation" not in text and "model-index" not in text
+    assert card.NO_INSTRUCTION in text and card.PROMPT not in text  # there is no train.jsonl
+    ModelCard(text)  # the Hub's own reader takes it
+
+
+def test_the_card_of_an_earlier_step_knows_nothing_of_later_ones(tmp_path):
+    run_dir = write_run(tmp_path)
+    earlier = model_card(run_dir, 2, REPO)
+    assert "trained for 2 steps" in earlier["README.md"].decode()
+    assert "| rewards in the prior | 6 |" in earlier["README.md"].decode()
+    assert earlier[PICTURE] != model_card(run_dir, 3, REPO)[PICTURE]
+    assert earlier == model_card(run_dir, 2, REPO)  # the same bytes: nothing is pushed again
+    last = text_of(run_dir, None)
+    assert "trained for 3 steps" in last and 'revision = "owner/tiny", "main"' in last
+
+
+def test_no_path_of_this_machine_and_no_secret_is_in_it(tmp_path):
+    args = arguments(tmp_path)
+    args["logger"]["wandb"]["key"] = "0123456789abcdef"  # as an old version might have written it
+    args["reward"] = {"remote_url": ["http://me:pa55@host/score", "/home/somebody/my rewards/math.py"]}
+    run_dir = write_run(tmp_path, args=args)
+    argv = ["--logger.wandb.key", "0123456789abcdef", "--x=/home/somebody/x", "hf_" + "s" * 34]
+    write_json(run_dir / "run.json", {**read_run(run_dir), "argv": argv})
+    save_result(run_dir / "eval", "aime24", GOOD, 3)
+    text = html.unescape(text_of(run_dir))
+    for leak in (str(tmp_path), str(tmp_path.parent), "somebody", "0123456789abcdef", "pa55", "ssss", "/home"):
+        assert leak not in text
+    assert "`base`" in text and "base_model" not in metadata(text) and "datasets" not in metadata(text)
+    assert "--x=x" in text and "math.py" in text
+
+
+def test_names_of_the_hub_become_metadata(tmp_path, monkeypatch):
+    monkeypatch.setattr(card_metadata, "licence", lambda model, base: {"license": "apache-2.0"})
+    args = arguments(tmp_path, prompt_dataset="BytedTsinghua-SIA/DAPO-Math-17k,/data/private/own.jsonl")
+    args["actor"]["model_name_or_path"] = "Qwen/Qwen3-8B"
+    args["ds"]["lora"]["rank"] = 16
+    text = text_of(write_run(tmp_path, args=args))
+    found = metadata(text)
+    assert found["base_model"] == "Qwen/Qwen3-8B" and found["base_model_relation"] == "adapter"
+    assert found["library_name"] == "peft" and found["license"] == "apache-2.0"
+    assert found["datasets"] == ["BytedTsinghua-SIA/DAPO-Math-17k"]
+    assert 'LLM("Qwen/Qwen3-8B", enable_lora=True, max_lora_rank=16)' in text
+    assert "[`Qwen/Qwen3-8B`](https://huggingface.co/Qwen/Qwen3-8B) (`apache-2.0`)" in text
+
+
+def test_the_command_to_train_on_takes_the_place_of_what_the_run_began_with(tmp_path, monkeypatch):
+    monkeypatch.setattr(card_metadata, "licence", lambda model, base: {})
+    args = {**arguments(tmp_path), "hub": {"resume_from": "owner/first@step-000010", "full_state": True}}
+    run_dir = write_run(tmp_path, args=args)
+    argv = [
+        "--actor.model_name_or_path",
+        "x",
+        "--hub.repo=owner/tiny",
+        "--x",
+        "a b",
+        "--hub.resume_from",
+        "owner/first@10",
+    ]
+    write_json(run_dir / "run.json", {**read_run(run_dir), "argv": argv})
+    text = text_of(run_dir)
+    assert "openrlhf-ebpo train --hub.resume_from owner/tiny@step-000003 --x 'a b'\n" in text
+    assert metadata(text)["base_model"] == "owner/first" and "--hub.trust_pickle" in text
+
+
+def test_the_licence_is_the_base_models(tmp_path, hub, hub_environment):
+    """Of its folder; else of its card on the Hub; else a reference to it."""
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "README.md").write_text("---\nlicense: mit\nsecret: no\n---\n# base\n")
+    assert card_metadata.licence(str(tmp_path / "base"), None) == {"license": "mit"}
+    assert card_metadata.licence(str(tmp_path / "nowhere"), None) == {}
+    hub.create("some/model", cardData={"license": "gemma"})
+    program = (
+        "from openrlhf_ebpo.hub.card_metadata import licence\n"
+        "print(licence('some/model', 'some/model'), licence('some/absent', 'some/absent'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=hub_environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("{'license': 'gemma'} {'license': 'other', ")
+    assert "'license_link': 'https://huggingface.co/some/absent'" in done.stdout
+
+
+def test_results_of_the_step_with_intervals_a_table_and_a_row_each_protocol(tmp_path):
+    run_dir = write_run(tmp_path)
+    save_result(run_dir / "eval", "aime24", POOR, 0)
+    save_result(run_dir / "eval", "aime24", GOOD, 3)
+    save_result(run_dir / "eval", "aime24", GOOD, 3, GREEDY)
+    save_result(run_dir / "eval", "amc23", POOR, 2)  # of another step: not this model's
+    text = text_of(run_dir)
+    assert "### Protocol `default`" in text and "### Protocol `greedy`" in text and "amc23" not in text
+    assert "| task | questions | runs | pass@1 before training | pass@1 | maj@4 | pass@4 |" in text
+    assert re.search(r"\| `aime24` \| 3 \| 4 \| 16\.7 ± \S+ \(\S+ to \S+\) \| 66\.7 ± \S+ \(\S+ to 100\.0\) \|", text)
+    (index,) = metadata(text)["model-index"]
+    rows = {row["dataset"]["config"]: row for row in index["results"]}
+    assert index["name"] == "tiny" and set(rows) == {"default (f00d)", "greedy (beef)"}
+    row = rows["default (f00d)"]
+    assert row["dataset"]["type"] == "math-ai/aime24" and row["dataset"]["revision"] == "abc"
+    assert row["dataset"]["args"]["protocol"] == "default" and row["dataset"]["args"]["temperature"] == 1.0
+    assert [metric["type"] for metric in row["metrics"]] == ["pass@1", "maj@4", "pass@4"]
+    assert row["metrics"][0]["value"] == 66.67 and row["metrics"][0]["args"]["interval_95"][1] == 100.0
+    assert row["metrics"][0]["args"]["samples_per_question"] == 4
+    assert [metric["type"] for metric in rows["greedy (beef)"]["metrics"]] == ["pass@1", "maj@1"]
+    assert len(ModelCard(text).data.eval_results) == 5
+
+
+def test_hostile_text_changes_neither_metadata_nor_structure(tmp_path):
+    args = arguments(tmp_path, input_template=HOSTILE + "{}", prompt_dataset=HOSTILE)
+    args["actor"]["model_name_or_path"] = HOSTILE
+    args["algo"]["advantage"]["estimator"] = HOSTILE
+    hostile = {**GREEDY, "name": "x|y ` [z](w)", "note": HOSTILE}
+    run_dir = write_run(tmp_path, prompts=(HOSTILE, HOSTILE), args=args, name=HOSTILE)
+    save_result(run_dir / "eval", "t|`<b>", GOOD, 3, hostile)
+    text = text_of(run_dir)
+    assert set(metadata(text)) == {"library_name", "pipeline_tag", "tags", "model-index"}
+    assert ModelCard(text).data.library_name == "transformers"
+    body = text.split("\n---\n", 1)[1]
+    prose = re.sub(r"(?ms)^(`{3,})\w+\n.*?^\1$", "", body)
+    shown = re.sub(r"`[^`\n]+`", "", prose)  # what is not code
+    assert "<img" not in shown and "](javascript" not in shown and "{{" not in shown and "\u202e" not in body
+    assert "# no heading" not in re.findall(r"(?m)^#+ .*", prose)
+    for block in re.findall(r"(?m)(?:^\|.*\n)+", prose):
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1, block
+
+
+@pytest.mark.parametrize(
+    "value", ["plain", "a|b", "a\\|b", "``", "`", " x ", "", "a\nb", "<b>", "$x$", "http://x.y", "é ü", "*" * 999]
+)
+def test_code_is_one_cell_whatever_is_in_it(value):
+    cell = code(value)
+    assert "\n" not in cell and len(cell) < 3000
+    assert table(["a"], [[cell]]).splitlines()[2].count("|") == 2
+    inner = re.fullmatch(r"`([^`|\\]+)`|<code>((?:[\w ]|&#\d+;)*)</code>", cell)
+    assert inner, cell
+
+
+def test_a_fence_is_longer_than_what_is_inside():
+    assert fenced("bash", "a ```\n```\n````") == "`````bash\na ```\n```\n````\n`````"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("/home/me/models/base", "base"),
+        ("/home/me/my models/base/", "base"),
+        ("~/runs/x", "x"),
+        ("file:///data/x/y.py", "y.py"),
+        ("cannot read /home/me/run/x.json: gone", "cannot read x.json: gone"),
+        ("http://host:80/a/b/c", "http://host:80/a/b/c"),
+        ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
+        ("runs/x/model", "runs/x/model"),
+        ("{}\n</think>\n", "{}\n</think>\n"),
+        ("and/or/not", "and/or/not"),
+        ("\\frac{a}/b/c", "\\frac{a}/b/c"),
+    ],
+)
+def test_local_paths_are_cut_and_nothing_else(text, expected):
+    assert without_paths(text) == expected
+
+
+def test_secrets_are_found_again():
+    args = {"logger": {"wandb": {"key": "abc"}}, "data": {"input_key": "prompt"}, "x": ["hf_" + "a" * 30, 1, None]}
+    assert public(args) == {
+        "logger": {"wandb": {"key": "<redacted>"}},
+        "data": {"input_key": "prompt"},
+        "x": ["<redacted>", 1, None],
+    }
+    argv = ["--a.token=x", "--a.secret", "y", "--a.input_key", "z", "--flag"]
+    assert public_argv(argv) == ["--a.token=<redacted>", "--a.secret", "<redacted>", "--a.input_key", "z", "--flag"]
+
+
+def test_a_folder_is_no_name_on_the_hub(tmp_path, monkeypatch):
+    (tmp_path / "models" / "base").mkdir(parents=True)
+    assert hub_id("models/base") == "models/base"
+    assert hub_id("models/base", tmp_path / "out" / "run") is None
+    monkeypatch.chdir(tmp_path)
+    assert hub_id("models/base") is None
+    for name in ("/models/base", "../base", "a/b/c", "base", "", None, "a/b\n", "a/ b"):
+        assert hub_id(name) is None
+
+
+def test_the_transformers_snippet_runs(tmp_path, capsys):
+    from openrlhf_ebpo.quickstart import tiny_model
+
+    tiny_model.build(tmp_path / "model", ["abcdefghijklmnopqrstuvwxyz W? 0123456789*\n"])
+    (tmp_path / "train.jsonl").write_text(json.dumps({"prompt": "Say: 1+1", "question": "1+1", "label": "2"}) + "\n")
+    text = text_of(write_run(tmp_path, args=arguments(tmp_path, input_template="{}\n")))
+    snippet, vllm = re.findall(r"```python\n(.*?)```", text, re.S)
+    assert 'template = "Say: {question}\\n"' in snippet and 'template = "Say: {question}\\n"' in vllm
+    assert card.PROMPT in text
+    compile(vllm, "vllm", "exec")
+    namespace: dict = {}
+    exec(snippet.replace('"owner/tiny"', repr(str(tmp_path / "model"))), namespace)
+    assert namespace["prompt"] == "Say: What is 12 * 13?\n"
+    new = namespace["output"].shape[1] - namespace["inputs"]["input_ids"].shape[1]
+    assert 1 <= new <= 8 and capsys.readouterr().out
+
+
+def test_the_snippet_puts_a_chat_template_around_the_prompt(tmp_path):
+    shown = usage.Usage(REPO, "main", "Solve {question}", True, "Be brief.", 1.0, 1.0, 16)
+    lines = usage.transformers_snippet(shown)
+    asked: list = []
+
+    class Tokenizer:
+        def apply_chat_template(self, messages, **how):
+            asked.append((messages, how))
+            return "rendered"
+
+    start = lines.index("question =")
+    namespace = {"tokenizer": Tokenizer()}
+    exec(lines[start : lines.index("inputs =")], namespace)
+    expected = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Solve What is 12 * 13?"}]
+    assert asked == [(expected, {"tokenize": False, "add_generation_prompt": True})]
+    assert namespace["prompt"] == "rendered"
+
+
+def test_a_run_that_has_just_begun_has_a_card_without_a_picture(tmp_path):
+    run_dir = write_run(tmp_path, steps=1)
+    (run_dir / "metrics.jsonl").write_text('{"step": 1, "rollout/rew')
+    files = model_card(run_dir, None, REPO)
+    assert set(files) == {"README.md"} and "images/" not in files["README.md"].decode()
+
+
+def test_no_run_no_card(tmp_path):
+    with pytest.raises(UsageError, match=r"no run\.json"):
+        model_card(tmp_path, None, REPO)

@@ -1,0 +1,193 @@
+"""Who may write where, and what the client's failures mean, against the test server."""
+
+import json
+import logging
+
+import pytest
+
+from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors, scrub
+from openrlhf_ebpo.hub.retry import LONGEST_PAUSE, pause_after, retrying
+from openrlhf_ebpo.upstream import UsageError
+
+
+def test_a_token_that_may_write_passes_for_a_new_and_for_an_existing_repo_and_nothing_is_created(hub):
+    check_write_access(hub_api(hub.url, hub.token), "owner/new")
+    check_write_access(hub_api(hub.url, hub.token), "team/new")
+    assert not hub.repos
+    hub.create("owner/old", private=True)
+    check_write_access(hub_api(hub.url, hub.token), "owner/old")
+    assert hub.count("auth-check/write") == 3
+
+
+@pytest.mark.parametrize(
+    ("token", "repo", "words"),
+    [
+        (
+            "hf_wrongTOKENwrong",
+            "owner/new",
+            "does not accept the token, or wants one .*: set HF_TOKEN, or run `hf auth login`",
+        ),
+        ("READ", "owner/new", "may only read"),
+        ("WRITE", "stranger/new", "belongs to owner, who may write for owner, team, not for stranger"),
+        ("WRITE", "noname", "is owner/name"),
+        ("WRITE", "owner/a--b", "is owner/name"),
+    ],
+)
+def test_a_wrong_token_or_missing_rights_say_what_to_do(hub, token, repo, words):
+    token = {"READ": hub.read_token, "WRITE": hub.token}.get(token, token)
+    with pytest.raises(UsageError, match=words.replace("`", ".")) as caught:
+        check_write_access(hub_api(hub.url, token), repo, flag="--hub.repo")
+    assert str(caught.value).startswith(f"--hub.repo {repo}: ") and token not in str(caught.value)
+
+
+def test_without_a_token_there_is_nothing_to_ask(hub, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    with pytest.raises(UsageError, match="no token for the Hub: set HF_TOKEN"):
+        check_write_access(hub_api(hub.url), "owner/new")
+    assert not hub.requests
+
+
+@pytest.mark.parametrize(
+    ("scoped", "fine"),
+    [
+        ([{"entity": {"name": "owner"}, "permissions": ["repo.write"]}], True),
+        ([{"entity": {"name": "owner/new"}, "permissions": ["repo.write"]}], True),
+        ([{"entity": {"name": "owner"}, "permissions": ["repo.content.read"]}], False),
+        ([{"entity": {"name": "else"}, "permissions": ["repo.write"]}], False),
+        ([], False),
+    ],
+)
+def test_a_fine_grained_token_needs_the_scope(hub, scoped, fine):
+    token = {"role": "fineGrained", "fineGrained": {"scoped": scoped}}
+    account = {"type": "user", "name": "owner", "orgs": [], "auth": {"accessToken": token}}
+    hub.fail("whoami", 200, body=json.dumps(account).encode())
+    if fine:
+        check_write_access(hub_api(hub.url, hub.token), "owner/new")
+    else:
+        with pytest.raises(UsageError, match="fine-grained token may write to"):
+            check_write_access(hub_api(hub.url, hub.token), "owner/new")
+
+
+def test_a_repo_that_refuses_stops_and_a_hub_that_is_away_is_another_kind_of_error(hub):
+    hub.fail("auth-check", 403)
+    with pytest.raises(UsageError, match="no right to do this"):
+        check_write_access(hub_api(hub.url, hub.token), "owner/new")
+    for status in (429, 500, 503):
+        hub.fail("whoami", status)
+        with pytest.raises(HubError) as caught:
+            check_write_access(hub_api(hub.url, hub.token), "owner/new")
+        assert caught.value.status == status and not caught.value.permanent
+    hub.stop()
+    with pytest.raises(HubError, match="no usable answer") as caught:
+        check_write_access(hub_api(hub.url, hub.token), "owner/new")
+    assert caught.value.status is None and not caught.value.permanent
+
+
+def test_a_hub_that_hangs_is_given_up(hub, monkeypatch):
+    monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", "0.2")
+    hub.fail("whoami", hang=True)
+    with pytest.raises(HubError, match="timed out"):
+        check_write_access(hub_api(hub.url, hub.token), "owner/new")
+
+
+@pytest.mark.parametrize(
+    ("status", "permanent", "words"),
+    [
+        (400, True, "refuses this request"),
+        (401, True, "does not accept the token"),
+        (402, True, "paid plan"),
+        (403, True, "no right to do this"),
+        (404, False, "no such repo"),
+        (409, False, "there already"),
+        (412, False, "somebody else has pushed meanwhile"),
+        (429, False, "too many requests"),
+        (500, False, "has a problem"),
+        (503, False, "has a problem"),
+    ],
+)
+def test_statuses_in_words(hub, status, permanent, words):
+    api = hub_api(hub.url, hub.token)
+    hub.fail("refs", status, headers={"Retry-After": "7", "X-Error-Message": "because hf_abcdefghijkl"})
+    with pytest.raises(HubError, match=words) as caught, hub_errors("asking"):
+        api.list_repo_refs("owner/name")
+    assert (caught.value.status, caught.value.permanent, caught.value.retry_after) == (status, permanent, 7)
+    assert str(caught.value).startswith("asking: ") and "because <redacted>" in str(caught.value)
+
+
+def test_the_rate_limit_header_of_the_hub_says_how_long_to_wait(hub):
+    hub.fail("refs", 429, headers={"RateLimit": '"api";r=0;t=55'})
+    with pytest.raises(HubError) as caught, hub_errors("asking"):
+        hub_api(hub.url, hub.token).list_repo_refs("owner/name")
+    assert caught.value.retry_after == 55
+
+
+def test_untyped_failures_become_words_too(hub, no_waiting):
+    hub.fail("refs", 200, body=b"<html>busy</html>")
+    with pytest.raises(HubError, match=r"no usable answer .JSONDecodeError") as caught, hub_errors("asking"):
+        hub_api(hub.url, hub.token).list_repo_refs("owner/name")
+    assert not caught.value.permanent
+
+
+def test_no_secret_gets_into_an_error():
+    with pytest.raises(HubError) as caught, hub_errors("pushing"):
+        try:
+            raise ValueError("Authorization: Bearer hf_abcdefghijklmnop")
+        except ValueError as cause:
+            raise RuntimeError("Error while uploading to https://u:p4ss@s3.test/x?X-Amz-Signature=abc") from cause
+    text = str(caught.value)
+    assert "https://<redacted>@s3.test/x" in text and "Bearer <redacted>" in text
+    assert not any(secret in text for secret in ("p4ss", "Signature", "hf_abc"))
+    assert scrub("a plain sentence of 3 words?") == "a plain sentence of 3 words?"
+
+
+def test_the_clients_own_log_is_cleaned_too(hub):
+    hub_api(hub.url, hub.token)
+    record = logging.makeLogRecord({"msg": "PUT %s", "args": ("https://s3.test/x?X-Amz-Signature=abc",)})
+    handlers = logging.getLogger("huggingface_hub").handlers
+    assert handlers and all(handler.filter(record) for handler in handlers)
+    assert record.getMessage() == "PUT https://s3.test/x"
+
+
+def test_offline_mode_is_no_reason_to_try_again(hub, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(HubError, match="HF_HUB_OFFLINE") as caught, hub_errors("asking"):
+        hub_api(hub.url, hub.token).whoami()
+    assert caught.value.permanent
+
+
+def test_pauses_grow_and_the_hub_may_ask_for_more(monkeypatch):
+    monkeypatch.delenv("OPENRLHF_EBPO_HUB_PAUSE", raising=False)
+    pauses = [pause_after(failures) for failures in range(1, 12)]
+    assert pauses[:4] == [5, 10, 20, 40] and pauses[-1] == LONGEST_PAUSE == max(pauses)
+    assert pause_after(1, HubError("", 429, retry_after=77)) == 77
+    assert pause_after(1, HubError("", 429, retry_after=1)) == 5
+
+
+def test_what_may_pass_is_tried_again_and_what_stays_is_not():
+    errors = [HubError("busy", 503), HubError("wait", 429, retry_after=99)]
+    waited, said = [], []
+
+    def action():
+        if errors:
+            raise errors.pop()
+        return "done"
+
+    assert retrying(action, report=said.append, sleep=waited.append) == "done"
+    assert waited[0] == 99 and len(waited) == len(said) == 2 and "wait" in said[0]
+    errors = [HubError("no", 403, permanent=True)]
+    with pytest.raises(HubError, match="no"):
+        retrying(action, report=said.append, sleep=waited.append)
+    errors = [HubError(f"busy {n}", 503) for n in range(9)]
+    with pytest.raises(HubError, match="busy 6"):
+        retrying(action, attempts=3, report=said.append, sleep=waited.append)
+
+
+@pytest.mark.parametrize("repo", ["a/b", "Org-1/Model_2.5-EBPO", "openai/gsm8k"])
+def test_names_of_repos(repo):
+    check_repo_id(repo)
+
+
+@pytest.mark.parametrize("repo", ["a", "a/b/c", "a/", "/b", "a/b c", "a/-b", "a/b.", "a/..", "a/" + "b" * 100, "a/b\n"])
+def test_what_is_no_name_of_a_repo(repo):
+    with pytest.raises(UsageError, match="owner/name"):
+        check_repo_id(repo)

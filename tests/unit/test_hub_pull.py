@@ -1,0 +1,149 @@
+"""Pulling from the test server: only what is safe, and only what was pushed."""
+
+import json
+
+import hub_runs
+import pytest
+
+from openrlhf_ebpo.cli import hub as hub_cli
+from openrlhf_ebpo.hub.client import HubError, hub_api
+from openrlhf_ebpo.hub.pull import RECORD, pull
+from openrlhf_ebpo.hub.upload import publish
+from openrlhf_ebpo.upstream import UsageError
+
+REPO = "owner/model"
+
+
+@pytest.fixture
+def client(hub, monkeypatch):
+    monkeypatch.setenv("OPENRLHF_EBPO_HUB_PAUSE", "0.01")
+    monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", "1")
+    return hub_api(hub.url, hub.token)
+
+
+@pytest.fixture
+def pushed(client, tmp_path):
+    """A repo with steps 1 and 2; returns the contents of step 2."""
+    for step in (1, 2):
+        model = hub_runs.export_model(tmp_path / "model", step)
+        files = {p.name: p for p in model.iterdir() if p.suffix != ".bin"} | {"README.md": b"# card\n"}
+        files |= {"full_state/_actor/latest": b"step2", "full_state/_actor/step2/state.pt": b"pickle"}
+        tag = f"step-00000{step}"
+        publish(client, REPO, files, message=tag, tag=tag, allow_pickle=True)
+    return {name: f if isinstance(f, bytes) else f.read_bytes() for name, f in files.items() if "full" not in name}
+
+
+def files_in(folder):
+    found = {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    return {name: content for name, content in found.items() if not name.startswith((".cache", RECORD))}
+
+
+def test_a_pull_brings_safe_files_only_and_a_second_one_downloads_nothing(hub, client, pushed, tmp_path):
+    folder = tmp_path / "new" / "folder"
+    pulled = pull(client, REPO, folder)
+    found = files_in(folder)
+    assert json.loads(found.pop("sha256.json"))["files"] and found == pushed
+    assert pulled.commit == hub.repo(REPO).branches["main"]
+    assert set(pulled.skipped) == {"full_state/_actor/latest", "full_state/_actor/step2/state.pt"}
+    downloads = hub.count("GET .*(/resolve/|/lfs/)")
+    pull(client, REPO, folder)
+    assert hub.count("GET .*(/resolve/|/lfs/)") == downloads
+
+
+def test_another_revision_takes_the_place_of_the_first(client, pushed, tmp_path):
+    folder = tmp_path / "pulled"
+    pull(client, REPO, folder, trust_pickle=True)
+    assert files_in(folder)["full_state/_actor/step2/state.pt"] == b"pickle"
+    pull(client, REPO, folder, revision="step-000001")
+    found = files_in(folder)
+    assert json.loads(found["config.json"])["step"] == 1 and not any(name.startswith("full_state") for name in found)
+
+
+@pytest.mark.parametrize("path", ["model.bin", "code.py", "sub/x.pt", "x.pkl", ".hidden.json", "weights.npy", "run.sh"])
+def test_what_is_not_on_the_list_of_safe_types_stays_there(client, pushed, tmp_path, path):
+    publish(client, REPO, {path: b"x"}, message="m", manifest=None, allow_pickle=True)
+    pulled = pull(client, REPO, tmp_path / "pulled")
+    assert path in pulled.skipped and not (tmp_path / "pulled" / path).exists()
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_corrupted_download_is_repeated_once_and_twice_is_an_error(hub, client, pushed, tmp_path, name):
+    place = r"GET /lfs/" if name.endswith("safetensors") else f"GET .*/resolve/.*/{name}"
+    hub.fail(place, corrupt=True)
+    pull(client, REPO, tmp_path / "pulled")
+    assert hub.faults[0].hits == 2 and files_in(tmp_path / "pulled")[name] == pushed[name]
+    hub.fail(place, corrupt=True, times=99)
+    with pytest.raises(HubError, match=f"{name} of owner/model arrived damaged twice"):
+        pull(client, REPO, tmp_path / "again", report=lambda *_: None)
+    assert not (tmp_path / "again" / name).exists()
+    hub.faults.clear()
+    pull(client, REPO, tmp_path / "again")
+    assert files_in(tmp_path / "again")[name] == pushed[name]
+
+
+@pytest.mark.parametrize("how", [{"status": 500}, {"status": 503}, {"status": 429}, {"cut": True}, {"lost": True}])
+@pytest.mark.parametrize("where", [r"GET .*/revision/", r"GET .*/tree/", r"HEAD .*/resolve/", r"GET /lfs/"])
+def test_failures_that_may_pass_are_retried(hub, client, pushed, tmp_path, no_waiting, where, how):
+    hub.fail(where, **how)
+    pull(client, REPO, tmp_path / "pulled", report=lambda *_: None)
+    assert hub.faults[0].hits and files_in(tmp_path / "pulled")["model.safetensors"] == pushed["model.safetensors"]
+
+
+def test_what_was_changed_after_the_push_is_refused_and_the_card_may_change(client, hub, pushed, tmp_path):
+    publish(client, REPO, {"README.md": b"# edited\n", "adapter_config.json": b"{}"}, message="edit", manifest=None)
+    pulled = pull(client, REPO, tmp_path / "pulled")
+    assert pulled.skipped[-1] == "adapter_config.json" and not (tmp_path / "pulled" / "adapter_config.json").exists()
+    publish(client, REPO, {"config.json": b'{"auto_map": "evil.py"}'}, message="edit", manifest=None)
+    with pytest.raises(
+        HubError,
+        match="not what was pushed: config.json .*--revision step-000010".replace(".", r"\.").replace(r"\.*", ".*"),
+    ):
+        pull(client, REPO, tmp_path / "again")
+    assert not (tmp_path / "again" / "config.json").exists()
+    pull(client, REPO, tmp_path / "tagged", revision="step-000002")
+    repo = hub.repo(REPO)
+    files = {path: file for path, file in repo.find("main").files.items() if path != "model.safetensors"}
+    repo.commit("main", files, "lost")
+    with pytest.raises(HubError, match=r"model\.safetensors"):
+        pull(client, REPO, tmp_path / "lost")
+    repo.commit("main", {**files, "sha256.json": type(files["config.json"])(b"[]", False)}, "damaged")
+    with pytest.raises(HubError, match=r"sha256\.json of owner/model is damaged"):
+        pull(client, REPO, tmp_path / "damaged")
+
+
+def test_paths_that_leave_the_folder_are_never_followed(client, hub, pushed, tmp_path):
+    repo = hub.repo(REPO)
+    evil = repo.find("main").files["config.json"]
+    names = ("../evil.json", "a/../../evil.json", "/evil.json")
+    repo.commit("main", {**repo.find("main").files, **dict.fromkeys(names, evil)}, "evil")
+    pulled = pull(client, REPO, tmp_path / "pulled")
+    assert set(names) <= set(pulled.skipped) and not list(tmp_path.rglob("evil.json"))
+
+
+def test_a_folder_with_something_else_in_it_is_left_alone(client, pushed, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text("mine")
+    with pytest.raises(UsageError, match="not empty and no earlier pull"):
+        pull(client, REPO, tmp_path / "mine")
+    with pytest.raises(UsageError, match="is a file"):
+        pull(client, REPO, tmp_path / "mine" / "config.json")
+    pull(client, REPO, tmp_path / "pulled")
+    with pytest.raises(UsageError, match="holds owner/model"):
+        pull(client, "owner/other", tmp_path / "pulled")
+
+
+def test_the_command_says_what_came_and_what_to_do_next(use_hub, pushed, tmp_path, capsys):
+    folder = str(tmp_path / "pulled")
+    hub_cli.main(["pull", REPO, folder, "--dry_run"])
+    assert "1.20 MB  model.safetensors" in capsys.readouterr().out and not (tmp_path / "pulled").exists()
+    hub_cli.main(["pull", REPO, folder, "--revision", "step-000001"])
+    out = capsys.readouterr().out
+    assert "all verified" in out and f"eval --model {folder}" in out and "full_state" in out
+    for argv, words in (
+        (["owner/none", str(tmp_path / "x")], "no repo owner/none"),
+        ([REPO, str(tmp_path / "x"), "--revision", "v9"], "no revision v9; it has main, step-000001, step-000002"),
+        (["nonsense", str(tmp_path / "x")], "owner/name"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            hub_cli.main(["pull", *argv])
+        assert words in stopped.value.code and not (tmp_path / "x").exists()

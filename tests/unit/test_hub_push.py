@@ -1,0 +1,397 @@
+"""The outbox of a run and who empties it: in order, in spite of faults, kills and a Hub that is away."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import hub_runs
+import pytest
+
+from openrlhf_ebpo.cli import hub as hub_cli
+from openrlhf_ebpo.files import unlink_shared, write_json
+from openrlhf_ebpo.hub import outbox, pusher
+from openrlhf_ebpo.hub.client import hub_api
+from openrlhf_ebpo.hub.push import drain, push_all
+from openrlhf_ebpo.upstream import UsageError
+
+REPO = "owner/model"
+
+
+@pytest.fixture
+def client(hub, monkeypatch):
+    monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", "1")
+    monkeypatch.setattr("openrlhf_ebpo.hub.push.card", lambda run_dir, step, repo, report: {"README.md": b"# card\n"})
+    return hub_api(hub.url, hub.token)
+
+
+def queue(run_dir, *steps, **how):
+    for step in steps:
+        model = run_dir.parent / "ckpt" / f"global_step{step}_hf"
+        outbox.add(run_dir, step, model, **{"repo": REPO, **how})
+
+
+def state(run_dir):
+    return {step: row["state"] for step, row in outbox.read_state(run_dir)["steps"].items()}
+
+
+def said(lines):
+    return "\n".join(lines)
+
+
+def assert_pushed(hub, run_dir, step, repo=REPO):
+    found = hub.repo(repo).files(f"step-{step:06d}")
+    model = hub_runs.export_model(run_dir.parent / "again" / str(step), step)
+    for name in ("model.safetensors", "config.json", "tokenizer.json", "chat_template.jinja", "prior.json"):
+        assert found[name] == (model / name).read_bytes(), (step, name)
+    assert "optimizer.bin" not in found and json.loads(found["run.json"])["name"] == "test"
+
+
+# Snapshots
+
+
+def test_a_snapshot_takes_no_room_and_outlives_clean_up_and_a_repeated_step(make_run):
+    run_dir = make_run()
+    model = run_dir.parent / "ckpt" / "global_step2_hf"
+    queue(run_dir, 2)
+    (item,) = outbox.items(run_dir)
+    weights = item.path / "files" / "model.safetensors"
+    assert weights.samefile(model / "model.safetensors") and not (item.path / "files" / "optimizer.bin").exists()
+    before = {path: file.read_bytes() for path, file in item.files().items()}
+    unlink_shared(model)
+    hub_runs.export_model(model, 99)  # a resumed run writes the same step again
+    assert {path: file.read_bytes() for path, file in item.files().items()} == before
+    shutil.rmtree(model)
+    assert {path: file.read_bytes() for path, file in item.files().items()} == before
+    assert outbox.pending(run_dir) == 1
+
+
+def test_where_links_are_not_possible_files_are_copied(make_run, monkeypatch):
+    def refuse(*_):
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr("os.link", refuse)
+    run_dir = make_run()
+    queue(run_dir, 2)
+    (item,) = outbox.items(run_dir)
+    model = run_dir.parent / "ckpt" / "global_step2_hf" / "model.safetensors"
+    copied = item.files()["model.safetensors"]
+    assert copied.read_bytes() == model.read_bytes() and not copied.samefile(model)
+
+
+def test_a_half_taken_snapshot_does_not_count(make_run, monkeypatch):
+    run_dir = make_run()
+    monkeypatch.setattr("openrlhf_ebpo.hub.outbox.write_json", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        queue(run_dir, 2)
+    assert outbox.items(run_dir) == [] and list(outbox.outbox(run_dir).iterdir()) == []
+    (outbox.outbox(run_dir) / "step-000002").mkdir()  # a kill in the middle of taking one away
+    assert outbox.items(run_dir) == [] and outbox.pending(run_dir) == 0
+
+
+def test_a_model_without_safetensors_is_no_model(make_run):
+    run_dir = make_run()
+    model = run_dir.parent / "ckpt" / "global_step2_hf"
+    (model / "model.safetensors").rename(model / "pytorch_model.bin")
+    with pytest.raises(UsageError, match=r"holds no model in safetensors .*pytorch_model.bin"):
+        queue(run_dir, 2)
+    shutil.rmtree(model)
+    with pytest.raises(UsageError, match="no such folder"):
+        queue(run_dir, 2)
+
+
+def test_a_snapshot_that_came_during_the_push_stays(make_run):
+    run_dir = make_run()
+    queue(run_dir, 2)
+    (old,) = outbox.items(run_dir)
+    queue(run_dir, 2)
+    outbox.remove(old)
+    (new,) = outbox.items(run_dir)
+    assert new.token != old.token and new.files()
+    outbox.remove(new)
+    assert outbox.items(run_dir) == [] and list(outbox.outbox(run_dir).iterdir()) == []
+
+
+def test_what_a_kill_left_half_done_is_tidied_up(make_run, monkeypatch):
+    run_dir = make_run()
+    queue(run_dir, 2, 4)
+    two, four = outbox.items(run_dir)
+    half_taken = outbox.outbox(run_dir) / ".step-000006.99999999.new"
+    half_taken.mkdir()
+    four.path.rename(four.path.with_name(".step-000004.pushed"))
+    outbox.write_state(run_dir, 4, state="pushed", token=four.token)
+    two.path.rename(two.path.with_name(".step-000002.pushed"))
+    outbox.write_state(run_dir, 2, state="pushed", token="an earlier snapshot's")
+    outbox.tidy(run_dir)
+    assert [item.token for item in outbox.items(run_dir)] == [two.token]
+    queue(run_dir, 2)
+    assert [path.name for path in outbox.outbox(run_dir).iterdir()] == ["step-000002"]
+
+
+# Emptying it
+
+
+def test_steps_are_pushed_in_order_verified_and_recorded(hub, client, make_run):
+    run_dir = make_run(steps=(2, 4, 10))
+    queue(run_dir, 10, 2, 4, branch_per_step=True)
+    lines = []
+    assert drain(run_dir, client, lines.append) is None
+    repo = hub.repo(REPO)
+    assert [c.title for c in repo.history()] == ["step 10", "step 4", "step 2", "initial commit"]
+    assert list(repo.tags) == ["step-000002", "step-000004", "step-000010"] and repo.private
+    assert set(repo.branches) == {"main", "checkpoint-000002", "checkpoint-000004", "checkpoint-000010"}
+    for step in (2, 4, 10):
+        assert_pushed(hub, run_dir, step)
+    entry = outbox.read_state(run_dir)["steps"]["4"]
+    assert entry["state"] == "pushed" and entry["attempts"] == 1 and entry["error"] is None
+    assert entry["commit"] == repo.tags["step-000004"] and entry["url"].endswith("/tree/step-000004")
+    assert outbox.items(run_dir) == [] and "all verified" in lines[0]
+
+
+def test_a_late_step_does_not_turn_main_back(hub, client, make_run):
+    run_dir = make_run()
+    queue(run_dir, 4)
+    drain(run_dir, client)
+    queue(run_dir, 2)
+    assert drain(run_dir, client) is None
+    repo = hub.repo(REPO)
+    assert repo.branches["main"] == repo.tags["step-000004"]
+    assert repo.branches["checkpoint-000002"] == repo.tags["step-000002"]
+    assert_pushed(hub, run_dir, 2)
+    assert_pushed(hub, run_dir, 4)
+
+
+def test_the_optimizers_state_goes_only_when_asked_for_and_does_not_pile_up(hub, client, make_run):
+    run_dir = make_run()
+    for step in (2, 4):
+        queue(run_dir, step, full_state=[run_dir.parent / "ckpt" / "_actor" / f"global_step{step}"])
+    assert drain(run_dir, client) is None
+    state = {p: c for p, c in hub.repo(REPO).files().items() if p.startswith("full_state/")}
+    assert state == {
+        "full_state/_actor/global_step4/mp_rank_00_model_states.pt": b"pickle of step 4",
+        "full_state/_actor/latest": b"global_step4",
+    }
+    assert "full_state/_actor/global_step2/mp_rank_00_model_states.pt" in hub.repo(REPO).files("step-000002")
+
+
+def test_a_repo_of_another_run_is_left_alone(hub, client, make_run):
+    first, second = make_run("first"), make_run("second", started="2026-02-02T00:00:00+00:00")
+    queue(first, 2)
+    drain(first, client)
+    before = hub.repo(REPO).branches | hub.repo(REPO).tags
+    queue(second, 2)
+    error = drain(second, client, sleep=pytest.fail)
+    assert error.permanent and "holds the steps of another run" in str(error)
+    assert hub.repo(REPO).branches | hub.repo(REPO).tags == before
+    assert state(second) == {"2": "failed"} and outbox.pending(second) == 1
+
+
+def test_a_hub_that_is_away_keeps_the_order_and_a_refused_step_lets_the_others_pass(hub, client, make_run, no_waiting):
+    run_dir = make_run()
+    queue(run_dir, 2)
+    queue(run_dir, 4, repo="stranger/model")
+    hub.stop()
+    assert not push_all(run_dir, client).permanent
+    assert state(run_dir) == {"2": "failed"}  # 4 was not even tried
+    hub.start()
+    queue(run_dir, 2, repo="stranger/model")
+    queue(run_dir, 4)
+    assert push_all(run_dir, client).status == 403
+    assert state(run_dir) == {"2": "failed", "4": "pushed"}
+    assert outbox.read_state(run_dir)["failed"] == 2
+
+
+def test_attempts_are_counted_pauses_grow_and_giving_up_loses_nothing(hub, client, make_run):
+    run_dir = make_run()
+    queue(run_dir, 2)
+    hub.fail(r"POST .*/commit/", 503, times=3)
+    waited, lines = [], []
+    error = drain(run_dir, client, lines.append, attempts=3, sleep=waited.append)
+    assert error.status == 503 and waited == [5, 10] and outbox.pending(run_dir) == 1
+    entry = outbox.read_state(run_dir)["steps"]["2"]
+    assert (entry["state"], entry["attempts"]) == ("failed", 3) and "(503)" in entry["error"]
+    assert drain(run_dir, client, lines.append, sleep=pytest.fail) is None
+    assert outbox.read_state(run_dir)["failed"] == 3
+    assert hub.count("^PUT") == 1  # what had arrived was not sent again
+    assert_pushed(hub, run_dir, 2)
+
+
+def test_a_card_that_cannot_be_made_does_not_hold_the_model_back(hub, client, make_run, monkeypatch):
+    monkeypatch.undo()
+    run_dir = make_run()
+    (run_dir / "metrics.jsonl").write_text("no JSON\n")
+    queue(run_dir, 2)
+    lines = []
+    assert drain(run_dir, hub_api(hub.url, hub.token), lines.append) is None
+    assert "without a model card" in said(lines) and "README.md" not in hub.repo(REPO).files()
+    assert_pushed(hub, run_dir, 2)
+
+
+# The commands
+
+
+def hub_command(environment, *argv, **variables):
+    command = [sys.executable, "-m", "openrlhf_ebpo.cli.hub", *map(str, argv)]
+    fast = {"OPENRLHF_EBPO_HUB_PAUSE": "0.05", "OPENRLHF_EBPO_HUB_TIMEOUT": "5", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, env={**environment, **fast, **variables}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finish(process):
+    out, err = process.communicate(timeout=60)
+    assert "Traceback" not in err, err
+    return process.returncode, out, err
+
+
+def wait_until(condition, seconds=20):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("where", [r"^PUT /lfs/", r"POST .*/commit/", r"POST .*/tag/"])
+def test_a_push_that_was_killed_is_finished_by_repeating_it(hub, hub_environment, make_run, where):
+    run_dir = make_run()
+    fault = hub.fail(where, hang=True)
+    process = hub_command(hub_environment, "push", run_dir, "--repo", REPO)
+    wait_until(lambda: fault.hits)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not hub.repo(REPO).tags and state(run_dir) == {"4": "pushing"}
+    code, out, err = finish(hub_command(hub_environment, "push", run_dir))
+    assert code == 0, err
+    assert "step 4 is at" in out and list(hub.repo(REPO).tags) == ["step-000004"]
+    assert_pushed(hub, run_dir, 4)
+    assert len(hub.repo(REPO).history()) == 2 and hub.repo(REPO).files()["README.md"].startswith(b"---\n")
+
+
+def test_push_with_xet_on_fails_cleanly_or_succeeds(hub, hub_environment, make_run):
+    run_dir = make_run()
+    environment = {**hub_environment, "HF_HUB_DISABLE_XET": "0"}
+    code, _, err = finish(hub_command(environment, "push", run_dir, "--repo", REPO, "--attempts", "1"))
+    if code:
+        assert "steps 4 are not pushed" in err and not hub.repo(REPO).tags and outbox.pending(run_dir) == 1
+        code, _, err = finish(hub_command(hub_environment, "push", run_dir))
+    assert code == 0, err
+    assert_pushed(hub, run_dir, 4)
+
+
+def test_a_dry_run_lists_sizes_and_leaves_no_trace(hub, use_hub, make_run, capsys):
+    run_dir = make_run()
+    hub_cli.main(["push", str(run_dir), "--repo", REPO, "--step", "2", "--dry_run"])
+    out = capsys.readouterr().out
+    assert "1.20 MB  new        model.safetensors" in out and "nothing was sent" in out
+    assert not hub.repos and not (run_dir / "hub").exists() and not (run_dir / "hub.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--repo", REPO, "--step", "3"], "no saved model of step 3; saved steps: 2, 4"),
+        (["--step", "3"], "--step: say where to push, with --repo owner/name"),
+        ([], "nothing is queued"),
+        (["--repo", "stranger/model"], "not for stranger"),
+        (["--repo", "nonsense"], "owner/name"),
+    ],
+)
+def test_mistakes_are_explained(hub, use_hub, make_run, argv, words):
+    with pytest.raises(SystemExit) as stopped:
+        hub_cli.main(["push", str(make_run()), *argv])
+    assert stopped.value.code.startswith("error: ") and words in stopped.value.code and not hub.repos
+
+
+def test_only_one_process_pushes(hub, use_hub, make_run):
+    run_dir = make_run()
+    with outbox.take_lock(run_dir) as lock, pytest.raises(SystemExit) as stopped:
+        outbox.write_pid(lock)
+        hub_cli.main(["push", str(run_dir), "--repo", REPO])
+    assert f"process {os.getpid()} is pushing this run" in stopped.value.code and outbox.items(run_dir) == []
+
+
+def test_the_final_model_of_a_run_that_saved_nothing_else(hub, use_hub, make_run, capsys):
+    run_dir = make_run(steps=())
+    with pytest.raises(SystemExit) as stopped:
+        hub_cli.main(["push", str(run_dir), "--repo", REPO])
+    assert "saved steps: none: train with --ckpt.save_hf" in stopped.value.code
+    hub_runs.export_model(run_dir.parent / "model", 7)
+    (run_dir / "metrics.jsonl").write_text('{"step": 7, "time": 1}\n')
+    hub_cli.main(["push", str(run_dir.parent), "--repo", REPO, "--public"])
+    assert_pushed(hub, run_dir, 7)
+    assert not hub.repo(REPO).private
+    hub_cli.main(["push", str(run_dir)])
+    assert "nothing is waiting; step 7: pushed" in capsys.readouterr().out
+
+
+# The process beside a training
+
+
+@pytest.fixture
+def beside(hub, hub_environment, monkeypatch):
+    """Starts the process in the environment of a user; what it leaves behind is ended."""
+    started = []
+
+    def start(run_dir, seconds):
+        for name, value in {**hub_environment, "OPENRLHF_EBPO_HUB_PAUSE": "0.05"}.items():
+            monkeypatch.setenv(name, value)
+        pusher.start(run_dir, seconds)
+        started.append(run_dir)
+
+    yield start
+    for run_dir in started:
+        if idle(run_dir):
+            continue
+        os.kill(int(outbox.who_pushes(run_dir)), signal.SIGKILL)
+
+
+def idle(run_dir):
+    lock = outbox.take_lock(run_dir)
+    if lock:
+        lock.close()
+    return bool(lock)
+
+
+def test_it_pushes_during_a_training_and_ends_after_it(hub, beside, make_run):
+    run_dir = make_run(status="running")
+    beside(run_dir, 60)
+    assert not idle(run_dir)
+    queue(run_dir, 2)
+    wait_until(lambda: state(run_dir) == {"2": "pushed"})
+    assert not idle(run_dir)
+    queue(run_dir, 4)
+    run = json.loads((run_dir / "run.json").read_text())
+    write_json(run_dir / "run.json", {**run, "status": "complete"})
+    wait_until(lambda: idle(run_dir))
+    assert state(run_dir) == {"2": "pushed", "4": "pushed"}
+    assert_pushed(hub, run_dir, 4)
+
+
+def test_a_hub_that_stays_away_is_given_up_some_time_after_the_training_and_nothing_is_lost(
+    hub, beside, hub_environment, make_run
+):
+    run_dir = make_run(status="complete")
+    queue(run_dir, 2)
+    hub.stop()
+    beside(run_dir, 0.5)
+    wait_until(lambda: idle(run_dir))
+    assert state(run_dir) == {"2": "failed"} and "time is up" in (run_dir / "hub" / "push.log").read_text()
+    hub.start()
+    code, _, err = finish(hub_command(hub_environment, "push", run_dir))
+    assert code == 0, err
+    assert_pushed(hub, run_dir, 2)
+
+
+def test_it_outlives_a_training_that_was_killed(hub, hub_environment, make_run):
+    run_dir = make_run(status="running")
+    queue(run_dir, 2, 4)
+    start = f"from pathlib import Path; from openrlhf_ebpo.hub import pusher; pusher.start(Path({str(run_dir)!r}), 60)"
+    kill = "; import os, signal; os.killpg(os.getpid(), signal.SIGKILL)"
+    driver = subprocess.run([sys.executable, "-c", start + kill], env=hub_environment, start_new_session=True)
+    assert driver.returncode == -signal.SIGKILL and not idle(run_dir)
+    wait_until(lambda: idle(run_dir))
+    assert state(run_dir) == {"2": "pushed", "4": "pushed"}
+    assert_pushed(hub, run_dir, 4)

@@ -1,0 +1,188 @@
+"""Evaluation results as a data set repo and in a model's card."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+
+import pytest
+import yaml
+from hub_server import File
+from huggingface_hub import ModelCard
+from recorded_runs import GOOD, GREEDY, POOR, PROTOCOL, save_result, write_run
+
+from openrlhf_ebpo.hub import data_repo, results, run_data
+from openrlhf_ebpo.upstream import UsageError
+
+REPO, MODEL = "owner/tiny-results", "owner/tiny"
+CARD = """---
+license: mit  # ours
+tags: [mine]
+my_field: {kept: true}
+model-index:
+- name: Tiny
+  results:
+  - task: {type: text-generation}
+    dataset: {name: AIME 2024, type: math-ai/aime24, config: somebody's}
+    metrics: [{type: pass@1, value: 12.5, verified: false}]
+    source: {url: https://example.org, name: theirs}
+---
+
+# My own words
+
+---
+
+| stay | here |
+"""
+
+
+@pytest.fixture
+def push(api, monkeypatch, no_waiting):
+    """The command, given a results directory and more flags."""
+    for module in (data_repo, results):
+        monkeypatch.setattr(module, "hub_api", lambda: api)
+    monkeypatch.setenv("OPENRLHF_EBPO_HUB_PAUSE", "0.01")
+
+    def command(results_dir, *flags, repo=REPO):
+        parser = argparse.ArgumentParser()
+        results.add_flags(parser)
+        results.run(parser.parse_args([str(results_dir), "--repo", repo, *flags]))
+
+    return command
+
+
+def model(hub, card: str = CARD):
+    repo = hub.create(MODEL)
+    repo.commit("main", {"README.md": File(card.encode(), False), "config.json": File(b"{}", False)}, "model")
+    return repo
+
+
+def front_matter(content: bytes) -> dict:
+    return yaml.safe_load(content.decode().split("\n---\n")[0])
+
+
+def test_results_of_two_protocols_side_by_side_and_never_mixed(tmp_path, hub, hub_environment, push, capsys):
+    save_result(tmp_path, "aime24", POOR, 0)
+    save_result(tmp_path, "aime24", GOOD, 5)
+    save_result(tmp_path, "aime24", GOOD, 5, GREEDY)
+    push(tmp_path)
+    assert "; private)" in capsys.readouterr().out and hub.repo(REPO, "dataset").private
+    files = hub.repo(REPO, "dataset").files()
+    places = [f"{place}/{name}" for place in ("default/aime24/step-000000", "default/aime24/step-000005",
+              "greedy/aime24/step-000005") for name in ("summary.json", "samples.parquet")]  # fmt: skip
+    assert set(places) | {"README.md", results.INDEX} <= set(files)
+    assert not any(b"/home/" in content for content in files.values())
+    card = files["README.md"].decode()
+    assert card.count("### Protocol") == 2 and "| pass@1 before training | pass@1 | maj@4 | pass@4 |" in card
+    names = [entry["config_name"] for entry in front_matter(files["README.md"])["configs"]]
+    assert names == ["evaluations", "eval-default-aime24", "eval-greedy-aime24"]
+    program = (
+        "from datasets import load_dataset\n"
+        f"table = load_dataset({REPO!r}, 'evaluations', split='train').to_pandas()\n"
+        "found = table[table.metric == 'pass@1'].set_index(['protocol', 'step']).value.round(3).to_dict()\n"
+        f"print(found, len(load_dataset({REPO!r}, 'eval-greedy-aime24', split='step_000005')))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], env=hub_environment, capture_output=True, text=True)
+    assert done.stdout.strip() == "{('default', 0): 0.167, ('default', 5): 0.667, ('greedy', 5): 0.667} 3", done.stderr
+
+
+def test_a_later_push_adds_and_a_repeated_one_sends_nothing(tmp_path, hub, push, capsys):
+    save_result(tmp_path / "one", "aime24", GOOD)
+    save_result(tmp_path / "other", "amc23", POOR)
+    push(tmp_path / "one")
+    push(tmp_path / "other")
+    capsys.readouterr()
+    commits = len(hub.repo(REPO, "dataset").history())
+    push(tmp_path / "one")
+    push(tmp_path / "other")
+    assert capsys.readouterr().out.count("nothing had changed") == 2
+    files = hub.repo(REPO, "dataset").files()
+    assert len(hub.repo(REPO, "dataset").history()) == commits
+    assert {"default/aime24/step-000000/samples.parquet", "default/amc23/step-000000/samples.parquet"} <= set(files)
+    names = [entry["config_name"] for entry in front_matter(files["README.md"])["configs"]]
+    assert names == ["evaluations", "eval-default-aime24", "eval-default-amc23"]
+
+
+def test_other_results_are_never_overwritten(tmp_path, hub, push):
+    save_result(tmp_path / "one", "aime24", GOOD)
+    push(tmp_path / "one")
+    before = hub.repo(REPO, "dataset").files()
+    save_result(tmp_path / "model", "aime24", POOR, settings={"model": "another@456"})
+    save_result(tmp_path / "rules", "aime24", POOR, protocol={**PROTOCOL, "fingerprint": "0dd"})
+    with pytest.raises(UsageError, match=r"default/aime24/step-000000 \(model_identity 'global_step0_hf@123' there"):
+        push(tmp_path / "model")
+    with pytest.raises(UsageError, match="protocol_fingerprint 'f00d' there, '0dd' here"):
+        push(tmp_path / "rules")
+    assert hub.repo(REPO, "dataset").files() == before
+    save_result(tmp_path / "one", "aime24", POOR)  # the same model and task, sampled again
+    push(tmp_path / "one")
+    assert hub.repo(REPO, "dataset").files()[results.INDEX] != before[results.INDEX]
+
+
+def test_a_runs_data_set_is_no_place_for_results(tmp_path, hub, push, api):
+    run_dir = write_run(tmp_path)
+    save_result(run_dir / "eval", "aime24", GOOD, 3)
+    args = argparse.Namespace(run_dir=run_dir, repo=REPO, public=False, dry_run=False)
+    run_data.run(args)
+    with pytest.raises(UsageError, match="holds a run"):
+        push(run_dir)
+    push(run_dir, repo="owner/elsewhere")
+    assert "default/aime24/step-000003/summary.json" in hub.repo("owner/elsewhere", "dataset").files()
+
+
+def test_the_models_card_gets_a_row_each_protocol_and_keeps_everything_else(tmp_path, hub, push, capsys):
+    repo = model(hub)
+    save_result(tmp_path, "aime24", POOR, 0)
+    save_result(tmp_path, "aime24", GOOD, 5)
+    save_result(tmp_path, "aime24", POOR, 5, GREEDY)
+    push(tmp_path, "--model", MODEL)
+    assert "card of owner/tiny: 5 results of step 5 written" in capsys.readouterr().out
+    content = repo.files()["README.md"]
+    assert content.decode().endswith(CARD.split("\n---\n", 1)[1]) and repo.files()["config.json"] == b"{}"
+    found = front_matter(content)
+    assert found["license"] == "mit" and found["tags"] == ["mine"] and found["my_field"] == {"kept": True}
+    (index,) = found["model-index"]
+    theirs, default, greedy = index["results"]
+    assert index["name"] == "Tiny" and theirs["source"]["name"] == "theirs" and theirs["metrics"][0]["value"] == 12.5
+    assert (default["dataset"]["config"], greedy["dataset"]["config"]) == ("default (f00d)", "greedy (beef)")
+    assert [m["value"] for m in default["metrics"] if m["type"] == "pass@1"] == [66.67]
+    assert default["metrics"][0]["args"]["interval_95"][1] == 100.0 and default["dataset"]["args"]["n"] == 4
+    assert default["source"]["url"] == f"{hub.url}/datasets/{REPO}"
+    assert len(ModelCard(content.decode()).data.eval_results) == 6
+    commits = len(repo.history())
+    push(tmp_path, "--model", MODEL)
+    assert "were there already" in capsys.readouterr().out and len(repo.history()) == commits
+    assert repo.files()["README.md"] == content
+
+
+def test_a_new_value_takes_the_place_of_the_old_one(tmp_path, hub, push):
+    repo = model(hub, "# A card without metadata\n")
+    save_result(tmp_path, "aime24", POOR, 5)
+    push(tmp_path, "--model", MODEL)
+    save_result(tmp_path, "aime24", GOOD, 5)
+    push(tmp_path, "--model", MODEL, "--step", "5")
+    content = repo.files()["README.md"]
+    ((row,),) = [index["results"] for index in front_matter(content)["model-index"]]
+    assert [(metric["type"], metric["value"]) for metric in row["metrics"] if metric["type"] == "pass@1"] == [
+        ("pass@1", 66.67)
+    ]
+    assert len(row["metrics"]) == 3 and content.decode().endswith("# A card without metadata\n")
+
+
+def test_dry_run_and_what_is_wrong(tmp_path, hub, push, capsys):
+    with pytest.raises(UsageError, match="no evaluation results"):
+        push(tmp_path)
+    save_result(tmp_path, "aime24", GOOD, 5)
+    push(tmp_path, "--dry_run", "--model", MODEL)
+    said = capsys.readouterr().out
+    assert "default/aime24/step-000005/samples.parquet" in said and "3 results of step 5 would be written" in said
+    assert not hub.repos
+    with pytest.raises(UsageError, match="--model owner/tiny: no such model"):
+        push(tmp_path, "--model", MODEL)
+    with pytest.raises(UsageError, match=r"--step 7: there are results of step 5"):
+        push(tmp_path, "--model", MODEL, "--step", "7")
+    assert not hub.repos  # all of that is found before anything is sent
+    model(hub, "---\n- a list\n---\n")
+    with pytest.raises(UsageError, match="metadata of its card cannot be read"):
+        push(tmp_path, "--model", MODEL)

@@ -1,0 +1,232 @@
+"""A run directory as a data set repo, spoken to by the unmodified client: what goes, what stays, what can be read."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from recorded_runs import GOOD, GREEDY, POOR, save_result, write_run, write_steps
+
+from openrlhf_ebpo.files import write_json
+from openrlhf_ebpo.hub import columns, data_repo, evaluations, run_data
+from openrlhf_ebpo.hub.client import HubError
+from openrlhf_ebpo.rollouts import SCHEMA
+from openrlhf_ebpo.run_log import read_metrics, read_rollouts, read_run, roll_back
+
+REPO = "owner/tiny-run"
+
+
+@pytest.fixture
+def push(api, monkeypatch, no_waiting):
+    """The command, given a run directory and more flags."""
+    monkeypatch.setattr(data_repo, "hub_api", lambda: api)
+    monkeypatch.setenv("OPENRLHF_EBPO_HUB_PAUSE", "0.01")
+
+    def command(run_dir, *flags, repo=REPO):
+        parser = argparse.ArgumentParser()
+        run_data.add_flags(parser)
+        run_data.run(parser.parse_args([str(run_dir), "--repo", repo, *flags]))
+
+    return command
+
+
+def card_of(hub) -> dict:
+    return yaml.safe_load(hub.repo(REPO, "dataset").files()["README.md"].decode().split("\n---\n")[0])
+
+
+def test_a_pushed_run_is_a_run_directory_and_a_data_set(tmp_path, hub, hub_environment, push, capsys):
+    run_dir = write_run(tmp_path)
+    save_result(run_dir / "eval", "aime24", POOR, 0)
+    save_result(run_dir / "eval", "aime24", GOOD, 3)
+    save_result(run_dir / "eval", "file-q", GOOD, 3, {**GREEDY, "name": "default+n=1,temperature=0.0"})
+    push(run_dir)
+    assert "pushed: " in (said := capsys.readouterr().out) and "; private)" in said
+    repo = hub.repo(REPO, "dataset")
+    assert repo.private
+    for path, content in repo.files().items():
+        target = tmp_path / "copy" / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+    copy = tmp_path / "copy"
+    assert read_metrics(copy) == read_metrics(run_dir)
+    assert read_rollouts(copy, 2) == read_rollouts(run_dir, 2)
+    assert evaluations.rows_of(evaluations.of_run(copy)) == evaluations.rows_of(evaluations.of_run(run_dir))
+    assert read_run(copy)["args"]["actor"]["model_name_or_path"] == "base"
+    assert json.loads((copy / "prior.json").read_text())["rewards"]["count"] == 9
+    assert str(tmp_path) not in "".join(c.decode() for p, c in repo.files().items() if p.endswith((".json", ".jsonl")))
+    assert loaded(hub_environment, tmp_path) == {
+        "metrics train": 3,
+        "rollouts train": 12,
+        "checkpoints train": 1,
+        "evaluations train": 2 * 4 + 2,
+        "eval-default-aime24 step_000000": 12,
+        "eval-default-aime24 step_000003": 12,
+        "eval-default-n-1-temperature-0.0-file-q step_000003": 3,
+    }
+
+
+def loaded(environment, folder) -> dict[str, int]:
+    """Rows of every configuration and split, as the unmodified datasets library finds and reads them."""
+    program = (
+        "import datasets, json\n"
+        f"repo = {REPO!r}\n"
+        "rows = {}\n"
+        "for name in datasets.get_dataset_config_names(repo):\n"
+        "    for split, table in datasets.load_dataset(repo, name).items():\n"
+        "        rows[f'{name} {split}'] = len(table)\n"
+        "row = datasets.load_dataset(repo, 'rollouts', split='train')[3]\n"
+        "assert row['prompt'] == '2 + 2?' and row['valid'] is False and row['raw_reward'] is None, row\n"
+        "assert datasets.load_dataset(repo, 'metrics', split='train')['ebpo/prior_count'][2] == 9\n"
+        "print(json.dumps(rows))\n"
+    )
+    environment = {**environment, "HF_DATASETS_CACHE": str(folder / "cache"), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_only_what_is_new_goes(tmp_path, hub, push, capsys):
+    run_dir = write_run(tmp_path)
+    push(run_dir)
+    commits, uploads = len(hub.repo(REPO, "dataset").history()), hub.count("PUT /lfs/")
+    push(run_dir)
+    assert "nothing had changed" in capsys.readouterr().out
+    assert (len(hub.repo(REPO, "dataset").history()), hub.count("PUT /lfs/")) == (commits, uploads)
+    write_steps(run_dir, [4])
+    push(run_dir)
+    new = [line for line in capsys.readouterr().out.splitlines() if line.startswith("pushed")]
+    assert "7 files sent, 6 unchanged" in new[0], new  # one rollout file, and what grows
+    assert hub.count("PUT /lfs/") == uploads + 3  # rollouts, metrics, the picture
+
+
+def test_what_a_resumed_run_rolled_back_goes_and_a_foreign_run_is_refused(tmp_path, hub, push):
+    run_dir = write_run(tmp_path / "a")
+    push(run_dir)
+    roll_back(run_dir, 2)
+    push(run_dir)
+    files = hub.repo(REPO, "dataset").files()
+    assert "rollouts/step-000002.parquet" in files and "rollouts/step-000003.parquet" not in files
+    assert not any("superseded" in path for path in files) and "checkpoints.jsonl" not in files
+    other = write_run(tmp_path / "b", name="another")
+    write_json(other / "run.json", {**read_run(other), "started": "2026-01-01T00:00:00+00:00"})
+    with pytest.raises(run_data.UsageError, match=r"holds another run: 'tiny'.*this one is 'another'.*another repo"):
+        push(other)
+    assert hub.repo(REPO, "dataset").files() == files
+
+
+def test_a_run_that_is_still_written_goes_up_to_its_last_whole_line(tmp_path, hub, push):
+    run_dir = write_run(tmp_path)
+    write_json(run_dir / "run.json", {**read_run(run_dir), "status": "running", "ended": None})
+    with open(run_dir / "metrics.jsonl", "a") as file:
+        file.write('{"step": 4, "rollout/rew')
+    (run_dir / "rollouts" / ".step-000004.parquet.77.tmp").write_bytes(b"PAR1")
+    (run_dir / "eval" / "default" / "aime24" / "step-000003").mkdir(parents=True)
+    (run_dir / "eval" / "default" / "aime24" / "step-000003" / "progress.jsonl").write_text("{}\n")
+    (run_dir / "hub.json").write_text("{}")
+    push(run_dir)
+    files = hub.repo(REPO, "dataset").files()
+    assert [json.loads(line)["step"] for line in files["metrics.jsonl"].splitlines()] == [1, 2, 3]
+    assert not [path for path in files if "tmp" in path or path.startswith("eval/") or path == "hub.json"]
+    names = [entry["config_name"] for entry in card_of(hub)["configs"]]
+    assert names == ["metrics", "rollouts", "checkpoints"]
+
+
+def test_a_run_before_its_first_step(tmp_path, hub, push):
+    run_dir = write_run(tmp_path, steps=1)
+    for path in [run_dir / "metrics.jsonl", run_dir / "checkpoints.jsonl", *(run_dir / "rollouts").iterdir()]:
+        path.unlink()
+    push(run_dir)
+    assert set(hub.repo(REPO, "dataset").files()) >= {"run.json", "README.md", "prior.json"}
+    assert "configs" not in card_of(hub) and card_of(hub)["viewer"] is False
+
+
+def test_dry_run_lists_sizes_and_sends_nothing(tmp_path, hub, push, capsys):
+    run_dir = write_run(tmp_path)
+    push(run_dir, "--dry_run")
+    said = capsys.readouterr().out
+    for name in ("run.json", "rollouts/step-000003.parquet", "tables/metrics.parquet", "README.md"):
+        assert name in said
+    assert "bytes" in said and f"would go to {REPO}; nothing was sent" in said
+    assert not hub.repos and not hub.count("POST|PUT")
+
+
+def test_dry_run_needs_neither_a_token_nor_the_hub(tmp_path, hub, push, monkeypatch, capsys):
+    from huggingface_hub import HfApi
+
+    run_dir = write_run(tmp_path)
+    monkeypatch.setattr(data_repo, "hub_api", lambda: HfApi(endpoint=hub.url, token=False))
+    push(run_dir, "--dry_run")
+    hub.stop()
+    push(run_dir, "--dry_run")
+    assert capsys.readouterr().out.count("nothing was sent") == 2
+
+
+def test_public_only_when_asked(tmp_path, hub, push, capsys):
+    push(write_run(tmp_path), "--public")
+    assert not hub.repo(REPO, "dataset").private and "; public)" in capsys.readouterr().out
+
+
+def test_hostile_prompts_and_paths_in_errors(tmp_path, hub, push):
+    hostile = "--- \n| a | <script> `x` ```\n---\n"
+    error = "FileNotFoundError: /home/somebody/secret/gold.json\nhf_" + "a" * 30
+    run_dir = write_run(tmp_path, prompts=(hostile, hostile), error=error, name=hostile)
+    push(run_dir)
+    files = hub.repo(REPO, "dataset").files()
+    table = pq.read_table(pa.BufferReader(files["rollouts/step-000001.parquet"]))
+    assert table.schema == SCHEMA and table["prompt"][0].as_py() == hostile
+    assert table["error"].to_pylist()[3] == "FileNotFoundError: gold.json\n<redacted>"
+    body = files["README.md"].decode().split("\n---\n", 1)[1]
+    assert "<script>" not in body and card_of(hub)["pretty_name"] == "tiny-run"
+
+
+def test_large_row_groups_are_cut_for_readers_that_want_a_few_rows(tmp_path, monkeypatch):
+    path = tmp_path / "step-000001.parquet"
+    table = pa.table({"response": [str(i) * 500 for i in range(1000)], "error": pa.nulls(1000, pa.string())})
+    pq.write_table(table, path)
+    assert data_repo.publishable_parquet(path, tmp_path / "copies") == path
+    monkeypatch.setattr(data_repo, "LARGE_ROW_GROUP", 100_000)
+    monkeypatch.setattr(data_repo, "ROW_GROUP", 50_000)
+    copy = data_repo.publishable_parquet(path, tmp_path / "copies")
+    assert pq.read_table(copy) == table
+    sizes = [pq.ParquetFile(copy).metadata.row_group(i).num_rows for i in range(pq.ParquetFile(copy).num_row_groups)]
+    assert len(sizes) > 10 and max(sizes) < 100
+    assert data_repo.publishable_parquet(path, tmp_path / "again").read_bytes() == copy.read_bytes()
+
+
+def test_what_is_wrong_is_said(tmp_path, hub, push):
+    with pytest.raises(run_data.UsageError, match=r"no run\.json"):
+        push(tmp_path)
+    run_dir = write_run(tmp_path)
+    with pytest.raises(run_data.UsageError, match="owner/name"):
+        push(run_dir, repo="tiny")
+    with pytest.raises(run_data.UsageError, match="not for somebody"):
+        push(run_dir, repo="somebody/tiny")
+    (run_dir / "rollouts" / "step-000002.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(run_data.UsageError, match=r"step-000002\.parquet cannot be read"):
+        push(run_dir)
+    assert not hub.repos
+    (run_dir / "rollouts" / "step-000002.parquet").unlink()
+    hub.fail(r"POST .*/commit/", status=503, times=1)
+    push(run_dir)  # tried again
+    hub.fail(r"POST .*/preupload/", status=403, times=99)
+    write_steps(run_dir, [4])
+    with pytest.raises(HubError, match="403"):
+        push(run_dir)
+
+
+def test_every_column_is_explained():
+    assert list(columns.ROLLOUTS) == SCHEMA.names
+    assert list(columns.CHECKPOINTS) == run_data.CHECKPOINT_SCHEMA.names
+    assert list(columns.SAMPLES) == evaluations.harness("results").SAMPLES.names
+    assert list(evaluations.MEANING) == evaluations.SCHEMA.names
+    assert columns.metric_meaning("eval_math_pass1").endswith("on math: mean reward")
+    assert columns.metric_meaning("eval_math_pass16") == (
+        "evaluation during training on math: mean over prompts of the best of 16 rewards"
+    )
+    assert columns.metric_meaning("correct_format") == columns.OTHER

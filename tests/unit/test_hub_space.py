@@ -1,0 +1,241 @@
+"""The Space: what is uploaded, that it starts with nothing else, and what people without a plan are told."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import sysconfig
+import time
+import urllib.request
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+from recorded_runs import write_run
+
+from openrlhf_ebpo.hub import data_repo, run_data, space
+from openrlhf_ebpo.run_log import read_metrics
+from openrlhf_ebpo.upstream import UsageError
+
+REPO, RUN = "owner/ebpo", "owner/tiny-run"
+README = "---\ntitle: Runs\nsdk: gradio\nsdk_version: 6.31.0\npython_version: '3.11'\napp_file: app.py\n---\n# Runs\n"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> tuple[Path, dict[str, Path]]:
+    """(wheel, its files): built once."""
+    folder = tmp_path_factory.mktemp("wheel")
+    files = space.package_files(folder)
+    (wheel,) = (folder / "wheel").glob("*.whl")
+    return wheel, files
+
+
+@pytest.fixture
+def deploy(api, hub, monkeypatch, no_waiting, built, tmp_path):
+    """The command, given more flags; it uploads a small app, unless told otherwise."""
+    for module in (data_repo, space):
+        monkeypatch.setattr(module, "hub_api", lambda: api)
+    monkeypatch.setattr(space, "package_files", lambda scratch: built[1])
+    monkeypatch.setenv("OPENRLHF_EBPO_HUB_PAUSE", "0.01")
+    app = tmp_path / "space"
+    for name, text in {
+        "app.py": "import openrlhf_ebpo.eval.results, openrlhf_ebpo.run_log\nprint(openrlhf_ebpo.__file__)\n",
+        "README.md": README,
+        "requirements.txt": "gradio==6.31.0  # the app\npyarrow>=14\nopenrlhf_ebpo\n",
+        "ebpo_space/page.py": "",
+        "ebpo_space/__pycache__/page.pyc": "",
+        ".hidden": "",
+    }.items():
+        (app / name).parent.mkdir(parents=True, exist_ok=True)
+        (app / name).write_text(text)
+
+    def command(*flags, repo=REPO, space_dir=app):
+        parser = argparse.ArgumentParser()
+        space.add_flags(parser)
+        space.run(parser.parse_args([repo, "--space_dir", str(space_dir), *flags]))
+
+    return command
+
+
+def push_run(tmp_path, public: bool = True) -> Path:
+    run_dir = write_run(tmp_path)
+    run_data.run(argparse.Namespace(run_dir=run_dir, repo=RUN, public=public, dry_run=False))
+    return run_dir
+
+
+def downloaded(hub, folder: Path) -> Path:
+    for path, content in hub.repo(REPO, "space").files().items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+    return folder
+
+
+def bare_python(packages: bool) -> dict:
+    """Arguments for a Python that knows nothing of this checkout, and of what is installed only if told so."""
+    known = {name: value for name, value in os.environ.items() if name in ("PATH", "HOME", "LANG", "OMP_NUM_THREADS")}
+    return {"env": {**known, **({"PYTHONPATH": sysconfig.get_path("purelib")} if packages else {})}, "text": True}
+
+
+def test_the_app_the_package_and_the_runs_go(tmp_path, hub, deploy, capsys):
+    push_run(tmp_path)
+    capsys.readouterr()
+    deploy("--runs", RUN)
+    said = capsys.readouterr().out
+    assert said.startswith(f"deployed: {hub.url}/spaces/{REPO}") and "secret" not in said
+    repo = hub.repo(REPO, "space")
+    files = repo.files()
+    assert {"app.py", "ebpo_space/page.py", "openrlhf_ebpo/run_log.py", "openrlhf_ebpo/eval/results.py"} <= set(files)
+    assert not [path for path in files if "pycache" in path or "hidden" in path or "tests" in path]
+    assert files["requirements.txt"].decode().splitlines() == [
+        "gradio==6.31.0  # the app",
+        "pyarrow>=14",
+        "numpy",
+        "psutil",
+        "wrapt",
+    ]
+    front = yaml.safe_load(files["README.md"].decode().split("\n---\n")[0])
+    assert front["datasets"] == [RUN] and front["sdk_version"] == "6.31.0" and front["python_version"] == "3.11"
+    assert repo.private and repo.settings["sdk"] == "gradio"
+    assert [(v["key"], v["value"]) for v in repo.settings["variables"]] == [("EBPO_SPACE_RUNS", RUN)]
+    commits = len(repo.history())
+    deploy("--runs", RUN)
+    assert "(0 files sent" in capsys.readouterr().out and len(repo.history()) == commits
+    folder = downloaded(hub, tmp_path / "copy")
+    done = subprocess.run([sys.executable, "-S", "app.py"], cwd=folder, capture_output=True, **bare_python(True))
+    assert done.stdout.strip() == str(folder / "openrlhf_ebpo" / "__init__.py"), done.stderr
+
+
+def test_what_an_earlier_version_left_behind_goes(tmp_path, hub, deploy):
+    push_run(tmp_path)
+    deploy("--runs", RUN)
+    app = tmp_path / "space"
+    (app / "ebpo_space" / "page.py").rename(app / "ebpo_space" / "pages.py")
+    deploy("--runs", RUN, "--public")
+    files = hub.repo(REPO, "space").files()
+    assert "ebpo_space/pages.py" in files and "ebpo_space/page.py" not in files
+
+
+def test_the_real_app_starts_from_exactly_the_uploaded_files(tmp_path, hub, deploy):
+    """With nothing but the packages of requirements.txt, which this environment has too. (An environment made from
+    requirements.txt alone takes minutes.)"""
+    run_dir = push_run(tmp_path)
+    deploy("--runs", RUN, space_dir=space.CHECKOUT / "space")
+    folder = downloaded(hub, tmp_path / "copy")
+    port = hub.port + 1
+    how = bare_python(True)
+    how["env"] |= {"GRADIO_SERVER_PORT": str(port), "EBPO_SPACE_RUNS": RUN, "HF_ENDPOINT": hub.url}
+    how["env"] |= {"HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path / "hf"), "NO_PROXY": "127.0.0.1,localhost"}
+    with open(tmp_path / "log", "w") as log:
+        process = subprocess.Popen([sys.executable, "-S", "app.py"], cwd=folder, stdout=log, stderr=log, **how)
+        try:
+            page = answer(f"http://127.0.0.1:{port}/", process, tmp_path / "log")
+        finally:
+            process.kill()
+            process.wait()
+    assert "gradio" in page.lower()
+    assert fetched(folder, how) == f"{len(read_metrics(run_dir))} []"
+    assert not {"torch", "ray", "openrlhf"} & {name.partition("==")[0] for name in listed(folder)}
+
+
+def fetched(folder: Path, how: dict) -> str:
+    """Steps of the run that the uploaded app itself gets from the Hub, and what it leaves out."""
+    program = (
+        "from pathlib import Path\nfrom ebpo_space.hub import fetch\nfrom openrlhf_ebpo.run_log import read_metrics\n"
+        f"path, left_out = fetch({RUN!r}, Path('cache'))\nprint(len(read_metrics(path)), left_out)"
+    )
+    (folder / "look.py").write_text(program)
+    done = subprocess.run([sys.executable, "-S", "look.py"], cwd=folder, capture_output=True, **how)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def listed(folder: Path) -> list[str]:
+    return (folder / "requirements.txt").read_text().split()
+
+
+def answer(url: str, process: subprocess.Popen, log: Path) -> str:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    for _ in range(240):
+        assert process.poll() is None, log.read_text()[-3000:]
+        try:
+            return opener.open(url, timeout=5).read().decode()
+        except OSError:
+            time.sleep(0.25)
+    raise AssertionError(f"no answer\n{log.read_text()[-3000:]}")
+
+
+def test_free_accounts_are_told_what_402_means(tmp_path, hub, deploy):
+    push_run(tmp_path)
+    hub.fail(r"POST /api/repos/create", status=402, times=99)
+    with pytest.raises(UsageError) as error:
+        deploy("--runs", RUN)
+    for part in (
+        "402",
+        "paid plan",
+        "Free accounts",
+        "https://huggingface.co/pricing",
+        f"openrlhf-ebpo space --runs {RUN}",
+    ):
+        assert part in str(error.value)
+    assert (
+        hub.count("POST /api/repos/create") == 2
+    )  # the run's, and this one once: a plan does not come by asking again
+    assert ("space", REPO) not in hub.repos
+
+
+def test_private_runs_need_a_secret_and_missing_ones_are_named(tmp_path, hub, deploy, capsys):
+    push_run(tmp_path, public=False)
+    with pytest.raises(UsageError, match=r"--runs owner/absent: no such data set repo.*hub push-run RUN_DIR"):
+        deploy("--runs", RUN, "owner/absent")
+    assert ("space", REPO) not in hub.repos
+    deploy("--runs", RUN)
+    assert f"{RUN}: private. Give the Space a secret EBPO_SPACE_HF_TOKEN" in capsys.readouterr().out
+    assert hub.token not in str(hub.repo(REPO, "space").settings) + str(hub.repo(REPO, "space").files())
+
+
+def test_dry_run_lists_sizes_and_what_is_wrong_is_said_first(tmp_path, hub, deploy, capsys):
+    deploy("--runs", RUN, "--dry_run")
+    said = capsys.readouterr().out
+    assert "openrlhf_ebpo/run_log.py" in said and "app.py" in said and f"would go to {REPO}; nothing was sent" in said
+    with pytest.raises(UsageError, match=r"has no app\.py, README\.md, requirements\.txt"):
+        deploy("--runs", RUN, space_dir=tmp_path / "nothing")
+    with pytest.raises(UsageError, match="owner/name"):
+        deploy("--runs", "not-a-repo")
+    with pytest.raises(UsageError, match="not for somebody"):
+        deploy("--runs", RUN, repo="somebody/ebpo")
+    assert not hub.repos
+
+
+def test_an_installed_package_gives_the_files_of_its_wheel(tmp_path, built):
+    wheel, files = built
+    target = tmp_path / "site"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", str(target)]
+    subprocess.run([*pip, str(wheel)], check=True, capture_output=True)
+    program = (
+        "import sys; sys.path[:0] = sys.argv[1:]\n"
+        "from openrlhf_ebpo.hub import space\n"
+        "from pathlib import Path\n"
+        "assert space.CHECKOUT == Path(sys.argv[1])\n"
+        "for name, path in sorted(space.package_files(None).items()): assert path.is_file(); print(name)"
+    )
+    argv = [sys.executable, "-S", "-c", program, str(target), sysconfig.get_path("purelib")]
+    done = subprocess.run(argv, capture_output=True, cwd=tmp_path, **bare_python(False))
+    assert done.returncode == 0, done.stderr
+    beside = ("INSTALLER", "REQUESTED", "direct_url.json")
+    installed = {name for name in done.stdout.split() if not name.endswith(beside)}
+    with zipfile.ZipFile(wheel) as packed:
+        expected = {name for name in packed.namelist() if not name.endswith("/")}
+    assert installed == expected == set(files)
+
+
+def test_requirements_of_app_and_package_are_put_together():
+    own = "gradio==6.31.0\n# a comment\nNumPy>=1.26 ; python_version > '3.9'\nopenrlhf-ebpo[space]\n./openrlhf_ebpo-0.1.0-py3-none-any.whl\n"
+    assert space.requirements(own, ["numpy", "pyarrow"]).splitlines() == [
+        "gradio==6.31.0",
+        "# a comment",
+        "NumPy>=1.26 ; python_version > '3.9'",
+        "pyarrow",
+    ]

@@ -1,0 +1,260 @@
+"""The Hub's flags of a training, and what driver and trainer do with them."""
+
+import argparse
+import json
+from pathlib import Path
+
+import hub_runs
+import pytest
+
+from openrlhf_ebpo.files import write_json
+from openrlhf_ebpo.hub import outbox, training, training_flags
+from openrlhf_ebpo.hub.client import hub_api
+from openrlhf_ebpo.hub.push import drain
+from openrlhf_ebpo.upstream import UsageError
+
+REPO = "owner/model"
+
+
+def flags(*argv, **others):
+    """The flat namespace of a training with the Hub's flags `argv`."""
+    parser = argparse.ArgumentParser()
+    training_flags.add_flags(parser)
+    known = {
+        "ckpt.save_steps": 2,
+        "ckpt.save_hf": True,
+        "ckpt.disable_ds": False,
+        "ckpt.path": "ckpt",
+        "ckpt.load_enable": False,
+        "logger.run_dir": "run",
+        "force": False,
+        "actor.model_name_or_path": None,
+        "algo.advantage.estimator": "ebpo",
+        "algo.advantage.ebpo.init_prior": None,
+        "algo.advantage.ebpo.reset_prior": False,
+    }
+    return {**vars(parser.parse_args(argv)), **known, **others}
+
+
+@pytest.fixture
+def pushed(hub, use_hub, make_run, monkeypatch):
+    """A run directory whose steps 2 and 4 are at owner/model."""
+    monkeypatch.setattr("openrlhf_ebpo.hub.push.card", lambda *_: {"README.md": b"# card\n"})
+    run_dir = make_run()
+    for step in (2, 4):
+        model, state = (
+            run_dir.parent / "ckpt" / name for name in (f"global_step{step}_hf", f"_actor/global_step{step}")
+        )
+        outbox.add(run_dir, step, model, repo=REPO, full_state=[state])
+    assert drain(run_dir, hub_api(), attempts=1) is None
+    return run_dir
+
+
+def test_nothing_happens_without_a_repo(hub):
+    values = flags()
+    training_flags.check_flags(values)
+    assert (
+        training_flags.check_access(values) == [] and training_flags.resolve_resume(values) == [] and not hub.requests
+    )
+
+
+def test_private_is_the_default_and_can_be_turned_off():
+    assert flags()["hub.private"] is flags("--hub.private")["hub.private"] is True
+    assert flags("--hub.private", "false")["hub.private"] is False
+    with pytest.raises(SystemExit):
+        flags("--hub.private", "maybe")
+
+
+@pytest.mark.parametrize(
+    ("argv", "others", "words"),
+    [
+        (["--hub.repo", "nonsense"], {}, "--hub.repo nonsense"),
+        (["--hub.repo", REPO], {"ckpt.save_hf": False}, "add --ckpt.save_hf"),
+        (["--hub.repo", REPO, "--hub.every", "0"], {}, "--hub.every is 0"),
+        (["--hub.repo", REPO, "--hub.wait", "-1"], {}, "--hub.wait is -1"),
+        (["--hub.branch_per_step"], {}, "--hub.branch_per_step needs --hub.repo"),
+        (["--hub.repo", REPO, "--hub.full_state"], {"ckpt.disable_ds": True}, "no optimizer state is saved"),
+        (["--hub.trust_pickle"], {}, "belongs to --hub.resume_from"),
+    ],
+)
+def test_flags_that_cannot_work(argv, others, words):
+    with pytest.raises(UsageError, match=words):
+        training_flags.check_flags(flags(*argv, **others))
+
+
+def test_only_the_final_model_is_pushed_where_none_is_saved_before():
+    training_flags.check_flags(flags("--hub.repo", REPO, **{"ckpt.save_steps": -1, "ckpt.save_hf": False}))
+
+
+def test_a_wrong_token_stops_and_a_hub_that_is_away_warns(hub, use_hub, monkeypatch):
+    values = flags("--hub.repo", REPO)
+    assert training_flags.check_access(values) == [f"models will be pushed to {REPO}, a new private repo"]
+    monkeypatch.setenv("HF_TOKEN", hub.read_token)
+    with pytest.raises(UsageError, match="may only read"):
+        training_flags.check_access(values)
+    hub.stop()
+    (warning,) = training_flags.check_access(values)
+    assert warning.startswith("warning: the Hub cannot be reached") and hub.read_token not in warning
+
+
+def test_an_existing_repo_is_described_and_another_runs_repo_is_refused(hub, pushed):
+    hub.create("owner/public")
+    assert "is public" in training_flags.check_access(flags("--hub.repo", "owner/public"))[0]
+    with pytest.raises(UsageError, match="holds the steps of another run"):
+        training_flags.check_access(flags("--hub.repo", REPO))
+    own = {"logger.run_dir": str(pushed), "ckpt.load_enable": True}
+    run = json.loads((pushed / "run.json").read_text())
+    write_json(pushed / "run.json", {**run, "name": "resumed under another name"})
+    assert "which exists and is private" in training_flags.check_access(flags("--hub.repo", REPO, **own))[0]
+    with pytest.raises(UsageError, match="another run"):
+        training_flags.check_access(flags("--hub.repo", REPO, **own, force=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("owner/name", ("owner/name", None)),
+        ("owner/name@10", ("owner/name", "step-000010")),
+        ("owner/name@step-000010", ("owner/name", "step-000010")),
+        ("owner/name@my-branch", ("owner/name", "my-branch")),
+    ],
+)
+def test_places_to_resume_from(text, place):
+    assert training_flags.parse_place(text) == place
+
+
+def test_resuming_takes_weights_and_prior_of_the_step(pushed, tmp_path):
+    values = flags("--hub.resume_from", f"{REPO}@2", **{"ckpt.path": str(tmp_path / "new")})
+    training_flags.resolve_resume(values)
+    folder = Path(values["actor.model_name_or_path"])
+    assert folder == tmp_path / "new" / "hub" / "owner--model@step-000002"
+    assert json.loads((folder / "config.json").read_text())["step"] == 2
+    assert json.loads(Path(values["algo.advantage.ebpo.init_prior"]).read_text())["batches"] == 2
+    assert not values["ckpt.load_enable"] and not (folder / "full_state").exists()
+
+
+def test_resuming_with_the_optimizers_state_only_after_an_explicit_word(pushed, tmp_path):
+    argv = ["--hub.resume_from", f"{REPO}@2", "--hub.trust_pickle"]
+    values = flags(*argv, **{"ckpt.path": str(tmp_path / "new"), "actor.model_name_or_path": "base"})
+    training_flags.resolve_resume(values)
+    actor = tmp_path / "new" / "_actor"
+    assert (actor / "latest").read_text() == "global_step2" and values["ckpt.load_enable"]
+    assert (actor / "global_step2" / "mp_rank_00_model_states.pt").read_bytes() == b"pickle of step 2"
+    assert values["actor.model_name_or_path"] == "base"
+    (actor / "latest").write_text("global_step9")  # the new run has gone on: its own checkpoint counts
+    training_flags.resolve_resume(values)
+    assert (actor / "latest").read_text() == "global_step9"
+
+
+@pytest.mark.parametrize(
+    ("argv", "others", "words"),
+    [
+        (["--hub.resume_from", f"{REPO}@2"], {"actor.model_name_or_path": "base"}, "give one of them"),
+        (["--hub.resume_from", f"{REPO}@3"], {}, "no revision step-000003; it has main, step-000002, step-000004"),
+        (["--hub.resume_from", "nonsense"], {}, "--hub.resume_from nonsense"),
+        (["--hub.resume_from", "owner/weights", "--hub.trust_pickle"], {}, "pushed without --hub.full_state"),
+    ],
+)
+def test_what_cannot_be_resumed_from(pushed, tmp_path, argv, others, words):
+    outbox.add(pushed, 4, pushed.parent / "ckpt" / "global_step4_hf", repo="owner/weights")
+    drain(pushed, hub_api(), report=lambda *_: None)
+    with pytest.raises(UsageError, match=words):
+        training_flags.resolve_resume(flags(*argv, **{"ckpt.path": str(tmp_path / "new"), **others}))
+
+
+def test_what_was_pulled_before_does_without_the_hub(hub, pushed, tmp_path):
+    values = {"ckpt.path": str(tmp_path / "new")}
+    training_flags.resolve_resume(flags("--hub.resume_from", f"{REPO}@2", **values))
+    hub.stop()
+    notices = training_flags._pull_once(REPO, "step-000002", tmp_path / "new/hub/owner--model@step-000002", "it", False)
+    assert "cannot be reached" in notices[0]
+
+
+# Driver and trainer
+
+
+@pytest.fixture
+def trainer(make_run, sections):
+    run_dir = make_run(status="running")
+    args = sections(
+        **{
+            **{name: value for name, value in flags("--hub.repo", REPO, "--hub.wait", "0").items() if "hub." in name},
+            "ckpt.path": str(run_dir.parent / "ckpt"),
+            "ckpt.save_steps": 2,
+            "ckpt.save_hf": True,
+            "ckpt.output_dir": str(run_dir.parent / "model"),
+            "logger.run_dir": str(run_dir),
+        }
+    )
+    return args, run_dir, training.Pushes(args)
+
+
+def test_every_nth_saved_step_is_queued_and_counted(trainer):
+    args, run_dir, pushes = trainer
+    args.hub.every = 2
+    pushes.queue_saved(2)
+    assert pushes.metrics() == {"hub/pending": 0, "hub/failed": 0}
+    pushes.queue_saved(4)
+    assert pushes.metrics() == {"hub/pending": 1, "hub/failed": 0}
+    assert [item.step for item in outbox.items(run_dir)] == [4]
+
+
+def test_a_repeated_step_does_not_write_through_its_snapshot(trainer):
+    args, run_dir, pushes = trainer
+    args.hub.full_state = True
+    pushes.queue_saved(4)
+    (item,) = outbox.items(run_dir)
+    assert any(path.startswith("full_state/_actor/global_step4/") for path in item.files())
+    before = {path: file.read_bytes() for path, file in item.files().items()}
+    pushes.before_saving(4)
+    hub_runs.export_model(run_dir.parent / "ckpt" / "global_step4_hf", 99)
+    assert {path: file.read_bytes() for path, file in item.files().items()} == before
+
+
+def test_what_goes_wrong_before_the_outbox_is_told_and_counted_and_stops_nothing(trainer, capsys):
+    _, run_dir, pushes = trainer
+    pushes.queue_saved(6)  # the model lies on another machine
+    assert "warning: hub: UsageError: " in capsys.readouterr().out
+    assert pushes.metrics() == {"hub/pending": 0, "hub/failed": 1}
+    assert [row["step"] for row in training.not_queued(run_dir)] == [6]
+    (run_dir / "hub.json").write_text("damaged")
+    assert pushes.metrics() == {}
+    training.queue_final(pushes.args)
+    training.finish(pushes.args)
+    assert capsys.readouterr().out.count("warning: hub: JSONDecodeError") == 3
+
+
+def test_pushes_are_told_once(hub, trainer, use_hub, monkeypatch, capsys):
+    monkeypatch.setattr("openrlhf_ebpo.hub.push.card", lambda *_: {})
+    _, run_dir, pushes = trainer
+    pushes.queue_saved(2)
+    hub.fail(r"POST .*/commit/", 503)
+    drain(run_dir, hub_api(), report=lambda *_: None, attempts=1)
+    assert pushes.metrics() == {"hub/pending": 1, "hub/failed": 1}
+    assert "step 2: attempt 1 failed, will be repeated" in capsys.readouterr().out
+    drain(run_dir, hub_api(), report=lambda *_: None)
+    pushes.metrics()
+    pushes.metrics()
+    assert capsys.readouterr().out.count("step 2 is pushed and verified") == 1
+    assert training.Pushes(pushes.args).metrics()["hub/pending"] == 0 and capsys.readouterr().out == ""
+
+
+def test_the_final_model_is_queued_unless_its_step_was(trainer):
+    args, run_dir, pushes = trainer
+    hub_runs.export_model(run_dir.parent / "model", 4)
+    pushes.queue_saved(4)
+    token = outbox.items(run_dir)[0].token
+    training.queue_final(args)
+    assert [item.token for item in outbox.items(run_dir)] == [token]
+    (run_dir / "metrics.jsonl").open("a").write('{"step": 5, "time": 5}\n')
+    training.queue_final(args)
+    assert [item.step for item in outbox.items(run_dir)] == [4, 5]
+
+
+def test_the_end_names_what_is_left_and_the_command_for_it(trainer, capsys):
+    args, run_dir, pushes = trainer
+    pushes.queue_saved(2)
+    training.finish(args)
+    out = capsys.readouterr().out
+    assert f"not pushed yet: steps 2; finish with: openrlhf-ebpo hub push {run_dir}" in out
+    assert f"hub push {run_dir}" in training.when_stopped(args)

@@ -1,0 +1,210 @@
+"""One push against the test server: nothing twice, nothing by halves, whatever goes wrong at whichever call."""
+
+import hashlib
+import json
+
+import pytest
+
+from openrlhf_ebpo.hub.client import HubError, hub_api
+from openrlhf_ebpo.hub.upload import Planned, plan, publish
+from openrlhf_ebpo.upstream import UsageError
+
+REPO = "owner/model"
+CARD = b"---\nlicense: mit\n---\n# model\n"
+
+
+@pytest.fixture
+def files(tmp_path):
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(bytes(range(256)) * 4000)
+    return {"README.md": CARD, "config.json": b"{}", "model.safetensors": weights, "sub/prior.json": b'{"mean": 0}'}
+
+
+@pytest.fixture
+def client(hub, monkeypatch):
+    monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", "0.3")
+    return hub_api(hub.url, hub.token)
+
+
+def push(client, files, **how):
+    return publish(client, REPO, files, **{"message": "step 1", "tag": "step-000001", **how})
+
+
+def assert_whole(hub, files, revision="step-000001"):
+    found = hub.repo(REPO).files(revision)
+    for path, content in files.items():
+        assert found[path] == (content if isinstance(content, bytes) else content.read_bytes()), path
+    rows = json.loads(found["sha256.json"])["files"]
+    assert set(rows) == set(files) - {"README.md"}
+    assert all(row == {"sha256": digest(found[p]), "size": len(found[p])} for p, row in rows.items())
+
+
+def digest(content):
+    return hashlib.sha256(content).hexdigest()
+
+
+def test_a_push_is_one_commit_in_a_private_repo_under_a_tag(hub, client, files):
+    published = push(client, files)
+    repo = hub.repo(REPO)
+    assert repo.private and [c.title for c in repo.history()] == ["step 1", "initial commit"]
+    assert repo.tags == {"step-000001": published.commit} and repo.branches == {"main": published.commit}
+    assert set(published.sent) == {*files, "sha256.json"} and published.unchanged == 0
+    assert published.url == f"{hub.url}/owner/model/tree/step-000001"
+    assert_whole(hub, files)
+
+
+def test_an_unchanged_push_sends_nothing_and_commits_nothing(hub, client, files):
+    first = push(client, files)
+    before = len(hub.requests)
+    again = push(client, files)
+    assert again.commit == first.commit and again.sent == () and again.unchanged == 5
+    assert {request.split()[0] for request in hub.requests[before:]} == {"GET"}
+    other_tag = push(client, files, tag="step-000002")
+    assert other_tag.commit == first.commit and len(hub.repo(REPO).history()) == 2
+    assert hub.count("^PUT") == 1
+
+
+def test_only_what_has_changed_is_sent_and_what_is_stale_goes(hub, client, files):
+    push(client, {**files, "model-00002-of-00002.safetensors": b"x", "notes.txt": b"stay"})
+    files["config.json"] = b'{"step": 2}'
+    published = push(client, files, tag="step-000002", delete=("*.safetensors",))
+    assert set(published.sent) == {"config.json", "sha256.json"} and hub.count("^PUT") == 2
+    assert "model-00002-of-00002.safetensors" not in hub.repo(REPO).files()
+    assert "model-00002-of-00002.safetensors" in hub.repo(REPO).files("step-000001")
+    assert hub.repo(REPO).files()["notes.txt"] == b"stay"
+    assert_whole(hub, files, "step-000002")
+
+
+def test_a_branch_of_its_own_and_other_kinds_of_repos(hub, client, files):
+    push(client, files)
+    older = push(client, {**files, "config.json": b"older"}, revision="checkpoint-000000", tag="step-000000")
+    assert hub.repo(REPO).branches["checkpoint-000000"] == older.commit != hub.repo(REPO).branches["main"]
+    assert hub.repo(REPO).files()["config.json"] == b"{}"
+    publish(client, "owner/data", {"a.parquet": b"x"}, repo_type="dataset", private=False, message="m", manifest=None)
+    assert not hub.repo("owner/data", "dataset").private
+    assert set(hub.repo("owner/data", "dataset").files()) == {".gitattributes", "a.parquet"}
+    space = publish(
+        client, "team/app", {"app.py": b"x"}, repo_type="space", message="m", create={"space_sdk": "gradio"}
+    )
+    assert hub.repo("team/app", "space").settings["sdk"] == "gradio" and space.url == f"{hub.url}/spaces/team/app"
+
+
+def test_a_tag_moves_when_a_step_was_repeated(hub, client, files):
+    push(client, files)
+    second = push(client, {**files, "config.json": b"repeated"})
+    assert hub.repo(REPO).tags == {"step-000001": second.commit}
+
+
+def test_pickles_stay_at_home(hub, client, files):
+    for name in ("optimizer.pt", "pytorch_model.bin"):
+        with pytest.raises(UsageError, match=f"{name} is a pickle"):
+            push(client, {**files, name: b"x"})
+    assert not hub.repos
+    push(client, {**files, "full_state/optimizer.pt": b"x"}, allow_pickle=True)
+    assert hub.repo(REPO).files()["full_state/optimizer.pt"] == b"x"
+
+
+def test_a_plan_lists_sizes_and_what_has_changed_and_leaves_no_trace(hub, client, files):
+    assert {f.state for f in plan(client, REPO, files)} == {"new"} and not hub.repos
+    push(client, {**files, "old.safetensors": b"12345"}, manifest=None)
+    planned = plan(client, REPO, {**files, "config.json": b"[]"}, delete=("*.safetensors",), manifest=None)
+    assert planned == [
+        Planned("README.md", len(CARD), "unchanged"),
+        Planned("config.json", 2, "changed"),
+        Planned("model.safetensors", 1024000, "unchanged"),
+        Planned("sub/prior.json", 11, "unchanged"),
+        Planned("old.safetensors", 5, "deleted"),
+    ]
+    hub.stop()
+    assert {f.state for f in plan(client, REPO, files)} == {"unknown"}
+
+
+CALLS = {
+    "look": r"GET .*/revision/main",
+    "create": r"POST .*/repos/create",
+    "validate": r"POST .*/validate-yaml",
+    "preupload": r"POST .*/preupload/",
+    "batch": r"POST .*/objects/batch",
+    "put": r"^PUT /lfs/",
+    "verify": r"POST /lfs/.*/verify",
+    "commit": r"POST .*/commit/",
+    "list": r"GET .*/tree/",
+    "tag": r"POST .*/tag/",
+}
+FAULTS = {
+    **{str(status): {"status": status} for status in (401, 403, 404, 409, 412, 500, 503)},
+    "429": {"status": 429, "headers": {"Retry-After": "30"}},
+    "cut": {"cut": True},
+    "lost": {"lost": True},
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("call", CALLS)
+def test_after_any_failure_at_any_call_nothing_is_half_published_and_a_repetition_completes_it(
+    hub, client, files, no_waiting, call, fault
+):
+    hub.fail(CALLS[call], **FAULTS[fault], times=6)  # the client tries some calls six times by itself
+    error = None
+    try:
+        push(client, files)
+    except HubError as caught:
+        error = caught
+    repo = hub.repos.get(("model", REPO))
+    assert hub.faults[0].hits
+    if repo and "step-000001" in repo.tags:
+        assert_whole(hub, files)
+    if error is None:  # harmless: the repo was there, the upload had arrived
+        assert "step-000001" in repo.tags
+    else:
+        assert hub.token not in str(error)
+        if fault in ("429", "500", "503", "cut", "lost"):
+            assert not error.permanent
+        if fault in ("401", "403") and error.status:
+            assert error.permanent
+    if fault == "429" and no_waiting:
+        assert all(seconds == 31 for seconds in no_waiting)
+    hub.faults.clear()
+    push(client, files)
+    assert_whole(hub, files)
+    assert [c.title for c in hub.repo(REPO).history()] == ["step 1", "initial commit"]
+
+
+@pytest.mark.parametrize("call", ["look", "create", "preupload", "put", "commit", "list", "tag"])
+def test_a_hub_that_hangs_ends_in_an_error_and_a_repetition_completes_it(hub, client, files, no_waiting, call):
+    hub.fail(CALLS[call], hang=True, times=6)
+    with pytest.raises(HubError, match="no usable answer") as caught:
+        push(client, files)
+    assert not caught.value.permanent
+    hub.faults.clear()
+    push(client, files)
+    assert_whole(hub, files)
+
+
+def test_what_the_hub_lists_otherwise_is_not_called_pushed(hub, client, files):
+    hub.create(REPO)
+    entry = {"type": "file", "path": "model.safetensors", "size": 1024000, "oid": "0" * 40}
+    lfs = {"lfs": {"oid": "0" * 64, "size": 1024000, "pointerSize": 134}}
+    hub.fail(r"GET .*/tree/", 200, body=json.dumps([{**entry, **lfs}]).encode(), after=1)
+    with pytest.raises(HubError, match=r"does not list README.md, config.json, model.safetensors"):
+        push(client, files)
+    assert not hub.repo(REPO).tags
+    push(client, files)
+    assert hub.repo(REPO).tags
+
+
+def test_somebody_elses_commit_in_between_is_not_overwritten_blindly(hub, client, files):
+    hub.create(REPO)
+    fault = hub.fail(r"POST .*/preupload/", after=99)  # only to count
+
+    def meanwhile(request, found=hub.fault_for):
+        if "preupload" in request and fault.hits == 0:
+            hub.repo(REPO).commit("main", hub.repo(REPO).find("main").files, "theirs")
+        return found(request)
+
+    hub.fault_for = meanwhile
+    with pytest.raises(HubError, match="somebody else has pushed meanwhile") as caught:
+        push(client, files)
+    assert not caught.value.permanent and not hub.repo(REPO).tags
+    push(client, files)
+    assert [c.title for c in hub.repo(REPO).history()] == ["step 1", "theirs", "initial commit"]
