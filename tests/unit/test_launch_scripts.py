@@ -1,5 +1,6 @@
 """Every model and method of the launch scripts passes --dry_run, and the cluster scripts start what they say."""
 
+import contextlib
 import json
 import os
 import shlex
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -371,8 +373,13 @@ def job(place) -> dict:
     }
 
 
-def running(pids: Path) -> list[int]:
-    return [pid for pid in map(int, pids.read_text().split()) if Path(f"/proc/{pid}/status").exists()]
+def running(pids: Path) -> list[psutil.Process]:
+    """What is left of them after a moment: a signal takes one to arrive."""
+    found = []
+    for pid in map(int, pids.read_text().split()):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(pid))
+    return psutil.wait_procs(found, timeout=5)[1]
 
 
 def test_a_slurm_job_checks_then_starts_ray_on_all_nodes_then_trains(stand_ins, job, tmp_path):
