@@ -23,13 +23,15 @@ from pathlib import Path
 import psutil
 
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.hub.public import public_run
+from openrlhf_ebpo.hub.public import last_part, public_run
 from openrlhf_ebpo.run_log import read_run, timestamp
 from openrlhf_ebpo.upstream import UsageError
 
 # What a model folder may hold that cannot run code where it is loaded: weights, configuration, tokenizer, prior.
 SAFE = (".safetensors", ".json", ".jsonl", ".txt", ".md", ".model", ".tiktoken", ".jinja", ".parquet", ".png", ".svg")
 FULL_STATE = "full_state"  # folder in the repo of the optimizer's and everything else's state: pickles
+CONFIGS = ("config.json", "adapter_config.json")
+BASES = ("_name_or_path", "base_model_name_or_path")  # keys of the model that another one was made from
 LINK_FROM = 1 << 20  # bytes; smaller files are copied, since they are written in place when a step is repeated
 
 
@@ -129,6 +131,7 @@ def contents(run_dir: Path, model: Path, full_state: Iterable[Path] = ()) -> dic
         found = ", ".join(sorted(p.name for p in model.iterdir())[:8]) if model.is_dir() else "no such folder"
         raise UsageError(f"{model} holds no model in safetensors ({found})")
     files: dict[str, Path | bytes] = {name: model / name for name in names}
+    files |= {name: public_config(model / name) for name in CONFIGS if name in names}
     files["run.json"] = json.dumps(public_run(read_run(run_dir) or {}), indent=2).encode() + b"\n"
     for checkpoint in full_state:  # .../_actor/global_step10
         group = f"{FULL_STATE}/{checkpoint.parent.name}"
@@ -136,6 +139,13 @@ def contents(run_dir: Path, model: Path, full_state: Iterable[Path] = ()) -> dic
             files[f"{group}/{checkpoint.name}/{path.relative_to(checkpoint)}"] = path
         files[f"{group}/latest"] = checkpoint.name.encode()
     return files
+
+
+def public_config(path: Path) -> Path | bytes:
+    """A configuration; where it names a folder of this machine as its base model, with the folder's name only."""
+    config = json.loads(path.read_text())
+    local = {key: last_part(config[key]) for key in BASES if Path(config.get(key) or "").is_absolute()}
+    return json.dumps({**config, **local}, indent=2).encode() + b"\n" if local else path
 
 
 def _put(content: Path | bytes, target: Path) -> None:

@@ -69,6 +69,17 @@ def test_a_snapshot_takes_no_room_and_outlives_clean_up_and_a_repeated_step(make
     assert outbox.pending(run_dir) == 1
 
 
+def test_the_folder_of_an_adapters_base_model_stays_here(make_run):
+    run_dir = make_run()
+    model = run_dir.parent / "ckpt" / "global_step2_hf"
+    adapter = {"r": 4, "base_model_name_or_path": str(run_dir.parent / "base")}
+    write_json(model / "adapter_config.json", adapter)
+    queue(run_dir, 2)
+    files = outbox.items(run_dir)[0].files()
+    assert json.loads(files["adapter_config.json"].read_text()) == {**adapter, "base_model_name_or_path": "base"}
+    assert files["config.json"].read_bytes() == (model / "config.json").read_bytes()
+
+
 def test_where_links_are_not_possible_files_are_copied(make_run, monkeypatch):
     def refuse(*_):
         raise OSError(18, "Invalid cross-device link")
