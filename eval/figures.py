@@ -109,9 +109,8 @@ def _draw_metric(path: Path, curves: Mapping, colours: Mapping[str, str], name: 
         ]
         for task in tasks
     }
-    plots.curves(
-        path, {t: lines for t, lines in panels.items() if lines}, f"{name} over training", "step", powers=False
-    )
+    shown = {task: lines for task, lines in panels.items() if lines}
+    plots.curves(path, shown, f"{name} over training", STEP, powers=False)
 
 
 def _over_steps(history: History) -> dict[str, dict[str, plots.Line]]:

@@ -21,6 +21,7 @@ from .voting import classes
 SECONDS = 2.0  # of processor time for one answer, as in training
 MAX_COMPARISONS = 64  # between the wrong answers to one question; beyond, only equal texts count as equal
 NO_GOLD = "gold: "  # how the error of an answer begins that no gold could be compared with
+MAX_REASON = 200  # characters: a gold may be a whole text by mistake
 UNFINISHED = re.compile(r"\\(?:sum|prod|lim|i*int)(?![a-z])")
 COMPARED = ("answer_type", "is_multiple_answer", "ordered", "unit", "tolerance")  # the rules that judge.py reads
 
@@ -90,7 +91,7 @@ class Grader:
         except Died as death:
             return False, death.outcome
         except GoldError as error:
-            return False, NO_GOLD + str(error)
+            return False, NO_GOLD + str(error)[:MAX_REASON]
 
     def _ask(self, gold: str, rules: Rules, answer: str) -> bool:
         if rules.kind == REASONING_GYM:
@@ -103,7 +104,7 @@ class Grader:
         if not self._is_math(rules):
             return None
         correct, error = self._compare_once(gold, rules, gold)
-        return error or (None if correct else f"{NO_GOLD}{gold!r} does not equal itself under its rules")
+        return error or (None if correct else f"{NO_GOLD}{gold!r:.{MAX_REASON}} does not equal itself under its rules")
 
     def _same_within(self, rules: Rules, grades: Sequence[dict]) -> Callable[[str, str], bool]:
         """The comparison of two wrong answers: integers as such, others as answers and golds; a limited number, and

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from openrlhf_ebpo.rewards.grading import GoldError
+
 from .tasks import gym
 
 
@@ -12,7 +14,12 @@ def warm_up() -> None:
 
 
 def parse_gold(entry: str) -> None:
-    json.loads(entry)
+    """Raises GoldError where there is nothing that a scorer could be made of."""
+    try:
+        kept = json.loads(entry)
+        kept["name"], kept["settings"], kept["entry"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise GoldError(f"the rules have no entry of reasoning-gym's: {entry[:60]!r}") from error
 
 
 def grade(entry: str, answer: str) -> bool:

@@ -20,6 +20,8 @@ from openrlhf_ebpo.upstream import UsageError
 logger = logging.getLogger(__name__)
 
 ADAPTER = "adapter_config.json"
+WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
+INDEX = "model.safetensors.index.json"
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
@@ -92,14 +94,22 @@ def identity(path: str) -> dict[str, str]:
     folder = Path(path)
     tokenizer = fingerprint(b"".join(p.read_bytes() for name in TOKENIZER if (p := folder / name).is_file()))
     if not is_adapter(path):
-        return {"model": model_identity(path), "tokenizer": tokenizer if folder.is_dir() else ""}
+        return {"model": _identity(path), "tokenizer": tokenizer if folder.is_dir() else ""}
     files = sorted(folder.glob("adapter_*"))
     weights = fingerprint(b"".join(file.read_bytes() for file in files))
-    return {"model": f"{model_identity(base_of(path))}+{folder.name}@{weights}", "tokenizer": tokenizer}
+    return {"model": f"{_identity(base_of(path))}+{folder.name}@{weights}", "tokenizer": tokenizer}
+
+
+def _identity(name: str) -> str:
+    """As `model_identity`, and of a name on the Hub the commit that this machine has of it."""
+    from huggingface_hub import try_to_load_from_cache
+
+    config = None if Path(name).is_dir() else try_to_load_from_cache(name, "config.json")
+    return model_identity(name) + (f"@{Path(config).parent.name[:12]}" if isinstance(config, str) else "")
 
 
 def check(path: str, flag: str = "--model") -> None:
-    """Find a model that cannot be loaded before anything heavy starts; reads its configuration only.
+    """Find a model that cannot be loaded before anything heavy starts; reads its configuration and its files' headers.
 
     Raises:
         UsageError: what is wrong with it.
@@ -117,6 +127,31 @@ def check(path: str, flag: str = "--model") -> None:
     classes = config.architectures or []
     if classes and not any(each.endswith((*CAUSAL_LM, "ForConditionalGeneration")) for each in classes):
         raise UsageError(f"{flag} {name}: its config.json says {', '.join(classes)}, which does not generate text")
+    for folder in {path, name}:
+        if Path(folder).is_dir():
+            _check_weights(Path(folder), flag)
+
+
+def _check_weights(folder: Path, flag: str) -> None:
+    """What an engine would find out after half a minute, and not say in words.
+
+    Raises:
+        UsageError: there are no weights, some are missing, or a file is cut off or a mere Git LFS pointer.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    index = folder / INDEX
+    listed = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else set()
+    if missing := sorted(name for name in listed if not (folder / name).is_file()):
+        raise UsageError(f"{flag} {folder}: {', '.join(missing)} of its weights are missing ({INDEX} lists them)")
+    if not any(file for pattern in WEIGHTS for file in folder.glob(pattern)):
+        raise UsageError(f"{flag} {folder}: the folder has no weights ({' or '.join(WEIGHTS)})")
+    for file in folder.glob("*.safetensors"):
+        try:
+            with safe_open(file, "np"):
+                pass
+        except SafetensorError as error:
+            raise UsageError(f"{flag} {file}: it is damaged or not all there; copy it again ({error})") from error
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 
 from openrlhf_ebpo.rewards.grading import GoldError
 
-from .tasks import BENCHMARKS, Rules
+from .tasks import BENCHMARKS, MATH, REASONING_GYM, Rules
 from .tasks.benchmarks import olympiad_rules
 from .tasks.gold import gold_text, integer_text
 
@@ -71,6 +71,8 @@ def _checked(value) -> Rules:
         wanted = (int, float) if name == "tolerance" else type(RULES[name].default)
         if not isinstance(each, wanted) or (isinstance(each, bool) and wanted is not bool):
             raise ValueError(f"its rule {name} cannot be {each!r:.60}")
+    if given.get("kind", MATH) not in (MATH, REASONING_GYM):
+        raise ValueError(f"its rule kind cannot be {given['kind']!r:.60}; there are {MATH} and {REASONING_GYM}")
     return Rules(**given)
 
 

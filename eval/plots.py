@@ -47,7 +47,7 @@ def curves(path: str | Path, panels: Mapping[str, Sequence[Line]], title: str, x
             _draw(axes, line)
         _dress(axes, name)
         _x_axis(axes, lines, powers)
-        axes.set_ylim((0, min(top * 1.04 + 0.01, 1.04)) if powers else _range(lines))
+        axes.set_ylim((0, min(max(top * 1.04 + 0.01, 0.05), 1.04)) if powers else _range(lines))
         _label_ends(axes, lines)
     figure.supxlabel(x_label, fontsize=9, color=INK)
     if len(names) > 1:
@@ -103,7 +103,7 @@ def _grid(panels: int, title: str, sharey: bool, key: bool):
 
 def _dress(axes, title: str) -> None:
     """Title at the left, no box, a quiet grid."""
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
+    from matplotlib.ticker import MaxNLocator
 
     axes.set_title(title, loc="left", fontsize=9.5, color=INK, pad=6)
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -112,7 +112,7 @@ def _dress(axes, title: str) -> None:
     axes.grid(axis="y", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{round(100 * value, 6):g} %")  # 2.5 % is neither 2 nor 3
 
 
 def _draw(axes, line: Line) -> None:

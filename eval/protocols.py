@@ -14,7 +14,7 @@ import difflib
 import hashlib
 import importlib.metadata
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 
 from openrlhf_ebpo.rewards.grading import extract_answer
@@ -22,6 +22,7 @@ from openrlhf_ebpo.upstream import UsageError
 
 from . import released
 from .prompts import TEMPLATES, TRAINING, check_template
+from .results import whole_name
 
 # Extraction rules: response -> the text of its answer, None where it gives none.
 BOX_OR_ANSWER_LINE = "last box, else last Answer: line"
@@ -62,7 +63,7 @@ class Protocol:
 
     def samples(self, task: str) -> int:
         """Responses to each question of a task."""
-        return dict(self.n_by_task).get(task, self.n)
+        return dict(self.n_by_task).get(whole_name(task), self.n)
 
     def settings(self) -> dict:
         """All settings as JSON has them, without the name."""
@@ -75,7 +76,7 @@ class Protocol:
         return hashlib.sha256(json.dumps(self.settings(), sort_keys=True).encode()).hexdigest()[:12]
 
     def record(self) -> dict:
-        """What results keep of their protocol; `from_record` reads it."""
+        """What results keep of their protocol."""
         return {"name": self.name, "fingerprint": self.fingerprint(), **self.settings()}
 
     def describe(self) -> str:
@@ -131,20 +132,6 @@ def override(protocol: Protocol, **changes) -> Protocol:
     changed = replace(protocol, **changes)
     check(changed)
     return replace(changed, name=_name(changed))
-
-
-def from_record(record: Mapping) -> Protocol:
-    """A protocol as `Protocol.record` wrote it. Settings that this version does not know are an error.
-
-    Raises:
-        UsageError: they are there.
-    """
-    known = {field.name for field in fields(Protocol)}
-    unknown = set(record) - known - {"fingerprint"}
-    if unknown:
-        raise UsageError(f"protocol {record.get('name')} has settings of another version: {', '.join(sorted(unknown))}")
-    values = {key: value for key, value in record.items() if key in known}
-    return Protocol(**{**values, "n_by_task": tuple(sorted(dict(values.get("n_by_task", {})).items()))})
 
 
 def check(protocol: Protocol) -> None:

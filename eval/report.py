@@ -3,11 +3,11 @@
 One directory: its results, and where it holds several steps, the first against the last and the validation curve.
 Several directories: the models side by side, each at its last step, and every one compared with the first.
 
-  python -m eval.report runs/ebpo                            a run with evaluated checkpoints
-  python -m eval.report runs/grpo runs/ebpo --output report  two runs, ebpo compared with grpo
-  python -m eval.report results/base results/mine --names base,mine --reported Qwen3-8B,4
+  openrlhf-ebpo eval report runs/ebpo                            a run with evaluated checkpoints
+  openrlhf-ebpo eval report runs/grpo runs/ebpo --output report  two runs, ebpo compared with grpo
+  openrlhf-ebpo eval report results/base results/mine --names base,mine --reported Qwen3-8B,4
 
-A directory is a run (its eval/ is read), the --output_dir of eval.run, or a part of one. Results of different
+A directory is a run (its eval/ is read), an --output_dir of `eval`, or a part of one. Results of different
 protocols never share a table: where there are several, choose one with --protocol.
 
 How to read it
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openrlhf_ebpo.files import write_text
-from openrlhf_ebpo.run_log import read_run
+from openrlhf_ebpo.run_log import RunDirectoryError, read_run
 from openrlhf_ebpo.upstream import UsageError
 
 from . import figures, paper, tables
@@ -127,7 +127,7 @@ def labels_of(directories: Sequence[Path]) -> list[str]:
     """The shortest ends of the paths that tell them apart."""
     parts = [directory.resolve().parts for directory in directories]
     for depth in range(1, max(map(len, parts)) + 1):
-        labels = ["/".join(each[-depth:]) for each in parts]
+        labels = [str(Path(*each[-depth:])) for each in parts]
         if len(set(labels)) == len(labels):
             break
     return labels
@@ -178,7 +178,8 @@ def markdown(models: Sequence[Model], columns: Sequence[Column], numbers: Mappin
         pictures.get("difficulty", ""),
         "## How it was measured",
         tables.table(["setting", "value"], tables.settings(first.protocol), text=2),
-        _sources(columns),
+        tables.sources(columns, tasks),
+        _models(columns),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -206,7 +207,7 @@ def _validation(models: Sequence[Model], pictures: Mapping[str, str]) -> list[st
     return ["## Validation curve", pictures.get("validation", ""), *parts] if parts else []
 
 
-def _sources(columns: Sequence[Column]) -> str:
+def _models(columns: Sequence[Column]) -> str:
     rows = []
     for column in columns:
         summary = next(iter(column.tasks.values())).result.summary
@@ -219,14 +220,16 @@ def _sources(columns: Sequence[Column]) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        "python -m eval.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        "openrlhf-ebpo eval report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_flags(parser)
     args = parser.parse_args(argv)
     try:
         run(args)
-    except UsageError as error:
+    except (UsageError, RunDirectoryError) as error:
         sys.exit(f"error: {error}")
+    except OSError as error:
+        sys.exit(f"error: the report cannot be written: {error}")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "matplotlib":
             raise

@@ -7,6 +7,7 @@ complete: it is written last.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +23,7 @@ from openrlhf_ebpo.upstream import UsageError
 from .metrics import check_counts
 
 SCHEMA = 1
+NEEDED = ("model", "step", "task", "protocol", "metrics")  # of a summary.json
 SAMPLES = pa.schema(
     [
         ("question_id", pa.string()),
@@ -64,7 +66,7 @@ class Result:
     @property
     def n(self) -> int:
         """Samples a question, as the protocol has them."""
-        return self.protocol.get("n_by_task", {}).get(self.task, self.protocol["n"])
+        return self.protocol.get("n_by_task", {}).get(whole_name(self.task), self.protocol["n"])
 
     @cached_property
     def samples(self) -> Samples:
@@ -80,6 +82,11 @@ class Samples:
     classes: np.ndarray
     lengths: np.ndarray
     truncated: np.ndarray
+
+
+def whole_name(task: str) -> str:
+    """The task whose first questions --limit asks: aime24 of aime24-first20, and of aime24."""
+    return re.sub(r"-first\d+$", "", task)
 
 
 def step_directory(results_dir: str | Path, protocol: str, task: str, step: int) -> Path:
@@ -122,7 +129,7 @@ def find_results(directory: str | Path) -> list[Result]:
             return sorted(found, key=lambda result: (result.task, result.step))
     raise UsageError(
         f"{directory} holds no evaluation results (<protocol>/<task>/step-*/summary.json of schema {SCHEMA}); make "
-        "some with python -m eval.run --output_dir"
+        "some with openrlhf-ebpo eval"
     )
 
 
@@ -131,10 +138,12 @@ def _read_result(path: Path) -> Result | None:
         summary = json.loads(path.read_text())
     except ValueError as error:
         raise UsageError(f"{path} is damaged: {error}; evaluate again") from None
-    if "schema" not in summary:
+    if not isinstance(summary, dict) or "schema" not in summary:
         return None
     if summary["schema"] != SCHEMA:
         raise UsageError(f"{path} has schema {summary['schema']}, this version reads schema {SCHEMA}")
+    if lacking := [name for name in NEEDED if name not in summary]:
+        raise UsageError(f"{path} is damaged: it has no {', '.join(lacking)}; evaluate again")
     return Result(path.parent, summary)
 
 

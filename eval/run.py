@@ -4,10 +4,10 @@ Every question gets --n responses from vLLM, all tasks in one pass, over as many
 --tensor_parallel_size say (a CPU does for tiny models). Responses are saved question by question as they come.
 
 examples:
-  python -m eval.run --model Qwen/Qwen3-8B --template dapo --chat_template \\
+  openrlhf-ebpo eval --model Qwen/Qwen3-8B --template dapo --chat_template \\
       --tasks aime24,aime25,amc23,math500,olympiadbench --n 32 --output_dir results/base --num_engines 8
-  python -m eval.run --checkpoints runs/ebpo/run --tasks aime25,amc23 --num_engines 8     a validation curve
-  python -m eval.run --model my/model --protocol greedy --template boxed --no-chat_template \\
+  openrlhf-ebpo eval --checkpoints runs/ebpo/run --tasks aime25,amc23 --num_engines 8     a validation curve
+  openrlhf-ebpo eval --model my/model --protocol greedy --template boxed --no-chat_template \\
       --tasks file:questions.jsonl --output_dir results/mine --limit 20                   a quick look
 
 tasks, separated by commas
@@ -26,6 +26,10 @@ DIR/<protocol>/report.md. Of --checkpoints, DIR is the run's eval/, and the mode
 
 Killed or interrupted? Repeat the command: no question is generated twice, and what is finished is left alone. Another
 model or task version under the same names is refused, unless --force starts over.
+
+Then: openrlhf-ebpo eval report --help   models side by side
+      openrlhf-ebpo eval score --help    score any file with gold answers and responses, no model needed
+In a checkout, python -m eval.run, eval.report and eval.score are the same.
 """
 
 from __future__ import annotations
@@ -43,17 +47,18 @@ from pathlib import Path
 from openrlhf_ebpo.cluster import ClusterError
 from openrlhf_ebpo.generation import GenerationError
 from openrlhf_ebpo.rewards.pool import GraderError
+from openrlhf_ebpo.run_log import RunDirectoryError
 from openrlhf_ebpo.upstream import UsageError, is_cpu_stack
 
 from . import generate, jobs, models, prompts, protocols, report, tables, tasks
-from .grader import Grader
+from .grader import NO_GOLD, Grader
 from .jobs import Job, StorageError
 from .models import Model
 from .prompts import PromptForm
 from .protocols import Protocol
 from .results import find_results
 from .scores import ordered
-from .tasks import Task
+from .tasks import FILE, Task
 
 OVERRIDES = ("n", "temperature", "top_p", "max_new_tokens", "max_model_len", "seed", "template", "chat_template")
 ENGINE_FLAGS = ("num_engines", "tensor_parallel_size", "gpu_memory_utilization", "enforce_eager")
@@ -129,6 +134,14 @@ def check(args: argparse.Namespace) -> None:
         problems.append("give --model, a folder or a Hugging Face name, or --checkpoints, a run directory")
     if args.model and not args.output_dir:
         problems.append("--output_dir is missing: name a folder for the results")
+    if args.checkpoints:
+        given = [name for name in ("step", "run_dir") if getattr(args, name)]
+        problems += [f"--{name} goes with --model; of --checkpoints, the run says it" for name in given]
+    elif args.no_base:
+        problems.append("--no_base goes with --checkpoints")
+    for name in ("question_column", "answer_column"):
+        if getattr(args, name) and FILE not in args.tasks:
+            problems.append(f"--{name} goes with {FILE} tasks; there is none in --tasks {args.tasks}")
     ranges = {
         "step": args.step >= 0,
         "limit": args.limit is None or args.limit >= 1,
@@ -194,7 +207,11 @@ def readable(task: Task, grader: Grader) -> Task:
     """
     errors = list(grader.map(lambda question: grader.gold_error(question.gold, question.rules), task.questions))
     pairs = list(zip(task.questions, errors, strict=True))
-    left_out = [f"row {task.row_of[q.id]} of {task.source} is left out: {error}" for q, error in pairs if error]
+    left_out = [
+        f"row {task.row_of[q.id]} of {task.source} is left out: {error.removeprefix(NO_GOLD)}"
+        for q, error in pairs
+        if error
+    ]
     for message in left_out:
         logging.warning("%s: %s", task.name, message)
     kept = tuple(question for question, error in pairs if not error)
@@ -268,24 +285,24 @@ def table(results: Path, protocol: Protocol, asked: Sequence[Task], steps: set[i
 
 
 def write_report(args: argparse.Namespace, results: Path, protocol: Protocol) -> Path | str:
-    """Its path, or why there is none: older results in the same place may not go with these."""
+    """Its path, or why there is none: a full disk, or older results in the same place that do not go with these."""
     try:
         directory = args.checkpoints if args.checkpoints and not args.output_dir else results
         return report.write_report([directory], protocol=protocol.name)
-    except UsageError as error:
+    except (UsageError, OSError) as error:
         return f"none: {error}"
 
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        "python -m eval.run", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        "openrlhf-ebpo eval", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_flags(parser)
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     try:
         run(args)
-    except UsageError as error:
+    except (UsageError, RunDirectoryError) as error:
         sys.exit("".join(f"error: {line}\n" for line in str(error).splitlines()).rstrip())
     except (StorageError, GraderError) as error:
         sys.exit(f"error: {error}")

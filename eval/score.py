@@ -1,8 +1,8 @@
 """Score responses against gold answers: any file with the columns `gold` and `response`, no model needed.
 
 example:
-  python -m eval.score --input pairs.jsonl --output scored.jsonl
-  python -m eval.score --input olympiad.parquet --output scored.parquet --task olympiadbench
+  openrlhf-ebpo eval score --input pairs.jsonl --output scored.jsonl
+  openrlhf-ebpo eval score --input olympiad.parquet --output scored.parquet --task olympiadbench
 
   pairs.jsonl   {"gold": "\\\\frac{1}{2}", "response": "We get \\\\boxed{0.5}."}
   scored.jsonl  the same, and "correct": true, "extracted": "0.5", "error": null
@@ -124,7 +124,7 @@ def check(args: argparse.Namespace) -> None:
     check_suffix(args.output, "--output")
     if Path(args.output).resolve() == Path(args.input).resolve():
         problems.append(f"--output {args.output} is the input: give it another name")
-    if Path(args.output).exists() and not progress_path(args.output).exists() and not args.force:
+    elif Path(args.output).exists() and not progress_path(args.output).exists() and not args.force:
         problems.append(f"--output {args.output} is there and not from here: name another file, or --force replaces it")
     if problems:
         raise UsageError("\n".join(problems))
@@ -245,7 +245,7 @@ def is_unusable(grade: dict) -> bool:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        "python -m eval.score", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        "openrlhf-ebpo eval score", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_flags(parser)
     args = parser.parse_args(argv)

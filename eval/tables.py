@@ -11,6 +11,7 @@ from .resampling import compare
 from .scores import AVERAGE, Column, average, average_title, common_tasks
 
 NONE = "–"
+SHOWN = 5  # notes on a task
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence], text: int = 1) -> str:
@@ -118,9 +119,21 @@ def answers(columns: Sequence[Column], tasks: Sequence[str]) -> str:
                         counts.get("excluded_golds", 0),
                     ]
                 )
-    names = ["questions", "runs", "truncated %", "mean length", "no answer %", "grading errors", "golds left out"]
+    names = ["questions", "runs", "truncated %", "mean length", "no answer %", "grading errors", "rows left out"]
     titles = _titles(columns)
     return table([*titles, *names], rows, text=len(titles))
+
+
+def sources(columns: Sequence[Column], tasks: Sequence[str]) -> str:
+    """Where each task's questions are from, and what a reader should know of them: notes, and rows left out."""
+    rows = []
+    for task in tasks:
+        found = [column.tasks[task].result.summary["task"] for column in columns if task in column.tasks]
+        notes = [*dict.fromkeys(note for each in found for key in ("notes", "skipped") for note in each.get(key, []))]
+        more = [f"… and {len(notes) - SHOWN} more in summary.json"] if len(notes) > SHOWN else []
+        from_where = dict.fromkeys(each["source"] for each in found)
+        rows.append([task, ", ".join(from_where), "; ".join(notes[:SHOWN] + more) or NONE])
+    return table(["task", "source", "notes"], rows, text=3)
 
 
 def comparison(first: Column, other: Column) -> str:

@@ -19,7 +19,7 @@ from .gym import load_gym
 from .rows import FLAG
 from .types import MATH, REASONING_GYM, Question, Rules, Task
 
-__all__ = ["BENCHMARKS", "MATH", "REASONING_GYM", "Question", "Rules", "Task", "load", "split_specs"]
+__all__ = ["BENCHMARKS", "FILE", "MATH", "REASONING_GYM", "Question", "Rules", "Task", "load", "split_specs"]
 
 FILE = "file:"
 

@@ -137,9 +137,7 @@ def make_task(
     notes = [*notes, *_count_notes(rows, expected_rows), *_repeat_notes(seen)]
     for message in (*notes, *skipped):
         logger.warning("%s: %s", name, message)
-    return Task(
-        name, tuple(questions), rows.source, tuple(notes), tuple(skipped), len(rows.rows), expected_rows, row_of
-    )
+    return Task(name, tuple(questions), rows.source, tuple(notes), tuple(skipped), len(rows.rows), row_of)
 
 
 def question_text(row: dict, column: str) -> str:

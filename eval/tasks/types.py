@@ -49,9 +49,8 @@ class Question:
 @dataclass(frozen=True)
 class Task:
     """name: short, fit for a folder's name. source: OWNER/NAME@REVISION on the Hub, or path@hash of a local file.
-    rows: of the source. expected_rows: of the public data set and its copies, () where unknown. notes: what is worth
-    knowing about the source. skipped: rows that cannot be used, one sentence each, with the row's number.
-    row_of: row number of each question, by id."""
+    rows: of the source. notes: what is worth knowing about the source. skipped: rows that cannot be used, one sentence
+    each, with the row's number. row_of: row number of each question, by id."""
 
     name: str
     questions: tuple[Question, ...]
@@ -59,7 +58,6 @@ class Task:
     notes: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
     rows: int = 0
-    expected_rows: tuple[int, ...] = ()
     row_of: Mapping[str, int] = field(default_factory=dict)
 
     def fingerprint(self) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from eval import protocols, released
 from eval.prompts import instruction_of, prompt_form, run_of, training_form
-from eval.protocols import EXTRACTORS, PROTOCOLS, from_record, get, override
+from eval.protocols import EXTRACTORS, PROTOCOLS, get, override
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE
 from openrlhf_ebpo.upstream import UsageError
 
@@ -98,13 +98,6 @@ def test_an_unknown_protocol_lists_the_known_ones():
         UsageError, match=r"--protocol relased: .* Did you mean released\? There are default, released, g"
     ):
         get("relased")
-
-
-def test_a_record_is_read_back():
-    for protocol in (*PROTOCOLS.values(), override(DEFAULT, n=8, template="Q: {question}", chat_template=False)):
-        assert from_record(json.loads(json.dumps(protocol.record()))) == protocol
-    with pytest.raises(UsageError, match="settings of another version: top_k"):
-        from_record({**DEFAULT.record(), "top_k": 5})
 
 
 def test_describe_prints_every_setting():

@@ -231,7 +231,7 @@ def test_a_wrong_number_of_samples_is_named(tmp_path):
 def test_what_cannot_be_read_is_said(tmp_path):
     with pytest.raises(UsageError, match="not a directory"):
         results.find_results(tmp_path / "nowhere")
-    with pytest.raises(UsageError, match=r"no evaluation results.*eval\.run"):
+    with pytest.raises(UsageError, match=r"no evaluation results.*openrlhf-ebpo eval"):
         results.find_results(tmp_path)
     summary = save(tmp_path, "aime24", EASY) / "summary.json"
     write_json(summary, {**json.loads(summary.read_text()), "schema": 99})
@@ -239,6 +239,9 @@ def test_what_cannot_be_read_is_said(tmp_path):
         results.find_results(tmp_path)
     summary.write_text("{")
     with pytest.raises(UsageError, match="damaged"):
+        results.find_results(tmp_path)
+    write_json(summary, {"schema": 1, "model": "m", "step": 0, "task": {}})
+    with pytest.raises(UsageError, match="damaged: it has no protocol, metrics"):
         results.find_results(tmp_path)
     write_json(summary, {"pass@1": 0.5})  # as the quickstart writes it
     with pytest.raises(UsageError, match="no evaluation results"):
@@ -294,12 +297,36 @@ def test_pass_rate_shares_are_no_comb():
     )
 
 
+def test_sources_and_what_to_know_of_them_are_in_the_report(tmp_path):
+    task = {"name": "amc23", "source": "a/b@1", "questions": 3, "fingerprint": "f"}
+    save(tmp_path, "amc23", EASY, task={**task, "notes": ["46 rows"], "skipped": [f"row {i}" for i in range(9)]})
+    text = report.write_report([tmp_path]).read_text()
+    assert "| amc23 | a/b@1 | 46 rows; row 0; row 1; row 2; row 3; … and 5 more in summary.json |" in text
+
+
+@pytest.mark.parametrize(("top", "labels"), [(0.0, ["0 %", "1 %"]), (0.1, ["0 %", "2.5 %"]), (1.0, ["0 %", "25 %"])])
+def test_labels_of_an_axis_are_what_they_say(monkeypatch, tmp_path, top, labels):
+    figures = []
+    monkeypatch.setattr(plots, "_save", lambda figure, path: figures.append(figure))
+    line = plots.Line("pass@k", plots.ACCENT, [1, 2], [top, top], ([top, top], [top, top]))
+    plots.curves(tmp_path / "a.png", {"aime24": [line]}, "pass@k", "k", powers=True)
+    axes = figures[0].axes[0]
+    figures[0].canvas.draw()
+    shown = [label.get_text() for label in axes.get_yticklabels()]
+    assert shown[:2] == labels and len(set(shown)) == len(shown)
+
+
 def test_the_command(tmp_path, capsys):
     save(tmp_path, "aime24", EASY)
     report.main([str(tmp_path), "--output", str(tmp_path / "out")])
     assert capsys.readouterr().out == f"report: {tmp_path / 'out' / 'report.md'}\n"
     with pytest.raises(SystemExit, match=r"error: .*nowhere is not a directory"):
         report.main([str(tmp_path / "nowhere")])
+    with pytest.raises(SystemExit, match=r"error: the report cannot be written: .*report\.md"):
+        report.main([str(tmp_path), "--output", str(tmp_path / "out" / "report.md")])
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(SystemExit, match=r"error: .*run\.json"):
+        report.main([str(tmp_path)])
     with pytest.raises(SystemExit):
         report.main(["--help"])
     assert "baseline" in capsys.readouterr().out

@@ -11,8 +11,10 @@ import sys
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from safetensors.numpy import save_file
 
 from eval import generate, jobs, models, pairs, prompts, protocols, results, run
 from eval.jobs import StorageError
@@ -43,7 +45,7 @@ def folder(tmp_path) -> Path:
 def write_model(path: Path, architecture: str = "Qwen3ForCausalLM", model_type: str = "qwen3") -> str:
     path.mkdir(parents=True)
     (path / "config.json").write_text(json.dumps({"architectures": [architecture], "model_type": model_type}))
-    (path / "model.safetensors").write_bytes(b"weights")
+    save_file({"weight": np.zeros(2)}, path / "model.safetensors")
     return str(path)
 
 
@@ -121,6 +123,8 @@ def answered(monkeypatch):
         ({"tasks": "aime2024"}, ["Did you mean aime24?", "olympiadbench", "reasoning_gym:"]),
         ({"tasks": ","}, ["names no task"]),
         ({"model": "/nowhere/model"}, ["--model /nowhere/model", "no such folder"]),
+        ({"model": None, "checkpoints": "x", "step": 3, "run_dir": "y"}, ["--step goes with", "--run_dir goes with"]),
+        ({"tasks": "aime24", "answer_column": "gold"}, ["--answer_column goes with file: tasks"]),
     ],
 )
 def test_a_mistake_in_a_flag_is_named(folder, changes, parts):
@@ -163,6 +167,30 @@ def test_a_model_that_does_not_load_is_found_before_anything_starts(folder):
     assert "cannot be loaded" in error_of(arguments(folder))
 
 
+def test_weights_that_are_not_all_there_are_found_before_anything_starts(folder):
+    weights = folder / "model" / "model.safetensors"
+    whole = weights.read_bytes()
+    for content in (whole[:-1], b"version https://git-lfs.github.com/spec/v1\n"):
+        weights.write_bytes(content)
+        assert "model.safetensors: it is damaged or not all there" in error_of(arguments(folder))
+    weights.unlink()
+    assert "the folder has no weights (*.safetensors or" in error_of(arguments(folder))
+    (folder / "model" / models.INDEX).write_text('{"weight_map": {"weight": "model-2.safetensors"}}')
+    assert "model-2.safetensors of its weights are missing" in error_of(arguments(folder))
+    assert not (folder / "out").exists()
+
+
+def test_a_model_of_the_hub_is_known_by_its_commit(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    assert models.identity("org/base")["model"] == "org/base"
+    cached = tmp_path / "models--org--base"
+    for name in ("snapshots", "refs"):
+        (cached / name).mkdir(parents=True)
+    write(cached / "snapshots" / "0123456789abcdef" / "config.json", [{}])
+    (cached / "refs" / "main").write_text("0123456789abcdef")
+    assert models.identity("org/base")["model"] == "org/base@0123456789ab"
+
+
 def test_the_prompt_of_an_unknown_training_has_to_be_said(folder):
     error = error_of(arguments(folder, protocol="default", template=None))
     assert "--run_dir" in error and "--template" in error
@@ -193,6 +221,7 @@ def test_a_quick_look_and_changed_settings_are_seen_in_the_names(folder, answere
     output = capsys.readouterr().out
     assert f"protocol {name}, version 1" in output and "temperature           0.5" in output
     (found,) = results.find_results(folder / "out")
+    assert protocols.PROTOCOLS["released"].samples("olympiadbench-first2") == 4
     assert found.task == "file-q-first2" and found.path == folder / "out" / name / "file-q-first2" / "step-000000"
 
 
@@ -231,7 +260,7 @@ def test_a_finished_result_is_left_alone_and_not_taken_for_another_models(folder
     run.main(arguments(folder))
     assert len(asked) == 3 and (found.path / "summary.json").stat().st_mtime_ns == before
     assert "finished already" in capsys.readouterr().out
-    (folder / "model" / "model.safetensors").write_bytes(b"others!")
+    save_file({"weight": np.ones(2)}, folder / "model" / "model.safetensors")
     error = error_of(arguments(folder))
     assert "model: 'model@" in error and "--force" in error and len(asked) == 3
     answered(4, KeyboardInterrupt())
