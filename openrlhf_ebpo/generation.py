@@ -40,7 +40,7 @@ SEAMS = (
         "openrlhf_ebpo.generation:OfflineEngine",
         where="rollout actors of `engines`; never in training",
         why="vLLM gives an AsyncLLM without a server its fallbacks on every device, 128 sequences and 2,048 tokens at a "
-        "time; its own engine for such work, LLM, gets 1,024 and 16,384 on an H100",
+        "time; its own engine for such work, LLM, gets 1,024 and 16,384 on an H100, and keeps no statistics",
         until="upstream lets --vllm.* set max_num_seqs and max_num_batched_tokens",
         source="eb61743a7634",
     ),
@@ -181,20 +181,24 @@ def _start(settings: EngineSettings) -> list:
 
 
 class OfflineEngine:
-    """Mixin over RolloutRayActor: as many sequences at a time as vLLM gives its offline engine on this device."""
+    """Mixin over RolloutRayActor: the engine arguments of vLLM's own offline engine on this device."""
 
     async def __init__(self, *args, **kwargs):
-        await super().__init__(*args, **{**offline_batches(kwargs["tensor_parallel_size"]), **kwargs})
+        await super().__init__(*args, **{**offline_arguments(kwargs["tensor_parallel_size"]), **kwargs})
 
 
-def offline_batches(tensor_parallel_size: int) -> dict[str, int]:
-    """vLLM's engine arguments for its class LLM, on the device of this process."""
+def offline_arguments(tensor_parallel_size: int) -> dict[str, int | bool]:
+    """What vLLM's class LLM sets, on the device of this process; nobody reads a server's statistics here."""
     from vllm import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
 
     tokens, sequences = AsyncEngineArgs.get_batch_defaults(tensor_parallel_size)
     offline = UsageContext.LLM_CLASS
-    return {"max_num_batched_tokens": tokens[offline], "max_num_seqs": sequences[offline]}
+    return {
+        "max_num_batched_tokens": tokens[offline],
+        "max_num_seqs": sequences[offline],
+        "disable_log_stats": True,
+    }
 
 
 def generate(

@@ -78,10 +78,11 @@ def test_engines_that_only_generate_run_as_many_sequences_as_vllms_offline_engin
 
     tiny_model.build(tmp_path, ["abc"])
     config = EngineArgs(str(tmp_path), max_model_len=64).create_engine_config(UsageContext.LLM_CLASS).scheduler_config
-    found = generation.offline_batches(1)
+    found = generation.offline_arguments(1)
     assert found == {
         "max_num_batched_tokens": config.max_num_batched_tokens,
         "max_num_seqs": config.max_num_seqs,
+        "disable_log_stats": True,
     }
     assert found["max_num_seqs"] > 128  # vLLM's fallback, that training is left with
 
