@@ -11,14 +11,16 @@ import torch
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_package_is_installed_and_eval_below_ours():
+def test_every_package_is_installed_and_what_lies_beside_it_below_ours():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    found = {".".join(path.parent.relative_to(ROOT).parts) for path in ROOT.glob("openrlhf_ebpo/**/__init__.py")}
-    found |= {
-        ".".join(["openrlhf_ebpo", *path.parent.relative_to(ROOT).parts]) for path in ROOT.glob("eval/**/__init__.py")
+    places = {"openrlhf_ebpo": "openrlhf_ebpo", **settings["package-dir"]}
+    found = {
+        ".".join([name, *path.parent.relative_to(ROOT / place).parts])
+        for name, place in places.items()
+        for path in ROOT.joinpath(place).rglob("__init__.py")
     }
     assert set(settings["packages"]) == found
-    assert settings["package-dir"] == {"openrlhf_ebpo.eval": "eval"}
+    assert settings["package-dir"] == {"openrlhf_ebpo.eval": "eval", "openrlhf_ebpo.space": "space/ebpo_space"}
 
 
 def test_the_environment_lacks_only_what_the_cpu_stack_does_not_use():

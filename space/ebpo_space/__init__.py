@@ -1,0 +1,16 @@
+"""The Space: a Gradio app over run directories, local or from the Hub.
+
+runs.py, hub.py        which runs there are, and fetching one from the Hub
+metrics.py             metrics.jsonl, followed while it grows
+groups.py, search.py   rollouts/*.parquet: an index of groups, one group's answers, search
+results.py             eval/: results, questions, samples
+estimators.py          baselines and advantages under GRPO, Dr. GRPO, RLOO and EBPO; their error against the Bayes risk
+text.py, mathml.py     model text made harmless, formulas made readable (symbols.py: what LaTeX calls them)
+links.py               a view and its address
+figures.py, picture.py, cards.py, tables.py   data -> Plotly figures, SVG, HTML; pure
+pages/                 dynamics, samples, evaluation, understand: what each page shows
+workspace.py           the runs of a view with their metrics and groups, kept between views
+app.py, layout.py      the Gradio app: what its parts do, and where they stand
+server.py, main.py     what is served besides, and the command line
+static/                style sheet and script
+"""

@@ -1,0 +1,233 @@
+"""Rollouts: an index of all groups from the light columns, and the answers of one group.
+
+A run of a million rows has a few hundred thousand groups. Their index is made from the columns without text, a file at a
+time, once a file; it takes some 100 bytes a group. Prompts and answers are read for what is on the page only.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from .errors import RunError
+from .runs import Run, inside
+
+NUMBERS = ("reward", "group_mean", "baseline", "shrinkage", "advantage", "grpo_advantage")
+LIGHT = ("group", "prompt_id", "cluster", "valid", "error", "truncated", *NUMBERS)
+NEEDED = ("group", "prompt", "response", "reward")
+_NAME = re.compile(r"step-(\d{1,9})\.parquet", re.ASCII)
+_LARGEST = 2 * 2**30  # bytes of one column set of one file, unpacked
+_CLOSE = 1e-6
+
+
+@dataclass(frozen=True)
+class Groups:
+    """K groups, one entry each, in order of step and group."""
+
+    step: np.ndarray
+    group: np.ndarray
+    row: np.ndarray  # first row in its file
+    size: np.ndarray  # rows
+    mean: np.ndarray  # reward, over valid samples; NaN without any
+    lowest: np.ndarray
+    highest: np.ndarray
+    success: np.ndarray  # fraction of valid samples above the middle between fail and pass reward
+    baseline: np.ndarray
+    shrinkage: np.ndarray
+    widest: np.ndarray  # largest |advantage|
+    rescued: np.ndarray  # samples with zero advantage under GRPO and another one here
+    truncated: np.ndarray  # samples
+    errors: np.ndarray  # samples whose reward failed
+    valid: np.ndarray  # samples
+    prompt_id: np.ndarray  # object
+    cluster: np.ndarray  # object
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def all_fail(self, fail: float = 0.0) -> np.ndarray:
+        return (self.valid > 0) & (np.abs(self.highest - fail) <= _CLOSE) & (np.abs(self.lowest - fail) <= _CLOSE)
+
+    def all_pass(self, reward: float = 1.0) -> np.ndarray:
+        return (self.valid > 0) & (np.abs(self.highest - reward) <= _CLOSE) & (np.abs(self.lowest - reward) <= _CLOSE)
+
+
+class Index:
+    """All groups of one run; `read` takes in new files and lets go of removed ones."""
+
+    def __init__(self, run: Run, fail: float = 0.0, passing: float = 1.0):
+        self.run, self.middle = run, (fail + passing) / 2
+        self._lock = threading.Lock()
+        self._blocks: dict[str, tuple[tuple, Groups | None, str]] = {}
+        self._joined: tuple[frozenset, Groups, list[str]] | None = None
+
+    def read(self) -> tuple[Groups, list[str]]:
+        """The index, and what could not be read."""
+        with self._lock:
+            files = rollout_files(self.run)
+            signs = {path.name: _sign(path) for path in files}
+            self._blocks = {name: block for name, block in self._blocks.items() if signs.get(name) == block[0]}
+            missing = [path for path in files if path.name not in self._blocks]
+            if missing:
+                with ThreadPoolExecutor(4) as pool:
+                    for path, (groups, problem) in zip(missing, pool.map(self._block, missing), strict=True):
+                        self._blocks[path.name] = (signs[path.name], groups, problem)
+            state = frozenset((name, block[0]) for name, block in self._blocks.items())
+            if self._joined is None or self._joined[0] != state:
+                blocks = [self._blocks[path.name] for path in files]
+                groups = _concatenated([block[1] for block in blocks if block[1] is not None])
+                self._joined = (state, groups, [block[2] for block in blocks if block[2]])
+            return self._joined[1], self._joined[2]
+
+    def _block(self, path: Path) -> tuple[Groups | None, str]:
+        try:
+            return _summarise(step_of(path), read_columns(self.run, path.name, LIGHT), self.middle), ""
+        except RunError as error:
+            return None, str(error)
+
+
+def rollout_files(run: Run) -> list[Path]:
+    """In order of step."""
+    folder = run.path / "rollouts"
+    found = [path for path in folder.glob("step-*.parquet") if _NAME.fullmatch(path.name)] if folder.is_dir() else []
+    return sorted(found, key=step_of)
+
+
+def step_of(path: Path) -> int:
+    return int(_NAME.fullmatch(path.name)[1])
+
+
+def file_of(run: Run, step: int) -> str | None:
+    return next((path.name for path in rollout_files(run) if step_of(path) == int(step)), None)
+
+
+def _sign(path: Path) -> tuple:
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
+def open_file(run: Run, name: str, needed: tuple[str, ...] = NEEDED) -> pq.ParquetFile:
+    """Raises RunError where it cannot be read, leads out of the run, or lacks what every schema so far has."""
+    try:
+        file = pq.ParquetFile(inside(run, "rollouts", name))
+    except (pa.ArrowException, OSError, ValueError):
+        raise RunError(f"rollouts/{name} is damaged or incomplete and is left out.") from None
+    lacking = [column for column in needed if column not in file.schema_arrow.names]
+    if lacking:
+        raise RunError(f"rollouts/{name} is left out: it lacks the columns {', '.join(lacking)} (another schema?).")
+    return file
+
+
+def read_columns(run: Run, name: str, columns: tuple[str, ...], rows: slice | None = None) -> pa.Table:
+    """Those columns that the file has; of the row groups that hold `rows`, and cut to them, if given."""
+    file = open_file(run, name)
+    present = [column for column in columns if column in file.schema_arrow.names]
+    chosen, start = _row_groups(file.metadata, rows)
+    if _unpacked(file.metadata, chosen, present) > _LARGEST:
+        raise RunError(f"rollouts/{name} is left out: more than {_LARGEST >> 30} GiB unpacked.")
+    try:
+        table = file.read_row_groups(chosen, columns=present) if chosen else file.schema_arrow.empty_table()
+    except (pa.ArrowException, OSError, ValueError):
+        raise RunError(f"rollouts/{name} is damaged or incomplete and is left out.") from None
+    return table if rows is None else table.slice(rows.start - start, rows.stop - rows.start)
+
+
+def _row_groups(metadata, rows: slice | None) -> tuple[list[int], int]:
+    """Numbers of the row groups that hold these rows, and the first row of the first."""
+    sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(int)
+    if rows is None:
+        return list(range(len(sizes))), 0
+    chosen = [i for i in range(len(sizes)) if starts[i] < rows.stop and starts[i + 1] > rows.start]
+    return chosen, int(starts[chosen[0]]) if chosen else 0
+
+
+def _unpacked(metadata, chosen: list[int], columns: list[str]) -> int:
+    names = [metadata.schema.column(i).path.split(".")[0] for i in range(metadata.num_columns)]
+    wanted = [i for i, name in enumerate(names) if name in columns]
+    return sum(metadata.row_group(g).column(i).total_uncompressed_size for g in chosen for i in wanted)
+
+
+def _summarise(step: int, table: pa.Table, middle: float) -> Groups:
+    rows = table.num_rows
+    try:
+        number = {name: _floats(table, name, rows) for name in NUMBERS}
+        group = table["group"].cast(pa.int64()).to_numpy(zero_copy_only=False)
+        valid = _flags(table, "valid", rows, default=np.isfinite(number["reward"])) & np.isfinite(number["reward"])
+        truncated = _flags(table, "truncated", rows, default=np.zeros(rows, bool))
+        failed = table["error"].is_valid().to_numpy(zero_copy_only=False) if "error" in table.column_names else ~valid
+    except (pa.ArrowException, TypeError, ValueError):
+        raise RunError(f"rollouts/step-{step:06d}.parquet is left out: its columns have other types.") from None
+    starts = np.flatnonzero(np.concatenate([[True], group[1:] != group[:-1]])) if rows else np.zeros(0, int)
+
+    def total(values: np.ndarray) -> np.ndarray:
+        return np.add.reduceat(values.astype(float), starts) if rows else np.zeros(0)
+
+    def extreme(kind, values: np.ndarray) -> np.ndarray:
+        return kind.reduceat(values, starts) if rows else np.zeros(0)
+
+    reward, count = number["reward"], total(valid)
+    safe = np.maximum(count, 1)
+    rescued = (number["grpo_advantage"] == 0) & (np.abs(number["advantage"]) > 0) & valid
+    none = count == 0
+    return Groups(
+        step=np.full(len(starts), step),
+        group=group[starts],
+        row=starts,
+        size=np.diff(np.append(starts, rows)),
+        mean=np.where(none, np.nan, total(np.where(valid, reward, 0)) / safe),
+        lowest=extreme(np.minimum, np.where(valid, reward, np.inf)),
+        highest=extreme(np.maximum, np.where(valid, reward, -np.inf)),
+        success=np.where(none, np.nan, total(valid & (reward > middle)) / safe),
+        baseline=number["baseline"][starts],
+        shrinkage=number["shrinkage"][starts],
+        widest=extreme(np.fmax, np.abs(number["advantage"])),
+        rescued=total(rescued).astype(int),
+        truncated=total(truncated).astype(int),
+        errors=total(failed).astype(int),
+        valid=count.astype(int),
+        prompt_id=_texts(table, "prompt_id", starts),
+        cluster=_texts(table, "cluster", starts),
+    )
+
+
+def _floats(table: pa.Table, name: str, rows: int) -> np.ndarray:
+    if name not in table.column_names:
+        return np.full(rows, np.nan)
+    return table[name].cast(pa.float64()).to_numpy(zero_copy_only=False).astype(float)
+
+
+def _flags(table: pa.Table, name: str, rows: int, default: np.ndarray) -> np.ndarray:
+    if name not in table.column_names:
+        return default
+    column = table[name].cast(pa.bool_())
+    return np.where(
+        column.is_valid().to_numpy(zero_copy_only=False),
+        pc.fill_null(column, False).to_numpy(zero_copy_only=False),
+        default,
+    )
+
+
+def _texts(table: pa.Table, name: str, starts: np.ndarray) -> np.ndarray:
+    if name not in table.column_names:
+        return np.full(len(starts), None, object)
+    values = np.empty(len(starts), object)
+    values[:] = [None if v is None else str(v)[:200] for v in table[name].take(pa.array(starts)).to_pylist()]
+    return values
+
+
+def _concatenated(blocks: list[Groups]) -> Groups:
+    empty = _summarise(0, pa.table({"group": pa.array([], pa.int64())}), 0.5)
+    blocks = blocks or [empty]
+    return Groups(**{f.name: np.concatenate([getattr(block, f.name) for block in blocks]) for f in fields(Groups)})

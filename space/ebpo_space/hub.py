@@ -1,0 +1,102 @@
+"""A run from a data set repo of the Hub: only names a run has, only after its size is known, read-only."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from .errors import RunError
+
+TOTAL = 2 * 2**30  # bytes of one run
+SINGLE = 512 * 2**20  # bytes of one file
+TOKEN = "EBPO_SPACE_HF_TOKEN"  # a read-only token; without it the Hub is asked anonymously
+_REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+_NAME = r"[\w@+=,.:-]{1,200}"
+_FILES = re.compile(
+    r"run\.json|metrics\.jsonl|prior\.json|checkpoints\.jsonl|README\.md|rollouts/step-\d{1,9}\.parquet"
+    rf"|(eval/)?{_NAME}/{_NAME}/step-\d{{1,9}}/(summary\.json|samples\.parquet)",
+    re.ASCII,
+)
+
+
+def is_repo(text: str) -> bool:
+    """Whether it can name a repo and is no directory here."""
+    return bool(_REPO.fullmatch(text)) and ".." not in text and "--" not in text and not os.path.exists(text)
+
+
+def is_allowed(repo: str, allowed: Iterable[str]) -> bool:
+    """Listed as owner/name, or its owner is."""
+    return repo in set(allowed) or repo.partition("/")[0] in set(allowed)
+
+
+def wanted(
+    files: Sequence[tuple[str, int | None]], total: int = TOTAL, single: int = SINGLE
+) -> tuple[list[str], list[str]]:
+    """Names to download, and what is left out and why; small files first, of the rollouts the latest steps.
+
+    Args:
+        files: (name, bytes) of everything in the repo; bytes None where the Hub does not say.
+    """
+    known = [(name, size) for name, size in files if _FILES.fullmatch(name) and ".." not in name.split("/")]
+    unknown = [f"{name}: its size is not known" for name, size in known if size is None]
+    large = [f"{name}: {size >> 20} MiB, the limit is {single >> 20}" for name, size in known if size and size > single]
+    fitting = [(name, size) for name, size in known if size is not None and size <= single]
+    others = sorted(f for f in fitting if not f[0].startswith("rollouts/"))
+    rollouts = sorted((f for f in fitting if f[0].startswith("rollouts/")), reverse=True)
+    names, used, beyond = [], 0, 0
+    for name, size in [*others, *rollouts]:
+        if used + size > total:
+            beyond += 1
+            continue
+        names.append(name)
+        used += size
+    left_out = [f"{beyond} files beyond the limit of {total >> 20} MiB a run"] if beyond else []
+    return names, [*unknown, *large, *left_out]
+
+
+def fetch(repo: str, cache: Path | None = None) -> tuple[Path, list[str]]:
+    """Download a run; a later call downloads what is new.
+
+    Returns:
+        its directory, and what was left out.
+
+    Raises:
+        RunError: it does not exist, cannot be reached, or holds no run.
+    """
+    try:
+        from huggingface_hub import HfApi, snapshot_download
+        from huggingface_hub.errors import RepositoryNotFoundError
+    except ImportError:
+        raise RunError("huggingface_hub is not installed: pip install huggingface_hub") from None
+    token = os.environ.get(TOKEN) or False
+    try:
+        info = HfApi(token=token).repo_info(repo, repo_type="dataset", files_metadata=True, timeout=20)
+        names, left_out = wanted([(file.rfilename, file.size) for file in info.siblings or []])
+        if not names:
+            raise RunError(f"{repo} holds no run (no run.json, metrics.jsonl, rollouts or evaluation results).")
+        directory = (cache or default_cache()) / repo.replace("/", "__")
+        snapshot_download(
+            repo, repo_type="dataset", revision=info.sha, allow_patterns=names, local_dir=directory, token=token
+        )
+        forget(directory, names)
+    except RunError:
+        raise
+    except RepositoryNotFoundError:
+        raise RunError(f"{repo} is neither a directory here nor a public data set repo of the Hub.") from None
+    except Exception as error:  # the client's errors are untyped where the network or the Hub fails
+        raise RunError(f"{repo} cannot be fetched from the Hub ({type(error).__name__}). Try again later.") from error
+    return directory, left_out
+
+
+def forget(directory: Path, names: Sequence[str]) -> None:
+    """Remove files of a run that the repo no longer has: steps that were rolled back."""
+    for path in directory.rglob("*"):
+        name = path.relative_to(directory).as_posix()
+        if path.is_file() and _FILES.fullmatch(name) and name not in names:
+            path.unlink()
+
+
+def default_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "openrlhf_ebpo_space"

@@ -1,0 +1,133 @@
+"""Look at training runs in a browser: dynamics, samples with their advantages, evaluation, and the estimator explained.
+
+It reads run directories, nothing else: it needs neither a GPU nor torch, and can run while training does.
+
+examples:
+  openrlhf-ebpo space --runs runs/quickstart                       one run, or all runs below a folder
+  openrlhf-ebpo space --runs runs/ebpo/run runs/grpo/run           two runs, side by side
+  openrlhf-ebpo space --runs owner/name --allow owner              a data set repository of the Hub; visitors may open
+                                                                   others of the same owner
+  python space/app.py --runs runs/quickstart                       the same from a checkout
+
+environment, for a Space on the Hub:
+  EBPO_SPACE_RUNS, EBPO_SPACE_ALLOW   as --runs and --allow, separated by commas
+  EBPO_SPACE_HF_TOKEN                 a read-only token for private repositories; without it the Hub is asked anonymously
+
+Links keep the view: what is on the page is in the address.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from openrlhf_ebpo import __version__
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = parse(argv)
+    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+    try:
+        import gradio  # noqa: F401
+        import plotly  # noqa: F401
+    except ImportError as error:
+        sys.exit(f"error: {error.name} is not installed: pip install 'openrlhf_ebpo[space]'")
+    serve(options)
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "openrlhf-ebpo space", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--runs",
+        nargs="+",
+        default=listed("EBPO_SPACE_RUNS"),
+        metavar="RUN",
+        help="run directories, folders that hold some, or owner/name of data set repositories on the Hub",
+    )
+    parser.add_argument(
+        "--allow",
+        nargs="+",
+        default=listed("EBPO_SPACE_ALLOW"),
+        metavar="NAME",
+        help="owners, or owner/name, whose data set repositories visitors may open (default: none)",
+    )
+    parser.add_argument(
+        "--host",
+        default=os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"),
+        help="address to listen on (default 127.0.0.1: this machine only)",
+    )
+    parser.add_argument(
+        "--port", type=int, default=None, help="default: GRADIO_SERVER_PORT, or the first free one from 7860"
+    )
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        default=None,
+        metavar="DIR",
+        help="where repositories are downloaded to (default: ~/.cache/openrlhf_ebpo_space)",
+    )
+    parser.add_argument("--open", action="store_true", help="open a browser")
+    options = parser.parse_args(argv)
+    for given in options.runs:
+        check_given(parser, given)
+    return options
+
+
+def listed(variable: str) -> list[str]:
+    return [name.strip() for name in os.environ.get(variable, "").split(",") if name.strip()]
+
+
+def check_given(parser: argparse.ArgumentParser, given: str) -> None:
+    """A mistake that is visible at the start is said at the start."""
+    from .hub import is_repo
+    from .runs import find_runs
+
+    path = Path(given)
+    if path.is_dir():
+        if not find_runs(path):
+            parser.error(
+                f"--runs {given}: no run in it or up to three folders below (run.json, metrics.jsonl or evaluation results)"
+            )
+    elif path.exists():
+        parser.error(f"--runs {given} is a file; name the run's directory")
+    elif not is_repo(given):
+        parser.error(f"--runs {given}: no such directory, and no owner/name of a repository on the Hub")
+
+
+def serve(options: argparse.Namespace) -> None:
+    """Blocks until it is stopped."""
+    import gradio as gr
+
+    from . import server
+    from .app import build
+    from .runs import Runs
+    from .workspace import Workspace
+
+    workspace = Workspace(Runs(options.runs, options.allow, options.cache))
+    demo = build(workspace)
+    _, url, _ = demo.launch(
+        prevent_thread_lock=True,
+        quiet=True,
+        server_name=options.host,
+        server_port=options.port,
+        inbrowser=options.open,
+        share=False,
+        ssr_mode=False,
+        theme=gr.themes.Base(
+            font=["IBM Plex Sans", "system-ui", "sans-serif"], font_mono=["IBM Plex Mono", "ui-monospace", "monospace"]
+        ),
+        head=server.head(__version__),
+        app_kwargs=server.app_kwargs(),
+        footer_links=[],
+        run_history=False,
+        enable_monitoring=False,
+        max_file_size="1kb",  # nothing is uploaded here
+    )
+    print(f"Open {url} (Ctrl-C ends it)", flush=True)
+    workspace.warm()
+    demo.block_thread()

@@ -1,0 +1,166 @@
+"""metrics.jsonl as columns, followed while it grows: a read takes only what was appended since the last one."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import orjson
+
+NAMES = 600  # metrics of one run; more are not kept
+LONGEST = 2**20  # bytes of one line
+_TAIL = 64  # bytes before the last position that must still be the same
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """steps (N,) ascending; each column (N,) float64, NaN where a step has no value."""
+
+    steps: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    columns: dict[str, np.ndarray] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+
+    def series(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        """Steps and values, without gaps."""
+        values = self.columns.get(name)
+        if values is None:
+            return self.steps[:0], np.zeros(0)
+        present = np.isfinite(values)
+        return self.steps[present], values[present]
+
+    def at(self, step: int, name: str) -> float | None:
+        found = np.flatnonzero(self.steps == step)
+        value = self.columns[name][found[0]] if len(found) and name in self.columns else math.nan
+        return float(value) if math.isfinite(value) else None
+
+
+class Follower:
+    """One metrics.jsonl. `read` may be called from many threads."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._lock = threading.Lock()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._inode, self._offset, self._tail = None, 0, b""
+        self._damaged = self._cut = 0
+        self._metrics = Metrics()
+
+    def read(self) -> Metrics:
+        """All whole lines so far; a file that was replaced or cut is read anew."""
+        with self._lock:
+            try:
+                with open(self.path, "rb") as file:
+                    self._follow(file)
+            except FileNotFoundError:
+                self._reset()
+            except OSError as error:
+                return Metrics(problems=(f"metrics.jsonl cannot be read ({error.strerror}).",))
+            return self._metrics
+
+    def _follow(self, file) -> None:
+        file.seek(max(self._offset - len(self._tail), 0))
+        if self._offset and file.read(len(self._tail)) != self._tail:
+            self._reset()
+            file.seek(0)
+        appended = file.read()
+        whole = appended[: appended.rfind(b"\n") + 1]
+        if whole:
+            self._offset += len(whole)
+            self._tail = (self._tail + whole[-_TAIL:])[-_TAIL:]
+            self._append(whole)
+
+    def _append(self, lines: bytes) -> None:
+        rows = []
+        for line in lines.split(b"\n"):
+            if not line.strip():
+                continue
+            row = _row(line)
+            if row is None:
+                self._damaged += 1
+            else:
+                rows.append(row)
+        metrics = _merge(self._metrics, rows)
+        if len(metrics.columns) > NAMES:
+            self._cut = len(metrics.columns) - NAMES
+            metrics = Metrics(metrics.steps, dict(list(metrics.columns.items())[:NAMES]))
+        problems = [f"metrics.jsonl: {self._damaged} damaged lines are left out."] if self._damaged else []
+        problems += [f"metrics.jsonl: more than {NAMES} metrics; the rest is left out."] if self._cut else []
+        self._metrics = Metrics(metrics.steps, metrics.columns, tuple(problems))
+
+
+def _row(line: bytes) -> dict | None:
+    try:
+        row = orjson.loads(line) if len(line) <= LONGEST else None
+    except orjson.JSONDecodeError:
+        return None
+    good = isinstance(row, dict) and type(row.get("step")) is int and 0 <= row["step"] < 2**31
+    return row if good else None
+
+
+def _merge(metrics: Metrics, rows: list[dict]) -> Metrics:
+    """Rows of a step that is there already are merged into it, as `run_log.read_metrics` does."""
+    if not rows:
+        return metrics
+    steps, index = np.unique([row["step"] for row in rows], return_inverse=True)
+    fresh: dict[str, np.ndarray] = {}
+    for i, row in zip(index.tolist(), rows, strict=True):
+        for name, value in row.items():
+            if type(value) in (float, int) and name != "step":
+                if name not in fresh:
+                    fresh[name] = np.full(len(steps), np.nan)
+                fresh[name][i] = value
+    return _joined(metrics, Metrics(steps, fresh))
+
+
+def _joined(old: Metrics, new: Metrics) -> Metrics:
+    if not len(old.steps):
+        return new
+    steps = np.union1d(old.steps, new.steps)
+    was, now = np.searchsorted(steps, old.steps), np.searchsorted(steps, new.steps)
+    columns = {}
+    for name in {**old.columns, **new.columns}:
+        column = np.full(len(steps), np.nan)
+        if name in old.columns:
+            column[was] = old.columns[name]
+        if name in new.columns:
+            present = np.isfinite(new.columns[name])
+            column[now[present]] = new.columns[name][present]
+        columns[name] = column
+    return Metrics(steps, columns)
+
+
+def smooth(values: np.ndarray, share: float) -> np.ndarray:
+    """Centred moving mean over `share` of the run; shorter windows at the ends."""
+    half = int(len(values) * share / 2)
+    if half < 1:
+        return values
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    low = np.maximum(np.arange(len(values)) - half, 0)
+    high = np.minimum(np.arange(len(values)) + half + 1, len(values))
+    return (sums[high] - sums[low]) / (high - low)
+
+
+def decimate(
+    x: np.ndarray, y: np.ndarray, points: int, zoom: tuple[float, float] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """At most about `points` of them: the lowest and the highest of each stretch, so that no spike is lost, and both
+    ends. With a zoom that many inside it, and a few outside."""
+    if zoom is not None:
+        low, high = np.searchsorted(x, zoom)
+        parts = [(slice(0, low), points // 8), (slice(low, high), points), (slice(high, len(x)), points // 8)]
+        kept = [decimate(x[part], y[part], count) for part, count in parts]
+        return np.concatenate([each[0] for each in kept]), np.concatenate([each[1] for each in kept])
+    if len(y) <= points:
+        return x, y
+    edges = np.linspace(0, len(y), max(points // 2, 1) + 1).astype(int)
+    keep = {0, len(y) - 1}
+    for low, high in itertools.pairwise(edges):
+        keep |= {low + int(y[low:high].argmin()), low + int(y[low:high].argmax())}
+    kept = np.array(sorted(keep))
+    return x[kept], y[kept]

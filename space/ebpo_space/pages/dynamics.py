@@ -1,0 +1,169 @@
+"""Training dynamics: runs overlaid, one panel a metric."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from .. import results
+from ..errors import RunError
+from ..figures import Line, board, line_panel
+from ..links import AXES
+from ..metrics import Metrics
+from ..tables import NO_RUNS, choice, empty, notices, settings_table
+from ..workspace import Opened, Workspace
+
+HELD_OUT = re.compile(r"eval_.*_pass1")
+SECTIONS = (
+    (
+        "Outcome",
+        "",
+        (
+            ("rollout/reward_mean", "Mean reward", ""),
+            ("held_out", "Held-out success", "pass@1"),
+            ("response_length", "Response length", "tokens"),
+            ("truncated", "Truncated", "fraction of responses at the token limit"),
+        ),
+    ),
+    (
+        "Updates",
+        "",
+        (
+            ("actor_grad_norm", "Gradient norm", ""),
+            ("policy/entropy", "Entropy", "nats a token"),
+            ("policy/kl_per_step", "KL per step", "policy before and after the step"),
+            ("ppo_clip_ratio", "Clipped tokens", "fraction"),
+        ),
+    ),
+    (
+        "Estimator",
+        "",
+        (
+            ("ebpo/shrinkage", "Shrinkage S", "how far a group’s mean moves towards the prior’s"),
+            ("ebpo/prior_mean", "Prior mean μ_glob", "all rewards so far"),
+            ("ebpo/within_variance", "Within variance σ²", ""),
+            ("ebpo/between_variance", "Between variance τ²", ""),
+        ),
+    ),
+    (
+        "Groups",
+        "",
+        (
+            ("ebpo/all_fail_fraction", "All-fail groups", "fraction; GRPO learns nothing from them"),
+            ("ebpo/all_pass_fraction", "All-pass groups", "fraction"),
+            ("ebpo/rescued_fraction", "Rescued responses", "zero under GRPO, a signal here"),
+            ("ebpo/reward_error_fraction", "Reward errors", "fraction of responses"),
+        ),
+    ),
+)
+FALLBACKS = {
+    "rollout/reward_mean": "reward",
+    "response_length": "rollout/response_length_mean",
+    "truncated": "rollout/truncated_rate",
+}
+
+
+def render(view: dict, workspace: Workspace) -> dict:
+    """board: the panels; table: differing settings; notes: problems, or what to do when nothing is there; metrics: all
+    names that can be added."""
+    if not workspace.runs.listed() and not view["runs"]:
+        return {"board": board([]), "table": "", "notes": NO_RUNS, "metrics": [], "quick": ""}
+    opened, problems = workspace.open_all(view)
+    present = [run for run in opened if len(run.metrics.steps)]
+    notes = notices(problems)
+    if opened and not present:
+        notes += empty("No steps yet", "These runs have no metrics so far. The page looks again every few seconds.")
+    return {
+        "board": board(sections(present, view), AXES[view["x"]], zoomed(view)),
+        "table": settings_table([(run.run.key, run.run.number, run.about) for run in opened]),
+        "notes": notes,
+        "quick": quick(view),
+        "metrics": sorted({name for run in present for name in run.metrics.columns} - {"time"}),
+    }
+
+
+def quick(view: dict) -> str:
+    """What stands on the x axis, and the log scale."""
+    axes = "".join(choice({"x": name, "zoom": ""}, shown, name == view["x"]) for name, shown in AXES.items())
+    log = choice({"log": not view["log"]}, "log scale", view["log"])
+    return f'<div class="pair"><div class="choices" role="group" aria-label="Over">{axes}</div><div class="choices">{log}</div></div>'
+
+
+def sections(runs: Sequence[Opened], view: dict) -> list[dict]:
+    """All panels that at least one run has values for; asked-for metrics first."""
+    extra = [(name, name, "") for name in view["more"] if _has(runs, name)]
+    chosen = [("Chosen metrics", "", tuple(extra)), *SECTIONS]
+    return [
+        {"title": title, "note": note, "panels": [panel for entry in entries if (panel := _panel(runs, view, *entry))]}
+        for title, note, entries in chosen
+    ]
+
+
+def zoomed(view: dict) -> tuple[float, float] | None:
+    """The part of the x axis that is looked at."""
+    low, _, high = view["zoom"].partition(":")
+    return (float(low), float(high)) if high else None
+
+
+def _has(runs: Sequence[Opened], name: str) -> bool:
+    return any(len(run.metrics.series(name)[0]) for run in runs)
+
+
+def _panel(runs: Sequence[Opened], view: dict, name: str, title: str, note: str) -> dict | None:
+    lines = [line for run in runs if (line := _held_out(run, view) if name == "held_out" else _line(run, name, view))]
+    share = 0 if name == "held_out" else view["smooth"]
+    if not lines:
+        return None
+    return line_panel(
+        name, title, lines, unit=AXES[view["x"]], share=share, log=view["log"], note=note, zoom=zoomed(view)
+    )
+
+
+def _line(run: Opened, name: str, view: dict) -> Line | None:
+    steps, values = run.metrics.series(name)
+    if not len(steps) and name in FALLBACKS:
+        steps, values = run.metrics.series(FALLBACKS[name])
+    return Line(run.run.key, run.run.number, positions(run.metrics, steps, view["x"]), values) if len(steps) else None
+
+
+def _held_out(run: Opened, view: dict) -> Line | None:
+    """Evaluation during training (the mean over data sets), or the saved results of eval/ (the mean over tasks)."""
+    names = [name for name in run.metrics.columns if HELD_OUT.fullmatch(name)]
+    if names:
+        stacked = np.stack([run.metrics.columns[name] for name in names])
+        present = np.isfinite(stacked).all(0)
+        steps, values = run.metrics.steps[present], stacked[:, present].mean(0)
+    else:
+        steps, values = _saved_results(run)
+    if not len(steps):
+        return None
+    return Line(run.run.key, run.run.number, positions(run.metrics, steps, view["x"]), values)
+
+
+def _saved_results(run: Opened) -> tuple[np.ndarray, np.ndarray]:
+    try:
+        found, _ = results.find(run.run)
+    except RunError:
+        found = []
+    tasks = {(result.protocol, result.task) for result in found}
+    by_step: dict[int, list[float]] = {}
+    for result in found:
+        if "pass@1" in result.metrics:
+            by_step.setdefault(result.step, []).append(result.metrics["pass@1"]["value"])
+    whole = sorted(step for step, values in by_step.items() if len(values) == len(tasks))
+    return np.array(whole, int), np.array([np.mean(by_step[step]) for step in whole])
+
+
+def positions(metrics: Metrics, steps: np.ndarray, axis: str) -> np.ndarray:
+    """Where steps stand on the x axis: the step, responses so far, or hours since the first step."""
+    if axis == "step" or not len(metrics.steps):
+        return steps
+    name = "time" if axis == "time" else "rollout/num_samples"
+    column = metrics.columns.get(name)
+    if column is None:
+        return steps
+    along = (column - np.nanmin(column)) / 3600 if axis == "time" else np.nancumsum(column)
+    known = np.isfinite(along)
+    return np.interp(steps, metrics.steps[known], along[known], left=0.0) if known.any() else steps

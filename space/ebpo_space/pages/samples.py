@@ -1,0 +1,208 @@
+"""Samples: groups on the left, one group's answers on the right."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..cards import PAGE, detail, group_list, history_bar
+from ..errors import RunError
+from ..groups import Groups, Index, file_of, read_columns
+from ..picture import Drawn, implied_prior_mean, picture
+from ..search import KINDS, Filter, answers, choose, exported, history, position_of
+from ..tables import NO_RUNS, choice, empty, notices, setting
+from ..text import harmless
+from ..workspace import Opened, Workspace
+
+
+def render(view: dict, workspace: Workspace) -> dict:
+    """groups, detail, quick, notes: HTML; clusters: names for the menu; at: the place that is shown."""
+    nothing = {"groups": "", "detail": "", "quick": "", "notes": "", "clusters": [], "at": view["at"]}
+    keys = workspace.chosen(view)
+    if not keys:
+        return {**nothing, "notes": NO_RUNS}
+    key = view["run"] if view["run"] in keys else keys[0]
+    try:
+        opened = workspace.open(key)
+        index = workspace.index(opened)
+        groups, problems = index.read()
+    except RunError as error:
+        return {**nothing, "notes": notices([str(error)])}
+    if not len(groups):
+        text = "It writes them at every step unless --logger.rollouts_every says otherwise."
+        notes = notices([*opened.problems, *problems]) + empty("No rollouts in this run", text)
+        return {**nothing, "notes": notes, "quick": quick(view, keys, key, groups)}
+    return _page(view, keys, opened, index, groups, problems)
+
+
+def _page(view: dict, keys: list[str], opened: Opened, index: Index, groups: Groups, problems: list[str]) -> dict:
+    notes, found, note = [*opened.problems, *problems], np.zeros(0, int), ""
+    try:
+        chosen = choose(index, wanted(view), *opened.rewards)
+        found, note = chosen.positions, chosen.note
+    except RunError as error:
+        notes.append(str(error))
+    current = place(view, groups, found)
+    if "." in view["at"] and current is None:
+        notes.append(f"There is no group {view['at']} in this run.")
+    failed, passed = groups.all_fail(opened.rewards[0]), groups.all_pass(opened.rewards[1])
+    pages = max(math.ceil(len(found) / PAGE), 1)
+    shown = min(view["shown"], pages)
+    prompts = prompts_of(index, groups, found[(shown - 1) * PAGE : shown * PAGE])
+    listed = group_list(groups, found, prompts, current, shown, failed, passed)
+    if not len(found):
+        listed += empty("No group fits", "Widen the steps to “all”, or take a filter away.")
+    return {
+        "groups": listed,
+        "detail": "" if current is None else _detail(view, opened, index, groups, current, failed, passed),
+        "quick": quick(view, keys, opened.run.key, groups),
+        "notes": notices([*notes, note] if note else notes),
+        "clusters": sorted({str(c) for c in groups.cluster if c is not None})[:500],
+        "at": "" if current is None else f"{groups.step[current]}.{groups.group[current]}",
+    }
+
+
+def wanted(view: dict) -> Filter:
+    """The view's filters. A step named in a link with a prompt is looked up by `place`."""
+    low, high = view["rewards_from"], view["rewards_to"]
+    reward = (
+        None
+        if low is None and high is None
+        else (-math.inf if low is None else low, math.inf if high is None else high)
+    )
+    return Filter(view["steps"], view["kind"], view["cluster"], (view["from"], view["to"]), reward, view["text"])
+
+
+def place(view: dict, groups: Groups, found: np.ndarray) -> int | None:
+    """The group to show: the one asked for, else the asked-for prompt's latest, else the first that was found."""
+    if view["at"]:
+        step, group = map(int, view["at"].split("."))
+        position = position_of(groups, step, group)
+        if position is not None:
+            return position
+    if view["prompt"]:
+        of_prompt = history(groups, view["prompt"])
+        if len(of_prompt):
+            return int(of_prompt[-1])
+    return int(found[0]) if len(found) and not view["at"] else None
+
+
+def prompts_of(index: Index, groups: Groups, positions: np.ndarray) -> dict[int, str]:
+    """position -> prompt, each file's prompt column read once; nothing for a file that cannot be read."""
+    prompts: dict[int, str] = {}
+    for step in dict.fromkeys(groups.step[positions].tolist()):
+        here = [int(p) for p in positions if groups.step[p] == step]
+        name = file_of(index.run, step)
+        try:
+            rows = [int(groups.row[p]) for p in here]
+            column = (
+                read_columns(index.run, name, ("prompt",), slice(min(rows), max(rows) + 1))["prompt"] if name else []
+            )
+            prompts |= {p: str(column[row - min(rows)].as_py()) for p, row in zip(here, rows, strict=True) if name}
+        except RunError:
+            continue
+    return prompts
+
+
+def _detail(view: dict, opened: Opened, index: Index, groups: Groups, p: int, failed, passed) -> str:
+    try:
+        rows = answers(index.run, groups, p)
+    except RunError as error:
+        return notices([str(error)])
+    kind = ""
+    if failed[p]:
+        kind = (
+            '<em class="good">all fail, rescued by EBPO</em>' if groups.rescued[p] else '<em class="bad">all fail</em>'
+        )
+    elif passed[p]:
+        kind = "<em>all pass</em>"
+    about = {
+        **{"run": opened.run.key, "step": int(groups.step[p]), "group": int(groups.group[p]), "kind": kind},
+        **{
+            "mean": float(groups.mean[p]),
+            "baseline": float(groups.baseline[p]),
+            "shrinkage": float(groups.shrinkage[p]),
+        },
+    }
+    visits = history_bar(groups, history(groups, groups.prompt_id[p]), p)
+    return detail(rows, about=about, picture=_picture(opened, groups, p), history=visits, raw=view["raw"])
+
+
+def _picture(opened: Opened, groups: Groups, p: int) -> str:
+    """Nothing for other estimators, which have no baseline of this kind."""
+    mean, baseline, shrinkage = float(groups.mean[p]), float(groups.baseline[p]), float(groups.shrinkage[p])
+    if not all(map(math.isfinite, (mean, baseline, shrinkage))):
+        return ""
+    at = lambda name: opened.metrics.at(int(groups.step[p]), f"ebpo/{name}")  # noqa: E731
+    prior_mean = at("prior_mean")
+    return picture(
+        Drawn(
+            mean,
+            baseline,
+            shrinkage,
+            implied_prior_mean(mean, baseline, shrinkage) if prior_mean is None else prior_mean,
+            within=at("within_variance"),
+            between=at("between_variance"),
+            size=int(groups.valid[p]),
+            low=opened.rewards[0],
+            high=opened.rewards[1],
+        )
+    )
+
+
+def quick(view: dict, keys: list[str], key: str, groups: Groups) -> str:
+    """Which run, which step, and the kinds of groups, each one click away."""
+    steps = np.unique(groups.step).tolist()
+    runs = ""
+    if len(keys) > 1:
+        buttons = "".join(choice({"run": k, "at": "", "shown": 1}, harmless(k, 40), k == key) for k in keys)
+        runs = f'<div class="choices" role="group" aria-label="Run">{buttons}</div>'
+    kinds = "".join(choice(_kind(kind, view), name, kind == view["kind"]) for kind, name in KINDS.items())
+    return f'<div class="quick">{runs}{_stepper(view, steps)}<div class="choices" role="group" aria-label="Kind of group">{kinds}</div></div>'
+
+
+def _kind(kind: str, view: dict) -> dict:
+    """Rescued groups are looked for in all steps: one click finds them."""
+    steps = "all" if kind != "all" and view["steps"] == "latest" else view["steps"]
+    return {"kind": kind, "steps": steps, "at": "", "shown": 1}
+
+
+def _stepper(view: dict, steps: list[int]) -> str:
+    """Earlier and later step, latest, all."""
+    at = steps[-1] if view["steps"] == "latest" and steps else int(view["steps"]) if view["steps"].isdigit() else None
+    before = [s for s in steps if at is not None and s < at]
+    after = [s for s in steps if at is not None and s > at]
+    label = (
+        "all steps"
+        if view["steps"] == "all"
+        else f"step {at}"
+        if at is not None
+        else f"steps {harmless(view['steps'], 24)}"
+    )
+
+    def go(step, name: str, key: str, said: str) -> str:
+        attributes = setting(steps=str(step[0]), at="", shown=1) if step else "disabled"
+        return f'<button type="button" {attributes} data-key="{key}" aria-label="{said}">{name}</button>'
+
+    latest = choice({"steps": "latest", "at": "", "shown": 1}, "latest", view["steps"] == "latest")
+    every = choice({"steps": "all", "at": "", "shown": 1}, "all", view["steps"] == "all")
+    return (
+        f'<div class="choices stepper" role="group" aria-label="Step">{go(before[-1:], "‹", "earlier", "Earlier step")}'
+        f"<span>{label}</span>{go(after[:1], '›', 'later', 'Later step')}{latest}{every}</div>"
+    )
+
+
+def export_group(workspace: Workspace, wanted: dict) -> tuple[str, str]:
+    """File name and JSON of one group; name "" and a message where it cannot be."""
+    try:
+        opened = workspace.open(str(wanted["run"]))
+        groups, _ = workspace.index(opened).read()
+        position = position_of(groups, int(wanted["step"]), int(wanted["group"]))
+        if position is None:
+            raise RunError("This group is gone.")
+        rows = answers(opened.run, groups, position)
+        name = f"step-{int(wanted['step']):06d}-group-{int(wanted['group'])}.json"
+        return name, exported(rows, run=opened.run.key, step=int(wanted["step"]), group=int(wanted["group"]))
+    except (RunError, KeyError, TypeError, ValueError) as error:
+        return "", str(error) if isinstance(error, RunError) else "This is no group."

@@ -1,0 +1,241 @@
+"""Understand: one group under every estimator, live; why centring hides the prior mean; error against the Bayes risk."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..cards import signed
+from ..estimators import ESTIMATORS, WEIGHTS, Estimated, Setting, World, centred_batch, error_curves
+from ..figures import board, colour, number, packed, plotly_text
+from ..picture import Drawn, picture
+
+SIZES = np.arange(2, 33)
+SHADES = {"GRPO": 1, "Dr. GRPO": 2, "RLOO": 5, "EBPO": 0}
+_SPREAD = (0.002, 0.98)  # of mean·(1 − mean), where a Beta distribution exists
+
+
+def render(view: dict, workspace: object = None) -> dict:
+    """story: HTML of one group under every estimator; board: the plots; centring: its text."""
+    setting = Setting(view["mean"], view["within"], view["between"])
+    rewards = (np.arange(view["g"]) < view["right"]).astype(float)
+    return {"story": story(rewards, setting), "board": board(plots(view, setting)), "centring": centring(view, setting)}
+
+
+def story(rewards: np.ndarray, setting: Setting) -> str:
+    size, right = len(rewards), int(rewards.sum())
+    shrinkage, mean = setting.shrinkage(size), float(rewards.mean())
+    baseline = float(ESTIMATORS["EBPO"](rewards, setting).baselines[0])
+    drawn = picture(Drawn(mean, baseline, shrinkage, setting.prior_mean, setting.within, setting.between, size))
+    dots = "".join(f'<i class="{"hit" if r else "miss"}"></i>' for r in rewards)
+    return (
+        f'<section class="story"><div class="head"><div class="dots" role="img" aria-label="{right} of {size} answers right">{dots}</div>'
+        f'<p>{_sentence(right, size, baseline)}</p><p class="formula"><span>S = (σ²/G) / (σ²/G + τ²) = <b>{number(shrinkage)}</b></span>'
+        f"<span>V = (1 − S)·μ + S·μ<sub>glob</sub> = <b>{number(baseline)}</b></span></p></div>{drawn}</section>"
+        f'<h2 class="sr">Baseline and advantages of each estimator</h2><section class="estimators">{_rows(rewards, setting)}</section>'
+    )
+
+
+def _sentence(right: int, size: int, baseline: float) -> str:
+    if right == 0:
+        return f"All {size} answers are wrong. GRPO, Dr. GRPO and RLOO learn nothing here; EBPO gives each {signed(-baseline)}."
+    if right == size:
+        return f"All {size} answers are right. The others learn nothing here; EBPO still gives each {signed(1 - baseline)}."
+    return f"{right} of {size} answers right. Every estimator sees this group; they differ in the baseline."
+
+
+def _rows(rewards: np.ndarray, setting: Setting) -> str:
+    """A card an estimator; the bars of all share one scale."""
+    found = {name: estimate(rewards, setting) for name, estimate in ESTIMATORS.items()}
+    widest = max(0.5, *(float(np.abs(each.advantages).max()) for each in found.values()))
+    return "".join(_row(name, rewards, each, widest) for name, each in found.items())
+
+
+def _row(name: str, rewards: np.ndarray, found: Estimated, widest: float) -> str:
+    """Baseline and advantages of one estimator, as numbers and bars around zero."""
+    kinds = [("right", rewards > 0.5), ("wrong", rewards < 0.5)]
+    bars = "".join(
+        _bar(kind, float(found.advantages[mask][0]), float(found.baselines[mask][0]), widest)
+        for kind, mask in kinds
+        if mask.any()
+    )
+    note = (
+        "divided by the group’s own spread"
+        if found.scaled
+        else "before the batch is standardised"
+        if name == "EBPO"
+        else ""
+    )
+    return f'<div class="estimator" style="--shade:var(--{colour(SHADES.get(name, 3))})"><h3>{name}</h3><small>{note}</small>{bars}</div>'
+
+
+def _bar(kind: str, advantage: float, baseline: float, widest: float) -> str:
+    half = abs(advantage) / widest * 50
+    left = 50 if advantage >= 0 else 50 - half
+    return (
+        f'<div class="gain"><span>{kind} answer<small>baseline {number(baseline)}</small></span>'
+        f'<span class="track"><i style="left:{left:.1f}%;width:{half:.1f}%"></i></span><b>{signed(advantage)}</b></div>'
+    )
+
+
+def plots(view: dict, setting: Setting) -> list[dict]:
+    return [
+        {
+            "title": "Advantage by number of right answers",
+            "note": "The whole range of this group, one line an estimator: solid for a right answer, dashed for a wrong one.",
+            "kind": "two",
+            "panels": [advantage_panel(view["g"], setting), baseline_panel(view["g"], setting)],
+        },
+        {
+            "title": "How far baselines are off",
+            "note": "Mean squared error of the baseline against a prompt’s true success rate, divided by the Bayes risk, which "
+            "no baseline can beat (1 is perfect). Success rates follow a Beta distribution with the mean μ and the variance "
+            "τ² of the sliders.",
+            "kind": "two",
+            "panels": [error_panel(view), spread_panel(view)],
+        },
+    ]
+
+
+def _trace(name: str, x, y, shade: int, dash: str = "solid", width: float = 2.0, **more) -> dict:
+    return {
+        **{
+            "type": "scatter",
+            "mode": "lines",
+            "x": packed(np.asarray(x)),
+            "y": packed(np.asarray(y)),
+            "name": plotly_text(name),
+        },
+        **{"line": {"color": f"@{colour(shade)}", "dash": dash, "width": width}, "hovertemplate": "%{y:.3~f}"},
+        **more,
+    }
+
+
+def _names(shades: dict[str, int], values: dict[str, str]) -> list[dict]:
+    return [
+        {"name": name, "color": colour(shades[name]), "text": f"{name} {values.get(name, '')}".strip()}
+        for name in shades
+    ]
+
+
+def advantage_panel(size: int, setting: Setting) -> dict:
+    counts, traces = np.arange(size + 1), []
+    for name, estimate in ESTIMATORS.items():
+        found = [estimate((np.arange(size) < k).astype(float), setting).advantages for k in counts]
+        right = [a[0] if k else np.nan for k, a in zip(counts, found, strict=True)]
+        wrong = [a[-1] if k < size else np.nan for k, a in zip(counts, found, strict=True)]
+        traces += [
+            _trace(f"{name}, right", counts, right, SHADES[name]),
+            _trace(f"{name}, wrong", counts, wrong, SHADES[name], "dash"),
+        ]
+    return _whole_ticks(
+        _panel("advantages", "Advantage", traces, "right answers of the group", _names(SHADES, {})), size
+    )
+
+
+def baseline_panel(size: int, setting: Setting) -> dict:
+    counts = np.arange(size + 1)
+    traces = []
+    for name in ("GRPO", "EBPO"):
+        found = [ESTIMATORS[name]((np.arange(size) < k).astype(float), setting).baselines[0] for k in counts]
+        traces.append(_trace(name, counts, found, SHADES[name]))
+    shades = {name: SHADES[name] for name in ("GRPO", "EBPO")}
+    return _whole_ticks(_panel("baselines", "Baseline", traces, "right answers of the group", _names(shades, {})), size)
+
+
+def _whole_ticks(panel: dict, size: int) -> dict:
+    panel["figure"]["layout"]["xaxis"] |= {"dtick": max(1, size // 8), "tick0": 0}
+    return panel
+
+
+def world_of(view: dict) -> World:
+    """The sliders' Beta distribution; a variance that no Beta distribution has is brought within its limits."""
+    most = view["mean"] * (1 - view["mean"])
+    return World(view["mean"], float(np.clip(view["between"], _SPREAD[0] * most, _SPREAD[1] * most)))
+
+
+def error_panel(view: dict) -> dict:
+    curves = error_curves(world_of(view), SIZES)
+    return _error_panel("error", "by group size G", curves, SIZES, "group size G", view["g"])
+
+
+def spread_panel(view: dict) -> dict:
+    """The same for one G, over how much prompts differ in difficulty."""
+    most = view["mean"] * (1 - view["mean"])
+    shares = np.linspace(0.03, 0.97, 48)
+    each = [error_curves(World(view["mean"], share * most), np.array([view["g"]])) for share in shares]
+    curves = {name: np.array([one[name][0] for one in each]) for name in WEIGHTS}
+    at = world_of(view).between
+    return _error_panel("spread", f"by spread τ², G = {view['g']}", curves, shares * most, "between variance τ²", at)
+
+
+def _error_panel(name: str, title: str, curves: dict, x: np.ndarray, axis: str, at: float) -> dict:
+    shades = dict(zip(curves, (1, 0, 2, 5, 4), strict=False))
+    best = "within σ², corrected τ²"  # lies on 1: under the others
+    order = [best, *[each for each in curves if each != best]]
+    traces = [
+        _trace(each, x, curves[each], shades[each], "dash" if each == best else "solid", 3 if "paper" in each else 1.6)
+        for each in order
+    ]
+    here = {each: number(float(np.interp(at, x, values))) for each, values in curves.items()}
+    panel = _panel(name, f"Error over Bayes risk {title}", traces, axis, _names(shades, here))
+    top = max(min(3.0, max(float(values.max()) for values in curves.values())), 1.1)
+    panel["figure"]["layout"] |= {
+        "yaxis": {"range": [0.96, top + 0.05]},
+        "shapes": [
+            {
+                "type": "line",
+                "x0": at,
+                "x1": at,
+                "y0": 0,
+                "y1": 1,
+                "yref": "paper",
+                "line": {"color": "@muted", "width": 1, "dash": "dot"},
+            }
+        ],
+    }
+    return panel
+
+
+def _panel(name: str, title: str, traces: list[dict], axis: str, values: list[dict]) -> dict:
+    layout = {"xaxis": {"title": {"text": axis}}, "height": 300, "hovermode": "x unified", "uirevision": name}
+    summary = f"{title} over {axis}: " + "; ".join(value["text"] for value in values)
+    return {
+        "id": name,
+        "title": title,
+        "values": values,
+        "summary": summary,
+        "figure": {"data": traces, "layout": layout},
+    }
+
+
+def centring(view: dict, setting: Setting) -> str:
+    """A batch of eight groups under two prior means: baselines move, final advantages do not."""
+    size = view["g"]
+    batch = np.unique(np.append(np.linspace(0, size, 6).round().astype(int), view["right"]))
+    shifted = Setting(
+        min(setting.prior_mean + 0.3, 1.0) if setting.prior_mean < 0.7 else setting.prior_mean - 0.3,
+        setting.within,
+        setting.between,
+    )
+    here, there = (centred_batch(batch, size, each) for each in (setting, shifted))
+    rows = "".join(
+        f'<tr><th scope="row">{k} of {size}</th><td>{number(here[0][i])}</td><td>{number(there[0][i])}</td>'
+        f"<td>{_pair(here, i)}</td><td>{_pair(there, i)}</td></tr>"
+        for i, k in enumerate(batch)
+    )
+    return (
+        '<section class="passage centring"><h2>Why the prior mean cancels</h2>'
+        "<p>With one S for the batch and groups of one size, standardising subtracts the batch’s mean advantage, and μ<sub>glob</sub> with it:</p>"
+        '<p class="identity">A − mean A = r − [(1 − S)·μ<sub>m</sub> + S·mean of this batch’s rewards]</p>'
+        "<p>So only S carries history into the update. Below, a batch of groups under two prior means: every baseline moves, and no "
+        "final advantage does. The prior mean does matter without centring, for groups of unequal size, and for a prior a cluster.</p>"
+        '<div class="scroll" tabindex="0" role="region" aria-label="A batch under two prior means"><table><caption>A batch under two prior means</caption>'
+        f'<thead><tr><th scope="col">right</th><th scope="col">V, μ<sub>glob</sub> = {number(setting.prior_mean)}</th>'
+        f'<th scope="col">V, μ<sub>glob</sub> = {number(shifted.prior_mean)}</th><th scope="col">final A, right / wrong, μ<sub>glob</sub> = {number(setting.prior_mean)}</th>'
+        f'<th scope="col">final A, μ<sub>glob</sub> = {number(shifted.prior_mean)}</th></tr></thead><tbody>{rows}</tbody></table></div></section>'
+    )
+
+
+def _pair(batch: tuple, i: int) -> str:
+    values = [signed(float(v)) for v in (batch[1][i], batch[2][i]) if np.isfinite(v)]
+    return " / ".join(values)

@@ -1,0 +1,185 @@
+"""Which runs there are: directories given at the start, and data set repos of the Hub within an allowlist.
+
+A visitor only ever names a run by its key. Paths come from the command line alone, and files of a run are opened through
+`inside`, so a link in a run cannot lead out of it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from openrlhf_ebpo.run_log import SCHEMA
+
+from . import hub
+from .errors import RunError
+
+DEPTH = 3  # folders below a given directory in which runs are looked for
+AT_ONCE = 10  # runs in one view
+_MARKS = ("run.json", "metrics.jsonl")
+_RESULTS = ("eval/*/*/step-*/summary.json", "*/*/step-*/summary.json")
+_RESCAN, _REFETCH = 5.0, 600.0  # seconds
+_LARGEST_JSON = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory. `key` names it in menus and links, `number` gives it its colour everywhere."""
+
+    key: str
+    path: Path
+    number: int
+    problems: tuple[str, ...] = ()
+
+
+@dataclass
+class Runs:
+    """All runs of this app.
+
+    given: run directories, folders with run directories below them, or Hub data set repos (owner/name).
+    allowed: owners, or owner/name, whose data set repos a visitor may open.
+    """
+
+    given: Sequence[str] = ()
+    allowed: Sequence[str] = ()
+    cache: Path | None = None
+    fetch: object = hub.fetch
+    _known: dict[str, Run] = field(default_factory=dict)
+    _numbers: dict[str, int] = field(default_factory=dict)
+    _fetched: dict[str, float] = field(default_factory=dict)
+    _scanned: float = 0.0
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def listed(self) -> list[str]:
+        """Of every run known, in a stable order; looks for new ones every few seconds."""
+        with self._lock:
+            if time.monotonic() - self._scanned > _RESCAN or not self._scanned:
+                self._scan()
+                self._scanned = time.monotonic()
+            return list(self._numbers)
+
+    def _scan(self) -> None:
+        local = [Path(given) for given in self.given if not hub.is_repo(given)]
+        found = [(root, path) for root in local for path in find_runs(root)]
+        for key, path in _keys(found).items():
+            self._known[key] = Run(key, path, self._number(key))
+        for repo in filter(hub.is_repo, self.given):
+            self._number(repo)
+
+    def _number(self, key: str) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def known(self, key: str) -> Run | None:
+        """The run of this key if it is here; nothing is fetched."""
+        self.listed()
+        with self._lock:
+            return self._known.get(key)
+
+    def get(self, key: str) -> Run:
+        """The run of this key; a Hub repo is fetched the first time.
+
+        Raises:
+            RunError: unknown, not allowed, or it cannot be fetched.
+        """
+        known = self.listed()
+        with self._lock:
+            found = self._known.get(key)
+        if found and time.monotonic() - self._fetched.get(key, math.inf) < _REFETCH:
+            return found
+        if not hub.is_repo(key):
+            raise RunError(f"There is no run called “{key}” here.")
+        if key not in known and not hub.is_allowed(key, [*self.given, *self.allowed]):
+            names = ", ".join(self.allowed) or "none"
+            raise RunError(f"{key} is not on this app's list of Hub repositories or owners (allowed: {names}).")
+        return self._fetch(key, found)
+
+    def _fetch(self, key: str, found: Run | None) -> Run:
+        """Now and then again, for a repo may grow; what is here stays where the Hub does not answer."""
+        try:
+            path, problems = self.fetch(key, self.cache)
+        except RunError:
+            if found is None:
+                raise
+            path, problems = found.path, found.problems
+        with self._lock:
+            self._fetched[key] = time.monotonic()
+            self._known[key] = Run(key, path, self._number(key), tuple(problems))
+            return self._known[key]
+
+
+def find_runs(root: Path) -> list[Path]:
+    """The directory itself if it is a run, or all runs up to three folders below it, in order."""
+    if is_run(root):
+        return [root]
+    found, level = [], [root]
+    for _ in range(DEPTH):
+        below = [child for folder in level for child in _folders(folder)]
+        found += [path for path in below if is_run(path)]
+        level = [path for path in below if not is_run(path)]
+    return sorted(found)
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        return [
+            e for e in sorted(folder.iterdir()) if e.is_dir() and not e.name.startswith(".") and e.name != "superseded"
+        ]
+    except OSError:
+        return []
+
+
+def is_run(path: Path) -> bool:
+    return any((path / mark).is_file() for mark in _MARKS) or any(any(path.glob(place)) for place in _RESULTS)
+
+
+def _keys(found: list[tuple[Path, Path]]) -> dict[str, Path]:
+    """Short, unique names: the folder's own, without a last “run”, with its parents where two share it."""
+    keys: dict[str, Path] = {}
+    for _, path in found:
+        parts = [part for part in path.resolve().parts if part not in (os.sep, "")]
+        parts = parts[:-1] if parts[-1] == "run" and len(parts) > 1 else parts
+        names = ("/".join(parts[-n:]) for n in range(1, len(parts) + 1))
+        key = next((name for name in names if keys.get(name, path) == path), str(path))
+        keys[key] = path
+    return keys
+
+
+def inside(run: Run, *parts: str) -> Path:
+    """A path below the run's directory.
+
+    Raises:
+        RunError: it leads out of it, through .. or a symbolic link.
+    """
+    path = run.path.joinpath(*parts)
+    if not path.resolve().is_relative_to(run.path.resolve()):
+        raise RunError(f"{'/'.join(parts)} leads out of the run's directory and is not read.")
+    return path
+
+
+def describe(run: Run) -> dict:
+    """run.json, {} where there is none.
+
+    Raises:
+        RunError: it is damaged, too large, or of a newer schema.
+    """
+    path = inside(run, "run.json")
+    if not path.is_file():
+        return {}
+    if path.stat().st_size > _LARGEST_JSON:
+        raise RunError(f"run.json is larger than {_LARGEST_JSON >> 20} MiB and is not read.")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+    except (ValueError, RecursionError):
+        raise RunError("run.json is damaged (no valid JSON); everything else is shown without it.") from None
+    if not isinstance(found, dict):
+        raise RunError("run.json holds no run; everything else is shown without it.")
+    schema = found.get("schema")
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise RunError(f"run.json has schema {schema}; this app reads up to {SCHEMA}: update openrlhf_ebpo.")
+    return found

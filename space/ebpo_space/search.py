@@ -1,0 +1,165 @@
+"""Choosing groups by filters, reading one group's answers, and the same prompt at other steps."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .errors import RunError
+from .groups import Groups, Index, file_of, open_file, read_columns
+from .runs import Run
+
+KINDS = {
+    "all": "all groups",
+    "rescued": "rescued by EBPO",
+    "all_fail": "all fail",
+    "mixed": "mixed",
+    "all_pass": "all pass",
+    "truncated": "truncated",
+    "errors": "reward errors",
+}
+SECONDS = 3.0  # a text search ends after
+FOUND = 500  # groups a text search finds at most
+EXPORTED = 64 * 2**20  # characters of an exported group
+_BATCH = 1024
+_STEPS = re.compile(r"(\d{1,9})(?:\s*[-–]\s*(\d{1,9}))?")
+
+
+@dataclass(frozen=True)
+class Filter:
+    """What the visitor asked for. steps: "latest", "all", "12" or "10-20"; ranges are inclusive."""
+
+    steps: str = "latest"
+    kind: str = "all"
+    cluster: str = ""
+    success: tuple[float, float] = (0.0, 1.0)
+    reward: tuple[float, float] | None = None  # mean reward of the group
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Found:
+    """positions in the index, latest step first; note says what a text search has not looked at."""
+
+    positions: np.ndarray
+    note: str = ""
+
+
+def step_range(text: str, groups: Groups) -> tuple[int, int]:
+    """First and last step. Raises RunError for text that is none."""
+    text = (text or "latest").strip().lower()
+    if not len(groups):
+        return 0, 0
+    if text in ("all", "latest"):
+        return (0 if text == "all" else int(groups.step.max())), int(groups.step.max())
+    match = _STEPS.fullmatch(text)
+    if not match:
+        raise RunError("Steps are “latest”, “all”, one step such as 12, or a range such as 10-20.")
+    return int(match[1]), int(match[2] or match[1])
+
+
+def choose(index: Index, wanted: Filter, fail: float = 0.0, passing: float = 1.0) -> Found:
+    """Groups that fit, by the index alone; with a text, the texts of those that fit are searched, latest first."""
+    groups, _ = index.read()
+    first, last = step_range(wanted.steps, groups)
+    keep = (groups.step >= first) & (groups.step <= last) & _of_kind(groups, wanted.kind, fail, passing)
+    if wanted.cluster:
+        keep &= groups.cluster == wanted.cluster
+    if tuple(wanted.success) != (0.0, 1.0):
+        keep &= (groups.success >= wanted.success[0] - 1e-9) & (groups.success <= wanted.success[1] + 1e-9)
+    if wanted.reward is not None:
+        keep &= (groups.mean >= wanted.reward[0] - 1e-9) & (groups.mean <= wanted.reward[1] + 1e-9)
+    positions = np.flatnonzero(keep)
+    positions = positions[np.argsort(-groups.step[positions], kind="stable")]
+    text = (wanted.text or "").strip()
+    return _with_text(index.run, groups, positions, text) if text else Found(positions)
+
+
+def _of_kind(groups: Groups, kind: str, fail: float, passing: float) -> np.ndarray:
+    failed, passed = groups.all_fail(fail), groups.all_pass(passing)
+    if kind == "rescued":
+        return failed & (groups.rescued > 0)
+    if kind == "mixed":
+        return (groups.valid > 0) & ~failed & ~passed
+    masks = {"all_fail": failed, "all_pass": passed, "truncated": groups.truncated > 0, "errors": groups.errors > 0}
+    return masks.get(kind, np.ones(len(groups), bool))
+
+
+def _with_text(run: Run, groups: Groups, positions: np.ndarray, text: str) -> Found:
+    started, kept, searched = time.monotonic(), [], 0
+    steps = list(dict.fromkeys(groups.step[positions].tolist()))
+    for step in steps:
+        if len(kept) >= FOUND or time.monotonic() - started > SECONDS:
+            break
+        rows = _rows_with(run, step, text, started + SECONDS)
+        searched += 1
+        for position in positions[groups.step[positions] == step]:
+            row, size = groups.row[position], groups.size[position]
+            if ((rows >= row) & (rows < row + size)).any():
+                kept.append(position)
+    left = len(steps) - searched
+    note = f"Searched the latest {searched} of {len(steps)} steps; narrow the steps to search others." if left else ""
+    return Found(np.array(kept[:FOUND], int), note)
+
+
+def _rows_with(run: Run, step: int, text: str, until: float) -> np.ndarray:
+    """Rows whose prompt, response or label holds the text, whatever its case."""
+    name = file_of(run, step)
+    if name is None:
+        return np.zeros(0, int)
+    file, found, row = open_file(run, name), [], 0
+    columns = [c for c in ("prompt", "response", "label") if c in file.schema_arrow.names]
+    try:
+        for batch in file.iter_batches(batch_size=_BATCH, columns=columns):
+            hits = np.zeros(batch.num_rows, bool)
+            for column in batch.columns:
+                match = pc.match_substring(column.cast(pa.string()), text, ignore_case=True)
+                hits |= pc.fill_null(match, False).to_numpy(zero_copy_only=False)
+            found.append(np.flatnonzero(hits) + row)
+            row += batch.num_rows
+            if time.monotonic() > until:
+                break
+    except (pa.ArrowException, OSError):
+        return np.concatenate(found) if found else np.zeros(0, int)
+    return np.concatenate(found) if found else np.zeros(0, int)
+
+
+def position_of(groups: Groups, step: int, group: int) -> int | None:
+    found = np.flatnonzero((groups.step == step) & (groups.group == group))
+    return int(found[0]) if len(found) else None
+
+
+def answers(run: Run, groups: Groups, position: int) -> list[dict]:
+    """The rows of one group, all columns. Raises RunError where the file has gone or is damaged."""
+    step, row, size = (int(values[position]) for values in (groups.step, groups.row, groups.size))
+    name = file_of(run, step)
+    if name is None:
+        raise RunError(f"The rollouts of step {step} are gone (the run was resumed from an earlier step).")
+    file = open_file(run, name)
+    table = read_columns(run, name, tuple(file.schema_arrow.names), slice(row, row + size))
+    return [{**line, "step": line.get("step", step)} for line in table.to_pylist()]
+
+
+def history(groups: Groups, prompt_id: str | None) -> np.ndarray:
+    """Positions of the groups of one prompt, in order of step."""
+    return np.flatnonzero(groups.prompt_id == prompt_id) if prompt_id else np.zeros(0, int)
+
+
+def exported(rows: list[dict], **about) -> str:
+    """One group as JSON: everything its rows hold. Raises RunError where it is too large for a browser."""
+    if sum(len(str(row.get("response") or "")) for row in rows) > EXPORTED:
+        raise RunError(
+            f"This group's answers have more than {EXPORTED >> 20} million characters; read the Parquet file."
+        )
+    return json.dumps({**about, "responses": [_finite(row) for row in rows]}, ensure_ascii=False, indent=2, default=str)
+
+
+def _finite(row: dict) -> dict:
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}

@@ -1,0 +1,70 @@
+"""What the Gradio server sends besides Gradio's own: our static files, Plotly, and headers that keep a page to itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import plotly
+from starlette.middleware import Middleware
+from starlette.responses import FileResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+STATIC = Path(__file__).parent / "static"
+PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
+# Text is escaped before it gets here; if an escape were ever forgotten, the page could still load and send nothing.
+POLICY = "; ".join(
+    (
+        "default-src 'self'",
+        "script-src 'self' 'unsafe-inline' 'unsafe-eval'",  # Gradio and Plotly compile templates
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data: blob:",
+        "font-src 'self' data:",
+        "connect-src 'self' data:",  # Plotly turns its own SVG into a PNG
+        "frame-src 'none'",
+        "object-src 'none'",
+        "base-uri 'self'",
+        "form-action 'self'",
+        "frame-ancestors 'self' https://huggingface.co https://*.hf.space",
+    )
+)
+HEADERS = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-content-type-options", b"nosniff"),
+)
+
+
+class SafeHeaders:
+    """ASGI middleware: HEADERS on every response."""
+
+    def __init__(self, app):
+        self.app = app
+
+    async def __call__(self, scope, receive, send):
+        async def with_headers(message):
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", []), *HEADERS]
+            await send(message)
+
+        await self.app(scope, receive, with_headers if scope["type"] == "http" else send)
+
+
+async def _plotly(request):
+    return FileResponse(PLOTLY, media_type="text/javascript", headers={"cache-control": "public, max-age=31536000"})
+
+
+def app_kwargs() -> dict:
+    """For `launch`: routes before Gradio's own, and the headers."""
+    routes = [Route("/space/plotly.js", _plotly), Mount("/space", StaticFiles(directory=STATIC))]
+    return {"routes": routes, "middleware": [Middleware(SafeHeaders)], "docs_url": None, "redoc_url": None}
+
+
+def head(version: str) -> str:
+    """Links of the page's head; relative, so that they work below any root path."""
+    stamp = f"{version}-{max(int(path.stat().st_mtime) for path in STATIC.iterdir())}"
+    return (
+        f'<link rel="stylesheet" href="./space/style.css?{stamp}">'
+        f'<meta name="plotly" content="./space/plotly.js?{plotly.__version__}">'
+        f'<script src="./space/space.js?{stamp}"></script>'
+    )

@@ -1,0 +1,71 @@
+"""Model text, made harmless: everything a run holds goes through `harmless` before it reaches a page."""
+
+from __future__ import annotations
+
+import re
+
+from .mathml import formula
+
+SHOWN = 20_000  # characters of one text on a page; an export has all of them
+# &<>"' end HTML text and attributes. The others start a template of gr.HTML (${…}, {{…}}, `…`, \…): as character
+# references they stay text, whatever reads them first.
+_REFERENCES = {ord(c): f"&#{ord(c)};" for c in "&<>\"'`${}\\"} | {0: "<wbr>"}
+# Browsers take seconds to lay out one word of 20,000 letters: NUL, which `plain` leaves nowhere, marks where it may break.
+_LONG = re.compile(r"\S{60}(?=\S)")
+# NUL and other control characters, and what hides or turns text around (zero-width, bidi, tags): shown, not obeyed.
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
+    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
+)
+# A few marks on one letter are a language; dozens of them climb over the lines above.
+_STACKED = re.compile(
+    "([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]{4})[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+"
+)
+_MATHS = re.compile(
+    r"\$\$(.{1,2000}?)\$\$|\\\[(.{1,2000}?)\\\]|\\\((.{1,2000}?)\\\)|\$(?!\s)([^$\n]{1,500}?)(?<!\s)\$(?!\d)", re.S
+)
+_PUNCTUATION = re.compile("[.,;:!?)]*")  # stays on a formula's line
+_FORMULAS = 400  # drawn in one text; the rest stays as it was written
+
+
+def plain(text) -> str:
+    """Text without control, invisible and direction-changing characters, each replaced by a visible ⟨U+…⟩."""
+    text = _INVISIBLE.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", str(text).replace("\r\n", "\n"))
+    return _STACKED.sub(r"\1", text)
+
+
+def harmless(text, limit: int = SHOWN) -> str:
+    """Text as HTML that shows it and does nothing else, at most `limit` characters of it and a note of the rest."""
+    text = "" if text is None else str(text)
+    shown = _LONG.sub(lambda match: match[0] + "\0", plain(text[:limit]))
+    return shown.translate(_REFERENCES) + _rest(len(text) - limit)
+
+
+def attribute(text, limit: int | None = None) -> str:
+    """Text between the quotes of an attribute: exactly as it is, for scripts and menus that read it back; with a limit
+    cut and `plain`, for people."""
+    return (str(text) if limit is None else plain(str(text)[:limit])).translate({**_REFERENCES, 0: "\ufffd"})
+
+
+def readable(text, limit: int = SHOWN) -> str:
+    r"""Like `harmless`, with formulas between $…$, $$…$$, \(…\) and \[…\] as MathML. What the small converter does not
+    know stays as it was written."""
+    text = "" if text is None else str(text)
+    shown, parts, last = text[:limit], [], 0
+    for number, match in enumerate(_MATHS.finditer(shown)):
+        drawn = formula(plain(next(g for g in match.groups() if g is not None)), display=match[0][:2] in ("$$", r"\["))
+        if drawn is None or number >= _FORMULAS:
+            continue
+        last, before = match.end() + len(_PUNCTUATION.match(shown, match.end())[0]), shown[last : match.start()]
+        parts += [harmless(before), f'<span class="stick">{drawn}{harmless(shown[match.end() : last])}</span>']
+    return "".join([*parts, harmless(shown[last:])]) + _rest(len(text) - limit)
+
+
+def _rest(count: int) -> str:
+    return f'<span class="rest"> … {count:,} more characters; an export has them all</span>' if count > 0 else ""
+
+
+def snippet(text, limit: int = 140) -> str:
+    """The first words on one line, harmless."""
+    words = " ".join(str(text)[: 4 * limit].split())
+    return harmless(words[:limit] + ("…" if len(words) > limit else ""))

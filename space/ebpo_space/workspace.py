@@ -1,0 +1,98 @@
+"""What all pages read: the runs of a view, with their metrics and groups, kept between views."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from .errors import RunError
+from .groups import Index
+from .metrics import Follower, Metrics
+from .runs import Run, Runs, describe, inside
+
+SHOWN_AT_FIRST = 5  # runs in a view that names none
+
+
+@dataclass(frozen=True)
+class Opened:
+    """One run of a view. `about` is run.json ({} where it cannot be read)."""
+
+    run: Run
+    about: dict
+    metrics: Metrics
+    problems: tuple[str, ...]
+
+    @property
+    def status(self) -> str:
+        return str(self.about.get("status") or "unknown")[:20]
+
+    @property
+    def rewards(self) -> tuple[float, float]:
+        """Fail and pass reward."""
+        settings = self.about
+        for part in ("args", "algo", "advantage", "ebpo"):
+            settings = settings.get(part) if isinstance(settings, dict) else None
+        settings = settings if isinstance(settings, dict) else {}
+        return _number(settings.get("fail_reward"), 0.0), _number(settings.get("pass_reward"), 1.0)
+
+
+@dataclass
+class Workspace:
+    runs: Runs
+    _followers: dict[str, Follower] = field(default_factory=dict)
+    _indexes: dict[str, Index] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def chosen(self, view: dict) -> list[str]:
+        """Keys of the view's runs; the first few where it names none."""
+        return view["runs"] or self.runs.listed()[:SHOWN_AT_FIRST]
+
+    def open(self, key: str) -> Opened:
+        """Raises RunError where there is no such run; everything less is among the problems."""
+        run = self.runs.get(key)
+        problems = list(run.problems)
+        about = attempt(lambda: describe(run), {}, problems)
+        follower = self._kept(self._followers, run, lambda: Follower(inside(run, "metrics.jsonl")), problems)
+        metrics = follower.read() if follower else Metrics()
+        return Opened(run, about, metrics, (*problems, *metrics.problems))
+
+    def open_all(self, view: dict) -> tuple[list[Opened], list[str]]:
+        """The runs of a view, and what went wrong with those that are missing or incomplete."""
+        opened, problems = [], []
+        for key in self.chosen(view):
+            found = attempt(lambda key=key: self.open(key), None, problems)
+            if found is not None:
+                opened.append(found)
+                problems += [f"{key}: {problem}" for problem in found.problems]
+        return opened, problems
+
+    def warm(self) -> None:
+        """Fetch and read what a visitor sees first, so that the first one does not wait for it."""
+        for key in self.runs.listed()[:SHOWN_AT_FIRST]:
+            attempt(lambda key=key: self.open(key), None, [])
+
+    def index(self, opened: Opened) -> Index:
+        return self._kept(self._indexes, opened.run, lambda: Index(opened.run, *opened.rewards), [])
+
+    def _kept(self, store: dict, run: Run, make: Callable, problems: list[str]):
+        with self._lock:
+            if run.key not in store:
+                made = attempt(make, None, problems)
+                if made is None:
+                    return None
+                store[run.key] = made
+            return store[run.key]
+
+
+def attempt(make: Callable, otherwise, problems: list[str]):
+    """What `make` gives, or `otherwise` and a line among the problems."""
+    try:
+        return make()
+    except RunError as error:
+        problems.append(str(error))
+        return otherwise
+
+
+def _number(value, otherwise: float) -> float:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else otherwise

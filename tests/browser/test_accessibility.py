@@ -1,0 +1,47 @@
+"""axe-core, from npm, finds nothing on any page, light or dark."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import pytest
+
+VERSION = "4.10.3"
+READY = {"dynamics": ".panel[data-drawn]", "samples": ".answer", "evaluation": "table.scores", "understand": ".story"}
+
+
+@pytest.fixture(scope="session")
+def axe(tmp_path_factory):
+    if shutil.which("npm") is None:
+        pytest.skip("npm is not installed")
+    folder = tmp_path_factory.mktemp("npm")
+    command = ["npm", "install", "--prefix", str(folder), "--no-audit", "--no-fund", f"axe-core@{VERSION}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    if done.returncode:
+        pytest.skip(f"axe-core cannot be installed from npm: {done.stderr.strip()[-200:]}")
+    return folder / "node_modules" / "axe-core" / "axe.min.js"
+
+
+def test_axe_finds_nothing_on_any_page_light_or_dark(visit, axe):
+    page = visit("?runs=ebpo,grpo")
+    said = []
+    for tab, ready in READY.items():
+        page.get_by_role("tab", name=tab.capitalize()).click()
+        page.wait_for_selector(f"{ready}:visible")
+        page.add_script_tag(path=str(axe))
+        for scheme, options in (("light", {}), ("dark", {"runOnly": ["color-contrast"]})):
+            page.evaluate("dark => document.body.classList.toggle('dark', dark)", scheme == "dark")
+            page.wait_for_function(
+                "() => document.getAnimations().every(a => a.playState !== 'running' || a.effect.getTiming().iterations > 1)"
+            )
+            found = page.evaluate("options => axe.run({resultTypes: ['violations'], ...options})", options)[
+                "violations"
+            ]
+            said += [f"{tab}, {scheme}: {describe(violation)}" for violation in found]
+    assert not said, "\n".join(said)
+
+
+def describe(violation: dict) -> str:
+    first = violation["nodes"][0]
+    return f"{violation['id']} ({violation['impact']}) {len(violation['nodes'])} times, first {first['target']} {first['html'][:120]} {first['failureSummary'][:300]}"

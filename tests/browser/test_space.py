@@ -1,0 +1,344 @@
+"""Each page's main actions in a real browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+DRAWN = ".panel[data-drawn]"
+
+
+def panel(page, name: str):
+    return page.locator(f'.panel[data-panel="{name}"]')
+
+
+def lines(page, name: str) -> list[dict]:
+    """The traces of a drawn panel: name, points, last y."""
+    return (
+        panel(page, name)
+        .locator(".plot")
+        .evaluate(
+            "e => e.data.map(t => ({name: t.name, width: t.line.width, n: e._fullData ? e.calcdata[e.data.indexOf(t)].length : 0}))"
+        )
+    )
+
+
+def x_range(page, name: str) -> list[float]:
+    return panel(page, name).locator(".plot").evaluate("e => e.layout.xaxis.range.map(Number)")
+
+
+def zoom(page, name: str, low: float, high: float) -> None:
+    """As dragging over the plot does."""
+    box = panel(page, name).locator(".plot .nsewdrag").bounding_box()
+    first, last = x_range(page, name)
+    at = [box["x"] + (v - first) / (last - first) * box["width"] for v in (low, high)]
+    y = box["y"] + box["height"] / 2
+    page.mouse.move(at[0], y)
+    page.mouse.down()
+    page.mouse.move(at[1], y + 2, steps=4)
+    page.mouse.up()
+
+
+def test_dynamics_overlays_runs_and_follows_the_controls(visit):
+    page = visit("?runs=ebpo,grpo")
+    page.wait_for_selector(DRAWN)
+    reward = lines(page, "rollout/reward_mean")
+    assert [(t["width"], t.get("name")) for t in reward] == [(1, None), (1, None), (2, "ebpo"), (2, "grpo")]
+    assert {t["n"] for t in reward} == {40}
+    assert panel(page, "ebpo/shrinkage").count() == 1
+    assert panel(page, "rollout/reward_mean").locator(".values .sr").all_inner_texts() == ["ebpo:", "grpo:"]
+    differing = page.locator("table.settings tbody tr").all_inner_texts()
+    assert any("algo.advantage.estimator" in row and "group_norm" in row for row in differing)
+
+    page.get_by_role("button", name="hours").click()
+    page.wait_for_function("() => document.querySelector('.panel .plot').layout.xaxis.title.text === 'hours'")
+    page.get_by_role("button", name="log scale").click()
+    page.wait_for_function(
+        "() => document.querySelector('[data-panel=response_length] .plot').layout.yaxis.type === 'log'"
+    )
+    page.get_by_label("More metrics").fill("ppo_kl")
+    page.keyboard.press("Enter")
+    panel(page, "ppo_kl").wait_for()
+    assert "x=time" in page.url and "log=1" in page.url and "more=ppo_kl" in page.url
+
+
+def test_hovering_compares_the_runs_and_every_plot_can_be_downloaded(visit):
+    page = visit("?runs=ebpo,grpo")
+    page.wait_for_selector(DRAWN)
+    box = panel(page, "rollout/reward_mean").locator(".plot .nsewdrag").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.move(box["x"] + box["width"] / 2 + 3, box["y"] + box["height"] / 2)
+    label = panel(page, "rollout/reward_mean").locator(".hoverlayer .legend")
+    label.wait_for()
+    assert "ebpo" in label.text_content() and "grpo" in label.text_content()
+
+    assert page.locator(".panel .save").count() == page.locator(".panel").count()
+    with page.expect_download() as download:
+        panel(page, "response_length").locator(".save").click()
+    image = Path(download.value.path()).read_bytes()
+    assert image.startswith(b"\x89PNG") and len(image) > 5000
+
+
+def test_a_run_that_is_training_is_followed_without_losing_the_place(visit, serve, tmp_path):
+    from space_runs import RunLog, learning_run
+
+    folder = learning_run(tmp_path / "live", steps=20, seed=5, name="live", status="running")
+    base = serve("--runs", str(folder))
+    page = visit("", base=base)
+    page.wait_for_selector(DRAWN)
+    zoom(page, "rollout/reward_mean", 5, 15)
+    page.wait_for_function("() => document.querySelector('.panel .plot').layout.xaxis.range[0] > 3")
+    place = x_range(page, "rollout/reward_mean")
+    assert x_range(page, "response_length") == place, "panels zoom together"
+    page.wait_for_function("() => location.search.includes('zoom=')")
+    linked = visit(page.url.split("/", 3)[3], base=base)
+    linked.wait_for_selector(DRAWN)
+    assert x_range(linked, "rollout/reward_mean") == pytest.approx(place, abs=1e-3), "a link keeps the zoom"
+    samples = visit("?tab=samples", base=base)
+    first = samples.locator(".group h2").inner_text()
+    RunLog(folder, None).write_metrics(21, {"rollout/reward_mean": 0.987, "response_length": 700.0})
+    row = (folder / "rollouts" / "step-000020.parquet").read_bytes()
+    (folder / "rollouts" / "step-000021.parquet").write_bytes(row)
+    page.wait_for_function("() => document.querySelector('.panel .plot').calcdata.at(-1).at(-1).x === 21")
+    assert x_range(page, "rollout/reward_mean") == place
+    samples.wait_for_selector("text=step 21")
+    assert samples.locator(".group h2").inner_text() == first, "the open group stays"
+
+
+def test_samples_show_rescued_groups_in_one_click(visit):
+    page = visit("?tab=samples&runs=ebpo,grpo")
+    page.wait_for_selector(".answer")
+    page.get_by_role("button", name="rescued by EBPO").click()
+    page.wait_for_selector(".group .bar em:has-text('rescued')")
+    assert page.locator(".groups li").count() > 5
+    assert set(page.locator(".groups li em").all_inner_texts()) == {"rescued"}
+    cards = page.locator(".answer")
+    assert cards.count() == 4
+    text = cards.first.inner_text()
+    assert "EBPO\n−" in text and "GRPO\n0" in text and "tokens" in text
+    assert "minus" in cards.first.get_attribute("class")
+    said = page.locator("svg.picture").get_attribute("aria-label")
+    assert "group mean 0," in said and "prior mean" in said and "baseline" in said
+    assert "kind=rescued" in page.url and "steps=all" in page.url
+
+
+def test_samples_by_keyboard_history_and_filters(visit):
+    page = visit("?tab=samples&runs=ebpo,grpo&steps=all")
+    page.wait_for_selector(".answer")
+    place = page.locator(".group h2").inner_text()
+    page.locator("body").press("j")
+    page.wait_for_function(f"() => document.querySelector('.group h2').innerText !== {json.dumps(place)}")
+    second = page.locator(".group h2").inner_text()
+    page.locator("body").press("k")
+    page.wait_for_function(f"() => document.querySelector('.group h2').innerText === {json.dumps(place)}")
+    assert second != place
+
+    visits = page.locator(".history button")
+    assert visits.count() > 1
+    prompt = page.locator(".prompt pre").inner_text()
+    visits.first.click()
+    page.wait_for_selector(".history button:first-child[aria-current]")
+    assert page.locator(".prompt pre").inner_text() == prompt
+
+    page.get_by_role("button", name="Filters").click()
+    page.wait_for_timeout(500)  # Gradio fills what it has just unfolded
+    page.get_by_role("textbox", name="Steps").fill("10-12")
+    page.get_by_role("textbox", name="Steps").press("Enter")
+    page.wait_for_function("() => location.search.includes('steps=10-12')")
+    assert {
+        e.split("·")[0].strip() for e in page.locator(".groups li .top small:first-child").all_inner_texts() if "·" in e
+    } <= {
+        "step 10",
+        "step 11",
+        "step 12",
+    }
+    page.get_by_label("Text").fill("triangle has LEGS")
+    page.get_by_label("Text").press("Enter")
+    page.wait_for_function(
+        "() => [...document.querySelectorAll('.groups .words')].every(e => e.innerText.includes('triangle'))"
+    )
+    page.get_by_label("Text").fill("surely nowhere")
+    page.get_by_label("Text").press("Enter")
+    page.wait_for_selector("text=No group fits")
+
+
+def test_a_group_is_exported_whole(visit):
+    page = visit("?tab=samples&runs=ebpo&at=40.3")
+    page.wait_for_selector(".answer")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Export").click()
+    found = json.loads(Path(download.value.path()).read_text())
+    assert download.value.suggested_filename == "step-000040-group-3.json"
+    assert (found["run"], found["step"], found["group"], len(found["responses"])) == ("ebpo", 40, 3, 4)
+    assert found["responses"][0]["response"].endswith(("<|im_end|>", "So we"))
+
+
+def test_formulas_are_drawn_and_their_source_is_one_click_away(visit):
+    page = visit("?tab=samples&runs=ebpo&at=40.3")
+    page.wait_for_selector(".answer math")
+    assert "\\(" not in page.locator(".answer pre").first.inner_text()
+    page.get_by_role("button", name="Source").click()
+    page.wait_for_selector(".answer math", state="detached")
+    assert "\\(" in page.locator(".answer pre").first.inner_text()
+
+
+def test_evaluation_compares_and_opens_questions(visit):
+    page = visit("?tab=evaluation&runs=ebpo,grpo&paper=Qwen3-8B,4")
+    page.wait_for_selector("table.scores")
+    head = page.locator("table.scores thead").inner_text()
+    assert "reported, not measured here" in head and "step 40" in head and "base model" in head
+    rows = page.locator("table.scores tbody tr").all_inner_texts()
+    assert rows[0].startswith("aime24") and "50.21" in rows[0] and rows[-1].startswith("average")
+    panel(page, "pass-aime24").locator(".main-svg").first.wait_for()
+    assert any("(reported)" in (t["name"] or "") for t in lines(page, "steps-aime24"))
+    page.locator(".questions li button").first.click()
+    page.wait_for_selector("article.group .answer")
+    assert "right" in page.locator("article.group summary").first.inner_text()
+    assert "question=" in page.url
+    page.get_by_role("button", name="Close").click()
+    page.wait_for_selector("article.group .answer", state="detached")
+
+
+def test_understand_answers_at_once(visit):
+    page = visit("?tab=understand")
+    page.wait_for_selector(".story")
+    assert "All 4 answers are wrong" in page.locator(".story").inner_text()
+    ebpo = page.locator(".estimator", has_text="EBPO").inner_text()
+    assert "baseline 0.14" in ebpo and "−0.14" in ebpo
+    page.get_by_label("range slider for Right answers").press("ArrowRight")
+    page.wait_for_function("() => document.querySelector('.story').innerText.includes('1 of 4 answers right')")
+    assert "right=1" in page.url
+    rows = page.locator(".centring tbody tr").all_inner_texts()
+    assert all(row.split("\t")[3] == row.split("\t")[4] and row.split("\t")[1] != row.split("\t")[2] for row in rows)
+    panel(page, "error").scroll_into_view_if_needed()
+    panel(page, "error").locator(".main-svg").first.wait_for()
+    assert len(lines(page, "error")) == 5
+
+
+def test_a_link_opens_the_same_view(visit):
+    page = visit("?tab=samples&runs=ebpo,grpo")
+    page.wait_for_selector(".answer")
+    page.get_by_role("button", name="mixed").click()
+    page.wait_for_function("() => location.search.includes('kind=mixed') && location.search.includes('at=')")
+    page.locator(".groups li button").nth(2).click()
+    page.wait_for_selector(".groups li:nth-child(3) button[aria-current]")
+    url, title, answers = page.url, page.locator(".group h2").inner_text(), page.locator(".answers").inner_text()
+    other = visit(url.split("/", 3)[3])
+    other.wait_for_selector(".answer")
+    assert other.locator(".group h2").inner_text() == title
+    assert other.locator(".answers").inner_text() == answers
+    assert other.locator(".choices button[aria-pressed=true]", has_text="mixed").count() == 1
+    assert other.url == url
+    nonsense = visit("?tab=nothing&runs=ebpo&smooth=abc&at=x.y&g=1e99&x=%3Cscript%3E")
+    nonsense.wait_for_selector(DRAWN)
+
+
+READY = {"Dynamics": DRAWN, "Samples": ".answer", "Evaluation": "table.scores", "Understand": ".story"}
+
+
+def turn(page, name: str) -> None:
+    page.get_by_role("tab", name=name).click()
+    page.wait_for_selector(f"{READY[name]}:visible")
+
+
+def test_pages_fit_a_phone(visit):
+    page = visit("?runs=ebpo,grpo", kind="phone")
+    page.wait_for_selector(DRAWN)
+    wide = "e => [...document.querySelectorAll(e)].filter(n => n.getBoundingClientRect().right > 391).length"
+    for name in READY:
+        turn(page, name)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
+        assert page.evaluate(wide, ".panel, .answer, .groups, .story, .notice, .chip, .estimator") == 0, name
+
+
+def test_a_hostile_run_is_shown_and_does_nothing(visit):
+    page = visit("?runs=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E")
+    page.wait_for_selector(DRAWN)
+    assert "damaged lines are left out" in notice(page)
+    turn(page, "Evaluation")
+    assert "broken/step-000001/summary.json is damaged" in notice(page) and "schema 99" in notice(page)
+    turn(page, "Samples")
+    assert "step-000002.parquet is damaged" in notice(page) and "leads out of the run's directory" in notice(page)
+    assert "step-000004.parquet is left out" in notice(page)
+    assert page.locator(".groups li").count() == 10, "the group behind the link is not there"
+    for i in range(10):
+        page.locator(".groups li button").nth(i).click()
+        page.wait_for_function(f"() => document.querySelector('.group h2').innerText.includes('group {i}')")
+        assert page.locator(".answer").count() == 3
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1440
+        assert page.evaluate(HARM) == 0
+    assert page.evaluate("window.hacked") is None
+    page.evaluate("scrollTo(0, 0)")
+    assert page.evaluate("document.elementFromPoint(60, 30).closest('.masthead, .top-row') !== null"), "covered"
+
+
+HARM = """document.querySelectorAll('.own script, .own iframe, .own img, .own link, .own style, .own a, .own base').length
+    + document.querySelectorAll('[onerror], [onload], [onfocus]').length"""
+
+
+def notice(page) -> str:
+    return page.locator(".notice:visible").inner_text()
+
+
+def test_only_what_was_given_can_be_read(visit, app, runs):
+    page = visit("?runs=../../etc,strangers/run,friends")
+    page.wait_for_selector(".notice")
+    said = page.locator(".notice").inner_text()
+    assert "no run called “../../etc”" in said and "strangers/run is not on this app's list" in said
+    for path in (
+        f"gradio_api/file={runs}/ebpo/run.json",
+        "gradio_api/file=/etc/passwd",
+        "space/../main.py",
+        "space/%2e%2e/main.py",
+    ):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"{app}/{path}", timeout=10)
+        assert refused.value.code in (403, 404)
+
+
+def test_ten_visitors_at_once(visit):
+    queries = ["", "?tab=samples&steps=all", "?tab=evaluation", "?tab=understand", "?tab=samples&kind=rescued"] * 2
+    pages = [
+        visit(f"{query}{'&' if query else '?'}runs=ebpo,grpo", kind=f"visitor {i % 5}")
+        for i, query in enumerate(queries)
+    ]
+    for page, query in zip(pages, queries, strict=True):
+        waited = (
+            ".answer"
+            if "samples" in query
+            else ".scores"
+            if "evaluation" in query
+            else ".story"
+            if "under" in query
+            else DRAWN
+        )
+        page.wait_for_selector(waited)
+
+
+def test_without_runs_the_page_says_what_to_do(visit, serve):
+    page = visit("", base=serve())
+    page.wait_for_selector(".empty")
+    assert "openrlhf-ebpo space --runs" in page.locator(".empty").first.inner_text()
+    page.get_by_role("tab", name="Understand").click()
+    page.wait_for_selector(".story")
+
+
+QUICKSTART = os.environ.get("QUICKSTART_RUN", str(Path(__file__).parents[2] / "runs" / "quickstart"))
+
+
+@pytest.mark.skipif(not Path(QUICKSTART).is_dir(), reason=f"no run of the quickstart at {QUICKSTART} (QUICKSTART_RUN)")
+def test_the_quickstarts_run(visit, serve):
+    page = visit("", base=serve("--runs", QUICKSTART))
+    page.wait_for_selector(DRAWN)
+    assert page.locator(".notice").count() == 0
+    assert page.locator(".panel").count() >= 14
+    turn(page, "Samples")
+    page.get_by_role("button", name="rescued by EBPO").click()
+    page.wait_for_selector(".group .bar em:has-text('rescued')")
+    turn(page, "Evaluation")
+    assert "base model" in page.locator("table.scores thead").inner_text()

@@ -1,0 +1,339 @@
+"""What the Space reads of a run: metrics, groups, search, results."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from ebpo_space import hub, results
+from ebpo_space.errors import RunError
+from ebpo_space.groups import Index
+from ebpo_space.metrics import Follower, decimate, smooth
+from ebpo_space.runs import Run, Runs, describe, inside
+from ebpo_space.search import Filter, answers, choose, exported, history, position_of
+from space_runs import RunLog, evaluation, hostile_run, learning_run
+
+from openrlhf_ebpo.run_log import read_metrics, roll_back
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def learnt(tmp_path_factory):
+    path = learning_run(tmp_path_factory.mktemp("learnt") / "ebpo", steps=12, seed=3, name="ebpo", prompts=10)
+    return Run("ebpo", path, 0)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    return Run("hostile", hostile_run(tmp_path_factory.mktemp("hostile") / "run", megabytes=0.1), 0)
+
+
+# metrics
+
+
+def test_metrics_are_those_of_the_run_log(learnt):
+    found = Follower(learnt.path / "metrics.jsonl").read()
+    rows = read_metrics(learnt.path)
+    assert found.steps.tolist() == [row["step"] for row in rows]
+    for name in ("rollout/reward_mean", "ebpo/shrinkage", "time"):
+        assert found.columns[name].tolist() == [row[name] for row in rows]
+
+
+def test_metrics_are_followed_while_they_grow_and_after_a_roll_back(tmp_path):
+    log = RunLog(tmp_path, None)
+    follower = Follower(tmp_path / "metrics.jsonl")
+    assert len(follower.read().steps) == 0
+    for step in (1, 2, 3):
+        log.write_metrics(step, {"a": step / 2})
+    assert follower.read().series("a")[1].tolist() == [0.5, 1.0, 1.5]
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"step": 4, "a": ')
+        file.flush()
+        assert follower.read().steps.tolist() == [1, 2, 3], "a torn line waits"
+        file.write('9.0, "b": null}\n{"step": 3, "eval_x_pass1": 0.25}\n')
+    found = follower.read()
+    assert found.steps.tolist() == [1, 2, 3, 4]
+    assert found.at(3, "eval_x_pass1") == 0.25 and found.at(3, "a") == 1.5 and found.at(4, "a") == 9.0
+    roll_back(tmp_path, 2)
+    log.write_metrics(3, {"a": 7.0})
+    assert follower.read().series("a")[1].tolist() == [0.5, 1.0, 7.0]
+
+
+def test_damaged_lines_are_counted_and_the_rest_is_read(hostile):
+    found = Follower(hostile.path / "metrics.jsonl").read()
+    assert len(found.steps) == 30 and found.problems == ("metrics.jsonl: 6 damaged lines are left out.",)
+
+
+def test_smoothing_and_decimation_keep_what_matters():
+    values = np.ones(1000)
+    values[617] = 50.0
+    x, y = decimate(np.arange(1000), values, 100)
+    assert len(x) <= 102 and 617 in x and (x[0], x[-1]) == (0, 999) and y.max() == 50.0
+    assert smooth(np.arange(100.0), 0.1)[50] == pytest.approx(50)
+    assert smooth(np.full(7, 3.0), 0.3).tolist() == [3.0] * 7
+
+
+# groups
+
+
+def test_the_index_says_what_the_rows_say(learnt):
+    groups, problems = Index(learnt).read()
+    assert not problems and len(groups) == 12 * 10
+    table = pq.read_table(learnt.path / "rollouts" / "step-000012.parquet").to_pandas()
+    for group, rows in table.groupby("group"):
+        p = position_of(groups, 12, group)
+        valid = rows[rows.valid]
+        assert groups.size[p] == 4 and groups.valid[p] == len(valid)
+        assert groups.mean[p] == pytest.approx(valid.reward.mean()) == pytest.approx(rows.group_mean.iloc[0])
+        assert groups.success[p] == pytest.approx((valid.reward == 1).mean())
+        assert groups.rescued[p] == ((valid.grpo_advantage == 0) & (valid.advantage != 0)).sum()
+        assert groups.errors[p] == rows.error.notna().sum() and groups.truncated[p] == rows.truncated.sum()
+        assert groups.prompt_id[p] == rows.prompt_id.iloc[0] and groups.cluster[p] == rows.cluster.iloc[0]
+
+
+def test_filters(learnt):
+    index = Index(learnt)
+    groups, _ = index.read()
+
+    def found(**wanted):
+        return choose(index, Filter(**wanted)).positions
+
+    assert set(groups.step[found()]) == {12} and len(found(steps="all")) == 120
+    assert set(groups.step[found(steps="3-5")]) == {3, 4, 5}
+    assert groups.step[found(steps="all")][0] == 12, "latest first"
+    rescued = found(steps="all", kind="rescued")
+    assert len(rescued) and (groups.highest[rescued] == 0).all() and (groups.rescued[rescued] > 0).all()
+    kinds = [len(found(steps="all", kind=kind)) for kind in ("all_fail", "mixed", "all_pass")]
+    assert sum(kinds) == 120 and min(kinds) > 0
+    assert set(groups.cluster[found(steps="all", cluster="Algebra")]) == {"Algebra"}
+    half = found(steps="all", success=(0.4, 0.6))
+    assert len(half) and ((groups.success[half] >= 0.4) & (groups.success[half] <= 0.6)).all()
+    assert (groups.mean[found(steps="all", reward=(0.9, 2.0))] >= 0.9).all()
+    assert (groups.truncated[found(steps="all", kind="truncated")] > 0).all()
+    with pytest.raises(RunError, match="10-20"):
+        found(steps="soon")
+
+
+def test_text_is_found_in_prompts_answers_and_labels(learnt):
+    index = Index(learnt)
+    groups, _ = index.read()
+    positions = choose(index, Filter("all", text="TRIANGLE has legs")).positions
+    assert set(groups.cluster[positions]) == {"Geometry"} and len(positions) == (groups.cluster == "Geometry").sum()
+    row = answers(learnt, groups, int(positions[0]))[2]
+    assert positions[0] in choose(index, Filter("all", text=row["response"][-40:])).positions
+    assert not len(choose(index, Filter("all", text="nobody wrote this")).positions)
+
+
+def test_answers_history_and_export(learnt):
+    index = Index(learnt)
+    groups, _ = index.read()
+    p = position_of(groups, 7, 4)
+    rows = answers(learnt, groups, p)
+    table = pq.read_table(learnt.path / "rollouts" / "step-000007.parquet")
+    assert rows == table.slice(16, 4).to_pylist()
+    visits = history(groups, groups.prompt_id[p])
+    assert p in visits and set(groups.prompt_id[visits]) == {groups.prompt_id[p]}
+    assert json.loads(exported(rows, run="ebpo"))["responses"][1]["response"] == rows[1]["response"]
+
+
+def test_new_files_enter_the_index_and_removed_ones_leave(tmp_path):
+    path = learning_run(tmp_path / "r", steps=3, seed=1, name="r", prompts=4)
+    index = Index(Run("r", path, 0))
+    assert len(index.read()[0]) == 12
+    first = path / "rollouts" / "step-000001.parquet"
+    (path / "rollouts" / "step-000004.parquet").write_bytes(first.read_bytes())
+    groups, _ = index.read()
+    assert len(groups) == 16 and groups.step.max() == 4, "the step is the file's"
+    roll_back(path, 1)
+    assert set(index.read()[0].step) == {1}
+
+
+def test_broken_files_are_named_and_the_rest_is_read(hostile):
+    groups, problems = Index(hostile).read()
+    assert set(groups.step) == {1} and len(groups) == 10
+    assert [problem.split()[0] for problem in problems] == [f"rollouts/step-00000{i}.parquet" for i in (2, 3, 4, 5)]
+    assert "leads out of the run" in problems[-1] and "another schema" in problems[2]
+
+
+# results
+
+
+def test_results_with_intervals_and_questions(learnt):
+    found, problems = results.find(learnt)
+    assert not problems and [(r.task, r.step) for r in found[:2]] == [("aime24", 0), ("aime24", 3)]
+    result = found[-1]
+    metric = result.metrics["pass@1"]
+    assert metric["interval"][0] < metric["value"] < metric["interval"][1]
+    assert [k for k, _ in result.pass_curve()] == [1, 2, 4, 8]
+    asked = results.questions(learnt, result)
+    assert len(asked) == 15 and np.mean([q.rate for q in asked]) == pytest.approx(metric["value"])
+    rows = results.samples(learnt, result, asked[3].key)
+    assert len(rows) == 8 and np.mean([row["correct"] for row in rows]) == pytest.approx(asked[3].rate)
+
+
+def test_results_of_the_quickstart(tmp_path):
+    evaluation(tmp_path, "spell", 0, 0.5, 1)
+    place = next(tmp_path.glob("eval/*/spell/step-000000"))
+    table = pq.read_table(place / "samples.parquet").select(["question", "gold", "response", "correct", "sample"])
+    pq.write_table(table, place / "samples.parquet")
+    rate = np.mean(table["correct"].to_pylist())
+    summary = {"model": "m", "task": "spell", "questions": 15, "samples_per_question": 8, "pass@1": rate}
+    (place / "summary.json").write_text(json.dumps(summary))
+    (found,), problems = results.find(Run("q", tmp_path, 0))
+    assert not problems and found.metrics["pass@1"]["value"] == pytest.approx(rate)
+    assert found.metrics["pass@8"]["value"] > rate and len(results.questions(Run("q", tmp_path, 0), found)) == 15
+
+
+def test_damaged_results_are_named(hostile):
+    found, problems = results.find(hostile)
+    assert [r.task for r in found] == ["amc23"]
+    assert len(problems) == 3 and any("schema 99" in p for p in problems)
+
+
+# runs
+
+
+def test_runs_are_found_below_folders_and_keep_their_numbers(learnt, tmp_path):
+    (tmp_path / "a" / "run").mkdir(parents=True)
+    (tmp_path / "a" / "run" / "run.json").write_text("{}")
+    (tmp_path / "b" / "x").mkdir(parents=True)
+    (tmp_path / "b" / "x" / "metrics.jsonl").touch()
+    (tmp_path / "a" / "run" / "superseded" / "y").mkdir(parents=True)
+    (tmp_path / "a" / "run" / "superseded" / "y" / "metrics.jsonl").touch()
+    runs = Runs([str(tmp_path), str(learnt.path)])
+    assert runs.listed() == ["a", "x", "ebpo"]
+    assert [runs.get(key).number for key in runs.listed()] == [0, 1, 2]
+    assert runs.get("a").path == tmp_path / "a" / "run"
+
+
+@pytest.mark.parametrize("key", ["../secret", "/etc", "stranger/run", "owner/../x", "owner/run/extra", "", "a\0b"])
+def test_what_is_not_given_or_allowed_is_refused(key, tmp_path):
+    def fetch(repo, cache):
+        raise AssertionError("nothing is downloaded")
+
+    with pytest.raises(RunError):
+        Runs([], ["friend", "owner/other"], fetch=fetch).get(key)
+
+
+def test_a_path_cannot_lead_out_of_its_run(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "secret.json").write_text("{}")
+    (tmp_path / "run" / "run.json").symlink_to(tmp_path / "secret.json")
+    run = Run("r", tmp_path / "run", 0)
+    for parts in (("..", "secret.json"), ("run.json",), ("/etc/passwd",)):
+        with pytest.raises(RunError, match="leads out"):
+            inside(run, *parts)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("{", "damaged"), ("[]", "no run"), ('{"schema": 9}', "schema 9"), ("[" * 10**5, "damaged")]
+)
+def test_a_run_json_that_cannot_be_used_says_why(tmp_path, text, said):
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(RunError, match=said):
+        describe(Run("r", tmp_path, 0))
+
+
+# the Hub
+
+
+def test_only_names_of_a_run_are_downloaded_within_the_limits():
+    mib = 2**20
+    files = [
+        *(
+            ("run.json", 100),
+            ("metrics.jsonl", mib),
+            ("README.md", 10),
+            ("model.safetensors", 10),
+            ("evil.pkl", 1),
+            ("../run.json", 1),
+        ),
+        *(
+            ("rollouts/step-000001.parquet", 40 * mib),
+            ("rollouts/step-000002.parquet", 40 * mib),
+            ("rollouts/step-000003.parquet", 900 * mib),
+        ),
+        *(
+            ("eval/default+n=8/aime24/step-000010/summary.json", 10),
+            ("eval/../../x/step-000001/summary.json", 1),
+            ("prior.json", None),
+        ),
+    ]
+    names, left_out = hub.wanted(files, total=50 * mib, single=512 * mib)
+    assert names == [
+        "README.md",
+        "eval/default+n=8/aime24/step-000010/summary.json",
+        "metrics.jsonl",
+        "run.json",
+        "rollouts/step-000002.parquet",
+    ]
+    assert len(left_out) == 3 and "900 MiB" in left_out[1]
+
+
+def test_who_may_be_opened():
+    assert hub.is_allowed("owner/run", ["owner"]) and hub.is_allowed("owner/run", ["owner/run"])
+    assert not hub.is_allowed("owner2/run", ["owner", "owner2/other"])
+    assert not hub.is_repo("tests/unit" if os.path.exists("tests/unit") else "/etc/x") and not hub.is_repo("a/b/c")
+
+
+def test_a_run_comes_from_the_hub(use_hub, api, learnt, tmp_path):
+    api.create_repo("owner/run", repo_type="dataset")
+    api.upload_folder(repo_id="owner/run", repo_type="dataset", folder_path=learnt.path)
+    api.upload_file(repo_id="owner/run", repo_type="dataset", path_or_fileobj=b"import os", path_in_repo="evil.py")
+    runs = Runs([], ["owner"], cache=tmp_path / "cache")
+    run = runs.get("owner/run")
+    assert len(Index(run).read()[0]) == 120 and describe(run)["name"] == "ebpo"
+    assert not list((tmp_path / "cache").rglob("*.py")) and runs.listed() == ["owner/run"]
+    api.upload_file(
+        repo_id="owner/run",
+        repo_type="dataset",
+        path_or_fileobj=b'{"schema": 1, "name": "later"}',
+        path_in_repo="run.json",
+    )
+    api.delete_file("rollouts/step-000012.parquet", repo_id="owner/run", repo_type="dataset")
+    assert describe(runs.get("owner/run"))["name"] == "ebpo", "not asked again at once"
+    runs._fetched["owner/run"] -= 1000
+    assert describe(runs.get("owner/run"))["name"] == "later" and Index(run).read()[0].step.max() == 11
+    with pytest.raises(RunError, match="neither a directory here nor a public data set"):
+        runs.get("owner/nothing")
+
+
+# the start
+
+
+def test_the_app_needs_neither_torch_nor_vllm_nor_ray():
+    code = (
+        "import sys; sys.path.insert(0, 'space')\n"
+        "from ebpo_space.main import parse; from ebpo_space.app import build; from ebpo_space import server\n"
+        "from ebpo_space.runs import Runs; from ebpo_space.workspace import Workspace\n"
+        "build(Workspace(Runs([])))\n"
+        "print([m for m in ('torch', 'vllm', 'ray', 'openrlhf', 'transformers', 'matplotlib') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("[]")
+
+
+def test_the_command_teaches(capsys):
+    from openrlhf_ebpo.cli import main
+
+    with pytest.raises(SystemExit) as ended:
+        main(["space", "--help"])
+    said = capsys.readouterr().out
+    assert ended.value.code == 0 and "--runs" in said and "EBPO_SPACE_HF_TOKEN" in said
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [("{tmp}", "no run in it"), ("{tmp}/file", "is a file"), ("{tmp}/nothing", "no such directory")]
+)
+def test_a_wrong_run_is_said_at_the_start(tmp_path, capsys, given, said):
+    from ebpo_space.main import parse
+
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit):
+        parse(["--runs", given.format(tmp=tmp_path)])
+    assert said in capsys.readouterr().err

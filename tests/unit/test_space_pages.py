@@ -1,0 +1,236 @@
+"""What the Space's pages show for a view, without a browser; and views as addresses."""
+
+import base64
+import json
+import re
+from html.parser import HTMLParser
+from urllib.parse import parse_qsl
+
+import numpy as np
+import pytest
+from ebpo_space.figures import number
+from ebpo_space.links import PARAMETERS, address, clean
+from ebpo_space.pages import dynamics, evaluation, samples, understand
+from ebpo_space.picture import Drawn, implied_prior_mean, picture
+from ebpo_space.runs import Runs
+from ebpo_space.search import KINDS
+from ebpo_space.tables import different_settings
+from ebpo_space.workspace import Workspace
+from space_runs import hostile_run, learning_run
+
+PAGES = {"dynamics": dynamics, "samples": samples, "evaluation": evaluation, "understand": understand}
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    learning_run(folder / "ebpo", steps=12, seed=1, name="ebpo", prompts=8)
+    learning_run(
+        folder / "grpo", steps=12, seed=2, name="grpo", prompts=8, estimator="group_norm", status="running", pace=0.5
+    )
+    hostile_run(folder / "evil", megabytes=0.05)
+    return Workspace(Runs([str(folder)]))
+
+
+def show(workspace, page, **view):
+    return PAGES[page].render(clean({"runs": "ebpo,grpo", **view}), workspace)
+
+
+def panels(found) -> dict:
+    return {panel["id"]: panel for section in json.loads(found["board"])["sections"] for panel in section["panels"]}
+
+
+def values(packed: dict) -> np.ndarray:
+    return np.frombuffer(base64.b64decode(packed["bdata"]), packed["dtype"])
+
+
+def test_dynamics_has_every_panel_of_the_runs(workspace):
+    found = panels(show(workspace, "dynamics", smooth=0.2))
+    asked = {name for _, _, entries in dynamics.SECTIONS for name, *_ in entries}
+    assert set(found) == asked
+    both, own = found["rollout/reward_mean"], found["ebpo/shrinkage"]
+    assert [v["name"] for v in both["values"]] == ["ebpo", "grpo"] and [v["name"] for v in own["values"]] == ["ebpo"]
+    metrics = workspace.open("ebpo").metrics
+    raw = both["figure"]["data"][0]
+    assert values(raw["x"]).tolist() == metrics.steps.tolist()
+    assert values(raw["y"]) == pytest.approx(metrics.columns["rollout/reward_mean"])
+
+
+def test_the_x_axis_can_be_rollouts_or_time(workspace):
+    metrics = workspace.open("ebpo").metrics
+    assert dynamics.positions(metrics, metrics.steps, "rollouts").tolist() == [32.0 * step for step in metrics.steps]
+    hours = dynamics.positions(metrics, metrics.steps, "time")
+    assert hours[0] == 0 and hours[-1] == pytest.approx(
+        (metrics.columns["time"][-1] - metrics.columns["time"][0]) / 3600
+    )
+
+
+def test_every_figure_is_one_that_plotly_reads(workspace):
+    graph_objects = pytest.importorskip("plotly.graph_objects")
+    for page in ("dynamics", "evaluation", "understand"):
+        view = {"log": 1, "paper": "Qwen3-8B,4", "more": "kl"}
+        for panel in panels(show(workspace, page, **view)).values():
+            text = re.sub(r'"@[\w-]+"', '"#112233"', json.dumps(panel["figure"]))
+            figure = json.loads(text)
+            for trace in figure["data"]:
+                for name in ("x", "y"):
+                    trace[name] = values(trace[name]).tolist() if isinstance(trace[name], dict) else trace[name]
+            graph_objects.Figure(figure)
+            assert panel["summary"] and panel["title"]
+
+
+def test_settings_that_differ():
+    one = {"args": {"train": {"seed": 1}, "ckpt": {"path": "a"}, "algo": {"x": 1, "y": [1]}}, "versions": {"ray": "1"}}
+    other = {"args": {"train": {"seed": 2}, "ckpt": {"path": "b"}, "algo": {"y": [1]}}, "versions": {"ray": "1"}}
+    assert different_settings([("a", one), ("b", other)]) == [("algo.x", ["1", None]), ("train.seed", ["1", "2"])]
+
+
+def test_samples_show_the_group_that_was_asked_for(workspace):
+    found = show(workspace, "samples", at="5.3")
+    assert found["at"] == "5.3" and "Step 5, group 3" in found["detail"] and found["detail"].count("<li class=") == 4
+    prompt = show(workspace, "samples", prompt=workspace.index(workspace.open("ebpo")).read()[0].prompt_id[7])
+    assert "Step" in prompt["detail"]
+    missing = show(workspace, "samples", at="99.0")
+    assert "no group 99.0" in missing["notes"] and missing["detail"] == ""
+    assert "latest" in show(workspace, "samples", steps="soon")["notes"]
+
+
+def test_samples_of_another_estimator_have_no_picture(workspace):
+    assert "<svg" in show(workspace, "samples", run="ebpo")["detail"]
+    assert "<svg" not in show(workspace, "samples", run="grpo")["detail"]
+
+
+def test_the_export_names_what_is_gone(workspace):
+    name, text = samples.export_group(workspace, {"run": "ebpo", "step": 5, "group": 3})
+    assert name == "step-000005-group-3.json" and len(json.loads(text)["responses"]) == 4
+    for wanted in (
+        {"run": "ebpo", "step": 5, "group": 99},
+        {"run": "../x", "step": 1, "group": 1},
+        {},
+        {"run": "ebpo", "step": "x", "group": 1},
+    ):
+        name, text = samples.export_group(workspace, wanted)
+        assert name == "" and text
+
+
+def test_evaluation_marks_the_papers_numbers(workspace):
+    found = show(workspace, "evaluation", paper="Qwen3-8B,4")
+    assert "reported, not measured here" in found["table"] and "50.21" in found["table"] and "±" in found["table"]
+    assert {"steps-aime24", "pass-aime24", "steps-amc23", "pass-amc23"} == set(panels(found))
+    key = re.search(r"question&#34;: &#34;(\w+)", found["questions"])[1]
+    opened = show(workspace, "evaluation", question=key)["question"]
+    assert "of 8 right" in opened and "Sample 8" in opened
+    assert "not in the paper" in show(workspace, "evaluation", paper="GPT,1")["notes"]
+
+
+def test_without_runs_every_page_says_what_to_do():
+    nothing = Workspace(Runs([]))
+    for page in ("dynamics", "samples", "evaluation"):
+        assert "--runs" in PAGES[page].render(clean({}), nothing)["notes"]
+    assert "GRPO" in understand.render(clean({}), nothing)["story"]
+
+
+@pytest.mark.parametrize("right", [0, 1, 4])
+def test_understand_tells_what_each_estimator_does(right):
+    found = understand.render(clean({"right": right, "g": 4}))
+    assert found["story"].count('class="estimator"') == 4
+    assert ("learn nothing here" in found["story"]) == (right in (0, 4))
+    assert set(panels(found)) == {"advantages", "baselines", "error", "spread"}
+
+
+@pytest.mark.parametrize("mean", [0.01, 0.5, 0.99])
+@pytest.mark.parametrize("between", [0.0, 0.25])
+@pytest.mark.parametrize("within", [0.0, 0.25])
+def test_understand_stands_the_ends_of_its_sliders(mean, between, within):
+    found = understand.render(clean({"mean": mean, "between": between, "within": within, "g": 32, "right": 32}))
+    assert "nan" not in found["story"].lower() and "nan" not in found["centring"].lower()
+
+
+class Inert(HTMLParser):
+    """Notes every tag and attribute that could load or run something."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.harm = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        bad = {
+            "script",
+            "img",
+            "iframe",
+            "link",
+            "style",
+            "a",
+            "base",
+            "object",
+            "embed",
+            "form",
+            "video",
+            "meta",
+            "template",
+        }
+        self.harm += [tag] * (tag in bad) + [
+            name for name, _ in attrs if name.startswith("on") or name in ("href", "src")
+        ]
+
+
+@pytest.mark.parametrize("page", ["dynamics", "samples", "evaluation"])
+def test_a_hostile_run_makes_no_tag_and_no_attribute(workspace, page):
+    for view in [{"at": f"1.{group}"} for group in range(10)] if page == "samples" else [{}]:
+        found = show(workspace, page, runs="evil", **view)
+        for name, text in found.items():
+            if isinstance(text, str) and name != "board":
+                assert not Inert(text).harm, (page, name, view)
+                assert "${" not in text and "{{" not in text
+    assert found["notes"]
+
+
+def test_an_address_gives_back_its_view():
+    view = clean(
+        {
+            "tab": "samples",
+            "runs": ["a", "owner/b"],
+            "steps": "10-20",
+            "kind": "rescued",
+            "text": "x & y=1,#é",
+            "raw": True,
+            "smooth": 0.1,
+            "rewards_from": -0.5,
+            "at": "3.14",
+        }
+    )
+    query = address(view)
+    assert clean(dict(parse_qsl(query[1:]))) == view
+    assert address(clean({})) == "" and "smooth=0.1" in query
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"tab": "<script>", "x": "y", "smooth": "nan", "g": "1e999", "from": "2", "at": "a.b", "kind": "none"},
+        dict.fromkeys(PARAMETERS, "\x00" * 5000),
+        {name: ["x"] for name in PARAMETERS},
+        {name: {"a": 1} for name in PARAMETERS},
+    ],
+)
+def test_nonsense_in_an_address_becomes_a_whole_view(values, workspace):
+    view = clean(values)
+    assert set(view) == set(PARAMETERS) and view["tab"] in PAGES and view["kind"] in KINDS
+    assert 0 <= view["smooth"] <= 0.3 and 2 <= view["g"] <= 32 and view["right"] <= view["g"]
+    for page in PAGES.values():
+        page.render(view, workspace)
+
+
+def test_the_picture_says_its_numbers():
+    drawn = picture(Drawn(mean=0.0, baseline=0.105, shrinkage=0.25, prior_mean=0.42, within=0.2, between=0.1))
+    assert 'aria-label="On the reward axis: group mean 0, prior mean 0.42, baseline 0.105, shrinkage 0.25"' in drawn
+    assert implied_prior_mean(0.0, 0.105, 0.25) == pytest.approx(0.42) and implied_prior_mean(1, 1, 0) is None
+    assert [number(v) for v in (0, 0.12345, 1234.5, 1e-5, None, float("nan"))] == [
+        "0",
+        "0.123",
+        "1,234",
+        "1.00e-05",
+        "–",
+        "–",
+    ]
