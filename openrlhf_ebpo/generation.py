@@ -37,7 +37,7 @@ SEAMS = (
     upstream.Seam(
         "openrlhf.trainer.ray.vllm_engine",
         "RolloutRayActor",
-        "openrlhf_ebpo.generation:OfflineEngine",
+        "openrlhf_ebpo.generation:OfflineRolloutActor",
         where="rollout actors of `engines`; never in training",
         why="vLLM gives an AsyncLLM without a server its fallbacks on every device, 128 sequences and 2,048 tokens at a "
         "time; its own engine for such work, LLM, gets 1,024 and 16,384 on an H100, and keeps no statistics",
@@ -180,7 +180,7 @@ def _start(settings: EngineSettings) -> list:
     return actors
 
 
-class OfflineEngine:
+class OfflineRolloutActor:
     """Mixin over RolloutRayActor: the engine arguments of vLLM's own offline engine on this device."""
 
     async def __init__(self, *args, **kwargs):
