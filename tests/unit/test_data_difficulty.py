@@ -12,7 +12,7 @@ import pytest
 
 from openrlhf_ebpo import progress
 from openrlhf_ebpo.data import difficulty, difficulty_report
-from openrlhf_ebpo.generation import Sample, _free_engine, reason
+from openrlhf_ebpo.generation import SEQUENCES_IN_FLIGHT, Sample, _free_engine, reason
 from openrlhf_ebpo.progress import model_identity, progress_file
 from openrlhf_ebpo.rendering import Prompt
 from openrlhf_ebpo.upstream import UsageError
@@ -327,7 +327,7 @@ def test_a_new_prompt_goes_to_the_engine_with_the_fewest():
     alive = {0: "a", 2: "c"}
     running = {"r1": (0, None), "r2": (0, None), "r3": (2, None)}
     assert _free_engine(alive, running, n=16) == 2
-    full = {i: (i % 2 * 2, None) for i in range(32)}
+    full = {i: (i % 2 * 2, None) for i in range(2 * SEQUENCES_IN_FLIGHT // 16)}
     assert _free_engine(alive, full, n=16) is None
     assert _free_engine(alive, full, n=8) in alive
 
