@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -124,14 +125,13 @@ def test_the_real_app_starts_from_exactly_the_uploaded_files(tmp_path, hub, depl
     run_dir = push_run(tmp_path)
     deploy("--runs", RUN, space_dir=space.CHECKOUT / "space")
     folder = downloaded(hub, tmp_path / "copy")
-    port = hub.port + 1
     how = bare_python(True)
-    how["env"] |= {"GRADIO_SERVER_PORT": str(port), "EBPO_SPACE_RUNS": RUN, "HF_ENDPOINT": hub.url}
+    how["env"] |= {"EBPO_SPACE_RUNS": RUN, "HF_ENDPOINT": hub.url}
     how["env"] |= {"HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path / "hf"), "NO_PROXY": "127.0.0.1,localhost"}
     with open(tmp_path / "log", "w") as log:
         process = subprocess.Popen([sys.executable, "-S", "app.py"], cwd=folder, stdout=log, stderr=log, **how)
         try:
-            page = answer(f"http://127.0.0.1:{port}/", process, tmp_path / "log")
+            page = answer(process, tmp_path / "log")
         finally:
             process.kill()
             process.wait()
@@ -156,14 +156,14 @@ def listed(folder: Path) -> list[str]:
     return (folder / "requirements.txt").read_text().split()
 
 
-def answer(url: str, process: subprocess.Popen, log: Path) -> str:
+def answer(process: subprocess.Popen, log: Path) -> str:
+    """The page of an app that says in its log where it is."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    for _ in range(240):
+    for _ in range(480):
         assert process.poll() is None, log.read_text()[-3000:]
-        try:
-            return opener.open(url, timeout=5).read().decode()
-        except OSError:
-            time.sleep(0.25)
+        if found := re.search(r"Open (http\S+)", log.read_text()):
+            return opener.open(found[1], timeout=60).read().decode()
+        time.sleep(0.25)
     raise AssertionError(f"no answer\n{log.read_text()[-3000:]}")
 
 
