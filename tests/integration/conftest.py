@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from forked_driver import ForkedDriver
+from forked_driver import ForkedDriver, forkserver
 
 REWARD = """
 import torch
@@ -198,6 +198,7 @@ class Training:
 def train(cluster, tmp_path_factory):
     """Start a training on the shared cluster; whatever still runs at the end is killed."""
     started: list[Training] = []
+    forkserver()
 
     def start(argv: list[str], prefix: tuple[str, ...] = (), **environment: str) -> Training:
         log = tmp_path_factory.mktemp("driver") / "output.log"

@@ -5,14 +5,29 @@ Ray, the actors and the engines start as they do for any command.
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 HERE = str(Path(__file__).parent)
+
+
+@functools.cache
+def forkserver():
+    """The process that has imported the stack, as a multiprocessing context. The first call is not for several threads."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["driver_imports"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", HERE)  # the forkserver of Python 3.11 does not get sys.path
+        multiprocessing.forkserver.ensure_running()
+    return context
 
 
 class ForkedDriver:
@@ -21,14 +36,8 @@ class ForkedDriver:
     returncode: int | None = None
 
     def __init__(self, argv: list[str], log: Path, environment: dict[str, str]):
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["driver_imports"])
-        os.environ["PYTHONPATH"] = HERE  # the forkserver of Python 3.11 does not get sys.path
-        try:
-            self.process = context.Process(target=run, args=(argv, str(log), environment))
-            self.process.start()
-        finally:
-            del os.environ["PYTHONPATH"]
+        self.process = forkserver().Process(target=run, args=(argv, str(log), environment))
+        self.process.start()
         self.pid = self.process.pid
 
     def poll(self) -> int | None:
