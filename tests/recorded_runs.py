@@ -126,7 +126,7 @@ def save_result(
     ]
     directory = results.step_directory(root, protocol["name"], task, step)
     whole = {
-        "model": f"/home/somebody/ckpt/global_step{step}_hf",
+        "model": f"/data/somebody/ckpt/global_step{step}_hf",
         "step": step,
         "task": {"name": task, "source": f"math-ai/{task}@abc", "questions": len(found), "fingerprint": f"of {task}"},
         "protocol": protocol,

@@ -67,9 +67,9 @@ def test_the_card_of_an_earlier_step_knows_nothing_of_later_ones(tmp_path):
 def test_no_path_of_this_machine_and_no_secret_is_in_it(tmp_path):
     args = arguments(tmp_path)
     args["logger"]["wandb"]["key"] = "0123456789abcdef"  # as an old version might have written it
-    args["reward"] = {"remote_url": ["http://me:pa55@host/score", "/home/somebody/my rewards/math.py"]}
+    args["reward"] = {"remote_url": ["http://me:pa55@host/score", "/data/somebody/my rewards/math.py"]}
     run_dir = write_run(tmp_path, args=args)
-    argv = ["--logger.wandb.key", "0123456789abcdef", "--x=/home/somebody/x", "hf_" + "s" * 34]
+    argv = ["--logger.wandb.key", "0123456789abcdef", "--x=/data/somebody/x", "hf_" + "s" * 34]
     write_json(run_dir / "run.json", {**read_run(run_dir), "argv": argv})
     save_result(run_dir / "eval", "aime24", GOOD, 3)
     text = html.unescape(text_of(run_dir))
@@ -190,11 +190,11 @@ def test_a_fence_is_longer_than_what_is_inside():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("/home/me/models/base", "base"),
-        ("/home/me/my models/base/", "base"),
+        ("/data/me/models/base", "base"),
+        ("/data/me/my models/base/", "base"),
         ("~/runs/x", "x"),
         ("file:///data/x/y.py", "y.py"),
-        ("cannot read /home/me/run/x.json: gone", "cannot read x.json: gone"),
+        ("cannot read /data/me/run/x.json: gone", "cannot read x.json: gone"),
         ("http://host:80/a/b/c", "http://host:80/a/b/c"),
         ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
         ("runs/x/model", "runs/x/model"),

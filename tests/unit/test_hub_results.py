@@ -72,7 +72,7 @@ def test_results_of_two_protocols_side_by_side_and_never_mixed(tmp_path, hub, hu
     places = [f"{place}/{name}" for place in ("default/aime24/step-000000", "default/aime24/step-000005",
               "greedy/aime24/step-000005") for name in ("summary.json", "samples.parquet")]  # fmt: skip
     assert set(places) | {"README.md", results.INDEX} <= set(files)
-    assert not any(b"/home/" in content for content in files.values())
+    assert not any(b"/data/" in content for content in files.values())
     card = files["README.md"].decode()
     assert card.count("### Protocol") == 2 and "| pass@1 before training | pass@1 | maj@4 | pass@4 |" in card
     names = [entry["config_name"] for entry in front_matter(files["README.md"])["configs"]]

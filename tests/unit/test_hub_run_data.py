@@ -174,7 +174,7 @@ def test_public_only_when_asked(tmp_path, hub, push, capsys):
 
 def test_hostile_prompts_and_paths_in_errors(tmp_path, hub, push):
     hostile = "--- \n| a | <script> `x` ```\n---\n"
-    error = "FileNotFoundError: /home/somebody/secret/gold.json\nhf_" + "a" * 30
+    error = "FileNotFoundError: /data/somebody/secret/gold.json\nhf_" + "a" * 30
     run_dir = write_run(tmp_path, prompts=(hostile, hostile), error=error, name=hostile)
     push(run_dir)
     files = hub.repo(REPO, "dataset").files()
