@@ -1,7 +1,7 @@
 """The Gradio app: controls, what they change, and what is shown. What pages show comes from `pages`.
 
-A view is a dict of values (`links.PARAMETERS`), one control each: a component where the visitor edits it, a State where
-buttons do. Every event makes the whole view, renders the current page, and writes the address.
+A view is a dict of values (`links.PARAMETERS`), kept in the visitor's session. Every event changes it, renders the current
+page, and writes the address.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import functools
 import gradio as gr
 
 from . import layout
-from .links import PARAMETERS, address, clean
+from .links import PARAMETERS, clean, parsed
 from .pages import dynamics, evaluation, samples, understand
 from .runs import AT_ONCE
+from .session import Session, Turn
 from .tables import run_bar
 from .workspace import Workspace
 
@@ -24,6 +25,7 @@ RENDER = {
     "understand": understand.render,
 }
 REFRESH = 5.0  # seconds between looks at a run that may still be growing
+UNKNOWN = object()  # a value that no control has
 _FILTERS = ("steps", "cluster", "from", "to", "rewards_from", "rewards_to", "text")
 
 
@@ -31,46 +33,57 @@ def build(workspace: Workspace) -> gr.Blocks:
     """All pages over the runs of a workspace."""
     with gr.Blocks(title="EBPO, step by step", analytics_enabled=False, fill_width=True) as demo:
         parts = layout.lay_out(workspace, functools.partial(samples.export_group, workspace))
-        stamp = gr.State("")
-        names = list(PARAMETERS)
-        inputs = [parts.controls[name] for name in names]
-        outputs = [*inputs, *parts.shown.values(), parts.locator, parts.tabs, stamp]
+        visitor = gr.State(Session())
 
-        def show(changes: dict, *values, whole: bool = False) -> dict:
-            view = clean(dict(zip(names, values, strict=True)) | changes)
-            update = _shown(parts, workspace, view)
-            changed = names if whole else [*changes, *(["at"] if view["tab"] == "samples" else [])]
-            for name in changed:
-                update[parts.controls[name]] = _control(name, view)
-            return update | {parts.locator: address(view) or "?", stamp: fingerprint(workspace, view)}
+        def show(session: Session, turn: Turn, also: dict | None = None) -> dict:
+            stamp = fingerprint(
+                workspace, turn.view
+            )  # before the files are read: what comes later is seen by the next tick
+            try:
+                update = _shown(parts, workspace, turn.view)
+            except BaseException:
+                session.fail()
+                raise
+            owed = session.end(turn, stamp)
+            if owed is None:
+                return gr.skip()
+            for name in owed & parts.controls.keys():
+                _set(update, parts.controls[name], value=turn.view[name])
+            return update | {parts.locator: session.sent} | (also or {})
 
-        def load(request: gr.Request) -> dict:
-            view = clean(dict(request.query_params))
-            return show(view, *(view[name] for name in names), whole=True) | {parts.tabs: gr.Tabs(selected=view["tab"])}
+        def whole(session: Session, located: str, changes: dict | None = None) -> dict:
+            turn = session.begin(changes or {}, located, typed=dict.fromkeys(PARAMETERS, UNKNOWN))
+            return show(session, turn, {parts.tabs: gr.Tabs(selected=turn.view["tab"])})
 
-        def tick(seen: str, *values) -> dict:
-            view = clean(dict(zip(names, values, strict=True)))
-            # before `load` has answered nothing is seen, and the values are not yet the address's
-            return gr.skip() if seen in ("", fingerprint(workspace, view)) else show({}, *values)
+        def load(session: Session, request: gr.Request) -> dict:
+            return whole(session, "", clean(dict(request.query_params)))
 
-        def edited(changes: dict, seen: str, *values) -> dict:
-            # a menu also says so when `load` fills it: then the address is the same already
-            view = clean(dict(zip(names, values, strict=True)))
-            return gr.skip() if seen in ("", None, address(view) or "?") else show(changes, *values)
+        def tick(session: Session) -> dict:
+            if session.view is None or session.busy or session.stamp == fingerprint(workspace, session.view):
+                return gr.skip()
+            return show(session, session.begin({}))
 
-        def clicked(event: gr.EventData, *values) -> dict:
-            view = clean(dict(zip(names, values, strict=True)))
-            return show(changes_of(event._data, view, workspace.chosen(view)), *values)
+        def edited(name: str, session: Session, located: str, value) -> dict:
+            if session.view is None or value == session.view[name]:  # a menu also says so when an answer fills it
+                return gr.skip()
+            also = {"at": "", "shown": 1} if name in _FILTERS else {}
+            return show(session, session.begin({name: value, **also}, located, typed={name: value}))
+
+        def clicked(session: Session, located: str, event: gr.EventData) -> dict:
+            view = session.view or clean(parsed(located))
+            return show(session, session.begin(changes_of(event._data, view, workspace.chosen(view)), located))
 
         # without Gradio's queue an event is one request: quicker, and no stream that holds one of a browser's six connections
+        outputs = [*parts.controls.values(), *parts.shown.values(), parts.locator, parts.tabs]
         quiet = {"outputs": outputs, "show_progress": "hidden", "api_visibility": "private", "queue": False}
-        demo.load(load, None, **quiet)
-        gr.Timer(REFRESH).tick(tick, [stamp, *inputs], **quiet)
+        demo.load(load, visitor, **quiet)
+        gr.Timer(REFRESH).tick(tick, visitor, **quiet)
+        parts.locator.click(whole, [visitor, parts.locator], **quiet)  # an answer was overtaken on its way
         for component in parts.clickable:
-            component.click(clicked, inputs, trigger_mode="always_last", **quiet)
+            component.click(clicked, [visitor, parts.locator], trigger_mode="always_last", **quiet)
         for name, trigger in parts.triggers:
-            changes = {"at": "", "shown": 1} if name in _FILTERS else {}
-            trigger(functools.partial(edited, changes), [parts.locator, *inputs], trigger_mode="always_last", **quiet)
+            inputs = [visitor, parts.locator, parts.controls[name]]
+            trigger(functools.partial(edited, name), inputs, trigger_mode="always_last", **quiet)
     return demo
 
 
@@ -84,22 +97,17 @@ def _shown(parts: layout.Parts, workspace: Workspace, view: dict) -> dict:
         if choices in found:
             first = {"cluster": [("any", "")], "protocol": [("the largest", "")]}.get(control, [])
             listed = [*first, *found[choices]] if len(found[choices]) > (control == "protocol") else []
-            update[parts.controls[control]] = _menu(control, listed)
+            # a menu that has nothing to choose from is not shown
+            _set(update, parts.controls[control], choices=listed, visible=control == "more" or len(listed) > 1)
     if page == "samples":
         view["at"] = found["at"]
     if page == "understand":
-        update[parts.controls["right"]] = gr.update(maximum=view["g"], value=view["right"])
+        _set(update, parts.controls["right"], maximum=view["g"], value=view["right"])
     return update
 
 
-def _menu(name: str, choices: list):
-    """A menu that has nothing to choose from is not shown."""
-    return gr.update(choices=choices, visible=name == "more" or len(choices) > 1)
-
-
-def _control(name: str, view: dict):
-    value = view[name]
-    return gr.update(value=value) if name in layout.EDITED else value
+def _set(update: dict, component, **properties) -> None:
+    update[component] = update.get(component, {}) | gr.update(**properties)
 
 
 def _bar(workspace: Workspace, view: dict) -> str:

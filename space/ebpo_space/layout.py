@@ -7,15 +7,9 @@ from dataclasses import dataclass, field
 
 import gradio as gr
 
-from .links import PARAMETERS
 from .pages.evaluation import PAPER
 from .workspace import Workspace
 
-# controls that the visitor edits; the others are States, which buttons change
-EDITED = (
-    *("smooth", "more", "steps", "cluster", "from", "to", "rewards_from", "rewards_to", "text"),
-    *("protocol", "paper", "g", "right", "mean", "within", "between"),
-)
 HEADER = (
     '<header class="masthead"><div><h1>EBPO<span>step by step</span></h1></div>'
     '<button type="button" data-theme-toggle aria-label="Switch between light and dark">◐</button></header>'
@@ -27,8 +21,8 @@ _BOARD = "window.space.board(element, props, trigger, watch); "
 
 @dataclass
 class Parts:
-    """controls: one for each parameter of a view. shown: components that pages fill. clickable: those with buttons.
-    triggers: (parameter, event) of the controls that the visitor edits."""
+    """controls: of the view's parameters that the visitor edits; buttons change the others. shown: components that pages
+    fill. clickable: those with buttons. triggers: (parameter, event) of the controls."""
 
     controls: dict = field(default_factory=dict)
     shown: dict = field(default_factory=dict)
@@ -47,13 +41,10 @@ def lay_out(workspace: Workspace, export: Callable) -> Parts:
     parts.locator = gr.HTML(
         "",
         html_template="<i></i>",
-        js_on_load="window.space.locate(props, watch);",
+        js_on_load="window.space.locate(props, trigger, watch);",
         elem_classes=["unseen"],
         apply_default_css=False,
     )
-    for name, (default, _) in PARAMETERS.items():
-        if name not in EDITED:
-            parts.controls[name] = gr.State(default)
     with gr.Tabs(elem_id="pages") as parts.tabs:
         for page, build in (
             ("dynamics", _dynamics),

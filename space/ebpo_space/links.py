@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
 from .runs import AT_ONCE
 from .search import KINDS
@@ -127,3 +127,8 @@ def address(view: Mapping) -> str:
         )
         parts.append(f"{name}={quote(text, safe='/,.:+=@')}")
     return "?" + "&".join(parts) if parts else ""
+
+
+def parsed(address: str) -> dict[str, str]:
+    """The parameters of an address, whatever stands before its question mark."""
+    return dict(parse_qsl(address.partition("?")[2]))

@@ -282,11 +282,16 @@ window.space = (() => {
     new MutationObserver(repaint).observe(document.body, { attributes: true, attributeFilter: ["class"] });
   };
 
-  const locate = (props, watch) => {
+  // "12?page=…": the number of an answer, and its address
+  const locate = (props, trigger, watch) => {
+    let latest = 0;
     const write = () => {
       if (!props.value) return;
+      const number = parseInt(props.value, 10);
+      if (number < latest) return trigger("click"); // an older answer has come last: ask for all once more
+      latest = number;
       const theme = new URLSearchParams(location.search).get("__theme");
-      const query = props.value === "?" ? "" : props.value;
+      const query = props.value.slice(props.value.indexOf("?")).replace(/^\?$/, "");
       const kept = theme ? `${query ? query + "&" : "?"}__theme=${encodeURIComponent(theme)}` : query;
       history.replaceState(null, "", location.pathname + kept);
     };

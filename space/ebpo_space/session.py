@@ -1,0 +1,73 @@
+"""What one visitor looks at, kept on the server: the only copy of a view. Every event changes it here, so none works on an
+older one, and only the latest answers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .links import address, clean, parsed
+
+
+@dataclass
+class Turn:
+    """One event of a visitor: its number and the view that it asks for, which rendering may complete."""
+
+    number: int
+    view: dict
+
+
+class Session:
+    """view: None until the page has loaded. sent: number and address of the last answer, which the browser hands back
+    with its events. stamp: what the answer showed of the runs' files."""
+
+    def __init__(self):
+        self.view: dict | None = None
+        self.sent, self.stamp = "", ""
+        self._turns = self._answers = self._under_way = 0
+        self._owed: set[str] = set()
+        self._lock = threading.Lock()
+
+    def __deepcopy__(self, memo) -> Session:
+        return Session()  # Gradio gives each visitor a copy of the first
+
+    @property
+    def busy(self) -> bool:
+        return self._under_way > 0
+
+    def begin(self, changes: Mapping, located: str = "", typed: Mapping | None = None) -> Turn:
+        """Change the view. located: the answer that the browser shows; it has the view where the server has forgotten it
+        (a restart). typed: values that the browser's controls have already."""
+        with self._lock:
+            if self.view is None:
+                self.view, self._answers = clean(parsed(located)), number_of(located)
+            before = self.view
+            self.view = clean(before | changes)
+            there = before | (typed or {})
+            self._owed |= {name for name, value in self.view.items() if value != there[name]}
+            self._turns += 1
+            self._under_way += 1
+            return Turn(self._turns, dict(self.view))
+
+    def end(self, turn: Turn, stamp: str) -> set[str] | None:
+        """Names of the values that the browser does not have yet; None where a later event answers for this one."""
+        with self._lock:
+            self._under_way -= 1
+            if turn.number != self._turns:
+                return None
+            owed, self._owed = self._owed, set()
+            self._answers += 1
+            self.view, self.stamp = turn.view, stamp
+            self.sent = f"{self._answers}{address(turn.view) or '?'}"
+            return owed
+
+    def fail(self) -> None:
+        with self._lock:
+            self._under_way -= 1
+
+
+def number_of(sent: str) -> int:
+    digits = sent.partition("?")[0]
+    return int(digits) if digits.isdecimal() and len(digits) < 10 else 0
