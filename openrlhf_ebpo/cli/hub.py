@@ -1,7 +1,13 @@
 """openrlhf-ebpo hub: models, priors, runs and results to and from the Hugging Face Hub.
 
 A training pushes by itself with --hub.repo owner/name (`openrlhf-ebpo train --help`); these commands do the rest.
-The token comes from HF_TOKEN or `hf auth login`, never from a flag.
+The token comes from HF_TOKEN or `hf auth login`, never from a flag; another Hub than huggingface.co from HF_ENDPOINT.
+
+  openrlhf-ebpo hub push out/run                                          finish what a training has queued
+  openrlhf-ebpo hub push out/run --repo me/model --dry_run                list what would go
+  openrlhf-ebpo hub pull me/model model --revision step-000020            bring one step back
+  openrlhf-ebpo hub push-run out/run --repo me/my-run                     publish the record of a run
+  openrlhf-ebpo hub COMMAND --help                                        all about a command
 """
 
 from __future__ import annotations
@@ -46,12 +52,12 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def run(module, args: argparse.Namespace) -> None:
-    from openrlhf_ebpo.hub.client import HubError
+    from openrlhf_ebpo.hub.client import HubError, scrub
 
     try:
         module.run(args)
-    except (UsageError, HubError) as error:
-        sys.exit("".join(f"error: {line}\n" for line in str(error).splitlines()).rstrip())
+    except (UsageError, HubError, OSError) as error:  # OSError: the disk is full, or refuses a file
+        sys.exit("".join(f"error: {line}\n" for line in scrub(str(error)).splitlines()).rstrip())
     except KeyboardInterrupt:
         sys.exit("interrupted; repeat the command to go on")
 

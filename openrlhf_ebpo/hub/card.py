@@ -15,6 +15,7 @@ from openrlhf_ebpo.hub.card_metadata import dig
 from openrlhf_ebpo.hub.markdown import code, fenced, join, table
 from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.public import last_part, public_run
+from openrlhf_ebpo.redact import is_secret
 from openrlhf_ebpo.run_log import RunDirectoryError, read_metrics, read_run
 from openrlhf_ebpo.upstream import UsageError
 
@@ -64,14 +65,15 @@ NO_INSTRUCTION = (
     "The training data was not at hand when this card was made: if its prompts had an instruction around the question, "
     "write it around the question below, too."
 )
-# of the run's command, what training on from the Hub replaces, and where the run itself went
+# of the run's command, what training on from the Hub replaces, and where the run itself came from and went
 NOT_AGAIN = (
     "actor.model_name_or_path",
     "pretrain",
     "ckpt.load_enable",
     "load_checkpoint",
-    "hub.resume_from",
-    "hub.repo",
+    "algo.advantage.ebpo.init_prior",
+    "algo.advantage.ebpo.reset_prior",
+    "force",
 )
 
 
@@ -233,21 +235,26 @@ def _resume(run: dict, shown: usage.Usage) -> list[str]:
         "The optimizer's state is there too, in `full_state/`, as pickles, which can run any code of whoever pushed "
         "them: with `--hub.trust_pickle` training goes on exactly where it stopped."
     )
+    penalty = (
+        " With its KL penalty these weights are the reference policy, too." if dig(run, "algo.kl.init_coef") else ""
+    )
+    own = "and their prior" if dig(run, "algo.advantage.estimator") == "ebpo" else ""
     return [
         "## Train on",
-        "This command starts from these weights and their prior. It is the run's own, without secrets, with local paths "
-        "cut to their last part:",
+        f"This command starts a new run from these weights {own}".rstrip() + f".{penalty} It is the run's own, without "
+        "secrets, with local paths cut to their last part:",
         fenced("bash", shlex.join(argv)),
         state if dig(run, "hub.full_state") else "",
     ]
 
 
 def _without(argv: list[str], flags: tuple[str, ...]) -> list[str]:
-    """A command line without these flags and their values."""
+    """A command line without these flags, those of the Hub and secret ones, and without their values."""
     kept, dropping = [], False
     for item in argv:
         if item.startswith("--"):
-            dropping = item[2:].partition("=")[0] in flags
+            name = item[2:].partition("=")[0]
+            dropping = name in flags or name.startswith("hub.") or is_secret(name)
         if not dropping:
             kept.append(item)
     return kept

@@ -50,7 +50,7 @@ def licence(model: str | None, base: str | None) -> dict[str, str]:
     """The card's licence fields: those of the base model's own card, in its folder or on the Hub; a reference to the
     base model where its card cannot be read; none for a folder without a card. The Hub is asked once a process."""
     try:
-        card = _card_in(Path(model or "")) or (_card_of(base) if base else {})
+        card = (_card_in(Path(model)) if model else {}) or (_card_of(base) if base else {})
     except (HubError, ValueError, yaml.YAMLError) as error:
         logger.info("the licence of %s is not known: %s", base or last_part(model or ""), error)
         card = {}

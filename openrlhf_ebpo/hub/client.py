@@ -5,6 +5,7 @@ Endpoint and token come from the usual places: HF_ENDPOINT, HF_TOKEN, `hf auth l
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -37,6 +38,9 @@ ADVICE = {
     429: "too many requests",
 }
 PERMANENT = {400, 401, 402, 403, 413, 422}
+GATED = "it is gated: ask for access on its page at the Hub, logged in as the token's owner"
+OFFLINE = "the Hub is not asked, for HF_HUB_OFFLINE is set: unset it"
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG, errno.EFBIG}  # never of a connection
 
 
 class HubError(Exception):
@@ -119,15 +123,38 @@ def hub_errors(doing: str) -> Iterator[None]:
 
 
 def hub_error(error: Exception, doing: str) -> HubError:
+    names = {type(cause).__name__ for cause in _chain(error)}
+    if local := local_problem(error):
+        return HubError(f"{doing}: this machine, not the Hub, has a problem: {local}", permanent=True)
+    if "OfflineModeIsEnabled" in names:
+        return HubError(f"{doing}: {OFFLINE}", permanent=True)
     response = _response(error)
     if response is None:
-        permanent = type(error).__name__ in ("OfflineModeIsEnabled", "HFValidationError", "LocalTokenNotFoundError")
+        permanent = bool(names & {"HFValidationError", "LocalTokenNotFoundError"})
         return HubError(f"{doing}: no usable answer ({_short(error)})", permanent=permanent)
     status = response.status_code
     said = _server_message(response)
+    if not said and getattr(error, "response", None) is None:  # the client's own words, as about a card's metadata
+        said = " ".join(str(error).split())[:300]
     advice = ADVICE.get(status, "the Hub has a problem" if status >= 500 else "refused")
+    advice = GATED if "GatedRepoError" in names else advice
     words = f"{doing}: {advice} ({status}{f': {said}' if said else ''})"
     return HubError(words, status, status in PERMANENT, _retry_after(response))
+
+
+def local_problem(error: BaseException) -> OSError | None:
+    """What this machine's disk refused (full, no right, a file that is gone), not a connection that failed."""
+    for each in _chain(error):
+        named = each is error and getattr(each, "filename", None) is not None  # a context may be an older story
+        if isinstance(each, OSError) and each.errno and (named or each.errno in FULL):
+            return each
+    return None
+
+
+def card_refused(error: BaseException) -> bool:
+    """Whether the Hub has refused the metadata of a README.md, before anything of the push was committed."""
+    response = _response(error)
+    return response is not None and response.status_code == 400 and response.url.path.endswith("/api/validate-yaml")
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -221,7 +248,8 @@ def _lacks_rights(account: dict, repo: str) -> str | None:
         if not {owner, repo} & set(writes):
             return f"the fine-grained token may write to {', '.join(filter(None, writes)) or 'nothing'}, not to {repo}"
         return None
-    owners = [account.get("name"), *(org.get("name") for org in account.get("orgs", []))]
+    orgs = [org for org in account.get("orgs", []) if org.get("roleInOrg") not in ("read", "no_access")]
+    owners = [account.get("name"), *(org.get("name") for org in orgs)]
     if owner not in owners:
         return f"the token belongs to {owners[0]}, who may write for {', '.join(map(str, owners))}, not for {owner}"
     return None

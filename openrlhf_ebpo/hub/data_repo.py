@@ -16,7 +16,7 @@ from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access
 from openrlhf_ebpo.hub.markdown import code, entities, table
 from openrlhf_ebpo.hub.public import public_text, slug
 from openrlhf_ebpo.hub.retry import retrying
-from openrlhf_ebpo.hub.upload import Content, commit_of, plan, print_plan, publish
+from openrlhf_ebpo.hub.upload import Content, commit_of, listing, plan, print_plan, publish
 from openrlhf_ebpo.upstream import UsageError
 
 T = TypeVar("T")
@@ -42,11 +42,19 @@ def push(args: argparse.Namespace, make_files: Callable[[object], Mapping[str, C
     api = hub_api()
     if not args.dry_run:
         retrying(lambda: check_write_access(api, args.repo, DATASET))
-    files = make_files(api)
     if args.dry_run:
+        files = make_files(api)
         print_plan(plan(api, args.repo, files, repo_type=DATASET, delete=how.get("delete", ())), args.repo)
         return
-    done = retrying(lambda: publish(api, args.repo, files, repo_type=DATASET, private=not args.public, **how))
+
+    def attempt():
+        """All of it, since what goes depends on what is there: another push may have come in between."""
+        with hub_errors(f"looking at {args.repo}"):
+            before = commit_of(api, args.repo, DATASET, "main")
+        files = make_files(api)
+        return publish(api, args.repo, files, repo_type=DATASET, private=not args.public, based_on=before, **how)
+
+    done = retrying(attempt)
     sent = f"{len(done.sent)} files sent, {done.unchanged} unchanged" if done.sent else "nothing had changed"
     print(f"pushed: {done.url} ({sent}; {visibility(api, args.repo)})")
 
@@ -75,6 +83,23 @@ def remote_file(api, repo: str, path: str, scratch: Path) -> Path | None:
             if isinstance(error, FileNotFoundError):  # the client's name for "cannot be reached"
                 raise HubError(f"reading {path} of {repo}: the Hub cannot be reached") from error
             return None
+
+
+def check_ours(api, repo: str, what: str, marks: Iterable[str]) -> None:
+    """That a repo is new, or holds one of the files `marks`: what somebody else keeps there is not overwritten.
+
+    Raises:
+        UsageError: it holds something else.
+    """
+    with hub_errors(f"looking at {repo}"):
+        commit = commit_of(api, repo, DATASET, "main")
+        names = set(listing(api, repo, DATASET, commit)) if commit else set()
+    others = sorted(names - {".gitattributes", "README.md"})
+    if others and not names & set(marks):
+        raise UsageError(
+            f"--repo {repo} holds something that is no {what} ({', '.join(others[:3])}), which would be overwritten: choose "
+            "another repo"
+        )
 
 
 def looked_up(args: argparse.Namespace, look: Callable[[], T], unknown: T) -> T:

@@ -11,6 +11,7 @@ The training process adds, `openrlhf_ebpo.hub.push` takes away.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -45,6 +46,7 @@ class Item:
     private: bool
     branch_per_step: bool
     token: str
+    sizes: dict[str, int] | None  # of what was put into files/
 
     def files(self) -> dict[str, Path]:
         """Path in the repo -> file; the card's where it has been made."""
@@ -79,7 +81,7 @@ def _read(path: Path) -> Item | None:
     except FileNotFoundError:
         return None  # taken away meanwhile
     fields = {name: wanted[name] for name in ("step", "repo", "private", "branch_per_step", "token")}
-    return Item(path, **fields)
+    return Item(path, **fields, sizes=wanted.get("files"))
 
 
 def add(
@@ -111,8 +113,11 @@ def add(
     try:
         for name, content in files.items():
             _put(content, temporary / "files" / name)
+        sizes = {name: (temporary / "files" / name).stat().st_size for name in files}
         settings = {"step": step, "repo": repo, "private": private, "branch_per_step": branch_per_step}
-        write_json(temporary / "push.json", {**settings, "token": uuid.uuid4().hex, "time": timestamp()})
+        write_json(
+            temporary / "push.json", {**settings, "files": sizes, "token": uuid.uuid4().hex, "time": timestamp()}
+        )
         _remove(target)
         temporary.rename(target)
     finally:
@@ -177,7 +182,7 @@ def remove(item: Item) -> None:
     if found and found.token != item.token:
         aside.rename(item.path)
         return
-    shutil.rmtree(aside)
+    shutil.rmtree(aside, ignore_errors=True)  # what a network disk still holds is left to `tidy`
 
 
 def tidy(run_dir: str | Path) -> None:
@@ -189,7 +194,24 @@ def tidy(run_dir: str | Path) -> None:
         if found and found.token not in done and not target.exists():
             aside.rename(target)
         else:
-            shutil.rmtree(aside)
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def check_whole(item: Item) -> None:
+    """Raises UsageError where files are missing or cut: by a machine that lost power, or somebody who made room. A model
+    without its weights would be pushed, and verified, too."""
+    found = {path: file.stat().st_size for path, file in item.files().items()}
+    if wrong := [path for path, size in (item.sizes or {}).items() if found.get(path) != size]:
+        raise UsageError(
+            f"the snapshot {item.path} is damaged ({', '.join(wrong[:5])}): remove it, and push the step again with --repo "
+            f"{item.repo} --step {item.step}"
+        )
+
+
+def current(item: Item) -> bool:
+    """Whether the snapshot is still the one that was read: a repeated step replaces it."""
+    found = _read(item.path)
+    return bool(found) and found.token == item.token
 
 
 def _remove_left_overs(folder: Path) -> None:
@@ -212,21 +234,31 @@ def _remove(path: Path) -> None:
 def read_state(run_dir: str | Path) -> dict:
     """hub.json: {"failed": failed attempts so far, "steps": {"10": {"state": pending | pushing | pushed | failed,
     "repo", "attempts", "error", "commit", "time"}}}"""
+    found = _whole_state(Path(run_dir) / "hub.json")
+    return found or {"schema": 1, "failed": 0, "steps": {}}
+
+
+def _whole_state(path: Path) -> dict | None:
+    """None where there is none, or a damaged one: it only tells, and must not keep anything from being pushed."""
     try:
-        return json.loads((Path(run_dir) / "hub.json").read_text())
-    except FileNotFoundError:
-        return {"schema": 1, "failed": 0, "steps": {}}
+        found = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return found if isinstance(found, dict) and {"failed", "steps"} <= set(found) else None
 
 
 def write_state(run_dir: str | Path, step: int, **changes) -> dict:
     """Change a step's entry; returns it."""
+    path = Path(run_dir) / "hub.json"
+    if path.exists() and not _whole_state(path):
+        path.rename(path.with_name("hub.json.damaged"))
     state = read_state(run_dir)
     entry = {"attempts": 0, "error": None, "commit": None, **state["steps"].get(str(step), {})}
     entry |= {**changes, "time": timestamp()}
     state["failed"] += changes.get("state") == "failed"
     state["steps"][str(step)] = entry
     state["steps"] = dict(sorted(state["steps"].items(), key=lambda row: int(row[0])))
-    write_json(Path(run_dir) / "hub.json", state)
+    write_json(path, state)
     return entry
 
 
@@ -234,7 +266,11 @@ def write_state(run_dir: str | Path, step: int, **changes) -> dict:
 
 
 def take_lock(run_dir: str | Path):
-    """The open lock file, or None where another process holds it. Released when it is closed or the process ends."""
+    """The open lock file, or None where another process holds it. Released when it is closed or the process ends.
+
+    Raises:
+        UsageError: the disk knows no locks.
+    """
     path = Path(run_dir) / "hub" / "lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     file = open(path, "a+")  # noqa: SIM115  held for as long as the caller keeps it
@@ -243,13 +279,20 @@ def take_lock(run_dir: str | Path):
     except BlockingIOError:
         file.close()
         return None
+    except OSError as error:  # some network disks
+        file.close()
+        raise UsageError(
+            f"{path} cannot be locked ({error.strerror}): the disk has no locks (flock), without which two processes could "
+            "push at once. Put the run directory (--logger.run_dir) on another disk, or copy it there and push the copy"
+        ) from error
     return file
 
 
 def write_pid(lock) -> None:
-    lock.truncate(0)
-    lock.write(f"{os.getpid()}\n")
-    lock.flush()
+    """For people only, so a full disk is no reason to stop."""
+    with contextlib.suppress(OSError):
+        os.truncate(lock.fileno(), 0)
+        os.write(lock.fileno(), f"{os.getpid()}\n".encode())
 
 
 def who_pushes(run_dir: str | Path) -> str:

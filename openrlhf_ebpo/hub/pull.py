@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,18 +29,22 @@ RECORD = ".hub_pull.json"  # in the folder: where its content is from
 
 @dataclass(frozen=True)
 class Pulled:
-    """commit: that the files are of. skipped: paths in the repo that stayed there, being no safe types."""
+    """commit: that the files are of. skipped: paths in the repo that stayed there, being no safe types.
+    manifest: whether there was one to hold the files against."""
 
     folder: Path
     commit: str
     files: tuple[str, ...]
     skipped: tuple[str, ...]
+    manifest: bool
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("repo", help="owner/name on the Hub")
+    parser.add_argument("repo", metavar="OWNER/NAME", help="model repo on the Hub")
     parser.add_argument("folder", type=Path, metavar="DIR", help="where to; new, empty, or of an earlier pull")
-    parser.add_argument("--revision", help="step-000010, a branch or a commit; the newest if not given")
+    parser.add_argument(
+        "--revision", help="a step (10, or its tag step-000010), a branch or a commit; the newest if not given"
+    )
     parser.add_argument(
         "--trust_pickle",
         action="store_true",
@@ -51,19 +56,23 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     api = hub_api()
-    check_repo_id(args.repo, "REPO")
+    check_repo_id(args.repo, "OWNER/NAME")
+    revision = revision_of(args.revision or "")
     if args.dry_run:
-        commit, remote = look(api, args.repo, args.revision)
+        commit, remote = look(api, args.repo, revision)
         wanted, skipped = chosen(remote, args.trust_pickle)
         for path in wanted:
             print(f"  {megabytes(remote[path].size):>12}  {path}")
         total = megabytes(sum(remote[path].size for path in wanted))
-        print(f"dry run: {len(wanted)} files, {total}, of commit {commit}; left out: {', '.join(skipped) or 'nothing'}")
+        print(f"dry run: {len(wanted)} files, {total}, of commit {commit}; left out: {shown(skipped) or 'nothing'}")
         return
-    pulled = pull(api, args.repo, args.folder, args.revision, args.trust_pickle)
-    print(f"{args.repo} ({pulled.commit[:12]}) is in {pulled.folder}: {len(pulled.files)} files, all verified")
+    pulled = pull(api, args.repo, args.folder, revision, args.trust_pickle)
+    held = (
+        "all verified" if pulled.manifest else f"as the Hub lists them ({MANIFEST} is missing: not pushed by hub push)"
+    )
+    print(f"{args.repo} ({pulled.commit[:12]}) is in {pulled.folder}: {len(pulled.files)} files, {held}")
     if pulled.skipped:
-        print(f"left out, being no safe types: {', '.join(pulled.skipped)}")
+        print(f"left out, being no safe types or not pushed with the others: {shown(pulled.skipped)}")
     if (pulled.folder / "config.json").exists():
         print(f"next: openrlhf-ebpo eval --model {pulled.folder} --tasks math500")
 
@@ -84,9 +93,7 @@ def pull(
     commit, remote = retrying(lambda: look(api, repo, revision), report=report)
     wanted, skipped = chosen(remote, trust_pickle)
     if not wanted:
-        raise HubError(
-            f"{repo} holds nothing that can be pulled safely ({', '.join(skipped) or 'no files'})", None, True
-        )
+        raise HubError(f"{repo} holds nothing that can be pulled safely ({shown(skipped) or 'no files'})", None, True)
     folder.mkdir(parents=True, exist_ok=True)
     record = {"repo": repo, "revision": revision, "commit": commit, "complete": False}
     write_json(folder / RECORD, {**record, "files": (read_record(folder) or {"files": []})["files"]})
@@ -96,15 +103,20 @@ def pull(
         rows = read_manifest(repo, folder)
         skipped += [path for path in wanted if path not in rows and path not in NOT_IN_MANIFEST]
         wanted = [path for path in wanted if path not in skipped]
-    remove_other_files(folder, wanted)
+    remove_other_files(folder, {path: remote[path] for path in wanted})
     record["files"] = wanted
     write_json(folder / RECORD, record)
     for path in tqdm(wanted, desc=f"pulling {repo}", unit="file", disable=None):
         retrying(lambda path=path: fetch(api, repo, commit, path, remote[path], folder), report=report)
     if rows is not None:
-        check_manifest(repo, folder, wanted, rows)
+        check_manifest(repo, folder, wanted, rows, trust_pickle)
     write_json(folder / RECORD, {**record, "complete": True})
-    return Pulled(folder, commit, tuple(wanted), tuple(skipped))
+    return Pulled(folder, commit, tuple(wanted), tuple(skipped), rows is not None)
+
+
+def revision_of(text: str) -> str | None:
+    """A revision as people write it: a number is a step, nothing the newest."""
+    return (step_tag(int(text)) if text.isdigit() and len(text) < 40 else text) or None
 
 
 def check_folder(folder: Path, repo: str) -> None:
@@ -126,11 +138,13 @@ def read_record(folder: Path) -> dict | None:
     return record if isinstance(record, dict) and "repo" in record and "files" in record else None
 
 
-def remove_other_files(folder: Path, wanted: list[str]) -> None:
-    """Take away what an earlier pull of another revision has left: shards of two models must not be mixed."""
+def remove_other_files(folder: Path, wanted: Mapping) -> None:
+    """Take away what an earlier pull of another revision has left, before anything new comes: files of two models must
+    not be mixed, whenever a pull is cut off."""
     for path in (read_record(folder) or {"files": []})["files"]:
-        if path not in wanted:
-            (folder / path).unlink(missing_ok=True)
+        file = folder / path
+        if file.is_file() and (path not in wanted or not matches(file, wanted[path])):
+            file.unlink()
 
 
 def look(api, repo: str, revision: str | None) -> tuple[str, dict]:
@@ -140,18 +154,18 @@ def look(api, repo: str, revision: str | None) -> tuple[str, dict]:
         if commit:
             return commit, listing(api, repo, "model", commit)
         if not revision or not commit_of(api, repo, "model", "main"):
-            raise HubError(f"there is no repo {repo}, or the token may not see it", 404, permanent=True)
+            raise HubError(f"there is no repo {repo} with a model, or the token may not see it", 404, permanent=True)
         refs = api.list_repo_refs(repo)
     names = ", ".join(ref.name for ref in [*refs.branches, *refs.tags])
     raise HubError(f"{repo} has no revision {revision}; it has {names}", 404, permanent=True)
 
 
-def chosen(remote: dict, trust_pickle: bool) -> tuple[list[str], list[str]]:
+def chosen(remote: Iterable[str], trust_pickle: bool) -> tuple[list[str], list[str]]:
     """Paths to pull, and those left out. A path that would leave the folder is never pulled."""
     wanted, skipped = [], []
     for path in sorted(remote):
         parts = path.split("/")
-        inside = ".." not in parts and not path.startswith(("/", ".")) and "\\" not in path
+        inside = ".." not in parts and not path.startswith(("/", ".")) and "\\" not in path and path.isprintable()
         full_state = parts[0] == FULL_STATE
         safe = Path(path).suffix in SAFE if not full_state else trust_pickle
         if inside and safe:
@@ -161,6 +175,11 @@ def chosen(remote: dict, trust_pickle: bool) -> tuple[list[str], list[str]]:
     return wanted, skipped
 
 
+def shown(paths: Iterable[str]) -> str:
+    """Names of somebody else's choice, without signs that a terminal obeys."""
+    return ", ".join(path if path.isprintable() else repr(path) for path in paths)
+
+
 def fetch(api, repo: str, commit: str, path: str, listed, folder: Path) -> None:
     """One file, kept if it is there already and right; downloaded a second time if the first was damaged.
 
@@ -168,14 +187,14 @@ def fetch(api, repo: str, commit: str, path: str, listed, folder: Path) -> None:
         HubError: not to be had, or damaged twice; a damaged file does not stay.
     """
     target = folder / path
-    for last in (False, True):
-        if target.is_file() and matches(target, listed):
-            return
-        with hub_errors(f"pulling {path} of {repo}"):
+    with hub_errors(f"pulling {path} of {repo}"):
+        for last in (False, True):
+            if target.is_file() and matches(target, listed):
+                return
             api.hf_hub_download(repo, path, revision=commit, local_dir=folder, force_download=target.exists() or last)
-        if matches(target, listed):
-            return
-        target.unlink()
+            if matches(target, listed):
+                return
+            target.unlink()
     words = f"{path} of {repo} arrived damaged twice: it has another hash than the Hub lists; it was removed"
     raise HubError(words, permanent=True)
 
@@ -188,14 +207,14 @@ def read_manifest(repo: str, folder: Path) -> dict[str, str]:
         raise HubError(f"{MANIFEST} of {repo} is damaged ({error!r})", permanent=True) from error
 
 
-def check_manifest(repo: str, folder: Path, pulled: list[str], rows: dict[str, str]) -> None:
+def check_manifest(repo: str, folder: Path, pulled: list[str], rows: dict[str, str], trust_pickle: bool) -> None:
     """Hold every file against sha256.json, which was pushed with it.
 
     Raises:
         HubError: other content, or a file is missing: the repo was changed after the push. The files are removed.
     """
     wrong = [p for p in pulled if p not in NOT_IN_MANIFEST and rows[p] != sha256(folder / p)]
-    needed = [p for p in rows if Path(p).suffix in SAFE and not p.startswith(f"{FULL_STATE}/")]
+    needed, _ = chosen(rows, trust_pickle)
     missing = [p for p in needed if p not in pulled]
     for path in wrong:
         (folder / path).unlink()

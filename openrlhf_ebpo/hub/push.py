@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from openrlhf_ebpo.hub import outbox
-from openrlhf_ebpo.hub.client import HubError, hub_errors, scrub
+from openrlhf_ebpo.hub.client import HubError, card_refused, hub_errors, local_problem, scrub
 from openrlhf_ebpo.hub.outbox import FULL_STATE, Item, step_tag
 from openrlhf_ebpo.hub.retry import ATTEMPTS, pause_after
-from openrlhf_ebpo.hub.upload import Published, commit_of, publish
+from openrlhf_ebpo.hub.upload import PICKLES, Content, Published, commit_of, listing, publish
+from openrlhf_ebpo.run_log import read_metrics
 from openrlhf_ebpo.upstream import UsageError
 
 POLL_SECONDS = 1.0
 # Files of an earlier step that must not stay beside those of a later one.
 STALE = ("*.safetensors", "*.safetensors.index.json", f"{FULL_STATE}/*", "prior.json")
+WEIGHTS = (".safetensors", ".gguf", *PICKLES)
 
 Report = Callable[[str], None]
 
@@ -71,27 +74,39 @@ def push_all(run_dir: Path, api, report: Report = print) -> HubError | None:
 
 def attempt(run_dir: Path, item: Item, api, report: Report = print) -> HubError | None:
     """Push one item and say in hub.json what became of it. Nothing that goes wrong here may end the others' turn."""
-    before = outbox.read_state(run_dir)["steps"].get(str(item.step), {})
-    same = before.get("token") == item.token
-    number = (before.get("attempts", 0) if same else 0) + 1
-    outbox.write_state(run_dir, item.step, state="pushing", repo=item.repo, attempts=number, token=item.token)
+    record = functools.partial(_record, run_dir, item, report)
+    number = _attempts(run_dir, item) + 1
+    record(state="pushing", attempts=number)
     try:
         published = push_item(run_dir, item, api, report)
+        record(state="pushed", error=None, commit=published.commit, url=published.url)
+        outbox.remove(item)
     except Exception as caught:
         error = caught if isinstance(caught, HubError) else _own_error(caught, item)
-        outbox.write_state(run_dir, item.step, state="failed", error=str(error))
+        record(state="failed", error=str(error))
         report(f"hub: step {item.step}, attempt {number} failed: {error}")
         return error
-    outbox.write_state(run_dir, item.step, state="pushed", error=None, commit=published.commit, url=published.url)
-    outbox.remove(item)
     sent, total = len(published.sent), len(published.sent) + published.unchanged
     report(f"hub: step {item.step} is at {published.url} ({sent} of {total} files sent now, all verified)")
     return None
 
 
+def _attempts(run_dir: Path, item: Item) -> int:
+    before = outbox.read_state(run_dir)["steps"].get(str(item.step), {})
+    return before.get("attempts", 0) if before.get("token") == item.token else 0
+
+
+def _record(run_dir: Path, item: Item, report: Report, **changes) -> None:
+    """Into hub.json. A full disk must not keep anything from being pushed: that makes room."""
+    try:
+        outbox.write_state(run_dir, item.step, repo=item.repo, token=item.token, **changes)
+    except OSError as error:
+        report(f"hub: step {item.step} is {changes['state']}, which hub.json could not be told: {error}")
+
+
 def _own_error(caught: Exception, item: Item) -> HubError:
-    permanent = isinstance(caught, UsageError)
-    words = str(caught) if permanent else f"{type(caught).__name__}: {caught}"
+    permanent = isinstance(caught, UsageError) or local_problem(caught) is not None
+    words = str(caught) if isinstance(caught, UsageError) else f"{type(caught).__name__}: {caught}"
     return HubError(f"pushing step {item.step}: {words}", permanent=permanent)
 
 
@@ -102,34 +117,68 @@ def push_item(run_dir: Path, item: Item, api, report: Report = print) -> Publish
     Raises:
         HubError: in words.
     """
-    make_card(run_dir, item, report)
-    files, tag, branch = item.files(), step_tag(item.step), f"checkpoint-{item.step:06d}"
+    outbox.check_whole(item)
+    files = {**make_card(run_dir, item, report), **item.files()}
+    try:
+        return _push_files(run_dir, item, files, api)
+    except HubError as error:
+        if not card_refused(error):
+            raise
+        report(f"hub: step {item.step} goes without its card's metadata, which the Hub refuses: {error}")
+    return _push_files(run_dir, item, {**files, "README.md": without_metadata(files["README.md"])}, api)
+
+
+def _push_files(run_dir: Path, item: Item, files: Mapping[str, Content], api) -> Published:
+    tag, branch = step_tag(item.step), f"checkpoint-{item.step:06d}"
     how = {
         "private": item.private,
         "message": f"step {item.step}",
         "delete": STALE,
         "allow_pickle": any(path.startswith(f"{FULL_STATE}/") for path in files),
+        "still": functools.partial(still_current, item),
     }
-    check_same_run(api, item.repo, files["run.json"])
-    older = newest_step(api, item.repo) > item.step
-    published = publish(api, item.repo, files, revision=branch if older else None, tag=tag, **how)
-    if item.branch_per_step and not older:
+    head = check_same_run(api, item.repo, json.loads(files["run.json"].read_text()))
+    older = newest_step(api, item.repo, last_step(run_dir)) > item.step
+    if older:
+        return publish(api, item.repo, files, revision=branch, tag=tag, **how)
+    published = publish(api, item.repo, files, tag=tag, based_on=head, **how)
+    if item.branch_per_step:
         publish(api, item.repo, files, revision=branch, **how)
     return published
 
 
-def make_card(run_dir: Path, item: Item, report: Report = print) -> None:
-    """Write the card beside the snapshot, once: every attempt sends the same."""
+def still_current(item: Item) -> None:
+    """Raises HubError where the step has been repeated meanwhile: its files are other ones now."""
+    if not outbox.current(item):
+        raise HubError(f"step {item.step} was saved again while it was being pushed; the new one is pushed next")
+
+
+def without_metadata(card: Content) -> bytes:
+    from huggingface_hub.repocard import REGEX_YAML_BLOCK
+
+    text = (card if isinstance(card, bytes) else card.read_bytes()).decode()
+    return REGEX_YAML_BLOCK.sub("", text, count=1).lstrip().encode()
+
+
+def make_card(run_dir: Path, item: Item, report: Report = print) -> dict[str, bytes]:
+    """The card's files, {} where they lie beside the snapshot: they are written there once, and every attempt sends the
+    same. A full disk must not keep the model here."""
     if (item.path / "card").is_dir():
-        return
+        return {}
+    made = card(run_dir, item.step, item.repo, report)
     temporary = item.path / "card.tmp"
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    for name, content in card(run_dir, item.step, item.repo, report).items():
-        path = temporary / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-    temporary.rename(item.path / "card")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        for name, content in made.items():
+            path = temporary / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        temporary.rename(item.path / "card")
+    except OSError as error:
+        report(f"hub: the card of step {item.step} could not be kept: {error}")
+        return made
+    return {}
 
 
 def card(run_dir: Path, step: int, repo: str, report: Report = print) -> dict[str, bytes]:
@@ -144,25 +193,44 @@ def card(run_dir: Path, step: int, repo: str, report: Report = print) -> dict[st
         return {}
 
 
-def newest_step(api, repo: str) -> int:
-    """The highest step that the repo has a tag of; -1 where there is none."""
+def newest_step(api, repo: str, last: float = float("inf")) -> int:
+    """The highest step up to `last` that the repo has a tag of; -1 where there is none."""
     with hub_errors(f"looking at the tags of {repo}"):
         if not commit_of(api, repo, "model", "main"):
             return -1
         tags = [ref.name.removeprefix("step-") for ref in api.list_repo_refs(repo).tags]
-    return max((int(tag) for tag in tags if tag.isdigit()), default=-1)
+    return max((step for step in map(int, filter(str.isdigit, tags)) if step <= last), default=-1)
 
 
-def check_same_run(api, repo: str, run_json: Path) -> None:
-    """One repo holds one run: another one's tags would be moved.
+def last_step(run_dir: Path) -> float:
+    """The step that the run has come to: what a resumed run rolled back has later ones, which do not hold main."""
+    try:
+        return max((row["step"] for row in read_metrics(run_dir)), default=float("inf"))
+    except (ValueError, KeyError, OSError):
+        return float("inf")
+
+
+def check_same_run(api, repo: str, here: dict) -> str | None:
+    """The commit of main, None where there is no repo yet. One repo holds one run: another one's tags would be moved,
+    and another model's weights taken away.
 
     Raises:
-        HubError: the repo has been filled by another run.
+        HubError: the repo has been filled by another run, or by something else.
     """
-    there = remote_run(api, repo)
-    here = json.loads(run_json.read_text())
-    if there is not None and run_identity(there) != run_identity(here):
-        raise HubError(another_run(repo, there), permanent=True)
+    with hub_errors(f"looking at {repo}"):
+        commit = commit_of(api, repo, "model", "main")
+        names = list(listing(api, repo, "model", commit)) if commit else []
+    if "run.json" in names:
+        there = remote_run(api, repo, commit)
+        if run_identity(there) != run_identity(here):
+            raise HubError(another_run(repo, there), permanent=True)
+    elif weights := [name for name in names if name.endswith(WEIGHTS)]:
+        raise HubError(
+            f"{repo} holds a model that is not of a run ({weights[0]}), which would be overwritten: choose another repo, "
+            "or delete that one on the Hub",
+            permanent=True,
+        )
+    return commit
 
 
 def another_run(repo: str, there: dict) -> str:
@@ -177,14 +245,12 @@ def run_identity(run: dict) -> tuple:
     return run.get("started"), run.get("model"), run.get("dataset")
 
 
-def remote_run(api, repo: str) -> dict | None:
-    """run.json on main, or None."""
-    with hub_errors(f"looking at {repo}"), tempfile.TemporaryDirectory() as folder:
-        commit = commit_of(api, repo, "model", "main")
-        if not commit or not api.file_exists(repo, "run.json", revision=commit):
-            return None
+def remote_run(api, repo: str, commit: str) -> dict:
+    """run.json of a commit that has one."""
+    with hub_errors(f"reading run.json of {repo}"), tempfile.TemporaryDirectory() as folder:
         path = api.hf_hub_download(repo, "run.json", revision=commit, local_dir=folder)
-        return json.loads(Path(path).read_text())
+        found = json.loads(Path(path).read_text())
+    return found if isinstance(found, dict) else {}
 
 
 def describe(step: str, entry: dict) -> str:

@@ -15,14 +15,17 @@ The token comes from HF_TOKEN or `hf auth login`. RUN_DIR is a training's --logg
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
 import sys
 from pathlib import Path
 
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.hub import outbox
-from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api
-from openrlhf_ebpo.hub.outbox import Item, step_tag
-from openrlhf_ebpo.hub.push import STALE, card, drain
+from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
+from openrlhf_ebpo.hub.outbox import FULL_STATE, Item, step_tag
+from openrlhf_ebpo.hub.public import public_run
+from openrlhf_ebpo.hub.push import STALE, card, check_same_run, drain
 from openrlhf_ebpo.hub.retry import ATTEMPTS
 from openrlhf_ebpo.hub.upload import plan, print_plan
 from openrlhf_ebpo.run_log import read_metrics, read_run
@@ -30,9 +33,13 @@ from openrlhf_ebpo.upstream import UsageError
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="the run directory, with run.json in it")
+    parser.add_argument(
+        "run_dir", type=Path, metavar="RUN_DIR", help="the run directory, with run.json in it, or the folder it is in"
+    )
     parser.add_argument("--repo", metavar="OWNER/NAME", help="model repo to push to; created where it does not exist")
-    parser.add_argument("--step", type=int, metavar="N", help="which saved step (with --repo); the last one")
+    parser.add_argument(
+        "--step", type=int, metavar="N", help="which saved step (with --repo); the last one if not given"
+    )
     parser.add_argument("--public", action="store_true", help="a repo that is created is public; otherwise private")
     parser.add_argument("--branch_per_step", action="store_true", help="give the step a branch too, checkpoint-000010")
     parser.add_argument("--full_state", action="store_true", help="push the optimizer's state too (pickles), to resume")
@@ -54,8 +61,9 @@ def run(args: argparse.Namespace) -> None:
         dry_run(args, run_dir, api)
         return
     with held_lock(run_dir):
-        for repo in sorted({args.repo} if args.repo else {item.repo for item in outbox.items(run_dir)}):
-            check_access(api, repo)
+        waiting = {item.repo: item.private for item in outbox.items(run_dir)}
+        for repo, private in {args.repo: not args.public}.items() if args.repo else sorted(waiting.items()):
+            check_access(api, repo, private, read_run(run_dir) if args.repo else None)
         if args.repo:
             queue(args, run_dir)
         waiting = [item.step for item in outbox.items(run_dir)]
@@ -97,18 +105,50 @@ def held_lock(run_dir: Path):
     return lock
 
 
-def check_access(api, repo: str) -> None:
-    """As at a training's start, but a Hub that cannot be reached is left to the attempts."""
+def check_access(api, repo: str, private: bool, run: dict | None) -> None:
+    """As at a training's start, before anything is queued for `repo`, but a Hub that cannot be reached is left to the
+    attempts.
+
+    Raises:
+        UsageError: no right to write, or the repo holds something else than `run`.
+    """
     try:
         check_write_access(api, repo)
+        if run:
+            check_same_run(api, repo, public_run(run))
+        with hub_errors(f"looking at {repo}"):
+            if private and api.repo_exists(repo) and not api.repo_info(repo).private:
+                print(f"warning: {repo} exists and is public: all can read what is pushed there", file=sys.stderr)
     except HubError as error:
+        if error.permanent:
+            raise UsageError(f"--repo {repo}: {error}") from error
         print(f"warning: {error}", file=sys.stderr)
 
 
 def queue(args: argparse.Namespace, run_dir: Path) -> Item:
     step, model, full_state = chosen_model(args, run_dir)
+    check_waiting(args, run_dir, step)
     how = {"private": not args.public, "branch_per_step": args.branch_per_step}
     return outbox.add(run_dir, step, model, repo=args.repo, full_state=full_state, **how)
+
+
+def check_waiting(args: argparse.Namespace, run_dir: Path, step: int) -> None:
+    """A snapshot takes the place of one of the same step that waits, which must not be lost by that.
+
+    Raises:
+        UsageError: the one that waits goes to another repo, or holds more.
+    """
+    item = next((item for item in outbox.items(run_dir) if item.step == step), None)
+    if not item:
+        return
+    finish = (
+        f"finish that first: openrlhf-ebpo hub push {shlex.quote(str(run_dir))}, or give it up: "
+        f"rm -r {shlex.quote(str(item.path))}"
+    )
+    if item.repo != args.repo:
+        raise UsageError(f"step {step} waits to be pushed to {item.repo}: {finish}")
+    if not args.full_state and any(path.startswith(f"{FULL_STATE}/") for path in item.files()):
+        raise UsageError(f"step {step} waits to be pushed with the optimizer's state: {finish}")
 
 
 def saved_model(run_dir: Path, step: int | None) -> tuple[int, Path, Path | None]:
@@ -118,23 +158,37 @@ def saved_model(run_dir: Path, step: int | None) -> tuple[int, Path, Path | None
         UsageError: there is none; names those that are there.
     """
     found: dict[int, tuple[Path, Path | None]] = {}
+    gone = []
     for row in read_json_lines(run_dir / "checkpoints.jsonl"):
-        model, checkpoint = row.get("model"), row.get("checkpoint")
-        if model and Path(model).is_dir():
-            found[row["step"]] = Path(model), Path(checkpoint) if checkpoint and Path(checkpoint).is_dir() else None
+        model, checkpoint = (row.get(name) and beside(run_dir, row[name]) for name in ("model", "checkpoint"))
+        if model and model.is_dir():
+            found[row["step"]] = model, checkpoint if checkpoint and checkpoint.is_dir() else None
+        elif model:
+            gone.append(f"step {row['step']} was saved in {row['model']}, which is gone")
     if final := final_model(run_dir):
         found.setdefault(*final)
     wanted = max(found, default=None) if step is None else step
     if wanted not in found:
-        there = ", ".join(map(str, sorted(found))) or "none: train with --ckpt.save_hf and --ckpt.save_steps"
+        there = ", ".join(map(str, sorted(found))) or "none: " + (
+            gone[-1] if gone else "train with --ckpt.save_hf and --ckpt.save_steps"
+        )
         raise UsageError(f"{run_dir}: no saved model{'' if step is None else f' of step {step}'}; saved steps: {there}")
     return wanted, *found[wanted]
+
+
+def beside(run_dir: Path, recorded: str) -> Path:
+    """A recorded path or, where run and checkpoints were moved or copied together, the one that lies as it did from the
+    run directory: a copy must not push what has become of the original."""
+    before = ((read_run(run_dir) or {}).get("args", {}).get("logger") or {}).get("run_dir")
+    moved = Path(os.path.normpath(run_dir / os.path.relpath(recorded, before))) if before else Path(recorded)
+    return moved if moved.is_dir() else Path(recorded)
 
 
 def final_model(run_dir: Path) -> tuple[int, tuple[Path, None]] | None:
     """What a complete training leaves in --ckpt.output_dir."""
     run = read_run(run_dir)
-    folder = Path(run["args"].get("ckpt", {}).get("output_dir") or run_dir.parent)
+    recorded = run["args"].get("ckpt", {}).get("output_dir")
+    folder = beside(run_dir, recorded) if recorded else run_dir.parent
     steps = [row["step"] for row in read_metrics(run_dir)]
     if run["status"] != "complete" or not steps or not any(folder.glob("*.safetensors")):
         return None

@@ -2,26 +2,38 @@
 
     python -m openrlhf_ebpo.hub.pusher RUN_DIR DRIVER_PID SECONDS
 
-It goes on until the training is over and everything is pushed, or SECONDS have passed since the training's end. What
-is left then stays in the outbox, for `openrlhf-ebpo hub push RUN_DIR`.
+It goes on until the training is over and everything is pushed, or SECONDS have passed since the training's end; an upload
+that is under way then has LAST_UPLOAD_SECONDS more. What is left stays in the outbox, for `openrlhf-ebpo hub push RUN_DIR`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
 from openrlhf_ebpo.hub import outbox
-from openrlhf_ebpo.hub.client import hub_api
+from openrlhf_ebpo.hub.client import hub_api, scrub
 from openrlhf_ebpo.hub.push import POLL_SECONDS, drain
+from openrlhf_ebpo.hub.retry import pause_after
 from openrlhf_ebpo.run_log import RunDirectoryError, read_run, timestamp
+from openrlhf_ebpo.upstream import UsageError
 
 SLICE_SECONDS = 0.5
+LAST_UPLOAD_SECONDS = 3600.0
+
+
+def log(line: str) -> None:
+    with contextlib.suppress(OSError):  # the disk with push.log is full
+        print(timestamp(), line, flush=True)
 
 
 class Expired(Exception):
@@ -37,17 +49,28 @@ class Clock:
 
     def over(self) -> bool:
         """Whether the training has ended: its driver is gone, or run.json says so."""
-        if self.ended is None and not (self.driver and self.driver.is_running() and _runs(self.run_dir)):
+        if self.ended is None and not (_lives(self.driver) and _runs(self.run_dir)):
             self.ended = time.monotonic()
         return self.ended is not None
+
+    def expired(self, more: float = 0.0) -> bool:
+        return self.over() and time.monotonic() - self.ended > self.seconds + more
 
     def sleep(self, seconds: float) -> None:
         """Wait, but not past the training's end (then the next attempt comes at once), nor past the last moment."""
         was_over, until = self.over(), time.monotonic() + seconds
         while time.monotonic() < until and self.over() == was_over:
-            if self.ended is not None and time.monotonic() - self.ended > self.seconds:
+            if self.expired():
                 raise Expired
             time.sleep(min(SLICE_SECONDS, seconds))
+
+
+def _lives(process: psutil.Process | None) -> bool:
+    """A process that was killed stays as a zombie until its parent asks for it, in some containers for ever."""
+    try:
+        return bool(process) and process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _runs(run_dir: Path) -> bool:
@@ -58,19 +81,27 @@ def _runs(run_dir: Path) -> bool:
 
 
 def start(run_dir: Path, seconds: float) -> None:
-    """Start the process and return; its output goes to <run_dir>/hub/push.log, its environment is the caller's."""
+    """Start the process and return; its output goes to <run_dir>/hub/push.log, its environment is the caller's.
+
+    Raises:
+        UsageError: it could not start.
+    """
     log = run_dir / "hub" / "push.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "openrlhf_ebpo.hub.pusher", str(run_dir), str(os.getpid()), str(seconds)]
     with open(log, "a") as output:
-        subprocess.run(
+        started = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
             start_new_session=True,  # a Ctrl-C or a kill of the training's process group does not reach it
-            check=True,
+        )
+    if started.returncode:
+        why = "".join(log.read_text().splitlines(keepends=True)[-1:]).strip()
+        raise UsageError(
+            f"nothing is pushed during this training, for the process that pushes did not start: {why} ({log})"
         )
 
 
@@ -80,26 +111,44 @@ def main() -> None:
         driver = psutil.Process(pid)
     except psutil.NoSuchProcess:
         driver = None
-    lock = outbox.take_lock(run_dir)  # before the fork, so that it is held when `start` returns
+    try:
+        lock = outbox.take_lock(run_dir)  # before the fork, so that it is held when `start` returns
+    except UsageError as error:
+        sys.exit(str(error))
     if os.fork():
         os._exit(0)  # the process left belongs to nobody: Ray's shutdown ends all children of the driver
     os.nice(10)
+    clock = Clock(run_dir, driver, seconds)
+    threading.Thread(target=end_at_last, args=(clock,), daemon=True).start()
     try:
-        work(run_dir, Clock(run_dir, driver, seconds), lock)
+        work(run_dir, clock, lock)
     except Expired:
         log(f"hub: time is up; steps that are left: {[item.step for item in outbox.items(run_dir)]}")
 
 
-def work(run_dir: Path, clock: Clock, lock=None) -> None:
+def end_at_last(clock: Clock, more: float = LAST_UPLOAD_SECONDS, end: Callable[[int], None] = os._exit) -> None:
+    """An upload may hang where no time limit reaches it, and must not keep this process for ever."""
+    while not clock.expired(more):
+        time.sleep(SLICE_SECONDS)
+    log("hub: an upload did not end; its step stays in the outbox")
+    end(1)
+
+
+def work(run_dir: Path, clock: Clock, lock=None, report: Callable[[str], None] = log) -> None:
+    """Push until the clock says that it is over. No error ends it before: there is nobody to start it again."""
     while not (lock := lock or outbox.take_lock(run_dir)):  # of the run before this one, or of `hub push`
         clock.sleep(POLL_SECONDS)
     with lock:
-        outbox.write_pid(lock)
-        drain(run_dir, hub_api(), log, attempts=float("inf"), over=clock.over, sleep=clock.sleep)
-
-
-def log(line: str) -> None:
-    print(timestamp(), line, flush=True)
+        for failures in itertools.count(1):
+            try:
+                outbox.write_pid(lock)
+                drain(run_dir, hub_api(), report, attempts=float("inf"), over=clock.over, sleep=clock.sleep)
+                return
+            except Expired:
+                raise
+            except Exception as error:  # a full disk, a damaged hub.json
+                report(f"hub: {scrub(f'{type(error).__name__}: {error}')}; trying again")
+                clock.sleep(pause_after(failures))
 
 
 if __name__ == "__main__":

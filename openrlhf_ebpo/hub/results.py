@@ -26,6 +26,7 @@ from openrlhf_ebpo.hub import columns, data_repo, evaluations
 from openrlhf_ebpo.hub.client import check_repo_id, check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.markdown import code, fenced, join, table
 from openrlhf_ebpo.hub.public import public, public_text
+from openrlhf_ebpo.hub.push import newest_step
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.upload import Content, commit_of, publish
 from openrlhf_ebpo.upstream import UsageError
@@ -40,7 +41,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     data_repo.add_flags(parser)
     parser.add_argument("--model", metavar="OWNER/MODEL", help="also write the results into this model's card")
     parser.add_argument(
-        "--step", type=int, metavar="N", help="of --model: the step it is from (default: the last there is)"
+        "--step",
+        type=int,
+        metavar="N",
+        help="of --model: write the results of this step (default: the last there is, if the model is of it)",
     )
 
 
@@ -56,6 +60,7 @@ def run(args: argparse.Namespace) -> None:
         check_repo_id(args.model, "--model")
         if not args.dry_run:
             retrying(lambda: check_model(hub_api(), args.model))
+            retrying(lambda: check_step(hub_api(), args.model, chosen[0]["step"], args.step is not None))
     with tempfile.TemporaryDirectory() as folder:
 
         def make_files(api) -> dict[str, Content]:
@@ -89,16 +94,32 @@ def check_model(api, model: str) -> None:
         raise UsageError(f"--model {model}: no such model on the Hub; push it first: openrlhf-ebpo hub push")
 
 
+def check_step(api, model: str, step: int, named: bool) -> None:
+    """The card belongs to what is on main, the newest step; results of another one, such as the base model's, are no
+    statement about it.
+
+    Raises:
+        UsageError: they are of another step, and --step has not named it.
+    """
+    newest = newest_step(api, model)
+    if newest not in (-1, step) and not named:
+        raise UsageError(
+            f"--model {model} is of step {newest}, the results are of step {step}: evaluate step {newest}, or name them "
+            f"with --step {step} if they are of that model all the same"
+        )
+
+
 def remote_rows(api, repo: str, scratch: Path) -> list[dict]:
     """The table of results that the repo has.
 
     Raises:
-        UsageError: the repo holds a run.
+        UsageError: the repo holds a run, or something else.
     """
     if data_repo.remote_file(api, repo, "run.json", scratch):
         raise UsageError(
             f"--repo {repo} holds a run (hub push-run, which publishes its results too); choose another repo"
         )
+    data_repo.check_ours(api, repo, "table of results", [INDEX])
     path = data_repo.remote_file(api, repo, INDEX, scratch)
     return pq.read_table(path).to_pylist() if path else []
 
@@ -175,17 +196,19 @@ def write_into_model(args: argparse.Namespace, rows: Sequence[dict]) -> None:
         return
 
     def write():
-        card = with_results(_card(api, args.model), new, args.model).encode()
-        return publish(api, args.model, {"README.md": card}, message=f"evaluation {what}", manifest=None)
+        with hub_errors(f"looking at {args.model}"):
+            commit = commit_of(api, args.model, "model", "main")
+        card = with_results(_card(api, args.model, commit), new, args.model).encode()
+        how = {"message": f"evaluation {what}", "manifest": None, "based_on": commit}  # not upon a newer step's card
+        return publish(api, args.model, {"README.md": card}, **how)
 
     done = retrying(write)
     print(f"card of {args.model}: {what} {'written' if done.sent else 'were there already'}")
 
 
-def _card(api, model: str) -> str:
+def _card(api, model: str, commit: str) -> str:
     """The text of a model's card, "" where it has none."""
     with hub_errors(f"reading the card of {model}"), tempfile.TemporaryDirectory() as folder:
-        commit = commit_of(api, model, "model", "main")
         if not api.file_exists(model, "README.md", revision=commit):
             return ""
         return Path(api.hf_hub_download(model, "README.md", revision=commit, local_dir=folder)).read_text()

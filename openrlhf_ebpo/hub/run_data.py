@@ -71,6 +71,12 @@ def run(args: argparse.Namespace) -> None:
 
 
 def remote_run(api, repo: str, scratch: Path) -> dict | None:
+    """run.json of the repo, None where that is new.
+
+    Raises:
+        UsageError: it holds something else than a run.
+    """
+    data_repo.check_ours(api, repo, "run", ["run.json"])
     path = data_repo.remote_file(api, repo, "run.json", scratch)
     return json.loads(path.read_text()) if path else None
 

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.retry import retrying
-from openrlhf_ebpo.hub.upload import Content, plan, print_plan, publish
+from openrlhf_ebpo.hub.upload import Content, commit_of, listing, plan, print_plan, publish
 from openrlhf_ebpo.upstream import UsageError
 
 PACKAGE = "openrlhf_ebpo"
@@ -64,6 +64,7 @@ def run(args: argparse.Namespace) -> None:
             print_plan(plan(api, args.repo, files, repo_type="space", delete=OURS, manifest=None), args.repo)
             return
         retrying(lambda: check_write_access(api, args.repo, "space", "OWNER/NAME"))
+        retrying(lambda: check_ours(api, args.repo))
         private = [name for name in args.runs if is_private(api, name)]
         deploy(api, args.repo, files, args.runs, args.public)
     if private:
@@ -79,6 +80,17 @@ def check_space(directory: Path) -> None:
             f"--space_dir {directory} has no {', '.join(missing)}: the app is in the folder space/ of a checkout of this "
             "project; run the command there, or name that folder"
         )
+
+
+def check_ours(api, repo: str) -> None:
+    """Raises:
+    UsageError: there is another app, which would be overwritten.
+    """
+    with hub_errors(f"looking at {repo}"):
+        commit = commit_of(api, repo, "space", "main")
+        names = listing(api, repo, "space", commit) if commit else {}
+    if "app.py" in names and not any(name.startswith("ebpo_space/") for name in names):
+        raise UsageError(f"{repo} is a Space with another app, which would be overwritten: choose another name")
 
 
 def is_private(api, name: str) -> bool:

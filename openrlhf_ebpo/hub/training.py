@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,13 +30,28 @@ def queue(args, step: int, model: Path, full_state: list[Path]) -> None:
     hub, run_dir = args.hub, Path(args.logger.run_dir)
     how = {"repo": hub.repo, "private": hub.private, "branch_per_step": hub.branch_per_step}
     with never_stops_training():
+        if full_state and not has_room(run_dir, full_state):
+            full_state = []
+            words = "without the optimizer's state: the disk is nearly full, and the steps that wait keep deleted checkpoints"
+            _note(run_dir, step, words)
+            print(f"warning: hub: step {step} goes {words}", flush=True)
         try:
             outbox.add(run_dir, step, model, full_state=full_state, **how)
         except Exception as error:
-            (run_dir / "hub").mkdir(exist_ok=True)
-            row = {"step": step, "error": scrub(f"{type(error).__name__}: {error}")}
-            append_json_line(run_dir / "hub" / "not_queued.jsonl", row)
+            _note(run_dir, step, f"never queued: {type(error).__name__}: {error}")
             raise
+
+
+def _note(run_dir: Path, step: int, words: str) -> None:
+    (run_dir / "hub").mkdir(exist_ok=True)
+    append_json_line(run_dir / "hub" / "not_queued.jsonl", {"step": step, "error": scrub(words)})
+
+
+def has_room(run_dir: Path, full_state: list[Path]) -> bool:
+    """Whether the disk bears one more checkpoint that clean-up cannot take away: a Hub that stays away must not fill it,
+    for a training dies of that. Asked only while others wait."""
+    need = sum(path.stat().st_size for folder in full_state for path in folder.rglob("*") if path.is_file())
+    return not outbox.pending(run_dir) or shutil.disk_usage(run_dir).free > 2 * need
 
 
 class Pushes:
@@ -58,11 +74,11 @@ class Pushes:
         return {}
 
     def before_saving(self, step: int) -> None:
-        """A repeated step must not write through the files that an earlier snapshot of it shares."""
-        if self.args.hub.repo:
-            with never_stops_training():
-                for folder in (self._model(step), *self._checkpoints(step)):
-                    unlink_shared(folder)
+        """A repeated step must not write through the files that an earlier snapshot of it shares, one of `hub push` in
+        a training without --hub.repo too."""
+        with never_stops_training():
+            for folder in (self._model(step), *self._checkpoints(step)):
+                unlink_shared(folder)
 
     def queue_saved(self, step: int) -> None:
         ckpt, hub = self.args.ckpt, self.args.hub
@@ -135,6 +151,7 @@ def finish(args) -> None:
             _finish(args)
         except KeyboardInterrupt:
             print()
+    with never_stops_training():
         print(*summary(args), sep="\n", flush=True)
 
 
@@ -170,8 +187,7 @@ def summary(args) -> list[str]:
         errors = [steps.get(str(step), {}).get("error") for step in left]
         why = next((f" ({error})" for error in errors if error), "")
         lines.append(f"hub: not pushed yet: steps {', '.join(map(str, left))}{why}; {how_to_finish(args)}")
-    lines += [f"hub: step {row['step']} was never queued: {row['error']}" for row in not_queued(run_dir)]
-    return lines
+    return lines + [f"hub: step {row['step']}, {row['error']}" for row in not_queued(run_dir)]
 
 
 def how_to_finish(args) -> str:

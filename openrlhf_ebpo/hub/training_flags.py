@@ -9,10 +9,10 @@ from openrlhf_ebpo.checkpoint import FILE as PRIOR
 from openrlhf_ebpo.checkpoint import latest_checkpoint
 from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
-from openrlhf_ebpo.hub.outbox import FULL_STATE, step_tag
+from openrlhf_ebpo.hub.outbox import FULL_STATE
 from openrlhf_ebpo.hub.public import public_run
-from openrlhf_ebpo.hub.pull import pull, read_record
-from openrlhf_ebpo.hub.push import another_run, remote_run, run_identity
+from openrlhf_ebpo.hub.pull import pull, read_record, revision_of
+from openrlhf_ebpo.hub.push import check_same_run
 from openrlhf_ebpo.run_log import read_run
 from openrlhf_ebpo.upstream import UsageError
 
@@ -131,10 +131,7 @@ def check_access(values: dict) -> list[str]:
 
 
 def _check_other_run(api, repo: str, run_dir: Path, resumes: bool) -> None:
-    there = remote_run(api, repo)
-    here = public_run(read_run(run_dir) or {}) if resumes else {}
-    if there is not None and run_identity(there) != run_identity(here):
-        raise UsageError(f"--hub.repo: {another_run(repo, there)}")
+    check_same_run(api, repo, public_run(read_run(run_dir) or {}) if resumes else {})
 
 
 def _visibility(api, repo: str, private: bool) -> list[str]:
@@ -166,10 +163,10 @@ def resolve_resume(values: dict) -> list[str]:
             f"--hub.resume_from {wanted} and --actor.model_name_or_path {values['actor.model_name_or_path']} both name "
             "the weights to start from: give one of them"
         )
-    folder = (
-        Path(values["ckpt.path"]).expanduser().absolute() / "hub" / f"{repo.replace('/', '--')}@{revision or 'main'}"
-    )
-    notices = _pull_once(repo, revision, folder, wanted, full)
+    ckpt = Path(values["ckpt.path"]).expanduser().absolute()
+    folder = ckpt / "hub" / f"{repo.replace('/', '--')}@{revision or 'main'}"
+    resumes = (values["ckpt.load_enable"] or full) and latest_checkpoint(ckpt) is not None
+    notices = _pull_once(repo, revision, folder, wanted, full, resumes)
     if (folder / "adapter_config.json").is_file() and not values["actor.model_name_or_path"]:
         raise UsageError(
             f"--hub.resume_from {wanted} is a LoRA adapter: merge {folder} into its base model and name the result with "
@@ -184,7 +181,7 @@ def resolve_resume(values: dict) -> list[str]:
     else:
         notices.append(f"weights are those of {wanted}; the prior is not")
     if full:
-        _place_state(folder, Path(values["ckpt.path"]).expanduser(), wanted)
+        _place_state(folder, ckpt, wanted)
         values["ckpt.load_enable"] = True
     return notices
 
@@ -193,14 +190,17 @@ def parse_place(text: str) -> tuple[str, str | None]:
     """owner/name[@revision]; a number is a step."""
     repo, _, revision = text.partition("@")
     check_repo_id(repo, "--hub.resume_from")
-    return repo, (step_tag(int(revision)) if revision.isdigit() else revision) or None
+    return repo, revision_of(revision)
 
 
-def _pull_once(repo: str, revision: str | None, folder: Path, wanted: str, full: bool) -> list[str]:
+def _pull_once(repo: str, revision: str | None, folder: Path, wanted: str, full: bool, resumes: bool) -> list[str]:
+    there = (read_record(folder) or {}).get("complete")
+    if there and resumes:  # a branch may have moved on since; the reference policy must not
+        return [f"{folder}, pulled when the run began, is used as it is"]
     try:
         pull(hub_api(), repo, folder, revision, trust_pickle=full)
     except HubError as error:
-        if not error.permanent and (read_record(folder) or {}).get("complete"):
+        if there and not error.permanent:
             return [f"warning: the Hub cannot be reached ({error}); {folder} was pulled before and is used as it is"]
         raise UsageError(f"--hub.resume_from {wanted}: {error}") from error
     return []

@@ -10,16 +10,18 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ebpo.hub.client import HubError, hub_errors
+from openrlhf_ebpo.hub.client import ADVICE, HubError, hub_errors
 from openrlhf_ebpo.upstream import UsageError
 
 MANIFEST = "sha256.json"
 NOT_IN_MANIFEST = ("README.md", ".gitattributes", MANIFEST)  # edited on the Hub; nothing loads them
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
+
+ANY = object()
 
 Content = Path | bytes
 
@@ -60,6 +62,8 @@ def publish(
     manifest: str | None = MANIFEST,
     allow_pickle: bool = False,
     create: Mapping | None = None,
+    based_on: str | object | None = ANY,
+    still: Callable[[], None] = lambda: None,
 ) -> Published:
     """Put `files` (path in repo -> file or bytes) into a repo, which is created where it does not exist.
 
@@ -74,6 +78,9 @@ def publish(
         manifest: name of the file with every file's sha256 that is added; None for none.
         allow_pickle: let files through that execute code when they are loaded.
         create: more arguments of huggingface_hub's create_repo (space_sdk).
+        based_on: commit of the branch that the files were made for, None where there was none: nothing is pushed where
+            somebody else has pushed since. The commit itself always fails then (412).
+        still: raises where the files are not any more what they were; called before the tag is set.
 
     Raises:
         HubError: in words; `permanent` says whether repeating it is of use.
@@ -82,6 +89,8 @@ def publish(
     files = complete(files, manifest, allow_pickle)
     delete = tuple(delete)
     with hub_errors(f"pushing to {repo}"):
+        if based_on is not ANY and commit_of(api, repo, repo_type, revision or "main") != based_on:
+            raise HubError(f"pushing to {repo}: {ADVICE[412]}", 412)
         head = ensure_branch(api, repo, repo_type, revision or "main", private, create or {})
         if tag and (tagged := commit_of(api, repo, repo_type, tag)):
             changed, stale = difference(files, listing(api, repo, repo_type, tagged), delete)
@@ -94,6 +103,7 @@ def publish(
         wrong, stale = difference(files, listing(api, repo, repo_type, commit), delete)
         if wrong or stale:
             raise HubError(f"pushing to {repo}: the Hub does not list {', '.join([*wrong, *stale][:5])} as it was sent")
+        still()
         if tag:
             set_tag(api, repo, repo_type, tag, commit)
     url = url_of(api, repo, repo_type, tag or revision)

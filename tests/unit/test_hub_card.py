@@ -105,6 +105,12 @@ def test_the_command_to_train_on_takes_the_place_of_what_the_run_began_with(tmp_
         "a b",
         "--hub.resume_from",
         "owner/first@10",
+        "--hub.trust_pickle",
+        "--hub.branch_per_step",
+        "--algo.advantage.ebpo.init_prior",
+        "prior.json",
+        "--algo.advantage.ebpo.reset_prior",
+        "--force",
     ]
     write_json(run_dir / "run.json", {**read_run(run_dir), "argv": argv})
     text = text_of(run_dir)

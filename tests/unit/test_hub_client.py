@@ -68,6 +68,14 @@ def test_a_fine_grained_token_needs_the_scope(hub, scoped, fine):
             check_write_access(hub_api(hub.url, hub.token), "owner/new")
 
 
+def test_an_organisation_in_which_one_may_only_read_is_no_place_for_a_new_repo(hub):
+    account = {"name": "owner", "orgs": [{"name": "lab", "roleInOrg": "read"}, {"name": "team", "roleInOrg": "write"}]}
+    hub.fail("whoami", 200, body=json.dumps(account).encode(), times=2)
+    check_write_access(hub_api(hub.url, hub.token), "team/new")
+    with pytest.raises(UsageError, match="may write for owner, team, not for lab"):
+        check_write_access(hub_api(hub.url, hub.token), "lab/new")
+
+
 def test_a_repo_that_refuses_stops_and_a_hub_that_is_away_is_another_kind_of_error(hub):
     hub.fail("auth-check", 403)
     with pytest.raises(UsageError, match="no right to do this"):

@@ -1,6 +1,7 @@
 """Pulling from the test server: only what is safe, and only what was pushed."""
 
 import json
+from types import SimpleNamespace
 
 import hub_runs
 import pytest
@@ -57,6 +58,15 @@ def test_another_revision_takes_the_place_of_the_first(client, pushed, tmp_path)
     pull(client, REPO, folder, revision="step-000001")
     found = files_in(folder)
     assert json.loads(found["config.json"])["step"] == 1 and not any(name.startswith("full_state") for name in found)
+
+
+def test_a_pull_that_is_cut_off_never_leaves_files_of_two_revisions(hub, client, pushed, tmp_path):
+    folder = tmp_path / "pulled"
+    pull(client, REPO, folder)
+    hub.fail(r"HEAD .*/model.safetensors", 403, times=99)
+    with pytest.raises(HubError):
+        pull(client, REPO, folder, revision="step-000001", report=lambda *_: None)
+    assert json.loads((folder / "config.json").read_text())["step"] == 1 and not (folder / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize("path", ["model.bin", "code.py", "sub/x.pt", "x.pkl", ".hidden.json", "weights.npy", "run.sh"])
@@ -120,6 +130,46 @@ def test_paths_that_leave_the_folder_are_never_followed(client, hub, pushed, tmp
     assert set(names) <= set(pulled.skipped) and not list(tmp_path.rglob("evil.json"))
 
 
+def test_a_name_with_signs_that_a_terminal_obeys_is_left_out_and_shown_as_text(use_hub, pushed, tmp_path, capsys):
+    repo = use_hub.repo(REPO)
+    evil = "\x1b[2Jall is well.json"
+    repo.commit("main", {**repo.find("main").files, evil: repo.find("main").files["config.json"]}, "evil")
+    hub_cli.main(["pull", REPO, str(tmp_path / "pulled")])
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and r"\x1b[2Jall is well.json" in out and not list(tmp_path.rglob("*is well*"))
+
+
+def test_what_this_machine_refuses_is_said_at_once_and_not_blamed_on_the_hub(client, hub, pushed, tmp_path):
+    repo = hub.repo(REPO)
+    long = "x" * 300 + ".json"
+    files = {path: file for path, file in repo.find("main").files.items() if path != "sha256.json"}
+    repo.commit("main", {**files, long: files["config.json"]}, "long")
+    with pytest.raises(HubError, match=r"this machine, not the Hub, has a problem: .*File name too long") as caught:
+        pull(client, REPO, tmp_path / "pulled", report=pytest.fail)
+    assert caught.value.permanent
+    with pytest.raises(SystemExit) as stopped:
+        hub_cli.run(SimpleNamespace(run=lambda _: (tmp_path / "nothing" / "here").mkdir()), None)
+    assert stopped.value.code.startswith("error: [Errno 2] No such file or directory")
+
+
+def test_a_gated_repo_says_how_to_get_in(client, hub, pushed, tmp_path):
+    hub.fail(
+        r"/resolve/", 403, headers={"X-Error-Code": "GatedRepo", "X-Error-Message": "Access is restricted"}, times=9
+    )
+    with pytest.raises(HubError, match=r"gated: ask for access .*\(403: .*restricted") as caught:
+        pull(client, REPO, tmp_path / "pulled")
+    assert caught.value.permanent and "write access" not in str(caught.value)
+
+
+def test_an_optimizers_state_that_is_not_whole_is_refused(client, hub, pushed, tmp_path):
+    repo = hub.repo(REPO)
+    files = {p: f for p, f in repo.find("main").files.items() if p != "full_state/_actor/step2/state.pt"}
+    repo.commit("main", files, "lost")
+    pull(client, REPO, tmp_path / "weights")
+    with pytest.raises(HubError, match=r"step2/state\.pt differ from sha256\.json or are missing"):
+        pull(client, REPO, tmp_path / "all", trust_pickle=True)
+
+
 def test_a_folder_with_something_else_in_it_is_left_alone(client, pushed, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.json").write_text("mine")
@@ -136,7 +186,7 @@ def test_the_command_says_what_came_and_what_to_do_next(use_hub, pushed, tmp_pat
     folder = str(tmp_path / "pulled")
     hub_cli.main(["pull", REPO, folder, "--dry_run"])
     assert "1.20 MB  model.safetensors" in capsys.readouterr().out and not (tmp_path / "pulled").exists()
-    hub_cli.main(["pull", REPO, folder, "--revision", "step-000001"])
+    hub_cli.main(["pull", REPO, folder, "--revision", "1"])
     out = capsys.readouterr().out
     assert "all verified" in out and f"eval --model {folder}" in out and "full_state" in out
     for argv, words in (

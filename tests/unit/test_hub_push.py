@@ -9,13 +9,15 @@ import sys
 import time
 
 import hub_runs
+import psutil
 import pytest
 
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.files import unlink_shared, write_json
 from openrlhf_ebpo.hub import outbox, pusher
 from openrlhf_ebpo.hub.client import hub_api
-from openrlhf_ebpo.hub.push import drain, push_all
+from openrlhf_ebpo.hub.push import attempt, drain, push_all
+from openrlhf_ebpo.hub.upload import publish
 from openrlhf_ebpo.upstream import UsageError
 
 REPO = "owner/model"
@@ -200,6 +202,97 @@ def test_a_repo_of_another_run_is_left_alone(hub, client, make_run):
     assert state(second) == {"2": "failed"} and outbox.pending(second) == 1
 
 
+def test_a_repo_with_a_model_of_something_else_is_left_alone(hub, client, make_run):
+    run_dir = make_run()
+    theirs = {"model-00001-of-00002.safetensors": b"weights", "README.md": b"# theirs\n"}
+    publish(client, REPO, theirs, message="theirs", manifest=None)
+    queue(run_dir, 2)
+    error = drain(run_dir, client, sleep=pytest.fail)
+    assert error.permanent and "holds a model that is not of a run" in str(error) and outbox.pending(run_dir) == 1
+    assert hub.repo(REPO).files()["README.md"] == b"# theirs\n" and not hub.repo(REPO).tags
+    hub.create("owner/made-by-hand")
+    queue(run_dir, 2, repo="owner/made-by-hand")
+    assert drain(run_dir, client, sleep=pytest.fail) is None
+
+
+def test_a_card_that_the_hub_refuses_does_not_hold_the_model_back(hub, client, make_run, monkeypatch):
+    card = b"---\nlicense: nonsense\n---\n\n# card\n"
+    monkeypatch.setattr("openrlhf_ebpo.hub.push.card", lambda *_: {"README.md": card})
+    refused = {"errors": [{"message": "license must be one of the known ones"}], "warnings": []}
+    hub.fail("validate-yaml", 400, body=json.dumps(refused).encode())
+    run_dir, lines = make_run(), []
+    queue(run_dir, 2)
+    assert drain(run_dir, client, lines.append, sleep=pytest.fail) is None
+    assert "license must be one of the known ones" in said(lines) and "without its card's metadata" in said(lines)
+    assert hub.repo(REPO).files()["README.md"] == b"# card\n"
+    assert_pushed(hub, run_dir, 2)
+
+
+def test_what_a_resumed_run_rolled_back_does_not_hold_main(hub, client, make_run):
+    run_dir = make_run(steps=(2, 3, 4))
+    queue(run_dir, 2, 4)
+    drain(run_dir, client)
+    rows = (run_dir / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run_dir / "metrics.jsonl").write_text("".join(rows[:3]))  # resumed from step 2, now at step 3
+    queue(run_dir, 3)
+    assert drain(run_dir, client) is None
+    repo = hub.repo(REPO)
+    assert repo.branches == {"main": repo.tags["step-000003"]} and "step-000004" in repo.tags
+    assert_pushed(hub, run_dir, 3)
+
+
+def test_a_step_that_is_saved_again_during_its_push_gets_no_tag_of_mixed_files(hub, client, make_run):
+    run_dir = make_run()
+    queue(run_dir, 2)
+    (old,) = outbox.items(run_dir)
+    hub_runs.export_model(run_dir.parent / "repeated", 2)
+    outbox.add(run_dir, 2, run_dir.parent / "repeated", repo=REPO)
+    error = attempt(run_dir, old, client)
+    assert "was saved again while it was being pushed" in str(error) and not error.permanent
+    assert not hub.repo(REPO).tags and outbox.pending(run_dir) == 1
+    assert drain(run_dir, client) is None
+    assert_pushed(hub, run_dir, 2)
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"cut")])
+def test_a_damaged_snapshot_is_not_pushed_and_takes_nothing_away(hub, client, make_run, damage):
+    run_dir = make_run()
+    queue(run_dir, 2)
+    drain(run_dir, client)
+    queue(run_dir, 4)
+    weights = outbox.items(run_dir)[0].path / "files" / "model.safetensors"
+    damage(weights)
+    error = drain(run_dir, client, sleep=pytest.fail)
+    assert "is damaged (model.safetensors)" in str(error) and f"--repo {REPO} --step 4" in str(error)
+    assert_pushed(hub, run_dir, 2)
+    assert list(hub.repo(REPO).tags) == ["step-000002"] and len(hub.repo(REPO).history()) == 2
+
+
+def test_a_full_disk_keeps_nothing_from_being_pushed(hub, client, make_run, monkeypatch):
+    run_dir, lines = make_run(), []
+    queue(run_dir, 2, 4)
+
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("openrlhf_ebpo.hub.outbox.write_json", refuse)
+    monkeypatch.setattr("pathlib.Path.write_bytes", refuse)
+    assert drain(run_dir, client, lines.append, sleep=pytest.fail) is None
+    assert "hub.json could not be told: [Errno 28]" in said(lines) and outbox.pending(run_dir) == 0
+    assert "could not be kept: [Errno 28]" in said(lines) and hub.repo(REPO).files()["README.md"] == b"# card\n"
+    monkeypatch.undo()
+    assert_pushed(hub, run_dir, 2)
+    assert_pushed(hub, run_dir, 4)
+
+
+def test_a_damaged_hub_json_is_put_aside(hub, client, make_run):
+    run_dir = make_run()
+    queue(run_dir, 2)
+    (run_dir / "hub.json").write_text('{"steps"')
+    assert drain(run_dir, client, sleep=pytest.fail) is None
+    assert state(run_dir) == {"2": "pushed"} and (run_dir / "hub.json.damaged").read_text() == '{"steps"'
+
+
 def test_a_hub_that_is_away_keeps_the_order_and_a_refused_step_lets_the_others_pass(hub, client, make_run, no_waiting):
     run_dir = make_run()
     queue(run_dir, 2)
@@ -215,8 +308,9 @@ def test_a_hub_that_is_away_keeps_the_order_and_a_refused_step_lets_the_others_p
     assert outbox.read_state(run_dir)["failed"] == 2
 
 
-def test_attempts_are_counted_pauses_grow_and_giving_up_loses_nothing(hub, client, make_run):
+def test_attempts_are_counted_pauses_grow_and_giving_up_loses_nothing(hub, client, make_run, monkeypatch):
     run_dir = make_run()
+    monkeypatch.delenv("OPENRLHF_EBPO_HUB_PAUSE", raising=False)
     queue(run_dir, 2)
     hub.fail(r"POST .*/commit/", 503, times=3)
     waited, lines = [], []
@@ -316,6 +410,49 @@ def test_mistakes_are_explained(hub, use_hub, make_run, argv, words):
     assert stopped.value.code.startswith("error: ") and words in stopped.value.code and not hub.repos
 
 
+def test_a_repo_of_another_run_is_refused_before_anything_is_queued_for_it(hub, use_hub, make_run):
+    hub_cli.main(["push", str(make_run("first")), "--repo", REPO])
+    second = make_run("second", started="2026-02-02T00:00:00+00:00")
+    with pytest.raises(SystemExit) as stopped:
+        hub_cli.main(["push", str(second), "--repo", REPO])
+    assert f"error: --repo {REPO}: {REPO} holds the steps of another run" in stopped.value.code
+    hub_cli.main(["push", str(second), "--repo", "owner/second"])
+    assert_pushed(hub, second, 4, "owner/second")
+
+
+def test_a_snapshot_that_waits_is_not_replaced_by_a_push_to_somewhere_else_or_of_less(hub, use_hub, make_run):
+    run_dir = make_run()
+    queue(run_dir, 4, full_state=[run_dir.parent / "ckpt" / "_actor" / "global_step4"])
+    for repo, words in (("owner/other", "waits to be pushed to owner/model"), (REPO, "with the optimizer's state")):
+        with pytest.raises(SystemExit) as stopped:
+            hub_cli.main(["push", str(run_dir), "--repo", repo])
+        assert words in stopped.value.code and f"hub push {run_dir}" in stopped.value.code
+    shutil.rmtree(run_dir.parent / "ckpt")  # what waits is all that there is
+    hub_cli.main(["push", str(run_dir)])
+    assert "full_state/_actor/global_step4/mp_rank_00_model_states.pt" in hub.repo(REPO).files("step-000004")
+    assert list(hub.repos) == [("model", REPO)]
+
+
+def test_a_run_that_was_moved_or_copied_pushes_the_models_beside_it(hub, use_hub, make_run, tmp_path, capsys):
+    run_dir = make_run()
+    run = json.loads((run_dir / "run.json").read_text())
+    run["args"]["logger"]["run_dir"] = str(run_dir)
+    write_json(run_dir / "run.json", run)
+    copied = shutil.copytree(run_dir.parent, tmp_path / "copied")
+    hub_runs.export_model(run_dir.parent / "ckpt" / "global_step4_hf", 99)  # the original goes other ways
+    hub.create(REPO)
+    hub_cli.main(["push", str(copied / "run"), "--repo", REPO])
+    assert hub.repo(REPO).files()["model.safetensors"] == (
+        (copied / "ckpt" / "global_step4_hf" / "model.safetensors").read_bytes()
+    )
+    assert "owner/model exists and is public" in capsys.readouterr().err
+    alone = shutil.move(copied / "run", tmp_path / "alone")
+    shutil.rmtree(run_dir.parent / "ckpt")
+    with pytest.raises(SystemExit) as stopped:
+        hub_cli.main(["push", str(alone), "--repo", REPO])
+    assert "saved steps: none: step 4 was saved in" in stopped.value.code and "is gone" in stopped.value.code
+
+
 def test_only_one_process_pushes(hub, use_hub, make_run):
     run_dir = make_run()
     with outbox.take_lock(run_dir) as lock, pytest.raises(SystemExit) as stopped:
@@ -406,3 +543,41 @@ def test_it_outlives_a_training_that_was_killed(hub, hub_environment, make_run):
     wait_until(lambda: idle(run_dir))
     assert state(run_dir) == {"2": "pushed", "4": "pushed"}
     assert_pushed(hub, run_dir, 4)
+
+
+def test_a_training_that_was_killed_and_that_nobody_asks_for_is_over(make_run):
+    run_dir = make_run(status="running")
+    driver = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    clock = pusher.Clock(run_dir, psutil.Process(driver.pid), 60)
+    assert not clock.over()
+    driver.kill()
+    wait_until(lambda: psutil.Process(driver.pid).status() == psutil.STATUS_ZOMBIE)
+    assert clock.over() and not clock.expired()
+    driver.communicate()
+
+
+def test_an_upload_that_hangs_does_not_keep_the_process_for_ever(make_run, capsys):
+    ended = []
+    pusher.end_at_last(pusher.Clock(make_run(), None, 0.1), 0.1, ended.append)
+    assert ended == [1] and "stays in the outbox" in capsys.readouterr().out
+
+
+def test_an_error_in_the_process_itself_does_not_end_it(hub, client, make_run, monkeypatch):
+    run_dir, lines = make_run(), []
+    queue(run_dir, 2)
+    unreadable = run_dir / "hub.json"
+    unreadable.mkdir()
+    clock = pusher.Clock(run_dir, None, 60)
+    monkeypatch.setattr(clock, "sleep", lambda _: unreadable.is_dir() and unreadable.rmdir())
+    monkeypatch.setattr(pusher, "hub_api", lambda: client)
+    pusher.work(run_dir, clock, report=lines.append)
+    assert "IsADirectoryError" in lines[0] and state(run_dir) == {"2": "pushed"}
+
+
+def test_a_log_that_the_disk_has_no_room_for_does_not_end_it():
+    code = (
+        "from openrlhf_ebpo.hub.pusher import log; import os; log('no room'); os.write(2, b'still there'); os._exit(7)"
+    )
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE)
+    assert (done.returncode, done.stderr) == (7, b"still there")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 import yaml
@@ -186,3 +188,56 @@ def test_dry_run_and_what_is_wrong(tmp_path, hub, push, capsys):
     model(hub, "---\n- a list\n---\n")
     with pytest.raises(UsageError, match="metadata of its card cannot be read"):
         push(tmp_path, "--model", MODEL)
+
+
+def test_results_that_came_in_between_stay(tmp_path, hub, api, push, monkeypatch):
+    save_result(tmp_path / "a", "aime24", POOR, 5)
+    save_result(tmp_path / "b", "amc23", GOOD, 5)
+    make, others = results.results_files, [tmp_path / "b"]
+
+    def interrupted(*args):
+        files = make(*args)
+        if others:
+            push(others.pop())  # somebody else, at the same time
+        return files
+
+    monkeypatch.setattr(results, "results_files", interrupted)
+    push(tmp_path / "a")
+    with tempfile.TemporaryDirectory() as scratch:
+        rows = results.remote_rows(api, REPO, Path(scratch))
+    assert {row["task"] for row in rows} == {"aime24", "amc23"}
+
+
+def test_a_data_set_of_somebody_else_is_not_overwritten(tmp_path, hub, api, push):
+    save_result(tmp_path, "aime24", GOOD, 5)
+    hub.create(REPO, "dataset").commit("main", {"data.csv": File(b"1,2", False)}, "theirs")
+    with pytest.raises(UsageError, match=r"holds something that is no table of results \(data\.csv\)"):
+        push(tmp_path)
+    assert set(hub.repo(REPO, "dataset").files()) == {"data.csv"}
+
+
+def test_results_of_another_step_do_not_get_into_a_models_card_unasked(tmp_path, hub, push):
+    save_result(tmp_path, "aime24", POOR, 0)  # the base model's
+    repo = model(hub)
+    repo.tags["step-000040"] = repo.branches["main"]
+    with pytest.raises(UsageError, match="owner/tiny is of step 40, the results are of step 0"):
+        push(tmp_path, "--model", MODEL)
+    assert ("dataset", REPO) not in hub.repos
+    push(tmp_path, "--model", MODEL, "--step", "0")
+    assert b"pass@1 in percent" in hub.repo(MODEL).files()["README.md"]
+
+
+def test_a_newer_steps_card_is_not_replaced_by_an_older_one(tmp_path, hub, push, monkeypatch):
+    save_result(tmp_path, "aime24", GOOD, 5)
+    repo, write = model(hub), results.with_results
+
+    def interrupted(card, new, name):
+        if len(repo.history()) == 2:
+            newer = {**repo.find("main").files, "README.md": File(b"# newer\n", False)}
+            repo.commit("main", newer, "step 6")
+        return write(card, new, name)
+
+    monkeypatch.setattr(results, "with_results", interrupted)
+    push(tmp_path, "--model", MODEL)
+    card = repo.files()["README.md"]
+    assert b"# newer" in card and b"My own words" not in card and b"pass@1 in percent" in card

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from hub_server import File
 from recorded_runs import GOOD, GREEDY, POOR, save_result, write_run, write_steps
 
 from openrlhf_ebpo.files import write_json
@@ -18,6 +19,7 @@ from openrlhf_ebpo.hub import columns, data_repo, evaluations, run_data
 from openrlhf_ebpo.hub.client import HubError
 from openrlhf_ebpo.rollouts import SCHEMA
 from openrlhf_ebpo.run_log import read_metrics, read_rollouts, read_run, roll_back
+from openrlhf_ebpo.upstream import UsageError
 
 REPO = "owner/tiny-run"
 
@@ -230,3 +232,11 @@ def test_every_column_is_explained():
         "evaluation during training on math: mean over prompts of the best of 16 rewards"
     )
     assert columns.metric_meaning("correct_format") == columns.OTHER
+
+
+def test_a_repo_with_results_or_with_something_else_is_not_overwritten(tmp_path, hub, push):
+    for name in ("tables/evaluations.parquet", "images/cat.png"):
+        hub.create(REPO, "dataset").commit("main", {name: File(b"theirs", True)}, "theirs")
+        with pytest.raises(UsageError, match=rf"holds something that is no run \({name}\)"):
+            push(write_run(tmp_path / name))
+        assert hub.repo(REPO, "dataset").files() == {name: b"theirs"}

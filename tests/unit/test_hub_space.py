@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hub_server import File
 from recorded_runs import write_run
 
 from openrlhf_ebpo.hub import data_repo, run_data, space
@@ -239,3 +240,11 @@ def test_requirements_of_app_and_package_are_put_together():
         "NumPy>=1.26 ; python_version > '3.9'",
         "pyarrow",
     ]
+
+
+def test_a_space_with_another_app_is_not_overwritten(tmp_path, hub, deploy):
+    push_run(tmp_path)
+    hub.create(REPO, "space", sdk="gradio").commit("main", {"app.py": File(b"theirs", False)}, "theirs")
+    with pytest.raises(UsageError, match="owner/ebpo is a Space with another app"):
+        deploy("--runs", RUN)
+    assert hub.repo(REPO, "space").files() == {"app.py": b"theirs"}

@@ -3,6 +3,7 @@
 import argparse
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import hub_runs
 import pytest
@@ -166,8 +167,24 @@ def test_what_was_pulled_before_does_without_the_hub(hub, pushed, tmp_path):
     values = {"ckpt.path": str(tmp_path / "new")}
     training_flags.resolve_resume(flags("--hub.resume_from", f"{REPO}@2", **values))
     hub.stop()
-    notices = training_flags._pull_once(REPO, "step-000002", tmp_path / "new/hub/owner--model@step-000002", "it", False)
+    notices = training_flags._pull_once(
+        REPO, "step-000002", tmp_path / "new/hub/owner--model@step-000002", "it", False, False
+    )
     assert "cannot be reached" in notices[0]
+
+
+def test_a_run_that_is_resumed_keeps_the_weights_it_began_with(hub, pushed, tmp_path):
+    new = tmp_path / "new"
+    training_flags.resolve_resume(flags("--hub.resume_from", REPO, **{"ckpt.path": str(new)}))
+    before = (new / "hub" / "owner--model@main" / "model.safetensors").read_bytes()
+    outbox.add(pushed, 6, hub_runs.export_model(pushed.parent / "later", 6), repo=REPO)
+    assert drain(pushed, hub_api(), attempts=1) is None  # main has moved on
+    (new / "_actor").mkdir()
+    (new / "_actor" / "latest").write_text("global_step1")
+    resumed = {"ckpt.path": str(new), "ckpt.load_enable": True}
+    notices = training_flags.resolve_resume(flags("--hub.resume_from", REPO, **resumed))
+    assert "is used as it is" in notices[0]
+    assert (new / "hub" / "owner--model@main" / "model.safetensors").read_bytes() == before
 
 
 # Driver and trainer
@@ -218,10 +235,9 @@ def test_what_goes_wrong_before_the_outbox_is_told_and_counted_and_stops_nothing
     assert pushes.metrics() == {"hub/pending": 0, "hub/failed": 1}
     assert [row["step"] for row in training.not_queued(run_dir)] == [6]
     (run_dir / "hub.json").write_text("damaged")
-    assert pushes.metrics() == {}
-    training.queue_final(pushes.args)
+    assert pushes.metrics() == {"hub/pending": 0, "hub/failed": 1}  # it only tells
     training.finish(pushes.args)
-    assert capsys.readouterr().out.count("warning: hub: JSONDecodeError") == 3
+    assert "step 6, never queued: UsageError: " in capsys.readouterr().out
 
 
 def test_pushes_are_told_once(hub, trainer, use_hub, monkeypatch, capsys):
@@ -258,3 +274,40 @@ def test_the_end_names_what_is_left_and_the_command_for_it(trainer, capsys):
     out = capsys.readouterr().out
     assert f"not pushed yet: steps 2; finish with: openrlhf-ebpo hub push {run_dir}" in out
     assert f"hub push {run_dir}" in training.when_stopped(args)
+
+
+def test_a_repeated_step_does_not_write_through_a_snapshot_of_hub_push(trainer):
+    args, run_dir, pushes = trainer
+    model = run_dir.parent / "ckpt" / "global_step2_hf"
+    (model / "tokenizer.json").write_bytes(b"1" * outbox.LINK_FROM)  # transformers writes it in place
+    outbox.add(run_dir, 2, model, repo=REPO)
+    args.hub.repo = None
+    pushes.before_saving(2)
+    (model / "tokenizer.json").write_bytes(b"2" * outbox.LINK_FROM)
+    assert outbox.items(run_dir)[0].files()["tokenizer.json"].read_bytes() == b"1" * outbox.LINK_FROM
+
+
+def test_the_optimizers_state_is_left_out_before_the_disk_is_full_of_deleted_checkpoints(trainer, monkeypatch, capsys):
+    args, run_dir, pushes = trainer
+    args.hub.full_state = True
+    pushes.queue_saved(2)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=30))
+    pushes.queue_saved(4)
+    assert "warning: hub: step 4 goes without the optimizer's state" in capsys.readouterr().out
+    two, four = (item.files() for item in outbox.items(run_dir))
+    assert any("full_state" in path for path in two) and not any("full_state" in path for path in four)
+    assert "model.safetensors" in four and pushes.metrics() == {"hub/pending": 2, "hub/failed": 1}
+
+
+def test_a_disk_without_locks_is_told_and_stops_nothing(trainer, monkeypatch, capsys):
+    args, _, pushes = trainer
+
+    def refuse(*_):
+        raise OSError(38, "Function not implemented")
+
+    pushes.queue_saved(4)
+    monkeypatch.setattr("fcntl.flock", refuse)
+    args.hub.wait = 1.0
+    training.finish(args)
+    out = capsys.readouterr().out
+    assert "the disk has no locks" in out and "not pushed yet: steps 4" in out

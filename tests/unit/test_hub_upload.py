@@ -208,3 +208,13 @@ def test_somebody_elses_commit_in_between_is_not_overwritten_blindly(hub, client
     assert not caught.value.permanent and not hub.repo(REPO).tags
     push(client, files)
     assert [c.title for c in hub.repo(REPO).history()] == ["step 1", "theirs", "initial commit"]
+
+
+def test_nothing_is_pushed_upon_what_the_files_were_not_made_for(hub, client, files):
+    first = push(client, files, based_on=None)
+    with pytest.raises(HubError, match="somebody else has pushed meanwhile") as caught:
+        push(client, {**files, "config.json": b"mine"}, based_on=None)
+    assert (caught.value.status, caught.value.permanent) == (412, False)
+    assert hub.repo(REPO).branches["main"] == first.commit
+    push(client, {**files, "config.json": b"mine"}, based_on=first.commit)
+    assert hub.repo(REPO).files()["config.json"] == b"mine"
