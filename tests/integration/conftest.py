@@ -14,7 +14,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from forked_driver import ForkedDriver, forkserver
+from forked_workers import forked_workers
 
+TRAIN = "openrlhf_ebpo.cli.train_ppo_ray"
 REWARD = """
 import torch
 def reward_func(queries, prompts, labels, **kwargs):
@@ -52,16 +54,17 @@ def cluster(tmp_path_factory):
     os.environ.update(WANDB_MODE="offline", WANDB_API_KEY="0" * 40)  # the nodes' workers inherit them
     home = Path.cwd()
     nodes = Cluster()
-    try:
-        for number in range(2):
-            os.chdir(tmp_path_factory.mktemp(f"node{number}"))
-            dashboard = {"include_dashboard": True, "dashboard_port": 0} if number == 0 else {}
-            nodes.add_node(num_cpus=6, num_gpus=3, **dashboard)
-        os.chdir(home)
-        yield nodes
-    finally:
-        os.chdir(home)
-        nodes.shutdown()
+    with forked_workers(tmp_path_factory.mktemp("workers")):
+        try:
+            for number in range(2):
+                os.chdir(tmp_path_factory.mktemp(f"node{number}"))
+                dashboard = {"include_dashboard": True, "dashboard_port": 0} if number == 0 else {}
+                nodes.add_node(num_cpus=6, num_gpus=3, **dashboard)
+            os.chdir(home)
+            yield nodes
+        finally:
+            os.chdir(home)
+            nodes.shutdown()
 
 
 def flags(workshop: Path, output: Path, **changes) -> list[str]:
@@ -134,10 +137,9 @@ class Training:
     def __init__(self, argv: list[str], log: Path, prefix: tuple[str, ...] = (), **environment: str):
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
-        log.touch()
         own = {"OMP_NUM_THREADS": "1", **environment}
         if not prefix and environment.keys() <= {"RAY_ADDRESS"}:  # other variables may be read by imports
-            self.process = ForkedDriver(argv, log, {**os.environ, **own})
+            self.process = ForkedDriver(TRAIN, argv, log, {**os.environ, **own})
             return
         # a shell that starts the tests in the background has them ignore SIGINT, and their children too
         command = [
@@ -146,7 +148,7 @@ class Training:
             *prefix,
             sys.executable,
             "-m",
-            "openrlhf_ebpo.cli.train_ppo_ray",
+            TRAIN,
             *argv,
         ]
         with open(log, "w") as output:
@@ -209,6 +211,22 @@ def train(cluster, tmp_path_factory):
     for training in started:
         if training.process.poll() is None:
             os.killpg(training.process.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def start_command(cluster):
+    """Start another command on the shared cluster, in its log's folder; what still runs at the end is killed."""
+    started: list[ForkedDriver] = []
+
+    def start(module: str, argv: list, log: Path) -> ForkedDriver:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_ADDRESS": cluster.address}
+        started.append(ForkedDriver(module, [str(word) for word in argv], log, environment))
+        return started[-1]
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Training commands forked from one process that has imported what they import: a sixth of a training's processor time.
+"""Commands forked from one process that has imported what they import: a sixth of a training's processor time.
 
 Ray, the actors and the engines start as they do for any command.
 """
@@ -6,6 +6,7 @@ Ray, the actors and the engines start as they do for any command.
 from __future__ import annotations
 
 import functools
+import importlib
 import multiprocessing
 import multiprocessing.forkserver
 import os
@@ -23,7 +24,7 @@ HERE = str(Path(__file__).parent)
 def forkserver():
     """The process that has imported the stack, as a multiprocessing context. The first call is not for several threads."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["driver_imports"])
+    context.set_forkserver_preload(["preloaded"])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", HERE)  # the forkserver of Python 3.11 does not get sys.path
         multiprocessing.forkserver.ensure_running()
@@ -31,12 +32,13 @@ def forkserver():
 
 
 class ForkedDriver:
-    """A training command in a session of its own, with what the tests use of subprocess.Popen."""
+    """`python -m module argv` in a session of its own and the log's folder, with what the tests use of subprocess.Popen."""
 
     returncode: int | None = None
 
-    def __init__(self, argv: list[str], log: Path, environment: dict[str, str]):
-        self.process = forkserver().Process(target=run, args=(argv, str(log), environment))
+    def __init__(self, module: str, argv: list[str], log: Path, environment: dict[str, str]):
+        log.touch()
+        self.process = forkserver().Process(target=run, args=(module, argv, str(log), environment))
         self.process.start()
         self.pid = self.process.pid
 
@@ -47,11 +49,14 @@ class ForkedDriver:
     def wait(self, timeout: float | None = None) -> int:
         self.process.join(timeout)
         if self.poll() is None:
-            raise subprocess.TimeoutExpired("training", timeout)
+            raise subprocess.TimeoutExpired(self.process.name, timeout)
         return self.returncode
 
+    def kill(self) -> None:
+        self.process.kill()
 
-def run(argv: list[str], log: str, environment: dict[str, str]) -> None:
+
+def run(module: str, argv: list[str], log: str, environment: dict[str, str]) -> None:
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
@@ -60,8 +65,5 @@ def run(argv: list[str], log: str, environment: dict[str, str]) -> None:
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    sys.argv = ["train_ppo_ray", *argv]
-
-    from openrlhf_ebpo.cli import train_ppo_ray
-
-    train_ppo_ray.main(argv)
+    sys.argv = [module, *argv]
+    importlib.import_module(module).main(argv)

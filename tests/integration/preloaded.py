@@ -1,14 +1,33 @@
-"""What every training command imports, with this project's seams; forked_driver.py has one process do it."""
+"""What training commands and their Ray workers import; forked_driver.py has one process do it.
 
+Not Ray itself: it reads a job's number from the environment while it is imported.
+"""
+
+import importlib
+import sys
 import warnings
 
 from openrlhf_ebpo import upstream
 
 warnings.filterwarnings("ignore", "The pynvml package is deprecated", FutureWarning)
+sys.modules["ray"] = None
 upstream.install()
 if upstream.is_cpu_stack():
     from openrlhf_ebpo import cpu
 
     cpu.prepare_driver()
 
-import openrlhf.cli.train_ppo_ray  # noqa: E402, F401
+for name in (
+    "datasets",
+    "deepspeed",
+    "peft",
+    "torch.distributed.device_mesh",
+    "torch.utils.tensorboard",
+    "transformers.models.auto.modeling_auto",
+    "transformers.models.qwen2.modeling_qwen2",
+    "vllm.v1.engine.async_llm",
+    "vllm.v1.engine.core",
+):
+    importlib.import_module(name)
+
+del sys.modules["ray"], sys.modules["vllm.v1.executor.ray_utils"]  # which has found no Ray

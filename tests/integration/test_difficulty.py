@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import time
 
 import pyarrow.parquet as pq
@@ -20,41 +16,22 @@ def reward_func(queries, prompts, labels, **kwargs):
     if labels[0] == "c" and sum(map(ord, answer)) % 11 == 0: raise ValueError("no grade")
     reward = float(sum(map(ord, answer)) % 2 == 0 and labels[0] != "d")
     with open(os.path.join(os.path.dirname(__file__), "verdicts.jsonl"), "a") as file:
-        file.write(json.dumps([prompts[0], reward]) + "\\n")
+        file.write(json.dumps([os.getpid(), reward]) + "\\n")
     return {"rewards": reward, "scores": reward}
 """
 N = 4
 
 
 @pytest.fixture
-def start(cluster, workshop, tmp_path):
-    """Start the command on the shared cluster; what still runs at the end is killed."""
+def start(start_command, workshop, tmp_path):
+    """Start `data difficulty`."""
     rows = [json.loads(line) for line in (workshop / "prompts.jsonl").read_text().splitlines()]
     rows = [{"id": f"{row['label']}{i}", "question": row["prompt"], **row} for i, row in enumerate(rows * 5)]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "reward.py").write_text(REWARD)
-    argv = ["--input", "in.jsonl", "--output", "out.parquet", "--model", workshop / "tied", "--reward", "reward.py"]
-    argv += ["--n", N, "--max_new_tokens", 8, "--num_engines", 1]
-    started = []
-
-    def run(name: str) -> subprocess.Popen:
-        with open(tmp_path / name, "w") as log:
-            started.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "openrlhf_ebpo.cli.data", "difficulty", *map(str, argv)],
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_ADDRESS": cluster.address},
-                    cwd=tmp_path,
-                    start_new_session=True,
-                )
-            )
-        return started[-1]
-
-    yield run
-    for process in started:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+    argv = ["difficulty", "--input", "in.jsonl", "--output", "out.parquet", "--model", workshop / "tied"]
+    argv += ["--reward", "reward.py", "--n", N, "--max_new_tokens", 8, "--num_engines", 1]
+    return lambda log: start_command("openrlhf_ebpo.cli.data", argv, tmp_path / log)
 
 
 def read_lines(path) -> list[dict]:
@@ -72,6 +49,7 @@ def test_killed_and_repeated_every_prompt_is_measured_once(start, tmp_path):
     process.wait()
     before = read_lines(progress)
     assert len(before) < 480
+    first_ones = {process for process, _ in read_lines(tmp_path / "verdicts.jsonl")}
 
     process = start("second.log")
     process.wait(240)
@@ -91,10 +69,9 @@ def test_killed_and_repeated_every_prompt_is_measured_once(start, tmp_path):
     assert any(record["errors"] for record in records if record["id"].startswith("c"))
     assert not any(record["errors"] for record in records if not record["id"].startswith("c"))
 
-    # what the reward said, the verdicts on prompts in flight at the kill aside
-    verdicts = [json.loads(line) for line in (tmp_path / "verdicts.jsonl").read_text().splitlines()]
-    stored = [reward for record in records for reward in record["rewards"] if reward is not None]
-    assert 0 <= len(verdicts) - len(stored) <= 300
-    assert 0 <= sum(reward for _, reward in verdicts) - sum(stored) <= 300
+    # what the reward said the second time is what was missing, and nothing else
+    verdicts = [reward for process, reward in read_lines(tmp_path / "verdicts.jsonl") if process not in first_ones]
+    missing = [reward for record in records[len(before) - 1 :] for reward in record["rewards"] if reward is not None]
+    assert sorted(verdicts) == sorted(missing)
     assert f"{len(before) - 1} of them measured already" in output and "responses got no reward" in output
     assert (tmp_path / "out.png").stat().st_size > 10_000

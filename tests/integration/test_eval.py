@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -45,30 +41,15 @@ def write(path: Path, rows: list[dict]) -> None:
 
 
 @pytest.fixture
-def start(cluster, run_dir, tmp_path):
-    """Start the command on the shared cluster; what still runs at the end is killed."""
-    started = []
+def start(start_command, run_dir, tmp_path):
+    """Start `eval`."""
 
-    def run(name: str, engines: int) -> subprocess.Popen:
+    def run(log: str, engines: int):
         argv = ["--checkpoints", run_dir, "--no_base", "--tasks", "file:q.jsonl,aime24", "--data_dir", ".", "--n", N]
         argv += ["--max_new_tokens", 24, "--num_engines", engines]
-        with open(tmp_path / name, "w") as log:
-            started.append(
-                subprocess.Popen(
-                    [sys.executable, "-m", "openrlhf_ebpo.cli.eval", *map(str, argv)],
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_ADDRESS": cluster.address},
-                    cwd=tmp_path,
-                    start_new_session=True,
-                )
-            )
-        return started[-1]
+        return start_command("openrlhf_ebpo.cli.eval", argv, tmp_path / log)
 
-    yield run
-    for process in started:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+    return run
 
 
 def lines(path: Path) -> list[dict]:
@@ -77,10 +58,10 @@ def lines(path: Path) -> list[dict]:
 
 
 def kill_an_engine() -> None:
-    """The rollout actor, and vLLM's core behind it, which would be left over."""
+    """A rollout actor, and vLLM's core behind it, which would be left over."""
     processes = psutil.Process().children(recursive=True)  # the cluster is this process's
-    actor = next(each for each in processes if "RolloutActor" in each.name() or "RolloutActor" in each.cmdline()[0])
-    for process in [actor, *actor.children(recursive=True)]:
+    core = next(each for each in processes if "EngineCore" in each.name())
+    for process in [core.parent(), core]:
         process.kill()
 
 

@@ -1,0 +1,105 @@
+"""Ray workers forked from a process that has imported the stack, instead of importing it in each: half of a training's
+processor time. A stand-in for `python` hands the start of a worker to that process; what runs in it is Ray's own worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from forked_driver import forkserver
+
+# Runs for every process of a node. -I -S: a worker's start costs 20 ms here, and nothing of the environment is read.
+STAND_IN = """#!{python} -IS
+import json, os, socket, sys
+if not sys.argv[1:] or not sys.argv[1].endswith("setup_worker.py"):
+    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.connect({address!r})
+    socket.send_fds(connection, [b"."], [0, 1, 2])
+    connection.sendall(json.dumps([sys.argv[1:], dict(os.environ), os.getcwd()]).encode())
+    connection.shutdown(socket.SHUT_WR)
+    connection.recv(1)  # returns when the worker has ended
+"""
+
+
+@contextlib.contextmanager
+def forked_workers(folder: Path) -> Iterator[None]:
+    """Nodes that are started meanwhile fork their workers, until the context ends."""
+    address, stand_in = str(folder / "workers"), folder / "python"
+    stand_in.write_text(STAND_IN.format(python=sys.executable, address=address))
+    stand_in.chmod(0o755)
+    server = forkserver().Process(target=serve, args=(address,))
+    server.start()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "executable", str(stand_in))
+            yield
+    finally:
+        server.kill()
+        server.join()
+
+
+def serve(address: str) -> None:
+    os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(64)
+        while True:
+            connection, _ = listener.accept()
+            if os.fork() == 0:
+                listener.close()
+                run_worker(connection)
+            connection.close()
+
+
+def run_worker(connection: socket.socket) -> None:
+    """What `python setup_worker.py …` does, in this process. Keeps the connection, which ends with the process."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setsid()
+    _, files, _, _ = socket.recv_fds(connection, 1, 3)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    with connection.makefile("rb") as sent:
+        argv, environment, folder = json.loads(sent.read())
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    code = 1
+    try:
+        start(argv)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def start(argv: list[str]) -> None:
+    from ray._private.runtime_env.context import RuntimeEnvContext
+    from ray._private.utils import update_envs
+    from ray._private.workers.setup_worker import parser
+    from ray.core.generated.common_pb2 import Language
+
+    args, worker = parser.parse_known_args(argv[1:])
+    context = RuntimeEnvContext.deserialize(args.serialized_runtime_env_context or "{}")
+    if context.command_prefix or "PYTHONPATH" in context.env_vars:  # asks for an interpreter of its own
+        context.exec_worker(worker, Language.Value(args.language))
+    update_envs(context.env_vars)
+    sys.argv = worker
+    sys.path[0] = os.path.dirname(worker[0])
+    runpy.run_path(worker[0], run_name="__main__")
