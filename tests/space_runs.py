@@ -205,7 +205,7 @@ def evaluation(directory: Path, task: str, step: int, rate: float, seed: int, qu
             },
             **{
                 "response": f"Since $\\sqrt{{{q * q}}} = {q}$, $\\boxed{{{q if correct[q, i] else q + 1}}}$.",
-                "extracted": str(q),
+                "extracted": str(q if correct[q, i] else q + 1),
                 "correct": bool(correct[q, i]),
             },
             **{

@@ -70,8 +70,10 @@ def build(workspace: Workspace) -> gr.Blocks:
             return show(session, session.begin({name: value, **also}, located, typed={name: value}))
 
         def clicked(session: Session, located: str, event: gr.EventData) -> dict:
+            data = event._data if isinstance(event._data, dict) else {}
             view = session.view or clean(parsed(located))
-            return show(session, session.begin(changes_of(event._data, view, workspace.chosen(view)), located))
+            order = data["order"] if isinstance(data.get("order"), int) else 0
+            return show(session, session.begin(changes_of(data, workspace.chosen(view)), located, order=order))
 
         # without Gradio's queue an event is one request: quicker, and no stream that holds one of a browser's six connections
         outputs = [*parts.controls.values(), *parts.shown.values(), parts.locator, parts.tabs]
@@ -80,7 +82,8 @@ def build(workspace: Workspace) -> gr.Blocks:
         gr.Timer(REFRESH).tick(tick, visitor, **quiet)
         parts.locator.click(whole, [visitor, parts.locator], **quiet)  # an answer was overtaken on its way
         for component in parts.clickable:
-            component.click(clicked, [visitor, parts.locator], trigger_mode="always_last", **quiet)
+            # not "always_last": it sends a later click with the first one's data
+            component.click(clicked, [visitor, parts.locator], trigger_mode="multiple", **quiet)
         for name, trigger in parts.triggers:
             inputs = [visitor, parts.locator, parts.controls[name]]
             trigger(functools.partial(edited, name), inputs, trigger_mode="always_last", **quiet)
@@ -119,10 +122,9 @@ def _bar(workspace: Workspace, view: dict) -> str:
     return run_bar(chosen, others, workspace.runs.allowed) if chosen or others or workspace.runs.allowed else ""
 
 
-def changes_of(data, view: dict, chosen: list[str]) -> dict:
+def changes_of(data: dict, chosen: list[str]) -> dict:
     """What a button asks for: values of the view, or "add", a run to add to the chosen ones. It comes from a browser, so
     anything may be in it; `clean` decides."""
-    data = data if isinstance(data, dict) else {}
     changes = {name: value for name, value in data.items() if name in PARAMETERS}
     if data.get("add"):
         changes["runs"] = [*chosen, str(data["add"])][-AT_ONCE:]

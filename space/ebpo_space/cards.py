@@ -11,8 +11,10 @@ import numpy as np
 from .figures import number
 from .groups import Groups
 from .tables import setting
-from .text import attribute, harmless, readable, snippet
+from .text import SHOWN, attribute, harmless, preview, readable, snippet
 
+EBPO, GRPO = "EBPO", "GRPO"
+ESTIMATORS = {"ebpo": EBPO, "group_norm": GRPO, "dr_grpo": "Dr. GRPO", "rloo": "RLOO"}  # upstream's name: the field's
 PAGE = 40  # groups in the list at a time
 ANSWERS = 64  # answers of a group on the page
 BUDGET = 240_000  # characters of all answers on the page together
@@ -59,7 +61,7 @@ def _item(groups: Groups, p: int, prompt: str, current: bool, failed, passed) ->
     cluster = f"<small>{snippet(groups.cluster[p], 40)}</small>" if groups.cluster[p] else ""
     return (
         f'<li><button type="button" {setting(at=place)}{mark}><span class="top"><small>step {groups.step[p]} · '
-        f'{groups.group[p]}</small>{_badge(groups, p, failed, passed)}</span><span class="words">{snippet(prompt, 110)}</span>'
+        f'group {groups.group[p]}</small>{_badge(groups, p, failed, passed)}</span><span class="words">{preview(prompt, 110)}</span>'
         f'<span class="top">{_meter(groups.success[p])}{cluster}</span></button></li>'
     )
 
@@ -86,18 +88,18 @@ def detail(rows: Sequence[dict], *, about: dict, picture: str, history: str, raw
     """One group: prompt, numbers, picture, the same prompt at other steps, its answers.
 
     Args:
-        about: run, step, group, place of the group, mean, baseline, shrinkage, size, kind.
+        about: run, step, group, mean, baseline, shrinkage, kind (HTML), estimator (name of the run's).
     """
     first = rows[0]
     write = harmless if raw else readable
-    facts = [("group mean", about["mean"]), ("baseline V", about["baseline"]), ("shrinkage S", about["shrinkage"])]
+    facts = [("group mean μ", about["mean"]), ("baseline V", about["baseline"]), ("shrinkage S", about["shrinkage"])]
     facts = [(name, value) for name, value in facts if value is not None and math.isfinite(value)]
     return (
         f'<article class="group">{_heading(first, about, raw)}'
         f'<div class="split"><section class="prompt" aria-label="Prompt"><pre tabindex="0">{write(first.get("prompt"))}</pre>'
         f"{_label(first)}</section>"
         f'<section class="why" aria-label="Baseline"><dl>{"".join(_fact(*fact) for fact in facts)}</dl>{picture}</section></div>'
-        f"{history}{_answers(rows, write)}</article>"
+        f"{history}{_answers(rows, write, about['estimator'])}</article>"
     )
 
 
@@ -119,7 +121,7 @@ def _heading(row: dict, about: dict, raw: bool) -> str:
     place = attribute(json.dumps({name: about[name] for name in ("run", "step", "group")}))
     return (
         f'<header class="bar"><h2>Step {about["step"]}, group {about["group"]}<small>{cluster}</small> {about["kind"]}</h2>'
-        f'<span class="tools"><button type="button" {setting(raw=not raw)} aria-pressed="{"true" if raw else "false"}">Source</button>'
+        f'<span class="tools"><button type="button" {setting(raw=not raw)} aria-pressed="{"true" if raw else "false"}" title="Texts as they were written, formulas not drawn">Source</button>'
         f'<button type="button" data-export="{place}">Export</button>'
         f'<button type="button" data-copy-link>Copy link</button></span></header>'
     )
@@ -131,8 +133,13 @@ def history_bar(groups: Groups, positions: np.ndarray, current: int) -> str:
         return ""
     shown = positions[-60:]
     items = "".join(_visit(groups, int(p), int(p) == current) for p in shown)
-    note = f"the latest {len(shown)} of {len(positions)}" if len(positions) > len(shown) else f"{len(positions)} times"
-    return f'<section class="history" aria-label="The same prompt at other steps"><small>This prompt, {note}</small><div>{items}</div></section>'
+    note = (
+        f"the latest {len(shown)} of its {len(positions)} groups"
+        if len(positions) > len(shown)
+        else "in all its groups"
+    )
+    said = f"Share of right answers to this prompt, {note}, by step"
+    return f'<section class="history" aria-label="The same prompt at other steps"><small>{said}</small><div>{items}</div></section>'
 
 
 def _visit(groups: Groups, p: int, current: bool) -> str:
@@ -145,19 +152,34 @@ def _visit(groups: Groups, p: int, current: bool) -> str:
     )
 
 
-def _answers(rows: Sequence[dict], write) -> str:
+def _answers(rows: Sequence[dict], write, estimator: str) -> str:
     shown = rows[:ANSWERS]
     widest = max((abs(a) for row in shown if (a := _finite(row.get("advantage"))) is not None), default=0.0)
     limit = max(BUDGET // max(len(shown), 1), 400)
-    cards = "".join(_answer(row, widest, write, min(limit, 20_000)) for row in shown)
-    more = f"<p>{len(rows) - len(shown)} more answers are in the export.</p>" if len(rows) > len(shown) else ""
-    return f'<section class="answers" aria-label="Answers"><ol>{cards}</ol>{more}</section>'
+    limit = min(limit, SHOWN)
+    cards = "".join(_answer(row, widest, write, limit, estimator) for row in shown)
+    left = f"{len(rows) - len(shown)} more answers. " if len(rows) > len(shown) else ""
+    cut = "Answers are cut here. " if any(len(str(row.get("response") or "")) > limit for row in shown) else ""
+    more = f"<p class='more'>{left}{cut}The export has everything.</p>" if left or cut else ""
+    return f'<section class="answers"><header><h3>Answers</h3><p>{_legend(estimator)}</p></header><ol>{cards}</ol>{more}</section>'
 
 
-def _answer(row: dict, widest: float, write, limit: int) -> str:
+def _legend(estimator: str) -> str:
+    """What the two numbers of an answer are."""
+    grpo = "(r − μ) divided by the group’s standard deviation"
+    if estimator == GRPO:
+        return (
+            f"The number is the advantage that training used: {grpo}, less a KL penalty in the reward if there is one."
+        )
+    used = f"{estimator}: the advantage that training used"
+    used += ", r − V standardised over the batch" if estimator == EBPO else ""
+    return f"{used}. GRPO: what it would have given, {grpo}."
+
+
+def _answer(row: dict, widest: float, write, limit: int, estimator: str) -> str:
     advantage, grpo, reward = (_finite(row.get(name)) for name in ("advantage", "grpo_advantage", "reward"))
-    strength = 0 if advantage is None or not widest else round(100 * abs(advantage) / widest)
-    side = "plus" if (advantage or 0) > 0 else "minus"
+    strength = round(100 * abs(advantage) / widest) if advantage else 0
+    side = "plus" if (advantage or 0) > 0 else "minus" if advantage else "none"
     flags = '<em class="bad">truncated</em>' if row.get("truncated") else ""
     flags += "" if row.get("valid", True) else '<em class="bad">excluded</em>'
     length = row.get("response_length")
@@ -166,10 +188,13 @@ def _answer(row: dict, widest: float, write, limit: int) -> str:
     name = f"Answer {_whole(row.get('sample')) + 1}"
     return (
         f'<li class="answer {side}" style="--strength:{strength}%"><header><h3>{name}</h3>{_reward(reward)}{flags}{tokens}</header>'
-        f'<div class="gains"><span title="advantage under EBPO, normalised"><small>EBPO</small><b>{signed(advantage)}</b></span>'
-        f'<span title="what GRPO would have given"><small>GRPO</small><b>{signed(grpo)}</b></span></div>'
+        f'<div class="gains">{_gain(estimator, advantage)}{_gain(GRPO, grpo) if estimator != GRPO else ""}</div>'
         f'{error}<pre tabindex="0" aria-label="{name}">{write(row.get("response"), limit)}</pre></li>'
     )
+
+
+def _gain(name: str, value: float | None) -> str:
+    return f"<span><small>{harmless(name, 24)}</small><b>{signed(value)}</b></span>"
 
 
 def _reward(reward: float | None) -> str:
@@ -182,6 +207,8 @@ def signed(value: float | None) -> str:
     """With its sign; a true minus, which has the width of a plus."""
     if value is None:
         return "–"
+    if value and abs(value) < 0.005:
+        return f"{value:+.0e}".replace("-", "−").replace("e−0", "e−")
     return "0" if value == 0 else f"{value:+.2f}".replace("-", "−")
 
 

@@ -28,11 +28,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Estimated:
-    """baselines and advantages: (G,) one a response; `scaled` where the estimator divides by the group's own spread."""
+    """baselines and advantages: (G,) one a response."""
 
     baselines: np.ndarray
     advantages: np.ndarray
-    scaled: bool = False
 
 
 def grpo(rewards: np.ndarray, setting: Setting) -> Estimated:
@@ -40,7 +39,7 @@ def grpo(rewards: np.ndarray, setting: Setting) -> Estimated:
     centred = rewards - rewards.mean()
     std = rewards.std(ddof=1)
     advantages = np.zeros_like(rewards) if std <= 1e-6 else centred / (std + 1e-9)
-    return Estimated(np.full_like(rewards, rewards.mean()), advantages, scaled=True)
+    return Estimated(np.full_like(rewards, rewards.mean()), advantages)
 
 
 def dr_grpo(rewards: np.ndarray, setting: Setting) -> Estimated:
@@ -65,6 +64,12 @@ ESTIMATORS: dict[str, Callable[[np.ndarray, Setting], Estimated]] = {
     "Dr. GRPO": dr_grpo,
     "RLOO": rloo,
     "EBPO": ebpo,
+}
+FORMULAS = {  # an estimator without one is shown without
+    "GRPO": "(r − μ) / the group’s standard deviation",
+    "Dr. GRPO": "r − μ",
+    "RLOO": "r − mean of the other answers",
+    "EBPO": "r − V, then standardised over the batch",
 }
 
 

@@ -7,6 +7,7 @@ dark. Arrays go as base64 of float32, which Plotly reads.
 from __future__ import annotations
 
 import base64
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import numpy as np
 import orjson
 
 from .metrics import decimate, smooth
+from .text import middle_cut
 
 COLOURS = 8  # --run-0 … --run-7 in the style sheet; more runs start over, dashed
 RAW_POINTS, SMOOTH_POINTS = 400, 200  # of a line, on panels of some 300 pixels
@@ -86,9 +88,7 @@ def line_traces(lines: Sequence[Line], share: float, zoom: tuple[float, float] |
 
 def plotly_text(text: str, limit: int = 40) -> str:
     """Plotly reads a few tags in names and labels: none of theirs here."""
-    text = str(text)
-    text = text if len(text) <= limit else f"…{text[1 - limit :]}"
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return middle_cut(text, limit).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def line_panel(
@@ -108,6 +108,8 @@ def line_panel(
     yaxis = {"type": "log", "dtick": 1 if _decades(lines) > 1 else None} if log and positive else {"type": "linear"}
     if lines and all((line.y >= 0).all() for line in lines) and "dtick" not in yaxis:
         yaxis["rangemode"] = "nonnegative"
+    if log and lines and not positive:
+        note = f"{note} · linear: has {'negatives' if min(line.y.min() for line in lines) < 0 else 'zeros'}"
     latest = [(line, float(smooth(line.y, share)[-1])) for line in lines]
     values = [{"name": line.name, "color": colour(line.number), "text": number(value)} for line, value in latest]
     summary = "; ".join(f"{line.name}: {number(value)} at the end" for line, value in latest)
@@ -118,11 +120,24 @@ def line_panel(
             "data": line_traces(lines, share, zoom),
             "layout": {
                 "uirevision": f"{unit}{log}",
-                "xaxis": {"title": {"text": unit}, "hoverformat": ",.4~g"},
+                "xaxis": {
+                    "title": {"text": unit},
+                    "hoverformat": ",.4~g",
+                    "exponentformat": "none" if unit == "hours" else "SI",
+                    **_whole_steps(lines, unit),
+                },
                 "yaxis": {"tickformat": ",.4~g", **{k: v for k, v in yaxis.items() if v is not None}},
             },
         },
     }
+
+
+def _whole_steps(lines: Sequence[Line], unit: str) -> dict:
+    """There is no step 0.5: a tick at each whole one where a run is short."""
+    ends = [float(v) for line in lines for v in (line.x.min(), line.x.max())]
+    if unit not in ("step", "training step") or not ends or max(ends) - min(ends) > 6:
+        return {}
+    return {"dtick": 1, "range": [min(ends) - 0.5, max(ends) + 0.5]}
 
 
 def _decades(lines: Sequence[Line]) -> float:
@@ -143,7 +158,7 @@ def pass_panel(task: str, curves: Sequence[tuple[str, int, bool, list[tuple[int,
         y = 100 * np.array([m["value"] for m in metrics])
         low, high = (100 * np.array([m["interval"][i] for m in metrics]) for i in (0, 1))
         traces += [*([] if dashed else [_band(ks, low, high, shade)]), _line(label, ks, y, shade, dashed)]
-        values.append({"name": label, "color": colour(shade), "text": f"{label}: {number(float(y[0]))}"})
+        values += [] if dashed else [{"name": label, "color": colour(shade), "text": f"{label}: {number(float(y[0]))}"}]
     ticks = sorted({k for *_, points in curves for k, _ in points})
     return {
         **{"id": f"pass-{task}", "title": task, "values": values, "note": ""},
@@ -186,21 +201,27 @@ def checkpoint_panel(task: str, lines: Sequence[Line], reported: Sequence[tuple[
     for trace in traces:
         trace["hovertemplate"] = "%{y:.1f} %"
     ends = [float(v) for line in lines for v in (line.x.min(), line.x.max())] or [0.0, 1.0]
-    for label, value in reported:
+    for (label, value), dash in zip(reported, itertools.cycle(("dot", "dash", "dashdot"))):
         traces.append(
             {
                 **{"type": "scatter", "mode": "lines", "x": [min(ends), max(ends)], "y": [value, value]},
                 **{"name": plotly_text(f"{label} (reported)", 60), "hovertemplate": "%{y:.2f} %"},
-                **{"line": {"color": "@muted", "width": 1.2, "dash": "dot"}},
+                **{"line": {"color": "@muted", "width": 1.2, "dash": dash}},
             }
         )
     values = [{"name": line.name, "color": colour(line.number), "text": number(float(line.y[-1]))} for line in lines]
+    summary = "; ".join(f"{v['name']}: {v['text']} % at the last step" for v in values)
+    values += [
+        {"name": "paper", "color": "muted", "text": f"{label} {value:.2f}, reported"} for label, value in reported
+    ]
     return {
         **{"id": f"steps-{task}", "title": task, "values": values, "note": ""},
-        "summary": f"pass@1 of {task} by step: "
-        + "; ".join(f"{v['name']}: {v['text']} % at the last step" for v in values),
+        "summary": f"pass@1 of {task} by step: {summary}",
         "figure": {
             "data": traces,
-            "layout": {"xaxis": {"title": {"text": "training step"}}, "yaxis": {"ticksuffix": " %"}},
+            "layout": {
+                "xaxis": {"title": {"text": "training step"}, **_whole_steps(lines, "training step")},
+                "yaxis": {"ticksuffix": " %", "rangemode": "tozero"},
+            },
         },
     }

@@ -26,6 +26,7 @@ NEEDED = ("group", "prompt", "response", "reward")
 _NAME = re.compile(r"step-(\d{1,9})\.parquet", re.ASCII)
 _LARGEST = 2 * 2**30  # bytes of one column set of one file, unpacked
 _CLOSE = 1e-6
+_AT_A_TIME = 256  # rows
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,9 @@ def step_of(path: Path) -> int:
 
 
 def file_of(run: Run, step: int) -> str | None:
+    usual = f"step-{int(step):06d}.parquet"
+    if (run.path / "rollouts" / usual).is_file():
+        return usual
     return next((path.name for path in rollout_files(run) if step_of(path) == int(step)), None)
 
 
@@ -137,10 +141,25 @@ def read_columns(run: Run, name: str, columns: tuple[str, ...], rows: slice | No
     if _unpacked(file.metadata, chosen, present) > _LARGEST:
         raise RunError(f"rollouts/{name} is left out: more than {_LARGEST >> 30} GiB unpacked.")
     try:
-        table = file.read_row_groups(chosen, columns=present) if chosen else file.schema_arrow.empty_table()
+        if rows is None or not chosen:
+            return file.read_row_groups(chosen, columns=present) if chosen else file.schema_arrow.empty_table()
+        return cut(file, chosen, present, slice(rows.start - start, rows.stop - start))
     except (pa.ArrowException, OSError, ValueError):
         raise RunError(f"rollouts/{name} is damaged or incomplete and is left out.") from None
-    return table if rows is None else table.slice(rows.start - start, rows.stop - rows.start)
+
+
+def cut(file: pq.ParquetFile, row_groups: list[int], columns: list[str], rows: slice) -> pa.Table:
+    """Rows of these row groups, counted from the first one's start. A few hundred at a time are unpacked: a step's
+    answers may have hundreds of megabytes, and many visitors may look at once."""
+    parts, at = [], 0
+    for batch in file.iter_batches(_AT_A_TIME, row_groups=row_groups, columns=columns):
+        first, last = max(rows.start - at, 0), min(rows.stop - at, batch.num_rows)
+        if first < last:
+            parts.append(batch.slice(first, last - first))
+        at += batch.num_rows
+        if at >= rows.stop:
+            break
+    return pa.Table.from_batches(parts) if parts else file.schema_arrow.empty_table().select(columns)
 
 
 def _row_groups(metadata, rows: slice | None) -> tuple[list[int], int]:
@@ -179,7 +198,10 @@ def _summarise(step: int, table: pa.Table, middle: float) -> Groups:
 
     reward, count = number["reward"], total(valid)
     safe = np.maximum(count, 1)
-    rescued = (number["grpo_advantage"] == 0) & (np.abs(number["advantage"]) > 0) & valid
+    # other estimators have no baseline here, and a KL penalty may move their advantages away from 0
+    rescued = (
+        (number["grpo_advantage"] == 0) & (np.abs(number["advantage"]) > 0) & np.isfinite(number["baseline"]) & valid
+    )
     none = count == 0
     return Groups(
         step=np.full(len(starts), step),

@@ -76,7 +76,7 @@ def fetch(repo: str, cache: Path | None = None) -> tuple[Path, list[str]]:
         names, left_out = wanted([(file.rfilename, file.size) for file in info.siblings or []])
         if not names:
             raise RunError(f"{repo} holds no run (no run.json, metrics.jsonl, rollouts or evaluation results).")
-        directory = (cache or default_cache()) / repo.replace("/", "__")
+        directory = (cache or default_cache()) / repo
         snapshot_download(
             repo, repo_type="dataset", revision=info.sha, allow_patterns=names, local_dir=directory, token=token
         )

@@ -89,7 +89,7 @@ def _edited(parts: Parts, name: str, component, *events: str):
 def _dynamics(parts: Parts, export: Callable) -> None:
     with gr.Row(elem_classes=["controls"]):
         _html(parts, "dynamics.quick")
-        _edited(parts, "smooth", gr.Slider(0, 0.3, 0.05, step=0.01, label="Smoothing"), "release")
+        _edited(parts, "smooth", gr.Slider(0, 0.3, 0.05, step=0.01, label="Smoothing (share of the run)"), "release")
         more = gr.Dropdown(
             [], value=[], multiselect=True, label="More metrics", allow_custom_value=True, elem_classes=["grow"]
         )
@@ -114,9 +114,9 @@ def _samples(parts: Parts, export: Callable) -> None:
             parts, "cluster", gr.Dropdown([("any", "")], value="", label="Cluster", allow_custom_value=True), "input"
         )
         _edited(parts, "from", gr.Slider(0, 1, 0, step=0.05, label="Success rate from"), "release")
-        _edited(parts, "to", gr.Slider(0, 1, 1, step=0.05, label="to"), "release")
+        _edited(parts, "to", gr.Slider(0, 1, 1, step=0.05, label="Success rate to"), "release")
         _edited(parts, "rewards_from", gr.Number(None, label="Mean reward from"), "submit", "blur")
-        _edited(parts, "rewards_to", gr.Number(None, label="to"), "submit", "blur")
+        _edited(parts, "rewards_to", gr.Number(None, label="Mean reward to"), "submit", "blur")
     _html(parts, "samples.notes")
     with gr.Row(elem_classes=["reader"]):
         _html(parts, "samples.groups", classes=("left",))
@@ -154,10 +154,11 @@ def _evaluation(parts: Parts, export: Callable) -> None:
 
 
 def _understand(parts: Parts, export: Callable) -> None:
+    _html(parts, "understand.intro")
     with gr.Row(elem_classes=["controls", "sliders"]):
         _edited(parts, "g", gr.Slider(2, 32, 4, step=1, label="Group size G"), "input")
         _edited(parts, "right", gr.Slider(0, 4, 0, step=1, label="Right answers"), "input")
-        _edited(parts, "mean", gr.Slider(0.01, 0.99, 0.35, step=0.01, label="Prior mean μ"), "input")
+        _edited(parts, "mean", gr.Slider(0.01, 0.99, 0.35, step=0.01, label="Prior mean μ_glob"), "input")
         _edited(parts, "within", gr.Slider(0, 0.25, 0.16, step=0.005, label="Within variance σ²"), "input")
         _edited(parts, "between", gr.Slider(0, 0.25, 0.06, step=0.005, label="Between variance τ²"), "input")
     _html(parts, "understand.story")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl, quote, unquote
 
 from .runs import AT_ONCE
 from .search import KINDS
@@ -42,8 +42,8 @@ def _text(value) -> str:
 
 
 def _names(value) -> list[str]:
-    """A list, or its names between commas."""
-    names = value.split(",") if isinstance(value, str) else value
+    """A list, or its names between commas, in which a comma is %2C."""
+    names = map(unquote, value.split(",")) if isinstance(value, str) else value
     return list(dict.fromkeys(str(name).strip()[:_LENGTH] for name in names if str(name).strip()))[:AT_ONCE]
 
 
@@ -122,9 +122,10 @@ def address(view: Mapping) -> str:
         value = view.get(name, default)
         if value == default:
             continue
-        text = (
-            ",".join(value) if isinstance(value, list) else f"{int(value)}" if isinstance(value, bool) else f"{value}"
-        )
+        if isinstance(value, list):
+            text = ",".join(name.replace("%", "%25").replace(",", "%2C") for name in value)
+        else:
+            text = f"{int(value)}" if isinstance(value, bool) else f"{value}"
         parts.append(f"{name}={quote(text, safe='/,.:+=@')}")
     return "?" + "&".join(parts) if parts else ""
 

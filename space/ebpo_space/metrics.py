@@ -89,7 +89,8 @@ class Follower:
         if len(metrics.columns) > NAMES:
             self._cut = len(metrics.columns) - NAMES
             metrics = Metrics(metrics.steps, dict(list(metrics.columns.items())[:NAMES]))
-        problems = [f"metrics.jsonl: {self._damaged} damaged lines are left out."] if self._damaged else []
+        lines = "1 damaged line is" if self._damaged == 1 else f"{self._damaged} damaged lines are"
+        problems = [f"metrics.jsonl: {lines} left out."] if self._damaged else []
         problems += [f"metrics.jsonl: more than {NAMES} metrics; the rest is left out."] if self._cut else []
         self._metrics = Metrics(metrics.steps, metrics.columns, tuple(problems))
 
@@ -140,10 +141,11 @@ def smooth(values: np.ndarray, share: float) -> np.ndarray:
     half = int(len(values) * share / 2)
     if half < 1:
         return values
-    sums = np.concatenate([[0.0], np.cumsum(values)])
+    # in extended precision: one value of 1e15 (a gradient norm can) leaves the others as they are
+    sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.longdouble)])
     low = np.maximum(np.arange(len(values)) - half, 0)
     high = np.minimum(np.arange(len(values)) + half + 1, len(values))
-    return (sums[high] - sums[low]) / (high - low)
+    return ((sums[high] - sums[low]) / (high - low)).astype(float)
 
 
 def decimate(

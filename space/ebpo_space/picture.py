@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ import numpy as np
 from .figures import number
 
 WIDTH, HEIGHT, MARGIN, GROUND = 420, 124, 12, 100
+_ROWS = (12, 27, 42)  # heights of the marks' names
+_LETTER = 6.2  # width of one at the style sheet's size
 
 
 @dataclass(frozen=True)
@@ -87,18 +90,31 @@ def _way(start: float, end: float) -> str:
 
 
 def _labels(group: Drawn, x) -> list[str]:
-    """The three marks with their names, each on a line of its own, so that they never cover one another."""
-    marks = [("mean", "group mean", group.mean, 12), ("base", "baseline", group.baseline, 27)]
+    """The three marks with their names, each on a line of its own, placed so that names stand inside the picture and cross
+    as few marks as may be."""
+    marks = [("mean", "group mean", group.mean), ("base", "baseline", group.baseline)]
     if group.prior_mean is not None:
-        marks.append(("glob", "prior mean", group.prior_mean, 42))
-    order = sorted(marks, key=lambda mark: mark[2])
-    parts = []
-    for kind, name, value, y in marks:
-        at = x(value)
-        left = at > 0.62 * WIDTH or (at > 0.3 * WIDTH and kind == order[0][0])
-        anchor, shift = ("end", -6) if left else ("start", 6)
-        parts.append(
-            f'<line class="{kind}" x1="{at:.1f}" x2="{at:.1f}" y1="{y - 6}" y2="{GROUND}"/>'
-            f'<text class="{kind}" x="{at + shift:.1f}" y="{y + 3}" text-anchor="{anchor}">{name} {number(value)}</text>'
-        )
-    return parts
+        marks.append(("glob", "prior mean", group.prior_mean))
+    named = [(kind, f"{name} {number(value)}", x(value)) for kind, name, value in marks]
+    rows = itertools.permutations(_ROWS[: len(named)])
+    sides = list(itertools.product((1, -1), repeat=len(named)))
+    _, ys, chosen = min((_crossings(named, ys, side), ys, side) for ys in rows for side in sides)
+    return [_mark(*mark, y, side) for mark, y, side in zip(named, ys, chosen, strict=True)]
+
+
+def _crossings(named: list[tuple[str, str, float]], ys: tuple[int, ...], sides: tuple[int, ...]) -> int:
+    """How bad a placing is: a name outside the picture counts more than all marks that names cross."""
+    bad = 0
+    for (_, text, at), y, side in zip(named, ys, sides, strict=True):
+        near, far = sorted((at + 4 * side, at + side * (6 + _LETTER * len(text))))
+        bad += 10 * (near < 0 or far > WIDTH)
+        bad += sum(near < other < far and below <= y for (_, _, other), below in zip(named, ys, strict=True))
+    return bad
+
+
+def _mark(kind: str, text: str, at: float, y: int, side: int) -> str:
+    anchor = "start" if side > 0 else "end"
+    return (
+        f'<line class="{kind}" x1="{at:.1f}" x2="{at:.1f}" y1="{y - 6}" y2="{GROUND}"/>'
+        f'<text class="{kind}" x="{at + 6 * side:.1f}" y="{y + 3}" text-anchor="{anchor}">{text}</text>'
+    )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,9 @@ from openrlhf_ebpo.eval.results import SCHEMA
 from openrlhf_ebpo.eval.scores import ordered
 
 from .errors import RunError
+from .groups import cut
 from .runs import Run, inside
+from .text import middle_cut
 
 PLACES = ("eval/*/*/step-*/summary.json", "*/*/step-*/summary.json")
 COUNT = 2000  # results of one run
@@ -39,13 +43,20 @@ class Result:
 
     @property
     def label(self) -> str:
-        return f"{self.run} · step {self.step}" if self.step else f"{self.run} · base"
+        run = middle_cut(self.run, 32)
+        return f"{run} · step {self.step}" if self.step else f"{run} · base"
 
     def pass_curve(self) -> list[tuple[int, dict]]:
         found = [
             (int(name[5:]), m) for name, m in self.metrics.items() if name.startswith("pass@") and name[5:].isdigit()
         ]
         return sorted(found)
+
+
+def largest_protocol(found: Sequence[Result]) -> str:
+    """The protocol with the most results; numbers of two protocols do not belong into one mean. "" without results."""
+    counted = Counter(result.protocol for result in sorted(found, key=lambda result: result.protocol))
+    return max(counted, key=counted.get, default="")
 
 
 _cache: dict[tuple, Result] = {}
@@ -132,56 +143,65 @@ def _quickstart(run: Run, summary: dict, protocol: str, task: str, step: int, pl
     return Result(run.key, protocol, task, step, metrics, len(correct), n, place)
 
 
-def _rows(run: Run, place: str, columns: Sequence[str], rows: slice | None = None) -> list[dict]:
+def _rows(run: Run, place: str, columns: Sequence[str], rows: Sequence[int] | None = None) -> list[dict]:
+    """Those columns of samples.parquet, of these rows (ascending) or all."""
     path = inside(run, place, "samples.parquet")
     try:
         file = pq.ParquetFile(path)
         if file.metadata.num_rows > _ROWS:
             raise RunError(f"{place}/samples.parquet is left out: more than {_ROWS:,} rows.")
         present = [name for name in columns if name in file.schema_arrow.names]
-        table = file.read(columns=present)
+        if rows is None:
+            return file.read(columns=present).to_pylist()
+        groups, span = list(range(file.num_row_groups)), slice(rows[0], rows[-1] + 1)
+        return cut(file, groups, present, span).take([row - span.start for row in rows]).to_pylist()
     except FileNotFoundError:
         raise RunError(f"{place}/samples.parquet is missing.") from None
     except (pa.ArrowException, OSError, ValueError):
         raise RunError(f"{place}/samples.parquet is damaged and left out.") from None
-    return (table if rows is None else table.slice(rows.start, rows.stop - rows.start)).to_pylist()
 
 
 @dataclass(frozen=True)
 class Question:
-    """One question of a result: its key (the same in every result of the task), text and success rate."""
+    """One question of a result: its key (the same in every result of the task), text, success rate, rows of its samples."""
 
     key: str
     text: str
     gold: str
     rate: float
-    answered: int
+    rows: tuple[int, ...]
 
 
-def questions(run: Run, result: Result) -> list[Question]:
+def questions(run: Run, result: Result) -> Sequence[Question]:
     """Every question with its success rate, in order. Raises RunError where the samples cannot be read."""
+    try:
+        status = inside(run, result.place, "samples.parquet").stat()
+    except OSError:
+        raise RunError(f"{result.place}/samples.parquet is missing.") from None
+    return _questions(run, result.place, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(64)
+def _questions(run: Run, place: str, changed: int, size: int) -> tuple[Question, ...]:
+    """`changed` and `size` of the file: what is kept is that of the file as it is."""
     counted: dict[str, list] = {}
-    for row in _rows(run, result.place, ("question_id", "question", "gold", "correct")):
+    for i, row in enumerate(_rows(run, place, ("question_id", "question", "gold", "correct"))):
         key = str(row.get("question_id") or row.get("question"))
-        entry = counted.setdefault(key, [str(row.get("question") or ""), str(row.get("gold") or ""), 0, 0])
+        entry = counted.setdefault(key, [str(row.get("question") or ""), str(row.get("gold") or ""), 0, []])
         entry[2] += bool(row.get("correct"))
-        entry[3] += 1
-    return [Question(key, text, gold, right / n, n) for key, (text, gold, right, n) in counted.items()]
+        entry[3].append(i)
+    return tuple(
+        Question(key, text, gold, right / len(rows), tuple(rows)) for key, (text, gold, right, rows) in counted.items()
+    )
 
 
 def samples(run: Run, result: Result, key: str) -> list[dict]:
-    """All samples of one question."""
+    """All samples of one question; [] where the result does not have it."""
+    question = next((each for each in questions(run, result) if each.key == key), None)
+    if question is None:
+        return []
     names = (
-        "question_id",
-        "question",
-        "gold",
-        "response",
-        "extracted",
-        "correct",
-        "error",
-        "length",
-        "finish_reason",
-        "sample",
+        *("question_id", "question", "gold", "response", "extracted", "correct", "error"),
+        *("length", "finish_reason", "sample"),
     )
-    rows = _rows(run, result.place, names)
-    return [row for row in rows if str(row.get("question_id") or row.get("question")) == key]
+    return _rows(run, result.place, names, question.rows)

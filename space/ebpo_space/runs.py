@@ -6,12 +6,13 @@ A visitor only ever names a run by its key. Paths come from the command line alo
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-import os
 import threading
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +23,8 @@ from .errors import RunError
 
 DEPTH = 3  # folders below a given directory in which runs are looked for
 AT_ONCE = 10  # runs in one view
+LONGEST_KEY = 300  # characters; `links` reads no more
+UNTOLD = ("run", "model")  # last folders of a run's path, in this order, that do not tell it from others
 _MARKS = ("run.json", "metrics.jsonl")
 _RESULTS = ("eval/*/*/step-*/summary.json", "*/*/step-*/summary.json")
 _RESCAN, _REFETCH = 5.0, 600.0  # seconds
@@ -51,6 +54,7 @@ class Runs:
     cache: Path | None = None
     fetch: object = hub.fetch
     _known: dict[str, Run] = field(default_factory=dict)
+    _named: dict[Path, str] = field(default_factory=dict)
     _numbers: dict[str, int] = field(default_factory=dict)
     _fetched: dict[str, float] = field(default_factory=dict)
     _scanned: float = 0.0
@@ -65,11 +69,14 @@ class Runs:
             return list(self._numbers)
 
     def _scan(self) -> None:
-        local = [Path(given) for given in self.given if not hub.is_repo(given)]
-        found = [(root, path) for root in local for path in find_runs(root)]
-        for key, path in _keys(found).items():
+        repos = [given for given in self.given if hub.is_repo(given)]
+        local = [Path(given) for given in self.given if given not in repos]
+        found = list(dict.fromkeys(path.resolve() for root in local for path in find_runs(root)))
+        self._named |= keys(found, self._named, repos)
+        for path in found:
+            key = self._named[path]
             self._known[key] = Run(key, path, self._number(key))
-        for repo in filter(hub.is_repo, self.given):
+        for repo in repos:
             self._number(repo)
 
     def _number(self, key: str) -> int:
@@ -138,16 +145,40 @@ def is_run(path: Path) -> bool:
     return any((path / mark).is_file() for mark in _MARKS) or any(any(path.glob(place)) for place in _RESULTS)
 
 
-def _keys(found: list[tuple[Path, Path]]) -> dict[str, Path]:
-    """Short, unique names: the folder's own, without a last “run”, with its parents where two share it."""
-    keys: dict[str, Path] = {}
-    for _, path in found:
-        parts = [part for part in path.resolve().parts if part not in (os.sep, "")]
-        parts = parts[:-1] if parts[-1] == "run" and len(parts) > 1 else parts
-        names = ("/".join(parts[-n:]) for n in range(1, len(parts) + 1))
-        key = next((name for name in names if keys.get(name, path) == path), str(path))
-        keys[key] = path
-    return keys
+def keys(found: Sequence[Path], named: dict[Path, str], taken: Collection[str] = ()) -> dict[Path, str]:
+    """A short name for each run that has none: its folder's own, without a last “run” or “model”; with as many of its
+    parents as tell it from all others. A name that was given once stays, so that links do.
+
+    Args:
+        found: all runs, resolved.
+        named: names that were given before.
+        taken: names that belong to something else.
+    """
+    shared = Counter(name for path in {*found, *named} for name in set(_candidates(path)))
+    used = {*named.values(), *taken}
+    fresh: dict[Path, str] = {}
+    for path in found:
+        if path not in named:
+            own = (name for name in _candidates(path) if shared[name] == 1)
+            whole = _linkable(str(path))
+            numbered = (f"{whole} {n}" for n in itertools.count(2))
+            fresh[path] = next(name for name in itertools.chain(own, [whole], numbered) if name not in used)
+            used.add(fresh[path])
+    return fresh
+
+
+def _candidates(path: Path) -> Iterator[str]:
+    """Names from the shortest to the whole path: first without the folders that tell nothing, then with them."""
+    whole = parts = [part for part in path.parts if part != path.anchor]
+    for folder in UNTOLD:
+        parts = parts[:-1] if len(parts) > 1 and parts[-1] == folder else parts
+    for each in dict.fromkeys((tuple(parts), tuple(whole))):
+        yield from (_linkable("/".join(each[-n:])) for n in range(1, len(each) + 1))
+
+
+def _linkable(name: str) -> str:
+    """In links names stand between commas, and are cut at the length of any value there."""
+    return name.replace(",", "_").encode("utf-8", "replace").decode()[-LONGEST_KEY:].strip()
 
 
 def inside(run: Run, *parts: str) -> Path:

@@ -98,23 +98,25 @@ def _with_text(run: Run, groups: Groups, positions: np.ndarray, text: str) -> Fo
     for step in steps:
         if len(kept) >= FOUND or time.monotonic() - started > SECONDS:
             break
-        rows = _rows_with(run, step, text, started + SECONDS)
-        searched += 1
-        for position in positions[groups.step[positions] == step]:
-            row, size = groups.row[position], groups.size[position]
-            if ((rows >= row) & (rows < row + size)).any():
-                kept.append(position)
+        rows, whole = _rows_with(run, step, text, started + SECONDS)
+        searched += whole
+        here = positions[groups.step[positions] == step]
+        first = groups.row[here]
+        kept += here[np.searchsorted(rows, first) < np.searchsorted(rows, first + groups.size[here])].tolist()
     left = len(steps) - searched
     note = f"Searched the latest {searched} of {len(steps)} steps; narrow the steps to search others." if left else ""
+    if len(kept) > FOUND:
+        note = f"More than {FOUND} groups have this text; the latest {FOUND} are listed."
     return Found(np.array(kept[:FOUND], int), note)
 
 
-def _rows_with(run: Run, step: int, text: str, until: float) -> np.ndarray:
-    """Rows whose prompt, response or label holds the text, whatever its case."""
+def _rows_with(run: Run, step: int, text: str, until: float) -> tuple[np.ndarray, bool]:
+    """Rows, ascending, whose prompt, response or label holds the text, whatever its case; and whether there was time for
+    all of them."""
     name = file_of(run, step)
     if name is None:
-        return np.zeros(0, int)
-    file, found, row = open_file(run, name), [], 0
+        return np.zeros(0, int), True
+    file, found, row = open_file(run, name), [np.zeros(0, int)], 0
     columns = [c for c in ("prompt", "response", "label") if c in file.schema_arrow.names]
     try:
         for batch in file.iter_batches(batch_size=_BATCH, columns=columns):
@@ -124,11 +126,11 @@ def _rows_with(run: Run, step: int, text: str, until: float) -> np.ndarray:
                 hits |= pc.fill_null(match, False).to_numpy(zero_copy_only=False)
             found.append(np.flatnonzero(hits) + row)
             row += batch.num_rows
-            if time.monotonic() > until:
-                break
+            if time.monotonic() > until and row < file.metadata.num_rows:
+                return np.concatenate(found), False
     except (pa.ArrowException, OSError):
-        return np.concatenate(found) if found else np.zeros(0, int)
-    return np.concatenate(found) if found else np.zeros(0, int)
+        pass  # the index says which files are damaged; what was found before the damage counts
+    return np.concatenate(found), True
 
 
 def position_of(groups: Groups, step: int, group: int) -> int | None:

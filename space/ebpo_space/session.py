@@ -28,6 +28,7 @@ class Session:
         self.sent, self.stamp = "", ""
         self._turns = self._answers = self._under_way = 0
         self._owed: set[str] = set()
+        self._orders: dict[str, int] = {}
         self._lock = threading.Lock()
 
     def __deepcopy__(self, memo) -> Session:
@@ -37,10 +38,15 @@ class Session:
     def busy(self) -> bool:
         return self._under_way > 0
 
-    def begin(self, changes: Mapping, located: str = "", typed: Mapping | None = None) -> Turn:
+    def begin(self, changes: Mapping, located: str = "", typed: Mapping | None = None, order: int = 0) -> Turn:
         """Change the view. located: the answer that the browser shows; it has the view where the server has forgotten it
-        (a restart). typed: values that the browser's controls have already."""
+        (a restart). typed: values that the browser's controls have already. order: the browser's number of the event, where
+        it has one: what a later one has changed stays."""
         with self._lock:
+            changes = {
+                name: value for name, value in changes.items() if order >= self._orders.get(name, 0) or not order
+            }
+            self._orders |= dict.fromkeys(changes, order) if order else {}
             if self.view is None:
                 self.view, self._answers = clean(parsed(located)), number_of(located)
             before = self.view

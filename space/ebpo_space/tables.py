@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 
 from .figures import colour
-from .text import attribute, harmless
+from .text import attribute, harmless, middle_cut, run_name
 
 _CUT = 80  # characters of one setting
 STATUS = {"running": "training", "complete": "complete", "interrupted": "interrupted", "failed": "failed"}
@@ -30,9 +30,9 @@ def notices(problems: Sequence[str]) -> str:
     return f'<div class="notice" role="status"><ul>{items}{more}</ul></div>' if shown else ""
 
 
-def empty(title: str, *lines: str) -> str:
+def empty(title: str, *lines: str, kind: str = "") -> str:
     """The empty state: what is missing and what to do. The lines are this app's own HTML."""
-    return f'<div class="empty"><h2>{title}</h2>{"".join(f"<p>{line}</p>" for line in lines)}</div>'
+    return f'<div class="empty {kind}"><h2>{title}</h2>{"".join(f"<p>{line}</p>" for line in lines)}</div>'
 
 
 NO_RUNS = empty(
@@ -40,6 +40,8 @@ NO_RUNS = empty(
     "Start with run directories: <code>openrlhf-ebpo space --runs runs/quickstart</code>",
     "A training run writes one, <code>bash scripts/quickstart.sh</code> makes the smallest. A data set repository of the Hub "
     "works too: <code>--runs owner/name</code>.",
+    "The page Understand needs none.",
+    kind="nothing",
 )
 
 
@@ -55,7 +57,7 @@ def run_bar(chosen: Sequence[dict], others: Sequence[str], allowed: Sequence[str
 
 
 def _chip(run: dict, rest: list[str]) -> str:
-    key, status = harmless(run["key"], 60), STATUS.get(run["status"], "")
+    key, status = run_name(run["key"], 44), STATUS.get(run["status"], "")
     remove = (
         f'<button type="button" class="remove" {setting(runs=rest)} aria-label="Take {attribute(run["key"], 60)} out of the view">×</button>'
         if rest
@@ -69,7 +71,9 @@ def _chip(run: dict, rest: list[str]) -> str:
 def _menu(keys: list[str], others: Sequence[str]) -> str:
     if not others:
         return ""
-    options = "".join(f'<option value="{attribute(key)}">{harmless(key, 80)}</option>' for key in others[:500])
+    options = "".join(
+        f'<option value="{attribute(key)}">{harmless(middle_cut(key, 60), 60)}</option>' for key in others[:500]
+    )
     return f'<select data-name="add" {setting()} aria-label="Add a run"><option value="">Add a run…</option>{options}</select>'
 
 
@@ -105,8 +109,14 @@ def flattened(settings: dict, prefix: str = "", depth: int = 0) -> dict[str, str
         if isinstance(value, dict) and depth < 8:
             found |= flattened(value, f"{prefix}{name}.", depth + 1)
         else:
-            found[f"{prefix}{name}"] = value if isinstance(value, str) else json.dumps(value, default=str)
+            found[f"{prefix}{name}"] = _short(value)
     return found
+
+
+def _short(value) -> str:
+    if isinstance(value, float):
+        return f"{value:.12g}"  # 9e-07, not 8.999999999999999e-07
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def different_settings(runs: Sequence[tuple[str, dict]]) -> list[tuple[str, list[str | None]]]:
@@ -140,7 +150,7 @@ def settings_table(runs: Sequence[tuple[str, int, dict]]) -> str:
         return '<section class="passage"><h2>Settings</h2><p>The runs have the same settings.</p></section>'
     head = [
         "setting",
-        *[f'<i class="dot" style="background:var(--{colour(n)})"></i>{harmless(key, 60)}' for key, n, _ in runs],
+        *[f'<i class="dot" style="background:var(--{colour(n)})"></i>{run_name(key, 32)}' for key, n, _ in runs],
     ]
     body = [[f"<code>{harmless(name, 80)}</code>", *[_cell(value) for value in values]] for name, values in rows[:200]]
     return f'<section class="passage"><h2>Settings that differ</h2>{table(head, body, "Settings that differ", "settings")}</section>'

@@ -62,10 +62,29 @@ def readable(text, limit: int = SHOWN) -> str:
 
 
 def _rest(count: int) -> str:
-    return f'<span class="rest"> … {count:,} more characters; an export has them all</span>' if count > 0 else ""
+    return f'<span class="rest"> … {count:,} more characters</span>' if count > 0 else ""
+
+
+def middle_cut(name, limit: int) -> str:
+    """A name with its ends: names of runs often begin alike, and differ in the last part."""
+    name = str(name)
+    return name if len(name) <= limit else f"{name[: limit // 3]}…{name[len(name) - (limit - limit // 3 - 1) :]}"
+
+
+def run_name(name, limit: int = 40) -> str:
+    """The name of a run, a task, a cluster on one line, harmless; whole in its title where it is cut."""
+    shown = harmless(middle_cut(name, limit), limit)
+    return shown if len(str(name)) <= limit else f'<span title="{attribute(name, 300)}">{shown}</span>'
 
 
 def snippet(text, limit: int = 140) -> str:
     """The first words on one line, harmless."""
     words = " ".join(str(text)[: 4 * limit].split())
     return harmless(words[:limit] + ("…" if len(words) > limit else ""))
+
+
+def preview(text, limit: int = 140) -> str:
+    """Like `snippet`, with formulas, on the line; one that the cut goes through stays as it was written."""
+    words = " ".join(str(text)[: 4 * limit].split())
+    shown = readable(words[:limit], limit).replace('<math display="block">', '<math display="inline">')
+    return shown + ("…" if len(words) > limit else "")

@@ -192,6 +192,14 @@ def test_formulas_are_drawn_and_their_source_is_one_click_away(visit):
     assert "\\(" in page.locator(".answer pre").first.inner_text()
 
 
+def test_the_last_of_quick_clicks_counts(visit):
+    page = visit("?tab=samples&runs=ebpo")
+    page.wait_for_selector(".answer")
+    page.evaluate("[3, 1, 4, 2].forEach(i => document.querySelectorAll('.groups li button')[i].click())")
+    page.wait_for_function("() => location.search.includes('at=40.2')")
+    assert "group 2" in page.locator(".group h2").inner_text()
+
+
 def test_evaluation_compares_and_opens_questions(visit):
     page = visit("?tab=evaluation&runs=ebpo,grpo&paper=Qwen3-8B,4")
     page.wait_for_selector("table.scores")
@@ -199,6 +207,7 @@ def test_evaluation_compares_and_opens_questions(visit):
     assert "reported in the paper" in head and "step 40" in head and "base model" in head
     rows = page.locator("table.scores tbody tr").all_inner_texts()
     assert rows[0].startswith("aime24") and "50.21" in rows[0] and rows[-1].startswith("average")
+    panel(page, "pass-aime24").scroll_into_view_if_needed()
     panel(page, "pass-aime24").locator(".main-svg").first.wait_for()
     assert any("(reported)" in (t["name"] or "") for t in lines(page, "steps-aime24"))
     page.locator(".questions li button").first.click()

@@ -13,7 +13,7 @@ from ebpo_space import hub, results
 from ebpo_space.errors import RunError
 from ebpo_space.groups import Index
 from ebpo_space.metrics import Follower, decimate, smooth
-from ebpo_space.runs import Run, Runs, describe, inside
+from ebpo_space.runs import Run, Runs, describe, inside, keys
 from ebpo_space.search import Filter, answers, choose, exported, history, position_of
 from space_runs import RunLog, evaluation, hostile_run, learning_run
 
@@ -337,3 +337,89 @@ def test_a_wrong_run_is_said_at_the_start(tmp_path, capsys, given, said):
     with pytest.raises(SystemExit):
         parse(["--runs", given.format(tmp=tmp_path)])
     assert said in capsys.readouterr().err
+
+
+# names of runs
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["/o/ebpo/model/run", "/o/grpo/model/run"], ["ebpo", "grpo"]),
+        (["/o/ebpo/run"], ["ebpo"]),
+        (["/a/seed/run", "/b/seed/run"], ["a/seed", "b/seed"]),
+        (["/q/run", "/q/model/run"], ["q/run", "model/run"]),
+        (["/a/b", "/c/a/b"], ["/a/b", "c/a/b"]),
+        (["/o/lr,1e-6", "/o/lr_1e-6"], ["/o/lr_1e-6", "/o/lr_1e-6 2"]),
+        (["/model", "/run"], ["model", "run"]),
+    ],
+)
+def test_names_of_runs_tell_them_apart_and_can_be_linked(paths, names):
+    found = list(keys([Path(path) for path in paths], {}).values())
+    assert all("," not in name for name in found)
+    assert found == names and len(set(found)) == len(paths)
+
+
+def test_a_name_stays_when_another_run_comes(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / name / "model" / "run").mkdir(parents=True)
+    (tmp_path / "a" / "model" / "run" / "run.json").write_text("{}")
+    runs = Runs([str(tmp_path)])
+    assert runs.listed() == ["a"]
+    (tmp_path / "b" / "model" / "run" / "run.json").write_text("{}")
+    (tmp_path / "b" / "a").mkdir()
+    (tmp_path / "b" / "a" / "metrics.jsonl").write_text("")
+    runs._scanned = 0
+    found = runs.listed()
+    assert found[0] == "a" and sorted(found[1:]) == ["b", "b/a"]
+    assert runs.get("a").path == (tmp_path / "a" / "model" / "run").resolve()
+
+
+def test_a_given_repository_keeps_its_name(tmp_path):
+    assert keys([tmp_path / "owner" / "ebpo"], {}, ["ebpo"]) == {tmp_path / "owner" / "ebpo": "owner/ebpo"}
+
+
+# what a review found
+
+
+def test_one_large_value_does_not_spoil_the_others_means():
+    values = np.ones(2000)
+    values[100] = 1e15
+    assert smooth(values, 0.01)[200:] == pytest.approx(1.0, abs=1e-3)
+
+
+def test_rescued_is_a_word_for_ebpo_alone(tmp_path):
+    path = learning_run(tmp_path / "grpo", steps=2, seed=1, name="g", prompts=8, estimator="group_norm")
+    file = path / "rollouts" / "step-000001.parquet"
+    table = pq.read_table(file)  # a KL penalty in the reward moves every advantage away from zero
+    moved = table.set_column(table.schema.get_field_index("advantage"), "advantage", [[-0.01] * len(table)])
+    pq.write_table(moved, file)
+    groups, _ = Index(Run("grpo", path, 0)).read()
+    assert groups.all_fail(0.0).any() and not groups.rescued.any()
+
+
+def test_one_group_of_a_file_with_many_rows_is_that_group(tmp_path):
+    from space_runs import large_run
+
+    run = Run("large", large_run(tmp_path / "large", 4096), 0)
+    groups, _ = Index(run).read()
+    rows = answers(run, groups, 400)
+    whole = pq.read_table(run.path / "rollouts" / "step-000001.parquet").slice(400 * 8, 8).to_pylist()
+    assert rows == whole and {row["group"] for row in rows} == {400}
+
+
+def test_a_search_says_when_there_is_more_than_it_lists(tmp_path):
+    from space_runs import large_run
+
+    run = Run("large", large_run(tmp_path / "large", 8191), 0)
+    found = choose(Index(run), Filter(steps="all", text="problem"))
+    assert len(found.positions) == 500 and "More than 500" in found.note
+
+
+def test_the_samples_of_a_question_are_its_own(learnt):
+    result = results.find(learnt)[0][0]
+    for question in results.questions(learnt, result)[:3]:
+        rows = results.samples(learnt, result, question.key)
+        assert len(rows) == 8 and {row["question_id"] for row in rows} == {question.key}
+        assert sum(row["correct"] for row in rows) / 8 == question.rate
+    assert results.samples(learnt, result, "no such question") == []

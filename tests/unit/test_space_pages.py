@@ -11,7 +11,7 @@ import pytest
 from ebpo_space.figures import number
 from ebpo_space.links import PARAMETERS, address, clean
 from ebpo_space.pages import dynamics, evaluation, samples, understand
-from ebpo_space.picture import Drawn, implied_prior_mean, picture
+from ebpo_space.picture import WIDTH, Drawn, implied_prior_mean, picture
 from ebpo_space.runs import Runs
 from ebpo_space.search import KINDS
 from ebpo_space.tables import different_settings
@@ -115,7 +115,7 @@ def test_the_export_names_what_is_gone(workspace):
 
 def test_evaluation_marks_the_papers_numbers(workspace):
     found = show(workspace, "evaluation", paper="Qwen3-8B,4")
-    assert "reported, not measured here" in found["table"] and "50.21" in found["table"] and "±" in found["table"]
+    assert "reported in the paper" in found["table"] and "50.21" in found["table"] and "±" in found["table"]
     assert {"steps-aime24", "pass-aime24", "steps-amc23", "pass-amc23"} == set(panels(found))
     key = re.search(r"question&#34;: &#34;(\w+)", found["questions"])[1]
     opened = show(workspace, "evaluation", question=key)["question"]
@@ -234,3 +234,64 @@ def test_the_picture_says_its_numbers():
         "–",
         "–",
     ]
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.3, 0.5, 1.0])
+@pytest.mark.parametrize("prior", [0.01, 0.28, 0.52, 0.97])
+def test_names_in_the_picture_stand_inside_it_on_lines_of_their_own(mean, prior):
+    drawn = picture(Drawn(mean, 0.7 * mean + 0.3 * prior, 0.3, prior, 0.2, 0.1))
+    texts = re.findall(r'<text class="(?:mean|base|glob)" x="([\d.]+)" y="(\d+)" text-anchor="(\w+)">([^<]+)', drawn)
+    assert len(texts) == 3 and len({y for _, y, _, _ in texts}) == 3
+    for x, _, anchor, text in texts:
+        end = float(x) + (6.2 * len(text) if anchor == "start" else -6.2 * len(text))
+        assert 0 <= end <= WIDTH, (text, x, anchor)
+
+
+def test_answers_are_named_after_the_estimator_that_trained(workspace):
+    ebpo, grpo = (show(workspace, "samples", run=run)["detail"] for run in ("ebpo", "grpo"))
+    assert "<small>EBPO</small>" in ebpo and "<small>GRPO</small>" in ebpo
+    assert "<small>EBPO</small>" not in grpo and "<small>GRPO</small>" in grpo
+
+
+def test_an_answer_without_an_advantage_has_no_side(workspace):
+    found = show(workspace, "samples", run="grpo", kind="all_fail", steps="all")["detail"]
+    assert 'class="answer none"' in found and "minus" not in found
+
+
+def test_a_prompt_that_is_not_there_is_named(workspace):
+    assert "no prompt nosuch" in show(workspace, "samples", prompt="nosuch")["notes"]
+
+
+def test_a_long_name_keeps_its_end(tmp_path):
+    name = "qwen3-8b-dapo-math-17k-ebpo-corrected-halflife-2048-lr1e-6-seed"
+    for seed in (1, 2):
+        learning_run(tmp_path / f"{name}{seed}" / "model" / "run", steps=1, seed=seed, name="x", prompts=2)
+    runs = Workspace(Runs([str(tmp_path)]))
+    assert runs.runs.listed() == [f"{name}1", f"{name}2"]
+    for page in ("dynamics", "samples", "evaluation"):
+        shown = " ".join(str(text) for text in PAGES[page].render(clean({}), runs).values())
+        assert "seed1<" in shown and "seed2<" in shown and "more characters" not in shown
+
+
+def test_a_log_scale_says_where_it_is_none(workspace):
+    found = panels(show(workspace, "dynamics", log=True))
+    fails = found["ebpo/all_pass_fraction"]
+    assert "linear" in fails["note"] and fails["figure"]["layout"]["yaxis"]["type"] == "linear"
+    assert found["response_length"]["figure"]["layout"]["yaxis"]["type"] == "log"
+    assert "linear" not in found["response_length"]["note"]
+
+
+def test_a_short_run_has_whole_steps(tmp_path):
+    learning_run(tmp_path / "short", steps=1, seed=1, name="short", prompts=2)
+    found = panels(dynamics.render(clean({}), Workspace(Runs([str(tmp_path)]))))
+    assert found["rollout/reward_mean"]["figure"]["layout"]["xaxis"]["dtick"] == 1
+
+
+def test_a_question_shows_every_column_of_the_table(tmp_path):
+    for seed in range(3):
+        learning_run(tmp_path / f"run{seed}", steps=8, seed=seed, name="x", prompts=2)
+    many = Workspace(Runs([str(tmp_path)]))
+    found = evaluation.render(clean({}), many)
+    key = re.search(r"question&#34;: &#34;(\w+)", found["questions"])[1]
+    opened = evaluation.render(clean({"question": key}), many)["question"]
+    assert opened.count("<details") == 6 and opened.count("<details open") == 3

@@ -68,3 +68,14 @@ def test_an_event_that_fails_does_not_stop_refreshes():
 def test_every_visitor_has_a_view_of_their_own():
     first = opened()
     assert copy.deepcopy(first).view is None
+
+
+def test_clicks_that_arrive_in_another_order_leave_what_the_last_one_wanted():
+    session = opened()
+    later, earlier = session.begin({"at": "4.2"}, order=2), session.begin({"at": "4.9", "steps": "all"}, order=1)
+    assert session.end(later, "") is None
+    assert session.end(earlier, "") == {"at", "steps"}
+    assert (session.view["at"], session.view["steps"]) == ("4.2", "all")
+    answered(session, {"at": "5.0"}, order=3)
+    answered(session, {"at": ""}, typed={"steps": "all"})
+    assert session.view["at"] == ""

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 from ebpo_space.mathml import formula
-from ebpo_space.text import attribute, harmless, plain, readable, snippet
+from ebpo_space.text import attribute, harmless, middle_cut, plain, preview, readable, run_name, snippet
 from space_runs import EVIL
 
 
@@ -96,3 +96,14 @@ def test_what_is_not_known_stays_as_it_was_written(source):
 
 def test_money_is_no_formula():
     assert readable("It costs $5, then $6.") == harmless("It costs $5, then $6.")
+
+
+def test_names_are_cut_in_the_middle():
+    assert middle_cut("short", 10) == "short"
+    assert middle_cut("a" * 20 + "seed1", 12) == "aaaa…aaseed1" and len(middle_cut("x" * 99, 12)) == 12
+    assert Tags(run_name("<b>" * 20, 12)).tags <= {"span", "wbr"}
+
+
+def test_a_preview_stands_on_one_line_with_its_formulas():
+    shown = preview("Find\n\n\\[x^2\\] and $y" + "y" * 200 + "$", 40)
+    assert 'display="inline"' in shown and 'display="block"' not in shown and shown.endswith("…") and "$" not in shown

@@ -19,41 +19,41 @@ HELD_OUT = re.compile(r"eval_.*_pass1")
 SECTIONS = (
     (
         "Outcome",
-        "",
+        "Faint: every step. Bold: the moving mean. The numbers are where it ends, in the runs’ colours.",
         (
-            ("rollout/reward_mean", "Mean reward", ""),
-            ("held_out", "Held-out success", "pass@1"),
+            ("rollout/reward_mean", "Mean reward", "of a step’s responses"),
+            ("held_out", "Held-out success", "pass@1, mean over tasks"),
             ("response_length", "Response length", "tokens"),
-            ("truncated", "Truncated", "fraction of responses at the token limit"),
+            ("truncated", "Truncated", "fraction of responses cut at the token limit"),
         ),
     ),
     (
         "Updates",
         "",
         (
-            ("actor_grad_norm", "Gradient norm", ""),
-            ("policy/entropy", "Entropy", "nats a token"),
-            ("policy/kl_per_step", "KL per step", "policy before and after the step"),
-            ("ppo_clip_ratio", "Clipped tokens", "fraction"),
+            ("actor_grad_norm", "Gradient norm", "of the policy"),
+            ("policy/entropy", "Entropy", "of the policy, nats a token"),
+            ("policy/kl_per_step", "KL per step", "policy before ‖ after the step, a token"),
+            ("ppo_clip_ratio", "Clipped tokens", "fraction whose update was clipped"),
         ),
     ),
     (
         "Estimator",
-        "",
+        "EBPO only. A group’s baseline is V = (1 − S)·group mean + S·prior mean, with S = (σ²/G) / (σ²/G + τ²).",
         (
-            ("ebpo/shrinkage", "Shrinkage S", "how far a group’s mean moves towards the prior’s"),
-            ("ebpo/prior_mean", "Prior mean μ_glob", "all rewards so far"),
-            ("ebpo/within_variance", "Within variance σ²", ""),
-            ("ebpo/between_variance", "Between variance τ²", ""),
+            ("ebpo/shrinkage", "Shrinkage S", "0: the group’s mean alone; 1: the prior’s"),
+            ("ebpo/prior_mean", "Prior mean μ_glob", "of all rewards so far"),
+            ("ebpo/within_variance", "Within variance σ²", "of all rewards so far"),
+            ("ebpo/between_variance", "Between variance τ²", "of all group means so far"),
         ),
     ),
     (
         "Groups",
-        "",
+        "A group is all answers to one prompt in one step. Where all fail or all pass, GRPO’s advantages are zero.",
         (
-            ("ebpo/all_fail_fraction", "All-fail groups", "fraction; GRPO learns nothing from them"),
-            ("ebpo/all_pass_fraction", "All-pass groups", "fraction"),
-            ("ebpo/rescued_fraction", "Rescued responses", "zero under GRPO, a signal here"),
+            ("ebpo/all_fail_fraction", "All-fail groups", "fraction of groups"),
+            ("ebpo/all_pass_fraction", "All-pass groups", "fraction of groups"),
+            ("ebpo/rescued_fraction", "Rescued responses", "fraction: zero under GRPO, not under EBPO"),
             ("ebpo/reward_error_fraction", "Reward errors", "fraction of responses"),
         ),
     ),
@@ -147,10 +147,11 @@ def _saved_results(run: Opened) -> tuple[np.ndarray, np.ndarray]:
         found, _ = results.find(run.run)
     except RunError:
         found = []
-    tasks = {(result.protocol, result.task) for result in found}
+    shown = results.largest_protocol(found)
+    tasks = {result.task for result in found if result.protocol == shown}
     by_step: dict[int, list[float]] = {}
     for result in found:
-        if "pass@1" in result.metrics:
+        if result.protocol == shown and "pass@1" in result.metrics:
             by_step.setdefault(result.step, []).append(result.metrics["pass@1"]["value"])
     whole = sorted(step for step, values in by_step.items() if len(values) == len(tasks))
     return np.array(whole, int), np.array([np.mean(by_step[step]) for step in whole])

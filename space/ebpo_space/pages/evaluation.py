@@ -16,11 +16,12 @@ from ..errors import RunError
 from ..figures import Line, board, checkpoint_panel, colour, pass_panel
 from ..results import Result
 from ..tables import NO_RUNS, choice, empty, notices, setting, table
-from ..text import attribute, harmless, readable, snippet
+from ..text import SHOWN, attribute, harmless, middle_cut, preview, readable, run_name
 from ..workspace import Workspace
 
 COLUMNS = 6  # of the table; of more checkpoints the first and the last of each run
 QUESTIONS = 400
+TEXTS = 720_000  # characters of all samples of one question
 PAPER = {f"{model},{size}": f"{model}, G = {size}" for model, size in paper.REPORTED}
 
 
@@ -49,7 +50,9 @@ def render(view: dict, workspace: Workspace) -> dict:
     protocols = sorted({result.protocol for _, result in found})
     if not found:
         return {**nothing, "notes": notices(problems) + NO_RESULTS}
-    protocol = view["protocol"] if view["protocol"] in protocols else _largest(found, protocols)
+    protocol = (
+        view["protocol"] if view["protocol"] in protocols else results.largest_protocol([result for _, result in found])
+    )
     shown = [(number, result) for number, result in found if result.protocol == protocol]
     tasks = ordered(result.task for _, result in shown)
     reported = _reported(view["paper"], problems)
@@ -68,10 +71,6 @@ NO_RESULTS = empty(
     "Evaluate the checkpoints of a run: <code>openrlhf-ebpo eval --checkpoints runs/ebpo/run --tasks aime24,aime25</code>",
     "The results appear here as they are written.",
 )
-
-
-def _largest(found: Sequence[tuple[int, Result]], protocols: Sequence[str]) -> str:
-    return max(protocols, key=lambda name: sum(result.protocol == name for _, result in found))
 
 
 def _reported(choice: str, problems: list[str]) -> dict[str, dict[str, float]]:
@@ -100,21 +99,31 @@ def scores(shown: Sequence[tuple[int, Result]], tasks: Sequence[str], reported: 
     by = {(result.run, result.step, result.task): result for _, result in shown}
     across = columns(shown)
     head = ["task", *[_column(number, run, step) for number, run, step in across]]
-    head += [f'{harmless(name, 60)}<small class="reported">reported, not measured here</small>' for name in reported]
+    head += [_reported_column(name) for name in reported]
     rows = []
     for task in tasks:
+        sizes = {f"{r.questions:,} × {r.samples:,}" for _, r in shown if r.task == task}
         cells = [_score(by.get((run, step, task)), number) for number, run, step in across]
         cells += [f"{values[task]:.2f}" if task in values else "–" for values in reported.values()]
-        rows.append([harmless(task, 60), *cells])
+        rows.append([f"{harmless(task, 60)}<small>{', '.join(sorted(sizes))}</small>", *cells])
     rows += [_average(by, across, tasks, reported)] if len(tasks) > 1 else []
-    note = "pass@1 in percent, ± standard error over runs; the bar is the 95 % interval over questions."
+    note = (
+        f"pass@1 in percent, protocol <code>{harmless(protocol, 80)}</code>; below a task, its questions × samples of each. ± is the standard "
+        "error over the samples, as if the same questions were asked again; the bar is the 95 % interval over questions, as if others "
+        "of their kind were asked."
+    )
     caption = f"Results under protocol {protocol}"
     return f'<section class="passage"><h2>Results</h2><p>{note}</p>{table(head, rows, caption, "scores")}</section>'
 
 
+def _reported_column(name: str) -> str:
+    method, _, model = name.partition(", ")
+    return f'{harmless(method, 40)}<small>{harmless(model, 40)}</small><small class="reported">reported in the paper</small>'
+
+
 def _column(number: int, run: str, step: int) -> str:
     name = f"step {step}" if step else "base model"
-    return f'<i class="dot" style="background:var(--{colour(number)})"></i>{harmless(run, 40)}<small>{name}</small>'
+    return f'<i class="dot" style="background:var(--{colour(number)})"></i>{run_name(run, 28)}<small>{name}</small>'
 
 
 def _score(result: Result | None, number: int) -> str:
@@ -137,7 +146,7 @@ def _average(by: dict, across: Sequence, tasks: Sequence[str], reported: dict) -
     for values in reported.values():
         whole = all(task in values for task in tasks)
         cells.append(f"{sum(values[task] for task in tasks) / len(tasks):.2f}" if whole else "–")
-    return ["average", *cells]
+    return [f"average<small>of these {len(tasks)} tasks</small>", *cells]
 
 
 def panels(shown: Sequence[tuple[int, Result]], tasks: Sequence[str], reported: dict) -> list[dict]:
@@ -147,7 +156,9 @@ def panels(shown: Sequence[tuple[int, Result]], tasks: Sequence[str], reported: 
         mine = [(number, result) for number, result in shown if result.task == task]
         lines = _lines(mine)
         if any(len(line.x) > 1 for line in lines):
-            paper_levels = [(name, values[task]) for name, values in reported.items() if task in values]
+            paper_levels = [
+                (name.partition(", ")[0], values[task]) for name, values in reported.items() if task in values
+            ]
             by_step.append(checkpoint_panel(task, lines, paper_levels))
         curves = _curves(mine)
         if curves:
@@ -155,13 +166,14 @@ def panels(shown: Sequence[tuple[int, Result]], tasks: Sequence[str], reported: 
     return [
         {
             "title": "Checkpoints",
-            "note": "pass@1 by training step, in percent. Bars: 95 % over questions.",
+            "note": "pass@1 by training step; step 0 is the base model. Bars: 95 % over questions. The numbers are at the last step.",
             "kind": "two",
             "panels": by_step,
         },
         {
             "title": "pass@k",
-            "note": "How much more samples would find. Bands: 95 % over questions.",
+            "note": "The chance that at least one of k samples is right. Solid: the last checkpoint of a run, with its 95 % band "
+            "over questions; dotted: the first. The numbers are at k = 1.",
             "kind": "two",
             "panels": by_k,
         },
@@ -215,10 +227,15 @@ def _questions(
     chosen = next((key for key in order if key_of(key) == view["question"]), None)
     choices = "".join(choice({"task": name, "question": ""}, harmless(name, 40), name == task) for name in tasks)
     items = "".join(_question(key, texts[key], rates[key], across, key == chosen) for key in order[:QUESTIONS])
+    heads = "".join(
+        f'<small style="--shade:var(--{colour(number)})" title="{attribute(run, 60)}">{step or "base"}</small>'
+        for number, run, step in across
+    )
     more = f"<p>The hardest {QUESTIONS} of {len(order)} are listed.</p>" if len(order) > QUESTIONS else ""
     return {
         "questions": '<section class="questions"><h2>Questions</h2><p>Hardest first. Bars: share of right samples, one for each '
-        f'checkpoint. Choose one to read its samples.</p><div class="choices" role="group" aria-label="Task">{choices}</div><ol>{items}</ol>{more}</section>',
+        f'checkpoint of the table. Choose a question to read its samples.</p><div class="between"><div class="choices" role="group" aria-label="Task">'
+        f'{choices}</div><div class="bars heads" aria-hidden="true">{heads}</div></div><ol>{items}</ol>{more}</section>',
         "question": _samples(workspace, shown, task, chosen, problems) if chosen else "",
     }
 
@@ -234,20 +251,21 @@ def _question(key: str, text: str, rates: dict, across: Sequence, current: bool)
         for number, run, step in across
         if (run, step) in rates
     )
-    said = ", ".join(f"{run} step {step} {100 * rate:.0f} %" for (run, step), rate in rates.items())
+    said = ", ".join(f"{middle_cut(run, 32)} step {step} {100 * rate:.0f} %" for (run, step), rate in rates.items())
     mark = ' aria-current="true"' if current else ""
     return (
-        f'<li><button type="button" {setting(question=key_of(key))}{mark}><span class="words">{snippet(text, 150)}</span>'
-        f'<span class="bars" aria-hidden="true">{bars}</span><span class="sr">{harmless(said, 300)}</span></button></li>'
+        f'<li><button type="button" {setting(question=key_of(key))}{mark}><span class="words">{preview(text, 150)}</span>'
+        f'<span class="bars" aria-hidden="true">{bars}</span><span class="sr">{harmless(said, 2000)}</span></button></li>'
     )
 
 
 def _samples(
     workspace: Workspace, shown: Sequence[tuple[int, Result]], task: str, key: str, problems: list[str]
 ) -> str:
-    parts, question, opened = [], None, set()
+    """Of the table's columns; the latest checkpoint of each run stands open."""
+    parts, question, opened, across = [], None, set(), columns(shown)
     for number, result in sorted(shown, key=lambda pair: (pair[0], -pair[1].step)):
-        if result.task != task or len(parts) >= COLUMNS:
+        if result.task != task or (number, result.run, result.step) not in across:
             continue
         try:
             rows = results.samples(workspace.runs.get(result.run), result, key)
@@ -256,7 +274,7 @@ def _samples(
             continue
         if rows:
             question = question or rows[0]
-            parts.append(_column_samples(number, result, rows, first=result.run not in opened))
+            parts.append(_column_samples(number, result, rows, TEXTS // len(across), first=result.run not in opened))
             opened.add(result.run)
     if question is None:
         return ""
@@ -268,10 +286,10 @@ def _samples(
     )
 
 
-def _column_samples(number: int, result: Result, rows: Sequence[dict], first: bool) -> str:
-    """`first`: of its run, the latest checkpoint, which stands open."""
+def _column_samples(number: int, result: Result, rows: Sequence[dict], texts: int, first: bool) -> str:
+    """`texts`: characters of all samples together. `first`: of its run, the latest checkpoint, which stands open."""
     right = sum(bool(row.get("correct")) for row in rows)
-    limit = max(120_000 // len(rows), 400)
+    limit = min(max(texts // len(rows), 400), SHOWN)
     cards = "".join(_sample(i, row, limit) for i, row in enumerate(rows))
     return (
         f'<details {"open" if first else ""}><summary><i class="dot" style="background:var(--{colour(number)})"></i>{harmless(result.label, 60)}'

@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from ..cards import PAGE, detail, group_list, history_bar
+from ..cards import EBPO, ESTIMATORS, PAGE, detail, group_list, history_bar
 from ..errors import RunError
 from ..groups import Groups, Index, file_of, read_columns
 from ..picture import Drawn, implied_prior_mean, picture
 from ..search import KINDS, Filter, answers, choose, exported, history, position_of
 from ..tables import NO_RUNS, choice, empty, notices, setting
-from ..text import harmless
+from ..text import harmless, run_name
 from ..workspace import Opened, Workspace
 
 
@@ -30,8 +30,8 @@ def render(view: dict, workspace: Workspace) -> dict:
     except RunError as error:
         return {**nothing, "notes": notices([str(error)])}
     if not len(groups):
-        text = "It writes them at every step unless --logger.rollouts_every says otherwise."
-        notes = notices([*opened.problems, *problems]) + empty("No rollouts in this run", text)
+        text = "A run writes them at every step unless <code>--logger.rollouts_every</code> says otherwise."
+        notes = notices([*opened.problems, *problems]) + empty("No rollouts in this run", text, kind="nothing")
         return {**nothing, "notes": notes, "quick": quick(view, keys, key, groups)}
     return _page(view, keys, opened, index, groups, problems)
 
@@ -46,13 +46,15 @@ def _page(view: dict, keys: list[str], opened: Opened, index: Index, groups: Gro
     current = place(view, groups, found)
     if "." in view["at"] and current is None:
         notes.append(f"There is no group {view['at']} in this run.")
+    elif view["prompt"] and not view["at"] and not len(history(groups, view["prompt"])):
+        notes.append(f"There is no prompt {view['prompt']} in this run.")
     failed, passed = groups.all_fail(opened.rewards[0]), groups.all_pass(opened.rewards[1])
     pages = max(math.ceil(len(found) / PAGE), 1)
     shown = min(view["shown"], pages)
     prompts = prompts_of(index, groups, found[(shown - 1) * PAGE : shown * PAGE])
     listed = group_list(groups, found, prompts, current, shown, failed, passed)
     if not len(found):
-        listed += empty("No group fits", "Widen the steps to “all”, or take a filter away.")
+        listed += empty("No group fits", "Look in “all” steps, or take a filter away.")
     return {
         "groups": listed,
         "detail": "" if current is None else _detail(view, opened, index, groups, current, failed, passed),
@@ -124,16 +126,29 @@ def _detail(view: dict, opened: Opened, index: Index, groups: Groups, p: int, fa
             "baseline": float(groups.baseline[p]),
             "shrinkage": float(groups.shrinkage[p]),
         },
+        "estimator": estimator_of(opened),
     }
     visits = history_bar(groups, history(groups, groups.prompt_id[p]), p)
     return detail(rows, about=about, picture=_picture(opened, groups, p), history=visits, raw=view["raw"])
+
+
+def estimator_of(opened: Opened) -> str:
+    """The name of the run's estimator; EBPO where run.json does not say."""
+    found = opened.about
+    for part in ("args", "algo", "advantage", "estimator"):
+        found = found.get(part) if isinstance(found, dict) else None
+    return ESTIMATORS.get(found, found) if isinstance(found, str) and found else EBPO
 
 
 def _picture(opened: Opened, groups: Groups, p: int) -> str:
     """Nothing for other estimators, which have no baseline of this kind."""
     mean, baseline, shrinkage = float(groups.mean[p]), float(groups.baseline[p]), float(groups.shrinkage[p])
     if not all(map(math.isfinite, (mean, baseline, shrinkage))):
-        return ""
+        return (
+            ""
+            if estimator_of(opened) == EBPO
+            else "<small>A prior, and a baseline between it and the group’s mean, are EBPO’s.</small>"
+        )
     at = lambda name: opened.metrics.at(int(groups.step[p]), f"ebpo/{name}")  # noqa: E731
     prior_mean = at("prior_mean")
     return picture(
@@ -156,8 +171,10 @@ def quick(view: dict, keys: list[str], key: str, groups: Groups) -> str:
     steps = np.unique(groups.step).tolist()
     runs = ""
     if len(keys) > 1:
-        buttons = "".join(choice({"run": k, "at": "", "shown": 1}, harmless(k, 40), k == key) for k in keys)
+        buttons = "".join(choice({"run": k, "at": "", "shown": 1}, run_name(k, 32), k == key) for k in keys)
         runs = f'<div class="choices" role="group" aria-label="Run">{buttons}</div>'
+    if not steps:
+        return f'<div class="quick">{runs}</div>'
     kinds = "".join(choice(_kind(kind, view), name, kind == view["kind"]) for kind, name in KINDS.items())
     return f'<div class="quick">{runs}{_stepper(view, steps)}<div class="choices" role="group" aria-label="Kind of group">{kinds}</div></div>'
 
@@ -204,5 +221,5 @@ def export_group(workspace: Workspace, wanted: dict) -> tuple[str, str]:
         rows = answers(opened.run, groups, position)
         name = f"step-{int(wanted['step']):06d}-group-{int(wanted['group'])}.json"
         return name, exported(rows, run=opened.run.key, step=int(wanted["step"]), group=int(wanted["group"]))
-    except (RunError, KeyError, TypeError, ValueError) as error:
+    except (RunError, KeyError, TypeError, ValueError, OverflowError) as error:
         return "", str(error) if isinstance(error, RunError) else "This is no group."

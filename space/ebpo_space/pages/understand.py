@@ -5,20 +5,31 @@ from __future__ import annotations
 import numpy as np
 
 from ..cards import signed
-from ..estimators import ESTIMATORS, WEIGHTS, Estimated, Setting, World, centred_batch, error_curves
+from ..estimators import ESTIMATORS, FORMULAS, WEIGHTS, Estimated, Setting, World, centred_batch, ebpo, error_curves
 from ..figures import board, colour, number, packed, plotly_text
 from ..picture import Drawn, picture
 
 SIZES = np.arange(2, 33)
 SHADES = {"GRPO": 1, "Dr. GRPO": 2, "RLOO": 5, "EBPO": 0}
+INTRO = (
+    "For each prompt the policy writes G answers, its group; a right one gets reward 1, a wrong one 0. An answer’s advantage is its "
+    "reward minus a baseline. The group’s own mean μ is a noisy baseline, and no signal at all where all answers are alike. EBPO "
+    "(empirical Bayes policy optimisation) moves it towards the mean of all rewards so far, μ<sub>glob</sub>, the more, the noisier a "
+    "group’s mean is (σ²/G) and the less prompts differ (τ²)."
+)
 _SPREAD = (0.002, 0.98)  # of mean·(1 − mean), where a Beta distribution exists
 
 
 def render(view: dict, workspace: object = None) -> dict:
-    """story: HTML of one group under every estimator; board: the plots; centring: its text."""
+    """intro: what this is about; story: HTML of one group under every estimator; board: the plots; centring: its text."""
     setting = Setting(view["mean"], view["within"], view["between"])
     rewards = (np.arange(view["g"]) < view["right"]).astype(float)
-    return {"story": story(rewards, setting), "board": board(plots(view, setting)), "centring": centring(view, setting)}
+    return {
+        "intro": f'<p class="intro">{INTRO}</p>',
+        "story": story(rewards, setting),
+        "board": board(plots(view, setting)),
+        "centring": centring(view, setting),
+    }
 
 
 def story(rewards: np.ndarray, setting: Setting) -> str:
@@ -29,18 +40,25 @@ def story(rewards: np.ndarray, setting: Setting) -> str:
     dots = "".join(f'<i class="{"hit" if r else "miss"}"></i>' for r in rewards)
     return (
         f'<section class="story"><div class="head"><div class="dots" role="img" aria-label="{right} of {size} answers right">{dots}</div>'
-        f'<p>{_sentence(right, size, baseline)}</p><p class="formula"><span>S = (σ²/G) / (σ²/G + τ²) = <b>{number(shrinkage)}</b></span>'
+        f'<p>{_sentence(rewards, setting)}</p><p class="formula"><span>S = (σ²/G) / (σ²/G + τ²) = <b>{number(shrinkage)}</b></span>'
         f"<span>V = (1 − S)·μ + S·μ<sub>glob</sub> = <b>{number(baseline)}</b></span></p></div>{drawn}</section>"
         f'<h2 class="sr">Baseline and advantages of each estimator</h2><section class="estimators">{_rows(rewards, setting)}</section>'
     )
 
 
-def _sentence(right: int, size: int, baseline: float) -> str:
-    if right == 0:
-        return f"All {size} answers are wrong. GRPO, Dr. GRPO and RLOO learn nothing here; EBPO gives each {signed(-baseline)}."
-    if right == size:
-        return f"All {size} answers are right. The others learn nothing here; EBPO still gives each {signed(1 - baseline)}."
-    return f"{right} of {size} answers right. Every estimator sees this group; they differ in the baseline."
+def _sentence(rewards: np.ndarray, setting: Setting) -> str:
+    size, right = len(rewards), int(rewards.sum())
+    found = {name: float(np.abs(estimate(rewards, setting).advantages).max()) for name, estimate in ESTIMATORS.items()}
+    silent = [name for name, widest in found.items() if widest < 1e-9]
+    if not silent:
+        return f"{right} of {size} answers right. Every estimator learns here; they differ in baseline and scale."
+    kind = "wrong" if right == 0 else "right"
+    others = f" EBPO gives each {signed(float(ebpo(rewards, setting).advantages[0]))}." if "EBPO" not in silent else ""
+    return f"All {size} answers are {kind}. {_listed(silent)} learn nothing here.{others}"
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _rows(rewards: np.ndarray, setting: Setting) -> str:
@@ -58,13 +76,7 @@ def _row(name: str, rewards: np.ndarray, found: Estimated, widest: float) -> str
         for kind, mask in kinds
         if mask.any()
     )
-    note = (
-        "divided by the group’s own spread"
-        if found.scaled
-        else "before the batch is standardised"
-        if name == "EBPO"
-        else ""
-    )
+    note = FORMULAS.get(name, "")
     return f'<div class="estimator" style="--shade:var(--{colour(SHADES.get(name, 3))})"><h3>{name}</h3><small>{note}</small>{bars}</div>'
 
 
@@ -81,15 +93,17 @@ def plots(view: dict, setting: Setting) -> list[dict]:
     return [
         {
             "title": "Advantage by number of right answers",
-            "note": "The whole range of this group, one line an estimator: solid for a right answer, dashed for a wrong one.",
+            "note": "One line an estimator: solid for a right answer, dashed for a wrong one. EBPO’s advantage is shown as r − V; the batch is "
+            "standardised after that, as the table at the end shows.",
             "kind": "two",
             "panels": [advantage_panel(view["g"], setting), baseline_panel(view["g"], setting)],
         },
         {
             "title": "How far baselines are off",
-            "note": "Mean squared error of the baseline against a prompt’s true success rate, divided by the Bayes risk, which "
-            "no baseline can beat (1 is perfect). Success rates follow a Beta distribution with the mean μ and the variance "
-            "τ² of the sliders.",
+            "note": "Mean squared error of the baseline against a prompt’s true success rate, divided by the Bayes risk, the least "
+            "there can be: 1 is perfect. Success rates of prompts follow a Beta distribution with the mean μ_glob of the slider and "
+            f"the variance τ² = {number(world_of(view).between)}{clipped(view)}; every estimator knows its moments exactly. In the paper σ² is the variance of all rewards and τ² that of group means; “within” takes σ² inside "
+            "groups, “corrected” takes the noise σ²/G out of τ².",
             "kind": "two",
             "panels": [error_panel(view), spread_panel(view)],
         },
@@ -134,11 +148,11 @@ def advantage_panel(size: int, setting: Setting) -> dict:
 
 def baseline_panel(size: int, setting: Setting) -> dict:
     counts = np.arange(size + 1)
-    traces = []
-    for name in ("GRPO", "EBPO"):
+    traces, shown = [], {"GRPO": "GRPO, Dr. GRPO: μ", "EBPO": "EBPO: V"}
+    for name in shown:
         found = [ESTIMATORS[name]((np.arange(size) < k).astype(float), setting).baselines[0] for k in counts]
-        traces.append(_trace(name, counts, found, SHADES[name]))
-    shades = {name: SHADES[name] for name in ("GRPO", "EBPO")}
+        traces.append(_trace(shown[name], counts, found, SHADES[name]))
+    shades = {shown[name]: SHADES[name] for name in shown}
     return _whole_ticks(_panel("baselines", "Baseline", traces, "right answers of the group", _names(shades, {})), size)
 
 
@@ -151,6 +165,13 @@ def world_of(view: dict) -> World:
     """The sliders' Beta distribution; a variance that no Beta distribution has is brought within its limits."""
     most = view["mean"] * (1 - view["mean"])
     return World(view["mean"], float(np.clip(view["between"], _SPREAD[0] * most, _SPREAD[1] * most)))
+
+
+def clipped(view: dict) -> str:
+    """What happened to the slider's variance on its way to a Beta distribution."""
+    most = view["mean"] * (1 - view["mean"])
+    near = abs(world_of(view).between - view["between"]) < 1e-9
+    return "" if near else f" (a mean of {number(view['mean'])} leaves room for τ² between 0 and {number(most)})"
 
 
 def error_panel(view: dict) -> dict:
@@ -230,7 +251,7 @@ def centring(view: dict, setting: Setting) -> str:
         "<p>So only S carries history into the update. Below, a batch of groups under two prior means: every baseline moves, and no "
         "final advantage does. The prior mean does matter without centring, for groups of unequal size, and for a prior a cluster.</p>"
         '<div class="scroll" tabindex="0" role="region" aria-label="A batch under two prior means"><table><caption>A batch under two prior means</caption>'
-        f'<thead><tr><th scope="col">right</th><th scope="col">V, μ<sub>glob</sub> = {number(setting.prior_mean)}</th>'
+        f'<thead><tr><th scope="col">right answers</th><th scope="col">V, μ<sub>glob</sub> = {number(setting.prior_mean)}</th>'
         f'<th scope="col">V, μ<sub>glob</sub> = {number(shifted.prior_mean)}</th><th scope="col">final A, right / wrong, μ<sub>glob</sub> = {number(setting.prior_mean)}</th>'
         f'<th scope="col">final A, μ<sub>glob</sub> = {number(shifted.prior_mean)}</th></tr></thead><tbody>{rows}</tbody></table></div></section>'
     )

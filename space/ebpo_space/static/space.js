@@ -16,6 +16,10 @@ window.space = (() => {
     return value;
   };
 
+  // requests made at the same time may arrive in another order: the server goes by this number
+  let told = 0;
+  const tell = (trigger, changes) => trigger("click", { ...changes, order: ++told });
+
   const element = (tag, cls, text) => {
     const made = document.createElement(tag);
     if (cls) made.className = cls;
@@ -66,6 +70,7 @@ window.space = (() => {
       this.save.onclick = () => this.download();
       this.note = caption.appendChild(element("p", "note"));
       this.values = caption.appendChild(element("p", "values"));
+      this.values.onclick = () => this.values.classList.toggle("named"); // where there is no pointer to hover with
       this.plot = this.root.appendChild(element("div", "plot"));
       this.plot.setAttribute("role", "img");
       this.dirty = false;
@@ -108,7 +113,6 @@ window.space = (() => {
       if (!this.listening) {
         this.listening = true;
         this.plot.on("plotly_relayout", (e) => linked && this.board.link(this, e));
-        this.plot.on("plotly_click", (e) => this.spec.clicks && this.board.clicked(e.points[0]));
       }
     }
     async download() {
@@ -199,9 +203,8 @@ window.space = (() => {
       // the server has sent a few hundred points a line: it sends as many again for what is looked at now
       clearTimeout(this.asking);
       const wish = reset ? "" : range.map((v) => Number(v).toPrecision(8)).join(":");
-      this.asking = setTimeout(() => this.trigger("click", { zoom: wish }), 250);
+      this.asking = setTimeout(() => tell(this.trigger, { zoom: wish }), 250);
     }
-    clicked(point) { this.trigger("click", { point: point.customdata }); }
     repaint() { for (const p of this.panels.values()) if (p.plot.data) p.draw(); }
   }
 
@@ -224,7 +227,15 @@ window.space = (() => {
     });
     watch("value", reveal);
     reveal();
-    const send = (node, extra) => trigger("click", { ...JSON.parse(node.dataset.set || "{}"), ...extra });
+    const send = (node, extra) => tell(trigger, { ...JSON.parse(node.dataset.set || "{}"), ...extra });
+    // an answer may replace a button between press and release: then no click comes, and the press counts
+    let pressed = null;
+    root.addEventListener("pointerdown", (event) => (pressed = event.target.closest("button[data-set]")));
+    addEventListener("pointerup", () => {
+      if (pressed && !pressed.isConnected) send(pressed);
+      pressed = null;
+    });
+    addEventListener("pointercancel", () => (pressed = null));
     root.addEventListener("click", async (event) => {
       const copy = event.target.closest("[data-copy-link]");
       if (copy) return copyLink(copy);
@@ -272,7 +283,7 @@ window.space = (() => {
   // Gradio's own event of a tab is also sent while the page opens, and would race with what the address asks for
   const turns = (trigger) => document.addEventListener("click", (event) => {
     const tab = event.target.closest("#pages [role=tab], #pages .overflow-dropdown button");
-    if (tab) trigger("click", { tab: tab.dataset.tabId || tab.textContent.trim().toLowerCase() });
+    if (tab) tell(trigger, { tab: tab.dataset.tabId || tab.textContent.trim().toLowerCase() });
   });
   const start = (trigger) => {
     turns(trigger);
@@ -300,6 +311,7 @@ window.space = (() => {
   };
 
   // j and k (or the arrows, inside the list) walk through groups, [ and ] through steps
+  let walked = 0;
   const typing = (node) => node.closest("input, textarea, select, [contenteditable], [role=slider], [role=listbox]");
   addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
@@ -309,6 +321,8 @@ window.space = (() => {
     const inList = !!event.target.closest(".groups");
     const step = { j: 1, k: -1, ...(inList ? { ArrowDown: 1, ArrowUp: -1 } : {}) }[event.key];
     if (step) {
+      if (event.repeat && event.timeStamp - walked < 150) return event.preventDefault(); // a key held down
+      walked = event.timeStamp;
       const at = buttons.findIndex((b) => b.getAttribute("aria-current") === "true");
       const next = buttons[Math.min(Math.max(at + step, 0), buttons.length - 1)];
       if (next) { event.preventDefault(); next.focus({ preventScroll: true }); next.scrollIntoView({ block: "nearest" }); next.click(); }
