@@ -22,10 +22,11 @@ PANELS = (
 def plot_run(
     run_dir: str | Path, path: str | Path, title: str = "", panels: Sequence = PANELS, last_step: float = float("inf")
 ) -> None:
-    """Write a PNG: each metric raw and smoothed over training steps, up to `last_step`."""
+    """Write a PNG: each metric that the run has, raw and smoothed over training steps, up to `last_step`."""
     from matplotlib.figure import Figure
 
     rows = [row for row in read_metrics(run_dir) if PANELS[0][0] in row and row["step"] <= last_step]
+    panels = [panel for panel in panels if any(row.get(panel[0]) is not None for row in rows)] or panels
     figure = Figure(figsize=(3 * len(panels), 3.2), layout="constrained")
     for axes, (name, label) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]

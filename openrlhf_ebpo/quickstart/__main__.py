@@ -1,4 +1,4 @@
-"""Warm start, EBPO training, evaluation: `python -m openrlhf_ebpo.quickstart [RUN_DIR] [--force]`.
+"""Warm start, EBPO training, evaluation: `python -m openrlhf_ebpo.quickstart [RUN_DIR] [--estimator NAME] [--force]`.
 
 RUN_DIR/
   data/ base/ warm_start/     tasks, random model, model after train_sft
@@ -13,6 +13,7 @@ Every stage whose result is there is passed over, so a second call goes on where
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import shutil
@@ -36,6 +37,7 @@ N_SAMPLES_PER_PROMPT = 4
 WARM_START_BATCH = 32
 WARM_START_EXPORT_EVERY = 25  # optimizer steps; success grows from 0.1 to 0.9 within about 200
 WARM_START_SUCCESS = 0.3  # solves some tasks, leaves others to learn
+ESTIMATORS = {"ebpo": "EBPO", "group_norm": "GRPO", "dr_grpo": "Dr. GRPO", "rloo": "RLOO"}
 SIZES = {"heldout": 256, "validation": 64, "train": STEPS * PROMPTS_A_STEP, "warm_start": 500 * WARM_START_BATCH}
 REWARD = Path(__file__).parents[1] / "rewards" / "reasoning_gym.py"
 
@@ -51,13 +53,19 @@ def main(argv: list[str] | None = None) -> None:
         "finished run: print its table. On an interrupted one: go on.",
     )
     parser.add_argument("run_dir", nargs="?", default="runs/quickstart", type=Path, metavar="RUN_DIR")
+    parser.add_argument(
+        "--estimator",
+        choices=ESTIMATORS,
+        help="train with another one, to compare: all else is the same (default ebpo; group_norm is GRPO)",
+    )
     parser.add_argument("--force", action="store_true", help="move what is in RUN_DIR aside and start anew")
     options = parser.parse_args(argv)
     directory = options.run_dir.absolute()
     try:
         check_directory(directory, options.force)
+        estimator = check_estimator(directory, options.estimator)
         if not (directory / "result.json").exists():
-            run(directory)
+            run(directory, estimator)
     except KeyboardInterrupt:
         sys.exit(f"\ninterrupted; the same command goes on from here: bash scripts/quickstart.sh {options.run_dir}")
     except StageFailed as error:
@@ -76,12 +84,26 @@ def check_directory(directory: Path, force: bool) -> None:
         raise StageFailed(f"{directory} holds something else than a quickstart; name another directory, or use --force")
 
 
-def run(directory: Path) -> None:
+def check_estimator(directory: Path, wanted: str | None) -> str:
+    """The estimator of the run that is there, else the one that is wanted."""
+    if not (directory / "run" / "run.json").exists():
+        return wanted or "ebpo"
+    found = read_run(directory / "run")["args"]["algo"]["advantage"]["estimator"]
+    if wanted not in (None, found):
+        raise StageFailed(f"{directory} holds a run with --estimator {found}: name another directory, or use --force")
+    return found
+
+
+def run(directory: Path, estimator: str) -> None:
     stages: list[tuple[str, Path, Callable[[Path], None]]] = [
         ("tasks: reasoning-gym, four disjoint sets", directory / "data" / "warm_start.jsonl", make_tasks),
         ("model: a tiny Qwen3 with random weights", directory / "base" / "tokenizer.json", make_model),
         ("warm start: OpenRLHF's train_sft", directory / "warm_start" / "config.json", warm_start),
-        (f"training: EBPO, {STEPS} steps", directory / "model" / "prior.json", train),
+        (
+            f"training: {ESTIMATORS[estimator]}, {STEPS} steps",
+            directory / "model" / ("prior.json" if estimator == "ebpo" else "tokenizer.json"),  # what is written last
+            functools.partial(train, estimator=estimator),
+        ),
         ("evaluation: held-out tasks, before and after", directory / "result.json", evaluate),
     ]
     for number, (name, result, stage) in enumerate(stages, 1):
@@ -149,7 +171,7 @@ def choose_warm_start(exports: Path, directory: Path) -> None:
     )
 
 
-def train(directory: Path) -> None:
+def train(directory: Path, estimator: str) -> None:
     flags = {
         "actor.model_name_or_path": directory / "warm_start",
         "data.prompt_dataset": directory / "data" / "train.jsonl",
@@ -158,7 +180,7 @@ def train(directory: Path) -> None:
         "data.input_template": tasks.TEMPLATE,
         "data.max_len": 48,
         "reward.remote_url": REWARD,
-        "advantage_estimator": "ebpo",
+        "advantage_estimator": estimator,
         "rollout.n_samples_per_prompt": N_SAMPLES_PER_PROMPT,
         "rollout.batch_size": PROMPTS_A_STEP,
         "rollout.micro_batch_size": 64,
@@ -177,7 +199,7 @@ def train(directory: Path) -> None:
         "ckpt.max_num": 2,
         "ckpt.load_enable": True,  # goes on from the last checkpoint, or starts where there is none
         "logger.run_dir": directory / "run",
-        "logger.wandb.run_name": "quickstart",
+        "logger.wandb.run_name": directory.name,
     }
     if not is_cpu_stack():  # policy and vLLM share one GPU
         flags |= {"train.colocate_all": True, "vllm.gpu_memory_utilization": 0.3, "vllm.enforce_eager": True}
@@ -230,7 +252,7 @@ def stop(process: subprocess.Popen) -> None:
 
 def evaluate(directory: Path) -> None:
     from openrlhf_ebpo.plot import plot_run
-    from openrlhf_ebpo.quickstart.evaluate import all_fail_gradient, paired_difference, read_tasks
+    from openrlhf_ebpo.quickstart.evaluate import all_fail_fraction, all_fail_gradient, paired_difference, read_tasks
     from openrlhf_ebpo.quickstart.evaluate import evaluate as evaluate_model
 
     run_dir = directory / "run"
@@ -239,10 +261,13 @@ def evaluate(directory: Path) -> None:
     before = evaluate_model(directory / "warm_start", heldout, folder / "step-000000")
     after = evaluate_model(directory / "model", heldout, folder / f"step-{STEPS:06d}")
     rise, low, high = paired_difference(before, after)
-    first_ten = [row["ebpo/all_fail_fraction"] for row in read_metrics(run_dir)[:10]]
+    first_ten = [all_fail_fraction(read_rollouts(run_dir, step)) for step in range(1, 11)]
     first_step = read_rollouts(run_dir, 1)
-    plot_run(run_dir, run_dir / "training.png", "EBPO quickstart: reasoning-gym spell_backward, G = 4")
+    estimator = read_run(run_dir)["args"]["algo"]["advantage"]["estimator"]
+    title = f"{ESTIMATORS[estimator]} quickstart: reasoning-gym spell_backward, G = {N_SAMPLES_PER_PROMPT}"
+    plot_run(run_dir, run_dir / "training.png", title)
     result = {
+        "estimator": estimator,
         "heldout_questions": len(heldout),
         "samples_per_question": before["samples_per_question"],
         "before": before["pass@1"],
@@ -251,10 +276,10 @@ def evaluate(directory: Path) -> None:
         "steps": read_metrics(run_dir)[-1]["step"],
         "all_fail_first_ten_steps": sum(first_ten) / len(first_ten),
         "all_fail_gradient": {
-            "ebpo": all_fail_gradient(directory / "warm_start", first_step, "advantage"),
-            "grpo": all_fail_gradient(directory / "warm_start", first_step, "grpo_advantage"),
+            estimator: all_fail_gradient(directory / "warm_start", first_step, "advantage"),
+            "group_norm": all_fail_gradient(directory / "warm_start", first_step, "grpo_advantage"),
         },
-        "prior_mean": read_metrics(run_dir)[-1]["ebpo/prior_mean"],
+        "prior_mean": read_metrics(run_dir)[-1].get("ebpo/prior_mean"),
         "versions": read_run(run_dir)["versions"],
     }
     write_json(directory / "result.json", result)
@@ -262,7 +287,6 @@ def evaluate(directory: Path) -> None:
 
 def table(result: dict, directory: Path) -> str:
     rise, low, high = result["rise"]
-    gradient = result["all_fail_gradient"]
     rows = [
         ("held-out success before", f"{result['before']:.3f}"),
         ("held-out success after", f"{result['after']:.3f}"),
@@ -271,8 +295,9 @@ def table(result: dict, directory: Path) -> str:
         ("training steps", f"{result['steps']}"),
         ("all-fail groups, first ten steps", f"{result['all_fail_first_ten_steps']:.0%}"),
     ]
-    if gradient["ebpo"] is not None:
-        rows.append(("gradient of one all-fail group", f"EBPO {gradient['ebpo']:.3g}, GRPO {gradient['grpo']:.3g}"))
+    gradients = [f"{ESTIMATORS[e]} {g:.3g}" for e, g in result["all_fail_gradient"].items() if g is not None]
+    if gradients:
+        rows.append(("gradient of one all-fail group", ", ".join(gradients)))
     rows += [
         ("picture", os.path.relpath(directory / "run" / "training.png")),
         ("run directory", os.path.relpath(directory / "run")),

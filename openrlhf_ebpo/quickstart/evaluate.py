@@ -91,6 +91,12 @@ def paired_difference(before: dict, after: dict, level: float = 0.95) -> tuple[f
     return float(difference.mean()), float(difference.mean() - margin), float(difference.mean() + margin)
 
 
+def all_fail_fraction(rollouts: pa.Table) -> float:
+    """Share of the groups in which every response has reward 0."""
+    best = rollouts.group_by("group").aggregate([("reward", "max")])["reward_max"].to_numpy()
+    return float((best == 0).mean())
+
+
 def all_fail_gradient(model: str | Path, rollouts: pa.Table, column: str) -> float | None:
     """Norm of the policy gradient that one all-fail group of a mixed batch causes, with the advantages in `column`
     ("advantage": EBPO's, "grpo_advantage": GRPO's). None where the batch has no such group."""

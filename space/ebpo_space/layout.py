@@ -89,7 +89,7 @@ def _edited(parts: Parts, name: str, component, *events: str):
 def _dynamics(parts: Parts, export: Callable) -> None:
     with gr.Row(elem_classes=["controls"]):
         _html(parts, "dynamics.quick")
-        _edited(parts, "smooth", gr.Slider(0, 0.3, 0.05, step=0.01, label="Smoothing (share of the run)"), "release")
+        _edited(parts, "smooth", gr.Slider(0, 0.3, 0.05, step=0.01, label="Smoothing (share of run)"), "release")
         more = gr.Dropdown(
             [], value=[], multiselect=True, label="More metrics", allow_custom_value=True, elem_classes=["grow"]
         )

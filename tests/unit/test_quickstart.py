@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from openrlhf_ebpo.files import append_json_line
 from openrlhf_ebpo.plot import PANELS, plot_run, smooth
 from openrlhf_ebpo.quickstart import __main__ as quickstart
 from openrlhf_ebpo.quickstart import tasks
-from openrlhf_ebpo.quickstart.evaluate import paired_difference
+from openrlhf_ebpo.quickstart.evaluate import all_fail_fraction, paired_difference
 from openrlhf_ebpo.rewards.reasoning_gym import reward_func, score
 
 SIZES = {"heldout": 30, "validation": 10, "train": 50, "warm_start": 40}
@@ -77,7 +78,7 @@ def test_a_finished_run_prints_its_table_and_does_nothing_else(tmp_path, capsys)
         "rise": [0.2, 0.15, 0.25],
         "steps": 120,
         "all_fail_first_ten_steps": 0.4,
-        "all_fail_gradient": {"ebpo": 12.3, "grpo": 0.0},
+        "all_fail_gradient": {"ebpo": 12.3, "group_norm": 0.0},
     }
     (tmp_path / "result.json").write_text(json.dumps(result))
     before = sorted(tmp_path.rglob("*"))
@@ -96,6 +97,22 @@ def test_a_directory_of_something_else_is_refused_and_force_moves_it_aside(tmp_p
     quickstart.check_directory(directory, force=True)
     assert not directory.exists()
     assert [p.read_text() for p in tmp_path.glob("run.*/precious.txt")] == ["keep me"]
+
+
+def test_a_run_goes_on_with_its_own_estimator_and_no_other(tmp_path):
+    assert quickstart.check_estimator(tmp_path, None) == "ebpo"
+    assert quickstart.check_estimator(tmp_path, "rloo") == "rloo"
+    run = {"schema": 1, "args": {"algo": {"advantage": {"estimator": "group_norm"}}}}
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text(json.dumps(run))
+    assert quickstart.check_estimator(tmp_path, None) == "group_norm"
+    with pytest.raises(quickstart.StageFailed, match="holds a run with --estimator group_norm"):
+        quickstart.check_estimator(tmp_path, "ebpo")
+
+
+def test_groups_whose_responses_all_fail_are_counted():
+    rollouts = pa.table({"group": [0, 0, 1, 1, 2, 2], "reward": [0.0, 0.0, 0.0, 1.0, 0.0, 0.0]})
+    assert all_fail_fraction(rollouts) == pytest.approx(2 / 3)
 
 
 def test_a_stage_that_fails_shows_the_end_of_its_log(tmp_path):
