@@ -96,7 +96,12 @@ def _shown(parts: layout.Parts, workspace: Workspace, view: dict) -> dict:
     found = RENDER[page](view, workspace)
     update = {parts.shown[f"{page}.{name}"]: value for name, value in found.items() if f"{page}.{name}" in parts.shown}
     update[parts.shown["bar"]] = _bar(workspace, view)
-    for control, choices in (("more", "metrics"), ("cluster", "clusters"), ("protocol", "protocols")):
+    for control, choices in (
+        ("more", "metrics"),
+        ("cluster", "clusters"),
+        ("protocol", "protocols"),
+        ("columns", "checkpoints"),
+    ):
         if choices in found:
             first = {"cluster": [("any", "")], "protocol": [("the largest", "")]}.get(control, [])
             listed = [*first, *found[choices]] if len(found[choices]) > (control == "protocol") else []

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import gradio as gr
 
 from .pages.evaluation import PAPER
+from .results import COLUMNS
 from .workspace import Workspace
 
 HEADER = (
@@ -139,6 +140,16 @@ def _evaluation(parts: Parts, export: Callable) -> None:
             gr.Dropdown([], value="", label="Protocol", allow_custom_value=True, visible=False),
             "input",
         )
+        columns = gr.Dropdown(
+            [],
+            value=[],
+            multiselect=True,
+            label="Checkpoints",
+            allow_custom_value=True,
+            visible=False,
+            max_choices=COLUMNS,
+        )
+        _edited(parts, "columns", columns, "change")
         choices = [("not shown", ""), *[(name, key) for key, name in PAPER.items()]]
         _edited(
             parts,

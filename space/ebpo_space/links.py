@@ -91,6 +91,7 @@ PARAMETERS: dict[str, tuple[object, Callable]] = {  # name in the address: value
     "shown": (1, _number(1, 100_000, whole=True)),
     "raw": (False, _flag),
     "protocol": ("", _text),
+    "columns": ([], _names),
     "task": ("", _text),
     "paper": ("", _text),
     "question": ("", _text),

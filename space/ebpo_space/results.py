@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +23,7 @@ from .groups import cut
 from .runs import Run, inside
 from .text import middle_cut
 
+COLUMNS = 6  # of a table: checkpoints side by side
 PLACES = ("eval/*/*/step-*/summary.json", "*/*/step-*/summary.json")
 COUNT = 2000  # results of one run
 _LARGEST = 16 * 2**20  # bytes of a summary.json
@@ -51,6 +53,34 @@ class Result:
             (int(name[5:]), m) for name, m in self.metrics.items() if name.startswith("pass@") and name[5:].isdigit()
         ]
         return sorted(found)
+
+
+class Column(NamedTuple):
+    """A checkpoint of a run. number: of the run's colour."""
+
+    number: int
+    run: str
+    step: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.run}@{self.step}"
+
+
+def checkpoints(shown: Iterable[tuple[int, Result]]) -> list[Column]:
+    return sorted({Column(number, result.run, result.step) for number, result in shown})
+
+
+def columns(shown: Iterable[tuple[int, Result]], wanted: Iterable[str] = ()) -> list[Column]:
+    """The wanted checkpoints (`Column.name`); where none is, all, or of many the first and the last of each run."""
+    each = checkpoints(shown)
+    chosen = [column for column in each if column.name in set(wanted)]
+    if chosen or len(each) <= COLUMNS:
+        return chosen[:COLUMNS] or each
+    runs: dict[str, list[Column]] = {}
+    for column in each:
+        runs.setdefault(column.run, []).append(column)
+    return [column for steps in runs.values() for column in dict.fromkeys((steps[0], steps[-1]))]
 
 
 def largest_protocol(found: Sequence[Result]) -> str:

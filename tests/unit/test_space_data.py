@@ -423,3 +423,15 @@ def test_the_samples_of_a_question_are_its_own(learnt):
         assert len(rows) == 8 and {row["question_id"] for row in rows} == {question.key}
         assert sum(row["correct"] for row in rows) / 8 == question.rate
     assert results.samples(learnt, result, "no such question") == []
+
+
+def test_of_many_checkpoints_the_ends_of_each_run_or_the_wanted_ones_are_the_columns():
+    shown = [
+        (number, results.Result(run, "default", "aime24", step, {}, 30, 8, ""))
+        for number, run in enumerate(("a", "b@c"))
+        for step in range(0, 50, 10)
+    ]
+    assert [column.name for column in results.columns(shown)] == ["a@0", "a@40", "b@c@0", "b@c@40"]
+    assert [column.name for column in results.columns(shown, ["b@c@20", "a@10", "gone@1"])] == ["a@10", "b@c@20"]
+    assert len(results.columns(shown, [column.name for column in results.checkpoints(shown)])) == results.COLUMNS
+    assert len(results.columns(shown[:6])) == 6
