@@ -64,7 +64,11 @@ class Column(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.run}@{self.step}"
+        return f"{self.run} · {f'step {self.step}' if self.step else 'base model'}"
+
+    def fits(self, wanted: str) -> bool:
+        """Whether its name is, or has the words."""
+        return f" {wanted.casefold()} " in f" {self.name.casefold()} "
 
 
 def checkpoints(shown: Iterable[tuple[int, Result]]) -> list[Column]:
@@ -72,9 +76,9 @@ def checkpoints(shown: Iterable[tuple[int, Result]]) -> list[Column]:
 
 
 def columns(shown: Iterable[tuple[int, Result]], wanted: Iterable[str] = ()) -> list[Column]:
-    """The wanted checkpoints (`Column.name`); where none is, all, or of many the first and the last of each run."""
-    each = checkpoints(shown)
-    chosen = [column for column in each if column.name in set(wanted)]
+    """The wanted checkpoints (`Column.fits`); where none is, all, or of many the first and the last of each run."""
+    each, wanted = checkpoints(shown), list(wanted)
+    chosen = [column for column in each if any(map(column.fits, wanted))]
     if chosen or len(each) <= COLUMNS:
         return chosen[:COLUMNS] or each
     runs: dict[str, list[Column]] = {}

@@ -215,6 +215,10 @@ def test_evaluation_compares_and_opens_questions(visit):
     assert "question=" in page.url
     page.get_by_role("button", name="Close").click()
     page.wait_for_selector("article.group .answer", state="detached")
+    page.get_by_label("Checkpoints").fill("step 20")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("table.scores thead :text('step 20')")
+    assert "columns=step%2020" in page.url and "step 40" not in page.locator("table.scores thead").inner_text()
 
 
 def test_understand_answers_at_once(visit):

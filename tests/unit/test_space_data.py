@@ -431,7 +431,9 @@ def test_of_many_checkpoints_the_ends_of_each_run_or_the_wanted_ones_are_the_col
         for number, run in enumerate(("a", "b@c"))
         for step in range(0, 50, 10)
     ]
-    assert [column.name for column in results.columns(shown)] == ["a@0", "a@40", "b@c@0", "b@c@40"]
-    assert [column.name for column in results.columns(shown, ["b@c@20", "a@10", "gone@1"])] == ["a@10", "b@c@20"]
+    assert [(c.run, c.step) for c in results.columns(shown)] == [("a", 0), ("a", 40), ("b@c", 0), ("b@c", 40)]
+    wanted = ["b@c · step 20", "a · step 10", "gone · step 10", "step 1"]
+    assert [(c.run, c.step) for c in results.columns(shown, wanted)] == [("a", 10), ("b@c", 20)]
+    assert [(c.run, c.step) for c in results.columns(shown, ["Base model"])] == [("a", 0), ("b@c", 0)]
     assert len(results.columns(shown, [column.name for column in results.checkpoints(shown)])) == results.COLUMNS
     assert len(results.columns(shown[:6])) == 6

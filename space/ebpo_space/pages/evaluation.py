@@ -15,7 +15,7 @@ from ..errors import RunError
 from ..figures import Line, board, checkpoint_panel, colour, pass_panel
 from ..results import COLUMNS, Column, Result
 from ..tables import NO_RUNS, empty, notices, table
-from ..text import harmless, middle_cut, run_name
+from ..text import harmless, run_name
 from ..workspace import Workspace
 from . import questions
 
@@ -61,7 +61,7 @@ def render(view: dict, workspace: Workspace) -> dict:
         **questions.render(view, workspace, shown, across, tasks, problems),
         "protocols": protocols,
         "tasks": tasks,
-        "checkpoints": [(_named(column), column.name) for column in every] if len(every) > COLUMNS else [],
+        "checkpoints": [column.name for column in every] if len(every) > COLUMNS else [],
         "notes": notices(problems),
     }
 
@@ -81,10 +81,6 @@ def _reported(choice: str, problems: list[str]) -> dict[str, dict[str, float]]:
     except UsageError as error:
         problems.append(str(error).removeprefix("--reported "))
         return {}
-
-
-def _named(column: Column) -> str:
-    return f"{middle_cut(column.run, 32)} · {f'step {column.step}' if column.step else 'base model'}"
 
 
 def scores(
