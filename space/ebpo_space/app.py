@@ -36,10 +36,8 @@ def build(workspace: Workspace) -> gr.Blocks:
         visitor = gr.State(Session())
 
         def show(session: Session, turn: Turn, also: dict | None = None) -> dict:
-            stamp = fingerprint(
-                workspace, turn.view
-            )  # before the files are read: what comes later is seen by the next tick
             try:
+                stamp = fingerprint(workspace, turn.view)  # first: what is written meanwhile, the next tick sees
                 update = _shown(parts, workspace, turn.view)
             except BaseException:
                 session.fail()
