@@ -52,18 +52,17 @@ def cluster(tmp_path_factory):
     if not is_cpu_stack():
         pytest.skip("this cluster's GPUs are pretended; on a GPU machine run `pytest -m gpu`")
     os.environ.update(WANDB_MODE="offline", WANDB_API_KEY="0" * 40)  # the nodes' workers inherit them
-    home = Path.cwd()
     nodes = Cluster()
-    with forked_workers(tmp_path_factory.mktemp("workers")):
+    with forked_workers(tmp_path_factory.mktemp("workers")) as python:
         try:
-            for number in range(2):
-                os.chdir(tmp_path_factory.mktemp(f"node{number}"))
-                dashboard = {"include_dashboard": True, "dashboard_port": 0} if number == 0 else {}
-                nodes.add_node(num_cpus=6, num_gpus=3, **dashboard)
-            os.chdir(home)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(sys, "executable", python)
+                for number in range(2):
+                    patch.chdir(tmp_path_factory.mktemp(f"node{number}"))
+                    dashboard = {"include_dashboard": True, "dashboard_port": 0} if number == 0 else {}
+                    nodes.add_node(num_cpus=6, num_gpus=3, **dashboard)
             yield nodes
         finally:
-            os.chdir(home)
             nodes.shutdown()
 
 

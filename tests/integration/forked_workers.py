@@ -14,11 +14,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from forked_driver import forkserver
 
 # Runs for every process of a node. -I -S: a worker's start costs 20 ms here, and nothing of the environment is read.
-STAND_IN = """#!{python} -IS
+STAND_IN = """#!/bin/sh
+exec '{python}' -IS '{script}' "$@"
+"""
+SCRIPT = """
 import json, os, socket, sys
 if not sys.argv[1:] or not sys.argv[1].endswith("setup_worker.py"):
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
@@ -32,17 +34,17 @@ with socket.socket(socket.AF_UNIX) as connection:
 
 
 @contextlib.contextmanager
-def forked_workers(folder: Path) -> Iterator[None]:
-    """Nodes that are started meanwhile fork their workers, until the context ends."""
-    address, stand_in = str(folder / "workers"), folder / "python"
-    stand_in.write_text(STAND_IN.format(python=sys.executable, address=address))
+def forked_workers(folder: Path) -> Iterator[str]:
+    """The stand-in: nodes that are started with it as sys.executable fork their workers, until the context ends."""
+    address = f"\0openrlhf_ebpo-tests-{os.getpid()}"  # no file: a path may be too long for a socket
+    stand_in, script = folder / "python", folder / "script.py"
+    stand_in.write_text(STAND_IN.format(python=sys.executable, script=script))
+    script.write_text(SCRIPT.format(python=sys.executable, address=address))
     stand_in.chmod(0o755)
     server = forkserver().Process(target=serve, args=(address,))
     server.start()
     try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "executable", str(stand_in))
-            yield
+        yield str(stand_in)
     finally:
         server.kill()
         server.join()

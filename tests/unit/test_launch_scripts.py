@@ -281,7 +281,8 @@ def test_a_methods_flags_alone():
     [
         (("qwen9", "grpo", 4), {}, ["no such model: qwen9", *MODELS]),
         (("qwen3_8b", "gpro", 4), {}, ["no such method: gpro", *METHODS]),
-        (("qwen3_8b", "grpo"), {}, ["MODEL, METHOD and G are needed"]),
+        (("qwen3_8b", "grpo"), {}, ["MODEL, METHOD and G come first"]),
+        (("qwen3_8b", "--dry_run", "grpo", "4"), {}, ["MODEL, METHOD and G come first, then flags"]),
         (("qwen3_8b", "grpo", "four"), {}, ["G is 'four'", "2 or more"]),
         (("qwen3_8b", "grpo", 1), {}, ["G is '1'", "2 or more"]),
         (("qwen3_8b", "grpo", 4), {"NODES": "two"}, ["NODES is 'two'"]),

@@ -2,13 +2,14 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace as Box
 
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from openrlhf_ebpo.cli import preflight
+from openrlhf_ebpo.cli import preflight, train_ppo_ray
 from openrlhf_ebpo.cli.upstream_main import UsageError
 
 ROWS = [{"prompt": "1+1", "label": "2"}, {"prompt": "1+2", "label": "3"}]
@@ -234,3 +235,57 @@ def test_a_cluster_column_that_was_asked_for_must_be_there(good):
     preflight.check_files({**good, "data.cluster_key": "label"})
     (problem,) = refused({**good, "data.cluster_key": "topic"})
     assert "has no column 'topic' (--data.cluster_key)" in problem
+
+
+@pytest.mark.parametrize(
+    ("train_batch", "gpus", "dynamic", "said"),
+    [
+        (32, 1, False, None),
+        (64, 8, True, None),
+        (48, 1, False, "OpenRLHF mixes what is left into the next step"),
+        (128, 1, False, "mixes"),  # one rank carries the responses on
+        (48, 8, False, "16 of them are left out of every step"),
+        (48, 1, True, "16 of them"),
+    ],
+)
+def test_a_rollout_batch_that_is_no_whole_number_of_optimizer_steps_is_told(train_batch, gpus, dynamic, said):
+    notices = train_ppo_ray.batch_notices(batches(train_batch, gpus, dynamic))
+    assert [said in notice for notice in notices] == [True] * bool(said)
+
+
+def test_a_rollout_batch_smaller_than_an_optimizer_step_is_refused_where_nothing_would_be_trained():
+    with pytest.raises(
+        UsageError, match=r"--train.batch_size 128 .* the 64 responses .*Give 64, or a number that divides it"
+    ):
+        train_ppo_ray.batch_notices(batches(128, gpus=8, dynamic=False))
+
+
+def test_what_train_sft_cannot_read_is_named_before_anything_starts(good, tmp_path):
+    (tmp_path / "pairs.jsonl").write_text('{"question": "1+1", "answer": "2"}\n')
+    args = {
+        "data.dataset": str(tmp_path / "pairs.jsonl"),
+        "data.input_key": "question",
+        "data.output_key": "answer",
+        "eval.dataset": None,
+        "model.model_name_or_path": good["actor.model_name_or_path"],
+    }
+    preflight.check_sft_files(args)
+    wrong = {"data.output_key": "anwser", "eval.dataset": "./none.jsonl", "model.model_name_or_path": "./none"}
+    with pytest.raises(UsageError) as caught:
+        preflight.check_sft_files(args | wrong)
+    column, file, model = str(caught.value).splitlines()
+    assert "has no column 'anwser' (--data.output_key); its columns are question, answer" in column
+    assert "--eval.dataset ./none.jsonl: no such file" in file
+    assert "--model.model_name_or_path ./none: no such folder" in model
+    with pytest.raises(UsageError, match=r"--data.dataset is missing(.|\n)*--model.model_name_or_path is missing"):
+        preflight.check_sft_files(args | {"data.dataset": None, "model.model_name_or_path": None})
+
+
+def batches(train_batch: int, gpus: int, dynamic: bool) -> Box:
+    """16 prompts x 4 responses."""
+    return Box(
+        rollout=Box(batch_size=16, n_samples_per_prompt=4),
+        train=Box(batch_size=train_batch, dynamic_batch_enable=dynamic),
+        actor=Box(num_nodes=1, num_gpus_per_node=gpus),
+        ds=Box(ring_attn_size=1, tensor_parallel_size=1),
+    )

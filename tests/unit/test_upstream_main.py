@@ -60,6 +60,22 @@ def test_every_mistyped_flag_is_reported(parser, capsys):
     assert len(message.splitlines()) == 2
 
 
+def test_help_keeps_the_lines_of_an_example():
+    parser = argparse.ArgumentParser(
+        formatter_class=upstream_main.HelpFormatter, epilog="example:\n  run \\\n    --lr 1"
+    )
+    parser.add_argument("--lr", default=0.5, help="rate")
+    shown = parser.format_help()
+    assert "example:\n  run \\\n    --lr 1\n" in shown
+    assert "rate (default: 0.5)" in shown
+
+
+def test_a_bad_value_is_not_buried_under_all_flags(capsys):
+    pytest.importorskip("openrlhf")
+    parser = upstream_main.UpstreamMain("openrlhf.cli.train_sft").parser("sft")
+    assert len(refused(parser, capsys, "--adam.lr", "fast").splitlines()) == 2
+
+
 BLOCK = "if __name__ == '__main__':\n    parser = 1\n    args = parser.parse_args()\n    check(args)\n    train(args)\n"
 
 
