@@ -123,7 +123,8 @@ def check(path: str, flag: str = "--model") -> None:
         config = AutoConfig.from_pretrained(name, trust_remote_code=True)  # as vLLM and the tokenizer in training
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().split("\n")[0]
-        raise UsageError(f"{flag} {name}: it cannot be loaded: {reason}") from error
+        absent = "" if Path(name).exists() else "no such folder, and from the Hub "
+        raise UsageError(f"{flag} {name}: {absent}it cannot be loaded: {reason}") from error
     classes = config.architectures or []
     if classes and not any(each.endswith((*CAUSAL_LM, "ForConditionalGeneration")) for each in classes):
         raise UsageError(f"{flag} {name}: its config.json says {', '.join(classes)}, which does not generate text")

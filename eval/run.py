@@ -56,12 +56,13 @@ from .jobs import Job, StorageError
 from .models import Model
 from .prompts import PromptForm
 from .protocols import Protocol
-from .results import find_results
+from .results import Result, find_results
 from .scores import ordered
 from .tasks import FILE, Task
 
 OVERRIDES = ("n", "temperature", "top_p", "max_new_tokens", "max_model_len", "seed", "template", "chat_template")
 ENGINE_FLAGS = ("num_engines", "tensor_parallel_size", "gpu_memory_utilization", "enforce_eager")
+MOSTLY = 0.95  # share of responses without an answer from which on a score is about the form of the answers
 NEEDED = {"matplotlib": "the report", "tqdm": "the progress bar", "vllm": "generation"}
 
 
@@ -119,7 +120,8 @@ def run(args: argparse.Namespace) -> None:
         jobs.open_jobs(stack, [job for row in planned for job in row], results, args.force)
         for row in planned:
             evaluate(row, protocol, form, results, args)
-    print(table(results, protocol, asked, {model.step for model in chosen}))
+    found = found_now(results / protocol.name, asked, {model.step for model in chosen})
+    print(table(found), *unanswered(found, protocol), sep="\n")
     print(f"\nreport     {write_report(args, results, protocol)}\nresults    {results / protocol.name}")
 
 
@@ -131,7 +133,7 @@ def check(args: argparse.Namespace) -> None:
     """
     problems = []
     if bool(args.model) == bool(args.checkpoints):
-        problems.append("give --model, a folder or a Hugging Face name, or --checkpoints, a run directory")
+        problems.append("give --model, a folder or a Hugging Face name, or --checkpoints, a run directory; not both")
     if args.model and not args.output_dir:
         problems.append("--output_dir is missing: name a folder for the results")
     if args.checkpoints:
@@ -262,10 +264,25 @@ def saved(todo: Sequence[Job], total: int) -> str:
     return f"{count} of {total} questions are in {todo[0].directory.parent.parent}: repeat the command to go on"
 
 
-def table(results: Path, protocol: Protocol, asked: Sequence[Task], steps: set[int]) -> str:
-    """The scores of this command, as text."""
+def found_now(directory: Path, asked: Sequence[Task], steps: set[int]) -> list[Result]:
+    """The results of this command."""
     names = {task.name for task in asked}
-    found = [each for each in find_results(results / protocol.name) if each.task in names and each.step in steps]
+    return [each for each in find_results(directory) if each.task in names and each.step in steps]
+
+
+def unanswered(found: Sequence[Result], protocol: Protocol) -> list[str]:
+    """Notes on tasks in which hardly a response gives an answer that the protocol finds: their score says little."""
+    tasks = sorted({each.task for each in found if each.summary["metrics"]["no_answer"] > MOSTLY})
+    return [
+        f"\nnote: {task}: hardly a response gives an answer ({protocol.extraction}). A reward of your own may read others; "
+        "this command does not use it"
+        for task in tasks
+    ]
+
+
+def table(found: Sequence[Result]) -> str:
+    """The scores of this command, as text."""
+    names = {result.task for result in found}
     rows = [["task", "step", "pass@1 (95 % interval)", "maj@k (95 % interval)", "truncated %", "no answer %"]]
     for result in sorted(found, key=lambda each: (ordered(names).index(each.task), each.step)):
         metrics = result.summary["metrics"]

@@ -108,12 +108,20 @@ def save_then_rotate(original):
             if save_latest:
                 write_text(os.path.join(save_dir, "latest"), tag)
             for old in checkpoints_to_delete(saved_checkpoints(self, save_dir), tag, max_num, max_mem * 1024**3):
-                shutil.rmtree(os.path.join(save_dir, old))
-                self.print(f"Deleted checkpoint {old}, {tag} is complete")
+                self.print(_delete(os.path.join(save_dir, old)))
         torch_dist_barrier_and_cuda_sync()
         gc.collect()
 
     return save_ckpt
+
+
+def _delete(checkpoint: str) -> str:
+    """What happened, in words. A network disk that will not delete is no reason to end a training."""
+    try:
+        shutil.rmtree(checkpoint)
+    except OSError as error:
+        return f"warning: the old checkpoint {checkpoint} cannot be deleted ({error}); the next save tries again"
+    return f"Deleted checkpoint {checkpoint}, a newer one is complete"
 
 
 class SavedCheckpoint(NamedTuple):

@@ -68,7 +68,10 @@ def ray_with(gpus: int, fewer: str, environment: dict[str, str] | None = None) -
     previous = signal.signal(signal.SIGTERM, interrupt)
     try:
         _connect(gpus, runtime_env(environment))
+        signal.signal(signal.SIGTERM, interrupt)  # ray.init puts in its own, which ends the process at once
         check_resources(gpus, ray.cluster_resources(), fewer)
+        if waiting := waits_for_others(gpus, ray.available_resources().get("GPU", 0)):
+            print(waiting, flush=True)
         yield
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave workers behind
@@ -147,6 +150,16 @@ def check_resources(needed: int, found: dict[str, float], fewer: str = FEWER_IN_
     )
     raise ClusterError(
         f"this run needs {needed} GPUs and as many CPUs, and the Ray cluster has {gpus:g} GPUs and {cpus:g} CPUs: {remedy}"
+    )
+
+
+def waits_for_others(needed: int, free: float) -> str | None:
+    """Upstream waits without a word where another job of the cluster has the GPUs, also one of this machine."""
+    if free >= needed:
+        return None
+    return (
+        f"{free:g} of the {needed} GPUs that this run needs are free in the Ray cluster that it has joined: it waits until "
+        "other jobs end. (Ctrl-C, and RAY_ADDRESS=local in front of the command, for a Ray of its own.)"
     )
 
 

@@ -84,7 +84,8 @@ class EBPOExperienceMaker:
         from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
 
         for experience in experiences:
-            experience.rewards = experience.rewards.reshape(-1).to(torch.float32)
+            # a copy: penalties are added in place, and what Ray delivers may be shared memory
+            experience.rewards = experience.rewards.reshape(-1).to(torch.float32, copy=True)
         apply_length_penalties(experiences, self.args)
         rewards = torch.cat([experience.rewards for experience in experiences])[rollouts.order]
         if self.config.reward_clip_range:
@@ -151,9 +152,10 @@ def complete_info(samples) -> None:
     function would have logged: it gets the mean of the others, which leaves the logged means as they were."""
     keys = dict.fromkeys(itertools.chain.from_iterable(sample.info for sample in samples))
     for key in keys:
+        there = [sample.info[key].reshape(-1) for sample in samples if key in sample.info]
+        if len(there) == len(samples) and bool(torch.cat(there).isfinite().all()):
+            continue  # seen at once: one by one it takes seconds for 16,000 samples
         known = [s.info[key].float() for s in samples if key in s.info and bool(s.info[key].float().isfinite().all())]
-        if len(known) == len(samples):
-            continue
         mean = torch.stack(known).mean(0) if known else torch.zeros(1)
         for sample in samples:
             if key not in sample.info or not bool(sample.info[key].float().isfinite().all()):
@@ -165,7 +167,7 @@ def complete_scores(samples) -> None:
     if any(sample.scores is not None for sample in samples):
         for sample in samples:
             if sample.scores is None:
-                sample.scores = torch.full_like(sample.rewards, torch.nan)
+                sample.scores = torch.full_like(sample.rewards, torch.nan, dtype=torch.float32)
 
 
 def _raise_if_all_failed(errors: list[str]) -> None:

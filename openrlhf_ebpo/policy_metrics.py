@@ -85,7 +85,9 @@ class PolicyMetrics:
         """Sum of k3 and number of tokens, on a few evenly spaced micro-batches of the step's own responses."""
         total = torch.zeros(2, dtype=torch.float64)
         items = self.replay_buffer.items
-        size = self.micro_train_batch_size
+        # what training put on the device at a time; --train.dynamic_batch_enable sets it to 1, as one response always
+        # fits, and pays no heed to --train.micro_batch_size
+        size = self.replay_buffer.sample_batch_size
         device = torch.cuda.current_device()
         batches = len(items) // size
         # under ZeRO-3 every rank must run the same number of forward passes

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import torch
 
 from openrlhf_ebpo.advantage import Estimate
+
+DECODED_TOGETHER = 64  # responses
 
 SCHEMA = pa.schema(
     [
@@ -39,10 +42,10 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Rollouts:
-    """N responses in prompt order (groups contiguous). Token tensors are kept as they are and decoded later, in the
-    run log's thread.
+    """N responses in prompt order (groups contiguous). Their tokens are decoded later, in the run log's thread.
 
     order: (N,) where in the experiences' concatenation each row stands. raw_rewards: (N,). action_counts: (N,).
+    responses: int32 tokens of each response, copied: a sixth, or less, of the padded tensors, which are then free.
     """
 
     order: torch.Tensor
@@ -50,7 +53,7 @@ class Rollouts:
     action_counts: torch.Tensor
     response_lengths: torch.Tensor
     truncated: torch.Tensor
-    tokens: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+    responses: list[torch.Tensor]
     prompts: list[str]
     labels: list[str]
     errors: list[str]
@@ -66,8 +69,8 @@ class Rollouts:
         def column(name: str) -> torch.Tensor:
             return torch.cat([getattr(e, name).reshape(-1) for e in experiences])[order]
 
-        def listed(name: str) -> list:
-            values = list(itertools.chain.from_iterable(getattr(e, name) for e in experiences))
+        def in_order(values: Iterable[Iterable]) -> list:
+            values = list(itertools.chain.from_iterable(values))
             return [values[i] for i in order.tolist()]
 
         return cls(
@@ -76,9 +79,9 @@ class Rollouts:
             action_counts=torch.cat([e.action_mask.sum(-1) for e in experiences])[order],
             response_lengths=column("response_length"),
             truncated=column("truncated").bool(),
-            tokens=[(e.sequences, e.attention_mask, e.action_mask) for e in experiences],
-            prompts=listed("prompts"),
-            labels=listed("labels"),
+            responses=in_order(map(response_tokens, experiences)),
+            prompts=in_order(e.prompts for e in experiences),
+            labels=in_order(e.labels for e in experiences),
             errors=errors,
             clusters=clusters,
         )
@@ -101,7 +104,7 @@ class Rollouts:
                 "sample": list(range(size)) * groups,
                 "cluster": self.clusters,
                 "prompt": self.prompts,
-                "response": self._responses(tokenizer),
+                "response": list(self._texts(tokenizer)),
                 "label": [str(label) for label in self.labels],
                 "raw_reward": per_group(self.raw_rewards.reshape(groups, size)),
                 "reward": [
@@ -123,20 +126,22 @@ class Rollouts:
             schema=SCHEMA,
         )
 
-    def _responses(self, tokenizer) -> list[str]:
-        """Text from the first action token to the end of the sequence, special tokens shown. One micro-batch at a
-        time: as Python numbers all tokens of a step can take gigabytes."""
-        texts = []
-        for sequences, attention_mask, action_mask in self.tokens:
-            starts = action_mask.long().argmax(-1) + 1
-            ends = attention_mask.sum(-1)
-            empty = action_mask.sum(-1) == 0
-            tokens = [
-                [] if none else row[start:end].tolist()
-                for row, start, end, none in zip(sequences, starts, ends, empty, strict=True)
-            ]
-            texts += tokenizer.batch_decode(tokens, skip_special_tokens=False)
-        return [texts[i] for i in self.order.tolist()]
+    def _texts(self, tokenizer) -> Iterator[str]:
+        """Special tokens shown. A few responses at a time: as Python numbers all tokens of a step take gigabytes."""
+        for start in range(0, len(self.responses), DECODED_TOGETHER):
+            chunk = self.responses[start : start + DECODED_TOGETHER]
+            yield from tokenizer.batch_decode([tokens.tolist() for tokens in chunk], skip_special_tokens=False)
+
+
+def response_tokens(experience) -> list[torch.Tensor]:
+    """Copies, int32, from the first action token to the end of the sequence; empty without an action token."""
+    starts = experience.action_mask.long().argmax(-1) + 1
+    ends = experience.attention_mask.sum(-1)
+    empty = experience.action_mask.sum(-1) == 0
+    spans = zip(experience.sequences, starts.tolist(), ends.tolist(), empty.tolist(), strict=True)
+    return [
+        row[0 if none else start : 0 if none else end].to(torch.int32, copy=True) for row, start, end, none in spans
+    ]
 
 
 def prompt_id(prompt: str, label: str) -> str:

@@ -123,6 +123,16 @@ SEAMS = (
         source="11458b2545a7",
     ),
     Seam(
+        "openrlhf.trainer.ppo_utils.samples_generator",
+        "SamplesGenerator",
+        "openrlhf_ebpo.rendering:PromptsNameTheirTokenizer",
+        where="controller, sample generator",
+        why="upstream pickles the whole tokenizer for every prompt, and unpickles it in the rollout actor: one to two "
+        "minutes of the controller a step of 512 prompts, and seconds of every engine's event loop",
+        until="upstream loads the tokenizer in the rollout actor",
+        source="11458b2545a7",
+    ),
+    Seam(
         "openrlhf.datasets.prompts_dataset",
         "PromptDataset",
         "openrlhf_ebpo.prompts:PromptsWithClusters",
@@ -202,7 +212,7 @@ SEAMS = (
         "openrlhf.utils.deepspeed.deepspeed",
         "DeepspeedStrategy.save_ckpt",
         "openrlhf_ebpo.checkpoint:save_then_rotate",
-        where="policy and critic actors",
+        where="policy and critic actors, train_sft",
         why="upstream deletes an old checkpoint (also the best one) before the new one is written: a crash in between "
         "loses both; and it writes `latest` in place",
         until="upstream saves first",

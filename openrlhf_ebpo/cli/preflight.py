@@ -68,6 +68,27 @@ def check_files(args: dict) -> None:
         raise UsageError("\n".join(problems))
 
 
+def check_sft_files(args: dict) -> None:
+    """The same for `train_sft`: data files and their columns, and the model.
+
+    Raises:
+        UsageError: all problems found, one a line.
+    """
+    problems = []
+    columns = {"--data.input_key": args["data.input_key"], "--data.output_key": args["data.output_key"]}
+    if not args["data.dataset"]:
+        problems.append("--data.dataset is missing: name a JSON lines, Parquet or CSV file, or a Hub data set")
+    for flag in ("data.dataset", "eval.dataset"):
+        for name in filter(None, (args[flag] or "").split(",")):
+            problems += [f"--{flag} {name}: {problem}" for problem in _dataset_problems(name, columns)]
+    if model := args["model.model_name_or_path"]:
+        problems += model_problems("--model.model_name_or_path", model)
+    else:
+        problems.append("--model.model_name_or_path is missing: name a Hugging Face model or a folder with one")
+    if problems:
+        raise UsageError("\n".join(problems))
+
+
 def _check_datasets(args: dict) -> list[str]:
     problems = []
     columns = {"--data.input_key": args.get("data.input_key"), "--data.label_key": args.get("data.label_key")}

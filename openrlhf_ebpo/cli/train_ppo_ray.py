@@ -29,6 +29,14 @@ from openrlhf_ebpo.upstream import UsageError
 
 MODULE = "openrlhf.cli.train_ppo_ray"
 ESTIMATOR = "--algo.advantage.estimator"
+EXAMPLE = r"""example, for one machine with eight GPUs:
+  openrlhf-ebpo train --advantage_estimator ebpo --rollout.n_samples_per_prompt 4 \
+    --actor.model_name_or_path Qwen/Qwen3-8B \
+    --data.prompt_dataset prompts.jsonl --data.input_key prompt --data.label_key label \
+    --reward.remote_url reward.py --ckpt.path ckpt --ckpt.output_dir model \
+    --actor.num_gpus_per_node 8 --ref.num_gpus_per_node 8 --train.colocate_all \
+    --vllm.num_engines 8 --vllm.gpu_memory_utilization 0.6 --vllm.enable_sleep --ds.enable_sleep \
+    --ds.zero_stage 3 --dry_run"""
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -103,6 +111,7 @@ def train(command: UpstreamMain, args, claim_run_dir: Callable[[], None]) -> Non
         traceback.print_exc()
         cause = getattr(error, "cause", None) or error  # Ray wraps what was raised in an actor
         sys.exit(f"error: training stopped: {type(cause).__name__}: {cause}\n{how_to_continue(args)}")
+    print(f"training is complete: model in {args.ckpt.output_dir}, run directory {args.logger.run_dir}", flush=True)
     hub.finish(args)  # Ray and its GPUs are free by now
 
 
@@ -135,11 +144,7 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
         f"{upstream.OPENRLHF_VERSION} work unchanged, and so do the flat ones of releases up to 0.10.1; those of this "
         "project are in the last groups."
     )
-    parser.epilog = (
-        "example: openrlhf-ebpo train --actor.model_name_or_path Qwen/Qwen3-8B --data.prompt_dataset prompts.jsonl "
-        "--data.input_key prompt --data.label_key label --reward.remote_url reward.py --advantage_estimator ebpo "
-        "--rollout.n_samples_per_prompt 4 --vllm.num_engines 4 --dry_run"
-    )
+    parser.epilog = EXAMPLE
     estimator = parser._option_string_actions[ESTIMATOR]
     estimator.choices = [*estimator.choices, "ebpo"]
     estimator.option_strings.append("--advantage_estimator")
@@ -159,7 +164,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=str,
         default=None,
         metavar="DIR",
-        help="where the run is recorded; <ckpt.output_dir>/run",
+        help="where the run is recorded; if not given, in <ckpt.output_dir>/run",
     )
     group.add_argument(
         "--logger.rollouts_every", type=int, default=1, metavar="N", help="keep the responses of every N-th step"
@@ -242,7 +247,7 @@ def adapt(args) -> list[str]:
         )
     if args.algo.advantage.estimator == "ebpo" and (args.algo.advantage.gamma != 1 or args.algo.advantage.no_std_norm):
         notices.append("warning: --algo.advantage.gamma and --algo.advantage.no_std_norm do nothing under ebpo")
-    notices += policy_loss.notices(args)
+    notices += policy_loss.notices(args) + batch_notices(args)
     if args.data.order == "as_is" and (args.rollout.vllm_generate_batch_size or 0) > args.rollout.batch_size:
         notices.append(
             "warning: with --rollout.vllm_generate_batch_size above --rollout.batch_size, resuming leaves out the prompts "
@@ -255,6 +260,27 @@ def adapt(args) -> list[str]:
         cpu.prepare_driver()
         notices += [f"no CUDA: {change}" for change in cpu.adapt_args(args)]
     return notices
+
+
+def batch_notices(args) -> list[str]:
+    """Whether a rollout batch is a whole number of optimizer steps; upstream says nothing.
+
+    Raises:
+        UsageError: it is less than one, and none of its responses would be trained on.
+    """
+    responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt
+    if responses % args.train.batch_size == 0:
+        return []
+    found = (
+        f"--train.batch_size {args.train.batch_size} does not divide the {responses} responses of a rollout batch "
+        f"(--rollout.batch_size {args.rollout.batch_size} times {args.rollout.n_samples_per_prompt})"
+    )
+    trained = prompts.trainable(responses, args)
+    if not trained:
+        raise UsageError(f"{found}: none would be trained on. Give {responses}, or a number that divides it")
+    if trained < responses:
+        return [f"warning: {found}: {responses - trained} of them are left out of every step"]
+    return [f"warning: {found}: OpenRLHF mixes what is left into the next step"]
 
 
 def check_by_importing(args) -> None:

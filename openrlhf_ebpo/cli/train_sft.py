@@ -15,21 +15,32 @@ from openrlhf_ebpo.cli.upstream_main import UpstreamMain, parse
 from openrlhf_ebpo.redact import hide_secrets
 
 MODULE = "openrlhf.cli.train_sft"
+EXAMPLE = r"""examples:
+  openrlhf-ebpo sft --model.model_name_or_path Qwen/Qwen3-0.6B --data.dataset pairs.jsonl \
+    --data.input_key question --data.output_key answer --ckpt.output_dir model
+  deepspeed --module openrlhf_ebpo.cli.train_sft --model.model_name_or_path ...     all GPUs of a machine"""
 
 
 def main(argv: list[str] | None = None) -> None:
     try:
         run(sys.argv[1:] if argv is None else argv)
     except (upstream.UsageError, upstream.SeamError) as error:
-        sys.exit(f"error: {error}")
+        sys.exit("".join(f"error: {line}\n" for line in str(error).splitlines()).rstrip())
 
 
 def run(argv: list[str]) -> None:
     upstream.check_version()
     command = UpstreamMain(MODULE)
-    flat = parse(command.parser("openrlhf-ebpo sft"), argv)
+    parser = command.parser("openrlhf-ebpo sft")
+    parser.description = (
+        f"OpenRLHF {upstream.OPENRLHF_VERSION}'s train_sft with all its flags, also on a machine without a GPU. Run by "
+        "itself it is one process; deepspeed or torchrun start several."
+    )
+    parser.epilog = EXAMPLE
+    flat = parse(parser, argv)
     preflight.absolute_paths(vars(flat))
     hide_secrets(vars(flat))
+    preflight.check_sft_files(vars(flat))
     upstream.check_sources(upstream.all_seams())
     upstream.install()
     single_process_environment()

@@ -17,6 +17,14 @@ from datetime import datetime
 from openrlhf_ebpo.upstream import SeamError, UsageError, module_path
 
 
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Texts keep the line breaks that they have, so that an example can be copied."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        return "\n".join(line if line.startswith("  ") else fill(line, width, indent) for line in text.splitlines())
+
+
 class UpstreamMain:
     """The `__main__` block of one upstream module in three parts: parser, validation, train.
 
@@ -39,7 +47,8 @@ class UpstreamMain:
         exec(self._build, names)
         parser = names["parser"]
         parser.prog = prog
-        parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
+        parser.usage = f"{prog} [flags]   (--help explains them)"  # all of them are 170 lines, before every error
+        parser.formatter_class = HelpFormatter
         return parser
 
     def validate(self, args: argparse.Namespace):

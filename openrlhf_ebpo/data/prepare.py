@@ -123,9 +123,9 @@ def prepare(files: list[Path], columns: Columns, args: argparse.Namespace, folde
     validation[kept] = held_out(np.fromiter(tally.index, np.uint64, len(kept))[kept], args.validation, args.seed)
     made = report.build(files, columns, tally, questions, int(validation.sum()), args.template)
     if not (kept & ~validation).any():
+        print(report.as_table(made))
         raise UsageError(
-            f"--input {args.input}: {kept.sum()} usable questions, --validation {args.validation} leaves none to train on\n"
-            + report.as_table(made)
+            f"--input {args.input}: {kept.sum()} usable questions, --validation {args.validation} leaves none to train on"
         )
     write_table(selected(questions, kept & ~validation), folder / f"train.{args.format}")
     if validation.any():

@@ -60,7 +60,7 @@ def as_table(report: dict) -> str:
     total = report["rows"]
     lines = [(total, "read")]
     for reason, count in sorted(report["dropped"].items(), key=lambda item: -item[1]):
-        questions = f" ({report['conflicting_questions']} questions)" if reason == CONFLICT else ""
+        questions = f" (questions: {report['conflicting_questions']:,})" if reason == CONFLICT else ""
         lines.append((count, f"dropped: {reason}{questions}"))
     lines.append((report["kept"], f"kept: {report['train']:,} to train, {report['validation']:,} for validation"))
     lines = [f"{count:>12,} {count / max(total, 1):>8.2%}  {text}" for count, text in lines]

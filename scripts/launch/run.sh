@@ -85,7 +85,9 @@ case ${1-} in
     --print) show=all && shift ;;
     --print-method) show=method && shift && set -- qwen3_8b "$@" ;;
 esac
-(($# >= 3)) || fail "MODEL, METHOD and G are needed, for example: qwen3_8b ebpo_topic 4 (--help lists them)"
+if (($# < 3)) || [[ "$1$2$3" == *--* ]]; then
+    fail "MODEL, METHOD and G come first, then flags, for example: qwen3_8b ebpo_topic 4 --dry_run (--help lists them)"
+fi
 model_name=$1 method_name=$2 G=$3
 flags=("${@:4}")
 check_choice models "$model_name"

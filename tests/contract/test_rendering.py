@@ -65,3 +65,34 @@ def test_a_tokenizer_travels_by_name_and_is_read_once_a_process(model):
     sent = pickle.dumps(TokenizerByName(f"{model}/chat"))
     assert len(sent) < 500
     assert pickle.loads(sent) is pickle.loads(sent) is tokenizer_of(f"{model}/chat")
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_training_prompt_goes_to_its_engine_with_the_tokenizers_name(model, sections, monkeypatch, slow):
+    from openrlhf.trainer.ppo_utils import samples_generator
+
+    class Engine:
+        def __init__(self):
+            self.sent = []
+            self.get_num_unfinished_requests = SimpleNamespace(remote=lambda: 0)
+            self.generate_responses = SimpleNamespace(remote=lambda **request: self.sent.append(request))
+
+    monkeypatch.setattr(samples_generator, "ray", SimpleNamespace(get=lambda values: values))
+    args = sections(
+        **{
+            "actor.model_name_or_path": f"{model}/chat",
+            "data.disable_fast_tokenizer": slow,
+            "algo.advantage.is_correction_level": "off",
+            "rollout.n_samples_per_prompt": 4,
+        }
+    )
+    engines = [Engine(), Engine()]
+    whole = tokenizer_of(f"{model}/chat")
+    generator = samples_generator.SamplesGenerator(SimpleNamespace(args=args), [], None, whole, engines)
+    generator._dispatch_prompts_to_vllm(["1+1=", "2+2="], ["2", "4"])
+    assert [[request["prompt"] for request in engine.sent] for engine in engines] == [["1+1="], ["2+2="]]
+    sent = pickle.dumps(engines[0].sent[0]["hf_tokenizer"])
+    assert len(sent) < 1000 < len(pickle.dumps(whole))
+    arrived = pickle.loads(sent)
+    assert arrived is (tokenizer_of(f"{model}/chat", False) if slow else whole)
+    assert arrived.get_vocab() == whole.get_vocab() and arrived.padding_side == whole.padding_side == "left"

@@ -94,6 +94,24 @@ def test_the_prior_lies_in_the_checkpoint_before_latest_names_it(strategy, tmp_p
     assert (tmp_path / "latest").read_text() == "s1"
 
 
+def test_an_old_checkpoint_that_cannot_be_deleted_does_not_end_the_training(strategy, tmp_path, monkeypatch):
+    """As on a network disk, where a file is still open somewhere."""
+    said = []
+    strategy.print = said.append
+    strategy.save_ckpt(Engine(), str(tmp_path), "s1", 1)
+    with monkeypatch.context() as patched:
+
+        def refuse(path):
+            raise OSError(39, "Directory not empty", path)
+
+        patched.setattr("shutil.rmtree", refuse)
+        strategy.save_ckpt(Engine(), str(tmp_path), "s2", 1)
+    assert folders(tmp_path) == {"s1", "s2"} and (tmp_path / "latest").read_text() == "s2"
+    assert "Directory not empty" in said[-1] and "s1" in said[-1]
+    strategy.save_ckpt(Engine(), str(tmp_path), "s3", 1)
+    assert folders(tmp_path) == {"s3"}
+
+
 def test_the_arguments_keep_upstreams_names_order_and_defaults(strategy, tmp_path):
     import inspect
 

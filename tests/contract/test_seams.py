@@ -8,15 +8,24 @@ import inspect
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
-from openrlhf_ebpo import generation, upstream
+from openrlhf_ebpo import cpu, generation, upstream
 from openrlhf_ebpo.quickstart import tiny_model
 from openrlhf_ebpo.upstream import Seam, SeamError
 
+ROOT = Path(__file__).parents[2]
 ROWS = pytest.mark.parametrize("seam", upstream.all_seams(), ids=str)
 ALL_ROWS = pytest.mark.parametrize("seam", (*upstream.all_seams(), *generation.SEAMS), ids=str)
+
+
+@pytest.mark.parametrize("name", sorted({str(s) for s in (*upstream.SEAMS, *cpu.SEAMS, *generation.SEAMS)}))
+def test_the_document_for_upgrades_has_a_line_for_every_row(name):
+    lines = (ROOT / "docs" / "upgrading.md").read_text().splitlines()
+    rows = [seam for seam in (*upstream.SEAMS, *cpu.SEAMS, *generation.SEAMS) if str(seam) == name]
+    assert sum(line.startswith(f"| `{name}` |") for line in lines) == len(rows)
 
 
 def target(seam: Seam):

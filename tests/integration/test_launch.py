@@ -65,7 +65,9 @@ def test_two_ranks_zero_2_on_two_nodes_with_kl_and_failing_rewards(train, comman
     assert (tmp_path / "ckpt" / "_actor" / "global_step3" / "prior.json").is_file()
 
 
-def test_zero_3_two_ranks_with_dynamic_batches_and_evaluation(train, command, tmp_path, workshop):
+def test_zero_3_two_ranks_with_dynamic_batches_evaluation_and_failing_rewards(train, command, tmp_path, workshop):
+    reward = tmp_path / "failing_reward.py"
+    reward.write_text(FAILING_REWARD)
     argv = command(
         tmp_path,
         actor__num_gpus_per_node=2,
@@ -76,11 +78,13 @@ def test_zero_3_two_ranks_with_dynamic_batches_and_evaluation(train, command, tm
         eval__steps=2,
         eval__n_samples_per_prompt=2,
         data__max_samples=16,
+        reward__remote_url=reward,
     )
     train(argv).succeed()
     metrics = read_metrics(tmp_path / "model" / "run")
     assert [row["step"] for row in metrics] == [1, 2]
     assert 0 <= metrics[1]["eval_letters_pass1"] <= 1
+    assert all(0 < row["ebpo/reward_error_fraction"] < 1 for row in metrics)
     assert all(row["actor_grad_norm"] > 0 and row["policy/entropy"] > 0 for row in metrics)
 
 

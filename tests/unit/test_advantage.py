@@ -1,6 +1,8 @@
 """`estimate` against the worked example and against a slow reference; tokens against a walk over tokens."""
 
 import math
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -313,3 +315,11 @@ def test_returns_share_no_memory_with_what_went_in():
 
 def test_the_last_action_is_found_also_behind_a_gap():
     assert last_action(MASKS).flatten().tolist() == [5, 2, 4, 5, 0, 5]
+
+
+def test_the_simulation_of_the_documents_runs_and_favours_ebpo_where_nearly_all_groups_fail(capsys):
+    main = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "bandit.py"))["main"]
+    main(["--starts", "-1.1", "--seeds", "2", "--steps", "150", "--prompts", "128", "--batch", "32"])
+    row = capsys.readouterr().out.splitlines()[-1]
+    grpo, ebpo = (float(cell.split("±")[0]) for cell in row.split("|")[3:5])
+    assert ebpo > 2 * grpo > 0

@@ -1,8 +1,13 @@
 """How many GPUs a run asks for; tests/contract holds the same function against upstream's own train()."""
 
+import os
+import signal
+import sys
+
 import pytest
 
-from openrlhf_ebpo.cluster import ClusterError, check_resources, gpus_needed
+from openrlhf_ebpo import cluster
+from openrlhf_ebpo.cluster import ClusterError, check_resources, gpus_needed, waits_for_others
 
 BASE = {
     "train.colocate_all": False,
@@ -69,3 +74,23 @@ def test_a_cluster_that_is_too_small_is_an_error_with_the_numbers(found):
         check_resources(4, found)
     for part in ("needs 4 GPUs", f"{found.get('GPU', 0):g} GPUs", f"{found.get('CPU', 0):g} CPUs"):
         assert part in str(error.value)
+
+
+def test_a_run_that_has_to_wait_for_other_jobs_says_so():
+    assert waits_for_others(4, 4.0) is None
+    for part in ("1 of the 4 GPUs", "RAY_ADDRESS=local"):
+        assert part in waits_for_others(4, 1.0)
+
+
+def test_a_sigterm_interrupts_though_ray_has_a_handler_of_its_own(monkeypatch):
+    def connect(*_):
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # as ray.init does
+
+    monkeypatch.setattr(cluster, "_connect", connect)
+    monkeypatch.setattr(cluster, "end_processes", lambda children: None)  # pytest's may be others'
+    for name in ("cluster_resources", "available_resources"):
+        monkeypatch.setattr(f"ray.{name}", lambda: {"GPU": 1, "CPU": 2})
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), cluster.ray_with(1, ""):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -514,3 +514,15 @@ def test_the_command_finds_the_harness_from_anywhere(tmp_path, argv, expected):
     command = [sys.executable, "-m", "openrlhf_ebpo.cli.eval", *argv]
     printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert printed.returncode == 0 and expected in printed.stdout, printed.stderr
+
+
+def test_a_score_that_only_shows_the_form_of_the_answers_is_said_to_be_so(folder, answered, capsys):
+    answered()
+    write(folder / "silent.jsonl", [{"question": "Two roots of x^2 = 1?", "answer": "1"}])
+    tasks = f"file:{folder}/q.jsonl,file:{folder}/silent.jsonl"
+    run.main(arguments(folder, tasks=tasks, protocol="default"))
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    assert notes == []  # the responses have boxes
+    run.main(arguments(folder, tasks=tasks))
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+    assert "note: file-silent: hardly a response gives an answer (second-to-last Answer:" in notes[-1]

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_ebpo.experience_maker import _raise_if_all_failed, complete_info
+from openrlhf_ebpo.experience_maker import _raise_if_all_failed, complete_info, complete_scores
 from openrlhf_ebpo.rewards.guard import RewardError
 
 
@@ -35,3 +35,18 @@ def test_a_step_with_one_good_reward_goes_on(caplog):
     _raise_if_all_failed(["", "ValueError: y"])
     assert "1 of 2 rewards failed" in caplog.text
     _raise_if_all_failed(["", ""])
+
+
+def test_numbers_of_any_type_are_complete():
+    infos = [{"reward": torch.tensor([1]), "clipped": torch.tensor([True])} for _ in range(3)]
+    infos[1]["reward"] = torch.tensor([0.5])
+    samples = [SimpleNamespace(info=dict(info)) for info in infos]
+    complete_info(samples)
+    assert all(sample.info[key] is info[key] for sample, info in zip(samples, infos, strict=True) for key in info)
+
+
+def test_a_sample_without_a_score_beside_whole_number_rewards_gets_none():
+    samples = [SimpleNamespace(scores=torch.tensor([1]), rewards=torch.tensor([1]))]
+    samples += [SimpleNamespace(scores=None, rewards=torch.tensor([0]))]
+    complete_scores(samples)
+    assert samples[0].scores.item() == 1 and math.isnan(samples[1].scores.item())

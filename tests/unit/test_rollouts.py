@@ -8,7 +8,7 @@ import torch
 from openrlhf_ebpo.advantage import estimate
 from openrlhf_ebpo.config import EBPOConfig
 from openrlhf_ebpo.prior import Prior
-from openrlhf_ebpo.rollouts import SCHEMA, Rollouts, prompt_id
+from openrlhf_ebpo.rollouts import DECODED_TOGETHER, SCHEMA, Rollouts, prompt_id
 
 # index, prompt, tokens, first action token, response's text, raw reward, truncated, length
 SAMPLES = {
@@ -101,6 +101,26 @@ def test_an_unknown_number_is_null():
     result = SimpleNamespace(**{**vars(result), "shrinkage": unknown, "baselines": unknown})
     found = rollouts.with_result(result).table(1, Tokenizer()).to_pydict()
     assert found["shrinkage"] == found["baseline"] == [None] * 4
+
+
+def test_the_batch_keeps_copies_of_the_responses_and_lets_the_padded_tensors_go():
+    experience = micro_batch([0, 1, 2, 3], 5)
+    rollouts = Rollouts.before_shaping([experience], ERRORS, CLUSTERS)
+    experience.sequences.zero_()
+    assert [tokens.tolist() for tokens in rollouts.responses] == [[10, 11], [12], [13, 14, 15, 16], []]
+    kept = sum(tokens.untyped_storage().nbytes() for tokens in rollouts.responses)
+    assert kept == 4 * 7 < experience.sequences.untyped_storage().nbytes()
+
+
+def test_more_responses_than_are_decoded_together():
+    count = 2 * (DECODED_TOGETHER // 2 + 3)
+    experience = micro_batch([i % 2 for i in range(count)], 5)
+    experience.index, experience.prompts = list(range(count)), ["p"] * count
+    rollouts = Rollouts.before_shaping([experience], [""] * count, [None] * count)
+    rewards = rollouts.raw_rewards.reshape(-1, 2)
+    result = estimate(rewards, rewards >= 0, Prior(), EBPOConfig(n_samples_per_prompt=2))
+    found = rollouts.with_result(result).table(1, Tokenizer())["response"].to_pylist()
+    assert found == ["10 11", "12"] * (count // 2)
 
 
 def test_a_prompts_id_depends_on_prompt_and_label_and_on_nothing_else():
