@@ -99,7 +99,7 @@ def test_help_teaches_our_flags_and_upstreams():
     text = launcher("--help").stdout
     for part in ("--algo.advantage.ebpo.preset", "--logger.run_dir", "--dry_run", "--rollout.n_samples_per_prompt"):
         assert part in text
-    assert "ebpo" in text and "example:" in text
+    assert "usage: openrlhf-ebpo train [flags]" in text and "example, for one machine" in text
 
 
 def test_the_console_command_lists_its_commands():
