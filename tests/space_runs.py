@@ -152,8 +152,6 @@ def rollouts(rng, texts: Texts, problems: list, rewards: torch.Tensor, valid: to
     responses = [
         answer(rng, problems[i // size][1], bool(rewards[i // size, i % size]), bool(cut[i])) for i in range(count)
     ]
-    tokens = torch.tensor([[0, texts.token(text)] for text in responses])
-    ones = torch.ones(count, 2, dtype=torch.long)
     failed = ~valid.reshape(-1)
     return Rollouts(
         order=torch.arange(count),
@@ -161,7 +159,7 @@ def rollouts(rng, texts: Texts, problems: list, rewards: torch.Tensor, valid: to
         action_counts=torch.ones(count),
         response_lengths=torch.tensor(lengths),
         truncated=torch.tensor(cut),
-        tokens=[(tokens, ones, ones[:, :1])],
+        responses=[torch.tensor([texts.token(text)]) for text in responses],
         prompts=[problems[i // size][0] for i in range(count)],
         labels=[problems[i // size][1] for i in range(count)],
         errors=["TimeoutError: the grader took longer than 10 s" if f else "" for f in failed.tolist()],
