@@ -199,6 +199,16 @@ def test_the_last_of_quick_clicks_counts(visit):
     assert "group 2" in page.locator(".group h2").inner_text()
 
 
+def test_a_press_counts_though_its_button_is_replaced_before_the_release(visit):
+    page = visit("?tab=samples&runs=ebpo")
+    page.wait_for_selector(".answer")
+    page.locator(".groups li button").nth(3).hover()
+    page.mouse.down()
+    page.evaluate("{ const list = document.querySelector('.groups ol'); list.replaceWith(list.cloneNode(true)); }")
+    page.mouse.up()
+    page.wait_for_function("() => location.search.includes('at=40.3')")
+
+
 def test_evaluation_compares_and_opens_questions(visit):
     page = visit("?tab=evaluation&runs=ebpo,grpo&paper=Qwen3-8B,4")
     page.wait_for_selector("table.scores")
