@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
+import re
 import signal
 import sys
+import textwrap
 from collections.abc import Iterator
 
 import psutil
@@ -106,6 +109,19 @@ def _connect(gpus: int, environment: dict) -> None:
         ) from error
 
 
+def engines_too(original):
+    """Replacement of RayActorGroup.async_init_model_from_pretrained: who waits for the policy's models waits for its
+    rollout engines as well. `ray.get` of several raises as soon as one of them has failed."""
+
+    @functools.wraps(original)
+    def async_init_model_from_pretrained(self, strategy, pretrain, max_steps=None, vllm_engines=None):
+        given = () if max_steps is None else (max_steps,) if vllm_engines is None else (max_steps, vllm_engines)
+        models = original(self, strategy, pretrain, *given)
+        return models + [engine.get_num_unfinished_requests.remote() for engine in vllm_engines or ()]
+
+    return async_init_model_from_pretrained
+
+
 def joins_a_cluster() -> bool:
     """RAY_ADDRESS decides ("local": start one); without it a cluster of `ray start` on this machine is joined. (Ray's
     own address file alone may be a leftover.)"""
@@ -171,3 +187,9 @@ def end_processes(children: list[psutil.Process]) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(alive, timeout=3)
+
+
+def reason(error: BaseException) -> str:
+    """What went wrong, on one line, without the traceback that Ray puts into the message."""
+    message = re.split(r'\n  File "[^\n]*(?:\n\s[^\n]*)*\n', str(error))[-1]
+    return textwrap.shorten(message, 600, placeholder=" …") or type(error).__name__

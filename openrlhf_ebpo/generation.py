@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import textwrap
 import warnings
 from collections import Counter
@@ -23,7 +22,7 @@ from dataclasses import dataclass
 import psutil
 
 from openrlhf_ebpo import upstream
-from openrlhf_ebpo.cluster import end_processes, ray_with
+from openrlhf_ebpo.cluster import end_processes, ray_with, reason
 from openrlhf_ebpo.rendering import Prompt, TokenizerByName
 
 logger = logging.getLogger(__name__)
@@ -302,9 +301,3 @@ def _sample(response: dict) -> Sample:
         except RewardError as found:
             reward, error = None, str(found)
     return Sample(tokens, bool(response["truncated"]), reward, error)
-
-
-def reason(error: BaseException) -> str:
-    """What went wrong, on one line, without the traceback that Ray puts into the message."""
-    message = re.split(r'\n  File "[^\n]*(?:\n\s[^\n]*)*\n', str(error))[-1]
-    return textwrap.shorten(message, 600, placeholder=" …") or type(error).__name__

@@ -219,6 +219,16 @@ SEAMS = (
         source="7a036f572da7",
     ),
     Seam(
+        "openrlhf.trainer.ray.launcher",
+        "RayActorGroup.async_init_model_from_pretrained",
+        "openrlhf_ebpo.cluster:engines_too",
+        where="driver",
+        why="nobody looks whether the rollout engines start: where one does not, the policy waits for it to join the weight "
+        "sync, and the driver for the policy, for ever",
+        until="upstream waits for its engines",
+        source="3c293c3e9178",
+    ),
+    Seam(
         "transformers.utils.import_utils",
         "is_sklearn_available",
         "openrlhf_ebpo.upstream:unavailable",

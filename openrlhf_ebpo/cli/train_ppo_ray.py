@@ -109,8 +109,7 @@ def train(command: UpstreamMain, args, claim_run_dir: Callable[[], None]) -> Non
         sys.exit(f"error: {error}")
     except Exception as error:
         traceback.print_exc()
-        cause = getattr(error, "cause", None) or error  # Ray wraps what was raised in an actor
-        sys.exit(f"error: training stopped: {type(cause).__name__}: {cause}\n{how_to_continue(args)}")
+        sys.exit(f"error: training stopped: {first_cause(error)}\n{how_to_continue(args)}")
     print(f"training is complete: model in {args.ckpt.output_dir}, run directory {args.logger.run_dir}", flush=True)
     hub.finish(args)  # Ray and its GPUs are free by now
 
@@ -127,6 +126,18 @@ def closing_run(run_dir: Path) -> Iterator[None]:
         raise
     finally:
         close_run(run_dir, status, error)
+
+
+def first_cause(error: Exception) -> str:
+    """Ray wraps what an actor raised: in a method, beside the traceback; while it started, in the message."""
+    from ray.exceptions import RayActorError
+
+    from openrlhf_ebpo.cluster import reason
+
+    cause = getattr(error, "cause", None) or error
+    if isinstance(cause, RayActorError):
+        return f"a process of the training did not start, or died: {reason(cause)}"
+    return f"{type(cause).__name__}: {cause}"
 
 
 def how_to_continue(args) -> str:

@@ -10,6 +10,7 @@ import os
 import sys
 from types import ModuleType
 
+from openrlhf_ebpo.checks import native
 from openrlhf_ebpo.upstream import Seam, UsageError
 
 SEAMS = (
@@ -87,6 +88,14 @@ SEAMS = (
         source="0f4de7e6719a",
     ),
     Seam(
+        "vllm.platforms.cpu",
+        "CpuPlatform.import_kernels",
+        "openrlhf_ebpo.checks.native:loud_kernels",
+        where="every process that imports vLLM",
+        why="vLLM only warns where libnuma.so.1 is missing, and the engine dies later of a missing operator",
+        until="vLLM raises",
+    ),
+    Seam(
         "openrlhf.trainer.ray.vllm_engine",
         "RolloutRayActor",
         "openrlhf_ebpo.cpu.weight_sync:CPURolloutActor",
@@ -119,7 +128,13 @@ def prepare_process() -> None:
 
 
 def prepare_driver() -> None:
-    """Environment that torch and vLLM read when they are imported. What the user has set stays."""
+    """Environment that torch and vLLM read when they are imported. What the user has set stays.
+
+    Raises:
+        UsageError: the system lacks a library that vLLM's kernels need.
+    """
+    if missing := native.missing_libraries():
+        raise UsageError("\n".join(f"vLLM needs {native.with_remedy(cause)}" for cause in missing))
     os.environ.setdefault("TORCHDYNAMO_DISABLE", WORKER_ENV["TORCHDYNAMO_DISABLE"])
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         del os.environ["CUDA_VISIBLE_DEVICES"]  # the empty string breaks Ray's mapping of the pretend GPUs

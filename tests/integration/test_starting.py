@@ -1,0 +1,26 @@
+"""What does not start ends the command, with the first cause."""
+
+from __future__ import annotations
+
+import json
+
+AGENT = """
+from openrlhf.utils.agent import AgentExecutorBase
+class AgentExecutor(AgentExecutorBase):
+    def __init__(self):
+        raise RuntimeError("the tool server has no licence")
+    async def execute(self, **kwargs):
+        pass
+"""
+
+
+def test_an_engine_that_does_not_start_ends_the_training_and_says_why(train, command, tmp_path):
+    (tmp_path / "agent.py").write_text(AGENT)
+    training = train(command(tmp_path, train__agent_func_path=tmp_path / "agent.py", reward__remote_url=None))
+    last = training.fail().splitlines()[-2:]
+    assert last[0] == (
+        "error: training stopped: a process of the training did not start, or died: RuntimeError: the tool server has no "
+        "licence"
+    )
+    run = json.loads((tmp_path / "model" / "run" / "run.json").read_text())
+    assert run["status"] == "failed" and "no licence" in run["error"]
