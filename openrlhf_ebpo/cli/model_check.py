@@ -242,7 +242,7 @@ def memory_notices(args) -> list[str]:
         return [f"model: {args.actor.model_name_or_path} is not on this machine, so its configuration was not checked"]
     try:
         size = size_of(folder)
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, ImportError) as error:
         return [f"model: its size could not be counted ({error})".splitlines()[0]]
     memory = training_memory(size, args)
     full = not (args.ds.lora.rank or args.ds.load_in_4bit)
