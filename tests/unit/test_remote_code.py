@@ -1,5 +1,6 @@
 """Which models need code of their own, and that every command refuses them by name before anything of it is touched."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -10,7 +11,7 @@ import own_code
 import pytest
 
 from eval import run as evaluation
-from openrlhf_ebpo import auto_map, cluster, remote_code
+from openrlhf_ebpo import auto_map, cluster, remote_code, upstream
 from openrlhf_ebpo.auto_map import ModelFileError
 from openrlhf_ebpo.cli import data, preflight, train_ppo_ray, train_sft
 from openrlhf_ebpo.quickstart import tiny_model
@@ -255,3 +256,15 @@ def test_workers_are_told_by_the_name_of_their_hook():
     assert cluster.runtime_env()["worker_process_setup_hook"] == "openrlhf_ebpo.upstream.install"
     remote_code.trusted.answer = True
     assert cluster.runtime_env()["worker_process_setup_hook"] == "openrlhf_ebpo.remote_code.install_and_trust"
+
+
+@pytest.mark.parametrize("trust", [False, True])
+def test_an_engine_gets_what_the_flag_says_and_not_what_upstream_does(trust):
+    class Actor:
+        async def __init__(self, **kwargs):
+            self.__dict__.update(kwargs)
+
+    actor = object.__new__(upstream.subclass(Actor, remote_code.EngineTrustsAsAsked))
+    remote_code.trusted.answer = trust
+    asyncio.run(actor.__init__(model="m", trust_remote_code=True))
+    assert vars(actor) == {"model": "m", "trust_remote_code": trust}
