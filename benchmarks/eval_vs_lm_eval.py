@@ -227,7 +227,7 @@ def peer(settings: EngineSettings, lm_eval_path: str) -> Iterator[ProcessPoolExe
         "seed": settings.seed,
         "enable_prefix_caching": True,
         "add_bos_token": False,  # a chat template has written it, and ours adds none
-        "trust_remote_code": True,
+        "trust_remote_code": False,
         **hardware,
     }
     spawn = multiprocessing.get_context("spawn")

@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from openrlhf_ebpo import upstream
 from openrlhf_ebpo.cli.model_check import CAUSAL_LM
-from openrlhf_ebpo.cli.preflight import model_problems
+from openrlhf_ebpo.cli.preflight import code_problems, model_problems
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.progress import fingerprint, model_identity
+from openrlhf_ebpo.remote_code import trusted
 from openrlhf_ebpo.run_log import RunDirectoryError, read_metrics, read_run
 from openrlhf_ebpo.upstream import UsageError
 
@@ -115,12 +117,16 @@ def check(path: str, flag: str = "--model") -> None:
         UsageError: what is wrong with it.
     """
     name = base_of(path) if is_adapter(path) else path
-    if problems := model_problems(flag, name):
+    problems = model_problems(flag, name)
+    if path != name:
+        problems += code_problems(flag, path)  # an adapter may have a tokenizer of its own
+    if problems:
         raise UsageError("\n".join(problems))
+    upstream.install()  # transformers is imported next, and rows for it come first
     from transformers import AutoConfig
 
     try:
-        config = AutoConfig.from_pretrained(name, trust_remote_code=True)  # as vLLM and the tokenizer in training
+        config = AutoConfig.from_pretrained(name, trust_remote_code=trusted())  # as vLLM and the tokenizer in training
     except (OSError, ValueError, KeyError) as error:
         reason = str(error).strip().split("\n")[0]
         absent = "" if Path(name).exists() else "no such folder, and from the Hub "
@@ -175,7 +181,8 @@ def merge(adapter: str, output: str) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    base = AutoModelForCausalLM.from_pretrained(base_of(adapter), dtype=torch.bfloat16)
+    name, trust = base_of(adapter), trusted()
+    base = AutoModelForCausalLM.from_pretrained(name, dtype=torch.bfloat16, trust_remote_code=trust)
     PeftModel.from_pretrained(base, adapter).merge_and_unload().save_pretrained(output)
     own = (Path(adapter) / "tokenizer_config.json").is_file()
-    AutoTokenizer.from_pretrained(adapter if own else base_of(adapter)).save_pretrained(output)
+    AutoTokenizer.from_pretrained(adapter if own else name, trust_remote_code=trust).save_pretrained(output)

@@ -44,11 +44,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from openrlhf_ebpo import remote_code
 from openrlhf_ebpo.cluster import ClusterError
 from openrlhf_ebpo.generation import GenerationError
 from openrlhf_ebpo.rewards.pool import GraderError
 from openrlhf_ebpo.run_log import RunDirectoryError
-from openrlhf_ebpo.upstream import UsageError, is_cpu_stack
+from openrlhf_ebpo.upstream import SeamError, UsageError, is_cpu_stack
 
 from . import generate, jobs, models, prompts, protocols, report, tables, tasks
 from .grader import NO_GOLD, Grader
@@ -98,6 +99,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--tensor_parallel_size", type=int, default=1, help="GPUs a copy (%(default)s)")
     add("--gpu_memory_utilization", type=float, default=0.9, help="share of a GPU's memory for vLLM (%(default)s)")
     add("--enforce_eager", action="store_true", help="no CUDA graphs: starts sooner, generates slower")
+    remote_code.add_flag(parser)
     parser.add_argument("--output_dir", metavar="DIR", help="where results go; needed with --model")
     parser.add_argument("--force", action="store_true", help="start over; earlier results move to superseded/")
 
@@ -107,6 +109,7 @@ def run(args: argparse.Namespace) -> None:
     UsageError: a mistake in the flags or in what they name; all are found before the first engine starts, but for
         the length that a model can read.
     """
+    remote_code.trust(args)
     check(args)
     protocol = chosen_protocol(args)
     protocols.check_scorer(protocol)
@@ -319,7 +322,7 @@ def main(argv: list[str] | None = None) -> None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     try:
         run(args)
-    except (UsageError, RunDirectoryError) as error:
+    except (UsageError, RunDirectoryError, SeamError) as error:
         sys.exit("".join(f"error: {line}\n" for line in str(error).splitlines()).rstrip())
     except (StorageError, GraderError) as error:
         sys.exit(f"error: {error}")

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 
 import psutil
 
+from openrlhf_ebpo import remote_code
 from openrlhf_ebpo.upstream import is_cpu_stack
 
-HOOK = "openrlhf_ebpo.upstream.install"
 SHUTDOWN_SECONDS = 10
 FEWER_IN_TRAINING = (
     "ask for fewer with --actor.num_gpus_per_node, --ref.num_gpus_per_node, --vllm.num_engines, or share them with "
@@ -148,7 +148,7 @@ def runtime_env(environment: dict[str, str] | None = None) -> dict:
     job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env", {})
     set_by_job = job.get("env_vars", {})
     return {
-        "worker_process_setup_hook": HOOK,
+        "worker_process_setup_hook": remote_code.hook(),
         "env_vars": {name: value for name, value in variables.items() if name not in set_by_job},
     }
 

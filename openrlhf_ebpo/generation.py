@@ -23,6 +23,7 @@ import psutil
 
 from openrlhf_ebpo import upstream
 from openrlhf_ebpo.cluster import end_processes, ray_with, reason
+from openrlhf_ebpo.remote_code import trusted
 from openrlhf_ebpo.rendering import Prompt, TokenizerByName
 
 logger = logging.getLogger(__name__)
@@ -142,7 +143,7 @@ def _check_window(settings: EngineSettings) -> None:
     from vllm.config import ModelConfig
 
     try:
-        ModelConfig(settings.model, max_model_len=settings.max_len, trust_remote_code=True, dtype="bfloat16")
+        ModelConfig(settings.model, max_model_len=settings.max_len, trust_remote_code=trusted(), dtype="bfloat16")
     except ValueError as error:
         if "max_model_len" in str(error):  # the rest may be about this node, which need not have a GPU
             raise upstream.UsageError(

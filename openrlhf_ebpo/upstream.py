@@ -229,6 +229,32 @@ SEAMS = (
         source="3c293c3e9178",
     ),
     Seam(
+        "transformers.dynamic_module_utils",
+        "resolve_trust_remote_code",
+        "openrlhf_ebpo.remote_code:decided_by_the_flag",
+        where="every process",
+        why="upstream passes trust_remote_code=True wherever it loads a model or a tokenizer, so a config.json can name "
+        "code that is then fetched and run",
+        until="upstream has a flag for it, off by default",
+    ),
+    Seam(
+        "transformers.dynamic_module_utils",
+        "get_class_in_module",
+        "openrlhf_ebpo.remote_code:refused_without_the_flag",
+        where="every process",
+        why="not every way to a model's own code asks resolve_trust_remote_code, and this is where all of them end",
+        until="as resolve_trust_remote_code",
+    ),
+    Seam(
+        "openrlhf.trainer.ray.vllm_engine",
+        "RolloutRayActor",
+        "openrlhf_ebpo.remote_code:EngineTrustsAsAsked",
+        where="rollout actors",
+        why="upstream starts vLLM with trust_remote_code=True, and vLLM's core is a process without our rows",
+        until="as resolve_trust_remote_code",
+        source="eb61743a7634",
+    ),
+    Seam(
         "transformers.utils.import_utils",
         "is_sklearn_available",
         "openrlhf_ebpo.upstream:unavailable",

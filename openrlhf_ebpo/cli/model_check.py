@@ -5,11 +5,11 @@ A model in a folder is checked in full; a name on the Hub as far as its files ar
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from openrlhf_ebpo.auto_map import ModelFileError, read_file
 from openrlhf_ebpo.upstream import UsageError
 
 MODEL = "actor.model_name_or_path"
@@ -65,14 +65,9 @@ def model_folder(name: str) -> Path | None:
 def read_object(path: Path) -> dict:
     """Raises UsageError where a file of the model is not what it should be."""
     try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UsageError(
-            f"--{MODEL}: {path} cannot be read as JSON ({error}); a Git LFS pointer, not fetched?"
-        ) from None
-    if not isinstance(found, dict):
-        raise UsageError(f"--{MODEL}: {path} holds a JSON {type(found).__name__}, not an object")
-    return found
+        return read_file(path)
+    except ModelFileError as error:
+        raise UsageError(f"--{MODEL}: {error}") from None
 
 
 def _architecture_problems(config: dict) -> list[str]:
@@ -247,7 +242,7 @@ def memory_notices(args) -> list[str]:
         return [f"model: {args.actor.model_name_or_path} is not on this machine, so its configuration was not checked"]
     try:
         size = size_of(folder)
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, ImportError) as error:
         return [f"model: its size could not be counted ({error})".splitlines()[0]]
     memory = training_memory(size, args)
     full = not (args.ds.lora.rank or args.ds.load_in_4bit)

@@ -13,6 +13,10 @@ import json
 import os
 from pathlib import Path
 
+from openrlhf_ebpo import auto_map
+from openrlhf_ebpo.hub import model_files
+from openrlhf_ebpo.hub.client import HubError
+from openrlhf_ebpo.remote_code import FLAG, trusted
 from openrlhf_ebpo.upstream import UsageError
 
 DATA_SUFFIXES = (".json", ".jsonl", ".csv", ".parquet", ".arrow")
@@ -82,7 +86,7 @@ def check_sft_files(args: dict) -> None:
         for name in filter(None, (args[flag] or "").split(",")):
             problems += [f"--{flag} {name}: {problem}" for problem in _dataset_problems(name, columns)]
     if model := args["model.model_name_or_path"]:
-        problems += model_problems("--model.model_name_or_path", model)
+        problems += model_problems("--model.model_name_or_path", model, ask_hub=not args.get("use_ms"))
     else:
         problems.append("--model.model_name_or_path is missing: name a Hugging Face model or a folder with one")
     if problems:
@@ -148,18 +152,41 @@ def _check_models(args: dict) -> list[str]:
         problems.append("--actor.model_name_or_path is missing: name a Hugging Face model or a folder with one")
     for flag in ("actor", "critic", "reward"):
         for name in filter(None, (args.get(f"{flag}.model_name_or_path") or "").split(",")):
-            problems += model_problems(f"--{flag}.model_name_or_path", name)
+            problems += model_problems(f"--{flag}.model_name_or_path", name, ask_hub=not args.get("use_ms"))
     return problems
 
 
-def model_problems(flag: str, name: str) -> list[str]:
-    """What is wrong with a model's name, as far as the folders of this machine tell."""
+def model_problems(flag: str, name: str, ask_hub: bool = True) -> list[str]:
+    """What is wrong with a model, as far as its name and its configuration tell. Of a name on the Hub the configuration
+    is fetched where this machine does not have it; where the Hub cannot be reached, nothing is known and nothing wrong.
+    """
     path = Path(name)
     if path.is_dir() and not (path / "config.json").is_file():
         return [f"{flag} {name}: the folder has no config.json, so no model"]
     if not path.exists() and (path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1):
         return [f"{flag} {name}: no such folder"]
-    return []
+    return code_problems(flag, name, ask_hub)
+
+
+def code_problems(flag: str, name: str, ask_hub: bool = True) -> list[str]:
+    """That the model brings code of its own which it needs, unless that is to run."""
+    if trusted():
+        return []
+    try:
+        read = auto_map.folder_reader(Path(name)) if Path(name).is_dir() else model_files.reader(name, ask_hub)
+        return [f"{flag} {name}: {refusal(code)}" for code in auto_map.needed_code(read)[:1]]
+    except (auto_map.ModelFileError, model_files.NoModel) as error:
+        return [f"{flag} {name}: {error}"]
+    except HubError:
+        return []
+
+
+def refusal(code: auto_map.OwnCode) -> str:
+    return (
+        f"the model brings code of its own, which would run on this machine ({code}; transformers itself has no such "
+        f"class). Nothing of it was fetched or run. Read that code, and add {FLAG} if you trust it; or take a model that "
+        "needs none"
+    )
 
 
 def _check_reward(args: dict) -> list[str]:

@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from openrlhf_ebpo import config, lora, policy_loss, prompts, upstream
+from openrlhf_ebpo import config, lora, policy_loss, prompts, remote_code, upstream
 from openrlhf_ebpo.checkpoint import latest_checkpoint, stored_prior
 from openrlhf_ebpo.cli import model_check, old_flags, preflight
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain, parse
@@ -55,6 +55,8 @@ def run(argv: list[str]) -> None:
     argv, translated = old_flags.translate(argv)
     print(*translated, sep="\n", end="\n" if translated else "", flush=True)
     flat = parse(parser, argv, old_flags.suggestions())
+    remote_code.trust(flat)
+    del flat.trust_remote_code
     hub_flags.check_flags(vars(flat))
     hub_notices = hub_flags.resolve_resume(vars(flat))
     resolve(flat, parser)
@@ -186,6 +188,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=False,
         help="do not measure policy/entropy and policy/kl_per_step (some forward passes more a step)",
     )
+    remote_code.add_flag(group)
     group.add_argument("--force", action="store_true", help="move another run out of the run directory, aside")
     group.add_argument(
         "--dry_run", action="store_true", help="check everything, print the resolved configuration and stop"

@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 
-from openrlhf_ebpo import upstream
+from openrlhf_ebpo import remote_code, upstream
 from openrlhf_ebpo.cli import preflight
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain, parse
 from openrlhf_ebpo.redact import hide_secrets
@@ -37,7 +37,10 @@ def run(argv: list[str]) -> None:
         "itself it is one process; deepspeed or torchrun start several."
     )
     parser.epilog = EXAMPLE
+    remote_code.add_flag(parser)
     flat = parse(parser, argv)
+    remote_code.trust(flat)
+    del flat.trust_remote_code
     preflight.absolute_paths(vars(flat))
     hide_secrets(vars(flat))
     preflight.check_sft_files(vars(flat))

@@ -32,7 +32,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from openrlhf_ebpo import generation
+from openrlhf_ebpo import generation, remote_code
 from openrlhf_ebpo.cli import preflight
 from openrlhf_ebpo.cluster import ClusterError
 from openrlhf_ebpo.data import difficulty_report as report
@@ -74,10 +74,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--gpu_memory_utilization", type=float, default=0.9, help="share of a GPU's memory for vLLM (%(default)s)")
     add("--enforce_eager", action="store_true", help="no CUDA graphs: starts sooner, generates slower")
     add("--seed", type=int, default=42, help="of the first engine; the others count on (%(default)s)")
+    remote_code.add_flag(parser)
     parser.add_argument("--force", action="store_true", help="start over; earlier progress is kept under another name")
 
 
 def run(args: argparse.Namespace) -> None:
+    remote_code.trust(args)
     check(args)
     table = read_table(args.input, ("id", "prompt", "label"))
     table = table.slice(0, args.limit)

@@ -1,7 +1,8 @@
 """openrlhf-ebpo hub pull: a model or prior from the Hub into a folder, checked file by file.
 
-Only safe file types come: safetensors, JSON, text, the tokenizer's own. Every file must be what the Hub lists (size and
-hash) and what sha256.json says, which was pushed with it. A pull that was cut off goes on where it stopped.
+Only files that cannot run code come: safetensors, JSON, text, the tokenizer's own. Every file must be what the Hub lists
+(size and hash) and what sha256.json says, which was pushed with it; that says nothing about who pushed it. Where a JSON file
+names code (auto_map), that is said; it runs only with --trust_remote_code. A pull that was cut off goes on where it stopped.
 
   openrlhf-ebpo hub pull owner/name model
   openrlhf-ebpo hub pull owner/name model --revision step-000010
@@ -17,11 +18,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from openrlhf_ebpo.auto_map import ModelFileError, folder_reader, own_code
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.hub.client import HubError, check_repo_id, hub_api, hub_errors
 from openrlhf_ebpo.hub.outbox import FULL_STATE, SAFE, step_tag
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.upload import MANIFEST, NOT_IN_MANIFEST, commit_of, listing, matches, megabytes, sha256
+from openrlhf_ebpo.remote_code import FLAG
 from openrlhf_ebpo.upstream import UsageError
 
 RECORD = ".hub_pull.json"  # in the folder: where its content is from
@@ -68,13 +71,31 @@ def run(args: argparse.Namespace) -> None:
         return
     pulled = pull(api, args.repo, args.folder, revision, args.trust_pickle)
     held = (
-        "all verified" if pulled.manifest else f"as the Hub lists them ({MANIFEST} is missing: not pushed by hub push)"
+        "all as they were pushed"
+        if pulled.manifest
+        else f"as the Hub lists them ({MANIFEST} is missing: not pushed by hub push)"
     )
     print(f"{args.repo} ({pulled.commit[:12]}) is in {pulled.folder}: {len(pulled.files)} files, {held}")
     if pulled.skipped:
         print(f"left out, being no safe types or not pushed with the others: {shown(pulled.skipped)}")
-    if (pulled.folder / "config.json").exists():
-        print(f"next: openrlhf-ebpo eval --model {pulled.folder} --tasks math500")
+    for line in next_step(pulled.folder):
+        print(line)
+
+
+def next_step(folder: Path) -> list[str]:
+    """What to do with a pulled model, in lines; first of all, whether it brings code of its own."""
+    try:
+        brought = own_code(folder_reader(folder))
+    except ModelFileError as error:
+        return [f"warning: {error}"]
+    if brought:
+        return [
+            f"warning: the model brings code of its own: {'; '.join(map(str, brought))}",
+            "Nothing of that code was pulled, read or run. Where the model does not load without it, train and eval refuse "
+            f"the model, unless {FLAG} is given: read the code before.",
+        ]
+    there = (folder / "config.json").exists()
+    return [f"next: openrlhf-ebpo eval --model {folder} --tasks math500"] if there else []
 
 
 def pull(

@@ -86,6 +86,7 @@ def test_our_own_flags_come_on_top(upstreams_parser):
         "--logger.run_dir",
         "--logger.rollouts_every",
         "--logger.no_policy_metrics",
+        "--trust_remote_code",
         "--force",
         "--dry_run",
     }

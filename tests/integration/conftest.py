@@ -51,7 +51,9 @@ def cluster(tmp_path_factory):
 
     if not is_cpu_stack():
         pytest.skip("this cluster's GPUs are pretended; on a GPU machine run `pytest -m gpu`")
-    os.environ.update(WANDB_MODE="offline", WANDB_API_KEY="0" * 40)  # the nodes' workers inherit them
+    modules = str(tmp_path_factory.mktemp("modules"))
+    # the nodes' workers inherit them
+    os.environ.update(WANDB_MODE="offline", WANDB_API_KEY="0" * 40, HF_MODULES_CACHE=modules)
     nodes = Cluster()
     with forked_workers(tmp_path_factory.mktemp("workers")) as python:
         try:

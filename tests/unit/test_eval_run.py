@@ -164,7 +164,7 @@ def test_a_model_that_does_not_load_is_found_before_anything_starts(folder):
     classifier = write_model(folder / "bert", "BertForSequenceClassification", "bert")
     assert "BertForSequenceClassification, which does not generate" in error_of(arguments(folder, model=classifier))
     (folder / "model" / "config.json").write_text("version https://git-lfs")
-    assert "cannot be loaded" in error_of(arguments(folder))
+    assert "config.json cannot be read as JSON" in error_of(arguments(folder))
 
 
 def test_weights_that_are_not_all_there_are_found_before_anything_starts(folder):

@@ -69,6 +69,25 @@ def test_a_pull_that_is_cut_off_never_leaves_files_of_two_revisions(hub, client,
     assert json.loads((folder / "config.json").read_text())["step"] == 1 and not (folder / "model.safetensors").exists()
 
 
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("config.json", {"auto_map": {"AutoConfig": "evil/code--own.Config"}}),
+        ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["own.Slow", None]}}),
+    ],
+)
+def test_a_model_that_brings_its_own_code_is_not_called_good_nor_to_be_measured_next(
+    client, use_hub, pushed, tmp_path, capsys, file, content
+):
+    files = {"config.json": b"{}", file: json.dumps(content).encode()}
+    publish(client, "owner/own", {**files, "own.py": b"raise SystemExit", "model.safetensors": b"w"}, message="m")
+    hub_cli.main(["pull", "owner/own", str(tmp_path / "own")])
+    out = capsys.readouterr().out
+    assert f"warning: the model brings code of its own: {file}: Auto" in out and "own." in out
+    assert "--trust_remote_code" in out and "eval --model" not in out and "verified" not in out
+    assert not (tmp_path / "own" / "own.py").exists()
+
+
 @pytest.mark.parametrize("path", ["model.bin", "code.py", "sub/x.pt", "x.pkl", ".hidden.json", "weights.npy", "run.sh"])
 def test_what_is_not_on_the_list_of_safe_types_stays_there(client, pushed, tmp_path, path):
     publish(client, REPO, {path: b"x"}, message="m", manifest=None, allow_pickle=True)
@@ -188,7 +207,7 @@ def test_the_command_says_what_came_and_what_to_do_next(use_hub, pushed, tmp_pat
     assert "1.20 MB  model.safetensors" in capsys.readouterr().out and not (tmp_path / "pulled").exists()
     hub_cli.main(["pull", REPO, folder, "--revision", "1"])
     out = capsys.readouterr().out
-    assert "all verified" in out and f"eval --model {folder}" in out and "full_state" in out
+    assert "all as they were pushed" in out and f"eval --model {folder}" in out and "full_state" in out
     for argv, words in (
         (["owner/none", str(tmp_path / "x")], "no repo owner/none"),
         ([REPO, str(tmp_path / "x"), "--revision", "v9"], "no revision v9; it has main, step-000001, step-000002"),

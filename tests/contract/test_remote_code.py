@@ -1,0 +1,94 @@
+"""Nothing imports a model's own code unless the command was told to, whatever it asks transformers for."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import own_code
+import pytest
+
+from openrlhf_ebpo.quickstart import tiny_model
+
+ROOT = Path(__file__).parents[2]
+PROBE = """
+import argparse, json, sys
+from openrlhf_ebpo import remote_code, upstream
+upstream.install()
+remote_code.trust(argparse.Namespace(trust_remote_code={trust}))
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoTokenizer, GenerationMixin
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
+from transformers.generation.utils import get_class_in_module
+from openrlhf.utils.utils import get_tokenizer
+from vllm.config import ModelConfig
+from vllm.transformers_utils.dynamic_module import try_get_class_from_dynamic_module
+def outcome(call):
+    try:
+        found = call()
+        return getattr(found, "__name__", type(found).__name__)
+    except Exception as error:
+        return type(error).__name__
+own, native = sys.argv[1:]
+ways = dict(
+    config=lambda: AutoConfig.from_pretrained(own, trust_remote_code=True),
+    config_unasked=lambda: AutoConfig.from_pretrained(own),  # transformers would ask at the terminal
+    model=lambda: AutoModelForCausalLM.from_pretrained(own, trust_remote_code=True),
+    tokenizer=lambda: AutoTokenizer.from_pretrained(native, trust_remote_code=True),
+    upstreams_tokenizer=lambda: get_tokenizer(native, None),
+    by_name=lambda: get_class_from_dynamic_module("own.OwnConfig", own),
+    in_module=lambda: get_class_in_module("OwnConfig", own + "/own.py"),
+    vllm=lambda: type(ModelConfig(own, trust_remote_code=True, dtype="bfloat16").hf_config),
+    vllms_class=lambda: try_get_class_from_dynamic_module("own.OwnForCausalLM", own, True, warn_on_fail=False),
+    native_model=lambda: AutoModelForCausalLM.from_pretrained(native, trust_remote_code=True),
+    native_refused=lambda: AutoModelForCausalLM.from_pretrained(native, trust_remote_code=False),
+    generate=lambda: AutoModelForCausalLM.from_pretrained(native, trust_remote_code=True).generate.__class__,
+)
+print(json.dumps({{name: outcome(call) for name, call in ways.items()}}))
+"""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory) -> list[Path]:
+    """One that transformers does not know, and one that it knows, both with code; the second also has a `generate`."""
+    folder = tmp_path_factory.mktemp("models")
+    own_code.own_model(folder / "own")
+    tiny_model.build(folder / "native", ["abc"], hidden_size=32, intermediate_size=64)
+    both = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnForCausalLM"}
+    tokenizer = {"auto_map": {"AutoTokenizer": [None, "own.OwnTokenizer"]}}
+    marker = own_code.bring_code(folder / "native", {"auto_map": both}, tokenizer)
+    (folder / "native" / "custom_generate").mkdir()
+    generate = f"open({str(marker)!r}, 'a').close()\ndef generate(model, *args, **kwargs): ...\n"
+    (folder / "native" / "custom_generate" / "generate.py").write_text(generate)
+    return [folder / "own", folder / "native"]
+
+
+def outcomes(models: list[Path], trust: bool, tmp_path: Path) -> dict[str, str]:
+    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "TORCHDYNAMO_DISABLE": "1"}
+    command = [sys.executable, "-W", "ignore", "-c", PROBE.format(trust=trust), *map(str, models)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def markers(models: list[Path]) -> list[Path]:
+    return [path for path in models[0].parent.iterdir() if path.name.endswith("has run code")]
+
+
+def test_no_way_leads_to_a_models_code_and_what_transformers_knows_loads_without(models, tmp_path):
+    found = outcomes(models, False, tmp_path)
+    assert markers(models) == []
+    refused = ("config", "config_unasked", "model", "by_name", "in_module")
+    assert {found.pop(name) for name in refused} == {"RemoteCodeError"}
+    assert found.pop("vllm") == "ValidationError" and found.pop("vllms_class") == "NoneType"
+    assert found.pop("native_model") == found.pop("native_refused") == "Qwen3ForCausalLM"
+    assert found.pop("generate") == "method" and set(found.values()) <= {"TokenizersBackend", "Qwen2Tokenizer"}
+
+
+def test_with_the_flag_they_do_as_without_this_project(models, tmp_path):
+    found = outcomes(models, True, tmp_path)
+    assert len(markers(models)) == 2
+    assert found["config"] == found["config_unasked"] == found["by_name"] == found["vllm"] == "OwnConfig"
+    assert found["model"] == found["vllms_class"] == found["native_model"] == "OwnForCausalLM"
+    assert found["tokenizer"] == found["upstreams_tokenizer"] == "OwnTokenizer"
+    assert found["native_refused"] == "Qwen3ForCausalLM"  # a caller that wants none gets none
