@@ -131,7 +131,10 @@ def flattened(settings: dict, prefix: str = "", depth: int = 0) -> dict[str, str
 def _short(value) -> str:
     if isinstance(value, float):
         return f"{value:.12g}"  # 9e-07, not 8.999999999999999e-07
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+    try:
+        return value if isinstance(value, str) else json.dumps(value, default=str)
+    except RecursionError:
+        return "lists in lists, too deep to be shown"
 
 
 def different_settings(runs: Sequence[tuple[str, dict]]) -> list[tuple[str, list[str | None]]]:

@@ -178,7 +178,8 @@ def panels(shown: Sequence[tuple[int, Result]], tasks: Sequence[str], reported: 
 def _lines(mine: Sequence[tuple[int, Result]]) -> list[Line]:
     lines = []
     for number, run in sorted({(number, result.run) for number, result in mine}):
-        points = sorted((r.step, r.metrics["pass@1"]) for _, r in mine if r.run == run and "pass@1" in r.metrics)
+        points = [(r.step, r.metrics["pass@1"]) for _, r in mine if r.run == run and "pass@1" in r.metrics]
+        points.sort(key=lambda point: point[0])
         if points:
             value, low, high = (
                 100 * np.array([pick(m) for _, m in points])

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..cards import EBPO, ESTIMATORS, PAGE, detail, group_list, history_bar
 from ..errors import RunError
-from ..groups import Groups, Index, file_of, read_columns
+from ..groups import Groups, Index, file_of, listed, read_columns
 from ..picture import Drawn, implied_prior_mean, picture
 from ..search import KINDS, Filter, answers, choose, exported, history, position_of
 from ..tables import NO_RUNS, choice, empty, notices, setting
@@ -96,12 +96,12 @@ def prompts_of(index: Index, groups: Groups, positions: np.ndarray) -> dict[int,
     for step in dict.fromkeys(groups.step[positions].tolist()):
         here = [int(p) for p in positions if groups.step[p] == step]
         name = file_of(index.run, step)
+        if name is None:
+            continue
         try:
             rows = [int(groups.row[p]) for p in here]
-            column = (
-                read_columns(index.run, name, ("prompt",), slice(min(rows), max(rows) + 1))["prompt"] if name else []
-            )
-            prompts |= {p: str(column[row - min(rows)].as_py()) for p, row in zip(here, rows, strict=True) if name}
+            column = listed(read_columns(index.run, name, ("prompt",), slice(min(rows), max(rows) + 1))["prompt"])
+            prompts |= {p: str(column[row - min(rows)]) for p, row in zip(here, rows, strict=True)}
         except RunError:
             continue
     return prompts
