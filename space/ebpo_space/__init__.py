@@ -11,6 +11,7 @@ figures.py, picture.py, cards.py, tables.py   data -> Plotly figures, SVG, HTML;
 pages/                 dynamics, samples, evaluation, understand: what each page shows
 workspace.py           the runs of a view with their metrics and groups, kept between views
 app.py, layout.py      the Gradio app: what its parts do, and where they stand
-server.py, main.py     what is served besides, and the command line
+server.py, gate.py     what is served besides, and what visitors may ask for
+main.py                the command line
 static/                style sheet and script
 """

@@ -16,6 +16,7 @@ from .pages import dynamics, evaluation, samples, understand
 from .runs import AT_ONCE
 from .session import Session, Turn
 from .tables import run_bar
+from .text import HTML
 from .workspace import Workspace
 
 RENDER = {
@@ -25,6 +26,7 @@ RENDER = {
     "understand": understand.render,
 }
 REFRESH = 5.0  # seconds between looks at a run that may still be growing
+DATA = ("board",)  # what space.js draws; all else that pages show is HTML, or text
 UNKNOWN = object()  # a value that no control has
 _FILTERS = ("steps", "cluster", "from", "to", "rewards_from", "rewards_to", "text")
 
@@ -92,8 +94,12 @@ def _shown(parts: layout.Parts, workspace: Workspace, view: dict) -> dict:
     """Updates of the current page, and of the bar of runs."""
     page = view["tab"]
     found = RENDER[page](view, workspace)
-    update = {parts.shown[f"{page}.{name}"]: value for name, value in found.items() if f"{page}.{name}" in parts.shown}
-    update[parts.shown["bar"]] = _bar(workspace, view)
+    update = {
+        parts.shown[f"{page}.{name}"]: value if name in DATA else HTML.escape(value)
+        for name, value in found.items()
+        if f"{page}.{name}" in parts.shown
+    }
+    update[parts.shown["bar"]] = HTML.escape(_bar(workspace, view))
     for control, choices in (
         ("more", "metrics"),
         ("cluster", "clusters"),

@@ -1,4 +1,4 @@
-"""HTML of groups and answers. All text of a run goes through `harmless` or `readable`."""
+"""HTML of groups and answers."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ import numpy as np
 from .figures import number
 from .groups import Groups
 from .tables import setting
-from .text import SHOWN, attribute, harmless, preview, readable, snippet
+from .text import HTML, SHOWN, attribute, harmless, html, joined, preview, readable, snippet
 
 EBPO, GRPO = "EBPO", "GRPO"
 ESTIMATORS = {"ebpo": EBPO, "group_norm": GRPO, "dr_grpo": "Dr. GRPO", "rloo": "RLOO"}  # upstream's name: the field's
 PAGE = 40  # groups in the list at a time
 ANSWERS = 64  # answers of a group on the page
 BUDGET = 240_000  # characters of all answers on the page together
+_NAME = 24  # characters of an estimator's name
 
 
 def group_list(
     groups: Groups, positions: np.ndarray, prompts: dict[int, str], current: int | None, shown: int, failed, passed
-) -> str:
+) -> HTML:
     """One page of groups as buttons.
 
     Args:
@@ -32,136 +33,150 @@ def group_list(
     """
     pages = max(math.ceil(len(positions) / PAGE), 1)
     shown = min(shown, pages)
-    items = "".join(
+    items = joined(
         _item(groups, int(p), prompts.get(int(p), ""), int(p) == current, failed, passed)
         for p in positions[(shown - 1) * PAGE : shown * PAGE]
     )
-    count = f"<b>{len(positions):,}</b> group{'' if len(positions) == 1 else 's'}"
-    return (
-        f'<nav class="groups" aria-label="Groups"><header><span>{count}</span>{_pager(shown, pages)}</header>'
-        f"<ol>{items}</ol></nav>"
+    count = html("<b>{:,}</b> group{}", len(positions), "" if len(positions) == 1 else "s")
+    return html(
+        '<nav class="groups" aria-label="Groups"><header><span>{}</span>{}</header><ol>{}</ol></nav>',
+        *(count, _pager(shown, pages), items),
     )
 
 
-def _pager(shown: int, pages: int) -> str:
+def _pager(shown: int, pages: int) -> HTML:
     if pages == 1:
-        return ""
+        return HTML()
     back = "disabled" if shown <= 1 else setting(shown=shown - 1)
     on = "disabled" if shown >= pages else setting(shown=shown + 1)
-    return (
-        f'<span class="pager"><button type="button" {back} aria-label="Previous page of groups">‹</button>'
-        f"<span>{shown} / {pages}</span>"
-        f'<button type="button" {on} aria-label="Next page of groups">›</button></span>'
+    return html(
+        '<span class="pager"><button type="button" {} aria-label="Previous page of groups">‹</button>'
+        '<span>{} / {}</span><button type="button" {} aria-label="Next page of groups">›</button></span>',
+        *(back, shown, pages, on),
     )
 
 
-def _item(groups: Groups, p: int, prompt: str, current: bool, failed, passed) -> str:
-    place = f"{groups.step[p]}.{groups.group[p]}"
-    mark = ' aria-current="true"' if current else ""
-    cluster = f"<small>{snippet(groups.cluster[p], 40)}</small>" if groups.cluster[p] else ""
-    return (
-        f'<li><button type="button" {setting(at=place)}{mark}><span class="top"><small>step {groups.step[p]} · '
-        f'group {groups.group[p]}</small>{_badge(groups, p, failed, passed)}</span><span class="words">{preview(prompt, 110)}</span>'
-        f'<span class="top">{_meter(groups.success[p])}{cluster}</span></button></li>'
+def _item(groups: Groups, p: int, prompt: str, current: bool, failed, passed) -> HTML:
+    step, group = groups.step[p], groups.group[p]
+    cluster = html("<small>{}</small>", snippet(groups.cluster[p], 40)) if groups.cluster[p] else ""
+    return html(
+        '<li><button type="button" {}{}><span class="top"><small>step {} · group {}</small>{}</span>'
+        '<span class="words">{}</span><span class="top">{}{}</span></button></li>',
+        *(setting(at=f"{step}.{group}"), current_mark(current), step, group, _badge(groups, p, failed, passed)),
+        *(preview(prompt, 110), _meter(groups.success[p]), cluster),
     )
 
 
-def _badge(groups: Groups, p: int, failed, passed) -> str:
+def current_mark(yes: bool) -> HTML:
+    return HTML(' aria-current="true"') if yes else HTML()
+
+
+def _badge(groups: Groups, p: int, failed, passed) -> HTML:
     if failed[p]:
-        return '<em class="good">rescued</em>' if groups.rescued[p] else '<em class="bad">all fail</em>'
+        return HTML('<em class="good">rescued</em>') if groups.rescued[p] else HTML('<em class="bad">all fail</em>')
     if passed[p]:
-        return "<em>all pass</em>"
-    return (
-        f'<em class="bad">{groups.errors[p]} error{"s" if groups.errors[p] > 1 else ""}</em>'
-        if groups.errors[p]
-        else ""
+        return HTML("<em>all pass</em>")
+    errors = groups.errors[p]
+    return html('<em class="bad">{} error{}</em>', errors, "s" if errors > 1 else "") if errors else HTML()
+
+
+def _meter(rate: float) -> HTML:
+    if not math.isfinite(rate):
+        return HTML('<small class="rate">no valid answer</small>')
+    return html(
+        '<span class="meter"><i style="width:{0:.0f}%"></i></span><small class="rate">{0:.0f} %</small>', 100 * rate
     )
 
 
-def _meter(rate: float) -> str:
-    if not math.isfinite(rate):
-        return '<small class="rate">no valid answer</small>'
-    return f'<span class="meter"><i style="width:{100 * rate:.0f}%"></i></span><small class="rate">{100 * rate:.0f} %</small>'
-
-
-def detail(rows: Sequence[dict], *, about: dict, picture: str, history: str, raw: bool) -> str:
+def detail(rows: Sequence[dict], *, about: dict, picture: str, history: str, raw: bool) -> HTML:
     """One group: prompt, numbers, picture, the same prompt at other steps, its answers.
 
     Args:
-        about: run, step, group, mean, baseline, shrinkage, kind (HTML), estimator (name of the run's).
+        about: run, step, group, mean, baseline, shrinkage, kind, estimator (name of the run's).
     """
     first = rows[0]
     write = harmless if raw else readable
     facts = [("group mean μ", about["mean"]), ("baseline V", about["baseline"]), ("shrinkage S", about["shrinkage"])]
     facts = [(name, value) for name, value in facts if value is not None and math.isfinite(value)]
-    return (
-        f'<article class="group">{_heading(first, about, raw)}'
-        f'<div class="split"><section class="prompt" aria-label="Prompt"><pre tabindex="0">{write(first.get("prompt"))}</pre>'
-        f"{_label(first)}</section>"
-        f'<section class="why" aria-label="Baseline"><dl>{"".join(_fact(*fact) for fact in facts)}</dl>{picture}</section></div>'
-        f"{history}{_answers(rows, write, about['estimator'])}</article>"
+    numbers = joined(_fact(*fact) for fact in facts)
+    return html(
+        '<article class="group">{}<div class="split"><section class="prompt" aria-label="Prompt"><pre tabindex="0">{}</pre>{}'
+        '</section><section class="why" aria-label="Baseline"><dl>{}</dl>{}</section></div>{}{}</article>',
+        *(_heading(first, about, raw), write(first.get("prompt")), _label(first), numbers, picture, history),
+        _answers(rows, write, about["estimator"]),
     )
 
 
-def _fact(name: str, value: float) -> str:
-    return f"<div><dt>{name}</dt><dd>{number(value)}</dd></div>"
+def _fact(name: str, value: float) -> HTML:
+    return html("<div><dt>{}</dt><dd>{}</dd></div>", name, number(value))
 
 
-def _label(row: dict) -> str:
+def _label(row: dict) -> HTML:
     label = row.get("label")
-    return (
-        f'<p class="label"><small>expected</small> <code>{harmless(label, 400)}</code></p>'
-        if label not in (None, "")
-        else ""
-    )
+    if label in (None, ""):
+        return HTML()
+    return html('<p class="label"><small>expected</small> <code>{}</code></p>', harmless(label, 400))
 
 
-def _heading(row: dict, about: dict, raw: bool) -> str:
-    cluster = f" · {harmless(row.get('cluster'), 60)}" if row.get("cluster") else ""
+def _heading(row: dict, about: dict, raw: bool) -> HTML:
+    cluster = f" · {str(row['cluster'])[:60]}" if row.get("cluster") else ""
     place = attribute(json.dumps({name: about[name] for name in ("run", "step", "group")}))
-    return (
-        f'<header class="bar"><h2>Step {about["step"]}, group {about["group"]}<small>{cluster}</small> {about["kind"]}</h2>'
-        f'<span class="tools"><button type="button" {setting(raw=not raw)} aria-pressed="{"true" if raw else "false"}" title="Texts as they were written, formulas not drawn">Source</button>'
-        f'<button type="button" data-export="{place}">Export</button>'
-        f'<button type="button" data-copy-link>Copy link</button></span></header>'
+    return html(
+        '<header class="bar"><h2>Step {}, group {}<small>{}</small> {}</h2><span class="tools"><button type="button" {} '
+        'aria-pressed="{}" title="Texts as they were written, formulas not drawn">Source</button>'
+        '<button type="button" data-export="{}">Export</button><button type="button" data-copy-link>Copy link</button></span></header>',
+        *(
+            about["step"],
+            about["group"],
+            cluster,
+            about["kind"],
+            setting(raw=not raw),
+            "true" if raw else "false",
+            place,
+        ),
     )
 
 
-def history_bar(groups: Groups, positions: np.ndarray, current: int) -> str:
+def history_bar(groups: Groups, positions: np.ndarray, current: int) -> HTML:
     """The same prompt at other steps, as a row of small bars that are buttons."""
     if len(positions) < 2:
-        return ""
+        return HTML()
     shown = positions[-60:]
-    items = "".join(_visit(groups, int(p), int(p) == current) for p in shown)
+    items = joined(_visit(groups, int(p), int(p) == current) for p in shown)
     note = (
         f"the latest {len(shown)} of its {len(positions)} groups"
         if len(positions) > len(shown)
         else "in all its groups"
     )
-    said = f"Share of right answers to this prompt, {note}, by step"
-    return f'<section class="history" aria-label="The same prompt at other steps"><small>{said}</small><div>{items}</div></section>'
-
-
-def _visit(groups: Groups, p: int, current: bool) -> str:
-    rate = groups.success[p] if math.isfinite(groups.success[p]) else 0.0
-    mark = ' aria-current="true"' if current else ""
-    return (
-        f'<button type="button" {setting(at=f"{groups.step[p]}.{groups.group[p]}")}{mark} '
-        f'aria-label="Step {groups.step[p]}: {100 * rate:.0f} % right"><i style="height:{max(100 * rate, 4):.0f}%"></i>'
-        f"<small>{groups.step[p]}</small></button>"
+    return html(
+        '<section class="history" aria-label="The same prompt at other steps"><small>Share of right answers to this prompt, '
+        "{}, by step</small><div>{}</div></section>",
+        *(note, items),
     )
 
 
-def _answers(rows: Sequence[dict], write, estimator: str) -> str:
+def _visit(groups: Groups, p: int, current: bool) -> HTML:
+    rate = 100 * groups.success[p] if math.isfinite(groups.success[p]) else 0.0
+    return html(
+        '<button type="button" {}{} aria-label="Step {}: {:.0f} % right"><i style="height:{:.0f}%"></i><small>{}</small></button>',
+        *(setting(at=f"{groups.step[p]}.{groups.group[p]}"), current_mark(current)),
+        *(groups.step[p], rate, max(rate, 4), groups.step[p]),
+    )
+
+
+def _answers(rows: Sequence[dict], write, estimator: str) -> HTML:
     shown = rows[:ANSWERS]
     widest = max((abs(a) for row in shown if (a := _finite(row.get("advantage"))) is not None), default=0.0)
     limit = max(BUDGET // max(len(shown), 1), 400)
     limit = min(limit, SHOWN)
-    cards = "".join(_answer(row, widest, write, limit, estimator) for row in shown)
+    cards = joined(_answer(row, widest, write, limit, estimator) for row in shown)
     left = f"{len(rows) - len(shown)} more answers. " if len(rows) > len(shown) else ""
     cut = "Answers are cut here. " if any(len(str(row.get("response") or "")) > limit for row in shown) else ""
-    more = f"<p class='more'>{left}{cut}The export has everything.</p>" if left or cut else ""
-    return f'<section class="answers"><header><h3>Answers</h3><p>{_legend(estimator)}</p></header><ol>{cards}</ol>{more}</section>'
+    more = html('<p class="more">{}{}The export has everything.</p>', left, cut) if left or cut else ""
+    return html(
+        '<section class="answers"><header><h3>Answers</h3><p>{}</p></header><ol>{}</ol>{}</section>',
+        *(harmless(_legend(estimator), 300), cards, more),
+    )
 
 
 def _legend(estimator: str) -> str:
@@ -171,43 +186,50 @@ def _legend(estimator: str) -> str:
         return (
             f"The number is the advantage that training used: {grpo}, less a KL penalty in the reward if there is one."
         )
-    used = f"{estimator}: the advantage that training used"
+    used = f"{estimator[:_NAME]}: the advantage that training used"
     used += ", r − V standardised over the batch" if estimator == EBPO else ""
     return f"{used}. GRPO: what it would have given, {grpo}."
 
 
-def _answer(row: dict, widest: float, write, limit: int, estimator: str) -> str:
+def _answer(row: dict, widest: float, write, limit: int, estimator: str) -> HTML:
     advantage, grpo, reward = (_finite(row.get(name)) for name in ("advantage", "grpo_advantage", "reward"))
-    strength = round(100 * abs(advantage) / widest) if advantage else 0
+    strength = round(100 * (abs(advantage) / widest)) if advantage else 0
     side = "plus" if (advantage or 0) > 0 else "minus" if advantage else "none"
-    flags = '<em class="bad">truncated</em>' if row.get("truncated") else ""
-    flags += "" if row.get("valid", True) else '<em class="bad">excluded</em>'
-    length = row.get("response_length")
-    tokens = f"<small>{length:,} tokens</small>" if isinstance(length, int) else ""
-    error = f'<p class="error">{harmless(row["error"], 600)}</p>' if row.get("error") else ""
     name = f"Answer {_whole(row.get('sample')) + 1}"
-    return (
-        f'<li class="answer {side}" style="--strength:{strength}%"><header><h3>{name}</h3>{_reward(reward)}{flags}{tokens}</header>'
-        f'<div class="gains">{_gain(estimator, advantage)}{_gain(GRPO, grpo) if estimator != GRPO else ""}</div>'
-        f'{error}<pre tabindex="0" aria-label="{name}">{write(row.get("response"), limit)}</pre></li>'
+    gains = _gain(estimator, advantage) + (_gain(GRPO, grpo) if estimator != GRPO else "")
+    error = html('<p class="error">{}</p>', harmless(row["error"], 600)) if row.get("error") else ""
+    return html(
+        '<li class="answer {}" style="--strength:{}%"><header><h3>{}</h3>{}{}</header><div class="gains">{}</div>'
+        '{}<pre tabindex="0" aria-label="{}">{}</pre></li>',
+        *(side, strength, name, _reward(reward), _flags(row), gains, error, name, write(row.get("response"), limit)),
     )
 
 
-def _gain(name: str, value: float | None) -> str:
-    return f"<span><small>{harmless(name, 24)}</small><b>{signed(value)}</b></span>"
+def _flags(row: dict) -> HTML:
+    cut = HTML('<em class="bad">truncated</em>') if row.get("truncated") else ""
+    out = "" if row.get("valid", True) else HTML('<em class="bad">excluded</em>')
+    return joined([cut, out, tokens(row.get("response_length"))])
 
 
-def _reward(reward: float | None) -> str:
+def tokens(length) -> HTML:
+    return html("<small>{:,} tokens</small>", length) if isinstance(length, int) else HTML()
+
+
+def _gain(name: str, value: float | None) -> HTML:
+    return html("<span><small>{}</small><b>{}</b></span>", harmless(name, _NAME), signed(value))
+
+
+def _reward(reward: float | None) -> HTML:
     if reward is None:
-        return '<em class="bad">no reward</em>'
-    return f'<em class="{"good" if reward > 0 else ""}">reward {number(reward)}</em>'
+        return HTML('<em class="bad">no reward</em>')
+    return html('<em class="{}">reward {}</em>', "good" if reward > 0 else "", number(reward))
 
 
 def signed(value: float | None) -> str:
     """With its sign; a true minus, which has the width of a plus."""
     if value is None:
         return "–"
-    if value and abs(value) < 0.005:
+    if value and not 0.005 <= abs(value) < 1e5:
         return f"{value:+.0e}".replace("-", "−").replace("e−0", "e−")
     return "0" if value == 0 else f"{value:+.2f}".replace("-", "−")
 

@@ -127,7 +127,10 @@ def open_file(run: Run, name: str, needed: tuple[str, ...] = NEEDED) -> pq.Parqu
         file = pq.ParquetFile(inside(run, "rollouts", name))
     except (pa.ArrowException, OSError, ValueError):
         raise RunError(f"rollouts/{name} is damaged or incomplete and is left out.") from None
-    lacking = [column for column in needed if column not in file.schema_arrow.names]
+    present = file.schema_arrow.names
+    if len(set(present)) < len(present):
+        raise RunError(f"rollouts/{name} is left out: it has columns of the same name.")
+    lacking = [column for column in needed if column not in present]
     if lacking:
         raise RunError(f"rollouts/{name} is left out: it lacks the columns {', '.join(lacking)} (another schema?).")
     return file
@@ -162,6 +165,28 @@ def cut(file: pq.ParquetFile, row_groups: list[int], columns: list[str], rows: s
     return pa.Table.from_batches(parts) if parts else file.schema_arrow.empty_table().select(columns)
 
 
+def rows_of(table: pa.Table) -> list[dict]:
+    """Raises RunError where a column cannot be read."""
+    names = table.column_names
+    return [dict(zip(names, values, strict=True)) for values in zip(*map(listed, table.columns), strict=True)]
+
+
+def listed(column: pa.ChunkedArray) -> list:
+    """Python's own values. Arrow does not look whether text is UTF-8: what is not becomes �.
+
+    Raises:
+        RunError: values that Python does not have.
+    """
+    try:
+        try:
+            return column.to_pylist()
+        except UnicodeDecodeError:
+            raw = pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary()
+            return [v if v is None else v.decode("utf-8", "replace") for v in column.cast(raw).to_pylist()]
+    except (pa.ArrowException, ValueError, OverflowError):
+        raise RunError(f"A column cannot be read (its type is {str(column.type)[:80]}).") from None
+
+
 def _row_groups(metadata, rows: slice | None) -> tuple[list[int], int]:
     """Numbers of the row groups that hold these rows, and the first row of the first."""
     sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
@@ -182,7 +207,7 @@ def _summarise(step: int, table: pa.Table, middle: float) -> Groups:
     rows = table.num_rows
     try:
         number = {name: _floats(table, name, rows) for name in NUMBERS}
-        group = table["group"].cast(pa.int64()).to_numpy(zero_copy_only=False)
+        group = _whole(table["group"])
         valid = _flags(table, "valid", rows, default=np.isfinite(number["reward"])) & np.isfinite(number["reward"])
         truncated = _flags(table, "truncated", rows, default=np.zeros(rows, bool))
         failed = table["error"].is_valid().to_numpy(zero_copy_only=False) if "error" in table.column_names else ~valid
@@ -224,6 +249,12 @@ def _summarise(step: int, table: pa.Table, middle: float) -> Groups:
     )
 
 
+def _whole(column: pa.ChunkedArray) -> np.ndarray:
+    if column.null_count:
+        raise ValueError("a number is missing")
+    return column.cast(pa.int64()).to_numpy()
+
+
 def _floats(table: pa.Table, name: str, rows: int) -> np.ndarray:
     if name not in table.column_names:
         return np.full(rows, np.nan)
@@ -245,7 +276,7 @@ def _texts(table: pa.Table, name: str, starts: np.ndarray) -> np.ndarray:
     if name not in table.column_names:
         return np.full(len(starts), None, object)
     values = np.empty(len(starts), object)
-    values[:] = [None if v is None else str(v)[:200] for v in table[name].take(pa.array(starts)).to_pylist()]
+    values[:] = [None if v is None else str(v)[:200] for v in listed(table[name].take(pa.array(starts)))]
     return values
 
 

@@ -126,7 +126,6 @@ def serve(options: argparse.Namespace) -> None:
         footer_links=[],
         run_history=False,
         enable_monitoring=False,
-        max_file_size="1kb",  # nothing is uploaded here
     )
     print(f"Open {url} (Ctrl-C ends it)", flush=True)
     workspace.warm()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from openrlhf_ebpo.eval.results import SCHEMA
 from openrlhf_ebpo.eval.scores import ordered
 
 from .errors import RunError
-from .groups import cut
+from .groups import cut, rows_of
 from .runs import Run, inside
 from .text import middle_cut
 
@@ -27,6 +28,9 @@ COLUMNS = 6  # of a table: checkpoints side by side
 PLACES = ("eval/*/*/step-*/summary.json", "*/*/step-*/summary.json")
 COUNT = 2000  # results of one run
 _LARGEST = 16 * 2**20  # bytes of a summary.json
+_NAME = 300  # characters of a task or a protocol, as many as a link has
+_STEP = re.compile(r"step-(\d{1,9})", re.ASCII)
+_PASS = re.compile(r"pass@(\d{1,9})", re.ASCII)
 _ROWS = 5_000_000
 
 
@@ -49,10 +53,8 @@ class Result:
         return f"{run} · step {self.step}" if self.step else f"{run} · base"
 
     def pass_curve(self) -> list[tuple[int, dict]]:
-        found = [
-            (int(name[5:]), m) for name, m in self.metrics.items() if name.startswith("pass@") and name[5:].isdigit()
-        ]
-        return sorted(found)
+        found = [(_PASS.fullmatch(name), metric) for name, metric in self.metrics.items()]
+        return sorted(((int(k[1]), metric) for k, metric in found if k), key=lambda point: point[0])
 
 
 class Column(NamedTuple):
@@ -125,8 +127,8 @@ def _read(run: Run, path: Path, place: str) -> Result:
         raise RunError(f"{shown} is left out: larger than {_LARGEST >> 20} MiB.")
     try:
         summary = json.loads(path.read_text(encoding="utf-8", errors="replace"))
-        *_, protocol, task, step = place.split("/")
-        step = int(step.removeprefix("step-"))
+        *_, protocol, task, last = place.split("/")
+        step = _step(last)
         if "schema" not in summary:
             return _quickstart(run, summary, protocol, task, step, place)
         if not isinstance(summary["schema"], int) or summary["schema"] > SCHEMA:
@@ -136,8 +138,8 @@ def _read(run: Run, path: Path, place: str) -> Result:
         metrics = {name: _metric(value) for name, value in summary["metrics"].items() if isinstance(value, dict)}
         return Result(
             run=run.key,
-            protocol=str(summary["protocol"].get("name") or protocol),
-            task=str(summary["task"]["name"]),
+            protocol=_name(summary["protocol"].get("name") or protocol),
+            task=_name(summary["task"]["name"]),
             step=step,
             metrics=metrics,
             questions=int(summary["metrics"]["questions"]),
@@ -146,8 +148,20 @@ def _read(run: Run, path: Path, place: str) -> Result:
         )
     except RunError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
         raise RunError(f"{shown} is damaged and left out.") from None
+
+
+def _step(folder: str) -> int:
+    """Raises ValueError for a folder that names none."""
+    if not (found := _STEP.fullmatch(folder)):
+        raise ValueError(f"no step: {folder}")
+    return int(found[1])
+
+
+def _name(value) -> str:
+    """Short enough for a link, and without the half characters that JSON may hold and no page can."""
+    return str(value)[:_NAME].encode("utf-8", "replace").decode()
 
 
 def _metric(value: dict) -> dict:
@@ -186,9 +200,9 @@ def _rows(run: Run, place: str, columns: Sequence[str], rows: Sequence[int] | No
             raise RunError(f"{place}/samples.parquet is left out: more than {_ROWS:,} rows.")
         present = [name for name in columns if name in file.schema_arrow.names]
         if rows is None:
-            return file.read(columns=present).to_pylist()
+            return rows_of(file.read(columns=present))
         groups, span = list(range(file.num_row_groups)), slice(rows[0], rows[-1] + 1)
-        return cut(file, groups, present, span).take([row - span.start for row in rows]).to_pylist()
+        return rows_of(cut(file, groups, present, span).take([row - span.start for row in rows]))
     except FileNotFoundError:
         raise RunError(f"{place}/samples.parquet is missing.") from None
     except (pa.ArrowException, OSError, ValueError):

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .errors import RunError
-from .groups import Groups, Index, file_of, open_file, read_columns
+from .groups import Groups, Index, file_of, open_file, read_columns, rows_of
 from .runs import Run
 
 KINDS = {
@@ -146,7 +146,7 @@ def answers(run: Run, groups: Groups, position: int) -> list[dict]:
         raise RunError(f"The rollouts of step {step} are gone (the run was resumed from an earlier step).")
     file = open_file(run, name)
     table = read_columns(run, name, tuple(file.schema_arrow.names), slice(row, row + size))
-    return [{**line, "step": line.get("step", step)} for line in table.to_pylist()]
+    return [{**line, "step": line.get("step", step)} for line in rows_of(table)]
 
 
 def history(groups: Groups, prompt_id: str | None) -> np.ndarray:

@@ -1,4 +1,5 @@
-"""What the Gradio server sends besides Gradio's own: our static files, Plotly, and headers that keep a page to itself."""
+"""What the Gradio server sends besides Gradio's own: our static files, Plotly, and headers that keep a page to itself.
+What it accepts is in gate.py."""
 
 from __future__ import annotations
 
@@ -9,6 +10,8 @@ from starlette.middleware import Middleware
 from starlette.responses import FileResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+
+from .gate import Gate
 
 STATIC = Path(__file__).parent / "static"
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
@@ -55,9 +58,10 @@ async def _plotly(request):
 
 
 def app_kwargs() -> dict:
-    """For `launch`: routes before Gradio's own, and the headers."""
+    """For `launch`: routes before Gradio's own, the headers, and what is refused."""
     routes = [Route("/space/plotly.js", _plotly), Mount("/space", StaticFiles(directory=STATIC))]
-    return {"routes": routes, "middleware": [Middleware(SafeHeaders)], "docs_url": None, "redoc_url": None}
+    inner = [Middleware(SafeHeaders), Middleware(Gate)]
+    return {"routes": routes, "middleware": inner, "docs_url": None, "redoc_url": None}
 
 
 def head(version: str) -> str:

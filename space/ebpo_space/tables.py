@@ -1,4 +1,4 @@
-"""HTML of what the pages share: the bar of runs, notices, tables. Every value goes through `harmless`."""
+"""HTML of what the pages share: the bar of runs, notices, tables."""
 
 from __future__ import annotations
 
@@ -6,97 +6,112 @@ import json
 from collections.abc import Sequence
 
 from .figures import colour
-from .text import attribute, harmless, middle_cut, run_name
+from .text import HTML, attribute, harmless, html, joined, middle_cut, run_name
 
 _CUT = 80  # characters of one setting
 STATUS = {"running": "training", "complete": "complete", "interrupted": "interrupted", "failed": "failed"}
 
 
-def setting(**values) -> str:
+def setting(**values) -> HTML:
     """The attribute that makes a button change the view."""
-    return f'data-set="{attribute(json.dumps(values))}"'
+    return html('data-set="{}"', attribute(json.dumps(values)))
 
 
-def choice(values: dict, name: str, chosen: bool) -> str:
-    """A button of a row of choices; `name` is HTML already."""
-    return f'<button type="button" {setting(**values)} aria-pressed="{"true" if chosen else "false"}">{name}</button>'
+def choice(values: dict, name: str, chosen: bool) -> HTML:
+    """A button of a row of choices."""
+    pressed = "true" if chosen else "false"
+    return html('<button type="button" {} aria-pressed="{}">{}</button>', setting(**values), pressed, name)
 
 
-def notices(problems: Sequence[str]) -> str:
+def notices(problems: Sequence[str]) -> HTML:
     """What went wrong, said once, where the visitor sees it."""
     shown = list(dict.fromkeys(problems))
-    items = "".join(f"<li>{harmless(problem, 400)}</li>" for problem in shown[:8])
-    more = f"<li>and {len(shown) - 8} more</li>" if len(shown) > 8 else ""
-    return f'<div class="notice" role="status"><ul>{items}{more}</ul></div>' if shown else ""
+    items = joined(html("<li>{}</li>", harmless(problem, 400)) for problem in shown[:8])
+    more = html("<li>and {} more</li>", len(shown) - 8) if len(shown) > 8 else ""
+    return html('<div class="notice" role="status"><ul>{}{}</ul></div>', items, more) if shown else HTML()
 
 
-def empty(title: str, *lines: str, kind: str = "") -> str:
-    """The empty state: what is missing and what to do. The lines are this app's own HTML."""
-    return f'<div class="empty {kind}"><h2>{title}</h2>{"".join(f"<p>{line}</p>" for line in lines)}</div>'
+def empty(title: str, *lines: str, kind: str = "") -> HTML:
+    """The empty state: what is missing and what to do."""
+    said = joined(html("<p>{}</p>", line) for line in lines)
+    return html('<div class="empty {}"><h2>{}</h2>{}</div>', kind, title, said)
 
 
 NO_RUNS = empty(
     "No runs yet",
-    "Start with run directories: <code>openrlhf-ebpo space --runs runs/quickstart</code>",
-    "A training run writes one, <code>bash scripts/quickstart.sh</code> makes the smallest. A data set repository of the Hub "
-    "works too: <code>--runs owner/name</code>.",
+    HTML("Start with run directories: <code>openrlhf-ebpo space --runs runs/quickstart</code>"),
+    HTML(
+        "A training run writes one, <code>bash scripts/quickstart.sh</code> makes the smallest. A data set repository of the "
+        "Hub works too: <code>--runs owner/name</code>."
+    ),
     "The page Understand needs none.",
     kind="nothing",
 )
 
 
-def run_bar(chosen: Sequence[dict], others: Sequence[str], allowed: Sequence[str]) -> str:
+def run_bar(chosen: Sequence[dict], others: Sequence[str], allowed: Sequence[str]) -> HTML:
     """The chosen runs as chips, a menu of the others, and a field for a Hub repository.
 
     Args:
         chosen: key, number, status, of each run in the view.
     """
     keys = [run["key"] for run in chosen]
-    chips = "".join(_chip(run, [key for key in keys if key != run["key"]]) for run in chosen)
-    return f'<div class="runs" role="group" aria-label="Runs">{chips}{_menu(keys, others)}{_hub_field(allowed)}</div>'
+    chips = joined(_chip(run, [key for key in keys if key != run["key"]]) for run in chosen)
+    parts = chips, _menu(keys, others), _hub_field(allowed)
+    return html('<div class="runs" role="group" aria-label="Runs">{}{}{}</div>', *parts)
 
 
-def _chip(run: dict, rest: list[str]) -> str:
-    key, status = run_name(run["key"], 44), STATUS.get(run["status"], "")
-    remove = (
-        f'<button type="button" class="remove" {setting(runs=rest)} aria-label="Take {attribute(run["key"], 60)} out of the view">×</button>'
-        if rest
-        else ""
+def dot(number: int, kind: str = "dot") -> HTML:
+    """A run's colour."""
+    return html('<i class="{}" style="background:var(--{})"></i>', kind, colour(number))
+
+
+def _chip(run: dict, rest: list[str]) -> HTML:
+    remove = html(
+        '<button type="button" class="remove" {} aria-label="Take {} out of the view">×</button>',
+        *(setting(runs=rest), attribute(run["key"], 60)),
     )
-    live = ' live"' if run["status"] == "running" else '"'
-    dot = f'<i class="dot{live} style="background:var(--{colour(run["number"])})"></i>'
-    return f'<span class="chip">{dot}<b>{key}</b><small>{harmless(status)}</small>{remove}</span>'
+    mark = dot(run["number"], "dot live" if run["status"] == "running" else "dot")
+    status = STATUS.get(run["status"], "")
+    return html(
+        '<span class="chip">{}<b>{}</b><small>{}</small>{}</span>',
+        *(mark, run_name(run["key"], 44), status, remove if rest else ""),
+    )
 
 
-def _menu(keys: list[str], others: Sequence[str]) -> str:
+def _menu(keys: list[str], others: Sequence[str]) -> HTML:
     if not others:
-        return ""
-    options = "".join(
-        f'<option value="{attribute(key)}">{harmless(middle_cut(key, 60), 60)}</option>' for key in others[:500]
+        return HTML()
+    options = joined(
+        html('<option value="{}">{}</option>', attribute(key), middle_cut(key, 60)) for key in others[:500]
     )
-    return f'<select data-name="add" {setting()} aria-label="Add a run"><option value="">Add a run…</option>{options}</select>'
+    return html(
+        '<select data-name="add" {} aria-label="Add a run"><option value="">Add a run…</option>{}</select>',
+        *(setting(), options),
+    )
 
 
-def _hub_field(allowed: Sequence[str]) -> str:
+def _hub_field(allowed: Sequence[str]) -> HTML:
     if not allowed:
-        return ""
-    names = attribute(", ".join(allowed), 120)
-    return (
-        f'<input data-name="add" {setting()} type="text" placeholder="owner/name on the Hub" spellcheck="false" '
-        f'aria-label="Add a data set repository of the Hub (allowed: {names})">'
+        return HTML()
+    return html(
+        '<input data-name="add" {} type="text" placeholder="owner/name on the Hub" spellcheck="false" '
+        'aria-label="Add a data set repository of the Hub (allowed: {})">',
+        *(setting(), attribute(", ".join(allowed), 120)),
     )
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str, kind: str = "") -> str:
-    """Cells are HTML already, the caption is not; the first column is a row header."""
-    heads = "".join(f'<th scope="col">{cell}</th>' for cell in head)
-    body = "".join(
-        f'<tr><th scope="row">{row[0]}</th>{"".join(f"<td>{cell}</td>" for cell in row[1:])}</tr>' for row in rows
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str, kind: str = "") -> HTML:
+    """The first column is a row header."""
+    heads = joined(html('<th scope="col">{}</th>', cell) for cell in head)
+    body = joined(
+        html('<tr><th scope="row">{}</th>{}</tr>', row[0], joined(html("<td>{}</td>", cell) for cell in row[1:]))
+        for row in rows
     )
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{attribute(caption, 200)}"><table class="{kind}">'
-        f"<caption>{harmless(caption, 200)}</caption>"
-        f"<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
+    return html(
+        '<div class="scroll" tabindex="0" role="region" aria-label="{}"><table class="{}"><caption>{}</caption>'
+        "<thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>",
+        *(attribute(caption, 200), kind, harmless(caption, 200), heads, body),
     )
 
 
@@ -116,7 +131,10 @@ def flattened(settings: dict, prefix: str = "", depth: int = 0) -> dict[str, str
 def _short(value) -> str:
     if isinstance(value, float):
         return f"{value:.12g}"  # 9e-07, not 8.999999999999999e-07
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+    try:
+        return value if isinstance(value, str) else json.dumps(value, default=str)
+    except RecursionError:
+        return "lists in lists, too deep to be shown"
 
 
 def different_settings(runs: Sequence[tuple[str, dict]]) -> list[tuple[str, list[str | None]]]:
@@ -141,20 +159,22 @@ def _settings(about: dict) -> dict:
     return {**kept, "versions": versions}
 
 
-def settings_table(runs: Sequence[tuple[str, int, dict]]) -> str:
+def settings_table(runs: Sequence[tuple[str, int, dict]]) -> HTML:
     """What the runs do not share; runs: (key, number, run.json)."""
     if len(runs) < 2:
-        return ""
+        return HTML()
     rows = different_settings([(key, about) for key, _, about in runs])
     if not rows:
-        return '<section class="passage"><h2>Settings</h2><p>The runs have the same settings.</p></section>'
-    head = [
-        "setting",
-        *[f'<i class="dot" style="background:var(--{colour(n)})"></i>{run_name(key, 32)}' for key, n, _ in runs],
-    ]
-    body = [[f"<code>{harmless(name, 80)}</code>", *[_cell(value) for value in values]] for name, values in rows[:200]]
-    return f'<section class="passage"><h2>Settings that differ</h2>{table(head, body, "Settings that differ", "settings")}</section>'
+        return HTML('<section class="passage"><h2>Settings</h2><p>The runs have the same settings.</p></section>')
+    head = ["setting", *[dot(number) + run_name(key, 32) for key, number, _ in runs]]
+    body = [[_code(name, 80), *[_cell(value) for value in values]] for name, values in rows[:200]]
+    shown = table(head, body, "Settings that differ", "settings")
+    return html('<section class="passage"><h2>Settings that differ</h2>{}</section>', shown)
 
 
-def _cell(value: str | None) -> str:
-    return '<span class="none">not set</span>' if value is None else f"<code>{harmless(value, _CUT)}</code>"
+def _code(text: str, limit: int) -> HTML:
+    return html("<code>{}</code>", harmless(text, limit))
+
+
+def _cell(value: str | None) -> HTML:
+    return HTML('<span class="none">not set</span>') if value is None else _code(value, _CUT)

@@ -1,8 +1,11 @@
-"""Model text, made harmless: everything a run holds goes through `harmless` before it reaches a page."""
+"""HTML of this app, and model text made harmless: whatever is put into `html` and is not HTML goes through `harmless`."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+
+from markupsafe import Markup
 
 from .mathml import formula
 
@@ -28,41 +31,62 @@ _PUNCTUATION = re.compile("[.,;:!?)]*")  # stays on a formula's line
 _FORMULAS = 400  # drawn in one text; the rest stays as it was written
 
 
+class HTML(Markup):
+    """HTML that this app has written. Text that joins it (`html`, `joined`, +) goes through `harmless`; a page shows only
+    HTML as HTML. So a forgotten escape shows too much, and does nothing."""
+
+    @classmethod
+    def escape(cls, text) -> HTML:
+        return cls(text) if hasattr(text, "__html__") else harmless(text)
+
+
+def html(template: str, *values, **named) -> HTML:
+    """The template, which is a literal, with values in its {}: HTML as it is, all else as text."""
+    return HTML(template).format(*values, **named)  # noqa: S704 (held against its callers)
+
+
+def joined(parts: Iterable) -> HTML:
+    return HTML().join(parts)
+
+
 def plain(text) -> str:
     """Text without control, invisible and direction-changing characters, each replaced by a visible ⟨U+…⟩."""
     text = _INVISIBLE.sub(lambda match: f"⟨U+{ord(match[0]):04X}⟩", str(text).replace("\r\n", "\n"))
     return _STACKED.sub(r"\1", text)
 
 
-def harmless(text, limit: int = SHOWN) -> str:
+def harmless(text, limit: int = SHOWN) -> HTML:
     """Text as HTML that shows it and does nothing else, at most `limit` characters of it and a note of the rest."""
     text = "" if text is None else str(text)
     shown = _LONG.sub(lambda match: match[0] + "\0", plain(text[:limit]))
-    return shown.translate(_REFERENCES) + _rest(len(text) - limit)
+    return HTML(shown.translate(_REFERENCES)) + _rest(len(text) - limit)  # noqa: S704
 
 
-def attribute(text, limit: int | None = None) -> str:
+def attribute(text, limit: int | None = None) -> HTML:
     """Text between the quotes of an attribute: exactly as it is, for scripts and menus that read it back; with a limit
     cut and `plain`, for people."""
-    return (str(text) if limit is None else plain(str(text)[:limit])).translate({**_REFERENCES, 0: "\ufffd"})
+    shown = str(text) if limit is None else plain(str(text)[:limit])
+    return HTML(shown.translate({**_REFERENCES, 0: "\ufffd"}))  # noqa: S704
 
 
-def readable(text, limit: int = SHOWN) -> str:
+def readable(text, limit: int = SHOWN, on_the_line: bool = False) -> HTML:
     r"""Like `harmless`, with formulas between $…$, $$…$$, \(…\) and \[…\] as MathML. What the small converter does not
     know stays as it was written."""
     text = "" if text is None else str(text)
     shown, parts, last = text[:limit], [], 0
     for number, match in enumerate(_MATHS.finditer(shown)):
-        drawn = formula(plain(next(g for g in match.groups() if g is not None)), display=match[0][:2] in ("$$", r"\["))
+        display = match[0][:2] in ("$$", r"\[") and not on_the_line
+        drawn = formula(plain(next(g for g in match.groups() if g is not None)), display)
         if drawn is None or number >= _FORMULAS:
             continue
         last, before = match.end() + len(_PUNCTUATION.match(shown, match.end())[0]), shown[last : match.start()]
-        parts += [harmless(before), f'<span class="stick">{drawn}{harmless(shown[match.end() : last])}</span>']
-    return "".join([*parts, harmless(shown[last:])]) + _rest(len(text) - limit)
+        maths = HTML(drawn)  # noqa: S704 (mathml.py has written every tag)
+        parts += [before, html('<span class="stick">{}{}</span>', maths, shown[match.end() : last])]
+    return joined([*parts, shown[last:]]) + _rest(len(text) - limit)
 
 
-def _rest(count: int) -> str:
-    return f'<span class="rest"> … {count:,} more characters</span>' if count > 0 else ""
+def _rest(count: int) -> HTML:
+    return html('<span class="rest"> … {:,} more characters</span>', count) if count > 0 else HTML()
 
 
 def middle_cut(name, limit: int) -> str:
@@ -71,20 +95,19 @@ def middle_cut(name, limit: int) -> str:
     return name if len(name) <= limit else f"{name[: limit // 3]}…{name[len(name) - (limit - limit // 3 - 1) :]}"
 
 
-def run_name(name, limit: int = 40) -> str:
+def run_name(name, limit: int = 40) -> HTML:
     """The name of a run, a task, a cluster on one line, harmless; whole in its title where it is cut."""
     shown = harmless(middle_cut(name, limit), limit)
-    return shown if len(str(name)) <= limit else f'<span title="{attribute(name, 300)}">{shown}</span>'
+    return shown if len(str(name)) <= limit else html('<span title="{}">{}</span>', attribute(name, 300), shown)
 
 
-def snippet(text, limit: int = 140) -> str:
+def snippet(text, limit: int = 140) -> HTML:
     """The first words on one line, harmless."""
     words = " ".join(str(text)[: 4 * limit].split())
     return harmless(words[:limit] + ("…" if len(words) > limit else ""))
 
 
-def preview(text, limit: int = 140) -> str:
+def preview(text, limit: int = 140) -> HTML:
     """Like `snippet`, with formulas, on the line; one that the cut goes through stays as it was written."""
     words = " ".join(str(text)[: 4 * limit].split())
-    shown = readable(words[:limit], limit).replace('<math display="block">', '<math display="inline">')
-    return shown + ("…" if len(words) > limit else "")
+    return readable(words[:limit], limit, on_the_line=True) + ("…" if len(words) > limit else "")

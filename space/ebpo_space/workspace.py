@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -95,4 +96,7 @@ def attempt(make: Callable, otherwise, problems: list[str]):
 
 
 def _number(value, otherwise: float) -> float:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else otherwise
+    try:
+        return float(value) if type(value) in (int, float) and math.isfinite(value) else otherwise
+    except OverflowError:  # JSON's whole numbers have no limit
+        return otherwise

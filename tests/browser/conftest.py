@@ -28,6 +28,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+BY_FILE = (str(ROOT / "space" / "app.py"),)  # as on the Hub
 EVIL_NAME = "<img src=x onerror=alert(1)>"
 
 
@@ -61,12 +62,12 @@ def serve(tmp_path_factory):
     """Starts apps; all of them end with the session."""
     started = []
 
-    def start(*arguments: str, **environment: str) -> str:
+    def start(*arguments: str, by: tuple[str, ...] = BY_FILE, **environment: str) -> str:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         log = tmp_path_factory.mktemp("app") / "log.txt"
-        command = [sys.executable, str(ROOT / "space" / "app.py"), "--port", str(port), *arguments]
+        command = [sys.executable, *by, "--port", str(port), *arguments]
         with open(log, "w") as file:
             process = subprocess.Popen(
                 command, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, **environment}

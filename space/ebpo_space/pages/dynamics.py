@@ -13,6 +13,7 @@ from ..figures import Line, board, line_panel
 from ..links import AXES
 from ..metrics import Metrics
 from ..tables import NO_RUNS, choice, empty, notices, settings_table
+from ..text import HTML, html, joined
 from ..workspace import Opened, Workspace
 
 HELD_OUT = re.compile(r"eval_.*_pass1")
@@ -84,11 +85,14 @@ def render(view: dict, workspace: Workspace) -> dict:
     }
 
 
-def quick(view: dict) -> str:
+def quick(view: dict) -> HTML:
     """What stands on the x axis, and the log scale."""
-    axes = "".join(choice({"x": name, "zoom": ""}, shown, name == view["x"]) for name, shown in AXES.items())
+    axes = joined(choice({"x": name, "zoom": ""}, shown, name == view["x"]) for name, shown in AXES.items())
     log = choice({"log": not view["log"]}, "log scale", view["log"])
-    return f'<div class="pair"><div class="choices" role="group" aria-label="Over">{axes}</div><div class="choices">{log}</div></div>'
+    return html(
+        '<div class="pair"><div class="choices" role="group" aria-label="Over">{}</div><div class="choices">{}</div></div>',
+        *(axes, log),
+    )
 
 
 def sections(runs: Sequence[Opened], view: dict) -> list[dict]:

@@ -14,8 +14,8 @@ from .. import results
 from ..errors import RunError
 from ..figures import Line, board, checkpoint_panel, colour, pass_panel
 from ..results import COLUMNS, Column, Result
-from ..tables import NO_RUNS, empty, notices, table
-from ..text import harmless, run_name
+from ..tables import NO_RUNS, dot, empty, notices, table
+from ..text import HTML, harmless, html, run_name
 from ..workspace import Workspace
 from . import questions
 
@@ -68,7 +68,9 @@ def render(view: dict, workspace: Workspace) -> dict:
 
 NO_RESULTS = empty(
     "No evaluation results",
-    "Evaluate the checkpoints of a run: <code>openrlhf-ebpo eval --checkpoints runs/ebpo/run --tasks aime24,aime25</code>",
+    HTML(
+        "Evaluate the checkpoints of a run: <code>openrlhf-ebpo eval --checkpoints runs/ebpo/run --tasks aime24,aime25</code>"
+    ),
     "The results appear here as they are written.",
 )
 
@@ -85,7 +87,7 @@ def _reported(choice: str, problems: list[str]) -> dict[str, dict[str, float]]:
 
 def scores(
     shown: Sequence[tuple[int, Result]], across: Sequence[Column], tasks: Sequence[str], reported: dict, protocol: str
-) -> str:
+) -> HTML:
     """pass@1 in percent: tasks down, checkpoints across, the paper's columns behind."""
     by = {(result.run, result.step, result.task): result for _, result in shown}
     head = ["task", *[_column(number, run, step) for number, run, step in across]]
@@ -95,48 +97,51 @@ def scores(
         sizes = {f"{r.questions:,} × {r.samples:,}" for _, r in shown if r.task == task}
         cells = [_score(by.get((run, step, task)), number) for number, run, step in across]
         cells += [f"{values[task]:.2f}" if task in values else "–" for values in reported.values()]
-        rows.append([f"{harmless(task, 60)}<small>{', '.join(sorted(sizes))}</small>", *cells])
+        rows.append([html("{}<small>{}</small>", harmless(task, 60), ", ".join(sorted(sizes))), *cells])
     rows += [_average(by, across, tasks, reported)] if len(tasks) > 1 else []
-    note = (
-        f"pass@1 in percent, protocol <code>{harmless(protocol, 80)}</code>; below a task, its questions × samples of each. ± is the standard "
-        "error over the samples, as if the same questions were asked again; the bar is the 95 % interval over questions, as if others "
-        "of their kind were asked."
-    )
     caption = f"Results under protocol {protocol}"
-    return f'<section class="passage"><h2>Results</h2><p>{note}</p>{table(head, rows, caption, "scores")}</section>'
+    return html(
+        '<section class="passage"><h2>Results</h2><p>pass@1 in percent, protocol <code>{}</code>; below a task, its questions × '
+        "samples of each. ± is the standard error over the samples, as if the same questions were asked again; the bar is the "
+        "95 % interval over questions, as if others of their kind were asked.</p>{}</section>",
+        *(harmless(protocol, 80), table(head, rows, caption, "scores")),
+    )
 
 
-def _reported_column(name: str) -> str:
+def _reported_column(name: str) -> HTML:
     method, _, model = name.partition(", ")
-    return f'{harmless(method, 40)}<small>{harmless(model, 40)}</small><small class="reported">reported in the paper</small>'
+    return html('{}<small>{}</small><small class="reported">reported in the paper</small>', method, model)
 
 
-def _column(number: int, run: str, step: int) -> str:
+def _column(number: int, run: str, step: int) -> HTML:
     name = f"step {step}" if step else "base model"
-    return f'<i class="dot" style="background:var(--{colour(number)})"></i>{run_name(run, 28)}<small>{name}</small>'
+    return html("{}{}<small>{}</small>", dot(number), run_name(run, 28), name)
 
 
-def _score(result: Result | None, number: int) -> str:
+def _score(result: Result | None, number: int) -> HTML | str:
     metric = result.metrics.get("pass@1") if result else None
     if metric is None:
         return "–"
     low, high = (max(min(100 * v, 100), 0) for v in metric["interval"])
     error = metric["standard_error"]
-    plus = f"<small> ± {100 * error:.1f}</small>" if error is not None else ""
-    bar = f'<span class="span"><i style="left:{low:.1f}%;width:{max(high - low, 1):.1f}%;background:var(--{colour(number)})"></i></span>'
-    return f'<b>{100 * metric["value"]:.1f}</b>{plus}{bar}<span class="sr">from {low:.1f} to {high:.1f}</span>'
+    plus = html("<small> ± {:.1f}</small>", 100 * error) if error is not None else ""
+    return html(
+        '<b>{:.1f}</b>{}<span class="span"><i style="left:{:.1f}%;width:{:.1f}%;background:var(--{})"></i></span>'
+        '<span class="sr">from {:.1f} to {:.1f}</span>',
+        *(100 * metric["value"], plus, low, max(high - low, 1), colour(number), low, high),
+    )
 
 
-def _average(by: dict, across: Sequence, tasks: Sequence[str], reported: dict) -> list[str]:
+def _average(by: dict, across: Sequence, tasks: Sequence[str], reported: dict) -> list[HTML | str]:
     cells = []
     for _, run, step in across:
         values = [by[run, step, task].metrics.get("pass@1") for task in tasks if (run, step, task) in by]
         whole = len(values) == len(tasks) and all(values)
-        cells.append(f"<b>{100 * sum(v['value'] for v in values) / len(values):.1f}</b>" if whole else "–")
+        cells.append(html("<b>{:.1f}</b>", 100 * sum(v["value"] for v in values) / len(values)) if whole else "–")
     for values in reported.values():
         whole = all(task in values for task in tasks)
         cells.append(f"{sum(values[task] for task in tasks) / len(tasks):.2f}" if whole else "–")
-    return [f"average<small>of these {len(tasks)} tasks</small>", *cells]
+    return [html("average<small>of these {} tasks</small>", len(tasks)), *cells]
 
 
 def panels(shown: Sequence[tuple[int, Result]], tasks: Sequence[str], reported: dict) -> list[dict]:
@@ -173,7 +178,8 @@ def panels(shown: Sequence[tuple[int, Result]], tasks: Sequence[str], reported: 
 def _lines(mine: Sequence[tuple[int, Result]]) -> list[Line]:
     lines = []
     for number, run in sorted({(number, result.run) for number, result in mine}):
-        points = sorted((r.step, r.metrics["pass@1"]) for _, r in mine if r.run == run and "pass@1" in r.metrics)
+        points = [(r.step, r.metrics["pass@1"]) for _, r in mine if r.run == run and "pass@1" in r.metrics]
+        points.sort(key=lambda point: point[0])
         if points:
             value, low, high = (
                 100 * np.array([pick(m) for _, m in points])

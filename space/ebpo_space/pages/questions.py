@@ -6,11 +6,12 @@ import hashlib
 from collections.abc import Sequence
 
 from .. import results
+from ..cards import current_mark, tokens
 from ..errors import RunError
 from ..figures import colour
 from ..results import Column, Result
-from ..tables import choice, setting
-from ..text import SHOWN, attribute, harmless, middle_cut, preview, readable
+from ..tables import choice, dot, setting
+from ..text import HTML, SHOWN, attribute, harmless, html, joined, middle_cut, preview, readable
 from ..workspace import Workspace
 
 QUESTIONS = 400
@@ -40,22 +41,36 @@ def render(
         except RunError as error:
             problems.append(f"{run}: {error}")
     if not rates:
-        return {"questions": "", "question": ""}
+        return {"questions": HTML(), "question": HTML()}
     order = sorted(rates, key=lambda key: (sum(rates[key].values()) / len(rates[key]), key))
     chosen = next((key for key in order if key_of(key) == view["question"]), None)
-    choices = "".join(choice({"task": name, "question": ""}, harmless(name, 40), name == task) for name in tasks)
-    items = "".join(_question(key, texts[key], rates[key], across, key == chosen) for key in order[:QUESTIONS])
-    heads = "".join(
-        f'<small style="--shade:var(--{colour(number)})" title="{attribute(run, 60)}">{step or "base"}</small>'
+    items = joined(_question(key, texts[key], rates[key], across, key == chosen) for key in order[:QUESTIONS])
+    more = html("<p>The hardest {} of {} are listed.</p>", QUESTIONS, len(order)) if len(order) > QUESTIONS else ""
+    return {
+        "questions": html(
+            '<section class="questions"><h2>Questions</h2><p>Hardest first. Bars: share of right samples, one for each checkpoint '
+            "of the table. Choose a question to read its samples.</p>{}<ol>{}</ol>{}</section>",
+            *(_heads(tasks, task, across), items, more),
+        ),
+        "question": _samples(workspace, shown, across, task, chosen, problems) if chosen else HTML(),
+    }
+
+
+def _heads(tasks: Sequence[str], task: str, across: Sequence[Column]) -> HTML:
+    """The tasks to choose from, and the names of the bars."""
+    choices = joined(choice({"task": name, "question": ""}, harmless(name, 40), name == task) for name in tasks)
+    heads = joined(
+        html(
+            '<small style="--shade:var(--{})" title="{}">{}</small>',
+            *(colour(number), attribute(run, 60), step or "base"),
+        )
         for number, run, step in across
     )
-    more = f"<p>The hardest {QUESTIONS} of {len(order)} are listed.</p>" if len(order) > QUESTIONS else ""
-    return {
-        "questions": '<section class="questions"><h2>Questions</h2><p>Hardest first. Bars: share of right samples, one for each '
-        f'checkpoint of the table. Choose a question to read its samples.</p><div class="between"><div class="choices" role="group" aria-label="Task">'
-        f'{choices}</div><div class="bars heads" aria-hidden="true">{heads}</div></div><ol>{items}</ol>{more}</section>',
-        "question": _samples(workspace, shown, across, task, chosen, problems) if chosen else "",
-    }
+    return html(
+        '<div class="between"><div class="choices" role="group" aria-label="Task">{}</div>'
+        '<div class="bars heads" aria-hidden="true">{}</div></div>',
+        *(choices, heads),
+    )
 
 
 def key_of(question: str) -> str:
@@ -63,17 +78,20 @@ def key_of(question: str) -> str:
     return hashlib.sha256(question.encode("utf-8", "replace")).hexdigest()[:12]
 
 
-def _question(key: str, text: str, rates: dict, across: Sequence, current: bool) -> str:
-    bars = "".join(
-        f'<i style="--rate:{100 * rates[run, step]:.0f}%;--shade:var(--{colour(number)})" title="{attribute(run, 40)} step {step}: {100 * rates[run, step]:.0f} %"></i>'
+def _question(key: str, text: str, rates: dict, across: Sequence, current: bool) -> HTML:
+    bars = joined(
+        html(
+            '<i style="--rate:{0:.0f}%;--shade:var(--{1})" title="{2} step {3}: {0:.0f} %"></i>',
+            *(100 * rates[run, step], colour(number), attribute(run, 40), step),
+        )
         for number, run, step in across
         if (run, step) in rates
     )
     said = ", ".join(f"{middle_cut(run, 32)} step {step} {100 * rate:.0f} %" for (run, step), rate in rates.items())
-    mark = ' aria-current="true"' if current else ""
-    return (
-        f'<li><button type="button" {setting(question=key_of(key))}{mark}><span class="words">{preview(text, 150)}</span>'
-        f'<span class="bars" aria-hidden="true">{bars}</span><span class="sr">{harmless(said, 2000)}</span></button></li>'
+    return html(
+        '<li><button type="button" {}{}><span class="words">{}</span><span class="bars" aria-hidden="true">{}</span>'
+        '<span class="sr">{}</span></button></li>',
+        *(setting(question=key_of(key)), current_mark(current), preview(text, 150), bars, harmless(said, 2000)),
     )
 
 
@@ -84,7 +102,7 @@ def _samples(
     task: str,
     key: str,
     problems: list[str],
-) -> str:
+) -> HTML:
     """Of the table's columns; the latest checkpoint of each run stands open."""
     parts, question, opened = [], None, set()
     for number, result in sorted(shown, key=lambda pair: (pair[0], -pair[1].step)):
@@ -100,37 +118,38 @@ def _samples(
             parts.append(_column_samples(number, result, rows, TEXTS // len(across), first=result.run not in opened))
             opened.add(result.run)
     if question is None:
-        return ""
-    return (
-        f'<article class="group"><header class="bar"><h2>Question</h2><span class="tools"><button type="button" {setting(question="")}>Close</button>'
-        '<button type="button" data-copy-link>Copy link</button></span></header>'
-        f'<section class="prompt"><pre tabindex="0">{readable(question.get("question"))}</pre><p class="label"><small>expected</small> '
-        f"<code>{harmless(question.get('gold'), 400)}</code></p></section>{''.join(parts)}</article>"
+        return HTML()
+    return html(
+        '<article class="group"><header class="bar"><h2>Question</h2><span class="tools"><button type="button" {}>Close</button>'
+        '<button type="button" data-copy-link>Copy link</button></span></header><section class="prompt"><pre tabindex="0">{}</pre>'
+        '<p class="label"><small>expected</small> <code>{}</code></p></section>{}</article>',
+        *(setting(question=""), readable(question.get("question")), harmless(question.get("gold"), 400), joined(parts)),
     )
 
 
-def _column_samples(number: int, result: Result, rows: Sequence[dict], texts: int, first: bool) -> str:
+def _column_samples(number: int, result: Result, rows: Sequence[dict], texts: int, first: bool) -> HTML:
     """`texts`: characters of all samples together. `first`: of its run, the latest checkpoint, which stands open."""
     right = sum(bool(row.get("correct")) for row in rows)
     limit = min(max(texts // len(rows), 400), SHOWN)
-    cards = "".join(_sample(i, row, limit) for i, row in enumerate(rows))
-    return (
-        f'<details {"open" if first else ""}><summary><i class="dot" style="background:var(--{colour(number)})"></i>{harmless(result.label, 60)}'
-        f'<small>{right} of {len(rows)} right</small></summary><div class="answers"><ol>{cards}</ol></div></details>'
+    cards = joined(_sample(i, row, limit) for i, row in enumerate(rows))
+    return html(
+        "<details {}><summary>{}{}<small>{} of {} right</small></summary>"
+        '<div class="answers"><ol>{}</ol></div></details>',
+        *("open" if first else "", dot(number), harmless(result.label, 60), right, len(rows), cards),
     )
 
 
-def _sample(i: int, row: dict, limit: int) -> str:
+def _sample(i: int, row: dict, limit: int) -> HTML:
     right = bool(row.get("correct"))
-    verdict = '<em class="good">right</em>' if right else '<em class="bad">wrong</em>'
-    cut = '<em class="bad">truncated</em>' if row.get("finish_reason") == "length" else ""
-    tokens = f"<small>{row['length']:,} tokens</small>" if isinstance(row.get("length"), int) else ""
-    extracted = (
-        f'<p class="label"><small>answer</small> <code>{harmless(row["extracted"], 300)}</code></p>'
-        if row.get("extracted")
-        else ""
-    )
-    return (
-        f'<li class="answer {"plus" if right else "minus"}" style="--strength:35%"><header><h3>Sample {i + 1}</h3>{verdict}{cut}{tokens}</header>'
-        f'{extracted}<pre tabindex="0" aria-label="Sample {i + 1}">{readable(row.get("response"), limit)}</pre></li>'
+    verdict = HTML('<em class="good">right</em>') if right else HTML('<em class="bad">wrong</em>')
+    cut = HTML('<em class="bad">truncated</em>') if row.get("finish_reason") == "length" else ""
+    extracted = ""
+    if row.get("extracted"):
+        said = harmless(row["extracted"], 300)
+        extracted = html('<p class="label"><small>answer</small> <code>{}</code></p>', said)
+    return html(
+        '<li class="answer {0}" style="--strength:35%"><header><h3>Sample {1}</h3>{2}{3}{4}</header>'
+        '{5}<pre tabindex="0" aria-label="Sample {1}">{6}</pre></li>',
+        *("plus" if right else "minus", i + 1, verdict, cut, tokens(row.get("length")), extracted),
+        readable(row.get("response"), limit),
     )

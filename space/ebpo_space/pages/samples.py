@@ -8,11 +8,11 @@ import numpy as np
 
 from ..cards import EBPO, ESTIMATORS, PAGE, detail, group_list, history_bar
 from ..errors import RunError
-from ..groups import Groups, Index, file_of, read_columns
+from ..groups import Groups, Index, file_of, listed, read_columns
 from ..picture import Drawn, implied_prior_mean, picture
 from ..search import KINDS, Filter, answers, choose, exported, history, position_of
 from ..tables import NO_RUNS, choice, empty, notices, setting
-from ..text import harmless, run_name
+from ..text import HTML, html, joined, run_name
 from ..workspace import Opened, Workspace
 
 
@@ -30,7 +30,7 @@ def render(view: dict, workspace: Workspace) -> dict:
     except RunError as error:
         return {**nothing, "notes": notices([str(error)])}
     if not len(groups):
-        text = "A run writes them at every step unless <code>--logger.rollouts_every</code> says otherwise."
+        text = HTML("A run writes them at every step unless <code>--logger.rollouts_every</code> says otherwise.")
         notes = notices([*opened.problems, *problems]) + empty("No rollouts in this run", text, kind="nothing")
         return {**nothing, "notes": notes, "quick": quick(view, keys, key, groups)}
     return _page(view, keys, opened, index, groups, problems)
@@ -96,29 +96,29 @@ def prompts_of(index: Index, groups: Groups, positions: np.ndarray) -> dict[int,
     for step in dict.fromkeys(groups.step[positions].tolist()):
         here = [int(p) for p in positions if groups.step[p] == step]
         name = file_of(index.run, step)
+        if name is None:
+            continue
         try:
             rows = [int(groups.row[p]) for p in here]
-            column = (
-                read_columns(index.run, name, ("prompt",), slice(min(rows), max(rows) + 1))["prompt"] if name else []
-            )
-            prompts |= {p: str(column[row - min(rows)].as_py()) for p, row in zip(here, rows, strict=True) if name}
+            column = listed(read_columns(index.run, name, ("prompt",), slice(min(rows), max(rows) + 1))["prompt"])
+            prompts |= {p: str(column[row - min(rows)]) for p, row in zip(here, rows, strict=True)}
         except RunError:
             continue
     return prompts
 
 
-def _detail(view: dict, opened: Opened, index: Index, groups: Groups, p: int, failed, passed) -> str:
+def _detail(view: dict, opened: Opened, index: Index, groups: Groups, p: int, failed, passed) -> HTML:
     try:
         rows = answers(index.run, groups, p)
     except RunError as error:
         return notices([str(error)])
-    kind = ""
-    if failed[p]:
-        kind = (
-            '<em class="good">all fail, rescued by EBPO</em>' if groups.rescued[p] else '<em class="bad">all fail</em>'
-        )
+    kind = HTML()
+    if failed[p] and groups.rescued[p]:
+        kind = HTML('<em class="good">all fail, rescued by EBPO</em>')
+    elif failed[p]:
+        kind = HTML('<em class="bad">all fail</em>')
     elif passed[p]:
-        kind = "<em>all pass</em>"
+        kind = HTML("<em>all pass</em>")
     about = {
         **{"run": opened.run.key, "step": int(groups.step[p]), "group": int(groups.group[p]), "kind": kind},
         **{
@@ -140,15 +140,12 @@ def estimator_of(opened: Opened) -> str:
     return ESTIMATORS.get(found, found) if isinstance(found, str) and found else EBPO
 
 
-def _picture(opened: Opened, groups: Groups, p: int) -> str:
+def _picture(opened: Opened, groups: Groups, p: int) -> HTML:
     """Nothing for other estimators, which have no baseline of this kind."""
     mean, baseline, shrinkage = float(groups.mean[p]), float(groups.baseline[p]), float(groups.shrinkage[p])
     if not all(map(math.isfinite, (mean, baseline, shrinkage))):
-        return (
-            ""
-            if estimator_of(opened) == EBPO
-            else "<small>A prior, and a baseline between it and the group’s mean, are EBPO’s.</small>"
-        )
+        other = HTML("<small>A prior, and a baseline between it and the group’s mean, are EBPO’s.</small>")
+        return HTML() if estimator_of(opened) == EBPO else other
     at = lambda name: opened.metrics.at(int(groups.step[p]), f"ebpo/{name}")  # noqa: E731
     prior_mean = at("prior_mean")
     return picture(
@@ -166,17 +163,22 @@ def _picture(opened: Opened, groups: Groups, p: int) -> str:
     )
 
 
-def quick(view: dict, keys: list[str], key: str, groups: Groups) -> str:
+def quick(view: dict, keys: list[str], key: str, groups: Groups) -> HTML:
     """Which run, which step, and the kinds of groups, each one click away."""
     steps = np.unique(groups.step).tolist()
-    runs = ""
+    runs = kinds = stepper = ""
     if len(keys) > 1:
-        buttons = "".join(choice({"run": k, "at": "", "shown": 1}, run_name(k, 32), k == key) for k in keys)
-        runs = f'<div class="choices" role="group" aria-label="Run">{buttons}</div>'
-    if not steps:
-        return f'<div class="quick">{runs}</div>'
-    kinds = "".join(choice(_kind(kind, view), name, kind == view["kind"]) for kind, name in KINDS.items())
-    return f'<div class="quick">{runs}{_stepper(view, steps)}<div class="choices" role="group" aria-label="Kind of group">{kinds}</div></div>'
+        buttons = joined(choice({"run": k, "at": "", "shown": 1}, run_name(k, 32), k == key) for k in keys)
+        runs = _choices("Run", buttons)
+    if steps:
+        stepper = _stepper(view, steps)
+        buttons = joined(choice(_kind(kind, view), name, kind == view["kind"]) for kind, name in KINDS.items())
+        kinds = _choices("Kind of group", buttons)
+    return html('<div class="quick">{}{}{}</div>', runs, stepper, kinds)
+
+
+def _choices(said: str, buttons: HTML) -> HTML:
+    return html('<div class="choices" role="group" aria-label="{}">{}</div>', said, buttons)
 
 
 def _kind(kind: str, view: dict) -> dict:
@@ -185,28 +187,23 @@ def _kind(kind: str, view: dict) -> dict:
     return {"kind": kind, "steps": steps, "at": "", "shown": 1}
 
 
-def _stepper(view: dict, steps: list[int]) -> str:
+def _stepper(view: dict, steps: list[int]) -> HTML:
     """Earlier and later step, latest, all."""
     at = steps[-1] if view["steps"] == "latest" and steps else int(view["steps"]) if view["steps"].isdigit() else None
     before = [s for s in steps if at is not None and s < at]
     after = [s for s in steps if at is not None and s > at]
-    label = (
-        "all steps"
-        if view["steps"] == "all"
-        else f"step {at}"
-        if at is not None
-        else f"steps {harmless(view['steps'], 24)}"
-    )
+    label = "all steps" if view["steps"] == "all" else f"step {at}" if at is not None else f"steps {view['steps'][:24]}"
 
-    def go(step, name: str, key: str, said: str) -> str:
+    def go(step, name: str, key: str, said: str) -> HTML:
         attributes = setting(steps=str(step[0]), at="", shown=1) if step else "disabled"
-        return f'<button type="button" {attributes} data-key="{key}" aria-label="{said}">{name}</button>'
+        return html('<button type="button" {} data-key="{}" aria-label="{}">{}</button>', attributes, key, said, name)
 
     latest = choice({"steps": "latest", "at": "", "shown": 1}, "latest", view["steps"] == "latest")
     every = choice({"steps": "all", "at": "", "shown": 1}, "all", view["steps"] == "all")
-    return (
-        f'<div class="choices stepper" role="group" aria-label="Step">{go(before[-1:], "‹", "earlier", "Earlier step")}'
-        f"<span>{label}</span>{go(after[:1], '›', 'later', 'Later step')}{latest}{every}</div>"
+    return html(
+        '<div class="choices stepper" role="group" aria-label="Step">{}<span>{}</span>{}{}{}</div>',
+        *(go(before[-1:], "‹", "earlier", "Earlier step"), label, go(after[:1], "›", "later", "Later step")),
+        *(latest, every),
     )
 
 

@@ -8,10 +8,11 @@ from ..cards import signed
 from ..estimators import ESTIMATORS, FORMULAS, WEIGHTS, Estimated, Setting, World, centred_batch, ebpo, error_curves
 from ..figures import board, colour, number, packed, plotly_text
 from ..picture import Drawn, picture
+from ..text import HTML, html, joined
 
 SIZES = np.arange(2, 33)
 SHADES = {"GRPO": 1, "Dr. GRPO": 2, "RLOO": 5, "EBPO": 0}
-INTRO = (
+INTRO = HTML(
     "For each prompt the policy writes G answers, its group; a right one gets reward 1, a wrong one 0. An answer’s advantage is its "
     "reward minus a baseline. The group’s own mean μ is a noisy baseline, and no signal at all where all answers are alike. EBPO "
     "(empirical Bayes policy optimisation) moves it towards the mean of all rewards so far, μ<sub>glob</sub>, the more, the noisier a "
@@ -25,24 +26,26 @@ def render(view: dict, workspace: object = None) -> dict:
     setting = Setting(view["mean"], view["within"], view["between"])
     rewards = (np.arange(view["g"]) < view["right"]).astype(float)
     return {
-        "intro": f'<p class="intro">{INTRO}</p>',
+        "intro": html('<p class="intro">{}</p>', INTRO),
         "story": story(rewards, setting),
         "board": board(plots(view, setting)),
         "centring": centring(view, setting),
     }
 
 
-def story(rewards: np.ndarray, setting: Setting) -> str:
+def story(rewards: np.ndarray, setting: Setting) -> HTML:
     size, right = len(rewards), int(rewards.sum())
     shrinkage, mean = setting.shrinkage(size), float(rewards.mean())
     baseline = float(ESTIMATORS["EBPO"](rewards, setting).baselines[0])
     drawn = picture(Drawn(mean, baseline, shrinkage, setting.prior_mean, setting.within, setting.between, size))
-    dots = "".join(f'<i class="{"hit" if r else "miss"}"></i>' for r in rewards)
-    return (
-        f'<section class="story"><div class="head"><div class="dots" role="img" aria-label="{right} of {size} answers right">{dots}</div>'
-        f'<p>{_sentence(rewards, setting)}</p><p class="formula"><span>S = (σ²/G) / (σ²/G + τ²) = <b>{number(shrinkage)}</b></span>'
-        f"<span>V = (1 − S)·μ + S·μ<sub>glob</sub> = <b>{number(baseline)}</b></span></p></div>{drawn}</section>"
-        f'<h2 class="sr">Baseline and advantages of each estimator</h2><section class="estimators">{_rows(rewards, setting)}</section>'
+    dots = joined(html('<i class="{}"></i>', "hit" if r else "miss") for r in rewards)
+    return html(
+        '<section class="story"><div class="head"><div class="dots" role="img" aria-label="{} of {} answers right">{}</div>'
+        '<p>{}</p><p class="formula"><span>S = (σ²/G) / (σ²/G + τ²) = <b>{}</b></span>'
+        "<span>V = (1 − S)·μ + S·μ<sub>glob</sub> = <b>{}</b></span></p></div>{}</section>"
+        '<h2 class="sr">Baseline and advantages of each estimator</h2><section class="estimators">{}</section>',
+        *(right, size, dots, _sentence(rewards, setting), number(shrinkage), number(baseline), drawn),
+        _rows(rewards, setting),
     )
 
 
@@ -61,31 +64,34 @@ def _listed(names: list[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def _rows(rewards: np.ndarray, setting: Setting) -> str:
+def _rows(rewards: np.ndarray, setting: Setting) -> HTML:
     """A card an estimator; the bars of all share one scale."""
     found = {name: estimate(rewards, setting) for name, estimate in ESTIMATORS.items()}
     widest = max(0.5, *(float(np.abs(each.advantages).max()) for each in found.values()))
-    return "".join(_row(name, rewards, each, widest) for name, each in found.items())
+    return joined(_row(name, rewards, each, widest) for name, each in found.items())
 
 
-def _row(name: str, rewards: np.ndarray, found: Estimated, widest: float) -> str:
+def _row(name: str, rewards: np.ndarray, found: Estimated, widest: float) -> HTML:
     """Baseline and advantages of one estimator, as numbers and bars around zero."""
     kinds = [("right", rewards > 0.5), ("wrong", rewards < 0.5)]
-    bars = "".join(
+    bars = joined(
         _bar(kind, float(found.advantages[mask][0]), float(found.baselines[mask][0]), widest)
         for kind, mask in kinds
         if mask.any()
     )
-    note = FORMULAS.get(name, "")
-    return f'<div class="estimator" style="--shade:var(--{colour(SHADES.get(name, 3))})"><h3>{name}</h3><small>{note}</small>{bars}</div>'
+    return html(
+        '<div class="estimator" style="--shade:var(--{})"><h3>{}</h3><small>{}</small>{}</div>',
+        *(colour(SHADES.get(name, 3)), name, FORMULAS.get(name, ""), bars),
+    )
 
 
-def _bar(kind: str, advantage: float, baseline: float, widest: float) -> str:
+def _bar(kind: str, advantage: float, baseline: float, widest: float) -> HTML:
     half = abs(advantage) / widest * 50
     left = 50 if advantage >= 0 else 50 - half
-    return (
-        f'<div class="gain"><span>{kind} answer<small>baseline {number(baseline)}</small></span>'
-        f'<span class="track"><i style="left:{left:.1f}%;width:{half:.1f}%"></i></span><b>{signed(advantage)}</b></div>'
+    return html(
+        '<div class="gain"><span>{} answer<small>baseline {}</small></span>'
+        '<span class="track"><i style="left:{:.1f}%;width:{:.1f}%"></i></span><b>{}</b></div>',
+        *(kind, number(baseline), left, half, signed(advantage)),
     )
 
 
@@ -229,7 +235,7 @@ def _panel(name: str, title: str, traces: list[dict], axis: str, values: list[di
     }
 
 
-def centring(view: dict, setting: Setting) -> str:
+def centring(view: dict, setting: Setting) -> HTML:
     """A batch of eight groups under two prior means: baselines move, final advantages do not."""
     size = view["g"]
     batch = np.unique(np.append(np.linspace(0, size, 6).round().astype(int), view["right"]))
@@ -239,21 +245,24 @@ def centring(view: dict, setting: Setting) -> str:
         setting.between,
     )
     here, there = (centred_batch(batch, size, each) for each in (setting, shifted))
-    rows = "".join(
-        f'<tr><th scope="row">{k} of {size}</th><td>{number(here[0][i])}</td><td>{number(there[0][i])}</td>'
-        f"<td>{_pair(here, i)}</td><td>{_pair(there, i)}</td></tr>"
+    rows = joined(
+        html(
+            '<tr><th scope="row">{} of {}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>',
+            *(k, size, number(here[0][i]), number(there[0][i]), _pair(here, i), _pair(there, i)),
+        )
         for i, k in enumerate(batch)
     )
-    return (
+    return html(
         '<section class="passage centring"><h2>Why the prior mean cancels</h2>'
         "<p>With one S for the batch and groups of one size, standardising subtracts the batch’s mean advantage, and μ<sub>glob</sub> with it:</p>"
         '<p class="identity">A − mean A = r − [(1 − S)·μ<sub>m</sub> + S·mean of this batch’s rewards]</p>'
         "<p>So only S carries history into the update. Below, a batch of groups under two prior means: every baseline moves, and no "
         "final advantage does. The prior mean does matter without centring, for groups of unequal size, and for a prior a cluster.</p>"
         '<div class="scroll" tabindex="0" role="region" aria-label="A batch under two prior means"><table><caption>A batch under two prior means</caption>'
-        f'<thead><tr><th scope="col">right answers</th><th scope="col">V, μ<sub>glob</sub> = {number(setting.prior_mean)}</th>'
-        f'<th scope="col">V, μ<sub>glob</sub> = {number(shifted.prior_mean)}</th><th scope="col">final A, right / wrong, μ<sub>glob</sub> = {number(setting.prior_mean)}</th>'
-        f'<th scope="col">final A, μ<sub>glob</sub> = {number(shifted.prior_mean)}</th></tr></thead><tbody>{rows}</tbody></table></div></section>'
+        '<thead><tr><th scope="col">right answers</th><th scope="col">V, μ<sub>glob</sub> = {0}</th>'
+        '<th scope="col">V, μ<sub>glob</sub> = {1}</th><th scope="col">final A, right / wrong, μ<sub>glob</sub> = {0}</th>'
+        '<th scope="col">final A, μ<sub>glob</sub> = {1}</th></tr></thead><tbody>{2}</tbody></table></div></section>',
+        *(number(setting.prior_mean), number(shifted.prior_mean), rows),
     )
 
 

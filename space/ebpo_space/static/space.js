@@ -12,7 +12,7 @@ window.space = (() => {
     if (typeof value === "string") return value[0] === "@" ? css(value.slice(1)) : value;
     if (Array.isArray(value)) return value.map(painted);
     if (value && typeof value === "object")
-      return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, k === "bdata" ? v : painted(v)]));
+      return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, k === "bdata" || k === "name" ? v : painted(v)]));
     return value;
   };
 

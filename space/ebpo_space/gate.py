@@ -1,0 +1,100 @@
+"""What visitors may ask the server for: the few routes that the pages use. Gradio has some fifty: uploads, files, proxies,
+streams, whatever its next version adds. Pages read runs and send a few values, so everything else is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+
+from starlette.responses import PlainTextResponse
+
+READ = re.compile(
+    r"/(config|theme\.css|favicon\.ico|manifest\.json|robots\.txt)?|/(assets|static|space)/.+"
+    r"|/gradio_api/(app_id|startup-events|heartbeat/[\w-]{1,64})",
+    re.ASCII,
+)
+CALL = re.compile(r"/gradio_api/(run/predict|component_server/)")
+LONGEST = 2**18  # bytes of what a page sends: values of controls, names of runs
+SECONDS = 30.0  # to send it
+
+
+class Refused(Exception):
+    """A request that the pages do not make: HTTP status and a line for whoever made it."""
+
+    def __init__(self, status: int, said: str):
+        super().__init__(said)
+        self.status = status
+
+
+class Gate:
+    """ASGI middleware: READ and CALL go through to Gradio, and nothing else.
+
+    A call's body is read here, whole: Gradio looks in it for descriptions of files ({"path": …, "meta": …}) whatever the
+    component, and downloads to its disk what an address there names.
+    """
+
+    def __init__(self, app):
+        self.app = app
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] == "http":
+            try:
+                receive = await admitted(scope, receive)
+            except Refused as error:
+                return await PlainTextResponse(str(error), error.status)(scope, receive, send)
+        elif scope["type"] != "lifespan":
+            return await send({"type": "websocket.close", "code": 1008})
+        await self.app(scope, receive, send)
+
+
+async def admitted(scope, receive):
+    """`receive` for the app. Raises Refused."""
+    if scope["method"] in ("GET", "HEAD") and READ.fullmatch(scope["path"]):
+        return receive
+    if scope["method"] != "POST" or not CALL.fullmatch(scope["path"]):
+        raise Refused(403, "This app does not offer that.")
+    kind = dict(scope["headers"]).get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if kind != b"application/json":
+        raise Refused(415, "This app takes JSON only.")
+    try:
+        body = await asyncio.wait_for(_whole(receive), SECONDS)
+    except asyncio.TimeoutError:
+        raise Refused(408, f"The request was not complete after {SECONDS:.0f} seconds.") from None
+    check(body)
+    return _again(body, receive)
+
+
+async def _whole(receive) -> bytes:
+    body, more = bytearray(), True
+    while more:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > LONGEST:
+            raise Refused(413, f"The request is larger than {LONGEST >> 10} KiB.")
+    return bytes(body)
+
+
+def check(body: bytes) -> None:
+    """Raises Refused for what is no JSON or describes a file."""
+    try:
+        json.loads(body, object_hook=_no_file)
+    except (ValueError, RecursionError):
+        raise Refused(400, "This is no JSON that the app reads.") from None
+
+
+def _no_file(found: dict) -> dict:
+    if "path" in found and "meta" in found:
+        raise Refused(403, "This app takes no files.")
+    return found
+
+
+def _again(body: bytes, receive):
+    """The body that was read, then whatever comes after it."""
+    messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def replayed():
+        return next(messages, None) or await receive()
+
+    return replayed

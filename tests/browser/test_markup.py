@@ -1,0 +1,138 @@
+"""Runs whose every string is markup, on every page: nothing of it becomes an element, runs, asks, or leaves the page."""
+
+from __future__ import annotations
+
+import shutil
+from urllib.parse import quote
+
+import pytest
+
+FOREIGN = (
+    "document.querySelectorAll('[data-foreign], [onerror], .plot a, .plot b, .own img, .own script, .own a').length"
+)
+DRAWN = ".panel[data-drawn]"
+NAME = "<a href=x data-foreign>1&lt;b&gt;"  # a run's folder; its name is in Plotly's labels
+ONE = quote(NAME)
+
+
+@pytest.fixture(scope="module")
+def marked(serve, tmp_path_factory):
+    """An app over two marked runs and one whose values also have other types."""
+    import marked_runs
+
+    folder = tmp_path_factory.mktemp("marked")
+    for seed, name in enumerate((NAME, "2")):
+        marked_runs.marked_run(folder / name, seed)
+    broken = shutil.copytree(folder / NAME, folder / "broken")
+    for name in ("rewards are strings", "numbers are strings", "a reward beyond floats", "metrics are strings"):
+        marked_runs.BROKEN[name](broken)
+    return serve("--runs", str(folder))
+
+
+@pytest.fixture
+def look(visit, marked):
+    """look(query, ready) -> page, as soon as something is there; at the end no page has anything foreign (and as for all
+    visits: no dialog, no other host asked, no error)."""
+    pages = []
+
+    def open_page(query: str, ready: str):
+        page = visit(query, base=marked)
+        pages.append(page)
+        page.wait_for_selector(ready)
+        return page
+
+    yield open_page
+    for page in pages:
+        page.wait_for_timeout(300)  # what an injected element starts comes a little later
+        assert page.evaluate(FOREIGN) == 0
+        assert page.evaluate("window.foreign") is None
+        assert page.url.startswith(marked)
+        assert page.locator(".toast-body").count() == 0, "no event failed"
+
+
+def hover(page, name: str, at: float) -> str:
+    """The label over a plot, at a share of its width."""
+    panel = page.locator(f'.panel[data-panel="{name}"]')
+    panel.scroll_into_view_if_needed()
+    box = panel.locator(".plot .nsewdrag").bounding_box()
+    for x in (at + 0.02, at):
+        page.mouse.move(box["x"] + x * box["width"], box["y"] + box["height"] / 2)
+    label = panel.locator(".hoverlayer .legend, .hoverlayer .hovertext").first
+    label.wait_for()
+    return label.text_content()
+
+
+def test_the_estimator_above_the_answers_is_text(look):
+    page = look(f"?tab=samples&runs={ONE}&at=2.0", ".answer")
+    assert page.locator(".answers > header p").inner_text().startswith("\"'/><img data-fore")
+
+
+def test_dynamics_with_menus_labels_and_settings(look):
+    page = look(f"?runs={ONE},2,broken", DRAWN)
+    assert "<img data-foreign" in page.locator("table.settings").inner_text()
+    assert NAME in hover(page, "response_length", 0.25)
+    page.get_by_label("More metrics").click()
+    page.locator("[role=option]", has_text="<img data-foreign").first.click()
+    page.wait_for_function("() => document.querySelector('.shelf h2').textContent === 'Chosen metrics'")
+    assert "<img data-foreign" in page.locator(".shelf").first.inner_text()
+    with page.expect_download():
+        page.locator(".shelf").first.locator(".save").first.click()
+    page.get_by_role("button", name="hours").click()
+    page.wait_for_function("() => document.querySelector('.panel .plot').layout.xaxis.title.text === 'hours'")
+
+
+@pytest.mark.parametrize("run", [ONE, "broken"])
+def test_every_group_with_and_without_formulas(look, run):
+    page = look(f"?tab=samples&runs={run},2&run={run}&steps=all", ".answer")
+    for i in range(page.locator(".groups li").count()):
+        page.locator(".groups li button").nth(i).click()
+        page.wait_for_selector(f".groups li:nth-child({i + 1}) button[aria-current]")
+        assert "<img data-foreign" in page.locator(".prompt").inner_text()
+        assert page.evaluate(FOREIGN) == 0
+    page.get_by_role("button", name="Source").click()
+    page.wait_for_selector(".tools [aria-pressed=true]")
+    assert "<img data-foreign" in page.locator(".answer").first.inner_text()
+    page.get_by_role("button", name="Filters").click()
+    page.get_by_label("Cluster").click()
+    page.locator("[role=option]", has_text="<img data-foreign").first.click()
+    page.wait_for_function("() => location.search.includes('cluster=')")
+
+
+def test_evaluation_with_its_questions(look):
+    page = look(f"?tab=evaluation&runs={ONE},2,broken", "table.scores")
+    assert "<img data-foreign" in page.locator("table.scores").inner_text()
+    page.locator(".questions li button").first.click()
+    page.wait_for_selector("article.group .answer")
+    assert "<img data-foreign" in page.locator("article.group").inner_text()
+    panel = page.locator(".panel").first
+    panel.scroll_into_view_if_needed()
+    panel.locator(".main-svg").first.wait_for()
+    assert hover(page, panel.get_attribute("data-panel").replace("\\", "\\\\").replace('"', '\\"'), 0.5)
+
+
+ASKED = (
+    *(
+        "runs",
+        "run",
+        "steps",
+        "kind",
+        "cluster",
+        "text",
+        "at",
+        "prompt",
+        "protocol",
+        "task",
+        "paper",
+        "question",
+        "more",
+    ),
+    *("columns", "x", "zoom", "g"),
+)
+
+
+@pytest.mark.parametrize("tab", ["dynamics", "samples", "evaluation", "understand"])
+def test_what_a_visitor_asks_for_is_text_too(look, tab):
+    mark = quote("<img data-foreign src=x onerror=alert(1)>")
+    look(f"?tab={tab}&" + "&".join(f"{name}={mark}" for name in ASKED), ".story" if tab == "understand" else ".notice")
+    query = f"?tab={tab}&runs={ONE}&" + "&".join(f"{name}={mark}" for name in ASKED[1:])
+    look(query, ".story" if tab == "understand" else ".notice")
