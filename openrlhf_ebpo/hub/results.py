@@ -24,11 +24,12 @@ import pyarrow.parquet as pq
 
 from openrlhf_ebpo.hub import columns, data_repo, evaluations
 from openrlhf_ebpo.hub.client import check_repo_id, check_write_access, hub_api, hub_errors
+from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.markdown import code, fenced, join, table
 from openrlhf_ebpo.hub.public import public, public_text
 from openrlhf_ebpo.hub.push import newest_step
 from openrlhf_ebpo.hub.retry import retrying
-from openrlhf_ebpo.hub.upload import Content, commit_of, publish
+from openrlhf_ebpo.hub.upload import commit_of, publish
 from openrlhf_ebpo.upstream import UsageError
 
 INDEX = "tables/evaluations.parquet"

@@ -25,9 +25,9 @@ import pyarrow.parquet as pq
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.hub import columns, data_repo, evaluations
 from openrlhf_ebpo.hub.card import PICTURE, read, reward_curve
+from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.markdown import code, fenced, join, table
 from openrlhf_ebpo.hub.public import public, public_run, slug
-from openrlhf_ebpo.hub.upload import Content
 from openrlhf_ebpo.run_log import read_metrics
 from openrlhf_ebpo.upstream import UsageError
 

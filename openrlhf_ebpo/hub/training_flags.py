@@ -9,7 +9,8 @@ from openrlhf_ebpo.checkpoint import FILE as PRIOR
 from openrlhf_ebpo.checkpoint import latest_checkpoint
 from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
-from openrlhf_ebpo.hub.outbox import FULL_STATE
+from openrlhf_ebpo.hub.local_files import local_file
+from openrlhf_ebpo.hub.model_files import FULL_STATE
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.pull import pull, read_record, revision_of
 from openrlhf_ebpo.hub.push import check_same_run
@@ -220,4 +221,4 @@ def _place_state(folder: Path, ckpt: Path, wanted: str) -> None:
         for path in sorted(group.rglob("*"), key=lambda path: path.name == "latest"):  # `latest` comes last
             if path.is_file():
                 (ckpt / path.relative_to(folder / FULL_STATE)).unlink(missing_ok=True)
-                outbox.link(path, ckpt / path.relative_to(folder / FULL_STATE))
+                outbox.link(local_file(path, folder), ckpt / path.relative_to(folder / FULL_STATE))

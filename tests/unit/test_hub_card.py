@@ -17,7 +17,7 @@ from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.hub import card, card_metadata, usage
 from openrlhf_ebpo.hub.card import PICTURE, model_card
 from openrlhf_ebpo.hub.markdown import code, fenced, table
-from openrlhf_ebpo.hub.public import hub_id, public, public_argv, without_paths
+from openrlhf_ebpo.hub.public import hub_id, public, public_run, without_paths
 from openrlhf_ebpo.run_log import read_run
 from openrlhf_ebpo.upstream import UsageError
 
@@ -221,7 +221,14 @@ def test_secrets_are_found_again():
         "x": ["<redacted>", 1, None],
     }
     argv = ["--a.token=x", "--a.secret", "y", "--a.input_key", "z", "--flag"]
-    assert public_argv(argv) == ["--a.token=<redacted>", "--a.secret", "<redacted>", "--a.input_key", "z", "--flag"]
+    assert public_run({"argv": argv})["argv"] == [
+        "--a.token=<redacted>",
+        "--a.secret",
+        "<redacted>",
+        "--a.input_key",
+        "z",
+        "--flag",
+    ]
 
 
 def test_a_folder_is_no_name_on_the_hub(tmp_path, monkeypatch):
