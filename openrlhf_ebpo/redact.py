@@ -81,7 +81,7 @@ def holds_secret(name: str, value: str) -> bool:
 
 def without_secrets(text: str) -> str:
     """`text` without what looks like a secret wherever it stands; everything else stays, addresses too."""
-    text = _CREDENTIALS.sub(f"://{REDACTED}@", text)
+    text = _CREDENTIALS.sub("://" + REDACTED + "@", text)
     text = _LABELLED.sub(lambda match: (match[1] or match[2]) + REDACTED, text)
     return _TOKENS.sub(REDACTED, text)
 

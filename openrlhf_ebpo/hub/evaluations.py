@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from openrlhf_ebpo.cli.eval import package
+from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.markdown import code, table
 from openrlhf_ebpo.hub.public import hub_id, public, public_text, slug
 
@@ -69,10 +70,10 @@ def of_run(run_dir: Path) -> list:
     """The results (eval.results.Result) in a run directory; [] where there are none of a known schema.
 
     Raises:
-        UsageError: one is damaged, or of a newer version.
+        UsageError: one is damaged, of a newer version, or a link out of the run.
     """
     summaries = (run_dir / "eval").glob("*/*/step-*/summary.json")
-    if not any('"schema"' in path.read_text() for path in summaries):
+    if not any(b'"schema"' in local_file(path, run_dir).read_bytes() for path in list(summaries)):
         return []
     return harness("results").find_results(run_dir)
 
@@ -91,7 +92,7 @@ def _rows(result) -> list[dict]:
         "protocol_settings": json.dumps(
             public({k: v for k, v in protocol.items() if k not in ("name", "fingerprint")})
         ),
-        "task": result.task,
+        "task": public_text(result.task),
         "task_fingerprint": summary["task"].get("fingerprint", ""),
         "source": public_text(str(summary["task"].get("source", ""))),
         "step": result.step,
