@@ -17,7 +17,7 @@ import pyarrow as pa
 from openrlhf_ebpo.cli.eval import package
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.markdown import code, table
-from openrlhf_ebpo.hub.public import hub_id, public, public_text, slug
+from openrlhf_ebpo.hub.public import hub_id, public, slug
 
 SCHEMA = pa.schema(
     [
@@ -84,20 +84,18 @@ def rows_of(results: Iterable) -> list[dict]:
 
 
 def _rows(result) -> list[dict]:
-    summary, protocol = result.summary, result.protocol
-    metrics = summary["metrics"]
+    summary = public(result.summary)
+    protocol, task, metrics = summary["protocol"], summary["task"], summary["metrics"]
     common = {
-        "protocol": public_text(protocol["name"]),
+        "protocol": protocol["name"],
         "protocol_fingerprint": protocol.get("fingerprint", ""),
-        "protocol_settings": json.dumps(
-            public({k: v for k, v in protocol.items() if k not in ("name", "fingerprint")})
-        ),
-        "task": public_text(result.task),
-        "task_fingerprint": summary["task"].get("fingerprint", ""),
-        "source": public_text(str(summary["task"].get("source", ""))),
+        "protocol_settings": json.dumps({k: v for k, v in protocol.items() if k not in ("name", "fingerprint")}),
+        "task": task["name"],
+        "task_fingerprint": task.get("fingerprint", ""),
+        "source": str(task.get("source", "")),
         "step": result.step,
-        "model": public_text(str(summary.get("model", ""))),
-        "model_identity": public_text(str(summary.get("settings", {}).get("model", ""))),
+        "model": str(summary.get("model", "")),
+        "model_identity": str(summary.get("settings", {}).get("model", "")),
         "questions": metrics["questions"],
         "samples_per_question": metrics["samples_per_question"],
     }

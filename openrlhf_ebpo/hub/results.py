@@ -32,6 +32,7 @@ from openrlhf_ebpo.hub.push import newest_step
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
 from openrlhf_ebpo.hub.upload import commit_of, publish
+from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.upstream import UsageError
 
 FILES = ("summary.json", "samples.parquet")
@@ -206,7 +207,9 @@ def data_card(rows: Sequence[dict], repo: str, schema: pa.Schema | None) -> str:
         data_repo.explained(evaluations.SCHEMA, evaluations.MEANING),
         *(["### eval-…", data_repo.explained(schema, columns.SAMPLES)] if schema else []),
     ]
-    return data_repo.front_matter(repo.rpartition("/")[2], ["evaluation", "openrlhf", "ebpo"], found) + join(blocks)
+    return redacted_text(
+        data_repo.front_matter(repo.rpartition("/")[2], ["evaluation", "openrlhf", "ebpo"], found) + join(blocks)
+    )
 
 
 def write_into_model(args: argparse.Namespace, rows: Sequence[dict]) -> None:

@@ -29,6 +29,7 @@ from openrlhf_ebpo.hub.local_files import files_below, local_file, named, say_le
 from openrlhf_ebpo.hub.markdown import code, fenced, join, table
 from openrlhf_ebpo.hub.public import public, public_name, public_run, public_text, slug
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
+from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run_log import read_metrics
 from openrlhf_ebpo.upstream import UsageError
 
@@ -206,7 +207,7 @@ def data_card(run: dict, repo: str, files: Mapping[str, Content], metrics: list[
         "## Columns",
         *_schema(files, metrics, found),
     ]
-    return data_repo.front_matter(repo.rpartition("/")[2], tags, found) + join(blocks)
+    return redacted_text(data_repo.front_matter(repo.rpartition("/")[2], tags, found) + join(blocks))
 
 
 def _facts(run: dict, estimator: str) -> str:

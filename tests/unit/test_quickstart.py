@@ -43,7 +43,8 @@ def test_only_full_marks_of_reasoning_gyms_scorer_are_a_success(monkeypatch):
 
 
 def test_the_paired_interval_is_the_normal_one_over_questions():
-    before, after = {"per_question": [0.0, 0.5, 0.25, 1.0]}, {"per_question": [0.5, 0.5, 0.75, 1.0]}
+    before = np.array([[0, 0, 0, 0], [0, 1, 0, 1], [0, 0, 0, 1], [1, 1, 1, 1]], bool)
+    after = np.array([[0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 0, 1], [1, 1, 1, 1]], bool)
     rise, low, high = paired_difference(before, after)
     difference = np.array([0.5, 0, 0.5, 0])
     assert rise == pytest.approx(0.25)
