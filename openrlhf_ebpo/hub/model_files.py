@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
@@ -25,6 +26,7 @@ MODEL = (
 )
 STATE = ("*.pt", "prior.json", "metric.json")  # of a DeepSpeed checkpoint
 FULL_STATE = "full_state"  # folder in the repo of the optimizer's and everything else's state: pickles
+INHERITED = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
 CONFIGS = ("config.json", "adapter_config.json")
 BASES = ("_name_or_path", "base_model_name_or_path")  # keys of the model that another one was made from
 LONGEST_HEADER = 100 << 20  # bytes, as in safetensors
@@ -91,6 +93,17 @@ def refuse_kept_secrets(files: Mapping[str, LocalFile], model: Path) -> None:
                 f"{model / name} keeps a secret under {key!r}, which all who can read the repo would read: delete that "
                 "key from the file (a model does not need it), and push again"
             )
+
+
+def kept_secret(model: str) -> str | None:
+    """What would keep every model that is trained from `model`, a folder, from being pushed; None where nothing does.
+    Configurations are handed down from model to model; links are none of our business here."""
+    files = {name: Path(os.path.realpath(Path(model) / name)) for name in INHERITED}
+    try:
+        refuse_kept_secrets({name: local_file(path) for name, path in files.items() if path.is_file()}, Path(model))
+    except UsageError as error:
+        return str(error)
+    return None
 
 
 def secret_keys(pairs: Iterable[tuple[str, object]]) -> Iterator[str]:
