@@ -9,6 +9,9 @@ RUN_DIR/hub.json.
   openrlhf-ebpo hub push RUN_DIR --repo owner/name --step 20          one saved step; the last one without --step
   openrlhf-ebpo hub push RUN_DIR --repo owner/name --public           readable by everybody
 
+Only files that make up a model go; others are named and stay. A file with a secret in it (a token in tokenizer_config.json)
+stops the push.
+
 The token comes from HF_TOKEN or `hf auth login`. RUN_DIR is a training's --logger.run_dir (<ckpt.output_dir>/run).
 """
 

@@ -7,8 +7,8 @@ Hub's viewer shows, and datasets.load_dataset(REPO, "metrics") reads (also "roll
   openrlhf-ebpo hub push-run out/run --repo me/my-run --dry_run     what would go
   openrlhf-ebpo hub push-run out/run --repo me/my-run               again later: only what is new goes
 
-A run that is still going on can be pushed. Secrets and the folders of local paths are left out; weights and checkpoints
-do not go with it (openrlhf-ebpo hub push). The repo is private unless --public.
+A run that is still going on can be pushed. Secrets, the folders of local paths and files that are no part of a run are left
+out; weights and checkpoints do not go with it (openrlhf-ebpo hub push). The repo is private unless --public.
 """
 
 from __future__ import annotations
