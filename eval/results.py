@@ -113,7 +113,7 @@ def save_result(directory: str | Path, summary: dict, rows: Sequence[dict]) -> N
 def find_results(directory: str | Path) -> list[Result]:
     """All results in a run directory, a results directory or a part of one, by task and step.
 
-    Results without a schema, as the quickstart's, are left out.
+    Results without a schema, as of early quickstarts, are left out.
 
     Raises:
         UsageError: nothing is there, or it was written by a newer version.

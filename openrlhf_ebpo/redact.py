@@ -1,15 +1,61 @@
-"""Secrets stay out of everything that is printed or written."""
+"""Secrets stay out of everything that is printed, written or published: the one list of what a secret looks like.
+
+A secret is told by its own form (`without_secrets`), by standing in an address (`redacted_text`), or by the name under
+which it is kept (`is_secret`).
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from types import SimpleNamespace
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType, SimpleNamespace
 
 REDACTED = "<redacted>"
-SECRET_FLAG = re.compile(r"(^|[._])(key|token|secret|password)$")
-CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
-NOT_SECRET = ("input_key", "label_key", "image_key", "output_key", "metric_key", "cluster_key")
+
+# By form. Written for Python's `re` and for RE2 alike, which reads whole columns of text at once (hub/tables.py).
+CREDENTIALS = r"://[^/\s\"']+@"  # user and password in an address
+LABELLED = (  # what goes before the secret stays
+    r"(\b[Bb]earer\s+|\b[Aa]uthorization[\"']?\s*[:=]\s*[\"']?(?:[A-Z][a-z]+\s+)?)[A-Za-z0-9._~+/\-]{16,}=*"
+    r"|(\b[A-Z0-9_]*(?:KEY|TOKEN|SECRET|PASSWORD)=[\"']?)[^\s\"',;&]{8,}"
+)
+TOKENS = "|".join(
+    (
+        r"hf_(?:oauth|jwt)_[A-Za-z0-9_.\-]{8,}",  # Hugging Face
+        r"(?:hf|api_org)_[A-Za-z0-9]{12,}",
+        r"(?:\b|_)local-[0-9a-f]{40}",  # wandb
+        r"wandb_v[0-9]+_[A-Za-z0-9_]{20,}",
+        r"(?:\b|_)sk-[A-Za-z0-9_\-]{16,}",  # OpenAI, Anthropic
+        r"[prs]k_(?:live|test)_[A-Za-z0-9]{16,}",  # Stripe
+        r"gh[oprsu]_[A-Za-z0-9]{20,}",  # GitHub, GitLab
+        r"github_pat_[A-Za-z0-9_]{20,}",
+        r"glpat-[A-Za-z0-9_\-]{16,}",
+        r"(?:AKIA|ASIA)[A-Z0-9]{16}",  # AWS
+        r"AIza[A-Za-z0-9_\-]{30,}",  # Google
+        r"xox[a-z]-[A-Za-z0-9\-]{8,}",  # Slack
+        r"hooks\.slack\.com/services/[A-Za-z0-9/]+",
+        r"pypi-[A-Za-z0-9_\-]{16,}|npm_[A-Za-z0-9]{36}",
+        r"eyJ[A-Za-z0-9_\-]{6,500}\.[A-Za-z0-9_\-]{6,}(?:\.[A-Za-z0-9_\-]*)?",  # JSON web tokens
+        r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----[\s\S]*?(?:-----END [A-Z0-9 ]{0,60}-----|$)",
+    )
+)
+SECRETS = f"{CREDENTIALS}|{LABELLED}|{TOKENS}"
+_CREDENTIALS, _LABELLED, _TOKENS = (re.compile(pattern, re.ASCII) for pattern in (CREDENTIALS, LABELLED, TOKENS))
+
+# In addresses. A query string goes whole: any part of it may be a signature, or let somebody in.
+_ADDRESS = re.compile(r"://[^\s\"']+")
+_NEXT_ADDRESS = re.compile(r",(?=[A-Za-z][A-Za-z0-9+.-]{0,20}://)")
+_PATHS_QUERY = re.compile(r"\?[A-Za-z0-9_.%\[\]-]{1,64}=[^\s\"']*")  # libraries quote `/path?token=…` without the host
+
+# By name.
+_WORDS = r"(?:api|access|secret|private)?key|(?:api|access|auth)?token|secrets?|passw(?:or)?ds?|passphrase"
+_SECRET_NAME = re.compile(rf"(?:^|[._/ -])(?:{_WORDS}|api_?keys|credentials?|auth|authorization|bearer|cookies?)$")
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+NOT_SECRET = (
+    *("input_key", "label_key", "image_key", "output_key", "metric_key", "cluster_key"),
+    *("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"),
+)
+_SPECIAL_TOKEN = re.compile(r"<.*>|\[.*\]|\W{0,3}", re.DOTALL)  # <image>, [IMG], |
 
 
 class Secret(str):
@@ -19,8 +65,64 @@ class Secret(str):
         return repr(REDACTED)
 
 
-def is_secret(flag: str) -> bool:
-    return bool(SECRET_FLAG.search(flag)) and not flag.endswith(NOT_SECRET)
+def is_secret(name: str) -> bool:
+    """Whether what is kept under `name`, a flag or a JSON key (also with dots), is a secret whatever it looks like."""
+    name = _CAMEL.sub("_", name).lower()
+    return bool(_SECRET_NAME.search(name)) and not name.endswith(NOT_SECRET)
+
+
+def holds_secret(name: str, value: str) -> bool:
+    """Whether a model's configuration keeps a secret under `name`: unlike `is_secret` it knows that models have special
+    tokens under names of their own, such as image_token."""
+    if not value or value == REDACTED or not is_secret(name):
+        return False
+    return not (name.lower().endswith("_token") and _SPECIAL_TOKEN.fullmatch(value))
+
+
+def without_secrets(text: str) -> str:
+    """`text` without what looks like a secret wherever it stands; everything else stays, addresses too."""
+    text = _CREDENTIALS.sub("://" + REDACTED + "@", text)
+    text = _LABELLED.sub(lambda match: (match[1] or match[2]) + REDACTED, text)
+    return _TOKENS.sub(REDACTED, text)
+
+
+def redacted_text(text: str) -> str:
+    """`text` of our own records and messages: without secrets, and without the query strings of addresses."""
+    text = _ADDRESS.sub(lambda match: ",".join(map(_without_query, _NEXT_ADDRESS.split(match[0]))), text)
+    return without_secrets(_PATHS_QUERY.sub("", text))
+
+
+def _without_query(address: str) -> str:
+    head, mark, query = address.partition("?")
+    head, query = (head, query) if query else (address, "")  # a question mark that ends a sentence is none
+    before, mark, fragment = head.partition("#")
+    return before if mark and "=" in fragment else head
+
+
+def redacted(value, name: str = "", clean: Callable[[str], str] = redacted_text):
+    """A copy of nested values in plain JSON types, without secrets.
+
+    Args:
+        name: under which the value is kept, with dots; all texts below a secret name go.
+        clean: what is done to every other text.
+    """
+    if isinstance(value, SimpleNamespace):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        return {_clean_key(k): redacted(v, name if is_secret(name) else f"{name}.{k}", clean) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [redacted(v, name, clean) for v in value]
+    if isinstance(value, Secret):
+        return REDACTED
+    if isinstance(value, str):
+        return REDACTED if value and is_secret(name) else clean(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _clean_key(key):
+    return redacted_text(key) if isinstance(key, str) else key
 
 
 def hide_secrets(args: dict) -> None:
@@ -30,29 +132,20 @@ def hide_secrets(args: dict) -> None:
             args[flag] = Secret(value)
 
 
-def redacted(value):
-    """A copy of nested arguments in plain JSON types, without secrets."""
-    if isinstance(value, SimpleNamespace):
-        value = vars(value)
-    if isinstance(value, dict):
-        return {k: redacted(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [redacted(v) for v in value]
-    if isinstance(value, Secret):
-        return REDACTED
-    if isinstance(value, str):
-        return CREDENTIALS.sub(REDACTED, value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
-
-
-def redacted_argv(argv: list[str], args: dict) -> list[str]:
-    """The command line as it may be stored, without the secrets that `args` (a flat namespace) holds."""
+def redacted_argv(
+    argv: Iterable[str], args: Mapping = MappingProxyType({}), clean: Callable[[str], str] = redacted_text
+) -> list[str]:
+    """The command line as it may be stored, without the secrets that `args` (a flat namespace) holds: argparse takes
+    beginnings of flags too. A flag comes as `--a.b VALUE` or as `--a.b=VALUE`."""
     secrets = [str.__str__(value) for value in args.values() if isinstance(value, Secret) and value]
-    result = []
+    result, flag = [], ""
     for item in argv:
         for secret in secrets:
             item = item.replace(secret, REDACTED)
-        result.append(CREDENTIALS.sub(REDACTED, item))
+        name, equals, value = item.partition("=")
+        if not item.startswith("--"):
+            result.append(redacted(item, flag, clean))
+            continue
+        result.append(clean(name) + equals + redacted(value, name[2:], clean))
+        flag = "" if equals else name[2:]
     return result

@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 
 from openrlhf_ebpo import __version__
 from openrlhf_ebpo.files import append_json_line, read_json_lines, replacing, write_json, write_text
+from openrlhf_ebpo.redact import redacted_text
 
 SCHEMA = 1
 ROWS_TOGETHER = 128  # rows of a Parquet row group: who opens one answer reads as many
@@ -120,6 +121,7 @@ def _dig(args: dict, section: str, key: str):
 
 def close_run(run_dir: Path, status: str, error: str | None = None) -> None:
     run = read_run(run_dir) or {}
+    error = error and redacted_text(error)  # it may quote a reward server's address
     write_json(run_dir / "run.json", {**run, "status": status, "ended": timestamp(), "error": error})
 
 

@@ -143,6 +143,7 @@ class HubServer:
         self.faults: list[Fault] = []
         self.requests: list[str] = []  # "METHOD /path?query"
         self.authorizations: list[str | None] = []  # of each request, its header
+        self.bodies: list[bytes] = []  # of each request
         self.lock = threading.RLock()
         self.port = 0
         self.server: ThreadingHTTPServer | None = None
@@ -219,6 +220,7 @@ class Handler(BaseHTTPRequestHandler):
             self.rfile.read(int(self.headers.get("Content-Length") or 2) // 2)
             return
         self.body = self.read_body()
+        self.hub.bodies.append(self.body)
         reply = Reply(fault.body, fault.status, **fault.headers) if fault and fault.status else self.reply()
         if not (fault and fault.lost):
             self.send(reply, fault)

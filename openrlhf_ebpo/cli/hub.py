@@ -16,6 +16,7 @@ import argparse
 import importlib
 import sys
 
+from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.upstream import UsageError
 
 COMMANDS = {
@@ -52,12 +53,12 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def run(module, args: argparse.Namespace) -> None:
-    from openrlhf_ebpo.hub.client import HubError, scrub
+    from openrlhf_ebpo.hub.client import HubError
 
     try:
         module.run(args)
     except (UsageError, HubError, OSError) as error:  # OSError: the disk is full, or refuses a file
-        sys.exit("".join(f"error: {line}\n" for line in scrub(str(error)).splitlines()).rstrip())
+        sys.exit("".join(f"error: {line}\n" for line in redacted_text(str(error)).splitlines()).rstrip())
     except KeyboardInterrupt:
         sys.exit("interrupted; repeat the command to go on")
 

@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 
 from openrlhf_ebpo import auto_map
-from openrlhf_ebpo.hub import model_files
+from openrlhf_ebpo.hub import model_configs
 from openrlhf_ebpo.hub.client import HubError
 from openrlhf_ebpo.remote_code import FLAG, trusted
 from openrlhf_ebpo.upstream import UsageError
@@ -173,9 +173,9 @@ def code_problems(flag: str, name: str, ask_hub: bool = True) -> list[str]:
     if trusted():
         return []
     try:
-        read = auto_map.folder_reader(Path(name)) if Path(name).is_dir() else model_files.reader(name, ask_hub)
+        read = auto_map.folder_reader(Path(name)) if Path(name).is_dir() else model_configs.reader(name, ask_hub)
         return [f"{flag} {name}: {refusal(code)}" for code in auto_map.needed_code(read)[:1]]
-    except (auto_map.ModelFileError, model_files.NoModel) as error:
+    except (auto_map.ModelFileError, model_configs.NoModel) as error:
         return [f"{flag} {name}: {error}"]
     except HubError:
         return []

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from openrlhf_ebpo.progress import fingerprint, progress_file
-from openrlhf_ebpo.redact import CREDENTIALS, REDACTED
+from openrlhf_ebpo.redact import REDACTED, redacted_text
 from openrlhf_ebpo.upstream import UsageError
 
 TOPICS = (
@@ -217,6 +217,6 @@ def _api_key() -> str:
 
 
 def hide(text: str) -> str:
-    """The text without the key, and without credentials in addresses: servers quote both in their errors."""
+    """The text without the key, and without other secrets: servers quote both in their errors."""
     key = _api_key()
-    return CREDENTIALS.sub(REDACTED, text.replace(key, REDACTED) if key else text)
+    return redacted_text(text.replace(key, REDACTED) if key else text)

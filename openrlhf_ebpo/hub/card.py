@@ -6,21 +6,24 @@ Everything comes from the run directory. Text of the run is shown as code, secre
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 import tempfile
 from pathlib import Path
 
 from openrlhf_ebpo.hub import card_metadata, evaluations, usage
 from openrlhf_ebpo.hub.card_metadata import dig
+from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.markdown import code, fenced, join, table
 from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.public import last_part, public_run
-from openrlhf_ebpo.redact import is_secret
+from openrlhf_ebpo.redact import is_secret, redacted_text
 from openrlhf_ebpo.run_log import RunDirectoryError, read_metrics, read_run
 from openrlhf_ebpo.upstream import UsageError
 
 logger = logging.getLogger(__name__)
 
+RECORDS = ("run.json", "metrics.jsonl", "checkpoints.jsonl", "prior.json")
 PICTURE = "images/training.png"
 CURVES = (
     ("rollout/reward_mean", "mean reward of the batch"),
@@ -107,11 +110,14 @@ def model_card(run_dir: Path, step: int | None, repo: str) -> dict[str, bytes]:
         *_licence(run, base),
     ]
     text = f"---\n{card_metadata.metadata(run, base, repo, own, run_dir).to_yaml()}\n---\n\n{join(blocks)}"
-    return {"README.md": text.encode()} | ({PICTURE: picture} if picture else {})
+    return {"README.md": redacted_text(text).encode()} | ({PICTURE: picture} if picture else {})
 
 
 def read(run_dir: Path) -> dict:
-    """run.json. Raises UsageError where there is none, or a damaged one."""
+    """run.json. Raises UsageError where there is none, or a damaged one, or where a record is a link out of the run."""
+    for name in RECORDS:
+        if os.path.lexists(run_dir / name):
+            local_file(run_dir / name, run_dir)
     try:
         run = read_run(run_dir)
     except RunDirectoryError as error:

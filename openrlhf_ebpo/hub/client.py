@@ -13,14 +13,12 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from openrlhf_ebpo.redact import CREDENTIALS, REDACTED
+from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.upstream import UsageError
 
 TIMEOUT = "OPENRLHF_EBPO_HUB_TIMEOUT"  # seconds without a byte from the Hub; the client's own default is: for ever
 TIMEOUT_SECONDS = 60.0
 TIMEOUTS = ("connect", "read", "write", "pool")
-TOKEN = re.compile(r"\b(hf|api_org)_\w{8,}|(?<=Bearer )\S+")
-QUERY = re.compile(r"(https?://[^\s?'\"]+)\?[^\s'\"]+")  # signed upload addresses carry their secret there
 HOW_TO_LOG_IN = (
     "set HF_TOKEN, or run `hf auth login`, with a token that may write (https://huggingface.co/settings/tokens)"
 )
@@ -53,16 +51,10 @@ class HubError(Exception):
     def __init__(
         self, words: str, status: int | None = None, permanent: bool = False, retry_after: float | None = None
     ):
-        super().__init__(scrub(words))
+        super().__init__(redacted_text(words))
         self.status = status
         self.permanent = permanent
         self.retry_after = retry_after
-
-
-def scrub(text: str) -> str:
-    """`text` without tokens, credentials and the signatures of upload addresses."""
-    text = QUERY.sub(r"\1", text)
-    return CREDENTIALS.sub(REDACTED, TOKEN.sub(REDACTED, text))
 
 
 def hub_api(endpoint: str | None = None, token: str | None = None):
@@ -77,13 +69,13 @@ def hub_api(endpoint: str | None = None, token: str | None = None):
         raise UsageError(f"{error.name} is not installed: pip install 'openrlhf_ebpo[hub]'") from None
     limit_waiting(float(os.environ.get(TIMEOUT) or TIMEOUT_SECONDS))
     for handler in logging.getLogger("huggingface_hub").handlers:
-        handler.addFilter(scrub_record)
+        handler.addFilter(redact_record)
     return HfApi(endpoint=endpoint, token=token, library_name="openrlhf_ebpo")
 
 
-def scrub_record(record: logging.LogRecord) -> bool:
-    """The client logs whole upload addresses when it tries again."""
-    record.msg, record.args = scrub(record.getMessage()), ()
+def redact_record(record: logging.LogRecord) -> bool:
+    """The client logs whole upload addresses, with their signatures, when it tries again."""
+    record.msg, record.args = redacted_text(record.getMessage()), ()
     return True
 
 
@@ -197,7 +189,9 @@ def _retry_after(response) -> float | None:
 
 
 def check_repo_id(repo: str, flag: str = "--repo") -> None:
-    """Raises UsageError unless `repo` is owner/name."""
+    """Raises UsageError unless `repo` is owner/name, and no token that got there by mistake."""
+    if redacted_text(repo) != repo:
+        raise UsageError(f"{flag}: this looks like a token; a repo of the Hub is owner/name")
     name = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
     if not re.fullmatch(f"{name}/{name}", repo) or len(repo) > 96 or "--" in repo or ".." in repo:
         raise UsageError(f"{flag} {repo}: a repo of the Hub is owner/name, of letters, digits, '-', '_' and '.'")

@@ -13,16 +13,15 @@ import pyarrow.parquet as pq
 
 from openrlhf_ebpo.hub import columns
 from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
+from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.markdown import code, entities, table
-from openrlhf_ebpo.hub.public import public_text, slug
+from openrlhf_ebpo.hub.public import slug
 from openrlhf_ebpo.hub.retry import retrying
-from openrlhf_ebpo.hub.upload import Content, commit_of, listing, plan, print_plan, publish
+from openrlhf_ebpo.hub.upload import commit_of, listing, plan, print_plan, publish
 from openrlhf_ebpo.upstream import UsageError
 
 T = TypeVar("T")
 DATASET = "dataset"
-LARGE_ROW_GROUP = 32 << 20  # bytes uncompressed: above it a reader of one page of rows loads too much
-ROW_GROUP = 8 << 20
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -117,52 +116,6 @@ def parquet_bytes(rows: Sequence[dict] | pa.Table, schema: pa.Schema | None = No
     sink = io.BytesIO()
     pq.write_table(table, sink, compression="zstd")
     return sink.getvalue()
-
-
-def publishable_parquet(path: Path, scratch: Path) -> Path:
-    """The file itself or, where its row groups are too large to be read lazily or its errors name local paths, a copy
-    in `scratch`. Written without reading it as a whole.
-
-    Raises:
-        UsageError: it is damaged.
-    """
-    try:
-        file = pq.ParquetFile(path)
-        if not _has_large_groups(file.metadata) and not _has_errors(file):
-            return path
-        scratch.mkdir(parents=True, exist_ok=True)
-        copy = scratch / f"{len(list(scratch.iterdir()))}.parquet"
-        _copy(file, copy)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise UsageError(f"{path} cannot be read as Parquet: {error}; move it away, or repair it") from error
-    return copy
-
-
-def _has_large_groups(metadata) -> bool:
-    return any(metadata.row_group(i).total_byte_size > LARGE_ROW_GROUP for i in range(metadata.num_row_groups))
-
-
-def _has_errors(file: pq.ParquetFile) -> bool:
-    if "error" not in file.schema_arrow.names:
-        return False
-    column = file.read(columns=["error"])["error"]
-    return column.null_count < len(column)
-
-
-def _copy(file: pq.ParquetFile, target: Path) -> None:
-    metadata = file.metadata
-    size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
-    rows = max(1, metadata.num_rows * ROW_GROUP // max(size, 1))
-    with pq.ParquetWriter(target, file.schema_arrow, compression="zstd") as writer:
-        for batch in file.iter_batches(batch_size=min(rows, metadata.num_rows or 1)):
-            writer.write_table(_public_errors(pa.Table.from_batches([batch])))
-
-
-def _public_errors(table: pa.Table) -> pa.Table:
-    if "error" not in table.column_names:
-        return table
-    texts = [text and public_text(text) for text in table["error"].to_pylist()]
-    return table.set_column(table.column_names.index("error"), "error", pa.array(texts, pa.string()))
 
 
 def config(name: str, files: Mapping[str, str] | str, default: bool = False) -> dict:

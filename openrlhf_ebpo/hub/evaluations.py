@@ -15,8 +15,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from openrlhf_ebpo.cli.eval import package
+from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.markdown import code, table
-from openrlhf_ebpo.hub.public import hub_id, public, public_text, slug
+from openrlhf_ebpo.hub.public import hub_id, public, slug
 
 SCHEMA = pa.schema(
     [
@@ -69,10 +70,10 @@ def of_run(run_dir: Path) -> list:
     """The results (eval.results.Result) in a run directory; [] where there are none of a known schema.
 
     Raises:
-        UsageError: one is damaged, or of a newer version.
+        UsageError: one is damaged, of a newer version, or a link out of the run.
     """
     summaries = (run_dir / "eval").glob("*/*/step-*/summary.json")
-    if not any('"schema"' in path.read_text() for path in summaries):
+    if not any(b'"schema"' in local_file(path, run_dir).read_bytes() for path in list(summaries)):
         return []
     return harness("results").find_results(run_dir)
 
@@ -83,20 +84,18 @@ def rows_of(results: Iterable) -> list[dict]:
 
 
 def _rows(result) -> list[dict]:
-    summary, protocol = result.summary, result.protocol
-    metrics = summary["metrics"]
+    summary = public(result.summary)
+    protocol, task, metrics = summary["protocol"], summary["task"], summary["metrics"]
     common = {
-        "protocol": public_text(protocol["name"]),
+        "protocol": protocol["name"],
         "protocol_fingerprint": protocol.get("fingerprint", ""),
-        "protocol_settings": json.dumps(
-            public({k: v for k, v in protocol.items() if k not in ("name", "fingerprint")})
-        ),
-        "task": result.task,
-        "task_fingerprint": summary["task"].get("fingerprint", ""),
-        "source": public_text(str(summary["task"].get("source", ""))),
+        "protocol_settings": json.dumps({k: v for k, v in protocol.items() if k not in ("name", "fingerprint")}),
+        "task": task["name"],
+        "task_fingerprint": task.get("fingerprint", ""),
+        "source": str(task.get("source", "")),
         "step": result.step,
-        "model": public_text(str(summary.get("model", ""))),
-        "model_identity": public_text(str(summary.get("settings", {}).get("model", ""))),
+        "model": str(summary.get("model", "")),
+        "model_identity": str(summary.get("settings", {}).get("model", "")),
         "questions": metrics["questions"],
         "samples_per_question": metrics["samples_per_question"],
     }

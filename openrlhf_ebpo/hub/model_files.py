@@ -1,60 +1,159 @@
-"""The small files of a model on the Hub, before anything else of it: from this machine's cache, or else fetched."""
+"""What of a model's folder is published: files that are known to make up a model, by their names."""
 
 from __future__ import annotations
 
-import functools
-from pathlib import Path
+import json
+import os
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePath
 
-from openrlhf_ebpo.auto_map import Reader, read_file
-from openrlhf_ebpo.hub.client import HubError, hub_errors
+from openrlhf_ebpo.hub.content import Content, refuse_secrets
+from openrlhf_ebpo.hub.local_files import LocalFile, files_below, local_file, named, say_left_out
+from openrlhf_ebpo.hub.public import last_part, public_run
+from openrlhf_ebpo.redact import holds_secret
+from openrlhf_ebpo.run_log import read_run
+from openrlhf_ebpo.upstream import UsageError
 
-REFUSED = (401, 403, 404)  # statuses of the Hub that stay until somebody does something
+WEIGHTS, INDEX, TEMPLATES = "*.safetensors", "*.safetensors.index.json", "additional_chat_templates"
+MODEL = (
+    *(WEIGHTS, INDEX, "config.json", "generation_config.json", "adapter_config.json", "prior.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tekken.json"),
+    *("*.model", "*.tiktoken", "vocab.json", "vocab.txt", "merges.txt"),  # sentencepiece, BPE, WordPiece
+    *("chat_template.jinja", "chat_template.json", f"{TEMPLATES}/*.jinja"),
+    *("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"),
+    *("README.md", "LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE", "NOTICE.txt"),
+)
+STATE = ("*.pt", "prior.json", "metric.json")  # of a DeepSpeed checkpoint
+FULL_STATE = "full_state"  # folder in the repo of the optimizer's and everything else's state: pickles
+INHERITED = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
+CONFIGS = ("config.json", "adapter_config.json")
+BASES = ("_name_or_path", "base_model_name_or_path")  # keys of the model that another one was made from
+LONGEST_HEADER = 100 << 20  # bytes, as in safetensors
 
 
-class NoModel(Exception):
-    """The Hub has no such model, or not for this token; in words."""
+def contents(run_dir: Path, model: Path, full_state: Iterable[Path] = ()) -> dict[str, Content]:
+    """Path in the repo -> file or bytes of what a step consists of, but for its card.
 
-
-def reader(name: str, ask_hub: bool = True) -> Reader:
-    """Reads a file of the model `name`; what is neither here nor on the Hub reads as {}.
-
-    ask_hub: fetch what this machine does not have.
-
-    What it returns raises:
-        NoModel: the Hub refuses. HubError: it cannot be asked now. ModelFileError: the file is damaged.
+    Raises:
+        UsageError: there is no model in safetensors in `model`; a file of it is a link out of the folder, or holds a
+            secret.
     """
+    names = [path.as_posix() for path in files_below(model, skip=is_deep) if named(path, MODEL)]
+    if not any(named(name, [WEIGHTS]) for name in names):
+        found = ", ".join(sorted(p.name for p in model.iterdir())[:8]) if model.is_dir() else "no such folder"
+        raise UsageError(f"{model} holds no model in safetensors ({found})")
+    files: dict[str, Content] = {name: local_file(model / name, model) for name in names}
+    refuse_kept_secrets(files, model)
+    files |= {name: public_config(files[name]) for name in CONFIGS if name in names}
+    files["run.json"] = json.dumps(public_run(read_run(run_dir) or {}), indent=2).encode() + b"\n"
+    for checkpoint in full_state:  # .../_actor/global_step10
+        group = f"{FULL_STATE}/{checkpoint.parent.name}"
+        for path in state_files(checkpoint):
+            files[f"{group}/{checkpoint.name}/{path.as_posix()}"] = local_file(checkpoint / path, checkpoint)
+        files[f"{group}/latest"] = checkpoint.name.encode()
+    refuse_secrets(files)
+    return files
 
-    @functools.cache
-    def read(file: str) -> dict:
-        path = _cached(name, file) or (_fetched(name, file) if ask_hub else None)
-        return read_file(path) if path else {}
 
-    return read
+def state_files(checkpoint: Path) -> list[PurePath]:
+    return [path for path in files_below(checkpoint) if named(path, STATE)]
 
 
-def _cached(name: str, file: str) -> Path | None:
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
+def is_deep(path: PurePath) -> bool:
+    """A model's folder may hold a run, checkpoints, anything."""
+    return len(path.parts) > 1 and path.parts[0] != TEMPLATES
+
+
+def say_what_stays(run_dir: Path, model: Path, full_state: Iterable[Path] = ()) -> None:
+    """Name the files that do not go."""
+    beside = [path for path in sorted(model.iterdir()) if path.absolute() != run_dir.absolute()]
+    left = [path.name + "/" * path.is_dir() for path in beside if not named(path.name, (*MODEL, TEMPLATES))]
+    for checkpoint in full_state:
+        left += [f"{checkpoint.name}/{path}" for path in files_below(checkpoint) if not named(path, STATE)]
+    say_left_out(left, "files of a model (`hf upload` takes any file)")
+
+
+def public_config(file: LocalFile) -> Content:
+    """A configuration; where it names a folder of this machine as its base model, with the folder's name only."""
+    config = json.loads(file.read_bytes())
+    local = {key: last_part(config[key]) for key in BASES if Path(config.get(key) or "").is_absolute()}
+    return json.dumps({**config, **local}, indent=2).encode() + b"\n" if local else file
+
+
+def refuse_kept_secrets(files: Mapping[str, LocalFile], model: Path) -> None:
+    """A model's own files go as they are, so one with a secret in it does not go.
+
+    Raises:
+        UsageError: a configuration keeps something under the name of a secret; names file and key.
+    """
+    for name, file in files.items():
+        for key in secret_keys(pairs_of(name, file)):
+            raise UsageError(
+                f"{model / name} keeps a secret under {key!r}, which all who can read the repo would read: delete that "
+                "key from the file (a model does not need it), and push again"
+            )
+
+
+def kept_secret(model: str) -> str | None:
+    """What would keep every model that is trained from `model`, a folder, from being pushed; None where nothing does.
+    Configurations are handed down from model to model; links are none of our business here."""
+    files = {name: Path(os.path.realpath(Path(model) / name)) for name in INHERITED}
+    try:
+        refuse_kept_secrets({name: local_file(path) for name, path in files.items() if path.is_file()}, Path(model))
+    except UsageError as error:
+        return str(error)
+    return None
+
+
+def secret_keys(pairs: Iterable[tuple[str, object]]) -> Iterator[str]:
+    return (key for key, value in pairs if any(holds_secret(key, text) for text in texts_of(value)))
+
+
+def pairs_of(name: str, file: LocalFile) -> list[tuple[str, object]]:
+    """Every key of a JSON file, or of the metadata in a safetensors file, with its value, however deep and however
+    often. [] for other files, and for an index, whose keys are the weights' names."""
+    if named(name, [WEIGHTS]):
+        text = header_of(file)
+    elif name.endswith(".json") and not named(name, [INDEX]):
+        text = file.read_bytes()
+    else:
+        return []
+    pairs: list[tuple[str, object]] = []
+
+    def keep(found: list[tuple[str, object]]) -> dict:
+        pairs.extend(found)
+        return dict(found)
 
     try:
-        found = try_to_load_from_cache(name, file)
-    except HFValidationError as error:
-        raise NoModel(f"no such folder, and no name on the Hub either ({error})") from None
-    return Path(found) if isinstance(found, str) else None
+        json.loads(text, object_pairs_hook=keep, parse_int=nothing, parse_float=nothing)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{file.path} is damaged, and is not published: {error}") from error
+    return [pair for pair in pairs if not is_tensor(pair[1])]
 
 
-def _fetched(name: str, file: str) -> Path | None:
-    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
-    from huggingface_hub.errors import RemoteEntryNotFoundError
+def nothing(number: str) -> None:
+    """Numbers are no secrets, and Python refuses very long ones."""
 
-    try:
-        with hub_errors(f"looking at {file}"):
-            try:
-                get_hf_file_metadata(hf_hub_url(name, file))  # once; a download alone would try for 23 s without a Hub
-                return Path(hf_hub_download(name, file))
-            except RemoteEntryNotFoundError:
-                return None
-    except HubError as error:
-        if error.status in REFUSED:
-            raise NoModel(f"no such folder, and {error}") from error
-        raise
+
+def header_of(file: LocalFile) -> bytes:
+    """The JSON at the start of a safetensors file; {} where the file is none."""
+    with file.open() as opened:
+        size = struct.unpack("<Q", opened.read(8).ljust(8, b"\0"))[0]
+        return opened.read(size) if 0 < size <= min(LONGEST_HEADER, file.size) else b"{}"
+
+
+def is_tensor(value: object) -> bool:
+    return isinstance(value, dict) and "data_offsets" in value
+
+
+def texts_of(value: object) -> Iterator[str]:
+    """All texts in a value; of an added token (an object with its text as `content`) that only."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for each in [value["content"]] if "content" in value else value.values():
+            yield from texts_of(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from texts_of(each)

@@ -24,15 +24,13 @@ from pathlib import Path
 import psutil
 
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.hub.public import last_part, public_run
-from openrlhf_ebpo.run_log import read_run, timestamp
+from openrlhf_ebpo.hub.content import Content
+from openrlhf_ebpo.hub.local_files import LocalFile
+from openrlhf_ebpo.hub.model_files import contents, say_what_stays
+from openrlhf_ebpo.run_log import timestamp
 from openrlhf_ebpo.upstream import UsageError
 
-# What a model folder may hold that cannot run code where it is loaded: weights, configuration, tokenizer, prior.
-SAFE = (".safetensors", ".json", ".jsonl", ".txt", ".md", ".model", ".tiktoken", ".jinja", ".parquet", ".png", ".svg")
-FULL_STATE = "full_state"  # folder in the repo of the optimizer's and everything else's state: pickles
-CONFIGS = ("config.json", "adapter_config.json")
-BASES = ("_name_or_path", "base_model_name_or_path")  # keys of the model that another one was made from
+CARD = ("README.md", "images/training.png")
 LINK_FROM = 1 << 20  # bytes; smaller files are copied, since they are written in place when a step is repeated
 
 
@@ -46,14 +44,13 @@ class Item:
     private: bool
     branch_per_step: bool
     token: str
-    sizes: dict[str, int] | None  # of what was put into files/
+    sizes: dict[str, int]  # of what was put into files/
 
     def files(self) -> dict[str, Path]:
-        """Path in the repo -> file; the card's where it has been made."""
-        found = {}
-        for folder in (self.path / "files", self.path / "card"):
-            found |= {str(p.relative_to(folder)): p for p in sorted(folder.rglob("*")) if p.is_file()}
-        return found
+        """Path in the repo -> file: what was put into files/, and the card where it has been made."""
+        found = {name: self.path / "files" / name for name in self.sizes}
+        found |= {name: self.path / "card" / name for name in CARD}
+        return {name: path for name, path in found.items() if path.is_file()}
 
 
 def step_tag(step: int) -> str:
@@ -81,7 +78,7 @@ def _read(path: Path) -> Item | None:
     except FileNotFoundError:
         return None  # taken away meanwhile
     fields = {name: wanted[name] for name in ("step", "repo", "private", "branch_per_step", "token")}
-    return Item(path, **fields, sizes=wanted.get("files"))
+    return Item(path, **fields, sizes=wanted["files"])
 
 
 def add(
@@ -102,11 +99,12 @@ def add(
         full_state: folders of DeepSpeed checkpoints to go along, `<ckpt.path>/_actor/global_step10`.
 
     Raises:
-        UsageError: there is no model in safetensors in `model`.
+        UsageError: there is no model in safetensors in `model`, or something in it may not be published.
         OSError: the disk is full, or the like.
     """
     run_dir = Path(run_dir)
     files = contents(run_dir, Path(model), full_state)
+    say_what_stays(run_dir, Path(model), full_state)
     target = outbox(run_dir) / step_tag(step)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.new")
     _remove_left_overs(target.parent)
@@ -125,35 +123,7 @@ def add(
     return _read(target)
 
 
-def contents(run_dir: Path, model: Path, full_state: Iterable[Path] = ()) -> dict[str, Path | bytes]:
-    """Path in the repo -> file or bytes of what a step consists of, but for its card.
-
-    Raises:
-        UsageError: there is no model in safetensors in `model`.
-    """
-    names = sorted(p.name for p in model.iterdir() if p.is_file() and p.suffix in SAFE) if model.is_dir() else []
-    if not any(name.endswith(".safetensors") for name in names):
-        found = ", ".join(sorted(p.name for p in model.iterdir())[:8]) if model.is_dir() else "no such folder"
-        raise UsageError(f"{model} holds no model in safetensors ({found})")
-    files: dict[str, Path | bytes] = {name: model / name for name in names}
-    files |= {name: public_config(model / name) for name in CONFIGS if name in names}
-    files["run.json"] = json.dumps(public_run(read_run(run_dir) or {}), indent=2).encode() + b"\n"
-    for checkpoint in full_state:  # .../_actor/global_step10
-        group = f"{FULL_STATE}/{checkpoint.parent.name}"
-        for path in sorted(p for p in checkpoint.rglob("*") if p.is_file()):
-            files[f"{group}/{checkpoint.name}/{path.relative_to(checkpoint)}"] = path
-        files[f"{group}/latest"] = checkpoint.name.encode()
-    return files
-
-
-def public_config(path: Path) -> Path | bytes:
-    """A configuration; where it names a folder of this machine as its base model, with the folder's name only."""
-    config = json.loads(path.read_text())
-    local = {key: last_part(config[key]) for key in BASES if Path(config.get(key) or "").is_absolute()}
-    return json.dumps({**config, **local}, indent=2).encode() + b"\n" if local else path
-
-
-def _put(content: Path | bytes, target: Path) -> None:
+def _put(content: Content, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(content, bytes):
         target.write_bytes(content)
@@ -161,16 +131,25 @@ def _put(content: Path | bytes, target: Path) -> None:
         link(content, target)
 
 
-def link(source: Path, target: Path) -> None:
+def link(source: LocalFile, target: Path) -> None:
     """Give a large file a second name, which stays when the first one goes; copy where that is not possible."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    if source.stat().st_size >= LINK_FROM:
-        try:
-            os.link(source, target)
-            return
-        except OSError:  # another file system, or one without hard links
-            pass
-    shutil.copyfile(source, target)
+    if source.size >= LINK_FROM and _linked(source, target):
+        return
+    with source.open() as opened, open(target, "wb") as copy:
+        shutil.copyfileobj(opened, copy)
+
+
+def _linked(source: LocalFile, target: Path) -> bool:
+    try:
+        os.link(source.path, target, follow_symlinks=False)
+    except OSError:  # another file system, or one without hard links
+        return False
+    status = target.lstat()
+    same = (status.st_dev, status.st_ino) == (source.device, source.inode)
+    if not same:  # something else has taken the name since it was looked at
+        target.unlink()
+    return same
 
 
 def remove(item: Item) -> None:
@@ -201,7 +180,7 @@ def check_whole(item: Item) -> None:
     """Raises UsageError where files are missing or cut: by a machine that lost power, or somebody who made room. A model
     without its weights would be pushed, and verified, too."""
     found = {path: file.stat().st_size for path, file in item.files().items()}
-    if wrong := [path for path, size in (item.sizes or {}).items() if found.get(path) != size]:
+    if wrong := [path for path, size in item.sizes.items() if found.get(path) != size]:
         raise UsageError(
             f"the snapshot {item.path} is damaged ({', '.join(wrong[:5])}): remove it, and push the step again with --repo "
             f"{item.repo} --step {item.step}"

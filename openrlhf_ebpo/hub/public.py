@@ -9,49 +9,31 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from openrlhf_ebpo.redact import CREDENTIALS, REDACTED, is_secret
+from openrlhf_ebpo.redact import REDACTED, redacted, redacted_argv, redacted_text
 
-TOKEN = re.compile(r"\b(?:hf|api_org)_[A-Za-z0-9]{16,}\b")
 # an absolute path of two parts or more; not the path of an address, not a closing tag
 PATH_IN_TEXT = re.compile(r"(?<![\w.:/~<>}\\])(?:file://)?~?(?:/[\w.+@=,%-]+){2,}/?")
 WHOLE_PATH = re.compile(r"(?:file://|~)?(?:/[^/\0\n\t{}<>]+){2,}/?")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
-def public(value, flag: str = ""):
-    """A copy of a JSON value that may be published.
-
-    flag: the dotted name under which the value is known; what a secret flag holds is left out.
-    """
-    if isinstance(value, dict):
-        return {key: public(each, f"{flag}.{key}" if flag else key) for key, each in value.items()}
-    if isinstance(value, list):
-        return [public(each, flag) for each in value]
-    if isinstance(value, str):
-        return REDACTED if value and is_secret(flag) else public_text(value)
-    return value
+def public(value):
+    """A copy of a JSON value that may be published; what is kept under a secret name is left out."""
+    return redacted(value, clean=public_text)
 
 
 def public_text(text: str) -> str:
-    return without_paths(TOKEN.sub(REDACTED, CREDENTIALS.sub(REDACTED, text)))
+    return redacted_text(without_paths(text))  # paths first: a secret in one would hide that it is a path
 
 
-def public_argv(argv: list[str]) -> list[str]:
-    """A command line that may be published, in both forms of a flag: --a.b VALUE and --a.b=VALUE."""
-    cleaned, flag = [], ""
-    for item in argv:
-        name, equals, value = item.partition("=")
-        if item.startswith("--"):
-            flag = name[2:]
-            cleaned.append(name + equals + public(value, flag) if equals else item)
-        else:
-            cleaned.append(public(item, flag))
-    return cleaned
+def public_name(text: str) -> str:
+    """A part of a path in a repo."""
+    return redacted_text(text).replace(REDACTED, "redacted")
 
 
 def public_run(run: dict) -> dict:
     """run.json as it may be published."""
-    return {**public(run), "argv": public_argv(run.get("argv") or [])}
+    return {**public(run), "argv": redacted_argv(run.get("argv") or [], clean=public_text)}
 
 
 def without_paths(text: str) -> str:

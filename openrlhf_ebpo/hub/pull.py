@@ -21,12 +21,18 @@ from pathlib import Path
 from openrlhf_ebpo.auto_map import ModelFileError, folder_reader, own_code
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.hub.client import HubError, check_repo_id, hub_api, hub_errors
-from openrlhf_ebpo.hub.outbox import FULL_STATE, SAFE, step_tag
+from openrlhf_ebpo.hub.content import matches, sha256
+from openrlhf_ebpo.hub.local_files import local_file
+from openrlhf_ebpo.hub.model_files import FULL_STATE
+from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.retry import retrying
-from openrlhf_ebpo.hub.upload import MANIFEST, NOT_IN_MANIFEST, commit_of, listing, matches, megabytes, sha256
+from openrlhf_ebpo.hub.upload import MANIFEST, NOT_IN_MANIFEST, commit_of, listing, megabytes
 from openrlhf_ebpo.remote_code import FLAG
 from openrlhf_ebpo.upstream import UsageError
 
+# What cannot run code where it is loaded: weights, configuration, tokenizer, prior, pictures, licences.
+SAFE = (".safetensors", ".json", ".jsonl", ".txt", ".md", ".model", ".tiktoken", ".jinja", ".parquet", ".png", ".svg")
+LICENCES = ("LICENSE", "NOTICE")
 RECORD = ".hub_pull.json"  # in the folder: where its content is from
 
 
@@ -164,7 +170,7 @@ def remove_other_files(folder: Path, wanted: Mapping) -> None:
     not be mixed, whenever a pull is cut off."""
     for path in (read_record(folder) or {"files": []})["files"]:
         file = folder / path
-        if file.is_file() and (path not in wanted or not matches(file, wanted[path])):
+        if file.is_file() and (path not in wanted or not matches(local_file(file), wanted[path])):
             file.unlink()
 
 
@@ -188,7 +194,7 @@ def chosen(remote: Iterable[str], trust_pickle: bool) -> tuple[list[str], list[s
         parts = path.split("/")
         inside = ".." not in parts and not path.startswith(("/", ".")) and "\\" not in path and path.isprintable()
         full_state = parts[0] == FULL_STATE
-        safe = Path(path).suffix in SAFE if not full_state else trust_pickle
+        safe = Path(path).suffix in SAFE or path in LICENCES if not full_state else trust_pickle
         if inside and safe:
             wanted.append(path)
         elif path != ".gitattributes":
@@ -210,10 +216,10 @@ def fetch(api, repo: str, commit: str, path: str, listed, folder: Path) -> None:
     target = folder / path
     with hub_errors(f"pulling {path} of {repo}"):
         for last in (False, True):
-            if target.is_file() and matches(target, listed):
+            if target.is_file() and matches(local_file(target), listed):
                 return
             api.hf_hub_download(repo, path, revision=commit, local_dir=folder, force_download=target.exists() or last)
-            if matches(target, listed):
+            if matches(local_file(target), listed):
                 return
             target.unlink()
     words = f"{path} of {repo} arrived damaged twice: it has another hash than the Hub lists; it was removed"
@@ -234,7 +240,7 @@ def check_manifest(repo: str, folder: Path, pulled: list[str], rows: dict[str, s
     Raises:
         HubError: other content, or a file is missing: the repo was changed after the push. The files are removed.
     """
-    wrong = [p for p in pulled if p not in NOT_IN_MANIFEST and rows[p] != sha256(folder / p)]
+    wrong = [p for p in pulled if p not in NOT_IN_MANIFEST and rows[p] != sha256(local_file(folder / p))]
     needed, _ = chosen(rows, trust_pickle)
     missing = [p for p in needed if p not in pulled]
     for path in wrong:

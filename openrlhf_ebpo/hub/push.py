@@ -11,10 +11,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from openrlhf_ebpo.hub import outbox
-from openrlhf_ebpo.hub.client import HubError, card_refused, hub_errors, local_problem, scrub
-from openrlhf_ebpo.hub.outbox import FULL_STATE, Item, step_tag
+from openrlhf_ebpo.hub.client import HubError, card_refused, hub_errors, local_problem
+from openrlhf_ebpo.hub.content import Content
+from openrlhf_ebpo.hub.local_files import local_file
+from openrlhf_ebpo.hub.model_files import FULL_STATE
+from openrlhf_ebpo.hub.outbox import Item, step_tag
 from openrlhf_ebpo.hub.retry import ATTEMPTS, pause_after
-from openrlhf_ebpo.hub.upload import PICKLES, Content, Published, commit_of, listing, publish
+from openrlhf_ebpo.hub.upload import PICKLES, Published, commit_of, listing, publish
+from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run_log import read_metrics
 from openrlhf_ebpo.upstream import UsageError
 
@@ -118,7 +122,8 @@ def push_item(run_dir: Path, item: Item, api, report: Report = print) -> Publish
         HubError: in words.
     """
     outbox.check_whole(item)
-    files = {**make_card(run_dir, item, report), **item.files()}
+    made = make_card(run_dir, item, report)
+    files = {**made, **{name: local_file(path, item.path) for name, path in item.files().items()}}
     try:
         return _push_files(run_dir, item, files, api)
     except HubError as error:
@@ -137,7 +142,7 @@ def _push_files(run_dir: Path, item: Item, files: Mapping[str, Content], api) ->
         "allow_pickle": any(path.startswith(f"{FULL_STATE}/") for path in files),
         "still": functools.partial(still_current, item),
     }
-    head = check_same_run(api, item.repo, json.loads(files["run.json"].read_text()))
+    head = check_same_run(api, item.repo, json.loads(files["run.json"].read_bytes()))
     older = newest_step(api, item.repo, last_step(run_dir)) > item.step
     if older:
         return publish(api, item.repo, files, revision=branch, tag=tag, **how)
@@ -189,7 +194,7 @@ def card(run_dir: Path, step: int, repo: str, report: Report = print) -> dict[st
 
         return model_card(run_dir, step, repo)
     except Exception as error:
-        report(f"hub: step {step} goes without a model card: {type(error).__name__}: {scrub(str(error))}")
+        report(f"hub: step {step} goes without a model card: {type(error).__name__}: {redacted_text(str(error))}")
         return {}
 
 
@@ -258,5 +263,7 @@ def describe(step: str, entry: dict) -> str:
     if entry["state"] == "pushed":
         return f"hub: step {step} is pushed and verified: {entry.get('url')}"
     if entry["state"] == "failed":
-        return f"hub: step {step}: attempt {entry['attempts']} failed, will be repeated: {scrub(entry['error'])}"
+        return (
+            f"hub: step {step}: attempt {entry['attempts']} failed, will be repeated: {redacted_text(entry['error'])}"
+        )
     return f"hub: step {step}: {entry['state']}"

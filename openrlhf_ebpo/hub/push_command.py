@@ -9,6 +9,9 @@ RUN_DIR/hub.json.
   openrlhf-ebpo hub push RUN_DIR --repo owner/name --step 20          one saved step; the last one without --step
   openrlhf-ebpo hub push RUN_DIR --repo owner/name --public           readable by everybody
 
+Only files that make up a model go; others are named and stay. A file with a secret in it (a token in tokenizer_config.json)
+stops the push.
+
 The token comes from HF_TOKEN or `hf auth login`. RUN_DIR is a training's --logger.run_dir (<ckpt.output_dir>/run).
 """
 
@@ -23,7 +26,8 @@ from pathlib import Path
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
-from openrlhf_ebpo.hub.outbox import FULL_STATE, Item, step_tag
+from openrlhf_ebpo.hub.model_files import FULL_STATE, contents, say_what_stays
+from openrlhf_ebpo.hub.outbox import Item, step_tag
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.push import STALE, card, check_same_run, drain
 from openrlhf_ebpo.hub.retry import ATTEMPTS
@@ -206,7 +210,8 @@ def dry_run(args: argparse.Namespace, run_dir: Path, api) -> None:
     """List what would go, without leaving a trace."""
     if args.repo:
         step, model, full_state = chosen_model(args, run_dir)
-        wanted = {**outbox.contents(run_dir, model, full_state), **card(run_dir, step, args.repo)}
+        say_what_stays(run_dir, model, full_state)
+        wanted = {**contents(run_dir, model, full_state), **card(run_dir, step, args.repo)}
         pushes = [(step, args.repo, wanted)]
     else:
         made = [(item, item.files()) for item in outbox.items(run_dir)]

@@ -21,9 +21,10 @@ from pathlib import Path
 import psutil
 
 from openrlhf_ebpo.hub import outbox
-from openrlhf_ebpo.hub.client import hub_api, scrub
+from openrlhf_ebpo.hub.client import hub_api
 from openrlhf_ebpo.hub.push import POLL_SECONDS, drain
 from openrlhf_ebpo.hub.retry import pause_after
+from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run_log import RunDirectoryError, read_run, timestamp
 from openrlhf_ebpo.upstream import UsageError
 
@@ -147,7 +148,7 @@ def work(run_dir: Path, clock: Clock, lock=None, report: Callable[[str], None] =
             except Expired:
                 raise
             except Exception as error:  # a full disk, a damaged hub.json
-                report(f"hub: {scrub(f'{type(error).__name__}: {error}')}; trying again")
+                report(f"hub: {redacted_text(f'{type(error).__name__}: {error}')}; trying again")
                 clock.sleep(pause_after(failures))
 
 

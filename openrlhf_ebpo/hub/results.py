@@ -24,13 +24,18 @@ import pyarrow.parquet as pq
 
 from openrlhf_ebpo.hub import columns, data_repo, evaluations
 from openrlhf_ebpo.hub.client import check_repo_id, check_write_access, hub_api, hub_errors
+from openrlhf_ebpo.hub.content import Content
+from openrlhf_ebpo.hub.local_files import files_below, local_file, say_left_out
 from openrlhf_ebpo.hub.markdown import code, fenced, join, table
-from openrlhf_ebpo.hub.public import public, public_text
+from openrlhf_ebpo.hub.public import public, public_name
 from openrlhf_ebpo.hub.push import newest_step
 from openrlhf_ebpo.hub.retry import retrying
-from openrlhf_ebpo.hub.upload import Content, commit_of, publish
+from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
+from openrlhf_ebpo.hub.upload import commit_of, publish
+from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.upstream import UsageError
 
+FILES = ("summary.json", "samples.parquet")
 INDEX = "tables/evaluations.parquet"
 IDENTITY = ("protocol_fingerprint", "task_fingerprint", "model_identity")  # what one place must agree with
 ROW = ("type", "config", "split", "revision")  # of a data set: what makes one row of the model-index
@@ -65,8 +70,10 @@ def run(args: argparse.Namespace) -> None:
 
         def make_files(api) -> dict[str, Content]:
             before = data_repo.looked_up(args, lambda: remote_rows(api, args.repo, Path(folder) / "remote"), [])
-            return results_files(results, merged(before, rows, args.repo), args.repo, Path(folder) / "copies")
+            known = merged(before, rows, args.repo)
+            return results_files(args.results_dir, results, known, args.repo, Path(folder) / "copies")
 
+        say_what_stays(args.results_dir, results)
         data_repo.push(args, make_files, message=f"results of {len(results)} evaluations", manifest=None)
     if args.model:
         write_into_model(args, chosen)
@@ -144,20 +151,37 @@ def merged(before: Iterable[dict], rows: Sequence[dict], repo: str) -> list[dict
 
 def place(row: dict) -> str:
     """Folder of a result in the repo."""
-    return f"{row['protocol']}/{row['task']}/step-{row['step']:06d}"
+    return f"{public_name(row['protocol'])}/{public_name(row['task'])}/step-{row['step']:06d}"
 
 
-def results_files(results: Sequence, rows: Sequence[dict], repo: str, scratch: Path) -> dict[str, Content]:
-    """What goes, by path in the repo. rows: of these results and of those that are there already."""
+def say_what_stays(results_dir: Path, results: Sequence) -> None:
+    """Name the files beside results that do not go."""
+    folders = {result.path for result in results}
+    beside = [(folder / path) for folder in sorted(folders) for path in files_below(folder)]
+    say_left_out([path.relative_to(results_dir) for path in beside if path.name not in FILES], "results")
+
+
+def results_files(
+    results_dir: Path, results: Sequence, rows: Sequence[dict], repo: str, scratch: Path
+) -> dict[str, Content]:
+    """What goes, by path in the repo.
+
+    Args:
+        rows: of these results and of those that are there already.
+
+    Raises:
+        UsageError: a file is damaged, or a link out of `results_dir`.
+    """
     files: dict[str, Content] = {}
     for result in results:
-        folder = place({"protocol": public_text(result.protocol["name"]), "task": result.task, "step": result.step})
+        folder = place({"protocol": result.protocol["name"], "task": result.task, "step": result.step})
+        local_file(result.path / "summary.json", results_dir)
         summary = json.dumps(public(result.summary), indent=2) + "\n"
         files[f"{folder}/summary.json"] = summary.encode()
-        if (result.path / "samples.parquet").is_file():
-            files[f"{folder}/samples.parquet"] = data_repo.publishable_parquet(result.path / "samples.parquet", scratch)
+        if (samples := result.path / "samples.parquet").is_file():
+            files[f"{folder}/samples.parquet"] = publishable_parquet(local_file(samples, results_dir), scratch)
     files[INDEX] = data_repo.parquet_bytes(rows, evaluations.SCHEMA)
-    schema = next((pq.read_schema(file) for path, file in files.items() if path.endswith("samples.parquet")), None)
+    schema = next((read_schema(file) for path, file in files.items() if path.endswith("samples.parquet")), None)
     files["README.md"] = data_card(rows, repo, schema).encode()
     return files
 
@@ -183,7 +207,9 @@ def data_card(rows: Sequence[dict], repo: str, schema: pa.Schema | None) -> str:
         data_repo.explained(evaluations.SCHEMA, evaluations.MEANING),
         *(["### eval-…", data_repo.explained(schema, columns.SAMPLES)] if schema else []),
     ]
-    return data_repo.front_matter(repo.rpartition("/")[2], ["evaluation", "openrlhf", "ebpo"], found) + join(blocks)
+    return redacted_text(
+        data_repo.front_matter(repo.rpartition("/")[2], ["evaluation", "openrlhf", "ebpo"], found) + join(blocks)
+    )
 
 
 def write_into_model(args: argparse.Namespace, rows: Sequence[dict]) -> None:

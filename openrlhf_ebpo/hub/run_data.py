@@ -7,8 +7,8 @@ Hub's viewer shows, and datasets.load_dataset(REPO, "metrics") reads (also "roll
   openrlhf-ebpo hub push-run out/run --repo me/my-run --dry_run     what would go
   openrlhf-ebpo hub push-run out/run --repo me/my-run               again later: only what is new goes
 
-A run that is still going on can be pushed. Secrets and the folders of local paths are left out; weights and checkpoints
-do not go with it (openrlhf-ebpo hub push). The repo is private unless --public.
+A run that is still going on can be pushed. Secrets, the folders of local paths and files that are no part of a run are left
+out; weights and checkpoints do not go with it (openrlhf-ebpo hub push). The repo is private unless --public.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.hub import columns, data_repo, evaluations
-from openrlhf_ebpo.hub.card import PICTURE, read, reward_curve
+from openrlhf_ebpo.hub.card import PICTURE, RECORDS, read, reward_curve
+from openrlhf_ebpo.hub.content import Content
+from openrlhf_ebpo.hub.local_files import files_below, local_file, named, say_left_out
 from openrlhf_ebpo.hub.markdown import code, fenced, join, table
-from openrlhf_ebpo.hub.public import public, public_run, slug
-from openrlhf_ebpo.hub.upload import Content
+from openrlhf_ebpo.hub.public import public, public_name, public_run, public_text, slug
+from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
+from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run_log import read_metrics
 from openrlhf_ebpo.upstream import UsageError
 
@@ -43,6 +45,8 @@ CHECKPOINT_SCHEMA = pa.schema(
         ("complete", pa.bool_()),
     ]
 )
+RUN = (*RECORDS, "rollouts/step-[0-9]*.parquet", "eval/*/*/step-*/summary.json", "eval/*/*/step-*/samples.parquet")
+OWN = ("superseded", "hub", "hub.json", "training.png")  # of the run directory, and staying in it
 OURS = ("rollouts/step-*.parquet", "eval/*", "tables/*", "images/*", "checkpoints.jsonl", "prior.json")
 
 
@@ -66,8 +70,15 @@ def run(args: argparse.Namespace) -> None:
             check_same_run(there, json.loads(files["run.json"]), args.repo)
             return files
 
-        message = f"run {args.run_dir.absolute().name}"
+        say_what_stays(args.run_dir)
+        message = f"run {public_text(args.run_dir.absolute().name)}"
         data_repo.push(args, make_files, message=message, delete=OURS)
+
+
+def say_what_stays(run_dir: Path) -> None:
+    """Name the files that do not go; what never goes anyway (docs/hub_cards.md) is not named."""
+    others = files_below(run_dir, skip=lambda path: path.parts[0] in OWN)
+    say_left_out([path for path in others if not named(path, RUN)], "parts of a run's record")
 
 
 def remote_run(api, repo: str, scratch: Path) -> dict | None:
@@ -102,9 +113,10 @@ def run_files(run_dir: Path, repo: str, scratch: Path) -> dict[str, Content]:
     found = read(run_dir)
     files = _records(run_dir, found)
     for path in sorted((run_dir / "rollouts").glob("step-*.parquet")):
-        files[f"rollouts/{path.name}"] = data_repo.publishable_parquet(path, scratch)
+        if named(path.relative_to(run_dir), RUN):
+            files[f"rollouts/{path.name}"] = publishable_parquet(local_file(path, run_dir), scratch)
     files |= _evaluations(run_dir, scratch)
-    if metrics := read_metrics(run_dir):
+    if metrics := [public(row) for row in read_metrics(run_dir)]:
         files[METRICS] = data_repo.parquet_bytes(metrics_table(metrics))
     if checkpoints := read_json_lines(run_dir / "checkpoints.jsonl"):
         files[CHECKPOINTS] = data_repo.parquet_bytes([public(row) for row in checkpoints], CHECKPOINT_SCHEMA)
@@ -124,7 +136,7 @@ def _records(run_dir: Path, found: dict) -> dict[str, Content]:
         if rows := read_json_lines(run_dir / name):
             files[name] = "".join(json.dumps(public(row)) + "\n" for row in rows).encode()
     if (run_dir / "prior.json").is_file():
-        files["prior.json"] = (run_dir / "prior.json").read_bytes()  # it is replaced at every step
+        files["prior.json"] = _json(public(json.loads((run_dir / "prior.json").read_text())))
     return files
 
 
@@ -132,11 +144,11 @@ def _evaluations(run_dir: Path, scratch: Path) -> dict[str, Content]:
     """Results that are complete: summary.json is written last."""
     files: dict[str, Content] = {}
     for summary in sorted((run_dir / "eval").glob("*/*/step-*/summary.json")):
-        place = summary.parent.relative_to(run_dir).as_posix()
+        place = "/".join(map(public_name, summary.parent.relative_to(run_dir).parts))
         samples = summary.with_name("samples.parquet")
-        files[f"{place}/summary.json"] = _json(public(json.loads(summary.read_text())))
+        files[f"{place}/summary.json"] = _json(public(json.loads(local_file(summary, run_dir).read_bytes())))
         if samples.is_file():
-            files[f"{place}/samples.parquet"] = data_repo.publishable_parquet(samples, scratch)
+            files[f"{place}/samples.parquet"] = publishable_parquet(local_file(samples, run_dir), scratch)
     return files
 
 
@@ -195,7 +207,7 @@ def data_card(run: dict, repo: str, files: Mapping[str, Content], metrics: list[
         "## Columns",
         *_schema(files, metrics, found),
     ]
-    return data_repo.front_matter(repo.rpartition("/")[2], tags, found) + join(blocks)
+    return redacted_text(data_repo.front_matter(repo.rpartition("/")[2], tags, found) + join(blocks))
 
 
 def _facts(run: dict, estimator: str) -> str:
@@ -221,7 +233,7 @@ def _schema(files: Mapping[str, Content], metrics: list[dict], found: list[dict]
         blocks += ["### metrics", "A row a step.", data_repo.explained(metrics_table(metrics).schema, columns_)]
     if "rollouts" in names:
         first = next(content for path, content in files.items() if path.startswith("rollouts/"))
-        blocks += ["### rollouts", "A row a response.", data_repo.explained(pq.read_schema(first), columns.ROLLOUTS)]
+        blocks += ["### rollouts", "A row a response.", data_repo.explained(read_schema(first), columns.ROLLOUTS)]
     if "checkpoints" in names:
         blocks += [
             "### checkpoints",
@@ -233,7 +245,7 @@ def _schema(files: Mapping[str, Content], metrics: list[dict], found: list[dict]
         blocks += ["### evaluations", meaning, data_repo.explained(evaluations.SCHEMA, evaluations.MEANING)]
     samples = [content for path, content in files.items() if path.endswith("/samples.parquet")]
     if samples:
-        fields = {field.name: field for content in samples for field in pq.read_schema(content)}
+        fields = {field.name: field for content in samples for field in read_schema(content)}
         meaning = "A row a response; one configuration a protocol and task, one split a step."
         blocks += ["### eval-…", meaning, data_repo.explained(pa.schema(fields.values()), columns.SAMPLES)]
     return blocks

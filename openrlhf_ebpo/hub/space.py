@@ -24,11 +24,14 @@ import tempfile
 import zipfile
 from collections.abc import Iterable, Sequence
 from email.parser import Parser
+from functools import partial
 from pathlib import Path
 
 from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
+from openrlhf_ebpo.hub.content import Content
+from openrlhf_ebpo.hub.local_files import files_below, local_file, named, say_left_out
 from openrlhf_ebpo.hub.retry import retrying
-from openrlhf_ebpo.hub.upload import Content, commit_of, listing, plan, print_plan, publish
+from openrlhf_ebpo.hub.upload import commit_of, listing, plan, print_plan, publish
 from openrlhf_ebpo.upstream import UsageError
 
 PACKAGE = "openrlhf_ebpo"
@@ -36,6 +39,8 @@ CHECKOUT = Path(__file__).parents[2]
 SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", PACKAGE, "eval", "space")  # what a wheel is built from
 NEEDED = ("app.py", "README.md", "requirements.txt")
 RUNS, TOKEN = "EBPO_SPACE_RUNS", "EBPO_SPACE_HF_TOKEN"  # as space/ knows them
+APP = (*NEEDED, "ebpo_space/*.py", "ebpo_space/*/*.py", "ebpo_space/static/*.css", "ebpo_space/static/*.js")
+BUILT_FROM = (".py", ".toml", ".md", ".css", ".js")
 OURS = (f"{PACKAGE}*", "ebpo_space/*")  # what an earlier version may have left behind
 LEFT_OUT = ("__pycache__", "tests")
 
@@ -60,6 +65,8 @@ def run(args: argparse.Namespace) -> None:
     api = hub_api()
     with tempfile.TemporaryDirectory() as folder:
         files = space_files(args.space_dir, args.runs, Path(folder))
+        others = files_below(args.space_dir, skip=lambda path: path.name in LEFT_OUT)
+        say_left_out([path for path in others if not named(path, APP)], "files of the app")
         if args.dry_run:
             print_plan(plan(api, args.repo, files, repo_type="space", delete=OURS, manifest=None), args.repo)
             return
@@ -143,24 +150,25 @@ def no_plan(repo: str, runs: Sequence[str]) -> str:
 
 
 def space_files(directory: Path, runs: Sequence[str], scratch: Path) -> dict[str, Content]:
-    """Everything that the Space consists of, by path in it."""
+    """Everything that the Space consists of, by path in it.
+
+    Raises:
+        UsageError: a link leads out of `directory`, or the wheel cannot be built.
+    """
     app = {
-        path.relative_to(directory).as_posix(): path for path in sorted(directory.rglob("*")) if _goes(path, directory)
+        path.as_posix(): local_file(directory / path, directory)
+        for path in files_below(directory, skip=lambda path: path.name in LEFT_OUT)
+        if named(path, APP)
     }
     package = package_files(scratch)
     metadata = next(path for name, path in package.items() if name.endswith(".dist-info/METADATA"))
-    own = (directory / "requirements.txt").read_text()
+    own = app["requirements.txt"].read_bytes().decode()
     return {
-        **package,
+        **{name: local_file(path) for name, path in package.items()},
         **app,
-        "README.md": with_datasets((directory / "README.md").read_text(), runs).encode(),
+        "README.md": with_datasets(app["README.md"].read_bytes().decode(), runs).encode(),
         "requirements.txt": requirements(own, base_requirements(metadata)).encode(),
     }
-
-
-def _goes(path: Path, directory: Path) -> bool:
-    parts = path.relative_to(directory).parts
-    return path.is_file() and not any(part.startswith(".") or part in LEFT_OUT for part in parts)
 
 
 def with_datasets(readme: str, runs: Sequence[str]) -> str:
@@ -214,15 +222,19 @@ def installed_files() -> dict[str, Path]:
 
 
 def build_wheel(checkout: Path, scratch: Path) -> Path:
-    """Built from a copy: setuptools leaves build folders where it works, and takes old files out of them again."""
+    """Built from a copy: setuptools leaves build folders where it works, and takes old files out of them again.
+
+    Raises:
+        UsageError: it cannot be built, or a link in the checkout leads out of it.
+    """
     copy = scratch / "source"
     copy.mkdir()
     for name in SOURCES:
         source = checkout / name
         if source.is_dir():
-            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns(*LEFT_OUT, "*.egg-info"))
+            shutil.copytree(source, copy / name, ignore=not_built_from, copy_function=partial(copy_of, checkout))
         elif source.is_file():
-            shutil.copy(source, copy / name)
+            copy_of(checkout, source, copy / name)
     argv = [
         sys.executable,
         "-m",
@@ -241,6 +253,17 @@ def build_wheel(checkout: Path, scratch: Path) -> Path:
         raise UsageError(f"the wheel of {checkout} cannot be built: {done.stderr.strip()[-500:]}")
     (wheel,) = (scratch / "wheel").glob("*.whl")
     return wheel
+
+
+def not_built_from(folder: str, names: list[str]) -> set[str]:
+    """Of a folder of sources: what does not get into a wheel."""
+    files = {name for name in names if Path(name).suffix not in BUILT_FROM and not Path(folder, name).is_dir()}
+    return files | {name for name in names if name.startswith(".") or name in LEFT_OUT or name.endswith(".egg-info")}
+
+
+def copy_of(root: Path, source: str | Path, target: str | Path) -> None:
+    with local_file(source, root).open() as opened, open(target, "wb") as copy:
+        shutil.copyfileobj(opened, copy)
 
 
 def _setuptools() -> int:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from openrlhf_ebpo.files import append_json_line, read_json_lines, unlink_shared
 from openrlhf_ebpo.hub import outbox
-from openrlhf_ebpo.hub.client import scrub
 from openrlhf_ebpo.hub.push import describe
+from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run_log import read_metrics
 
 
@@ -22,7 +22,7 @@ def never_stops_training() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        print(f"warning: hub: {scrub(f'{type(error).__name__}: {error}')}", flush=True)
+        print(f"warning: hub: {redacted_text(f'{type(error).__name__}: {error}')}", flush=True)
 
 
 def queue(args, step: int, model: Path, full_state: list[Path]) -> None:
@@ -44,7 +44,7 @@ def queue(args, step: int, model: Path, full_state: list[Path]) -> None:
 
 def _note(run_dir: Path, step: int, words: str) -> None:
     (run_dir / "hub").mkdir(exist_ok=True)
-    append_json_line(run_dir / "hub" / "not_queued.jsonl", {"step": step, "error": scrub(words)})
+    append_json_line(run_dir / "hub" / "not_queued.jsonl", {"step": step, "error": redacted_text(words)})
 
 
 def has_room(run_dir: Path, full_state: list[Path]) -> bool:

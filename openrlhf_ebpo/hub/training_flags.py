@@ -9,7 +9,8 @@ from openrlhf_ebpo.checkpoint import FILE as PRIOR
 from openrlhf_ebpo.checkpoint import latest_checkpoint
 from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
-from openrlhf_ebpo.hub.outbox import FULL_STATE
+from openrlhf_ebpo.hub.local_files import local_file
+from openrlhf_ebpo.hub.model_files import FULL_STATE, kept_secret
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.pull import pull, read_record, revision_of
 from openrlhf_ebpo.hub.push import check_same_run
@@ -121,13 +122,19 @@ def check_access(values: dict) -> list[str]:
     try:
         check_write_access(api, repo, flag="--hub.repo")
         _check_other_run(api, repo, Path(values["logger.run_dir"]), values["ckpt.load_enable"] and not values["force"])
-        return _visibility(api, repo, values["hub.private"])
+        return [*_visibility(api, repo, values["hub.private"]), *_inherited_secret(values)]
     except HubError as error:
         if error.permanent:
             raise UsageError(f"--hub.repo {repo}: {error}") from error
         return [
             f"warning: the Hub cannot be reached ({error}): training goes on, and what is to be pushed to {repo} waits"
         ]
+
+
+def _inherited_secret(values: dict) -> list[str]:
+    model = values["actor.model_name_or_path"]
+    problem = model and kept_secret(model)
+    return [f"warning: what is saved will not be pushed while {problem}"] if problem else []
 
 
 def _check_other_run(api, repo: str, run_dir: Path, resumes: bool) -> None:
@@ -220,4 +227,4 @@ def _place_state(folder: Path, ckpt: Path, wanted: str) -> None:
         for path in sorted(group.rglob("*"), key=lambda path: path.name == "latest"):  # `latest` comes last
             if path.is_file():
                 (ckpt / path.relative_to(folder / FULL_STATE)).unlink(missing_ok=True)
-                outbox.link(path, ckpt / path.relative_to(folder / FULL_STATE))
+                outbox.link(local_file(path, folder), ckpt / path.relative_to(folder / FULL_STATE))

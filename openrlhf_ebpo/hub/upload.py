@@ -6,15 +6,18 @@ publish(api, "owner/name", {"config.json": Path("..."), "prior.json": b"{}"}, me
 from __future__ import annotations
 
 import fnmatch
-import functools
-import hashlib
 import json
 import os
+import resource
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from openrlhf_ebpo.hub.client import ADVICE, HubError, hub_errors
+from openrlhf_ebpo.hub.content import Content, matches, refuse_secrets, sha256, size
+from openrlhf_ebpo.hub.local_files import local_file
+from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.upstream import UsageError
 
 MANIFEST = "sha256.json"
@@ -23,7 +26,7 @@ PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
 
 ANY = object()
 
-Content = Path | bytes
+OTHER_FILES = 256  # that this process may have open beside those that it sends
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Planned:
 def publish(
     api,
     repo: str,
-    files: Mapping[str, Content],
+    files: Mapping[str, Content | Path],
     *,
     repo_type: str = "model",
     private: bool = True,
@@ -65,7 +68,8 @@ def publish(
     based_on: str | object | None = ANY,
     still: Callable[[], None] = lambda: None,
 ) -> Published:
-    """Put `files` (path in repo -> file or bytes) into a repo, which is created where it does not exist.
+    """Put `files` (path in repo -> file or bytes) into a repo, which is created where it does not exist. A Path stands
+    for the regular file there, which no link may lead out of its folder.
 
     Files that the repo has already are not sent again; where nothing has changed there is no commit. The tag is set
     last, on a commit whose listing shows every file with the right size and hash. Calling it again after any failure
@@ -84,7 +88,7 @@ def publish(
 
     Raises:
         HubError: in words; `permanent` says whether repeating it is of use.
-        UsageError: pickles without `allow_pickle`.
+        UsageError: pickles without `allow_pickle`; a text that holds what looks like a secret; a link.
     """
     files = complete(files, manifest, allow_pickle)
     delete = tuple(delete)
@@ -113,7 +117,7 @@ def publish(
 def plan(
     api,
     repo: str,
-    files: Mapping[str, Content],
+    files: Mapping[str, Content | Path],
     *,
     repo_type: str = "model",
     revision: str | None = None,
@@ -152,57 +156,25 @@ def megabytes(size: int) -> str:
 # Local files
 
 
-def complete(files: Mapping[str, Content], manifest: str | None, allow_pickle: bool) -> dict[str, Content]:
-    """`files` and their manifest.
+def complete(files: Mapping[str, Content | Path], manifest: str | None, allow_pickle: bool) -> dict[str, Content]:
+    """`files` and their manifest: the last look at what goes, whoever has put it together.
 
     Raises:
-        UsageError: pickles are among them.
+        UsageError: pickles, texts with secrets, or links are among them.
     """
+    files = {path: local_file(file) if isinstance(file, Path) else file for path, file in files.items()}
     pickles = sorted(path for path in files if Path(path).suffix in PICKLES)
     if pickles and not allow_pickle:
         raise UsageError(
             f"{pickles[0]} is a pickle, which can run code where it is loaded: only safetensors are pushed"
         )
-    return {**files, manifest: manifest_of(files)} if manifest else dict(files)
+    refuse_secrets(files)
+    return {**files, manifest: manifest_of(files)} if manifest else files
 
 
 def manifest_of(files: Mapping[str, Content]) -> bytes:
     rows = {p: {"sha256": sha256(f), "size": size(f)} for p, f in sorted(files.items()) if p not in NOT_IN_MANIFEST}
     return (json.dumps({"schema": 1, "files": rows}, indent=2) + "\n").encode()
-
-
-def size(content: Content) -> int:
-    return len(content) if isinstance(content, bytes) else content.stat().st_size
-
-
-def sha256(content: Content) -> str:
-    if isinstance(content, bytes):
-        return hashlib.sha256(content).hexdigest()
-    status = os.stat(content)
-    return _sha256_of_file(str(content), status.st_ino, status.st_size, status.st_mtime_ns)
-
-
-@functools.lru_cache(maxsize=4096)
-def _sha256_of_file(path: str, *state: int) -> str:
-    """`state` tells a changed file from the one whose hash is remembered."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def git_hash(content: Content) -> str:
-    """As git names a file. (Files in git itself are small; large ones are LFS files.)"""
-    content = content if isinstance(content, bytes) else content.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-
-
-def matches(content: Content, remote) -> bool:
-    """Whether a local file is what the listing's RepoFile says: sha256 for LFS files, the git hash otherwise."""
-    if remote.size != size(content):
-        return False
-    return sha256(content) == remote.lfs.sha256 if remote.lfs else git_hash(content) == remote.blob_id
 
 
 # The repo
@@ -254,16 +226,30 @@ def send(api, repo, repo_type, branch, head, files, changed, stale, message) -> 
     """One commit on top of `head`; a commit of somebody else's in between makes it fail (412)."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-    operations = [CommitOperationAdd(path, _for_client(files[path])) for path in changed]
-    operations += [CommitOperationDelete(path) for path in stale]
-    commit = api.create_commit(
-        repo, operations, commit_message=message, repo_type=repo_type, revision=branch, parent_commit=head
-    )
-    return commit.oid
+    with ExitStack() as stack:
+        allow_open_files(len(changed))
+        operations = [CommitOperationAdd(path, _for_client(files[path], stack)) for path in changed]
+        operations += [CommitOperationDelete(path) for path in stale]
+        how = {"repo_type": repo_type, "revision": branch, "parent_commit": head}
+        return api.create_commit(repo, operations, commit_message=redacted_text(message), **how).oid
 
 
-def _for_client(content: Content) -> bytes | str:
-    return content if isinstance(content, bytes) else str(content)
+def _for_client(content: Content, stack: ExitStack) -> bytes | str:
+    """The client wants names (it would not send what is open by Xet), and opens them several times: this name stands for
+    the file that is open here, whatever lies at its path by then."""
+    if isinstance(content, bytes):
+        return content
+    name = f"/proc/self/fd/{stack.enter_context(content.open()).fileno()}"
+    return name if os.path.exists(name) else str(content.path)
+
+
+def allow_open_files(count: int) -> None:
+    """Raise this process's limit of open files, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
 
 
 def set_tag(api, repo: str, repo_type: str, tag: str, commit: str) -> None:

@@ -265,9 +265,8 @@ def evaluate(directory: Path) -> None:
 
     run_dir = directory / "run"
     heldout = read_tasks(directory / "data" / "heldout.jsonl")
-    folder = run_dir / "eval" / "quickstart" / tasks.DATASET
-    before = evaluate_model(directory / "warm_start", heldout, folder / "step-000000")
-    after = evaluate_model(directory / "model", heldout, folder / f"step-{STEPS:06d}")
+    before = evaluate_model(directory / "warm_start", heldout, run_dir, 0)
+    after = evaluate_model(directory / "model", heldout, run_dir, STEPS)
     rise, low, high = paired_difference(before, after)
     first_ten = [all_fail_fraction(read_rollouts(run_dir, step)) for step in range(1, 11)]
     first_step = read_rollouts(run_dir, 1)
@@ -277,9 +276,9 @@ def evaluate(directory: Path) -> None:
     result = {
         "estimator": estimator,
         "heldout_questions": len(heldout),
-        "samples_per_question": before["samples_per_question"],
-        "before": before["pass@1"],
-        "after": after["pass@1"],
+        "samples_per_question": before.shape[1],
+        "before": float(before.mean()),
+        "after": float(after.mean()),
         "rise": [rise, low, high],
         "steps": read_metrics(run_dir)[-1]["step"],
         "all_fail_first_ten_steps": sum(first_ten) / len(first_ten),

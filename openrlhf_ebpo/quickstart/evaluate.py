@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 
-from openrlhf_ebpo.files import replacing, write_json
+from openrlhf_ebpo.cli.eval import package
+from openrlhf_ebpo.progress import fingerprint, model_identity
 from openrlhf_ebpo.quickstart.tasks import DATASET, TEMPLATE
 from openrlhf_ebpo.rewards.reasoning_gym import score
+from openrlhf_ebpo.run_log import versions
 
 N_SAMPLES = 8
 MAX_NEW_TOKENS = 14
 SEED = 7
+PROTOCOL = "quickstart"
+SETTINGS = {
+    "version": 1,
+    "n": N_SAMPLES,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "max_tokens": MAX_NEW_TOKENS,
+    "template": TEMPLATE,
+    "scorer": "reasoning-gym",
+    "seed": SEED,
+}
 
 
 def load(model: str | Path):
@@ -29,8 +44,16 @@ def load(model: str | Path):
     return policy.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
 
 
+class Sample(NamedTuple):
+    """A response; length: in tokens, the end token among them; truncated: it has none."""
+
+    text: str
+    length: int
+    truncated: bool
+
+
 @torch.no_grad()
-def sample(model: str | Path, prompts: list[str]) -> list[list[str]]:
+def sample(model: str | Path, prompts: list[str]) -> list[list[Sample]]:
     """N_SAMPLES responses a prompt at temperature 1, top-p 1."""
     policy, tokenizer = load(model)
     inputs = tokenizer([TEMPLATE.format(p) for p in prompts], return_tensors="pt", padding=True).to(policy.device)
@@ -44,13 +67,18 @@ def sample(model: str | Path, prompts: list[str]) -> list[list[str]]:
         num_return_sequences=N_SAMPLES,
         max_new_tokens=MAX_NEW_TOKENS,
     )
-    texts = tokenizer.batch_decode(outputs[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-    return [texts[i : i + N_SAMPLES] for i in range(0, len(texts), N_SAMPLES)]
+    responses = outputs[:, inputs["input_ids"].shape[1] :]
+    ends = responses == tokenizer.eos_token_id
+    ended = ends.any(-1)
+    lengths = torch.where(ended, ends.int().argmax(-1) + 1, responses.shape[1])
+    texts = tokenizer.batch_decode(responses, skip_special_tokens=True)
+    found = [Sample(*each) for each in zip(texts, lengths.tolist(), (~ended).tolist(), strict=True)]
+    return [found[i : i + N_SAMPLES] for i in range(0, len(found), N_SAMPLES)]
 
 
-def graded(tasks: list[dict], responses: list[list[str]]) -> list[list[bool]]:
+def graded(tasks: list[dict], responses: list[list[Sample]]) -> list[list[bool]]:
     return [
-        [score(response, task["label"], DATASET) >= 1.0 for response in group]
+        [score(response.text, task["label"], DATASET) >= 1.0 for response in group]
         for task, group in zip(tasks, responses, strict=True)
     ]
 
@@ -59,34 +87,69 @@ def success_rate(model: str | Path, tasks: list[dict]) -> float:
     return float(np.mean(graded(tasks, sample(model, [task["prompt"] for task in tasks]))))
 
 
-def evaluate(model: str | Path, tasks: list[dict], directory: Path) -> dict:
-    """Success rate on `tasks`; writes summary.json and samples.parquet to `directory` and returns the summary."""
+def evaluate(model: str | Path, tasks: list[dict], run_dir: Path, step: int) -> np.ndarray:
+    """Whether each response to `tasks` is right, (tasks, N_SAMPLES); also saved in the run as a result of the evaluation
+    harness, so that cards and the Space show it."""
     responses = sample(model, [task["prompt"] for task in tasks])
-    correct = graded(tasks, responses)
-    rows = [
-        {"question": t["prompt"], "gold": t["label"], "response": r, "correct": c, "sample": i}
-        for t, group, marks in zip(tasks, responses, correct, strict=True)
-        for i, (r, c) in enumerate(zip(group, marks, strict=True))
-    ]
-    directory.mkdir(parents=True, exist_ok=True)
-    with replacing(directory / "samples.parquet") as temporary:
-        pq.write_table(pa.Table.from_pylist(rows), temporary, compression="zstd")
+    correct = np.array(graded(tasks, responses))
+    save(run_dir, str(model), step, tasks, responses, correct)
+    return correct
+
+
+def save(
+    run_dir: Path, model: str, step: int, tasks: list[dict], responses: list[list[Sample]], correct: np.ndarray
+) -> None:
+    results, metrics = (importlib.import_module(f"{package()}.{module}") for module in ("results", "metrics"))
+    classes = np.array([answer_classes(group) for group in responses])
+    lengths, truncated = (np.array([[getattr(s, n) for s in g] for g in responses]) for n in ("length", "truncated"))
     summary = {
-        "model": str(model),
-        "task": DATASET,
-        "questions": len(tasks),
-        "samples_per_question": N_SAMPLES,
-        "temperature": 1.0,
-        "pass@1": float(np.mean(correct)),
-        "per_question": np.mean(correct, axis=1).tolist(),
+        "model": model,
+        "step": step,
+        "task": {"name": DATASET, "source": "reasoning-gym", "questions": len(tasks), "fingerprint": hashed(tasks)},
+        "protocol": {"name": PROTOCOL, "fingerprint": hashed(SETTINGS), **SETTINGS},
+        "metrics": metrics.summarise(correct, classes, lengths, truncated),
+        "settings": {"model": model_identity(model)},
+        "versions": versions(),
     }
-    write_json(directory / "summary.json", summary)
-    return summary
+    directory = results.step_directory(run_dir / "eval", PROTOCOL, DATASET, step)
+    results.save_result(directory, summary, list(rows(tasks, responses, correct, classes)))
 
 
-def paired_difference(before: dict, after: dict, level: float = 0.95) -> tuple[float, float, float]:
-    """Mean difference of two evaluations on the same questions, and its interval over questions."""
-    difference = np.subtract(after["per_question"], before["per_question"])
+def hashed(value) -> str:
+    return fingerprint(json.dumps(value, sort_keys=True).encode())
+
+
+def answer_classes(group: list[Sample]) -> list[int]:
+    """Equal answers of one group have the same number; -1: no answer."""
+    numbers: dict[str, int] = {}
+    answers = [each.text.strip() for each in group]
+    return [numbers.setdefault(answer, len(numbers)) if answer else -1 for answer in answers]
+
+
+def rows(tasks: list[dict], responses: list[list[Sample]], correct: np.ndarray, classes: np.ndarray) -> Iterator[dict]:
+    """One a response, with the columns of the harness."""
+    for q, (task, group) in enumerate(zip(tasks, responses, strict=True)):
+        for i, each in enumerate(group):
+            yield {
+                "question_id": f"{DATASET}-{q}",
+                "question": task["prompt"],
+                "gold": task["label"],
+                "response": each.text,
+                "extracted": each.text.strip() or None,
+                "correct": bool(correct[q, i]),
+                "error": None,
+                "length": each.length,
+                "finish_reason": "length" if each.truncated else "stop",
+                "seed": SEED,
+                "sample": i,
+                "class": int(classes[q, i]),
+                "rules": "{}",
+            }
+
+
+def paired_difference(before: np.ndarray, after: np.ndarray, level: float = 0.95) -> tuple[float, float, float]:
+    """Mean difference of two evaluations (questions, samples) on the same questions, and its interval over questions."""
+    difference = np.mean(after, axis=1) - np.mean(before, axis=1)
     margin = NormalDist().inv_cdf(0.5 + level / 2) * difference.std(ddof=1) / len(difference) ** 0.5
     return float(difference.mean()), float(difference.mean() - margin), float(difference.mean() + margin)
 

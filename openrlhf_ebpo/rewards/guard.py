@@ -16,6 +16,8 @@ from contextvars import ContextVar
 import numpy as np
 import torch
 
+from openrlhf_ebpo.redact import redacted_text
+
 logger = logging.getLogger(__name__)
 
 ERROR_KEY = "reward_error"  # in a rollout actor's response
@@ -102,12 +104,12 @@ async def _checked(rewards) -> list:
 
 
 def describe(error: BaseException) -> str:
-    """One line: the error, and where it was raised unless it is our own verdict."""
+    """One line without secrets: the error, and where it was raised unless it is our own verdict."""
     if isinstance(error, RewardError):
-        return str(error)
+        return redacted_text(str(error))
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{where}"
+    return redacted_text(f"{type(error).__name__}: {' '.join(str(error).split())}") + where
 
 
 class GuardedSamplesGenerator:

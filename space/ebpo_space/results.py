@@ -175,7 +175,7 @@ def _metric(value: dict) -> dict:
 
 
 def _quickstart(run: Run, summary: dict, protocol: str, task: str, step: int, place: str) -> Result:
-    """The quickstart's summaries have no schema and no intervals: they come from its samples."""
+    """The summaries of early quickstarts have no schema and no intervals: they come from the samples."""
     n = int(summary["samples_per_question"])
     correct = np.array([row["correct"] for row in _rows(run, place, ("correct",))], float)
     if len(correct) % n or not len(correct):

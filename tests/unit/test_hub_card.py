@@ -5,19 +5,23 @@ from __future__ import annotations
 import html
 import json
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
+import hub_runs
 import pytest
 import yaml
 from huggingface_hub import ModelCard
 from recorded_runs import GOOD, GREEDY, POOR, arguments, save_result, write_run
 
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.hub import card, card_metadata, usage
+from openrlhf_ebpo.hub import card, card_metadata, outbox, usage
 from openrlhf_ebpo.hub.card import PICTURE, model_card
 from openrlhf_ebpo.hub.markdown import code, fenced, table
-from openrlhf_ebpo.hub.public import hub_id, public, public_argv, without_paths
+from openrlhf_ebpo.hub.public import hub_id, public, public_run, without_paths
+from openrlhf_ebpo.hub.push import drain
 from openrlhf_ebpo.run_log import read_run
 from openrlhf_ebpo.upstream import UsageError
 
@@ -51,6 +55,18 @@ def test_a_card_says_what_the_model_is(tmp_path):
     assert "## Evaluation" not in text and "model-index" not in text
     assert card.NO_INSTRUCTION in text and card.PROMPT not in text  # there is no train.jsonl
     ModelCard(text)  # the Hub's own reader takes it
+
+
+def test_the_pushed_card_of_the_quickstart_shows_its_result(hub, api, tmp_path):
+    run_dir = shutil.copytree(Path(__file__).parents[1] / "data" / "quickstart_run", tmp_path / "run")
+    outbox.add(run_dir, 120, hub_runs.export_model(tmp_path / "model", 120), repo=REPO)
+    assert drain(run_dir, api) is None
+    text = hub.repo(REPO).files("step-000120")["README.md"].decode()
+    assert "### Protocol `quickstart`" in text and "| pass@1 before training | pass@1 |" in text
+    assert "| `spell_backward` | 256 | 8 | 31.3 ± 0.9 (27.5 to 35.4) | 68.4 ± 0.8 (64.4 to 72.3) |" in text
+    (index,) = metadata(text)["model-index"]
+    (row,) = index["results"]
+    assert {m["type"]: m["value"] for m in row["metrics"]}["pass@1"] == 68.41
 
 
 def test_the_card_of_an_earlier_step_knows_nothing_of_later_ones(tmp_path):
@@ -221,7 +237,14 @@ def test_secrets_are_found_again():
         "x": ["<redacted>", 1, None],
     }
     argv = ["--a.token=x", "--a.secret", "y", "--a.input_key", "z", "--flag"]
-    assert public_argv(argv) == ["--a.token=<redacted>", "--a.secret", "<redacted>", "--a.input_key", "z", "--flag"]
+    assert public_run({"argv": argv})["argv"] == [
+        "--a.token=<redacted>",
+        "--a.secret",
+        "<redacted>",
+        "--a.input_key",
+        "z",
+        "--flag",
+    ]
 
 
 def test_a_folder_is_no_name_on_the_hub(tmp_path, monkeypatch):

@@ -5,8 +5,9 @@ import logging
 
 import pytest
 
-from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors, scrub
+from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.retry import LONGEST_PAUSE, pause_after, retrying
+from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.upstream import UsageError
 
 
@@ -145,7 +146,7 @@ def test_no_secret_gets_into_an_error():
     text = str(caught.value)
     assert "https://<redacted>@s3.test/x" in text and "Bearer <redacted>" in text
     assert not any(secret in text for secret in ("p4ss", "Signature", "hf_abc"))
-    assert scrub("a plain sentence of 3 words?") == "a plain sentence of 3 words?"
+    assert redacted_text("a plain sentence of 3 words?") == "a plain sentence of 3 words?"
 
 
 def test_the_clients_own_log_is_cleaned_too(hub):

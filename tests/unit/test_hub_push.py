@@ -83,7 +83,7 @@ def test_the_folder_of_an_adapters_base_model_stays_here(make_run):
 
 
 def test_where_links_are_not_possible_files_are_copied(make_run, monkeypatch):
-    def refuse(*_):
+    def refuse(*_, **__):
         raise OSError(18, "Invalid cross-device link")
 
     monkeypatch.setattr("os.link", refuse)

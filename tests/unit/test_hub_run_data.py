@@ -15,8 +15,9 @@ from hub_server import File
 from recorded_runs import GOOD, GREEDY, POOR, save_result, write_run, write_steps
 
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.hub import columns, data_repo, evaluations, run_data
+from openrlhf_ebpo.hub import columns, data_repo, evaluations, run_data, tables
 from openrlhf_ebpo.hub.client import HubError
+from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.rollouts import SCHEMA
 from openrlhf_ebpo.run_log import read_metrics, read_rollouts, read_run, roll_back
 from openrlhf_ebpo.upstream import UsageError
@@ -191,14 +192,16 @@ def test_large_row_groups_are_cut_for_readers_that_want_a_few_rows(tmp_path, mon
     path = tmp_path / "step-000001.parquet"
     table = pa.table({"response": [str(i) * 500 for i in range(1000)], "error": pa.nulls(1000, pa.string())})
     pq.write_table(table, path)
-    assert data_repo.publishable_parquet(path, tmp_path / "copies") == path
-    monkeypatch.setattr(data_repo, "LARGE_ROW_GROUP", 100_000)
-    monkeypatch.setattr(data_repo, "ROW_GROUP", 50_000)
-    copy = data_repo.publishable_parquet(path, tmp_path / "copies")
-    assert pq.read_table(copy) == table
-    sizes = [pq.ParquetFile(copy).metadata.row_group(i).num_rows for i in range(pq.ParquetFile(copy).num_row_groups)]
+    file = local_file(path)
+    assert tables.publishable_parquet(file, tmp_path / "copies") == file
+    monkeypatch.setattr(tables, "LARGE_ROW_GROUP", 100_000)
+    monkeypatch.setattr(tables, "ROW_GROUP", 50_000)
+    copy = tables.publishable_parquet(file, tmp_path / "copies")
+    assert pq.read_table(copy.path) == table
+    found = pq.ParquetFile(copy.path)
+    sizes = [found.metadata.row_group(i).num_rows for i in range(found.num_row_groups)]
     assert len(sizes) > 10 and max(sizes) < 100
-    assert data_repo.publishable_parquet(path, tmp_path / "again").read_bytes() == copy.read_bytes()
+    assert tables.publishable_parquet(file, tmp_path / "again").read_bytes() == copy.read_bytes()
 
 
 def test_what_is_wrong_is_said(tmp_path, hub, push):

@@ -86,7 +86,7 @@ def test_the_app_the_package_and_the_runs_go(tmp_path, hub, deploy, capsys):
     capsys.readouterr()
     deploy("--runs", RUN)
     said = capsys.readouterr().out
-    assert said.startswith(f"deployed: {hub.url}/spaces/{REPO}") and "secret" not in said
+    assert f"\ndeployed: {hub.url}/spaces/{REPO}" in said and "secret" not in said
     repo = hub.repo(REPO, "space")
     files = repo.files()
     assert {"app.py", "ebpo_space/page.py", "openrlhf_ebpo/run_log.py", "openrlhf_ebpo/eval/results.py"} <= set(files)

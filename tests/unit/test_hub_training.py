@@ -240,6 +240,25 @@ def test_what_goes_wrong_before_the_outbox_is_told_and_counted_and_stops_nothing
     assert "step 6, never queued: UsageError: " in capsys.readouterr().out
 
 
+def test_a_secret_in_the_tokenizers_files_is_told_at_the_start_and_stops_no_training(hub, use_hub, trainer, capsys):
+    _, run_dir, pushes = trainer
+    model = run_dir.parent / "ckpt" / "global_step2_hf"
+    write_json(model / "tokenizer_config.json", {"token": "whatever", "pad_token": "<pad>"})
+    link = run_dir.parent / "snapshot"
+    link.mkdir()
+    (link / "tokenizer_config.json").symlink_to(model / "tokenizer_config.json")  # as in the cache of the Hub's client
+    for base in (model, link):
+        _, warning = training_flags.check_access(flags("--hub.repo", REPO, **{"actor.model_name_or_path": str(base)}))
+        assert (
+            warning.startswith("warning: ") and f"{base}/tokenizer_config.json keeps a secret under 'token'" in warning
+        )
+    pushes.queue_saved(2)
+    assert "tokenizer_config.json keeps a secret under 'token'" in (said := capsys.readouterr().out)
+    assert "whatever" not in said and [row["step"] for row in training.not_queued(run_dir)] == [2]
+    pushes.queue_saved(4)
+    assert [item.step for item in outbox.items(run_dir)] == [4]
+
+
 def test_pushes_are_told_once(hub, trainer, use_hub, monkeypatch, capsys):
     monkeypatch.setattr("openrlhf_ebpo.hub.push.card", lambda *_: {})
     _, run_dir, pushes = trainer

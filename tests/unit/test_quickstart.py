@@ -8,11 +8,21 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from eval.results import SCHEMA, find_results
 from openrlhf_ebpo.files import append_json_line
 from openrlhf_ebpo.plot import PANELS, plot_run, smooth
 from openrlhf_ebpo.quickstart import __main__ as quickstart
-from openrlhf_ebpo.quickstart import tasks
-from openrlhf_ebpo.quickstart.evaluate import all_fail_fraction, paired_difference
+from openrlhf_ebpo.quickstart import tasks, tiny_model
+from openrlhf_ebpo.quickstart.evaluate import (
+    MAX_NEW_TOKENS,
+    N_SAMPLES,
+    Sample,
+    all_fail_fraction,
+    answer_classes,
+    evaluate,
+    paired_difference,
+)
+from openrlhf_ebpo.quickstart.tasks import TEMPLATE
 from openrlhf_ebpo.rewards.reasoning_gym import reward_func, score
 
 SIZES = {"heldout": 30, "validation": 10, "train": 50, "warm_start": 40}
@@ -43,12 +53,30 @@ def test_only_full_marks_of_reasoning_gyms_scorer_are_a_success(monkeypatch):
 
 
 def test_the_paired_interval_is_the_normal_one_over_questions():
-    before, after = {"per_question": [0.0, 0.5, 0.25, 1.0]}, {"per_question": [0.5, 0.5, 0.75, 1.0]}
+    before = np.array([[0, 0, 0, 0], [0, 1, 0, 1], [0, 0, 0, 1], [1, 1, 1, 1]], bool)
+    after = np.array([[0, 0, 1, 1], [0, 1, 0, 1], [1, 1, 0, 1], [1, 1, 1, 1]], bool)
     rise, low, high = paired_difference(before, after)
     difference = np.array([0.5, 0, 0.5, 0])
     assert rise == pytest.approx(0.25)
     assert high - low == pytest.approx(2 * 1.959964 * difference.std(ddof=1) / 2, rel=1e-5)
     assert (low + high) / 2 == pytest.approx(rise)
+
+
+def test_the_evaluation_is_a_result_of_the_harness(tmp_path):
+    held_out = [{"prompt": f"Spell this word backward: {word}", "label": word[::-1]} for word in ("jam", "sun", "tea")]
+    texts = [TEMPLATE.format(task["prompt"]) + task["label"] for task in held_out]
+    tiny_model.build(tmp_path / "model", texts)
+    correct = evaluate(tmp_path / "model", held_out, tmp_path / "run", 7)
+    (result,) = find_results(tmp_path / "run")
+    assert (result.step, result.task, result.n) == (7, tasks.DATASET, N_SAMPLES) and correct.shape == (3, N_SAMPLES)
+    assert result.summary["schema"] == SCHEMA and result.summary["metrics"]["pass@1"]["value"] == correct.mean()
+    assert (result.samples.correct == correct).all() and result.samples.lengths.max() <= MAX_NEW_TOKENS
+    assert (result.samples.lengths[result.samples.truncated] == MAX_NEW_TOKENS).all()
+
+
+def test_equal_answers_of_a_group_are_of_one_class():
+    group = [Sample(text, 3, False) for text in ("maj ", "x", "maj", " ")]
+    assert answer_classes(group) == [0, 1, 0, -1]
 
 
 def test_smoothing_is_a_mean_over_the_values_around():

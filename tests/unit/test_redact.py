@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -48,6 +49,12 @@ def test_a_secret_survives_the_way_to_another_process():
 )
 def test_flags_that_hold_secrets_are_known_by_name(flag, expected):
     assert is_secret(flag) is expected
+
+
+def test_of_upstreams_flags_only_the_key_of_wandb_is_a_secret():
+    flags = json.loads((Path(__file__).parents[1] / "data" / "openrlhf_flags" / "0.11.2.json").read_text())
+    names = {name for entry in json.dumps(flags).split('"') if entry.startswith("--") for name in [entry[2:]]}
+    assert len(names) > 100 and {name for name in names if is_secret(name)} == {"logger.wandb.key"}
 
 
 @pytest.mark.parametrize(
