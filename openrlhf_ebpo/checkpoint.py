@@ -124,8 +124,9 @@ def rotate(strategy, new: Path, max_num: int, max_bytes: float) -> None:
     if any(resume.damage(folder / new.name) for folder in folders):
         return
     for folder in folders:
-        if (same := resume.replaced(folder / new.name)).is_dir():
-            strategy.print(_delete(str(same)))
+        same = resume.replaced(folder / new.name)
+        for old in [*resume.interrupted_before(folder, new.name), *([same.name] if same.is_dir() else [])]:
+            strategy.print(_delete(str(folder / old)))  # first, for they must not count
         for old in checkpoints_to_delete(saved_checkpoints(strategy, str(folder)), new.name, max_num, max_bytes):
             strategy.print(_delete(str(folder / old)))
 

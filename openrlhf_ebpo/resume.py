@@ -95,11 +95,12 @@ def _read_list(checkpoint: Path) -> dict:
 
 
 def _wrong_size(path: Path, saved: int) -> str | None:
+    name = ascii(path.name)[1:-1][:120]  # the list may have been pulled from somewhere
     try:
         size = path.stat().st_size
     except (OSError, ValueError):
-        return f"{path.name} is missing"
-    return None if size == saved else f"{path.name} has {size} bytes, and {saved} were saved"
+        return f"{name} is missing"
+    return None if size == saved else f"{name} has {size} bytes, and {ascii(saved)[:20]} were saved"
 
 
 def _damage_without_list(checkpoint: Path) -> str | None:
@@ -149,9 +150,8 @@ class Search(NamedTuple):
     lost: bool
 
     def warnings(self) -> list[str]:
-        return [
-            f"warning: the checkpoint {self.folders[0] / tag} is skipped: {why}" for tag, why in self.skipped.items()
-        ]
+        folder = self.folders[0]
+        return [f"warning: the checkpoint {folder / tag} is skipped: {why}" for tag, why in self.skipped.items()]
 
     def check(self) -> None:
         """Raises CheckpointError where a run that goes on would begin at step 0 beside what is left of checkpoints."""
@@ -174,18 +174,20 @@ def newest_whole(folders: Sequence[Path]) -> Search:
     """Search `folders` for the newest tag that is whole in all of them; the first one's `latest` is the hint."""
     folders, skipped = tuple(folders), {}
     named = _named_by_latest(folders[0])
-    candidates = {tag for tag in _tags(folders) if not tag.startswith("best_") or tag == named}
-    candidates |= {named} if named and TAG.fullmatch(named) else set()
-    for tag in sorted(
-        candidates, key=lambda tag: (step_of(tag), tag == named, not tag.endswith(REPLACED)), reverse=True
-    ):
+    tags = {*_tags(folders), *([named] if named and TAG.fullmatch(named) else [])}
+    candidates = [tag for tag in tags if tag == named or not tag.startswith("best_")]
+    for tag in sorted(candidates, key=lambda tag: (step_of(tag), tag == named, REPLACED not in tag), reverse=True):
         why = _damage(folders, tag)
         if why is None:
             return Search(folders, tag, skipped, False)
         skipped[tag] = why
-    return Search(
-        folders, None, skipped, any(not _never_whole(folders, tag) for tag in candidates.union(_tags(folders)))
-    )
+    return Search(folders, None, skipped, not all(_never_whole(folders, tag) for tag in tags))
+
+
+def interrupted_before(folder: Path, tag: str) -> list[str]:
+    """Saves of earlier steps that never came to their end."""
+    step = step_of(tag)
+    return [t for t in _tags([folder]) if step is not None and step_of(t) < step and is_unfinished(folder / t)]
 
 
 def step_of(tag: str) -> int | None:

@@ -130,6 +130,14 @@ def test_an_old_checkpoint_that_cannot_be_deleted_does_not_end_the_training(stra
     assert folders(tmp_path) == {"s3"}
 
 
+def test_an_interrupted_save_takes_no_place_among_the_checkpoints(strategy, tmp_path):
+    strategy.save_ckpt(Engine(), str(tmp_path), "global_step1", 2)
+    with pytest.raises(OSError, match="disk full"):
+        strategy.save_ckpt(Engine(dies=True), str(tmp_path), "global_step2", 2)
+    strategy.save_ckpt(Engine(), str(tmp_path), "global_step3", 2)
+    assert folders(tmp_path) == {"global_step1", "global_step3"}
+
+
 def test_every_file_is_on_disk_before_the_list_says_so(strategy, tmp_path, monkeypatch):
     import os
 

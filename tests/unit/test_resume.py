@@ -227,9 +227,21 @@ def test_a_damaged_list_counts_as_none(tmp_path, text):
     assert newest_whole([tmp_path]).tag == "global_step2"
 
 
-@pytest.mark.parametrize("files", [{MODEL: "many"}, {MODEL: None}, {"\0": 1}, {"../../x": 1}, {"a" * 5000: 1}])
+@pytest.mark.parametrize(
+    "files",
+    [
+        {MODEL: "many"},
+        {MODEL: None},
+        {"\0": 1},
+        {"../../x": 1},
+        {"a" * 5000: 1},
+        {MODEL: "\x1b[31m" * 99},
+        {"\x1b[31m": 1},
+    ],
+)
 def test_a_list_of_nonsense_is_damage(tmp_path, files):
     save(tmp_path, "global_step2")
     (tmp_path / "global_step2" / "files.json").write_text(json.dumps({"complete": True, "files": files}))
-    with pytest.raises(CheckpointError):
+    with pytest.raises(CheckpointError) as refused:
         newest_whole([tmp_path]).check()
+    assert "\x1b" not in str(refused.value) and len(str(refused.value)) < 1000
