@@ -158,7 +158,7 @@ def _read_holder(file) -> dict:
 def _in_use(folder: Path, holder: dict) -> RunDirectoryError:
     return RunDirectoryError(
         f"{folder} is in use by {_describe(holder)}. Wait until it has ended, or end it. To train beside it, choose another "
-        "--logger.run_dir and another --ckpt.path."
+        f"--logger.run_dir and another --ckpt.path. If you know that it is dead, delete {folder / LOCK}."
     )
 
 
