@@ -33,6 +33,19 @@ def write_json(path: str | Path, value) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
+def sync_folder(folder: str | Path) -> None:
+    """Wait until the disk has all that others have written below `folder`, and its names."""
+    for path in [*Path(folder).rglob("*"), Path(folder)]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        except OSError:
+            if not path.is_dir():  # some network disks cannot
+                raise
+        finally:
+            os.close(descriptor)
+
+
 def unlink_shared(folder: str | Path) -> None:
     """Before the files of a folder are written again: take away the names of those that have a second one (a hard
     link, such as a snapshot's), through which it would change too."""

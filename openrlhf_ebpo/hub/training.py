@@ -77,8 +77,7 @@ class Pushes:
         """A repeated step must not write through the files that an earlier snapshot of it shares, one of `hub push` in
         a training without --hub.repo too."""
         with never_stops_training():
-            for folder in (self._model(step), *self._checkpoints(step)):
-                unlink_shared(folder)
+            unlink_shared(self._model(step))  # a checkpoint of the step is not written over
 
     def queue_saved(self, step: int) -> None:
         ckpt, hub = self.args.ckpt, self.args.hub

@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 
 from openrlhf_ebpo.checkpoint import FILE as PRIOR
-from openrlhf_ebpo.checkpoint import latest_checkpoint
 from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.local_files import local_file
@@ -14,6 +13,7 @@ from openrlhf_ebpo.hub.model_files import FULL_STATE, kept_secret
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.pull import pull, read_record, revision_of
 from openrlhf_ebpo.hub.push import check_same_run
+from openrlhf_ebpo.resume import latest_checkpoint
 from openrlhf_ebpo.run_log import read_run
 from openrlhf_ebpo.upstream import UsageError
 
@@ -172,7 +172,8 @@ def resolve_resume(values: dict) -> list[str]:
         )
     ckpt = Path(values["ckpt.path"]).expanduser().absolute()
     folder = ckpt / "hub" / f"{repo.replace('/', '--')}@{revision or 'main'}"
-    resumes = (values["ckpt.load_enable"] or full) and latest_checkpoint(ckpt) is not None
+    own = latest_checkpoint(ckpt, values["algo.advantage.estimator"])
+    resumes = (values["ckpt.load_enable"] or full) and own is not None
     notices = _pull_once(repo, revision, folder, wanted, full, resumes)
     if (folder / "adapter_config.json").is_file() and not values["actor.model_name_or_path"]:
         raise UsageError(
@@ -188,7 +189,8 @@ def resolve_resume(values: dict) -> list[str]:
     else:
         notices.append(f"weights are those of {wanted}; the prior is not")
     if full:
-        _place_state(folder, ckpt, wanted)
+        if own is None:
+            _place_state(folder, ckpt, wanted)
         values["ckpt.load_enable"] = True
     return notices
 
@@ -214,9 +216,7 @@ def _pull_once(repo: str, revision: str | None, folder: Path, wanted: str, full:
 
 
 def _place_state(folder: Path, ckpt: Path, wanted: str) -> None:
-    """Put the pulled DeepSpeed checkpoint where resuming looks for one, unless the run has a checkpoint of its own."""
-    if latest_checkpoint(ckpt):
-        return
+    """Put the pulled DeepSpeed checkpoint where resuming looks for one."""
     groups = sorted((folder / FULL_STATE).glob("_*"))
     if not groups:
         raise UsageError(

@@ -119,8 +119,9 @@ def test_a_dry_run_prints_the_new_command_without_secrets(old_command, capsys):
 def test_old_and_new_spelling_are_the_same_run(old_command, tmp_path, monkeypatch, capsys):
     """A finished run is recognised in either spelling: nothing is left to do."""
 
-    def train(command, args, claim_run_dir):
-        claim_run_dir()
+    def train(command, args, claim):
+        with claim:
+            pass
 
     monkeypatch.setattr(train_ppo_ray, "train", train)
     train_ppo_ray.main(old_command)

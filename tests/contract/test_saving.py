@@ -2,19 +2,30 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_ebpo.checkpoint import FILE, STATE_KEY, latest_checkpoint
+from openrlhf_ebpo.checkpoint import FILE, STATE_KEY
+from openrlhf_ebpo.resume import CheckpointError, damage, latest_checkpoint
 
 
 class Engine:
-    """Writes a checkpoint as DeepSpeed does: the files, then `latest` if it is asked to."""
+    """Writes a checkpoint as DeepSpeed does: the files, then `latest` if it is asked to. Loads as it does: by the tag, or
+    else by `latest`; nothing without either."""
 
     global_steps = 7
 
     def __init__(self, dies: bool = False):
         self.dies = dies
+
+    def load_checkpoint(self, load_dir, tag, **options):
+        latest = Path(load_dir) / "latest"
+        if tag is None and not latest.is_file():
+            return None, None
+        path = Path(load_dir) / (tag or latest.read_text())
+        assert (path / "weights").read_text() == "whole"
+        return str(path), {"step": path.name}
 
     def save_checkpoint(self, save_dir, tag, client_state, save_latest):
         folder = Path(save_dir) / tag
@@ -39,6 +50,7 @@ def strategy(monkeypatch):
     strategy = object.__new__(deepspeed.DeepspeedStrategy)
     strategy.is_rank_0 = lambda: True
     strategy.print = lambda *_: None
+    strategy.args = SimpleNamespace(algo=SimpleNamespace(advantage=SimpleNamespace(estimator="ebpo")))
     return strategy
 
 
@@ -68,16 +80,22 @@ def test_the_same_checkpoints_are_left_as_upstream_leaves(strategy, tmp_path, ma
         assert (tmp_path / "ours" / "latest").read_text() == (tmp_path / "theirs" / "latest").read_text() == tag
 
 
-@pytest.mark.parametrize("tag", ["s3", "best_s3"])
+@pytest.mark.parametrize("tag", ["global_step3", "best_global_step3", "global_step2"])
 def test_a_crash_while_saving_leaves_all_that_was_saved(strategy, tmp_path, tag):
     actor = tmp_path / "_actor"
-    for old in ("s1", "best_s1", "s2"):
+    for old in ("global_step1", "best_global_step1", "global_step2"):
         strategy.save_ckpt(Engine(), str(actor), old, 2)
+    before = folders(actor)
     with pytest.raises(OSError, match="disk full"):
         strategy.save_ckpt(Engine(dies=True), str(actor), tag, 1)
-    assert folders(actor) >= {"s1", "best_s1", "s2"}
-    assert latest_checkpoint(tmp_path) == actor / "s2"
-    assert (actor / "s2" / "weights").read_text() == "whole"
+    assert folders(actor) >= before == {"global_step1", "best_global_step1", "global_step2"}
+    latest = latest_checkpoint(tmp_path, "ebpo")
+    assert latest.name == ("global_step2.replaced" if tag == "global_step2" else "global_step2")
+    assert (latest / "weights").read_text() == "whole"
+    strategy.save_ckpt(Engine(), str(actor), tag, 9)  # the step is repeated
+    assert folders(actor) == {"global_step1", "best_global_step1", "global_step2", tag} - (
+        {"best_global_step1"} if tag.startswith("best") else set()
+    )
 
 
 def test_the_prior_lies_in_the_checkpoint_before_latest_names_it(strategy, tmp_path, monkeypatch):
@@ -110,6 +128,82 @@ def test_an_old_checkpoint_that_cannot_be_deleted_does_not_end_the_training(stra
     assert "Directory not empty" in said[-1] and "s1" in said[-1]
     strategy.save_ckpt(Engine(), str(tmp_path), "s3", 1)
     assert folders(tmp_path) == {"s3"}
+
+
+def test_an_interrupted_save_takes_no_place_among_the_checkpoints(strategy, tmp_path):
+    strategy.save_ckpt(Engine(), str(tmp_path), "global_step1", 2)
+    with pytest.raises(OSError, match="disk full"):
+        strategy.save_ckpt(Engine(dies=True), str(tmp_path), "global_step2", 2)
+    strategy.save_ckpt(Engine(), str(tmp_path), "global_step3", 2)
+    assert folders(tmp_path) == {"global_step1", "global_step3"}
+
+
+def test_every_file_is_on_disk_before_the_list_says_so(strategy, tmp_path, monkeypatch):
+    import os
+
+    from openrlhf_ebpo import resume
+
+    synced, folder = set(), tmp_path / "global_step1"
+    sync, complete = os.fsync, resume.complete_checkpoint
+
+    def fsync(descriptor):
+        synced.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+        sync(descriptor)
+
+    def checked(checkpoint):
+        assert {str(folder), str(folder / "weights")} <= synced
+        complete(checkpoint)
+
+    monkeypatch.setattr("os.fsync", fsync)
+    monkeypatch.setattr(resume, "complete_checkpoint", checked)
+    strategy.save_ckpt(Engine(), str(tmp_path), "global_step1")
+    assert damage(folder) is None
+
+
+def test_nothing_goes_before_the_critics_part_is_whole_too_and_then_both_old_ones_go(strategy, tmp_path):
+    strategy.args.algo.advantage.estimator = "gae"
+    actor, critic = str(tmp_path / "_actor"), str(tmp_path / "_critic")
+    for save_dir in (actor, critic):
+        strategy.save_ckpt(Engine(), save_dir, "global_step1", 1)
+    strategy.save_ckpt(Engine(), actor, "global_step2", 1)
+    with pytest.raises(OSError, match="disk full"):
+        strategy.save_ckpt(Engine(dies=True), critic, "global_step2", 1)
+    assert latest_checkpoint(tmp_path, "gae").name == "global_step1"
+    for load_dir in (actor, critic):
+        assert strategy.load_ckpt(Engine(), load_dir)[1] == {"step": "global_step1"}
+    strategy.save_ckpt(Engine(), critic, "global_step2", 1)
+    assert folders(tmp_path / "_actor") == folders(tmp_path / "_critic") == {"global_step2"}
+
+
+def test_the_newest_whole_checkpoint_is_loaded_whatever_latest_names(strategy, tmp_path):
+    said = []
+    strategy.print = said.append
+    for step in (9, 10, 11):
+        strategy.save_ckpt(Engine(), str(tmp_path), f"global_step{step}")
+    (tmp_path / "latest").unlink()
+    assert strategy.load_ckpt(Engine(), str(tmp_path)) == (f"{tmp_path}/global_step11", {"step": "global_step11"})
+    (tmp_path / "global_step11" / "weights").write_text("who")
+    assert strategy.load_ckpt(Engine(), str(tmp_path))[1] == {"step": "global_step10"}
+    assert any("global_step11 is skipped: weights has 3 bytes, and 5 were saved" in line for line in said)
+    assert strategy.load_ckpt(Engine(), str(tmp_path), "global_step9")[1] == {"step": "global_step9"}
+
+
+def test_no_whole_checkpoint_is_an_error_and_none_at_all_is_not(strategy, tmp_path):
+    assert strategy.load_ckpt(Engine(), str(tmp_path)) == (None, {})
+    (tmp_path / "latest").touch()
+    assert strategy.load_ckpt(Engine(), str(tmp_path)) == (None, {})
+    strategy.save_ckpt(Engine(), str(tmp_path), "global_step1")
+    (tmp_path / "global_step1" / "weights").unlink()
+    with pytest.raises(CheckpointError, match="weights is missing"):
+        strategy.load_ckpt(Engine(), str(tmp_path))
+    assert folders(tmp_path) == {"global_step1"}
+
+
+def test_what_cannot_be_loaded_though_it_looks_whole_is_named(strategy, tmp_path):
+    strategy.save_ckpt(Engine(), str(tmp_path), "global_step1")
+    (tmp_path / "global_step1" / "weights").write_text("WHOLE")
+    with pytest.raises(CheckpointError, match=r"(?s)global_step1 cannot be loaded \(Assertion.*move it away"):
+        strategy.load_ckpt(Engine(), str(tmp_path))
 
 
 def test_the_arguments_keep_upstreams_names_order_and_defaults(strategy, tmp_path):

@@ -8,12 +8,12 @@ from openrlhf_ebpo.checkpoint import (
     STATE_KEY,
     SavedCheckpoint,
     checkpoints_to_delete,
-    latest_checkpoint,
     starting_prior,
     stored_prior,
 )
 from openrlhf_ebpo.config import EBPOConfig
 from openrlhf_ebpo.prior import Prior, PriorMismatch
+from openrlhf_ebpo.resume import complete_checkpoint
 
 UNLIMITED = float("inf")
 
@@ -52,6 +52,18 @@ WITH_BEST = saved(("s1", None, 1), ("best_global_step1", 0.4, 1), ("s2", None, 2
 def test_the_policy_of_what_goes(checkpoints, new, max_num, max_bytes, deleted):
     assert checkpoints_to_delete(checkpoints, new, max_num, max_bytes) == deleted
     assert checkpoints_to_delete(reversed(checkpoints), new, max_num, max_bytes) == deleted
+
+
+def test_a_run_that_began_anew_beside_others_deletes_none_of_a_later_step():
+    others = saved(("global_step20", None, 1), ("best_global_step20", 0.9, 1), ("global_step24", None, 2))
+    own = saved(("global_step3", None, 3), ("global_step6", None, 4), ("best_global_step6", 0.1, 4))
+    assert checkpoints_to_delete(others + own, "global_step6", 1, 0) == ["global_step3"]
+    assert checkpoints_to_delete(others + own, "best_global_step6", 9, UNLIMITED) == []
+    later = saved(("global_step27", None, 5))
+    assert set(checkpoints_to_delete(others + later, "global_step27", 1, UNLIMITED)) == {
+        "global_step20",
+        "global_step24",
+    }
 
 
 def test_the_only_checkpoint_never_goes():
@@ -121,28 +133,25 @@ def test_a_named_prior_that_is_missing_is_an_error(tmp_path):
         starting_prior(states(0), config(init_prior=str(tmp_path / "none.json")), "c")
 
 
-def checkpoint_folder(tmp_path, prior: str | None):
-    folder = tmp_path / "_actor" / "global_step3"
+def checkpoint_folder(tmp_path, step: int, prior: str):
+    folder = tmp_path / "_actor" / f"global_step{step}"
     folder.mkdir(parents=True)
-    (tmp_path / "_actor" / "latest").write_text("global_step3\n")
-    if prior is not None:
-        (folder / "prior.json").write_text(prior)
+    (folder / "mp_rank_00_model_states.pt").write_text("weights")
+    complete_checkpoint(folder)
+    (folder / "prior.json").write_text(prior)
     return folder
 
 
-def test_the_latest_checkpoint_is_the_one_that_is_named(tmp_path):
-    assert latest_checkpoint(tmp_path) is None
+def test_the_stored_prior_is_that_of_the_newest_whole_checkpoint(tmp_path):
     assert stored_prior(tmp_path) is None
-    folder = checkpoint_folder(tmp_path, None)
-    assert latest_checkpoint(tmp_path) == folder
-    assert stored_prior(tmp_path) is None
-    (folder / "prior.json").write_text(json.dumps(OWN.state_dict(IDENTITY)))
+    for step, prior in ((3, OWN), (12, OTHER)):
+        folder = checkpoint_folder(tmp_path, step, json.dumps(prior.state_dict(IDENTITY)))
+    assert Prior.from_state_dict(stored_prior(tmp_path), IDENTITY) == OTHER
+    (folder / "mp_rank_00_model_states.pt").write_text("weig")
     assert Prior.from_state_dict(stored_prior(tmp_path), IDENTITY) == OWN
-    (tmp_path / "_actor" / "latest").write_text("")
-    assert latest_checkpoint(tmp_path) is None
 
 
 def test_a_damaged_prior_beside_a_checkpoint_is_no_traceback(tmp_path):
     """The copy inside the checkpoint is the one that counts."""
-    checkpoint_folder(tmp_path, '{"schema": 1, "id')
+    checkpoint_folder(tmp_path, 3, '{"schema": 1, "id')
     assert stored_prior(tmp_path) is None

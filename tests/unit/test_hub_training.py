@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -142,9 +143,9 @@ def test_resuming_with_the_optimizers_state_only_after_an_explicit_word(pushed, 
     assert (actor / "latest").read_text() == "global_step2" and values["ckpt.load_enable"]
     assert (actor / "global_step2" / "mp_rank_00_model_states.pt").read_bytes() == b"pickle of step 2"
     assert values["actor.model_name_or_path"] == "base"
-    (actor / "latest").write_text("global_step9")  # the new run has gone on: its own checkpoint counts
+    (actor / "global_step2").rename(actor / "global_step9")  # the new run has gone on: its own checkpoint counts
     training_flags.resolve_resume(values)
-    assert (actor / "latest").read_text() == "global_step9"
+    assert not (actor / "global_step2").exists()
 
 
 @pytest.mark.parametrize(
@@ -179,8 +180,7 @@ def test_a_run_that_is_resumed_keeps_the_weights_it_began_with(hub, pushed, tmp_
     before = (new / "hub" / "owner--model@main" / "model.safetensors").read_bytes()
     outbox.add(pushed, 6, hub_runs.export_model(pushed.parent / "later", 6), repo=REPO)
     assert drain(pushed, hub_api(), attempts=1) is None  # main has moved on
-    (new / "_actor").mkdir()
-    (new / "_actor" / "latest").write_text("global_step1")
+    shutil.copytree(pushed.parent / "ckpt" / "_actor", new / "_actor")
     resumed = {"ckpt.path": str(new), "ckpt.load_enable": True}
     notices = training_flags.resolve_resume(flags("--hub.resume_from", REPO, **resumed))
     assert "is used as it is" in notices[0]

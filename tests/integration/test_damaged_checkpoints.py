@@ -1,0 +1,100 @@
+"""A second command meets a run that is at work; then checkpoints are damaged, and the run goes on from what is whole."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from openrlhf_ebpo.resume import damage
+from openrlhf_ebpo.run_log import read_metrics, read_run
+
+
+@pytest.fixture(scope="module")
+def story(train, command, run_in_process, tmp_path_factory):
+    """Two ranks with ZeRO 2 train three steps, each saved. Meanwhile the command is given again, also with --force, and
+    from another run directory. Then `latest` is lost and rank 1's shard of step 3 cut in half, and the run goes on."""
+    output = tmp_path_factory.mktemp("damaged")
+    run_dir, actor = output / "model" / "run", output / "ckpt" / "_actor"
+
+    def argv(**changes):
+        settings = {
+            "actor__num_gpus_per_node": 2,
+            "ds__zero_stage": 2,
+            "ckpt__save_steps": 1,
+            "ckpt__load_enable": True,
+        }
+        return command(output, **settings, **changes)
+
+    first = train(argv())
+    wait_for(run_dir / "run.json", first)
+    again = [argv(), [*argv(), "--force"], argv(logger__run_dir=output / "another_run")]
+    refusals = [run_in_process(words) for words in again]
+    first.succeed()
+    row_of_step_3 = read_metrics(run_dir)[2]
+    (actor / "latest").unlink()
+    halve(next((actor / "global_step3").glob("*zero_pp_rank_1_*")))
+    second = train(argv(ckpt__max_num=4))
+    second.succeed()
+    return SimpleNamespace(**locals())
+
+
+def wait_for(path: Path, training, seconds: int = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not path.is_file():
+        assert training.process.poll() is None and time.monotonic() < deadline, training.output[-4000:]
+        time.sleep(0.1)
+
+
+def halve(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def test_a_second_command_is_refused_and_the_first_goes_on_undisturbed(story):
+    pid = story.first.process.pid
+    for refusal, folder in zip(story.refusals, (story.run_dir, story.run_dir, story.output / "ckpt"), strict=True):
+        assert f"{folder} is in use by a training on host" in refusal and f"(process {pid}, since 2" in refusal
+    assert sorted(path.name for path in story.run_dir.parent.glob("run*")) == ["run"]
+    assert not (story.output / "another_run").exists()
+    assert read_run(story.run_dir)["resumed"] and len(read_run(story.run_dir)["resumed"]) == 1
+
+
+def test_the_run_went_on_from_the_newest_whole_checkpoint_and_said_so(story):
+    assert "global_step3 is skipped: " in story.second.output and "were saved" in story.second.output
+    assert "resuming from global_step2 of " in story.second.output
+    assert [row["step"] for row in read_metrics(story.run_dir)] == [1, 2, 3]
+    (aside,) = [path for path in (story.run_dir / "superseded").iterdir() if path.name.endswith("after-step-000002")]
+    assert json.loads((aside / "metrics.jsonl").read_text()) == story.row_of_step_3
+    assert json.loads((story.run_dir / "prior.json").read_text())["batches"] == 3
+
+
+def test_the_damaged_checkpoint_was_saved_again_and_all_are_whole(story):
+    assert (story.actor / "latest").read_text() == "global_step3"
+    found = [path for path in story.actor.iterdir() if path.is_dir()]
+    assert sorted(path.name for path in found) == ["global_step1", "global_step2", "global_step3"]
+    assert [damage(path) for path in found] == [None] * 3
+
+
+def test_a_run_without_any_whole_checkpoint_is_refused_and_loses_nothing(story, run_in_process):
+    """Comes last: it damages what is left."""
+    for path in story.actor.glob("*/*_model_states.pt"):
+        halve(path)
+
+    def files():
+        return sorted((path, path.stat().st_size) for path in story.output.rglob("*") if path.is_file())
+
+    before = files()
+    error = run_in_process(story.argv(ckpt__max_num=5))
+    for part in (
+        "global_step1: ",
+        "global_step2: ",
+        "global_step3: ",
+        "Nothing was deleted",
+        "--ckpt.path",
+        str(story.actor),
+    ):
+        assert part in error
+    assert files() == before

@@ -1,0 +1,247 @@
+"""Which checkpoint a run goes on from: the newest that is whole, whatever `latest` says."""
+
+import json
+import zipfile
+
+import pytest
+
+from openrlhf_ebpo.resume import (
+    CheckpointError,
+    begin_checkpoint,
+    complete_checkpoint,
+    damage,
+    groups,
+    latest_checkpoint,
+    newest_whole,
+)
+
+MODEL = "mp_rank_00_model_states.pt"
+
+
+def shard(path, content: bytes = b"x" * 1000):
+    """As torch.save writes: a zip file, its directory at the end."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", content)
+
+
+def save(folder, tag: str, names=(MODEL,)):
+    """A checkpoint as this version saves it."""
+    begin_checkpoint(folder / tag)
+    for name in names:
+        shard(folder / tag / name)
+    complete_checkpoint(folder / tag)
+    (folder / "latest").write_text(tag)
+
+
+def save_without_list(folder, tag: str, names=(MODEL,)):
+    """As the versions before did."""
+    for name in names:
+        shard(folder / tag / name)
+    (folder / tag / "metric.json").write_text("{}")
+    (folder / "latest").write_text(tag)
+
+
+def halve(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.fixture
+def actor(tmp_path):
+    folder = tmp_path / "_actor"
+    for step in (2, 10):
+        save(folder, f"global_step{step}")
+    return folder
+
+
+@pytest.mark.parametrize("latest", [None, "", "global_step2", "global_step99", "\0", "../elsewhere", "\xff"])
+def test_whatever_latest_says_the_newest_is_taken(actor, latest):
+    (actor / "latest").unlink()
+    if latest is not None:
+        (actor / "latest").write_bytes(latest.encode("latin-1"))
+    assert newest_whole([actor]).tag == "global_step10"
+    assert latest_checkpoint(actor.parent, "ebpo") == actor / "global_step10"
+
+
+def test_no_checkpoint_is_no_loss(tmp_path):
+    for folder in (tmp_path / "none", tmp_path):
+        found = newest_whole([folder])
+        assert found[1:] == (None, {}, False)
+        found.check()
+
+
+def test_a_halved_shard_makes_the_one_before_the_newest_and_is_named(actor):
+    halve(actor / "global_step10" / MODEL)
+    found = newest_whole([actor])
+    assert found.tag == "global_step2" and not found.lost
+    (warning,) = found.warnings()
+    assert "global_step10 is skipped" in warning and f"{MODEL} has" in warning and "were saved" in warning
+
+
+def test_a_lost_shard_is_named(actor):
+    (actor / "global_step10" / MODEL).unlink()
+    assert newest_whole([actor]).skipped == {"global_step10": f"{MODEL} is missing"}
+
+
+def test_side_files_are_not_needed(actor):
+    (actor / "global_step10" / "prior.json").write_text("{")
+    (actor / "global_step10" / "zero_to_fp32.py").write_text("")
+    assert damage(actor / "global_step10") is None
+
+
+def test_none_whole_refuses_and_says_what_to_do(actor):
+    halve(actor / "global_step10" / MODEL)
+    (actor / "global_step2" / MODEL).unlink()
+    with pytest.raises(CheckpointError) as refused:
+        newest_whole([actor]).check()
+    for part in (str(actor), "global_step10: ", "global_step2: ", "Nothing was deleted", "--ckpt.path"):
+        assert part in str(refused.value)
+    assert latest_checkpoint(actor.parent, "ebpo") is None
+
+
+def test_folders_that_are_gone_though_latest_names_one_refuse(tmp_path):
+    (tmp_path / "latest").write_text("global_step4")
+    with pytest.raises(CheckpointError, match="global_step4: the folder is missing"):
+        newest_whole([tmp_path]).check()
+
+
+def test_a_first_save_that_was_interrupted_is_no_loss(tmp_path):
+    (tmp_path / "global_step1").mkdir()  # killed before anything was written
+    begin_checkpoint(tmp_path / "global_step2")
+    shard(tmp_path / "global_step2" / MODEL)
+    found = newest_whole([tmp_path])
+    found.check()
+    assert found.tag is None and found.skipped["global_step2"] == "its saving was interrupted"
+
+
+def test_a_save_that_was_interrupted_between_two_ranks_is_skipped(actor):
+    """By their names the shards that are there would be all of one rank."""
+    begin_checkpoint(actor / "global_step12")
+    for name in (MODEL, "zero_pp_rank_0_mp_rank_00_optim_states.pt"):
+        shard(actor / "global_step12" / name)
+    assert newest_whole([actor]).tag == "global_step10"
+
+
+def test_a_tag_that_is_saved_again_keeps_its_files_until_it_is_whole(actor):
+    begin_checkpoint(actor / "global_step10")
+    assert newest_whole([actor]).tag == "global_step10.replaced"
+    begin_checkpoint(actor / "global_step10")  # once more, after a crash
+    assert newest_whole([actor]).tag == "global_step10.replaced"
+    shard(actor / "global_step10" / MODEL)
+    complete_checkpoint(actor / "global_step10")
+    assert newest_whole([actor]).tag == "global_step10"
+
+
+def test_what_a_damaged_folder_holds_is_not_written_over(actor, tmp_path):
+    """A snapshot may share its files by hard links."""
+    path = actor / "global_step10" / MODEL
+    (tmp_path / "snapshot").hardlink_to(path)
+    (actor / "global_step10" / "files.json").write_text("{}")
+    (actor / "latest").unlink()
+    begin_checkpoint(actor / "global_step10")
+    path.write_bytes(b"new")
+    assert zipfile.is_zipfile(tmp_path / "snapshot")
+
+
+def test_a_best_one_is_taken_where_it_was_saved_last(actor):
+    save(actor, "best_global_step10")
+    assert newest_whole([actor]).tag == "best_global_step10"
+    save(actor, "global_step12")
+    assert newest_whole([actor]).tag == "global_step12"
+
+
+def test_a_best_one_that_latest_does_not_name_is_offered_where_nothing_else_is_whole(tmp_path):
+    save(tmp_path, "best_global_step30")
+    save(tmp_path, "global_step31")
+    halve(tmp_path / "global_step31" / MODEL)
+    found = newest_whole([tmp_path])
+    with pytest.raises(CheckpointError, match=r"best_global_step30 is whole: .*write its name into"):
+        found.check()
+    (tmp_path / "latest").write_text("best_global_step30")
+    assert newest_whole([tmp_path]).tag == "best_global_step30"
+
+
+def test_exports_and_other_folders_are_no_checkpoints(actor):
+    for name in ("global_step99_hf", "hub", "global_stepx"):
+        shard(actor / name / MODEL)
+    assert newest_whole([actor]).tag == "global_step10"
+
+
+# Policy and critic
+
+
+def test_policy_and_critic_go_on_from_the_same_step(tmp_path):
+    actor, critic = groups(tmp_path, "gae")
+    for folder in (actor, critic):
+        for step in (2, 4):
+            save(folder, f"global_step{step}")
+    assert newest_whole([actor, critic]).tag == "global_step4"
+    halve(critic / "global_step4" / MODEL)
+    found = newest_whole([actor, critic])
+    assert found.tag == "global_step2" and found.skipped["global_step4"].startswith("_critic: ")
+    assert groups(tmp_path, "ebpo") == [actor] and newest_whole([actor]).tag == "global_step4"
+
+
+def test_a_policy_without_its_critic_refuses(tmp_path):
+    save(tmp_path / "_actor", "global_step2")
+    with pytest.raises(CheckpointError, match="global_step2: _critic: the folder is missing"):
+        newest_whole(groups(tmp_path, "gae")).check()
+
+
+# Checkpoints of the versions before, without a list
+
+
+ZERO_2 = (MODEL, *(f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in range(12)))
+ZERO_3 = tuple(f"zero_pp_rank_{rank}_mp_rank_00_{kind}_states.pt" for rank in range(12) for kind in ("model", "optim"))
+TENSOR_PARALLEL = ("mp_rank_00_model_states.pt", "mp_rank_01_model_states.pt")
+
+
+@pytest.mark.parametrize("names", [(MODEL,), ZERO_2, ZERO_3, TENSOR_PARALLEL])
+def test_without_a_list_the_names_and_ends_of_the_files_count(tmp_path, names):
+    save_without_list(tmp_path, "global_step2", names)
+    assert newest_whole([tmp_path]).tag == "global_step2"
+    for name in names[:-1]:  # the last rank's file is not missed
+        (tmp_path / "global_step2" / name).rename(tmp_path / "kept")
+        assert "missing" in (damage(tmp_path / "global_step2") or "missing in vain") or len(names) == 1
+        assert newest_whole([tmp_path]).tag is None
+        (tmp_path / "kept").rename(tmp_path / "global_step2" / name)
+    halve(tmp_path / "global_step2" / names[-1])
+    assert newest_whole([tmp_path]).skipped == {"global_step2": f"{names[-1]} is cut off"}
+    with pytest.raises(CheckpointError):
+        newest_whole([tmp_path]).check()
+
+
+def test_without_a_list_something_must_say_that_all_was_saved(tmp_path):
+    save_without_list(tmp_path, "global_step2")
+    (tmp_path / "global_step2" / "metric.json").unlink()
+    assert newest_whole([tmp_path]).tag == "global_step2"  # `latest` says so
+    (tmp_path / "latest").unlink()
+    with pytest.raises(CheckpointError, match="to say that all its files were saved"):
+        newest_whole([tmp_path]).check()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"files": []}', '{"files": {}}', '{"complete": true}', "\xff"])
+def test_a_damaged_list_counts_as_none(tmp_path, text):
+    save_without_list(tmp_path, "global_step2")
+    (tmp_path / "global_step2" / "files.json").write_bytes(text.encode("latin-1"))
+    assert newest_whole([tmp_path]).tag == "global_step2"
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {MODEL: "many"},
+        {MODEL: None},
+        {"\0": 1},
+        {"../../x": 1},
+        {"a" * 5000: 1},
+        {MODEL: "\x1b[31m" * 99},
+        {"\x1b[31m": 1},
+    ],
+)
+def test_a_list_of_nonsense_is_damage(tmp_path, files):
+    save(tmp_path, "global_step2")
+    (tmp_path / "global_step2" / "files.json").write_text(json.dumps({"complete": True, "files": files}))
+    with pytest.raises(CheckpointError) as refused:
+        newest_whole([tmp_path]).check()
+    assert "\x1b" not in str(refused.value) and len(str(refused.value)) < 1000
