@@ -17,7 +17,7 @@ from pathlib import Path
 
 from openrlhf_ebpo import config, lora, policy_loss, prompts, upstream
 from openrlhf_ebpo.checkpoint import latest_checkpoint, stored_prior
-from openrlhf_ebpo.cli import model_check, old_flags, preflight
+from openrlhf_ebpo.cli import gym_check, model_check, old_flags, preflight
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain, parse
 from openrlhf_ebpo.config import EBPOConfig
 from openrlhf_ebpo.hub import training as hub
@@ -61,6 +61,7 @@ def run(argv: list[str]) -> None:
     stored_argv = redacted_argv(argv, vars(flat))
     check_before_imports(flat, stored_argv)
     hub_notices += hub_flags.check_access(vars(flat))
+    gym_check.check_training(vars(flat))
 
     upstream.check_sources(upstream.all_seams())
     upstream.install()
@@ -295,7 +296,7 @@ def check_by_importing(args) -> None:
         module = importlib.util.module_from_spec(spec)
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UsageError(f"{url} fails when imported: {type(error).__name__}: {error}") from error
         if not callable(getattr(module, name, None)):
             raise UsageError(f"{url}: {name} is not callable")

@@ -33,7 +33,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from openrlhf_ebpo import generation
-from openrlhf_ebpo.cli import preflight
+from openrlhf_ebpo.cli import gym_check, preflight
 from openrlhf_ebpo.cluster import ClusterError
 from openrlhf_ebpo.data import difficulty_report as report
 from openrlhf_ebpo.data.table import check_suffix, read_table, with_column, write_table
@@ -81,6 +81,7 @@ def run(args: argparse.Namespace) -> None:
     check(args)
     table = read_table(args.input, ("id", "prompt", "label"))
     table = table.slice(0, args.limit)
+    gym_check.check_labels(args.reward, {args.input: "--input"}, "label")
     rows = distinct_rows(table.select(["id", "prompt", "label"]).to_pylist(), args)
     path = progress_path(args.output)
     with progress_file(path, identity(args), args.force) as (lines, append):

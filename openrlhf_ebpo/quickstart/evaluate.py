@@ -13,7 +13,7 @@ import torch
 
 from openrlhf_ebpo.files import replacing, write_json
 from openrlhf_ebpo.quickstart.tasks import DATASET, TEMPLATE
-from openrlhf_ebpo.rewards.reasoning_gym import score
+from openrlhf_ebpo.rewards import gym
 
 N_SAMPLES = 8
 MAX_NEW_TOKENS = 14
@@ -50,7 +50,7 @@ def sample(model: str | Path, prompts: list[str]) -> list[list[str]]:
 
 def graded(tasks: list[dict], responses: list[list[str]]) -> list[list[bool]]:
     return [
-        [score(response, task["label"], DATASET) >= 1.0 for response in group]
+        [gym.score(task["entry"], gym.answer_of(response)) >= 1.0 for response in group]
         for task, group in zip(tasks, responses, strict=True)
     ]
 
