@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import importlib.util
 import json
+import math
 import sys
 import traceback
 import warnings
@@ -24,6 +25,7 @@ from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.hub import training_flags as hub_flags
 from openrlhf_ebpo.prior import Prior, PriorMismatch, read_prior
 from openrlhf_ebpo.redact import hide_secrets, redacted, redacted_argv
+from openrlhf_ebpo.rewards.calls import TIMEOUT
 from openrlhf_ebpo.run_log import RunDirectoryError, check_run_dir, close_run, open_run
 from openrlhf_ebpo.upstream import UsageError
 
@@ -159,6 +161,15 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("rewards")
+    group.add_argument(
+        "--reward.timeout",
+        type=float,
+        default=TIMEOUT,
+        metavar="SECONDS",
+        help="for one call of reward_func, or of an agent's reset or step; one that takes longer is a failed reward. The "
+        "packaged rewards limit themselves; a server gets five tries of 180 s from OpenRLHF",
+    )
     group = parser.add_argument_group("run directory and checks")
     group.add_argument(
         "--logger.run_dir",
@@ -203,6 +214,8 @@ def check_before_imports(flat: argparse.Namespace, stored_argv: list[str]) -> No
     model_check.check_model(values)
     if problems := lora.check(values):
         raise UsageError("\n".join(problems))
+    if not 0 < values["reward.timeout"] < math.inf:
+        raise UsageError(f"--reward.timeout is {values['reward.timeout']}; give a number of seconds above 0")
     if values["logger.rollouts_every"] < 1:
         raise UsageError(f"--logger.rollouts_every is {values['logger.rollouts_every']}; give 1 or more")
     if values["algo.advantage.estimator"] == "ebpo":
