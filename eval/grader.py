@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 
+from openrlhf_ebpo.rewards import gym
 from openrlhf_ebpo.rewards.grading import INTEGER, MAX_CHARACTERS, GoldError, clean, is_hopeless
 from openrlhf_ebpo.rewards.pool import Died, Pool
 
-from . import released
+from . import judge, released
 from .protocols import EXTRACTORS, MATH_VERIFY
 from .tasks import REASONING_GYM, Question, Rules
 from .voting import classes
@@ -95,9 +96,9 @@ class Grader:
 
     def _ask(self, gold: str, rules: Rules, answer: str) -> bool:
         if rules.kind == REASONING_GYM:
-            return self._pool("judge_gym").ask(rules.entry, answer)
+            return self._pool(gym.__name__).ask(rules.entry, answer) >= 1
         if self.scorer == MATH_VERIFY:
-            return self._pool("judge").ask(gold, answer, rules_given(rules))
+            return self._pool(judge.__name__).ask(gold, answer, rules_given(rules))
         return released.is_equal(rules.source_gold or gold, answer)
 
     def _gold_error(self, gold: str, rules: Rules) -> str | None:
@@ -138,7 +139,7 @@ class Grader:
     def _pool(self, module: str) -> Pool:
         with self._lock:
             if module not in self._pools:
-                self._pools[module] = Pool(self.workers, self.seconds, grader=f"{__package__}.{module}")
+                self._pools[module] = Pool(self.workers, self.seconds, grader=module)
             return self._pools[module]
 
 

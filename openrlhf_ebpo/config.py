@@ -21,6 +21,16 @@ PRESETS = {
     },
 }
 
+# The values of each choice that prior.py, shrinkage.py and advantage.py compute. A value is added here with its code.
+IMPLEMENTED = {
+    "history": ("run",),
+    "order": ("update_then_use",),
+    "within_variance": ("pooled",),
+    "between_variance": ("raw",),
+    "prior": ("gaussian",),
+    "normalise": ("batch",),
+}
+
 
 @dataclass(frozen=True)
 class EBPOConfig:
@@ -41,6 +51,7 @@ class EBPOConfig:
     def __post_init__(self):
         if self.preset not in PRESETS:
             raise ValueError(f"{FLAG}.preset: unknown preset {self.preset!r}, choose from {sorted(PRESETS)}")
+        _check_implemented(self.preset)
         if self.n_samples_per_prompt < 2:
             raise ValueError(
                 f"--rollout.n_samples_per_prompt is {self.n_samples_per_prompt}: ebpo needs at least 2. It estimates "
@@ -72,6 +83,17 @@ class EBPOConfig:
     def from_args(cls, args) -> EBPOConfig:
         """From upstream's nested arguments, which hold our flags under `args.algo.advantage.ebpo`."""
         return cls(n_samples_per_prompt=args.rollout.n_samples_per_prompt, **vars(args.algo.advantage.ebpo))
+
+
+def _check_implemented(preset: str) -> None:
+    """A preset that no code implements would silently train another one under its name."""
+    choices = PRESETS[preset]
+    if choices.keys() != IMPLEMENTED.keys():
+        raise ValueError(f"{FLAG}.preset {preset} must choose exactly {', '.join(IMPLEMENTED)}")
+    for choice, value in choices.items():
+        if value not in IMPLEMENTED[choice]:
+            there = ", ".join(IMPLEMENTED[choice])
+            raise ValueError(f"{FLAG}.preset {preset}: {choice} {value!r} is not implemented, there is {there}")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

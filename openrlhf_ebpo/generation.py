@@ -25,6 +25,7 @@ from openrlhf_ebpo import upstream
 from openrlhf_ebpo.cluster import end_processes, ray_with, reason
 from openrlhf_ebpo.remote_code import trusted
 from openrlhf_ebpo.rendering import Prompt, TokenizerByName
+from openrlhf_ebpo.rewards.calls import TIMEOUT
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class EngineSettings:
 
     max_len: tokens of prompt and response together, as training's --data.max_len.
     reward: as --reward.remote_url, a .py file with `reward_func` or servers' addresses; agent: a .py file with
-        `AgentExecutor`. With neither, responses are not scored.
+        `AgentExecutor`. With neither, responses are not scored. reward_timeout: as --reward.timeout.
     """
 
     model: str
@@ -69,6 +70,7 @@ class EngineSettings:
     seed: int = 42
     reward: tuple[str, ...] = ()
     agent: str | None = None
+    reward_timeout: float = TIMEOUT
 
     @property
     def gpus(self) -> int:
@@ -172,7 +174,7 @@ def _start(settings: EngineSettings) -> list:
         remote_rm_url=list(settings.reward) or None,
     )
     try:
-        ray.get([actor.get_num_unfinished_requests.remote() for actor in actors])
+        ray.get([actor.limit_rewards.remote(settings.reward_timeout) for actor in actors])
     except ray.exceptions.RayError as error:
         raise GenerationError(
             f"an engine for {settings.model} with room for {settings.max_len} tokens did not start: {reason(error)}"

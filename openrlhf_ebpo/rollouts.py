@@ -12,6 +12,7 @@ import pyarrow as pa
 import torch
 
 from openrlhf_ebpo.advantage import Estimate
+from openrlhf_ebpo.rewards import gym
 
 DECODED_TOGETHER = 64  # responses
 
@@ -105,7 +106,7 @@ class Rollouts:
                 "cluster": self.clusters,
                 "prompt": self.prompts,
                 "response": list(self._texts(tokenizer)),
-                "label": [str(label) for label in self.labels],
+                "label": [str(gym.readable(label)) for label in self.labels],
                 "raw_reward": per_group(self.raw_rewards.reshape(groups, size)),
                 "reward": [
                     r if ok else None

@@ -156,9 +156,28 @@ SEAMS = (
         "openrlhf_ebpo.rewards.guard:GuardedSingleTurnExecutor",
         where="rollout actors",
         why="upstream logs a failing reward function at INFO and goes on without a reward, and takes None, NaN, "
-        "infinity and wrong lengths as they come; here the error travels with the sample",
-        until="upstream reports reward errors",
+        "infinity and wrong lengths as they come; here the error travels with the sample. It waits for ever for one "
+        "that hangs, or ends with SystemExit or StopIteration",
+        until="upstream reports reward errors and has a time limit",
         source="e06d107899c7",
+    ),
+    Seam(
+        "openrlhf.utils.agent",
+        "MultiTurnAgentExecutor",
+        "openrlhf_ebpo.rewards.guard:GuardedMultiTurnExecutor",
+        where="rollout actors, with --train.agent_func_path",
+        why="upstream waits for ever for an agent that hangs, and one that raises stops the run; here its reward has failed",
+        until="upstream reports agents' errors and has a time limit",
+        source="251641a99dd5",
+    ),
+    Seam(
+        "openrlhf.trainer.ray.vllm_engine",
+        "RolloutRayActor",
+        "openrlhf_ebpo.rewards.guard:LimitedRolloutActor",
+        where="rollout actors",
+        why="upstream makes the executor of a reward's address alone, and --reward.timeout has to reach it",
+        until="upstream has a time limit for rewards",
+        source="eb61743a7634",
     ),
     Seam(
         "openrlhf.trainer.ray.ppo_actor",

@@ -32,7 +32,10 @@ BUILT_IN = {
     "reward.remote_url": {"math": "math.py", "reasoning_gym": "reasoning_gym.py"},
     "train.agent_func_path": {"math": "math_agent.py"},
 }
-BUILT_IN_NEEDS = {"math.py": "math_verify", "math_agent.py": "math_verify"}
+BUILT_IN_NEEDS = {
+    **dict.fromkeys(("math.py", "math_agent.py"), ("math_verify", "'openrlhf_ebpo[math]'")),
+    "reasoning_gym.py": ("reasoning_gym", "reasoning-gym"),
+}
 REWARDS = Path(__file__).parents[1] / "rewards"
 BUILT_IN_FILES = {str(REWARDS / file) for names in BUILT_IN.values() for file in names.values()}
 
@@ -230,9 +233,9 @@ def _check_label(args: dict) -> list[str]:
 
 
 def _check_python_file(flag: str, path: str, name: str, wanted: str) -> list[str]:
-    package = BUILT_IN_NEEDS.get(Path(path).name) if path in BUILT_IN_FILES else None
+    package, to_install = BUILT_IN_NEEDS[Path(path).name] if path in BUILT_IN_FILES else (None, None)
     if package and importlib.util.find_spec(package) is None:
-        return [f"{flag}: {package} is not installed, which this reward needs: pip install 'openrlhf_ebpo[math]'"]
+        return [f"{flag}: {package} is not installed, which this reward needs: pip install {to_install}"]
     try:
         tree = ast.parse(Path(path).read_text(), path)
     except FileNotFoundError:

@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import importlib.util
 import json
+import math
 import sys
 import traceback
 import warnings
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from openrlhf_ebpo import config, lora, policy_loss, prompts, remote_code, run_lock, upstream
 from openrlhf_ebpo.checkpoint import stored_prior
-from openrlhf_ebpo.cli import model_check, old_flags, preflight
+from openrlhf_ebpo.cli import gym_check, model_check, old_flags, preflight
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain, parse
 from openrlhf_ebpo.config import EBPOConfig
 from openrlhf_ebpo.hub import training as hub
@@ -25,6 +26,7 @@ from openrlhf_ebpo.hub import training_flags as hub_flags
 from openrlhf_ebpo.prior import Prior, PriorMismatch, read_prior
 from openrlhf_ebpo.redact import hide_secrets, redacted, redacted_argv
 from openrlhf_ebpo.resume import CheckpointError, groups, newest_whole
+from openrlhf_ebpo.rewards.calls import TIMEOUT
 from openrlhf_ebpo.run_log import RunDirectoryError, check_run_dir, close_run
 from openrlhf_ebpo.upstream import UsageError
 
@@ -64,6 +66,7 @@ def run(argv: list[str]) -> None:
     stored_argv = redacted_argv(argv, vars(flat))
     check_before_imports(flat, stored_argv)
     hub_notices += hub_flags.check_access(vars(flat))
+    gym_check.check_training(vars(flat))
 
     upstream.check_sources(upstream.all_seams())
     upstream.install()
@@ -181,6 +184,15 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("rewards")
+    group.add_argument(
+        "--reward.timeout",
+        type=float,
+        default=TIMEOUT,
+        metavar="SECONDS",
+        help="for one call of reward_func, or of an agent's reset or step; one that takes longer is a failed reward. The "
+        "packaged rewards limit themselves; a server gets five tries of 180 s from OpenRLHF",
+    )
     group = parser.add_argument_group("run directory and checks")
     group.add_argument(
         "--logger.run_dir",
@@ -226,6 +238,8 @@ def check_before_imports(flat: argparse.Namespace, stored_argv: list[str]) -> No
     model_check.check_model(values)
     if problems := lora.check(values):
         raise UsageError("\n".join(problems))
+    if not 0 < values["reward.timeout"] < math.inf:
+        raise UsageError(f"--reward.timeout is {values['reward.timeout']}; give a number of seconds above 0")
     if values["logger.rollouts_every"] < 1:
         raise UsageError(f"--logger.rollouts_every is {values['logger.rollouts_every']}; give 1 or more")
     if values["algo.advantage.estimator"] == "ebpo":
@@ -330,7 +344,7 @@ def check_by_importing(args) -> None:
         module = importlib.util.module_from_spec(spec)
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UsageError(f"{url} fails when imported: {type(error).__name__}: {error}") from error
         if not callable(getattr(module, name, None)):
             raise UsageError(f"{url}: {name} is not callable")

@@ -33,13 +33,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from openrlhf_ebpo import generation, remote_code
-from openrlhf_ebpo.cli import preflight
+from openrlhf_ebpo.cli import gym_check, preflight
 from openrlhf_ebpo.cluster import ClusterError
 from openrlhf_ebpo.data import difficulty_report as report
 from openrlhf_ebpo.data.table import check_suffix, read_table, with_column, write_table
 from openrlhf_ebpo.generation import EngineSettings, GenerationError, Sample, Sampling
 from openrlhf_ebpo.progress import file_identity, fingerprint, model_identity, progress_file
 from openrlhf_ebpo.rendering import Prompt, prompt_lengths, render
+from openrlhf_ebpo.rewards.calls import TIMEOUT
 from openrlhf_ebpo.upstream import UsageError, is_cpu_stack
 
 GIVE_UP_AFTER = 8  # prompts without a single reward, before the first one that has any
@@ -49,10 +50,17 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input", required=True, metavar="FILE", help="prepared set: .parquet or .jsonl")
     parser.add_argument("--output", required=True, metavar="FILE", help="the same rows with pass rates")
     parser.add_argument("--model", required=True, metavar="MODEL", help="folder or Hugging Face name")
-    add = parser.add_argument_group("reward: one of the two").add_argument
+    add = parser.add_argument_group("reward: --reward or --agent").add_argument
     add("--reward", metavar="REWARD", help="as training's --reward.remote_url: .py file, http address(es), `math`")
     add("--agent", metavar="FILE", help="as training's --train.agent_func_path: .py file with AgentExecutor")
     add("--pass_reward", type=float, default=1.0, metavar="REWARD", help="a response passes from here on (%(default)s)")
+    add(
+        "--reward_timeout",
+        type=float,
+        default=TIMEOUT,
+        metavar="SECONDS",
+        help="for one call of the reward, as training's --reward.timeout (%(default)g)",
+    )
     add = parser.add_argument_group("prompts and sampling: as in training").add_argument
     add("--n", type=int, default=16, help="responses a prompt (%(default)s)")
     add("--temperature", type=float, default=1.0, help="%(default)s")
@@ -83,6 +91,7 @@ def run(args: argparse.Namespace) -> None:
     check(args)
     table = read_table(args.input, ("id", "prompt", "label"))
     table = table.slice(0, args.limit)
+    gym_check.check_labels(args.reward, {args.input: "--input"}, "label")
     rows = distinct_rows(table.select(["id", "prompt", "label"]).to_pylist(), args)
     path = progress_path(args.output)
     with progress_file(path, identity(args), args.force) as (lines, append):
@@ -129,6 +138,7 @@ def flag_problems(args: argparse.Namespace) -> list[str]:
         "limit": args.limit is None or args.limit >= 1,
         "temperature": args.temperature >= 0,
         "top_p": 0 < args.top_p <= 1,
+        "reward_timeout": 0 < args.reward_timeout < float("inf"),
         "gpu_memory_utilization": 0 < args.gpu_memory_utilization <= 1,
     }
     problems = [f"--{name} {getattr(args, name)} makes no sense" for name, fine in ranges.items() if not fine]
@@ -237,6 +247,7 @@ def engine_settings(args: argparse.Namespace, lengths: list[int]) -> EngineSetti
         seed=args.seed,
         reward=tuple(args.reward.split(",")) if args.reward else (),
         agent=args.agent,
+        reward_timeout=args.reward_timeout,
     )
 
 

@@ -39,7 +39,6 @@ WARM_START_EXPORT_EVERY = 25  # optimizer steps; success grows from 0.1 to 0.9 w
 WARM_START_SUCCESS = 0.3  # solves some tasks, leaves others to learn
 ESTIMATORS = {"ebpo": "EBPO", "group_norm": "GRPO", "dr_grpo": "Dr. GRPO", "rloo": "RLOO"}
 SIZES = {"heldout": 256, "validation": 64, "train": STEPS * PROMPTS_A_STEP, "warm_start": 500 * WARM_START_BATCH}
-REWARD = Path(__file__).parents[1] / "rewards" / "reasoning_gym.py"
 
 
 class StageFailed(RuntimeError):
@@ -82,6 +81,19 @@ def check_directory(directory: Path, force: bool) -> None:
         print(f"moved the old run to {move_aside(directory)}")
     elif not (directory / "data").is_dir():
         raise StageFailed(f"{directory} holds something else than a quickstart; name another directory, or use --force")
+    elif not (directory / "result.json").exists() and not has_entries(directory / "data" / "train.jsonl"):
+        raise StageFailed(
+            f"{directory} was begun by an earlier version, whose tasks lack what the reward needs now: use --force, "
+            "which moves it aside, or name another directory"
+        )
+
+
+def has_entries(path: Path) -> bool:
+    """Whether the tasks, where they are there already, have what rewards/gym.py scores by."""
+    if not path.exists():
+        return True
+    with open(path) as file:
+        return "entry" in json.loads(file.readline())
 
 
 def check_estimator(directory: Path, wanted: str | None) -> str:
@@ -176,10 +188,10 @@ def train(directory: Path, estimator: str) -> None:
         "actor.model_name_or_path": directory / "warm_start",
         "data.prompt_dataset": directory / "data" / "train.jsonl",
         "data.input_key": "prompt",
-        "data.label_key": "label",
+        "data.label_key": "entry",
         "data.input_template": tasks.TEMPLATE,
         "data.max_len": 48,
-        "reward.remote_url": REWARD,
+        "reward.remote_url": "reasoning_gym",
         "advantage_estimator": estimator,
         "rollout.n_samples_per_prompt": N_SAMPLES_PER_PROMPT,
         "rollout.batch_size": PROMPTS_A_STEP,
@@ -230,7 +242,7 @@ def launch(command: str, flags: dict, directory: Path, progress: Callable[[], No
         argv += [f"--{flag}"] if value is True else [f"--{flag}", str(value)]
     log = directory / "logs" / f"{command}.log"
     log.parent.mkdir(exist_ok=True)
-    environment = {**os.environ, "OPENRLHF_EBPO_REASONING_GYM": tasks.DATASET, "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     environment.setdefault("OMP_NUM_THREADS", "1")  # so small a model gains nothing from threads, and waits for them
     with open(log, "a") as output:
         process = subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT, env=environment, process_group=0)

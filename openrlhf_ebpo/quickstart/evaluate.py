@@ -16,7 +16,7 @@ import torch
 from openrlhf_ebpo.cli.eval import package
 from openrlhf_ebpo.progress import fingerprint, model_identity
 from openrlhf_ebpo.quickstart.tasks import DATASET, TEMPLATE
-from openrlhf_ebpo.rewards.reasoning_gym import score
+from openrlhf_ebpo.rewards import gym
 from openrlhf_ebpo.run_log import versions
 
 N_SAMPLES = 8
@@ -78,7 +78,7 @@ def sample(model: str | Path, prompts: list[str]) -> list[list[Sample]]:
 
 def graded(tasks: list[dict], responses: list[list[Sample]]) -> list[list[bool]]:
     return [
-        [score(response.text, task["label"], DATASET) >= 1.0 for response in group]
+        [gym.score(task["entry"], gym.answer_of(response.text)) >= 1.0 for response in group]
         for task, group in zip(tasks, responses, strict=True)
     ]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from openrlhf_ebpo.rewards import gym
+
 DATASET = "spell_backward"
 SETTINGS = {"min_word_len": 3, "max_word_len": 8}
 TEMPLATE = "{}\n"  # the newline tells the model that the word is over
@@ -14,8 +16,8 @@ SPACING = 10_000_000  # reasoning-gym seeds item i with seed + i: near seeds sha
 
 
 def split(sizes: dict[str, int] = SIZES, seed: int = SEED) -> dict[str, list[dict]]:
-    """Tasks {prompt, label} by split. Each split has its own range of seeds; a prompt that an earlier split holds is
-    passed over. Prompts of `heldout` and `train` are distinct; warm-start examples may repeat."""
+    """Tasks {prompt, label, entry} by split: the right answer, and what the reward needs (rewards/gym.py). Each split has
+    its own range of seeds; a prompt that an earlier split holds is passed over. Prompts of `heldout` and `train` are distinct; warm-start examples may repeat."""
     taken: set[str] = set()
     splits = {}
     for number, (name, size) in enumerate(sizes.items()):
@@ -35,12 +37,11 @@ def split(sizes: dict[str, int] = SIZES, seed: int = SEED) -> dict[str, list[dic
 
 
 def _tasks(seed: int):
-    import reasoning_gym
-
-    dataset = reasoning_gym.create_dataset(DATASET, seed=seed, size=SPACING, **SETTINGS)
+    settings = {"seed": seed, "size": SPACING, **SETTINGS}
+    dataset = gym.create(DATASET, settings)
     for i in range(SPACING):
         entry = dataset[i]
-        yield {"prompt": entry["question"], "label": entry["answer"]}
+        yield {"prompt": entry["question"], "label": entry["answer"], "entry": gym.encode(DATASET, settings, entry)}
 
 
 def check_disjoint(splits: dict[str, list[dict]]) -> None:

@@ -8,24 +8,20 @@ sample out, so they stop with the error.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
-import traceback
 from contextvars import ContextVar
 
 import numpy as np
 import torch
 
-from openrlhf_ebpo.redact import redacted_text
+from openrlhf_ebpo.rewards.calls import TIMEOUT, Calls, RewardError, await_turn, describe
 
 logger = logging.getLogger(__name__)
 
 ERROR_KEY = "reward_error"  # in a rollout actor's response
 INFO_KEY = "ebpo_reward_error"  # in Experience.info: a list of one string, "" where all is well
-
-
-class RewardError(RuntimeError):
-    """A reward that cannot be used, in words for the person who wrote the reward function."""
 
 
 def check_reward(returned) -> dict:
@@ -76,10 +72,21 @@ def _show(value) -> str:
 
 # Each response is computed in an asyncio task of its own, so this is one value a response.
 _failure: ContextVar[str | None] = ContextVar("reward_failure", default=None)
+_turn_seconds: ContextVar[float] = ContextVar("turn_seconds", default=TIMEOUT)
 
 
 class GuardedSingleTurnExecutor:
-    """Mixin over SingleTurnAgentExecutor: a response whose reward failed says so."""
+    """Mixin over SingleTurnAgentExecutor: a response whose reward failed says so, and no reward is waited for for ever.
+
+    Attributes:
+        reward_timeout: seconds for one call of the reward function. Servers have upstream's limits.
+    """
+
+    reward_timeout = TIMEOUT
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._calls = Calls()
 
     async def execute(self, *args, **kwargs):
         _failure.set(None)
@@ -89,7 +96,8 @@ class GuardedSingleTurnExecutor:
         return response
 
     async def _fetch_rewards_via_func(self, *args):
-        return await _checked(super()._fetch_rewards_via_func(*args))
+        seconds = None if getattr(self.reward_func, "limits_itself", False) else self.reward_timeout
+        return await _checked(asyncio.gather(self._calls.run(self.reward_func, *args, seconds=seconds)))
 
     async def _fetch_rewards_via_http(self, *args):
         return await _checked(super()._fetch_rewards_via_http(*args))
@@ -103,17 +111,61 @@ async def _checked(rewards) -> list:
         raise
 
 
-def describe(error: BaseException) -> str:
-    """One line without secrets: the error, and where it was raised unless it is our own verdict."""
-    if isinstance(error, RewardError):
-        return redacted_text(str(error))
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
-    return redacted_text(f"{type(error).__name__}: {' '.join(str(error).split())}") + where
+class GuardedMultiTurnExecutor:
+    """Mixin over MultiTurnAgentExecutor: where the agent's own code raises or hangs, its reward has failed; the
+    response is what it was until then.
+
+    Attributes:
+        reward_timeout: seconds for one call of the agent's `reset` or `step`.
+    """
+
+    reward_timeout = TIMEOUT
+
+    def __init__(self, agent_instance_cls):
+        super().__init__(type(agent_instance_cls.__name__, (GuardedTurns, agent_instance_cls), {}))
+
+    async def execute(self, *args, **kwargs):
+        _failure.set(None)
+        _turn_seconds.set(self.reward_timeout)
+        response = await super().execute(*args, **kwargs)
+        if error := _failure.get():
+            return {**response, "reward": None, "scores": None, ERROR_KEY: error}
+        return response
+
+
+class GuardedTurns:
+    """Mixin over an agent. After a failure it ends the conversation."""
+
+    async def reset(self, states: dict, **kwargs):
+        return await _turn("reset", states, super().reset, states, **kwargs)
+
+    async def step(self, state_dict: dict, **kwargs):
+        ended = {"rewards": torch.tensor(math.nan), "environment_feedback": "", "done": True}
+        return ended if _failure.get() else await _turn("step", ended, super().step, state_dict, **kwargs)
+
+
+async def _turn(name: str, otherwise: dict, turn, *args, **kwargs) -> dict:
+    try:
+        return await await_turn(f"the agent's {name}", turn, *args, seconds=_turn_seconds.get(), **kwargs)
+    except RewardError as error:
+        _failure.set(str(error))
+        return otherwise
+
+
+class LimitedRolloutActor:
+    """Mixin over RolloutRayActor, whose arguments upstream fixes: --reward.timeout is told it afterwards."""
+
+    def limit_rewards(self, seconds: float) -> None:
+        self.executor.reward_timeout = seconds
 
 
 class GuardedSamplesGenerator:
     """Mixin over SamplesGenerator: turns a failed reward into NaN and its text under ebpo, into an error otherwise."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        for engine in self.vllm_engines:
+            engine.limit_rewards.remote(self.args.reward.timeout)
 
     def _process_response_into_experience(self, response, **kwargs):
         error = self._reward_error(response)

@@ -100,8 +100,8 @@ class Pool:
     def _start(self) -> _Worker:
         return _Worker(self.seconds, self.memory_mb, self.grader)
 
-    def ask(self, gold: str, answer: str, *rest) -> bool:
-        """Grade without the cache. rest: further arguments of the grader's `grade`, as JSON has them.
+    def ask(self, gold: str, answer: str, *rest) -> bool | float:
+        """What the grader's `grade` says, without the cache. rest: its further arguments, as JSON has them.
 
         Raises:
             GoldError, GraderError: as `grade`. Died: the answer took all its time or memory, or crashed.
@@ -161,8 +161,9 @@ class _Worker:
         """Raises WorkerLost or GraderError."""
         if not self._ready and self._process.stdout.readline() != "ready\n":
             raise GraderError(
-                f"the process that grades maths did not start (exit code {self._process.wait()}; its own message is in "
-                "this process's log). Is math-verify installed? pip install 'openrlhf_ebpo[math]'"
+                f"a process that grades with {self._process.args[-1]} did not start (exit code {self._process.wait()}; "
+                "its own message is in this process's log). Is what it needs installed? For mathematics: "
+                "pip install 'openrlhf_ebpo[math]', for reasoning-gym: pip install reasoning-gym"
             )
         self._ready = True
         try:
@@ -201,13 +202,12 @@ def number_from(variable: str, default: float) -> float:
 
 
 _lock = threading.Lock()
-_pool: Pool | None = None
+_pools: dict[str, Pool] = {}
 
 
-def shared_pool() -> Pool:
-    """The pool of this process, started when it is first asked for."""
-    global _pool
+def shared_pool(grader: str = GRADER) -> Pool:
+    """This process's pool of a grader, started when it is first asked for."""
     with _lock:
-        if _pool is None:
-            _pool = Pool()
-        return _pool
+        if grader not in _pools:
+            _pools[grader] = Pool(grader=grader)
+        return _pools[grader]

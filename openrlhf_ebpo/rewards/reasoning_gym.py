@@ -1,38 +1,70 @@
-"""reasoning-gym's own scorer as a reward: `--reward.remote_url .../openrlhf_ebpo/rewards/reasoning_gym.py`.
+"""reasoning-gym's own scorers as a reward: `--reward.remote_url reasoning_gym`; the label column holds entries (gym.py).
 
-The kind of task is OPENRLHF_EBPO_REASONING_GYM (default chain_sum); the label column holds the oracle answer.
-A response earns the pass reward only where the scorer gives full marks, so rewards are 0 or 1.
+A response earns 1 where the scorer of its own kind of task gives full marks, and 0 otherwise, also where scoring takes
+too long (pool.py, which limits time and memory as for mathematics). Logged beside the reward: `reasoning_gym_score`,
+the scorer's own marks, and `reasoning_gym_timeout`, whether scoring was cut off.
 """
 
 from __future__ import annotations
 
-import functools
-import os
-import re
+import logging
 
 import torch
 
-SPECIAL = re.compile(r"<\|[^|]*\|>")
+from openrlhf_ebpo.rewards import gym
+from openrlhf_ebpo.rewards.grading import GoldError
+from openrlhf_ebpo.rewards.math import response_of
+from openrlhf_ebpo.rewards.pool import Died, Pool, shared_pool
 
-
-@functools.cache
-def scorer(kind: str):
-    import reasoning_gym
-
-    return reasoning_gym.get_score_answer_fn(kind)
-
-
-def score(response: str, label: str, kind: str) -> float:
-    """reasoning-gym's score of one response, special tokens and surrounding space removed."""
-    answer = SPECIAL.sub("", response).strip()
-    return float(scorer(kind)(answer, {"answer": label, "metadata": {"source_dataset": kind}}))
+logger = logging.getLogger(__name__)
+GRADER = gym.__name__
 
 
 def reward_func(queries, prompts, labels, **_kwargs):
-    """OpenRLHF's interface: queries are prompt + response texts. Returns rewards (N,) of 0 and 1."""
-    kind = os.environ.get("OPENRLHF_EBPO_REASONING_GYM", "chain_sum")
-    scores = torch.tensor(
-        [score(q[len(p) :], label, kind) for q, p, label in zip(queries, prompts, labels, strict=True)]
-    )
+    """OpenRLHF's interface: queries are prompt + response texts. Returns rewards (N,) of 0 and 1.
+
+    Raises:
+        RewardError: a prompt cannot be found in its query. GoldError: a label is no entry that can be scored.
+    """
+    pool = shared_pool(GRADER)
+    marks = [
+        marks_of(pool, label, response_of(query, prompt))
+        for query, prompt, label in zip(queries, prompts, labels, strict=True)
+    ]
+    scores = torch.tensor([0.0 if mark is None else mark for mark in marks])
     rewards = (scores >= 1.0).float()
-    return {"rewards": rewards, "scores": rewards, "extra_logs": {"reasoning_gym_score": scores}}
+    cut_off = torch.tensor([float(mark is None) for mark in marks])
+    logs = {"reasoning_gym_score": scores, "reasoning_gym_timeout": cut_off}
+    return {"rewards": rewards, "scores": rewards, "extra_logs": logs}
+
+
+reward_func.limits_itself = True  # as math.py
+
+
+def marks_of(pool: Pool, label: str, response: str) -> float | None:
+    """The scorer's marks; None where scoring ended its process.
+
+    Raises:
+        GoldError: the label is no entry that can be scored. GraderError: the processes do not start.
+    """
+    answer = gym.answer_of(response)
+    try:
+        return pool.ask(label, answer)
+    except Died as death:
+        logger.warning("reasoning-gym's scorer ended in a %s, the answer counts as wrong: %.200r", death, answer)
+        return None
+
+
+def oracle_problem(pool: Pool, label: str) -> str | None:
+    """Why an entry cannot be trained on: its scorer does not give its own right answer full marks. None: it does."""
+    try:
+        kept = gym.decode(label)
+        answer = gym.oracle(kept["entry"])
+        if answer is None:
+            return f"{kept['name']}: reasoning-gym gives no right answer, with which its scorer could be checked"
+        marks = marks_of(pool, label, answer)
+    except (gym.EntryError, GoldError) as error:
+        return str(error)
+    if marks is None:
+        return f"{kept['name']}: reasoning-gym's scorer fails on its own answer {answer!r:.100}"
+    return None if marks >= 1 else f"{kept['name']}: reasoning-gym's own answer {answer!r:.100} gets {marks:g}, not 1"

@@ -83,6 +83,7 @@ def test_our_own_flags_come_on_top(upstreams_parser):
         "--hub.wait",
         "--hub.resume_from",
         "--hub.trust_pickle",
+        "--reward.timeout",
         "--logger.run_dir",
         "--logger.rollouts_every",
         "--logger.no_policy_metrics",

@@ -73,8 +73,9 @@ def test_a_training_prompt_goes_to_its_engine_with_the_tokenizers_name(model, se
 
     class Engine:
         def __init__(self):
-            self.sent = []
+            self.sent, self.limits = [], []
             self.get_num_unfinished_requests = SimpleNamespace(remote=lambda: 0)
+            self.limit_rewards = SimpleNamespace(remote=lambda seconds: self.limits.append(seconds))
             self.generate_responses = SimpleNamespace(remote=lambda **request: self.sent.append(request))
 
     monkeypatch.setattr(samples_generator, "ray", SimpleNamespace(get=lambda values: values))
@@ -84,6 +85,7 @@ def test_a_training_prompt_goes_to_its_engine_with_the_tokenizers_name(model, se
             "data.disable_fast_tokenizer": slow,
             "algo.advantage.is_correction_level": "off",
             "rollout.n_samples_per_prompt": 4,
+            "reward.timeout": 7.5,
         }
     )
     engines = [Engine(), Engine()]
@@ -91,6 +93,7 @@ def test_a_training_prompt_goes_to_its_engine_with_the_tokenizers_name(model, se
     generator = samples_generator.SamplesGenerator(SimpleNamespace(args=args), [], None, whole, engines)
     generator._dispatch_prompts_to_vllm(["1+1=", "2+2="], ["2", "4"])
     assert [[request["prompt"] for request in engine.sent] for engine in engines] == [["1+1="], ["2+2="]]
+    assert [engine.limits for engine in engines] == [[7.5], [7.5]]
     sent = pickle.dumps(engines[0].sent[0]["hf_tokenizer"])
     assert len(sent) < 1000 < len(pickle.dumps(whole))
     arrived = pickle.loads(sent)

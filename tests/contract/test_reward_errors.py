@@ -6,13 +6,27 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_ebpo.rewards.guard import ERROR_KEY, INFO_KEY, RewardError
+from openrlhf_ebpo.rewards import calls
+from openrlhf_ebpo.rewards.guard import ERROR_KEY, INFO_KEY, LimitedRolloutActor, RewardError
 
 REWARD_FILE = """
+import sys, time
+
 def reward_func(queries, prompts, labels):
     label = labels[0]
     if label == "raises":
         return {"rewards": {}["answer"]}
+    if label == "hangs":
+        time.sleep(1000)
+    if label == "takes its time":
+        time.sleep(0.1)
+        label = "good"
+    if label == "exits":
+        sys.exit("no server")
+    if label == "interrupts":
+        raise KeyboardInterrupt
+    if label == "stops":
+        return next(iter(()))
     return {
         "good": {"rewards": 1.0, "extra_logs": {"judge": 0.5}},
         "none": None,
@@ -40,7 +54,8 @@ class Engine:
 
     async def generate(self, *_args, **_kwargs):
         await asyncio.sleep(0)
-        return SimpleNamespace(outputs=[SimpleNamespace(token_ids=[52, 50], finish_reason="stop", logprobs=None)])
+        answer = SimpleNamespace(token_ids=[52, 50], text="42", finish_reason="stop", logprobs=None)
+        return SimpleNamespace(outputs=[answer])
 
 
 @pytest.fixture
@@ -49,24 +64,33 @@ def responses(tmp_path):
     from openrlhf.utils.agent import SingleTurnAgentExecutor
 
     (tmp_path / "reward.py").write_text(REWARD_FILE)
-    executor = SingleTurnAgentExecutor(str(tmp_path / "reward.py"))
-    params = SimpleNamespace(max_tokens=4, logprobs=None)
+    return lambda *labels, **limits: run_all(SingleTurnAgentExecutor(str(tmp_path / "reward.py")), labels, **limits)
 
-    async def run_all(labels):
-        calls = [executor.execute(f"q {label}", label, params, 32, Tokenizer(), Engine()) for label in labels]
-        return await asyncio.gather(*calls)
 
-    return lambda *labels: asyncio.run(run_all(labels))
+def run_all(executor, labels, seconds: float = 60.0) -> list[dict]:
+    LimitedRolloutActor.limit_rewards(SimpleNamespace(executor=executor), seconds)
+
+    async def execute(label: str) -> dict:
+        params = SimpleNamespace(max_tokens=4, logprobs=None)
+        return await executor.execute(f"q {label}", label, params, 32, Tokenizer(), Engine())
+
+    async def gather():
+        return await asyncio.gather(*map(execute, labels))
+
+    return asyncio.run(asyncio.wait_for(gather(), 100))
 
 
 @pytest.mark.parametrize(
     ("label", "shown"),
     [
-        ("raises", ["KeyError: 'answer'", "reward.py:5 in reward_func"]),
+        ("raises", ["KeyError: 'answer'", "reward.py:7 in reward_func"]),
         ("none", ["reward_func returned NoneType None"]),
         ("nan", ["gave float nan as 'rewards'"]),
         ("two", ["gave 2 values as 'rewards'"]),
         ("list", ["reward_func returned list [1.0]"]),
+        ("exits", ["SystemExit: no server", "in reward_func"]),
+        ("interrupts", ["KeyboardInterrupt"]),
+        ("stops", ["StopIteration"]),
     ],
 )
 def test_a_response_whose_reward_failed_says_why(responses, label, shown):
@@ -99,3 +123,93 @@ def test_under_another_estimator_it_stops_the_run_and_good_samples_pass(response
     assert INFO_KEY not in sample.info
     with pytest.raises(RewardError, match=r"KeyError.*\n.*Prompt: 'q raises'"):
         to_samples(responses("raises"), args)
+
+
+def test_calls_that_hang_are_failed_rewards_and_take_no_place_from_the_others(responses):
+    labels = ["hangs", "good"] * calls.AT_A_TIME
+    found = responses(*labels, seconds=1.5)
+    assert [response["reward"] for response in found] == [None, 1.0] * calls.AT_A_TIME
+    assert {response.get(ERROR_KEY) for response in found} == {
+        "reward_func took longer than 1.5 s (--reward.timeout)",
+        None,
+    }
+
+
+def test_waiting_for_a_free_place_does_not_count(responses):
+    found = responses(*["takes its time"] * 20 * calls.AT_A_TIME, seconds=1.5)  # the last ones wait longer
+    assert all(response["reward"] == 1.0 for response in found)
+
+
+def test_where_every_call_hangs_the_rest_fail_at_once_and_say_why(responses):
+    found = responses(*["hangs"] * 20 * calls.AT_A_TIME, "good", seconds=0.2)
+    errors = [response[ERROR_KEY] for response in found]
+    assert errors.count("reward_func took longer than 0.2 s (--reward.timeout)") < 4 * calls.AT_A_TIME
+    assert "is not called any more: its last" in errors[-1] and "--reward.timeout" in errors[-1]
+
+
+def test_the_packaged_rewards_limit_themselves():
+    """Waiting for one of their processes must not count."""
+    from openrlhf.utils.agent import SingleTurnAgentExecutor
+
+    from openrlhf_ebpo.cli.preflight import BUILT_IN, REWARDS
+
+    for file in BUILT_IN["reward.remote_url"].values():
+        assert SingleTurnAgentExecutor(str(REWARDS / file)).reward_func.limits_itself is True
+
+
+def agent(step: str, reset: str = "return states"):
+    """A multi-turn executor with these bodies, made as a user's file makes it."""
+    from openrlhf.utils import agent
+
+    source = f"""
+import asyncio, sys, torch
+class Instance(agent.AgentInstanceBase):
+    def __init__(self):
+        pass
+    async def reset(self, states, **kwargs):
+        {reset}
+    async def step(self, states, **kwargs):
+        label, good = states["label"], {{"rewards": torch.tensor(1.0), "environment_feedback": "", "done": True}}
+        {step}
+        return good
+class AgentExecutor(agent.MultiTurnAgentExecutor):
+    def __init__(self):
+        super().__init__(Instance)
+"""
+    names = {"agent": agent}
+    exec(source, names)
+    return names["AgentExecutor"]()
+
+
+@pytest.mark.parametrize(
+    ("bodies", "shown"),
+    [
+        (
+            ["if label == 'bad': await asyncio.sleep(1000)"],
+            "the agent's step took longer than 0.3 s (--reward.timeout)",
+        ),
+        (["pass", "await asyncio.sleep(1000 * (states['label'] == 'bad')); return states"], "the agent's reset took"),
+        (["if label == 'bad': {}['key']"], "KeyError: 'key'"),
+        (["if label == 'bad': sys.exit(3)"], "SystemExit: 3"),
+        (["if label == 'bad': raise asyncio.CancelledError"], "the agent's step was cancelled"),
+    ],
+    ids=["step hangs", "reset hangs", "raises", "exits", "cancels itself"],
+)
+def test_an_agent_whose_turn_fails_is_a_failed_reward_and_its_response_is_kept(bodies, shown):
+    good, bad = run_all(agent(*bodies), ["good", "bad"], seconds=0.3)
+    assert good["reward"] == 1.0 and ERROR_KEY not in good
+    assert bad["reward"] is None and shown in bad[ERROR_KEY]
+    assert [range_of["action_ranges"] for range_of in (good, bad)] == [[(6, 8)], [(5, 7)]]
+
+
+def test_an_agent_that_does_not_let_itself_be_cancelled_is_not_waited_for():
+    executor = agent("if label == 'bad': await asyncio.shield(asyncio.sleep(1000))")
+    (bad,) = run_all(executor, ["bad"], seconds=0.2)
+    assert "took longer than 0.2 s" in bad[ERROR_KEY]
+
+
+def test_a_failed_agent_is_left_out_under_ebpo(rollout_args, to_samples):
+    found = run_all(agent("if label == 'bad': raise ValueError('no environment')"), ["good", "bad"])
+    samples = to_samples(found, rollout_args("ebpo", G=2, **{"train.agent_func_path": "agent.py"}))
+    assert samples[0].rewards.item() == 1.0 and math.isnan(samples[1].rewards.item())
+    assert "ValueError: no environment" in samples[1].info[INFO_KEY][0]

@@ -28,6 +28,21 @@ def test_a_setting_that_makes_no_sense_names_its_flag(settings, shown):
         assert part in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("choices", "shown"),
+    [
+        ({**PRESETS["paper"], "order": "use_then_update"}, "order 'use_then_update' is not implemented"),
+        ({**PRESETS["paper"], "forgetting": 0.9}, "must choose exactly history, order"),
+        ({"history": "run"}, "must choose exactly history, order"),
+    ],
+)
+def test_a_preset_that_no_code_implements_cannot_be_used_under_its_name(monkeypatch, choices, shown):
+    monkeypatch.setitem(PRESETS, "new", choices)
+    with pytest.raises(ValueError, match=rf"{FLAG}.preset new.*{shown}"):
+        EBPOConfig(n_samples_per_prompt=4, preset="new")
+    EBPOConfig(n_samples_per_prompt=4)
+
+
 def test_flags_reach_the_config_through_upstreams_nested_arguments():
     parser = argparse.ArgumentParser()
     add_flags(parser)

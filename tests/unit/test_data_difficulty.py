@@ -240,7 +240,8 @@ def test_a_resume_with_an_edited_reward_is_refused(folder, asked_for):
 
 
 @pytest.mark.parametrize(
-    "change", [{"num_engines": 8}, {"seed": 1}, {"pass_reward": 0.5}, {"gpu_memory_utilization": 0.5}]
+    "change",
+    [{"num_engines": 8}, {"seed": 1}, {"pass_reward": 0.5}, {"gpu_memory_utilization": 0.5}, {"reward_timeout": 5.0}],
 )
 def test_other_hardware_or_another_pass_mark_goes_on(folder, asked_for, change):
     begin(folder, [[1.0] * 4])

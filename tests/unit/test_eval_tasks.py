@@ -14,8 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from eval import tasks
-from eval.tasks import Rules, gold, gym
+from eval.tasks import Rules, gold
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, question_id
+from openrlhf_ebpo.rewards import gym
 from openrlhf_ebpo.upstream import UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -233,12 +234,11 @@ BAD = {
     "no place": ("aime24=", "no such task"),
     "no file": ("file:nothing.jsonl", "--tasks nothing.jsonl: no such file"),
     "another kind": ("file:nothing.csv", "must end in .parquet or .jsonl"),
-    "gym": ("reasoning_gym:chainsum", r"Did you mean reasoning_gym:chain_sum\?"),
+    "gym": ("reasoning_gym:chainsum", r"reasoning_gym:chainsum: no such data set. Did you mean chain_sum\?"),
     "gym setting": ("reasoning_gym:chain_sum:terms=3", "Its settings are min_terms, max_terms"),
     "gym value": ("reasoning_gym:chain_sum:min_terms=0", "min_terms must be positive"),
     "gym size": ("reasoning_gym:chain_sum:size=0", "size must be a whole number from 1 on"),
     "gym form": ("reasoning_gym:chain_sum:5", "written as size=100,seed=1, not '5'"),
-    "gym scorer": ("reasoning_gym:arc_agi:size=1", "cannot be saved"),
 }
 
 
@@ -285,6 +285,11 @@ def test_reasoning_gym_is_scored_by_its_own_scorer():
         assert gym.score(question.rules.entry, question.gold) == 1.0
         assert gym.score(question.rules.entry, question.gold + ".0") == 1.0  # its own scorer, no comparison of texts
         assert gym.score(question.rules.entry, question.gold + "1") < 1.0
+
+
+def test_reasoning_gyms_scorers_get_the_tuples_that_they_compare():
+    question = tasks.load("reasoning_gym:arc_agi:size=1").questions[0]
+    assert gym.score(question.rules.entry, question.gold) == 1.0
 
 
 def test_reasoning_gym_without_a_single_gold_answer():

@@ -35,10 +35,10 @@ LLAMA = f"<|start_header_id|>user<|end_header_id|>\n\n{DAPO}<|eot_id|><|start_he
 @pytest.fixture(scope="module", autouse=True)
 def pool():
     """The shared pool, with a short limit."""
-    pool_module._pool = pool_module.Pool(workers=2, seconds=1)
-    yield pool_module._pool
-    pool_module._pool.close()
-    pool_module._pool = None
+    pool = pool_module._pools[pool_module.GRADER] = pool_module.Pool(workers=2, seconds=1)
+    yield pool
+    pool.close()
+    del pool_module._pools[pool_module.GRADER]
 
 
 def test_labelled_pairs(pool):

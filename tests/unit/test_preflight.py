@@ -225,7 +225,7 @@ def test_the_packaged_rewards_have_short_names(good, flag, name, file):
 def test_a_package_that_a_reward_needs_is_named(good, monkeypatch):
     args = {**good, "reward.remote_url": "math"}
     preflight.absolute_paths(args)
-    monkeypatch.setattr(preflight, "BUILT_IN_NEEDS", {"math.py": "no_such_package"})
+    monkeypatch.setattr(preflight, "BUILT_IN_NEEDS", {"math.py": ("no_such_package", "'openrlhf_ebpo[math]'")})
     assert refused(args) == [
         "--reward.remote_url: no_such_package is not installed, which this reward needs: pip install 'openrlhf_ebpo[math]'"
     ]

@@ -20,10 +20,11 @@ from openrlhf_ebpo.quickstart.evaluate import (
     all_fail_fraction,
     answer_classes,
     evaluate,
+    graded,
     paired_difference,
 )
 from openrlhf_ebpo.quickstart.tasks import TEMPLATE
-from openrlhf_ebpo.rewards.reasoning_gym import reward_func, score
+from openrlhf_ebpo.rewards import gym
 
 SIZES = {"heldout": 30, "validation": 10, "train": 50, "warm_start": 40}
 
@@ -42,14 +43,12 @@ def test_shared_prompts_are_noticed():
         tasks.check_disjoint({"heldout": same, "train": same})
 
 
-def test_only_full_marks_of_reasoning_gyms_scorer_are_a_success(monkeypatch):
-    monkeypatch.setenv("OPENRLHF_EBPO_REASONING_GYM", "spell_backward")
-    prompt = "Spell this word backward (example: sun -> nus): jam\n"
-    queries = [prompt + text for text in ("maj <|im_end|>", "maj<|im_end|>", "mja<|im_end|>", "<|im_end|>")]
-    result = reward_func(queries, [prompt] * 4, ["maj"] * 4)
-    assert result["rewards"].tolist() == [1, 1, 0, 0]
-    assert 0 < score("mja", "maj", "spell_backward") < 1
-    assert result["extra_logs"]["reasoning_gym_score"][2] == pytest.approx(score("mja", "maj", "spell_backward"))
+def test_each_task_brings_what_the_reward_needs():
+    for row in tasks.split(SIZES)["train"]:
+        assert gym.readable(row["entry"]) == row["label"]
+    held_out = tasks.split(SIZES)["heldout"]
+    responses = [[Sample(text, 9, False) for text in (f" {row['label']}\n", row["label"] + "x")] for row in held_out]
+    assert graded(held_out, responses) == [[True, False]] * SIZES["heldout"]
 
 
 def test_the_paired_interval_is_the_normal_one_over_questions():
@@ -63,7 +62,7 @@ def test_the_paired_interval_is_the_normal_one_over_questions():
 
 
 def test_the_evaluation_is_a_result_of_the_harness(tmp_path):
-    held_out = [{"prompt": f"Spell this word backward: {word}", "label": word[::-1]} for word in ("jam", "sun", "tea")]
+    held_out = tasks.split(SIZES)["heldout"][:3]
     texts = [TEMPLATE.format(task["prompt"]) + task["label"] for task in held_out]
     tiny_model.build(tmp_path / "model", texts)
     correct = evaluate(tmp_path / "model", held_out, tmp_path / "run", 7)
@@ -114,6 +113,15 @@ def test_a_finished_run_prints_its_table_and_does_nothing_else(tmp_path, capsys)
     text = capsys.readouterr().out
     assert "+0.200  [+0.150, +0.250]" in text and "EBPO 12.3, GRPO 0" in text and "40%" in text
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_unfinished_run_of_an_earlier_version_is_refused_before_anything_starts(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.jsonl").write_text('{"prompt": "Spell", "label": "maj"}\n')
+    with pytest.raises(quickstart.StageFailed, match=r"earlier version(.*)--force"):
+        quickstart.check_directory(tmp_path, force=False)
+    tasks.write(tmp_path / "data", {"train": [{"prompt": "p", "label": "a", "entry": "{}"}]})
+    quickstart.check_directory(tmp_path, force=False)
 
 
 def test_a_directory_of_something_else_is_refused_and_force_moves_it_aside(tmp_path):

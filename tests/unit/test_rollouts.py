@@ -8,6 +8,7 @@ import torch
 from openrlhf_ebpo.advantage import estimate
 from openrlhf_ebpo.config import EBPOConfig
 from openrlhf_ebpo.prior import Prior
+from openrlhf_ebpo.rewards import gym
 from openrlhf_ebpo.rollouts import DECODED_TOGETHER, SCHEMA, Rollouts, prompt_id
 
 # index, prompt, tokens, first action token, response's text, raw reward, truncated, length
@@ -90,6 +91,18 @@ def test_every_column_stands_in_prompt_order_whatever_the_micro_batches(layout):
     for column, values in expected.items():
         assert found[column] == values, column
     assert found["advantage"][0] > 0 > found["advantage"][1]
+
+
+def test_the_label_of_a_reasoning_gym_task_is_shown_as_its_answer_and_the_prompts_id_knows_all_of_it():
+    experience = micro_batch([0, 1, 2, 3], 5)
+    entry = gym.encode("sums", {}, {"question": "p", "answer": "32", "metadata": {"size": (1, 2)}})
+    experience.labels = [entry] * 4
+    rollouts = Rollouts.before_shaping([experience], ERRORS, CLUSTERS)
+    rewards = rollouts.raw_rewards.reshape(2, 2)
+    result = estimate(rewards, rewards.isfinite(), Prior(), EBPOConfig(n_samples_per_prompt=2))
+    found = rollouts.with_result(result).table(1, Tokenizer()).to_pydict()
+    assert found["label"] == ["32"] * 4
+    assert found["prompt_id"][0] == prompt_id("p", entry)
 
 
 def test_an_unknown_number_is_null():

@@ -1,0 +1,158 @@
+"""reasoning-gym's tasks as texts that files and other processes can hold, and its own scorers on them.
+
+An entry is the JSON of {"name": kind of task, "settings": of its data set, "entry": what the data set gave}: all that
+the data set's `score_answer` needs. Training has it in its label column, evaluation in the rules of a question.
+
+This is a grader of pool.py too: the scorers are unbounded in time and memory, and some of them evaluate the answer as
+Python. Import this module wherever you like, but score answers of a model in those processes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import re
+
+from openrlhf_ebpo.rewards.grading import GoldError
+from openrlhf_ebpo.rewards.sat import provide_pycosat
+
+SPECIAL = re.compile(r"<\|[^|]*\|>")
+# Where many answers are right there is no gold answer to show.
+ANY = "(any answer that reasoning-gym's scorer accepts)"
+EXAMPLES = ("example_answer", "example_correct_answer", "possible_answer")  # in the metadata, where many are right
+TUPLE, PAIRS = "()", "{}"  # the only keys of what stands for a tuple, and for a dict whose keys are not all texts
+
+
+class EntryError(ValueError):
+    """No entry, or one whose data set cannot be made; in words for the person who wrote the data."""
+
+
+def encode(name: str, settings: dict, entry: dict) -> str:
+    """An entry's text. Tuples survive: some scorers compare them.
+
+    Raises:
+        EntryError: it holds what JSON cannot, such as a set or a date.
+    """
+    try:
+        return json.dumps({"name": name, "settings": _packed(settings), "entry": _packed(entry)})
+    except TypeError as error:
+        raise EntryError(f"an entry of {name} cannot be saved: {error}") from None
+
+
+def decode(text) -> dict:
+    """name, settings and entry again. Text without our marks, as other programs write it, is plain JSON.
+
+    Raises:
+        EntryError: the text is no entry.
+    """
+    try:
+        kept = json.loads(text, object_hook=_unpacked)
+        if isinstance(kept["name"], str) and isinstance(kept["settings"], dict) and "question" in kept["entry"]:
+            return kept
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise EntryError(
+        f"{text!r:.60} is no entry of reasoning-gym, the JSON of "
+        '{"name": "chain_sum", "settings": {…}, "entry": {"question": …, "answer": …, "metadata": {…}}}'
+    )
+
+
+def _packed(value):
+    if isinstance(value, tuple):
+        return {TUPLE: [_packed(item) for item in value]}
+    if isinstance(value, list):
+        return [_packed(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if all(isinstance(key, str) for key in value) and not value.keys() & {TUPLE, PAIRS}:
+        return {key: _packed(item) for key, item in value.items()}
+    return {PAIRS: [[_packed(key), _packed(item)] for key, item in value.items()]}
+
+
+def _unpacked(value: dict):
+    if value.keys() == {TUPLE}:
+        return tuple(value[TUPLE])
+    return dict(value[PAIRS]) if value.keys() == {PAIRS} else value
+
+
+def oracle(entry: dict) -> str | None:
+    """The data set's own answer, or an example of the right ones; None where it gives neither."""
+    known = [entry.get("answer"), *(entry.get("metadata", {}).get(name) for name in EXAMPLES)]
+    answer = next((answer for answer in known if answer is not None), None)
+    return answer if answer is None or isinstance(answer, str) else json.dumps(answer)
+
+
+def readable(label):
+    """What people are shown of a label: the gold answer of an entry, any other label as it is."""
+    if not (isinstance(label, str) and label.startswith("{")):
+        return label
+    try:
+        return gold(decode(label)["entry"])
+    except EntryError:
+        return label
+
+
+def gold(entry: dict) -> str:
+    """The one right answer as text, or that there are several."""
+    return ANY if entry.get("answer") is None else str(entry["answer"])
+
+
+def answer_of(response: str) -> str:
+    """All of a response is the answer, but for special tokens and surrounding space."""
+    return SPECIAL.sub("", response).strip()
+
+
+def score(text: str, answer: str) -> float:
+    """reasoning-gym's score, 0 to 1, of an answer to an entry. Unbounded in time, as its scorers are.
+
+    Raises:
+        EntryError: the text is no entry, or its data set cannot be made. The scorer's own errors pass.
+    """
+    kept = decode(text)
+    return float(_scorer(kept["name"], json.dumps(_packed(kept["settings"])))(answer, kept["entry"]))
+
+
+@functools.lru_cache(maxsize=256)
+def _scorer(name: str, settings: str):
+    return create(name, json.loads(settings, object_hook=_unpacked)).score_answer
+
+
+def create(name: str, settings: dict):
+    """The data set with these settings of its configuration.
+
+    Raises:
+        EntryError: reasoning-gym is not installed, or has no such data set or setting.
+    """
+    provide_pycosat()
+    try:
+        import reasoning_gym
+        from reasoning_gym.factory import DATASETS
+    except ImportError:
+        raise EntryError(f"{name} needs `pip install reasoning-gym`") from None
+    if name not in DATASETS:
+        near = difflib.get_close_matches(name, DATASETS, 1)
+        hint = f"Did you mean {near[0]}? " if near else ""
+        raise EntryError(f"{name}: no such data set. {hint}There are {', '.join(sorted(DATASETS))}")
+    try:
+        return reasoning_gym.create_dataset(name, **settings)
+    except (TypeError, ValueError, AssertionError) as error:
+        known = ", ".join(DATASETS[name][1].__dataclass_fields__)
+        raise EntryError(f"{name}: {error}. Its settings are {known}") from error
+
+
+def warm_up() -> None:
+    provide_pycosat()
+    import reasoning_gym  # noqa: F401
+
+
+def parse_gold(text: str) -> None:
+    """Raises GoldError where there is nothing that a scorer could be made of."""
+    try:
+        kept = decode(text)
+        _scorer(kept["name"], json.dumps(_packed(kept["settings"])))
+    except EntryError as error:
+        raise GoldError(str(error)) from None
+
+
+grade = score

@@ -1,0 +1,160 @@
+"""Every kind of task of reasoning-gym, scored as training does: the right answer earns 1, or the kind is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+
+from openrlhf_ebpo.rewards import gym
+from openrlhf_ebpo.rewards import pool as pool_module
+from openrlhf_ebpo.rewards.grading import GoldError
+from openrlhf_ebpo.rewards.reasoning_gym import GRADER, marks_of, oracle_problem, reward_func
+
+ITEMS = 3
+CANNOT_BE_MADE = {"composite": "Must specify at least one dataset"}  # a mixture, that has to be told of what
+REFUSED = dict.fromkeys(("boxnet", "rush_hour"), "gives no right answer, with which its scorer could be checked")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pool():
+    pool = pool_module._pools[GRADER] = pool_module.Pool(workers=2, grader=GRADER)
+    yield pool
+    pool.close()
+    del pool_module._pools[GRADER]
+
+
+def entries(name: str, **settings) -> list[str]:
+    settings = {"seed": 20_602, "size": ITEMS, **settings}
+    data = gym.create(name, settings)
+    return [gym.encode(name, settings, data[index]) for index in range(settings["size"])]
+
+
+def rewards(prompt: str, responses: list[str], label: str):
+    return reward_func([prompt + r for r in responses], [prompt] * len(responses), [label] * len(responses))
+
+
+def test_the_right_answer_of_every_kind_earns_1_and_a_kind_for_which_that_cannot_be_said_is_refused_by_name(pool):
+    from reasoning_gym.factory import DATASETS
+
+    found = Counter()
+    for name in sorted(DATASETS):
+        if name in CANNOT_BE_MADE:
+            with pytest.raises(gym.EntryError, match=CANNOT_BE_MADE[name]):
+                entries(name)
+            continue
+        for label in entries(name):
+            question, problem = gym.decode(label)["entry"]["question"], oracle_problem(pool, label)
+            if name in REFUSED:
+                assert problem.startswith(f"{name}: ") and REFUSED[name] in problem
+                continue
+            assert problem is None
+            response = f"  {gym.oracle(gym.decode(label)['entry'])}\n<|im_end|>"
+            assert rewards(f"{question}\n", [response], label)["rewards"].tolist() == [1], name
+            found[name] += 1
+    assert len(found) == 103 and set(found.values()) == {ITEMS}
+
+
+def test_only_full_marks_are_a_success_and_special_tokens_are_no_part_of_the_answer():
+    (label,) = entries("spell_backward", size=1, min_word_len=3, max_word_len=3)
+    right = gym.readable(label)
+    wrong = right[1] + right[0] + right[2]
+    assert wrong != right
+    result = rewards(
+        "Spell\n", [f"{right} <|im_end|>", f"{right}<|im_end|>", f"{wrong}<|im_end|>", "<|im_end|>"], label
+    )
+    assert result["rewards"].tolist() == [1, 1, 0, 0]
+    assert 0 < result["extra_logs"]["reasoning_gym_score"][2] < 1
+    assert result["extra_logs"]["reasoning_gym_timeout"].tolist() == [0, 0, 0, 0]
+
+
+def test_each_row_of_a_mixture_is_scored_by_its_own_kind(pool):
+    labels = [entries(name, size=1)[0] for name in ("chain_sum", "countdown", "simple_integration")]
+    answers = [gym.oracle(gym.decode(label)["entry"]) for label in labels]
+    assert [marks_of(pool, label, answer) for label, answer in zip(labels, answers, strict=True)] == [1, 1, 1]
+    assert all(marks_of(pool, labels[0], answer) < 1 for answer in answers[1:])
+
+
+def test_another_right_answer_than_the_oracles_earns_1_too(pool):
+    (label,) = entries("simple_integration", size=1)
+    assert marks_of(pool, label, f"7 + {gym.readable(label).removesuffix(' + C')} + C") == 1
+
+
+def test_an_answer_that_would_take_for_ever_is_wrong_and_holds_nothing_up(pool):
+    (label,) = entries("countdown", size=1)
+    result = rewards("Count\n", ["9**9**9**9"], label)
+    assert result["rewards"].tolist() == [0] and result["extra_logs"]["reasoning_gym_timeout"].tolist() == [1]
+    assert marks_of(pool, label, gym.readable(label)) == 1
+
+
+def test_a_prompt_that_was_cut_off_at_its_front_does_not_cost_the_reward():
+    (label,) = entries("chain_sum", size=1)
+    prompt = "A beginning that is cut off. " + gym.decode(label)["entry"]["question"] + " " + "Think. " * 8
+    query = prompt[10:] + gym.readable(label)
+    assert reward_func([query], [prompt], [label])["rewards"].tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        "32",
+        32,
+        None,
+        "",
+        "{}",
+        "[1]",
+        '{"name": "chain_sum"}',
+        '{"name": 1, "settings": {}, "entry": {"question": ""}}',
+    ],
+)
+def test_a_label_that_is_no_entry_is_a_failed_reward_and_shown_as_it_is(pool, label):
+    with pytest.raises(GoldError, match="is no entry of reasoning-gym"):
+        reward_func(["p 32"], ["p"], [label])
+    assert "is no entry of reasoning-gym" in oracle_problem(pool, label)
+    assert gym.readable(label) == label
+
+
+@pytest.mark.parametrize(
+    ("change", "shown"),
+    [
+        ({"name": "chain_sums"}, r"chain_sums: no such data set. Did you mean chain_sum\? There are ab, "),
+        ({"settings": {"terms": 3}}, "chain_sum: .*Its settings are min_terms, max_terms"),
+        ({"entry": {"question": "1 + 1 = ?"}}, "chain_sum: reasoning-gym gives no right answer"),
+        ({"name": "sudoku"}, "sudoku: reasoning-gym's scorer fails on its own answer '2'"),
+        (
+            {"name": "fraction_simplification"},
+            "fraction_simplification: reasoning-gym's own answer '2' gets 0.01, not 1",
+        ),
+    ],
+)
+def test_an_entry_that_cannot_be_trained_on_says_why(pool, change, shown):
+    good = {"name": "chain_sum", "settings": {}, "entry": {"question": "1 + 1 = ?", "answer": "2", "metadata": {}}}
+    assert oracle_problem(pool, json.dumps(good)) is None
+    assert re.search(shown, oracle_problem(pool, json.dumps({**good, **change})))
+
+
+def test_what_people_see_of_a_label_is_the_answer():
+    assert gym.readable(entries("spell_backward", size=1)[0]).isalpha()
+    assert gym.readable(entries("propositional_logic", size=1)[0]) == gym.ANY
+    for label in ("42", "", "{x}", '{"name": "me"}', 7, None, ["a"]):
+        assert gym.readable(label) == label
+
+
+def test_an_entry_survives_with_its_tuples_and_keys():
+    entry = {
+        "question": "q",
+        "answer": "a",
+        "metadata": {"t": ((1, 2), [3, (4,)]), "k": {0: "x", (1, 2): ()}, "()": {"{}": 1}},
+    }
+    kept = gym.decode(gym.encode("name", {"size": 3}, entry))
+    assert kept == {"name": "name", "settings": {"size": 3}, "entry": entry}
+    assert isinstance(kept["entry"]["metadata"]["t"][1][1], tuple)
+
+
+@pytest.mark.parametrize("value", [Fraction(1, 2), {1, 2}, object()], ids=str)
+def test_what_json_cannot_hold_is_refused_and_not_made_a_text(value):
+    with pytest.raises(gym.EntryError, match=r"an entry of odd cannot be saved: .* is not JSON serializable"):
+        gym.encode("odd", {}, {"question": "q", "answer": "a", "metadata": {"value": value}})
