@@ -13,19 +13,27 @@ from types import MappingProxyType, SimpleNamespace
 
 REDACTED = "<redacted>"
 
-# By form. Written for Python's `re` and for RE2 alike, which reads whole columns of text at once (hub/tables.py).
-CREDENTIALS = r"://[^/\s\"']+@"  # user and password in an address
+
+def _mixed(signs: str, least: int) -> str:
+    """A run of `signs` with a digit that has `least` of them before or behind it: words of a language have none."""
+    return f"(?:[{signs}]{{{least},200}}[0-9][{signs}]*|[{signs}]{{0,200}}[0-9][{signs}]{{{least},}})"
+
+
+# By form, in texts of anybody: prompts, templates, other people's files. Written for Python's `re` and for RE2 alike,
+# which reads whole columns of text at once (hub/tables.py).
+CREDENTIALS = r"://(?:[^/\s\"'?#,:@]*:[^/\s\"'?#,]+|[^/\s\"'?#,:@]{12,})@"  # user and password in an address
 LABELLED = (  # what goes before the secret stays
-    r"(\b[Bb]earer\s+|\b[Aa]uthorization[\"']?\s*[:=]\s*[\"']?(?:[A-Z][a-z]+\s+)?)[A-Za-z0-9._~+/\-]{16,}=*"
-    r"|(\b[A-Z0-9_]*(?:KEY|TOKEN|SECRET|PASSWORD)=[\"']?)[^\s\"',;&]{8,}"
+    r"(\b[Bb]earer\s+)" + _mixed(r"A-Za-z0-9._~+/\-", 11) + "=*"
+    r"|(\b[Aa]uthorization[\"']?\s*[:=]\s*[\"']?(?:[A-Z][a-z]+\s+)?)[A-Za-z0-9._~+/\-]{16,}=*"
+    r"|(\b[A-Z0-9_]*(?:KEY|TOKEN|SECRET|PASSWORD)=[\"']?)" + _mixed(r"A-Za-z0-9._~+/\-", 11)
 )
 TOKENS = "|".join(
     (
-        r"hf_(?:oauth|jwt)_[A-Za-z0-9_.\-]{8,}",  # Hugging Face
-        r"(?:hf|api_org)_[A-Za-z0-9]{12,}",
+        r"hf_(?:oauth|jwt)_[A-Za-z0-9_.\-]{16,}",  # Hugging Face
+        r"(?:hf|api_org)_[A-Za-z0-9]{30,}",
         r"(?:\b|_)local-[0-9a-f]{40}",  # wandb
         r"wandb_v[0-9]+_[A-Za-z0-9_]{20,}",
-        r"(?:\b|_)sk-[A-Za-z0-9_\-]{16,}",  # OpenAI, Anthropic
+        r"(?:\b|_)sk-(?:(?:proj|svcacct|admin|ant|or)-[A-Za-z0-9_\-]{16,}|[A-Za-z0-9]{30,})",  # OpenAI, Anthropic
         r"[prs]k_(?:live|test)_[A-Za-z0-9]{16,}",  # Stripe
         r"gh[oprsu]_[A-Za-z0-9]{20,}",  # GitHub, GitLab
         r"github_pat_[A-Za-z0-9_]{20,}",
@@ -34,7 +42,7 @@ TOKENS = "|".join(
         r"AIza[A-Za-z0-9_\-]{30,}",  # Google
         r"xox[a-z]-[A-Za-z0-9\-]{8,}",  # Slack
         r"hooks\.slack\.com/services/[A-Za-z0-9/]+",
-        r"pypi-[A-Za-z0-9_\-]{16,}|npm_[A-Za-z0-9]{36}",
+        r"pypi-AgEI[A-Za-z0-9_\-]{16,}|npm_[A-Za-z0-9]{36}",
         r"eyJ[A-Za-z0-9_\-]{6,500}\.[A-Za-z0-9_\-]{6,}(?:\.[A-Za-z0-9_\-]*)?",  # JSON web tokens
         r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----[\s\S]*?(?:-----END [A-Z0-9 ]{0,60}-----|$)",
     )
@@ -42,20 +50,26 @@ TOKENS = "|".join(
 SECRETS = f"{CREDENTIALS}|{LABELLED}|{TOKENS}"
 _CREDENTIALS, _LABELLED, _TOKENS = (re.compile(pattern, re.ASCII) for pattern in (CREDENTIALS, LABELLED, TOKENS))
 
-# In addresses. A query string goes whole: any part of it may be a signature, or let somebody in.
+# In our own records and messages, where a word too many may go: less of a form is enough.
+_OWN_CREDENTIALS = re.compile(r"://[^/\s\"']+@")
+_OWN_LABELLED = re.compile(r"(\b[A-Z0-9_]*(?:KEY|TOKEN|SECRET|PASSWORD)=[\"']?)[^\s\"',;&]{8,}", re.ASCII)
+# In addresses there. A query string goes whole: any part of it may be a signature, or let somebody in.
 _ADDRESS = re.compile(r"://[^\s\"']+")
 _NEXT_ADDRESS = re.compile(r",(?=[A-Za-z][A-Za-z0-9+.-]{0,20}://)")
-_PATHS_QUERY = re.compile(r"\?[A-Za-z0-9_.%\[\]-]{1,64}=[^\s\"']*")  # libraries quote `/path?token=…` without the host
+# libraries quote `/path?token=…` without the host
+_PATHS_QUERY = re.compile(r"(/[\w.%~/-]{0,200})\?[A-Za-z0-9_.%\[\]-]{1,64}=[^\s\"']*")
 
 # By name.
 _WORDS = r"(?:api|access|secret|private)?key|(?:api|access|auth)?token|secrets?|passw(?:or)?ds?|passphrase"
 _SECRET_NAME = re.compile(rf"(?:^|[._/ -])(?:{_WORDS}|api_?keys|credentials?|auth|authorization|bearer|cookies?)$")
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 NOT_SECRET = (
-    *("input_key", "label_key", "image_key", "output_key", "metric_key", "cluster_key"),
+    *("input_key", "label_key", "image_key", "output_key", "metric_key", "cluster_key", "group_key", "sort_key"),
     *("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"),
 )
-_SPECIAL_TOKEN = re.compile(r"<.*>|\[.*\]|\W{0,3}", re.DOTALL)  # <image>, [IMG], |
+# Models name special tokens of their own so: image_token, prefix_token, language_token.
+_ACCESS_TOKEN = re.compile(r"(?:auth|access|api|hf|hub|huggingface|wandb|github|bearer|refresh|session|secret)_?token$")
+_RANDOM = re.compile(r"(?=.*[0-9])[A-Za-z0-9_.+/=-]{20,}")
 
 
 class Secret(str):
@@ -76,20 +90,27 @@ def holds_secret(name: str, value: str) -> bool:
     tokens under names of their own, such as image_token."""
     if not value or value == REDACTED or not is_secret(name):
         return False
-    return not (name.lower().endswith("_token") and _SPECIAL_TOKEN.fullmatch(value))
+    name = _CAMEL.sub("_", name).lower()
+    special = name.endswith("_token") and not _ACCESS_TOKEN.search(name)
+    return not special or bool(_RANDOM.fullmatch(value))
 
 
 def without_secrets(text: str) -> str:
     """`text` without what looks like a secret wherever it stands; everything else stays, addresses too."""
     text = _CREDENTIALS.sub("://" + REDACTED + "@", text)
-    text = _LABELLED.sub(lambda match: (match[1] or match[2]) + REDACTED, text)
+    text = _LABELLED.sub(_after_its_label, text)
     return _TOKENS.sub(REDACTED, text)
+
+
+def _after_its_label(match: re.Match) -> str:
+    return next(filter(None, match.groups())) + REDACTED
 
 
 def redacted_text(text: str) -> str:
     """`text` of our own records and messages: without secrets, and without the query strings of addresses."""
     text = _ADDRESS.sub(lambda match: ",".join(map(_without_query, _NEXT_ADDRESS.split(match[0]))), text)
-    return without_secrets(_PATHS_QUERY.sub("", text))
+    text = _OWN_CREDENTIALS.sub("://" + REDACTED + "@", _PATHS_QUERY.sub(r"\1", text))
+    return without_secrets(_OWN_LABELLED.sub(_after_its_label, text))
 
 
 def _without_query(address: str) -> str:

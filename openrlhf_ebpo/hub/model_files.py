@@ -20,10 +20,10 @@ WEIGHTS, INDEX, TEMPLATES = "*.safetensors", "*.safetensors.index.json", "additi
 MODEL = (
     *(WEIGHTS, INDEX, "config.json", "generation_config.json", "adapter_config.json", "prior.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tekken.json"),
-    *("*.model", "*.tiktoken", "vocab.json", "vocab.txt", "merges.txt"),  # sentencepiece, BPE, WordPiece
+    *("*.model", "tokenizer.model.v*", "*.spm", "*.tiktoken", "vocab.json", "vocab.txt", "vocab.bpe", "merges.txt"),
     *("chat_template.jinja", "chat_template.json", f"{TEMPLATES}/*.jinja"),
     *("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"),
-    *("README.md", "LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE", "NOTICE.txt"),
+    *("README.md", "LICENSE*", "NOTICE", "NOTICE.txt", "USE_POLICY.md"),
 )
 STATE = ("*.pt", "prior.json", METRIC, FILES)  # of a DeepSpeed checkpoint
 FULL_STATE = "full_state"  # folder in the repo of the optimizer's and everything else's state: pickles
@@ -78,7 +78,9 @@ def say_what_stays(run_dir: Path, model: Path, full_state: Iterable[Path] = ()) 
 def public_config(file: LocalFile) -> Content:
     """A configuration; where it names a folder of this machine as its base model, with the folder's name only."""
     config = json.loads(file.read_bytes())
-    local = {key: last_part(config[key]) for key in BASES if Path(config.get(key) or "").is_absolute()}
+    local = {
+        key: last_part(config[key]) for key in BASES if isinstance(config.get(key), str) and config[key].startswith("/")
+    }
     return json.dumps({**config, **local}, indent=2).encode() + b"\n" if local else file
 
 
@@ -88,12 +90,10 @@ def refuse_kept_secrets(files: Mapping[str, LocalFile], model: Path) -> None:
     Raises:
         UsageError: a configuration keeps something under the name of a secret; names file and key.
     """
-    for name, file in files.items():
-        for key in secret_keys(pairs_of(name, file)):
-            raise UsageError(
-                f"{model / name} keeps a secret under {key!r}, which all who can read the repo would read: delete that "
-                "key from the file (a model does not need it), and push again"
-            )
+    found = [(model / name, key) for name, file in files.items() for key in secret_keys(pairs_of(name, file))]
+    if found:
+        kept = "; ".join(f"{path} keeps a secret under {key!r}" for path, key in found)
+        raise UsageError(f"{kept}. All who can read the repo would read it: take it out of the file, and push again")
 
 
 def kept_secret(model: str) -> str | None:

@@ -44,9 +44,9 @@ FORMS = {
     "hugging face": "hf" + "_{}{}",
     "hugging face oauth": "hf_" + "oauth_{}.{}",
     "hugging face jwt": "hf_" + "jwt_{}",
-    "hugging face organisation": "api_" + "org_{}",
+    "hugging face organisation": "api_" + "org_{}{}",
     "wandb, by hand": "wandb" + "_v1_{}{}",
-    "openai": "sk" + "-{}",
+    "openai": "sk" + "-{}{}",
     "openai project": "sk" + "-proj-{}",
     "anthropic": "sk" + "-ant-api03-{}",
     "github": "gh" + "p_{}{}",
@@ -167,11 +167,43 @@ def test_queries_of_addresses_go_whole(text, left):
         "Qwen/Qwen3-8B, me/data@split, 2 + 2 = ?, sha 0123456789abcdef0123456789abcdef01234567",
         "from huggingface_hub import hf_hub_download, hf_transfer",
         "the bearer of this token: eyJ is no key, sk-learn neither",
+        "pip install hf_transformers pypi-simple-repository, class sk-estimator-doc-link, run_hf_experimentalv2",
+        "the bearer responsibilities, Bearer cryptocurrencies; solve ?x=3+y now, if a?b=c:d",
         "{% if messages[0]['role'] == 'system' %}<|im_start|>{{ eos_token }}",
     ],
 )
 def test_plain_texts_stay_as_they_are(text):
     assert redacted_text(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{%- set BOS_TOKEN='<|begin_of_text|>' %} export HF_TOKEN=your_token_here",
+        "PRIMARY_KEY=customer_id, SECRET=CODEWORD1, KEY=abcdefghij is the cipher key",
+        "git clone ssh://git@github.com/x, https://a.b/i?logo=b@2x.png, http://x.com?mail=foo@bar.com, https://x.org,me@x.org",
+    ],
+)
+def test_texts_of_others_keep_what_only_resembles_a_secret(text):
+    """Prompts, templates and files are the user's: nothing is taken out of them, or refused, without need."""
+    assert without_secrets(text) == text
+    assert not pc.match_substring_regex(pa.array([text]), SECRETS)[0].as_py()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "secret"),
+    [
+        ("prefix_token", "▁<PRE>", False),
+        ("image_token", "IMG_CONTEXT", False),
+        ("language_token", "__en__", False),
+        ("user_token", "user", False),
+        ("some_token", "a0b1" * 8, True),
+        ("auth_token", "user", True),
+        ("accessToken", "user", True),
+    ],
+)
+def test_special_tokens_of_models_are_no_secrets(name, value, secret):
+    assert holds_secret(name, value) is secret
 
 
 def test_hostile_texts_do_not_take_long():
@@ -181,6 +213,9 @@ def test_hostile_texts_do_not_take_long():
         "a://b" * 50_000 + "?",
         "-----BEGIN PRIVATE KEY" * 9_000,
         "?a" * 90_000,
+        "sk-" * 60_000,
+        "A_KEY=" * 30_000 + "a" * 50_000,
+        "/a" * 50_000 + "?",
     ):
         redacted_text(text)
 
