@@ -127,7 +127,7 @@ def check(path: str, flag: str = "--model") -> None:
 
     try:
         config = AutoConfig.from_pretrained(name, trust_remote_code=trusted())  # as vLLM and the tokenizer in training
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = str(error).strip().split("\n")[0]
         absent = "" if Path(name).exists() else "no such folder, and from the Hub "
         raise UsageError(f"{flag} {name}: {absent}it cannot be loaded: {reason}") from error

@@ -198,7 +198,7 @@ def saved_checkpoints(strategy, save_dir: str) -> list[SavedCheckpoint]:
             sum(f.stat().st_size for f in path.rglob("*") if f.is_file()),
         )
         for path in Path(save_dir).iterdir()
-        if path.is_dir()
+        if path.is_dir() and resume.TAG.fullmatch(path.name)  # train_sft's exports lie beside its checkpoints
     ]
 
 

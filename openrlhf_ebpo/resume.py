@@ -42,6 +42,17 @@ def latest_checkpoint(ckpt_path: str | Path, estimator: str) -> Path | None:
     return folders[0] / tag if tag else None
 
 
+def check_fresh(ckpt_path: str | Path, estimator: str) -> None:
+    """For a run that begins at step 0. Raises CheckpointError where another run's checkpoints lie: this run's would take
+    the places of some, and a resume could not tell the two runs apart."""
+    folders = groups(ckpt_path, estimator)
+    if found := newest_whole(folders).tag:
+        raise CheckpointError(
+            f"{folders[0]} holds checkpoints of another run, the newest {found}. Go on from it with --ckpt.load_enable, name "
+            "another --ckpt.path, or move the checkpoints aside with --force"
+        )
+
+
 # What a checkpoint consists of
 
 
@@ -191,7 +202,7 @@ def interrupted_before(folder: Path, tag: str) -> list[str]:
 
 
 def step_of(tag: str) -> int | None:
-    match = TAG.match(tag)
+    match = TAG.fullmatch(tag)
     return int(match[2]) if match else None
 
 

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from openrlhf_ebpo import resume
 from openrlhf_ebpo.run_log import LOCK, RunDirectoryError, move_aside, open_run, timestamp
 
 BEAT_SECONDS = 5.0
@@ -40,7 +41,15 @@ def claimed(run_dir: Path, ckpt_path: Path, *, force: bool, **run) -> Iterator[d
         opened = open_run(run_dir, force=force, **run)
         if ckpt_path.resolve() != run_dir.resolve():  # not sooner: it may lie in the run directory, which must be empty
             locks.enter_context(held(ckpt_path))
+        if force and not run["resume"]:
+            _move_checkpoints_aside(ckpt_path)
         yield opened
+
+
+def _move_checkpoints_aside(ckpt_path: Path) -> None:
+    for group in resume.groups(ckpt_path, "gae"):  # whichever the other run had
+        if group.is_dir():
+            print(f"moved the checkpoints of another run to {move_aside(group)}", flush=True)
 
 
 @contextlib.contextmanager
@@ -72,15 +81,24 @@ def check_free(folder: Path) -> None:
         RunDirectoryError: another process holds it; names host, process and since when.
     """
     try:
-        file = open(folder / LOCK, "r+")  # noqa: SIM115  closed below
+        file = _open_for_looking(folder / LOCK)
     except OSError:
         return
     with file:
-        holder, free = _read_holder(file), _lock(file)
+        holder, free = _read_holder(file), _lock(file) if file.writable() else None
         modified = os.fstat(file.fileno()).st_mtime_ns
     left_by_another_kernel = bool(holder) and (free is None or holder.get("boot") != boot_id())
-    if free is False or (left_by_another_kernel and not _is_silent(folder, _describe(holder), modified)):
+    if free is False:
         raise _in_use(folder, holder)
+    if left_by_another_kernel and not _is_silent(folder, _describe(holder), modified):
+        raise _in_use(folder, holder, f" If you know that it is dead, delete {folder / LOCK}.")
+
+
+def _open_for_looking(path: Path):
+    try:
+        return open(path, "r+")
+    except PermissionError:  # another user's: only its time can tell
+        return open(path)
 
 
 def _lock(file) -> bool | None:
@@ -155,10 +173,10 @@ def _read_holder(file) -> dict:
     return found if isinstance(found, dict) else {}
 
 
-def _in_use(folder: Path, holder: dict) -> RunDirectoryError:
+def _in_use(folder: Path, holder: dict, more: str = "") -> RunDirectoryError:
     return RunDirectoryError(
         f"{folder} is in use by {_describe(holder)}. Wait until it has ended, or end it. To train beside it, choose another "
-        f"--logger.run_dir and another --ckpt.path. If you know that it is dead, delete {folder / LOCK}."
+        f"--logger.run_dir and another --ckpt.path.{more}"
     )
 
 

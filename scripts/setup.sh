@@ -77,7 +77,8 @@ and call this script again."
         { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $packages; } >/dev/null ||
             fail "they could not be installed; the lines above say why. Type: $line"
     elif command -v dnf >/dev/null; then
-        fail "this machine lacks what Debian calls $packages. Type, as root: dnf install -y python3.12 numactl-libs"
+        line=$(sed 's/libnuma1/numactl-libs/; s/python3 python3-venv/python3.12/; s/-venv//' <<<"$packages")
+        fail "this machine lacks what Debian calls $packages. Type, as root: dnf install -y $line"
     else
         fail "this machine lacks what Debian calls $packages: Python 3.10 to 3.13 with venv, and the library libnuma.so.1. Install them with your system's packages."
     fi

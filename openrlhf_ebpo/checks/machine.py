@@ -62,19 +62,24 @@ def pinned() -> dict[str, str]:
 def version_finding(name: str, found: str | None, wanted: str) -> Finding:
     if found is None:
         return Finding(f"{name} is not installed", f"{name}=={wanted} is needed: see the README's two ways", fatal=True)
-    if found.partition("+")[0] != wanted.partition("+")[0]:
+    if (found if "+" in wanted else found.partition("+")[0]) != wanted:
         return Finding(f"{name} {found}", f"{wanted} is needed: pip install '{name}=={wanted}'", fatal=True)
     return Finding(f"{name} {found}")
 
 
 def _exact(distribution: str) -> dict[str, str]:
-    """The requirements of an installed distribution that name one version."""
+    """The requirements of an installed distribution, on this machine, that name one version."""
     try:
+        from packaging.requirements import Requirement  # every part of the stack brings it
+
         lines = importlib.metadata.requires(distribution) or []
-    except importlib.metadata.PackageNotFoundError:
+    except (importlib.metadata.PackageNotFoundError, ImportError):
         return {}
-    found = (re.match(r"([\w.-]+)(?:\[[^]]*\])?\s*\(?==\s*([\w.+]+)", line) for line in lines)
-    return {match[1].lower(): match[2] for match in found if match}
+    needed = [
+        part for part in map(Requirement, lines) if part.marker is None or part.marker.evaluate({"extra": "vllm"})
+    ]
+    exact = {part.name.lower(): re.fullmatch(r"==([\w.+]+)", str(part.specifier)) for part in needed}
+    return {name: match[1] for name, match in exact.items() if match}
 
 
 def _installed(name: str) -> str | None:
@@ -108,7 +113,8 @@ def free_memory() -> int:
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
         used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-    except (OSError, ValueError):
+        used -= int(re.search(r"inactive_file (\d+)", Path("/sys/fs/cgroup/memory.stat").read_text())[1])  # a cache
+    except (OSError, ValueError, TypeError):
         return free
     return free if limit == "max" else min(free, max(int(limit) - used, 0))
 

@@ -32,9 +32,10 @@ def check_labels(reward: str, files: dict[str, str], column: str) -> None:
     """
     if reward != FILE:
         return
+    paths = {name.partition("@")[0]: flag for name, flag in files.items()}
     problems = [
         f"{flag} {name}, column {column!r}, row {row}: {problem}"
-        for name, flag in files.items()
+        for name, flag in paths.items()
         if Path(name).suffix in DATA_SUFFIXES and Path(name).is_file()
         for row, problem in _problems(_labels(name, column))
     ]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openrlhf_ebpo.auto_map import ModelFileError, read_file
+from openrlhf_ebpo.remote_code import trusted
 from openrlhf_ebpo.upstream import UsageError
 
 MODEL = "actor.model_name_or_path"
@@ -30,7 +31,7 @@ def check_model(args: dict) -> None:
         return
     model = f"--{MODEL} {args[MODEL]}"
     config = read_object(folder / "config.json")
-    text = config.get("text_config", config)  # models that also see have their language half there
+    text = config.get("text_config") or config  # models that also see have their language half there
     problems = [
         *_architecture_problems(config),
         *_tokenizer_problems(folder, text, local=Path(args[MODEL]).is_dir()),
@@ -72,8 +73,9 @@ def read_object(path: Path) -> dict:
 
 def _architecture_problems(config: dict) -> list[str]:
     classes = config.get("architectures") or []
+    classes = [classes] if isinstance(classes, str) else classes
     sees = "vision_config" in config  # OpenRLHF then loads an image-text model
-    own_code = "AutoModelForCausalLM" in config.get("auto_map", {})
+    own_code = "AutoModelForCausalLM" in (config.get("auto_map") or {})
     if not classes or sees or own_code or any(name.endswith(CAUSAL_LM) for name in classes):
         return []
     return [f"its config.json says {', '.join(classes)}, and a model that generates text (…ForCausalLM) is needed"]
@@ -187,16 +189,27 @@ class Size:
     cache_per_token: int  # bytes of keys and values in bfloat16
 
 
+def model_config(folder: Path):
+    """Raises UsageError where transformers cannot read the configuration: a training could not either."""
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=trusted())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = str(error).partition("\n")[0].partition(" Checkout ")[0]
+        raise UsageError(f"--{MODEL}: {folder}: transformers cannot read its configuration: {reason}") from error
+
+
 def size_of(folder: Path) -> Size:
     """Build the model without memory for its weights, and count.
 
     Raises:
-        OSError, ValueError: transformers does not know the model.
+        UsageError: as `model_config`. OSError, ValueError: it cannot be built.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    config = AutoConfig.from_pretrained(folder)
+    config = model_config(folder)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     text = config.get_text_config()

@@ -25,7 +25,7 @@ from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.hub import training_flags as hub_flags
 from openrlhf_ebpo.prior import Prior, PriorMismatch, read_prior
 from openrlhf_ebpo.redact import hide_secrets, redacted, redacted_argv
-from openrlhf_ebpo.resume import CheckpointError, groups, newest_whole
+from openrlhf_ebpo.resume import CheckpointError, check_fresh, groups, newest_whole
 from openrlhf_ebpo.rewards.calls import TIMEOUT
 from openrlhf_ebpo.run_log import RunDirectoryError, check_run_dir, close_run
 from openrlhf_ebpo.upstream import UsageError
@@ -61,6 +61,7 @@ def run(argv: list[str]) -> None:
     remote_code.trust(flat)
     del flat.trust_remote_code
     hub_flags.check_flags(vars(flat))
+    run_lock.check_free(Path(vars(flat)["ckpt.path"]).expanduser())  # what is resumed from the Hub is put there
     hub_notices = hub_flags.resolve_resume(vars(flat))
     resolve(flat, parser)
     stored_argv = redacted_argv(argv, vars(flat))
@@ -211,7 +212,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="do not measure policy/entropy and policy/kl_per_step (some forward passes more a step)",
     )
     remote_code.add_flag(group)
-    group.add_argument("--force", action="store_true", help="move another run out of the run directory, aside")
+    group.add_argument(
+        "--force",
+        action="store_true",
+        help="move another run out of the run directory, and its checkpoints out of --ckpt.path, aside",
+    )
     group.add_argument(
         "--dry_run", action="store_true", help="check everything, print the resolved configuration and stop"
     )
@@ -248,8 +253,11 @@ def check_before_imports(flat: argparse.Namespace, stored_argv: list[str]) -> No
     run_lock.check_free(run_dir)
     run_lock.check_free(Path(values["ckpt.path"]))
     check_run_dir(run_dir, stored_argv, redacted(_nested(values)), resume, flat.force)
+    estimator = values["algo.advantage.estimator"]
     if resume:
-        newest_whole(groups(values["ckpt.path"], values["algo.advantage.estimator"])).check()
+        newest_whole(groups(values["ckpt.path"], estimator)).check()
+    elif not flat.force and not values["ckpt.disable_ds"]:
+        check_fresh(values["ckpt.path"], estimator)
 
 
 def check_ebpo(values: dict) -> None:

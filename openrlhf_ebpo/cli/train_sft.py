@@ -5,14 +5,17 @@ python -m openrlhf_ebpo.cli.train_sft --model.model_name_or_path ... --data.data
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
+from pathlib import Path
 
-from openrlhf_ebpo import remote_code, upstream
+from openrlhf_ebpo import remote_code, run_lock, upstream
 from openrlhf_ebpo.cli import preflight
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain, parse
 from openrlhf_ebpo.redact import hide_secrets
+from openrlhf_ebpo.run_log import RunDirectoryError
 
 MODULE = "openrlhf.cli.train_sft"
 EXAMPLE = r"""examples:
@@ -24,7 +27,7 @@ EXAMPLE = r"""examples:
 def main(argv: list[str] | None = None) -> None:
     try:
         run(sys.argv[1:] if argv is None else argv)
-    except (upstream.UsageError, upstream.SeamError) as error:
+    except (upstream.UsageError, RunDirectoryError, upstream.SeamError) as error:
         sys.exit("".join(f"error: {line}\n" for line in str(error).splitlines()).rstrip())
 
 
@@ -54,7 +57,9 @@ def run(argv: list[str]) -> None:
         cpu.prepare_driver()
         for change in cpu.adapt_args(args):
             print(f"no CUDA: {change}", flush=True)
-    command.train(args)
+    first = os.environ["RANK"] == "0"
+    with run_lock.held(Path(args.ckpt.path)) if first else contextlib.nullcontext():
+        command.train(args)
     import torch.distributed
 
     torch.distributed.destroy_process_group()

@@ -51,7 +51,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", required=True, metavar="FILE", help="the same rows with pass rates")
     parser.add_argument("--model", required=True, metavar="MODEL", help="folder or Hugging Face name")
     add = parser.add_argument_group("reward: --reward or --agent").add_argument
-    add("--reward", metavar="REWARD", help="as training's --reward.remote_url: .py file, http address(es), `math`")
+    add(
+        "--reward",
+        metavar="REWARD",
+        help="as training's --reward.remote_url: .py file, http address(es), `math`, `reasoning_gym`",
+    )
     add("--agent", metavar="FILE", help="as training's --train.agent_func_path: .py file with AgentExecutor")
     add("--pass_reward", type=float, default=1.0, metavar="REWARD", help="a response passes from here on (%(default)s)")
     add(

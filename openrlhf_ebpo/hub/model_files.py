@@ -73,6 +73,8 @@ def say_what_stays(run_dir: Path, model: Path, full_state: Iterable[Path] = ()) 
     for checkpoint in full_state:
         left += [f"{checkpoint.name}/{path}" for path in files_below(checkpoint) if not named(path, STATE)]
     say_left_out(left, "files of a model (`hf upload` takes any file)")
+    if any(name.endswith(".py") for name in left):
+        print("the model's own code stays here too: who loads the repo needs it, so upload it with `hf upload`")
 
 
 def public_config(file: LocalFile) -> Content:

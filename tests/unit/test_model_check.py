@@ -268,7 +268,14 @@ def test_the_notice_tells_size_memory_and_cache(folder, nested):
 
 def test_models_that_cannot_be_counted_are_said_to_be_so(tmp_path, folder, nested):
     assert "not on this machine" in model_check.memory_notices(nested("no-such/model"))[0]
-    assert "could not be counted" in model_check.memory_notices(nested(folder(model_type="nobody-knows")))[0]
+    with pytest.raises(UsageError, match=r"transformers cannot read its configuration: .*`nobody-knows`"):
+        model_check.memory_notices(nested(folder(model_type="nobody-knows")))
+
+
+@pytest.mark.parametrize("value", [{"auto_map": None}, {"text_config": None}, {"architectures": "Qwen3ForCausalLM"}])
+def test_a_configuration_with_odd_entries_is_no_traceback(folder, value, args):
+    folder(**value)
+    model_check.check_model(args())
 
 
 def test_the_estimate_of_gpu_hours_uses_the_true_sizes(folder, capsys):

@@ -38,6 +38,7 @@ def rewards(prompt: str, responses: list[str], label: str):
 
 
 def test_the_right_answer_of_every_kind_earns_1_and_a_kind_for_which_that_cannot_be_said_is_refused_by_name(pool):
+    gym.warm_up()
     from reasoning_gym.factory import DATASETS
 
     found = Counter()

@@ -8,6 +8,7 @@ import pytest
 from openrlhf_ebpo.resume import (
     CheckpointError,
     begin_checkpoint,
+    check_fresh,
     complete_checkpoint,
     damage,
     groups,
@@ -245,3 +246,10 @@ def test_a_list_of_nonsense_is_damage(tmp_path, files):
     with pytest.raises(CheckpointError) as refused:
         newest_whole([tmp_path]).check()
     assert "\x1b" not in str(refused.value) and len(str(refused.value)) < 1000
+
+
+def test_a_run_that_begins_leaves_another_runs_checkpoints_alone(tmp_path):
+    check_fresh(tmp_path, "ebpo")
+    save(tmp_path / "_actor", "global_step9")
+    with pytest.raises(CheckpointError, match=r"holds checkpoints of another run, the newest global_step9.*--force"):
+        check_fresh(tmp_path, "ebpo")

@@ -24,6 +24,17 @@ with held(Path(sys.argv[1])):
         print(forked, flush=True)
     time.sleep(600)
 """
+LOOK = """
+import os, sys
+from pathlib import Path
+from openrlhf_ebpo import run_lock
+os.setuid(65534)
+run_lock.SILENCE_SECONDS = 15
+try:
+    run_lock.check_free(Path(sys.argv[1]))
+except run_lock.RunDirectoryError as error:
+    print(error)
+"""
 ARGS = {
     "actor": {"model_name_or_path": "m"},
     "data": {"prompt_dataset": "d"},
@@ -173,3 +184,25 @@ def test_no_thread_is_left(tmp_path):
     with held(tmp_path):
         assert threading.active_count() == before + 1
     assert threading.active_count() == before
+
+
+def test_force_moves_another_runs_checkpoints_aside_unless_it_goes_on_from_them(tmp_path):
+    (tmp_path / "ckpt" / "_actor" / "global_step9").mkdir(parents=True)
+    with claim(tmp_path / "run", tmp_path / "ckpt", force=True, resume=True):
+        assert (tmp_path / "ckpt" / "_actor" / "global_step9").is_dir()
+    with claim(tmp_path / "run", tmp_path / "ckpt", force=True, resume=False):
+        assert not (tmp_path / "ckpt" / "_actor").exists()
+    assert len(list((tmp_path / "ckpt").glob("_actor.*/global_step9"))) == 1
+
+
+def test_the_lock_of_another_user_is_seen_though_it_cannot_be_taken(tmp_path):
+    """In a folder that all may write to. Whether its holder lives is told by the file's time."""
+    if os.getuid():
+        pytest.skip("only root can be two users")
+    with another_process(tmp_path) as holder:
+        tmp_path.chmod(0o777)
+        for parent in tmp_path.parents:
+            if parent.owner() == "root" and str(parent).startswith("/tmp/"):
+                parent.chmod(0o755)
+        alive = subprocess.run([sys.executable, "-c", LOOK, str(tmp_path)], capture_output=True, text=True)
+        assert f"(process {holder.pid}, since" in alive.stdout, alive.stdout + alive.stderr
