@@ -74,8 +74,11 @@ install_lacking() { # as root on Debian and Ubuntu installs it; elsewhere says w
   $line
 and call this script again."
         echo "Installing what this machine lacks: $packages ..."
-        { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $packages; } >/dev/null ||
-            fail "they could not be installed; the lines above say why. Type: $line"
+        local log
+        log=$(mktemp)
+        { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $packages; } >"$log" 2>&1 ||
+            { cat "$log" >&2 && fail "they could not be installed; the lines above say why. Type: $line"; }
+        rm -f "$log"
     elif command -v dnf >/dev/null; then
         line=$(sed 's/libnuma1/numactl-libs/; s/python3 python3-venv/python3.12/; s/-venv//' <<<"$packages")
         fail "this machine lacks what Debian calls $packages. Type, as root: dnf install -y $line"
