@@ -13,11 +13,11 @@ from pathlib import Path
 from openrlhf_ebpo import upstream
 from openrlhf_ebpo.cli.model_check import CAUSAL_LM
 from openrlhf_ebpo.cli.preflight import code_problems, model_problems
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.progress import fingerprint, model_identity
 from openrlhf_ebpo.remote_code import trusted
 from openrlhf_ebpo.run_log import RunDirectoryError, read_metrics, read_run
-from openrlhf_ebpo.upstream import UsageError
 
 logger = logging.getLogger(__name__)
 

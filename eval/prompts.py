@@ -20,9 +20,9 @@ from openrlhf_ebpo.data.clean import prompt_text
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, bare_question
 from openrlhf_ebpo.data.source import lookup
 from openrlhf_ebpo.data.table import READ_SUFFIXES, read_rows
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.run_log import RunDirectoryError, read_run
-from openrlhf_ebpo.upstream import UsageError
 
 from .tasks import Question
 

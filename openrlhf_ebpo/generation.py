@@ -23,6 +23,7 @@ import psutil
 
 from openrlhf_ebpo import upstream
 from openrlhf_ebpo.cluster import end_processes, ray_with, reason
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.remote_code import trusted
 from openrlhf_ebpo.rendering import Prompt, TokenizerByName
 from openrlhf_ebpo.rewards.calls import TIMEOUT
@@ -148,7 +149,7 @@ def _check_window(settings: EngineSettings) -> None:
         ModelConfig(settings.model, max_model_len=settings.max_len, trust_remote_code=trusted(), dtype="bfloat16")
     except ValueError as error:
         if "max_model_len" in str(error):  # the rest may be about this node, which need not have a GPU
-            raise upstream.UsageError(
+            raise UsageError(
                 f"{settings.model} does not read {settings.max_len} tokens (--max_len or --max_model_len; without it, "
                 f"the longest prompt and --max_new_tokens): {textwrap.shorten(str(error), 600, placeholder=' …')}"
             ) from error

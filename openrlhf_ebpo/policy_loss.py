@@ -24,7 +24,7 @@ from collections.abc import Callable
 
 import torch
 
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.errors import UsageError
 
 TYPE = "--actor.policy_loss_type"
 TYPES = ("clip_cov", "kl_cov")

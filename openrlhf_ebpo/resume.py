@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.upstream import UsageError
 
 FILES = "files.json"
 METRIC = "metric.json"  # upstream's, written when all ranks have saved

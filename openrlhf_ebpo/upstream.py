@@ -21,15 +21,9 @@ from pathlib import Path
 
 import wrapt
 
+from openrlhf_ebpo.errors import SeamError
+
 OPENRLHF_VERSION = "0.11.2"
-
-
-class UsageError(Exception):
-    """A mistake on the command line, in words for the person who typed it."""
-
-
-class SeamError(RuntimeError):
-    """The installed OpenRLHF is not the one a seam was written for; the message names the row."""
 
 
 @dataclass(frozen=True)

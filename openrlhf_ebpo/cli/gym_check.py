@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from openrlhf_ebpo.cli.preflight import BUILT_IN, DATA_SUFFIXES, REWARDS
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.errors import UsageError
 
 FILE = str(REWARDS / BUILT_IN["reward.remote_url"]["reasoning_gym"])
 SCORED = 3  # entries of each kind in a file

@@ -21,6 +21,7 @@ from openrlhf_ebpo.checkpoint import stored_prior
 from openrlhf_ebpo.cli import gym_check, model_check, old_flags, preflight
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain, parse
 from openrlhf_ebpo.config import EBPOConfig
+from openrlhf_ebpo.errors import SeamError, UsageError
 from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.hub import training_flags as hub_flags
 from openrlhf_ebpo.prior import Prior, PriorMismatch, read_prior
@@ -28,7 +29,6 @@ from openrlhf_ebpo.redact import hide_secrets, redacted, redacted_argv
 from openrlhf_ebpo.resume import CheckpointError, groups, newest_whole
 from openrlhf_ebpo.rewards.calls import TIMEOUT
 from openrlhf_ebpo.run_log import RunDirectoryError, check_run_dir, close_run
-from openrlhf_ebpo.upstream import UsageError
 
 MODULE = "openrlhf.cli.train_ppo_ray"
 ESTIMATOR = "--algo.advantage.estimator"
@@ -47,7 +47,7 @@ def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     try:
         run(argv)
-    except (UsageError, PriorMismatch, RunDirectoryError, upstream.SeamError) as error:
+    except (UsageError, PriorMismatch, RunDirectoryError, SeamError) as error:
         sys.exit("".join(f"error: {line}\n" for line in str(error).splitlines()).rstrip())
 
 

@@ -12,6 +12,7 @@ import sys
 from openrlhf_ebpo import remote_code, upstream
 from openrlhf_ebpo.cli import preflight
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain, parse
+from openrlhf_ebpo.errors import SeamError, UsageError
 from openrlhf_ebpo.redact import hide_secrets
 
 MODULE = "openrlhf.cli.train_sft"
@@ -24,7 +25,7 @@ EXAMPLE = r"""examples:
 def main(argv: list[str] | None = None) -> None:
     try:
         run(sys.argv[1:] if argv is None else argv)
-    except (upstream.UsageError, upstream.SeamError) as error:
+    except (UsageError, SeamError) as error:
         sys.exit("".join(f"error: {line}\n" for line in str(error).splitlines()).rstrip())
 
 

@@ -11,7 +11,8 @@ import sys
 from types import ModuleType
 
 from openrlhf_ebpo.checks import native
-from openrlhf_ebpo.upstream import Seam, UsageError
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.upstream import Seam
 
 SEAMS = (
     Seam(

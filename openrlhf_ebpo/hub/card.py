@@ -11,6 +11,7 @@ import shlex
 import tempfile
 from pathlib import Path
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import card_metadata, evaluations, usage
 from openrlhf_ebpo.hub.card_metadata import dig
 from openrlhf_ebpo.hub.local_files import local_file
@@ -19,7 +20,6 @@ from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.public import last_part, public_run
 from openrlhf_ebpo.redact import is_secret, redacted_text
 from openrlhf_ebpo.run_log import RunDirectoryError, read_metrics, read_run
-from openrlhf_ebpo.upstream import UsageError
 
 logger = logging.getLogger(__name__)
 

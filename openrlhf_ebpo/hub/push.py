@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.client import HubError, card_refused, hub_errors, local_problem
 from openrlhf_ebpo.hub.content import Content
@@ -20,7 +21,6 @@ from openrlhf_ebpo.hub.retry import ATTEMPTS, pause_after
 from openrlhf_ebpo.hub.upload import PICKLES, Published, commit_of, listing, publish
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run_log import read_metrics
-from openrlhf_ebpo.upstream import UsageError
 
 POLL_SECONDS = 1.0
 # Files of an earlier step that must not stay beside those of a later one.

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.hub import columns, data_repo, evaluations
 from openrlhf_ebpo.hub.card import PICTURE, RECORDS, read, reward_curve
@@ -31,7 +32,6 @@ from openrlhf_ebpo.hub.public import public, public_name, public_run, public_tex
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run_log import read_metrics
-from openrlhf_ebpo.upstream import UsageError
 
 METRICS = "tables/metrics.parquet"
 EVALUATIONS = "tables/evaluations.parquet"

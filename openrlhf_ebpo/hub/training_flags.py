@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from openrlhf_ebpo.checkpoint import FILE as PRIOR
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.local_files import local_file
@@ -15,7 +16,6 @@ from openrlhf_ebpo.hub.pull import pull, read_record, revision_of
 from openrlhf_ebpo.hub.push import check_same_run
 from openrlhf_ebpo.resume import latest_checkpoint
 from openrlhf_ebpo.run_log import read_run
-from openrlhf_ebpo.upstream import UsageError
 
 WAIT_SECONDS = 600.0
 

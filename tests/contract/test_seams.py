@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from openrlhf_ebpo import cpu, generation, upstream
+from openrlhf_ebpo.errors import SeamError
 from openrlhf_ebpo.quickstart import tiny_model
-from openrlhf_ebpo.upstream import Seam, SeamError
+from openrlhf_ebpo.upstream import Seam
 
 ROOT = Path(__file__).parents[2]
 ROWS = pytest.mark.parametrize("seam", upstream.all_seams(), ids=str)

@@ -21,9 +21,9 @@ from eval.jobs import StorageError
 from eval.models import Model
 from eval.prompts import PromptForm
 from openrlhf_ebpo.cluster import ClusterError
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.generation import GenerationError, Sample
 from openrlhf_ebpo.rendering import Prompt
-from openrlhf_ebpo.upstream import UsageError
 
 QUESTIONS = [("One and one?", "2"), ("Half of one?", r"\frac{1}{2}"), ("Two roots of x^2 = 1?", ["-1", "1"])]
 RESPONSES = {

@@ -14,13 +14,13 @@ import yaml
 from hub_server import File
 from recorded_runs import GOOD, GREEDY, POOR, save_result, write_run, write_steps
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.hub import columns, data_repo, evaluations, run_data, tables
 from openrlhf_ebpo.hub.client import HubError
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.rollouts import SCHEMA
 from openrlhf_ebpo.run_log import read_metrics, read_rollouts, read_run, roll_back
-from openrlhf_ebpo.upstream import UsageError
 
 REPO = "owner/tiny-run"
 

@@ -20,6 +20,7 @@ from recorded_runs import GOOD, PROTOCOL, arguments, save_result, write_run
 from safetensors.numpy import save_file
 
 from openrlhf_ebpo.cli import hub as hub_cli
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub import outbox, results, run_data, space
 from openrlhf_ebpo.hub.client import HubError
@@ -36,7 +37,6 @@ from openrlhf_ebpo.redact import (
     without_secrets,
 )
 from openrlhf_ebpo.run_log import close_run, read_run
-from openrlhf_ebpo.upstream import UsageError
 
 MODEL, RUN, RESULTS, SPACE = "owner/model", "owner/run", "owner/results", "owner/space"
 # Forms of secrets, {} where a distinct part goes. In pieces, so that no scanner takes this file for a leak.

@@ -18,9 +18,9 @@ import yaml
 from hub_server import File
 from recorded_runs import write_run
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import data_repo, run_data, space
 from openrlhf_ebpo.run_log import read_metrics
-from openrlhf_ebpo.upstream import UsageError
 
 REPO, RUN = "owner/ebpo", "owner/tiny-run"
 README = "---\ntitle: Runs\nsdk: gradio\nsdk_version: 6.31.0\npython_version: '3.11'\napp_file: app.py\n---\n# Runs\n"

@@ -9,7 +9,7 @@ import pytest
 
 from openrlhf_ebpo import cpu
 from openrlhf_ebpo.checks import native
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.errors import UsageError
 
 NUMA = "libnuma.so.1: cannot open shared object file: No such file or directory"
 
