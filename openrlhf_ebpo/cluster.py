@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 import psutil
 
-from openrlhf_ebpo import remote_code
-from openrlhf_ebpo.upstream import is_cpu_stack
+from openrlhf_ebpo.seams import remote_code
+from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 SHUTDOWN_SECONDS = 10
 FEWER_IN_TRAINING = (
@@ -140,7 +140,7 @@ def runtime_env(environment: dict[str, str] | None = None) -> dict:
         **(environment or {}),
     }
     if is_cpu_stack():
-        from openrlhf_ebpo.cpu import WORKER_ENV
+        from openrlhf_ebpo.seams.cpu import WORKER_ENV
 
         variables |= WORKER_ENV
     variables = {name: os.environ.get(name, default) for name, default in variables.items()}

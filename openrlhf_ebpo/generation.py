@@ -21,12 +21,15 @@ from dataclasses import dataclass
 
 import psutil
 
-from openrlhf_ebpo import upstream
 from openrlhf_ebpo.cluster import end_processes, ray_with, reason
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.remote_code import trusted
 from openrlhf_ebpo.rendering import Prompt, TokenizerByName
 from openrlhf_ebpo.rewards.calls import TIMEOUT
+from openrlhf_ebpo.seams.check import check_sources, check_version
+from openrlhf_ebpo.seams.install import all_seams, apply, install
+from openrlhf_ebpo.seams.remote_code import trusted
+from openrlhf_ebpo.seams.rows import OFFLINE_SEAMS
+from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 logger = logging.getLogger(__name__)
 
@@ -34,19 +37,6 @@ logger = logging.getLogger(__name__)
 SEQUENCES_IN_FLIGHT = 2048
 # Workers print into the progress bar: errors, and what a reward function prints, but not 30 warnings an engine.
 QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore"}
-
-SEAMS = (
-    upstream.Seam(
-        "openrlhf.trainer.ray.vllm_engine",
-        "RolloutRayActor",
-        "openrlhf_ebpo.generation:OfflineRolloutActor",
-        where="rollout actors of `engines`; never in training",
-        why="vLLM gives an AsyncLLM without a server its fallbacks on every device, 128 sequences and 2,048 tokens at a "
-        "time; its own engine for such work, LLM, gets 1,024 and 16,384 on an H100, and keeps no statistics",
-        until="upstream lets --vllm.* set max_num_seqs and max_num_batched_tokens",
-        source="eb61743a7634",
-    ),
-)
 
 
 class GenerationError(RuntimeError):
@@ -111,11 +101,11 @@ def prepare_process() -> None:
     """
     warnings.filterwarnings("ignore", "The pynvml package is deprecated", FutureWarning)
     os.environ.setdefault("VLLM_LOGGING_LEVEL", QUIET["VLLM_LOGGING_LEVEL"])
-    upstream.check_version()
-    upstream.check_sources(upstream.all_seams() + SEAMS)
-    upstream.install()
-    if upstream.is_cpu_stack():
-        from openrlhf_ebpo import cpu
+    check_version()
+    check_sources(all_seams() + OFFLINE_SEAMS)
+    install()
+    if is_cpu_stack():
+        from openrlhf_ebpo.seams import cpu
 
         cpu.prepare_driver()
 
@@ -159,8 +149,8 @@ def _start(settings: EngineSettings) -> list:
     import ray
     from openrlhf.trainer.ray import vllm_engine
 
-    for seam in SEAMS:
-        upstream.apply(seam, vllm_engine)
+    for seam in OFFLINE_SEAMS:
+        apply(seam, vllm_engine)
     actors = vllm_engine.create_vllm_engines(
         settings.num_engines,
         settings.tensor_parallel_size,
@@ -168,7 +158,7 @@ def _start(settings: EngineSettings) -> list:
         settings.seed,
         full_determinism=False,
         enable_prefix_caching=True,  # a prompt is read once, not n times
-        enforce_eager=settings.enforce_eager or upstream.is_cpu_stack(),
+        enforce_eager=settings.enforce_eager or is_cpu_stack(),
         max_model_len=settings.max_len,
         gpu_memory_utilization=settings.gpu_memory_utilization,
         agent_func_path=settings.agent,

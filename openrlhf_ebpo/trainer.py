@@ -12,7 +12,7 @@ from openrlhf_ebpo.checkpoint import STATE_KEY, starting_prior
 from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.prompts import at_next_prompt
 from openrlhf_ebpo.run_log import RunLog
-from openrlhf_ebpo.upstream import subclass
+from openrlhf_ebpo.seams.install import subclass
 
 logger = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ebpo.auto_map import ModelFileError, read_file
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.seams.auto_map import ModelFileError, read_file
 
 MODEL = "actor.model_name_or_path"
 CAUSAL_LM = ("ForCausalLM", "LMHeadModel")  # endings of the classes that AutoModelForCausalLM builds

@@ -13,11 +13,11 @@ import json
 import os
 from pathlib import Path
 
-from openrlhf_ebpo import auto_map
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import model_configs
 from openrlhf_ebpo.hub.client import HubError
-from openrlhf_ebpo.remote_code import FLAG, trusted
+from openrlhf_ebpo.seams import auto_map
+from openrlhf_ebpo.seams.remote_code import FLAG, trusted
 
 DATA_SUFFIXES = (".json", ".jsonl", ".csv", ".parquet", ".arrow")
 PATH_FLAGS = (

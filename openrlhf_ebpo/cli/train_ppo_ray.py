@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from openrlhf_ebpo import config, lora, policy_loss, prompts, remote_code, run_lock, upstream
+from openrlhf_ebpo import config, lora, policy_loss, prompts, run_lock
 from openrlhf_ebpo.checkpoint import stored_prior
 from openrlhf_ebpo.cli import gym_check, model_check, old_flags, preflight
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain, parse
@@ -29,6 +29,10 @@ from openrlhf_ebpo.redact import hide_secrets, redacted, redacted_argv
 from openrlhf_ebpo.resume import CheckpointError, groups, newest_whole
 from openrlhf_ebpo.rewards.calls import TIMEOUT
 from openrlhf_ebpo.run_log import RunDirectoryError, check_run_dir, close_run
+from openrlhf_ebpo.seams import remote_code
+from openrlhf_ebpo.seams.check import OPENRLHF_VERSION, check_sources, check_version
+from openrlhf_ebpo.seams.install import all_seams, install
+from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 MODULE = "openrlhf.cli.train_ppo_ray"
 ESTIMATOR = "--algo.advantage.estimator"
@@ -52,7 +56,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def run(argv: list[str]) -> None:
-    upstream.check_version()
+    check_version()
     command = UpstreamMain(MODULE)
     parser = build_parser(command)
     argv, translated = old_flags.translate(argv)
@@ -68,8 +72,8 @@ def run(argv: list[str]) -> None:
     hub_notices += hub_flags.check_access(vars(flat))
     gym_check.check_training(vars(flat))
 
-    upstream.check_sources(upstream.all_seams())
-    upstream.install()
+    check_sources(all_seams())
+    install()
     dry_run, force = flat.dry_run, flat.force
     del flat.dry_run, flat.force
     args = command.validate(flat)
@@ -167,7 +171,7 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
     parser.description = (
         "OpenRLHF's train_ppo_ray with the estimator ebpo (arXiv 2602.05165): each prompt's mean reward is shrunk "
         "towards what the policy has achieved so far, so prompts that always fail teach too. All flags of OpenRLHF "
-        f"{upstream.OPENRLHF_VERSION} work unchanged, and so do the flat ones of releases up to 0.10.1; those of this "
+        f"{OPENRLHF_VERSION} work unchanged, and so do the flat ones of releases up to 0.10.1; those of this "
         "project are in the last groups."
     )
     parser.epilog = EXAMPLE
@@ -295,8 +299,8 @@ def adapt(args) -> list[str]:
             "warning: with --rollout.vllm_generate_batch_size above --rollout.batch_size, resuming leaves out the prompts "
             "that were generated and not yet trained on"
         )
-    if upstream.is_cpu_stack():
-        from openrlhf_ebpo import cpu
+    if is_cpu_stack():
+        from openrlhf_ebpo.seams import cpu
 
         cpu.check_args(args)
         cpu.prepare_driver()

@@ -15,7 +15,7 @@ import sys
 from datetime import datetime
 
 from openrlhf_ebpo.errors import SeamError, UsageError
-from openrlhf_ebpo.upstream import module_path
+from openrlhf_ebpo.seams.stack import module_path
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):

@@ -29,7 +29,7 @@ from tqdm import tqdm
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.quickstart import tasks
 from openrlhf_ebpo.run_log import move_aside, read_metrics, read_rollouts, read_run
-from openrlhf_ebpo.upstream import is_cpu_stack
+from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 STEPS = 120
 PROMPTS_A_STEP = 64

@@ -90,9 +90,9 @@ def needed_code(read: Reader) -> list[OwnCode]:
     found = own_code(read)
     if not found:
         return []
-    from openrlhf_ebpo import upstream
+    from openrlhf_ebpo.seams.install import install
 
-    upstream.install()  # transformers is imported next, and rows for it come first
+    install()  # transformers is imported next, and rows for it come first
     config = read(CONFIG)
     used = VISION if _sees(read) else TEXT
     return [code for code in found if code.auto_class in used and not _is_known(code, config, read(code.file))]

@@ -39,13 +39,13 @@ trusted.answer = False
 
 def hook() -> str:
     """What Ray calls in each worker first, by name."""
-    return f"{__name__}.install_and_trust" if trusted() else "openrlhf_ebpo.upstream.install"
+    return f"{__name__}.install_and_trust" if trusted() else "openrlhf_ebpo.seams.install.install"
 
 
 def install_and_trust() -> None:
-    from openrlhf_ebpo import upstream
+    from openrlhf_ebpo.seams.install import install
 
-    upstream.install()
+    install()
     trusted.answer = True
 
 

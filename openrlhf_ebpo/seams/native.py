@@ -25,7 +25,7 @@ IMPORTS = {
     "torch": "import torch",
     "pyarrow": "import pyarrow.parquet",
     "Ray": "import ray._raylet",
-    "vLLM's kernels": "from openrlhf_ebpo import upstream; upstream.install(); import vllm._custom_ops",
+    "vLLM's kernels": "from openrlhf_ebpo.seams.install import install; install(); import vllm._custom_ops",
 }
 
 

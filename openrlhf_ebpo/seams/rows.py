@@ -1,29 +1,11 @@
 """SEAMS: everything this project replaces in an installed, unmodified OpenRLHF, one row a thing.
 
-`install()` runs in the driver and, through Ray's `worker_process_setup_hook`, in every Ray worker. It imports
-nothing heavy: a row is applied right after the module it belongs to has been imported, so every later
-`from module import name` sees the replacement. A replacement is a class (a mixin: a subclass of it and
-upstream's class takes the name) or a function that gets the original and returns what to put in its place.
-Several rows may have one target: each is applied on top of the ones before it.
+Replacements are names, imported when a row is applied (install.py), so the table imports none of them.
 """
 
 from __future__ import annotations
 
-import ast
-import functools
-import hashlib
-import importlib
-import importlib.metadata
-import importlib.util
-import inspect
 from dataclasses import dataclass
-from pathlib import Path
-
-import wrapt
-
-from openrlhf_ebpo.errors import SeamError
-
-OPENRLHF_VERSION = "0.11.2"
 
 
 @dataclass(frozen=True)
@@ -244,7 +226,7 @@ SEAMS = (
     Seam(
         "transformers.dynamic_module_utils",
         "resolve_trust_remote_code",
-        "openrlhf_ebpo.remote_code:decided_by_the_flag",
+        "openrlhf_ebpo.seams.remote_code:decided_by_the_flag",
         where="every process",
         why="upstream passes trust_remote_code=True wherever it loads a model or a tokenizer, so a config.json can name "
         "code that is then fetched and run",
@@ -253,7 +235,7 @@ SEAMS = (
     Seam(
         "transformers.dynamic_module_utils",
         "get_class_in_module",
-        "openrlhf_ebpo.remote_code:refused_without_the_flag",
+        "openrlhf_ebpo.seams.remote_code:refused_without_the_flag",
         where="every process",
         why="not every way to a model's own code asks resolve_trust_remote_code, and this is where all of them end",
         until="as resolve_trust_remote_code",
@@ -261,7 +243,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ray.vllm_engine",
         "RolloutRayActor",
-        "openrlhf_ebpo.remote_code:EngineTrustsAsAsked",
+        "openrlhf_ebpo.seams.remote_code:EngineTrustsAsAsked",
         where="rollout actors",
         why="upstream starts vLLM with trust_remote_code=True, and vLLM's core is a process without our rows",
         until="as resolve_trust_remote_code",
@@ -280,7 +262,7 @@ SEAMS = (
     Seam(
         "transformers.utils.import_utils",
         "is_sklearn_available",
-        "openrlhf_ebpo.upstream:unavailable",
+        "openrlhf_ebpo.seams.install:unavailable",
         where="every process",
         why="where scikit-learn is installed (our topics need it), transformers imports it, SciPy and pandas for assisted "
         "decoding, which nothing here uses: about a second of every process of a training",
@@ -288,144 +270,16 @@ SEAMS = (
     ),
 )
 
-
-def install() -> None:
-    """Arrange for every row to be applied as its module is imported. Calling it again changes nothing.
-
-    Raises:
-        SeamError: the installed OpenRLHF has another version.
-    """
-    if install.done:
-        return
-    check_version()
-    seams = all_seams()
-    if is_cpu_stack():
-        from openrlhf_ebpo import cpu
-
-        cpu.prepare_process()
-    for module in {seam.module for seam in seams}:
-        rows = [seam for seam in seams if seam.module == module]
-        wrapt.register_post_import_hook(functools.partial(_apply_rows, rows), module)
-    install.done = True
-
-
-install.done = False
-
-
-def all_seams() -> tuple[Seam, ...]:
-    """The rows that this machine needs."""
-    if not is_cpu_stack():
-        return SEAMS
-    from openrlhf_ebpo import cpu
-
-    return SEAMS + cpu.SEAMS
-
-
-def check_version() -> None:
-    try:
-        found = importlib.metadata.version("openrlhf")
-    except importlib.metadata.PackageNotFoundError:
-        raise SeamError(
-            f"OpenRLHF is not installed. With a GPU: pip install 'openrlhf[vllm]=={OPENRLHF_VERSION}'; without one: "
-            "bash scripts/quickstart.sh sets everything up (requirements/cpu.txt)."
-        ) from None
-    if found != OPENRLHF_VERSION:
-        raise SeamError(
-            f"OpenRLHF {found} is installed, and this version of openrlhf_ebpo is written for {OPENRLHF_VERSION}: "
-            f"pip install 'openrlhf=={OPENRLHF_VERSION}' (docs/upgrading.md says how to move to another release)."
-        )
-
-
-def check_sources(seams: tuple[Seam, ...]) -> None:
-    """Hold every row against the installed source, without importing it.
-
-    Raises:
-        SeamError: a target is gone or its source differs from the one the row was written for.
-    """
-    for seam in seams:
-        if seam.source is None:
-            continue
-        found = source_fingerprint(seam.module, seam.name)
-        if found != seam.source:
-            state = "is gone" if found is None else f"has changed (fingerprint {found}, expected {seam.source})"
-            raise SeamError(
-                f"seam {seam}: upstream's {seam.name} {state}. It is replaced by {seam.replacement} because {seam.why}. "
-                f"Reinstall openrlhf=={OPENRLHF_VERSION}, or adapt the row (docs/upgrading.md)."
-            )
-
-
-def source_fingerprint(module: str, name: str) -> str | None:
-    """Fingerprint of a function's or class's source text; None where there is none."""
-    path = module_path(module)
-    if not path.is_file():
-        return None
-    source = path.read_text()
-    node = ast.parse(source)
-    for part in name.split("."):
-        node = next((n for n in getattr(node, "body", ()) if getattr(n, "name", None) == part), None)
-        if node is None:
-            return None
-    return hashlib.sha256(ast.get_source_segment(source, node).encode()).hexdigest()[:12]
-
-
-def module_path(module: str) -> Path:
-    """File of a module of an installed package, found without importing the package's own code."""
-    package, _, rest = module.partition(".")
-    root = Path(importlib.util.find_spec(package).origin).parent
-    path = root.joinpath(*rest.split(".")) if rest else root
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-
-
-@functools.cache
-def is_cpu_stack() -> bool:
-    """Whether the installed torch is a build without CUDA or ROCm. Read from its version file: the same answer in
-    every process of a machine, whatever devices that process may see, and torch need not be imported."""
-    spec = importlib.util.find_spec("torch")
-    if spec is None:
-        raise SeamError("torch is not installed; see the README for the two ways to install the stack")
-    version = {}
-    exec((Path(spec.origin).parent / "version.py").read_text(), version)
-    return version.get("cuda") is None and version.get("hip") is None
-
-
-def _apply_rows(rows: list[Seam], module) -> None:
-    for seam in rows:
-        apply(seam, module)
-
-
-def apply(seam: Seam, module) -> None:
-    """Put one replacement in place. A list of what was applied, kept on the replacement, makes a second call a no-op.
-
-    Raises:
-        SeamError: the target does not exist.
-    """
-    *owners, name = seam.name.split(".")
-    owner = functools.reduce(lambda found, part: getattr(found, part, None), owners, module)
-    original = getattr(owner, name, None)
-    if original is None:
-        raise SeamError(f"seam {seam}: no such target in the installed package")
-    applied = getattr(original, "_ebpo_seams", ())
-    if seam.replacement in applied:
-        return
-    path, _, attribute = seam.replacement.partition(":")
-    replacement = getattr(importlib.import_module(path), attribute)
-    new = subclass(original, replacement) if inspect.isclass(replacement) else replacement(original)
-    new._ebpo_seams = (*applied, seam.replacement)
-    setattr(owner, name, new)
-
-
-def unavailable(original):
-    return functools.wraps(original)(lambda: False)
-
-
-def subclass(original, mixin: type):
-    """A subclass of `mixin` and upstream's class, a Ray actor class again if that was one, options kept."""
-    metadata = getattr(original, "__ray_metadata__", None)
-    base = metadata.modified_class.__ray_actor_class__ if metadata else original
-    new = type(mixin.__name__, (mixin, base), {"__doc__": mixin.__doc__})
-    if metadata is None:
-        return new
-    import ray
-
-    options = {k: v for k, v in original._default_options.items() if v is not None}
-    return ray.remote(**options)(new) if options else ray.remote(new)
+# For engines without training, which apply them on top of the others.
+OFFLINE_SEAMS = (
+    Seam(
+        "openrlhf.trainer.ray.vllm_engine",
+        "RolloutRayActor",
+        "openrlhf_ebpo.generation:OfflineRolloutActor",
+        where="rollout actors of `engines`; never in training",
+        why="vLLM gives an AsyncLLM without a server its fallbacks on every device, 128 sequences and 2,048 tokens at a "
+        "time; its own engine for such work, LLM, gets 1,024 and 16,384 on an H100, and keeps no statistics",
+        until="upstream lets --vllm.* set max_num_seqs and max_num_batched_tokens",
+        source="eb61743a7634",
+    ),
+)

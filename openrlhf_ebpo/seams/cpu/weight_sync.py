@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import torch
 
-from openrlhf_ebpo.remote_code import trusted
+from openrlhf_ebpo.seams.remote_code import trusted
 
 # Layers that a reload leaves as they were, and rightly: the rotary table is no weight, the head is repacked here.
 HANDLED = {"RotaryEmbedding", "ParallelLMHead"}
