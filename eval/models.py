@@ -15,7 +15,7 @@ from openrlhf_ebpo.cli.preflight import code_problems, model_problems
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.progress import fingerprint, model_identity
-from openrlhf_ebpo.run_log import RunDirectoryError, read_metrics, read_run
+from openrlhf_ebpo.record.run_log import RunDirectoryError, read_metrics, read_run
 from openrlhf_ebpo.seams.install import install
 from openrlhf_ebpo.seams.remote_code import trusted
 

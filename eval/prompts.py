@@ -22,7 +22,7 @@ from openrlhf_ebpo.data.source import lookup
 from openrlhf_ebpo.data.table import READ_SUFFIXES, read_rows
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import read_json_lines
-from openrlhf_ebpo.run_log import RunDirectoryError, read_run
+from openrlhf_ebpo.record.run_log import RunDirectoryError, read_run
 
 from .tasks import Question
 

@@ -47,8 +47,8 @@ from pathlib import Path
 from openrlhf_ebpo.cluster import ClusterError
 from openrlhf_ebpo.errors import SeamError, UsageError
 from openrlhf_ebpo.generation import GenerationError
+from openrlhf_ebpo.record.run_log import RunDirectoryError
 from openrlhf_ebpo.rewards.pool import GraderError
-from openrlhf_ebpo.run_log import RunDirectoryError
 from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from openrlhf_ebpo import resume
-from openrlhf_ebpo.config import EBPOConfig
+from openrlhf_ebpo.estimator.config import EBPOConfig
+from openrlhf_ebpo.estimator.prior import WAY_OUT, Prior, PriorMismatch, read_prior
 from openrlhf_ebpo.files import sync_folder, unlink_shared, write_json, write_text
-from openrlhf_ebpo.prior import WAY_OUT, Prior, PriorMismatch, read_prior
+from openrlhf_ebpo.record import resume
+from openrlhf_ebpo.record.run_log import PRIOR
 
 STATE_KEY = "ebpo_prior"  # in DeepSpeed's client_states
-FILE = "prior.json"
 
 
 def starting_prior(states: dict, config: EBPOConfig, ckpt_path: str) -> Prior:
@@ -65,7 +65,7 @@ class PolicyWithPrior:
 
     def _write_prior(self, directory: str) -> None:
         if self._prior and self.strategy.is_rank_0():
-            write_json(os.path.join(directory, FILE), self._prior)
+            write_json(os.path.join(directory, PRIOR), self._prior)
 
 
 def save_then_rotate(original):
@@ -99,7 +99,7 @@ def save_then_rotate(original):
         if self.is_rank_0():
             self._write_ckpt_metric(str(directory), metric_value, metric_key=metric_key)
             if STATE_KEY in client_state:
-                write_json(directory / FILE, client_state[STATE_KEY])
+                write_json(directory / PRIOR, client_state[STATE_KEY])
             resume.complete_checkpoint(directory)
             if save_latest:
                 write_text(Path(save_dir, "latest"), tag)
@@ -232,6 +232,6 @@ def stored_prior(ckpt_path: str | Path) -> dict | None:
     counts is the copy inside the checkpoint)."""
     latest = resume.latest_checkpoint(ckpt_path, "ebpo")
     try:
-        return json.loads((latest / FILE).read_text()) if latest else None
+        return json.loads((latest / PRIOR).read_text()) if latest else None
     except (OSError, ValueError):
         return None

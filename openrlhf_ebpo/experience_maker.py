@@ -11,9 +11,9 @@ import logging
 
 import torch
 
-from openrlhf_ebpo.advantage import Estimate, estimate, group_outcomes, grpo_advantages, token_returns
-from openrlhf_ebpo.config import EBPOConfig
-from openrlhf_ebpo.prior import Prior
+from openrlhf_ebpo.estimator.advantage import Estimate, estimate, group_outcomes, grpo_advantages, token_returns
+from openrlhf_ebpo.estimator.config import EBPOConfig
+from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.prompts import INFO_KEY as CLUSTER_KEY
 from openrlhf_ebpo.rewards.guard import INFO_KEY as ERROR_KEY
 from openrlhf_ebpo.rewards.guard import RewardError

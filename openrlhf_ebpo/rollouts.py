@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import torch
 
-from openrlhf_ebpo.advantage import Estimate
+from openrlhf_ebpo.estimator.advantage import Estimate
 from openrlhf_ebpo.rewards import gym
 
 DECODED_TOGETHER = 64  # responses

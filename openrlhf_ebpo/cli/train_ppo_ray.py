@@ -16,19 +16,21 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from openrlhf_ebpo import config, lora, policy_loss, prompts, run_lock
+from openrlhf_ebpo import lora, policy_loss, prompts
 from openrlhf_ebpo.checkpoint import stored_prior
 from openrlhf_ebpo.cli import gym_check, model_check, old_flags, preflight
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain, parse
-from openrlhf_ebpo.config import EBPOConfig
 from openrlhf_ebpo.errors import SeamError, UsageError
+from openrlhf_ebpo.estimator import config
+from openrlhf_ebpo.estimator.config import EBPOConfig
+from openrlhf_ebpo.estimator.prior import Prior, PriorMismatch, read_prior
 from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.hub import training_flags as hub_flags
-from openrlhf_ebpo.prior import Prior, PriorMismatch, read_prior
+from openrlhf_ebpo.record import run_lock
+from openrlhf_ebpo.record.resume import CheckpointError, groups, newest_whole
+from openrlhf_ebpo.record.run_log import RunDirectoryError, check_run_dir, close_run
 from openrlhf_ebpo.redact import hide_secrets, redacted, redacted_argv
-from openrlhf_ebpo.resume import CheckpointError, groups, newest_whole
 from openrlhf_ebpo.rewards.calls import TIMEOUT
-from openrlhf_ebpo.run_log import RunDirectoryError, check_run_dir, close_run
 from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.check import OPENRLHF_VERSION, check_sources, check_version
 from openrlhf_ebpo.seams.install import all_seams, install

@@ -19,8 +19,8 @@ from openrlhf_ebpo.hub.model_files import FULL_STATE
 from openrlhf_ebpo.hub.outbox import Item, step_tag
 from openrlhf_ebpo.hub.retry import ATTEMPTS, pause_after
 from openrlhf_ebpo.hub.upload import PICKLES, Published, commit_of, listing, publish
+from openrlhf_ebpo.record.run_log import read_metrics
 from openrlhf_ebpo.redact import redacted_text
-from openrlhf_ebpo.run_log import read_metrics
 
 POLL_SECONDS = 1.0
 # Files of an earlier step that must not stay beside those of a later one.

@@ -33,7 +33,7 @@ from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.push import STALE, card, check_same_run, drain
 from openrlhf_ebpo.hub.retry import ATTEMPTS
 from openrlhf_ebpo.hub.upload import plan, print_plan
-from openrlhf_ebpo.run_log import read_metrics, read_run
+from openrlhf_ebpo.record.run_log import read_metrics, read_run
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

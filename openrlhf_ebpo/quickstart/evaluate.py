@@ -16,8 +16,8 @@ import torch
 from openrlhf_ebpo.cli.eval import package
 from openrlhf_ebpo.progress import fingerprint, model_identity
 from openrlhf_ebpo.quickstart.tasks import DATASET, TEMPLATE
+from openrlhf_ebpo.record.run_log import versions
 from openrlhf_ebpo.rewards import gym
-from openrlhf_ebpo.run_log import versions
 
 N_SAMPLES = 8
 MAX_NEW_TOKENS = 14

@@ -9,10 +9,10 @@ import sys
 import pytest
 import torch
 
-from openrlhf_ebpo.advantage import estimate, token_returns
-from openrlhf_ebpo.config import EBPOConfig
-from openrlhf_ebpo.prior import Prior
-from openrlhf_ebpo.run_log import read_metrics
+from openrlhf_ebpo.estimator.advantage import estimate, token_returns
+from openrlhf_ebpo.estimator.config import EBPOConfig
+from openrlhf_ebpo.estimator.prior import Prior
+from openrlhf_ebpo.record.run_log import read_metrics
 
 pytestmark = [
     pytest.mark.gpu,

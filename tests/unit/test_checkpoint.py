@@ -11,9 +11,9 @@ from openrlhf_ebpo.checkpoint import (
     starting_prior,
     stored_prior,
 )
-from openrlhf_ebpo.config import EBPOConfig
-from openrlhf_ebpo.prior import Prior, PriorMismatch
-from openrlhf_ebpo.resume import complete_checkpoint
+from openrlhf_ebpo.estimator.config import EBPOConfig
+from openrlhf_ebpo.estimator.prior import Prior, PriorMismatch
+from openrlhf_ebpo.record.resume import complete_checkpoint
 
 UNLIMITED = float("inf")
 

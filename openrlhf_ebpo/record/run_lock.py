@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from openrlhf_ebpo.run_log import LOCK, RunDirectoryError, move_aside, open_run, timestamp
+from openrlhf_ebpo.record.run_log import LOCK, RunDirectoryError, move_aside, open_run, timestamp
 
 BEAT_SECONDS = 5.0
 SILENCE_SECONDS = 30.0

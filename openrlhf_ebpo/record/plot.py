@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from openrlhf_ebpo.files import replacing
-from openrlhf_ebpo.run_log import read_metrics
+from openrlhf_ebpo.record.run_log import read_metrics
 
 PANELS = (
     ("rollout/reward_mean", "mean reward of the batch"),
