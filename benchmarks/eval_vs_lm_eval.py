@@ -52,10 +52,10 @@ from eval.generate import to_record
 from eval.grader import Grader
 from eval.protocols import PROTOCOLS
 from eval.tasks import Question
-from openrlhf_ebpo import generation
-from openrlhf_ebpo.generation import EngineSettings, Sampling
+from openrlhf_ebpo.engines import generation
+from openrlhf_ebpo.engines.generation import EngineSettings, Sampling
+from openrlhf_ebpo.engines.rendering import Prompt, tokenizer_of
 from openrlhf_ebpo.quickstart import tiny_model
-from openrlhf_ebpo.rendering import Prompt, tokenizer_of
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 VERSION = "0.4.13"

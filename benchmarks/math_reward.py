@@ -155,7 +155,7 @@ def rollout(directory: Path, name: str, reward: str, answers: dict) -> float:
     from transformers import AutoTokenizer
     from vllm import SamplingParams
 
-    from openrlhf_ebpo import cluster
+    from openrlhf_ebpo.engines import cluster
     from openrlhf_ebpo.seams.install import install
 
     (directory / f"{name}.py").write_text(reward)

@@ -21,7 +21,7 @@ from openrlhf_ebpo.estimator.config import EBPOConfig
 from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.quickstart.tiny_model import build_tokenizer
 from openrlhf_ebpo.record.run_log import RunLog
-from openrlhf_ebpo.rollouts import Rollouts
+from openrlhf_ebpo.training.rollouts import Rollouts
 
 GROUP = 8
 PROMPT_TOKENS = 12

@@ -27,7 +27,7 @@ from openrlhf_ebpo.record.run_log import RunDirectoryError, read_run
 from .tasks import Question
 
 if TYPE_CHECKING:
-    from openrlhf_ebpo.rendering import Prompt
+    from openrlhf_ebpo.engines.rendering import Prompt
 
 QUESTION = "{question}"
 TRAINING = "training"
@@ -93,7 +93,7 @@ def render(questions: Iterable[Question], form: PromptForm, model: str) -> list[
     Raises:
         UsageError: the model's tokenizer or chat template does not take them.
     """
-    from openrlhf_ebpo.rendering import render as render_rows
+    from openrlhf_ebpo.engines.rendering import render as render_rows
 
     rows = ({"id": q.id, "prompt": _message(form, q.question), "label": q.gold} for q in questions)
     return render_rows(rows, model, form.chat_template, form.input_template)

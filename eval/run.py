@@ -44,9 +44,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from openrlhf_ebpo.cluster import ClusterError
+from openrlhf_ebpo.engines.cluster import ClusterError
+from openrlhf_ebpo.engines.generation import GenerationError
 from openrlhf_ebpo.errors import SeamError, UsageError
-from openrlhf_ebpo.generation import GenerationError
 from openrlhf_ebpo.record.run_log import RunDirectoryError
 from openrlhf_ebpo.rewards.pool import GraderError
 from openrlhf_ebpo.seams import remote_code

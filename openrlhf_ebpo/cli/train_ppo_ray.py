@@ -16,8 +16,6 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from openrlhf_ebpo import lora, policy_loss, prompts
-from openrlhf_ebpo.checkpoint import stored_prior
 from openrlhf_ebpo.cli import gym_check, model_check, old_flags, preflight
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain, parse
 from openrlhf_ebpo.errors import SeamError, UsageError
@@ -35,6 +33,8 @@ from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.check import OPENRLHF_VERSION, check_sources, check_version
 from openrlhf_ebpo.seams.install import all_seams, install
 from openrlhf_ebpo.seams.stack import is_cpu_stack
+from openrlhf_ebpo.training import lora, policy_loss, prompts
+from openrlhf_ebpo.training.checkpoint import stored_prior
 
 MODULE = "openrlhf.cli.train_ppo_ray"
 ESTIMATOR = "--algo.advantage.estimator"
@@ -105,7 +105,7 @@ def run(argv: list[str]) -> None:
 
 
 def train(command: UpstreamMain, args, claim: contextlib.AbstractContextManager) -> None:
-    from openrlhf_ebpo.cluster import ClusterError, ray_for
+    from openrlhf_ebpo.engines.cluster import ClusterError, ray_for
 
     try:
         with contextlib.ExitStack() as until_ray_is_down, ray_for(args):
@@ -151,7 +151,7 @@ def unwrapped(error: Exception) -> Exception:
 def described(cause: Exception) -> str:
     from ray.exceptions import RayActorError
 
-    from openrlhf_ebpo.cluster import reason
+    from openrlhf_ebpo.engines.cluster import reason
 
     if isinstance(cause, RayActorError):
         return f"a process of the training did not start, or died: {reason(cause)}"

@@ -196,8 +196,8 @@ def data_card(run: dict, repo: str, files: Mapping[str, Content], metrics: list[
         _facts(run, estimator),
         "## Read it",
         fenced("python", data_repo.reading(repo, found)),
-        "The repo has the layout of the run directory: a downloaded copy can be read with `openrlhf_ebpo.record.run_log` and "
-        "shown in the project's Space. `run.json` holds every setting; secrets and the folders of local paths are left "
+        "The repo has the layout of the run directory: a downloaded copy can be read with `openrlhf_ebpo.record.run_log` "
+        "and shown in the project's Space. `run.json` holds every setting; secrets and the folders of local paths are left "
         "out. What a resumed run rolled back is not here.",
         *(
             ["## Evaluation", "In percent, with standard error and 95 % interval.", *evaluations.by_step(rows)]

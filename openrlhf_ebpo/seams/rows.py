@@ -34,7 +34,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ppo_utils.experience_maker",
         "RemoteExperienceMaker",
-        "openrlhf_ebpo.experience_maker:EBPOExperienceMaker",
+        "openrlhf_ebpo.training.experience_maker:EBPOExperienceMaker",
         where="controller",
         why="upstream knows no estimator 'ebpo'; it also walks every response token by token, and clamps the value "
         "after the baseline. Other estimators go through upstream's own method; this one only reads their result.",
@@ -44,7 +44,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ppo_trainer",
         "PPOTrainer",
-        "openrlhf_ebpo.trainer:sync_trainer",
+        "openrlhf_ebpo.training.trainer:sync_trainer",
         where="driver",
         why="carries the prior into client_states and the run directory through fit, saving and evaluation; and runs "
         "on the driver's node, where the run directory is",
@@ -54,7 +54,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ppo_trainer_async",
         "TrainingActor",
-        "openrlhf_ebpo.trainer:async_trainer",
+        "openrlhf_ebpo.training.trainer:async_trainer",
         where="PPOTrainerAsync's process",
         why="as PPOTrainer: in async mode it is this actor that trains, saves and logs",
         until="upstream has trainer callbacks",
@@ -63,7 +63,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ppo_trainer_async",
         "PPOTrainerAsync",
-        "openrlhf_ebpo.trainer:on_this_node",
+        "openrlhf_ebpo.training.trainer:on_this_node",
         where="driver",
         why="it creates the TrainingActor, which belongs on the driver's node",
         until="upstream has trainer callbacks",
@@ -81,7 +81,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ppo_utils.samples_generator",
         "SamplesGenerator",
-        "openrlhf_ebpo.prompts:SamplesWithClusters",
+        "openrlhf_ebpo.training.prompts:SamplesWithClusters",
         where="controller, sample generator",
         why="upstream drops a prompt's data source on the way to its samples; the run log and the estimator need the "
         "cluster that a prompt belongs to",
@@ -91,7 +91,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ppo_utils.samples_generator",
         "SamplesGenerator",
-        "openrlhf_ebpo.prompts:TrainableBatches",
+        "openrlhf_ebpo.training.prompts:TrainableBatches",
         where="controller, sample generator",
         why="a rollout batch that does not fill its optimizer steps (the last of an episode) makes several ranks wait for "
         "each other forever, stops the run where it is smaller than their number, or is dropped after the prior has seen it",
@@ -101,7 +101,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ppo_utils.samples_generator",
         "SamplesGenerator",
-        "openrlhf_ebpo.rendering:PromptsNameTheirTokenizer",
+        "openrlhf_ebpo.engines.rendering:PromptsNameTheirTokenizer",
         where="controller, sample generator",
         why="upstream pickles the whole tokenizer for every prompt, and unpickles it in the rollout actor: one to two "
         "minutes of the controller a step of 512 prompts, and seconds of every engine's event loop",
@@ -111,7 +111,7 @@ SEAMS = (
     Seam(
         "openrlhf.datasets.prompts_dataset",
         "PromptDataset",
-        "openrlhf_ebpo.prompts:PromptsWithClusters",
+        "openrlhf_ebpo.training.prompts:PromptsWithClusters",
         where="controller, sample generator",
         why="it keeps four columns of the data set, none of them the cluster",
         until="upstream carries columns of the data set to the experience",
@@ -120,7 +120,7 @@ SEAMS = (
     Seam(
         "openrlhf.utils.deepspeed.deepspeed",
         "DeepspeedStrategy.setup_dataloader",
-        "openrlhf_ebpo.prompts:order_as_asked",
+        "openrlhf_ebpo.training.prompts:order_as_asked",
         where="controller, sample generator",
         why="the prompts are always shuffled, which undoes a curriculum (--data.order as_is)",
         until="upstream has a flag for the order",
@@ -158,7 +158,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ray.ppo_actor",
         "PolicyModelActor",
-        "openrlhf_ebpo.checkpoint:PolicyWithPrior",
+        "openrlhf_ebpo.training.checkpoint:PolicyWithPrior",
         where="policy actors",
         why="writes prior.json beside each exported model, the final export included, which train() asks for without "
         "the trainer",
@@ -168,7 +168,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ray.ppo_actor",
         "ActorPPOTrainer",
-        "openrlhf_ebpo.policy_metrics:PolicyMetrics",
+        "openrlhf_ebpo.training.policy_metrics:PolicyMetrics",
         where="policy actors",
         why="upstream logs entropy only with --actor.entropy_coef, then with gradient over the whole logit tensor; and "
         "a micro-batch whose samples are all excluded turns its means into NaN",
@@ -178,7 +178,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ray.ppo_actor",
         "ActorPPOTrainer",
-        "openrlhf_ebpo.lora:MergedWeightSync",
+        "openrlhf_ebpo.training.lora:MergedWeightSync",
         where="policy actors, with --ds.lora.rank",
         why="upstream sends vLLM the names and tensors of the adapted model (base_model.…, lora_A, lora_B), which vLLM "
         "does not have: LoRA stops at the first weight sync",
@@ -188,7 +188,7 @@ SEAMS = (
     Seam(
         "openrlhf.utils.loss_utils",
         "get_loss_batch_info",
-        "openrlhf_ebpo.policy_metrics:more_than_no_tokens",
+        "openrlhf_ebpo.training.policy_metrics:more_than_no_tokens",
         where="policy actors, with --train.dynamic_batch_enable",
         why="an optimizer step whose samples are all excluded divides 0 by 0, and the NaN reaches the weights",
         until="upstream clamps the token count",
@@ -197,7 +197,7 @@ SEAMS = (
     Seam(
         "openrlhf.utils.loss_utils",
         "_optimizer_step_loss_norm",
-        "openrlhf_ebpo.policy_metrics:more_than_no_tokens",
+        "openrlhf_ebpo.training.policy_metrics:more_than_no_tokens",
         where="policy actors, without it",
         why="as get_loss_batch_info",
         until="upstream clamps the token count",
@@ -206,7 +206,7 @@ SEAMS = (
     Seam(
         "openrlhf.utils.deepspeed.deepspeed",
         "DeepspeedStrategy.save_ckpt",
-        "openrlhf_ebpo.checkpoint:save_then_rotate",
+        "openrlhf_ebpo.training.checkpoint:save_then_rotate",
         where="policy and critic actors, train_sft",
         why="upstream deletes an old checkpoint (also the best one) before the new one is written: a crash in between "
         "loses both; and it writes `latest` in place",
@@ -216,7 +216,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ray.launcher",
         "RayActorGroup.async_init_model_from_pretrained",
-        "openrlhf_ebpo.cluster:engines_too",
+        "openrlhf_ebpo.engines.cluster:engines_too",
         where="driver",
         why="nobody looks whether the rollout engines start: where one does not, the policy waits for it to join the weight "
         "sync, and the driver for the policy, for ever",
@@ -252,7 +252,7 @@ SEAMS = (
     Seam(
         "openrlhf.utils.deepspeed.deepspeed",
         "DeepspeedStrategy.load_ckpt",
-        "openrlhf_ebpo.checkpoint:load_newest_whole",
+        "openrlhf_ebpo.training.checkpoint:load_newest_whole",
         where="policy and critic actors, train_sft",
         why="upstream goes by `latest` alone: without it a run begins at step 0 and rotates good checkpoints away, and "
         "with a damaged newest one it never tries the one before",
@@ -275,7 +275,7 @@ OFFLINE_SEAMS = (
     Seam(
         "openrlhf.trainer.ray.vllm_engine",
         "RolloutRayActor",
-        "openrlhf_ebpo.generation:OfflineRolloutActor",
+        "openrlhf_ebpo.engines.generation:OfflineRolloutActor",
         where="rollout actors of `engines`; never in training",
         why="vLLM gives an AsyncLLM without a server its fallbacks on every device, 128 sequences and 2,048 tokens at a "
         "time; its own engine for such work, LLM, gets 1,024 and 16,384 on an H100, and keeps no statistics",

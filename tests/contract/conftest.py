@@ -155,7 +155,7 @@ def patched_class():
 
 @pytest.fixture
 def original_class(patched_class):
-    from openrlhf_ebpo.experience_maker import EBPOExperienceMaker
+    from openrlhf_ebpo.training.experience_maker import EBPOExperienceMaker
 
     mixin, original = patched_class.__bases__
     assert mixin is EBPOExperienceMaker

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_ebpo.checkpoint import STATE_KEY
 from openrlhf_ebpo.record.resume import CheckpointError, damage, latest_checkpoint
 from openrlhf_ebpo.record.run_log import PRIOR
+from openrlhf_ebpo.training.checkpoint import STATE_KEY
 
 
 class Engine:
@@ -100,7 +100,7 @@ def test_a_crash_while_saving_leaves_all_that_was_saved(strategy, tmp_path, tag)
 
 
 def test_the_prior_lies_in_the_checkpoint_before_latest_names_it(strategy, tmp_path, monkeypatch):
-    from openrlhf_ebpo import checkpoint
+    from openrlhf_ebpo.training import checkpoint
 
     def write_text(path, text):
         assert (tmp_path / text / PRIOR).is_file()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_ebpo import generation
+from openrlhf_ebpo.engines import generation
 from openrlhf_ebpo.errors import SeamError
 from openrlhf_ebpo.quickstart import tiny_model
 from openrlhf_ebpo.seams.check import check_sources, check_version, source_fingerprint
@@ -203,7 +203,7 @@ def test_no_openrlhf_at_all_is_said_in_words(monkeypatch):
 def test_without_install_nothing_is_replaced():
     python(
         "import openrlhf_ebpo.seams.install, openrlhf_ebpo.seams.cpu.device, openrlhf_ebpo.rewards.guard\n"
-        "import openrlhf_ebpo.experience_maker, openrlhf_ebpo.checkpoint, openrlhf_ebpo.policy_metrics\n"
+        "import openrlhf_ebpo.training.experience_maker, openrlhf_ebpo.training.checkpoint, openrlhf_ebpo.training.policy_metrics\n"
         "import sys, torch\n"
         "from openrlhf.utils import agent, loss_utils\n"
         "for found in (agent.SingleTurnAgentExecutor, loss_utils._optimizer_step_loss_norm,\n"
@@ -231,7 +231,7 @@ def test_the_estimator_needs_neither_ray_nor_openrlhf_and_a_reader_of_runs_no_to
         "assert not {'numpy', 'torch'} & set(sys.modules)\n"
         "import openrlhf_ebpo.record.run_log, openrlhf_ebpo.estimator.prior, openrlhf_ebpo.estimator.config\n"
         "assert not {'torch', 'ray', 'openrlhf'} & set(sys.modules)\n"
-        "import openrlhf_ebpo.estimator.advantage, openrlhf_ebpo.rollouts, openrlhf_ebpo.checkpoint\n"
+        "import openrlhf_ebpo.estimator.advantage, openrlhf_ebpo.training.rollouts, openrlhf_ebpo.training.checkpoint\n"
         "assert not {'ray', 'openrlhf', 'vllm', 'deepspeed'} & set(sys.modules)\n"
     )
 

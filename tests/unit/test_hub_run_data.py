@@ -20,7 +20,7 @@ from openrlhf_ebpo.hub import columns, data_repo, evaluations, run_data, tables
 from openrlhf_ebpo.hub.client import HubError
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.record.run_log import read_metrics, read_rollouts, read_run, roll_back
-from openrlhf_ebpo.rollouts import SCHEMA
+from openrlhf_ebpo.training.rollouts import SCHEMA
 
 REPO = "owner/tiny-run"
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.policy_loss import (
+from openrlhf_ebpo.training.policy_loss import (
     CovarianceLoss,
     add_flags,
     check_flags,

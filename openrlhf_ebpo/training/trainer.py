@@ -8,11 +8,11 @@ import time
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from openrlhf_ebpo.checkpoint import STATE_KEY, starting_prior
 from openrlhf_ebpo.hub import training as hub
-from openrlhf_ebpo.prompts import at_next_prompt
 from openrlhf_ebpo.record.run_log import RunLog
 from openrlhf_ebpo.seams.install import subclass
+from openrlhf_ebpo.training.checkpoint import STATE_KEY, starting_prior
+from openrlhf_ebpo.training.prompts import at_next_prompt
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import functools
 
 import torch
 
-from openrlhf_ebpo.policy_loss import CovarianceLoss, with_covariance
+from openrlhf_ebpo.training.policy_loss import CovarianceLoss, with_covariance
 
 ENTROPY_ROWS = 256  # rows of logits a chunk: 256 x 152,000 in float32 is 156 MB
 NO_TOKENS = 1e-6  # a weight of nothing that can still be divided by

@@ -12,7 +12,7 @@ import functools
 import logging
 import math
 
-from openrlhf_ebpo.rollouts import prompt_id
+from openrlhf_ebpo.training.rollouts import prompt_id
 
 logger = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ import torch
 from openrlhf_ebpo.estimator.advantage import Estimate, estimate, group_outcomes, grpo_advantages, token_returns
 from openrlhf_ebpo.estimator.config import EBPOConfig
 from openrlhf_ebpo.estimator.prior import Prior
-from openrlhf_ebpo.prompts import INFO_KEY as CLUSTER_KEY
 from openrlhf_ebpo.rewards.guard import INFO_KEY as ERROR_KEY
 from openrlhf_ebpo.rewards.guard import RewardError
-from openrlhf_ebpo.rollouts import Rollouts
+from openrlhf_ebpo.training.prompts import INFO_KEY as CLUSTER_KEY
+from openrlhf_ebpo.training.rollouts import Rollouts
 
 logger = logging.getLogger(__name__)
 

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 import psutil
 
-from openrlhf_ebpo.cluster import end_processes, ray_with, reason
+from openrlhf_ebpo.engines.cluster import end_processes, ray_with, reason
+from openrlhf_ebpo.engines.rendering import Prompt, TokenizerByName
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.rendering import Prompt, TokenizerByName
 from openrlhf_ebpo.rewards.calls import TIMEOUT
 from openrlhf_ebpo.seams.check import check_sources, check_version
 from openrlhf_ebpo.seams.install import all_seams, apply, install
