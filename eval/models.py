@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ebpo.cli.model_check import CAUSAL_LM
-from openrlhf_ebpo.cli.preflight import code_problems, model_problems
+from openrlhf_ebpo.checks.model_check import CAUSAL_LM
+from openrlhf_ebpo.checks.preflight import code_problems, model_problems
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.progress import fingerprint, model_identity

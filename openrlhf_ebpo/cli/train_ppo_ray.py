@@ -16,7 +16,8 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from openrlhf_ebpo.cli import gym_check, model_check, old_flags, preflight
+from openrlhf_ebpo.checks import gym_check, model_check, preflight
+from openrlhf_ebpo.cli import old_flags
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain, parse
 from openrlhf_ebpo.errors import SeamError, UsageError
 from openrlhf_ebpo.estimator import config

@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 
-from openrlhf_ebpo.cli import preflight
+from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain, parse
 from openrlhf_ebpo.errors import SeamError, UsageError
 from openrlhf_ebpo.redact import hide_secrets

@@ -32,7 +32,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from openrlhf_ebpo.cli import gym_check, preflight
+from openrlhf_ebpo.checks import gym_check, preflight
 from openrlhf_ebpo.data import difficulty_report as report
 from openrlhf_ebpo.data.table import check_suffix, read_table, with_column, write_table
 from openrlhf_ebpo.engines import generation

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.harness import harness
 from openrlhf_ebpo.hub import columns, data_repo, evaluations
 from openrlhf_ebpo.hub.client import check_repo_id, check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.content import Content
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
     UsageError: no results, others in the same place of the repo, or no right to write.
     HubError: a push failed.
     """
-    results = evaluations.harness("results").find_results(args.results_dir)
+    results = harness("results").find_results(args.results_dir)
     rows = evaluations.rows_of(results)
     chosen = of_step(rows, args.step) if args.model else []
     if args.model:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.evaluations import harness
+from openrlhf_ebpo.harness import harness
 from openrlhf_ebpo.hub.public import public_text
 
 QUESTION = "{question}"

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from openrlhf_ebpo.cli import gym_check
+from openrlhf_ebpo.checks import gym_check
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards import gym
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_ebpo.cli import model_check
+from openrlhf_ebpo.checks import model_check
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.quickstart.tiny_model import build_tokenizer
 

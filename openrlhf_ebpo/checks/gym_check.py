@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from openrlhf_ebpo.cli.preflight import BUILT_IN, DATA_SUFFIXES, REWARDS
+from openrlhf_ebpo.checks.preflight import BUILT_IN, DATA_SUFFIXES, REWARDS
 from openrlhf_ebpo.errors import UsageError
 
 FILE = str(REWARDS / BUILT_IN["reward.remote_url"]["reasoning_gym"])
