@@ -33,9 +33,9 @@ from types import SimpleNamespace
 
 import torch
 
-from openrlhf_ebpo import upstream
+from openrlhf_ebpo.seams.install import install
 
-upstream.install()
+install()
 
 from openrlhf.trainer.ppo_utils import experience_maker  # noqa: E402  (after install: the class below is patched)
 from openrlhf.trainer.ppo_utils.experience import Experience  # noqa: E402

@@ -14,9 +14,9 @@ import argparse
 
 import torch
 
-from openrlhf_ebpo.advantage import estimate, grpo_advantages
-from openrlhf_ebpo.config import EBPOConfig
-from openrlhf_ebpo.prior import Prior
+from openrlhf_ebpo.estimator.advantage import estimate, grpo_advantages
+from openrlhf_ebpo.estimator.config import EBPOConfig
+from openrlhf_ebpo.estimator.prior import Prior
 
 RIGHT = 0  # the right answer's place in the table
 

@@ -52,11 +52,11 @@ from eval.generate import to_record
 from eval.grader import Grader
 from eval.protocols import PROTOCOLS
 from eval.tasks import Question
-from openrlhf_ebpo import generation
-from openrlhf_ebpo.generation import EngineSettings, Sampling
+from openrlhf_ebpo.engines import generation
+from openrlhf_ebpo.engines.generation import EngineSettings, Sampling
+from openrlhf_ebpo.engines.rendering import Prompt, tokenizer_of
 from openrlhf_ebpo.quickstart import tiny_model
-from openrlhf_ebpo.rendering import Prompt, tokenizer_of
-from openrlhf_ebpo.upstream import is_cpu_stack
+from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 VERSION = "0.4.13"
 GOAL = 0.95
@@ -213,7 +213,7 @@ def peer(settings: EngineSettings, lm_eval_path: str) -> Iterator[ProcessPoolExe
     """A process that holds lm-eval and its engine."""
     hardware = {"gpu_memory_utilization": settings.gpu_memory_utilization}
     if is_cpu_stack():
-        from openrlhf_ebpo.cpu.weight_sync import kv_cache_bytes
+        from openrlhf_ebpo.seams.cpu.weight_sync import kv_cache_bytes
 
         hardware = {
             "enforce_eager": True,
@@ -244,7 +244,7 @@ def peer(settings: EngineSettings, lm_eval_path: str) -> Iterator[ProcessPoolExe
 def start_peer(lm_eval_path: str, cpu: bool, arguments: dict) -> None:
     global engine
     if cpu:
-        from openrlhf_ebpo.cpu import WORKER_ENV
+        from openrlhf_ebpo.seams.cpu import WORKER_ENV
 
         # Not the engine within the process, which ours does not do either: it would be a handicap.
         same = {k: v for k, v in WORKER_ENV.items() if k != "VLLM_ENABLE_V1_MULTIPROCESSING"}

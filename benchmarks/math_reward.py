@@ -155,12 +155,13 @@ def rollout(directory: Path, name: str, reward: str, answers: dict) -> float:
     from transformers import AutoTokenizer
     from vllm import SamplingParams
 
-    from openrlhf_ebpo import cluster, upstream
+    from openrlhf_ebpo.engines import cluster
+    from openrlhf_ebpo.seams.install import install
 
     (directory / f"{name}.py").write_text(reward)
     if not (directory / "model").exists():
         tiny_model.build(directory / "model", [f"{key}\n" for key in answers], hidden_size=32, intermediate_size=64)
-    upstream.install()
+    install()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     ray.init(address="local", num_cpus=4, num_gpus=1, include_dashboard=False, runtime_env=cluster.runtime_env())
     try:

@@ -16,12 +16,12 @@ from types import SimpleNamespace
 
 import torch
 
-from openrlhf_ebpo.advantage import estimate
-from openrlhf_ebpo.config import EBPOConfig
-from openrlhf_ebpo.prior import Prior
+from openrlhf_ebpo.estimator.advantage import estimate
+from openrlhf_ebpo.estimator.config import EBPOConfig
+from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.quickstart.tiny_model import build_tokenizer
-from openrlhf_ebpo.rollouts import Rollouts
-from openrlhf_ebpo.run_log import RunLog
+from openrlhf_ebpo.record.run_log import RunLog
+from openrlhf_ebpo.training.rollouts import Rollouts
 
 GROUP = 8
 PROMPT_TOKENS = 12

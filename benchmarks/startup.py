@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from openrlhf_ebpo.quickstart import tiny_model
-from openrlhf_ebpo.run_log import read_metrics
+from openrlhf_ebpo.record.run_log import read_metrics
 
 MARKS = (
     ("flags, files, OpenRLHF's validation", "no CUDA: "),

@@ -7,10 +7,10 @@ import time
 from collections.abc import Sequence
 from itertools import groupby
 
-from openrlhf_ebpo import generation
 from openrlhf_ebpo.data.difficulty_report import ProgressBar
-from openrlhf_ebpo.generation import EngineSettings, GenerationError, Sample, Sampling
-from openrlhf_ebpo.rendering import Prompt, prompt_lengths, tokenizer_of
+from openrlhf_ebpo.engines import generation
+from openrlhf_ebpo.engines.generation import EngineSettings, GenerationError, Sample, Sampling
+from openrlhf_ebpo.engines.rendering import Prompt, prompt_lengths, tokenizer_of
 
 from . import prompts
 from .jobs import Job

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.progress import Append, progress_file
-from openrlhf_ebpo.run_log import versions
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.record.run_log import versions
 
 from . import models
 from .grader import Grader

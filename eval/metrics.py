@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.errors import UsageError
 
 from .resampling import bootstrap_interval
 

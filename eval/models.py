@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ebpo import upstream
-from openrlhf_ebpo.cli.model_check import CAUSAL_LM
-from openrlhf_ebpo.cli.preflight import code_problems, model_problems
+from openrlhf_ebpo.checks.model_check import CAUSAL_LM
+from openrlhf_ebpo.checks.preflight import code_problems, model_problems
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.progress import fingerprint, model_identity
-from openrlhf_ebpo.remote_code import trusted
-from openrlhf_ebpo.run_log import RunDirectoryError, read_metrics, read_run
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.record.run_log import RunDirectoryError, read_metrics, read_run
+from openrlhf_ebpo.seams.install import install
+from openrlhf_ebpo.seams.remote_code import trusted
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +122,7 @@ def check(path: str, flag: str = "--model") -> None:
         problems += code_problems(flag, path)  # an adapter may have a tokenizer of its own
     if problems:
         raise UsageError("\n".join(problems))
-    upstream.install()  # transformers is imported next, and rows for it come first
+    install()  # transformers is imported next, and rows for it come first
     from transformers import AutoConfig
 
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.errors import UsageError
 
 SOURCE = "reported by the authors (arXiv 2602.05165), not measured here"
 TASKS = ("math500", "aime24", "aime25", "amc23", "olympiadbench")

@@ -20,14 +20,14 @@ from openrlhf_ebpo.data.clean import prompt_text
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, bare_question
 from openrlhf_ebpo.data.source import lookup
 from openrlhf_ebpo.data.table import READ_SUFFIXES, read_rows
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import read_json_lines
-from openrlhf_ebpo.run_log import RunDirectoryError, read_run
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.record.run_log import RunDirectoryError, read_run
 
 from .tasks import Question
 
 if TYPE_CHECKING:
-    from openrlhf_ebpo.rendering import Prompt
+    from openrlhf_ebpo.engines.rendering import Prompt
 
 QUESTION = "{question}"
 TRAINING = "training"
@@ -93,7 +93,7 @@ def render(questions: Iterable[Question], form: PromptForm, model: str) -> list[
     Raises:
         UsageError: the model's tokenizer or chat template does not take them.
     """
-    from openrlhf_ebpo.rendering import render as render_rows
+    from openrlhf_ebpo.engines.rendering import render as render_rows
 
     rows = ({"id": q.id, "prompt": _message(form, q.question), "label": q.gold} for q in questions)
     return render_rows(rows, model, form.chat_template, form.input_template)

@@ -17,8 +17,8 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards.grading import extract_answer
-from openrlhf_ebpo.upstream import UsageError
 
 from . import released
 from .prompts import TEMPLATES, TRAINING, check_template

@@ -26,9 +26,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_text
-from openrlhf_ebpo.run_log import RunDirectoryError, read_run
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.record.run_log import RunDirectoryError, read_run
 
 from . import figures, paper, tables
 from .results import Result, check_comparable, find_results

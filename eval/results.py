@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import replacing, write_json
-from openrlhf_ebpo.upstream import UsageError
 
 from .metrics import check_counts
 

@@ -44,12 +44,13 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from openrlhf_ebpo import remote_code
-from openrlhf_ebpo.cluster import ClusterError
-from openrlhf_ebpo.generation import GenerationError
+from openrlhf_ebpo.engines.cluster import ClusterError
+from openrlhf_ebpo.engines.generation import GenerationError
+from openrlhf_ebpo.errors import SeamError, UsageError
+from openrlhf_ebpo.record.run_log import RunDirectoryError
 from openrlhf_ebpo.rewards.pool import GraderError
-from openrlhf_ebpo.run_log import RunDirectoryError
-from openrlhf_ebpo.upstream import SeamError, UsageError, is_cpu_stack
+from openrlhf_ebpo.seams import remote_code
+from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 from . import generate, jobs, models, prompts, protocols, report, tables, tasks
 from .grader import NO_GOLD, Grader

@@ -55,11 +55,11 @@ from openrlhf_ebpo.data.table import (
     with_column,
     write_table,
 )
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import replacing
 from openrlhf_ebpo.progress import progress_file
 from openrlhf_ebpo.rewards.grading import GoldError
 from openrlhf_ebpo.rewards.pool import GraderError
-from openrlhf_ebpo.upstream import UsageError
 
 from . import protocols
 from .grader import NO_GOLD, SECONDS, Grader

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import append_json_line, read_json_lines
-from openrlhf_ebpo.upstream import UsageError
 
 Append = Callable[[dict], None]
 

@@ -9,7 +9,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from openrlhf_ebpo.files import append_json_line, write_json
-from openrlhf_ebpo.resume import complete_checkpoint
+from openrlhf_ebpo.record.resume import complete_checkpoint
 
 PRIOR = {"schema": 1, "rewards": {"count": 64, "mean": 0.25}}
 SECRET = "0123456789abcdef0123456789abcdef01234567"

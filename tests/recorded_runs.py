@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from eval import metrics, results
-from openrlhf_ebpo.advantage import estimate
-from openrlhf_ebpo.config import EBPOConfig
-from openrlhf_ebpo.prior import Prior
-from openrlhf_ebpo.rollouts import Rollouts
-from openrlhf_ebpo.run_log import RunLog, close_run, open_run
+from openrlhf_ebpo.estimator.advantage import estimate
+from openrlhf_ebpo.estimator.config import EBPOConfig
+from openrlhf_ebpo.estimator.prior import Prior
+from openrlhf_ebpo.record.run_log import RunLog, close_run, open_run
+from openrlhf_ebpo.training.rollouts import Rollouts
 
 G = 2
 PROTOCOL = {"name": "default", "fingerprint": "f00d", "version": 1, "n": 4, "n_by_task": {}, "temperature": 1.0}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.errors import UsageError
 
 from .benchmarks import BENCHMARKS, load_benchmark
 from .files import load_file

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.data.source import lookup
 from openrlhf_ebpo.data.table import READ_SUFFIXES
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.errors import UsageError
 
 from .gold import gold_text, integer_text
 from .rows import FLAG, HubSet, Rows, choose_column, file_rows, hub_rows, make_task, question_text

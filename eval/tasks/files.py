@@ -7,7 +7,7 @@ from pathlib import Path
 from openrlhf_ebpo.data.clean import prompt_text
 from openrlhf_ebpo.data.questions import bare_question
 from openrlhf_ebpo.data.source import ANSWER_COLUMNS, PROMPT_COLUMNS, lookup
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.errors import UsageError
 
 from .benchmarks import olympiad_rules
 from .gold import gold_text

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards import gym
-from openrlhf_ebpo.upstream import UsageError
 
 from .rows import FLAG, Rows, folder_name, make_task
 from .types import REASONING_GYM, Rules, Task

@@ -13,7 +13,7 @@ from pathlib import Path
 from openrlhf_ebpo.data.questions import question_id
 from openrlhf_ebpo.data.source import lookup
 from openrlhf_ebpo.data.table import column_names, read_rows
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.errors import UsageError
 
 from .types import Question, Rules, Task
 

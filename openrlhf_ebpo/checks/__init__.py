@@ -1,1 +1,1 @@
-"""Everything that can be known before anything starts: what this machine has, and what it lacks."""
+"""Everything that can be known before anything starts: about flags, files, models and rewards, and about this machine."""

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import psutil
 
-from openrlhf_ebpo.checks import native
-from openrlhf_ebpo.upstream import OPENRLHF_VERSION, SeamError, is_cpu_stack
+from openrlhf_ebpo.errors import SeamError
+from openrlhf_ebpo.seams import native
+from openrlhf_ebpo.seams.check import OPENRLHF_VERSION
+from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 GIB = 1 << 30
 PYTHONS = ((3, 10), (3, 13))

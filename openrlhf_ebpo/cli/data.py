@@ -9,7 +9,7 @@ import argparse
 import importlib
 import sys
 
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.errors import UsageError
 
 COMMANDS = {
     "prepare": "clean a data set: drop duplicates and conflicting answers, split off a validation set",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import sys
-from pathlib import Path
+
+from openrlhf_ebpo.harness import harness
 
 FORMS = ("run", "report", "score")
 
@@ -14,15 +13,7 @@ def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     named = bool(argv) and argv[0] in FORMS
     form, rest = (argv[0], argv[1:]) if named else ("run", argv)
-    importlib.import_module(f"{package()}.{form}").main(rest)
-
-
-def package() -> str:
-    """Where the harness is: in this package when installed; in a checkout in the folder eval/ beside it."""
-    if importlib.util.find_spec("openrlhf_ebpo.eval"):
-        return "openrlhf_ebpo.eval"
-    sys.path.insert(0, str(Path(__file__).parents[2]))
-    return "eval"
+    harness(form).main(rest)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ import argparse
 import importlib
 import sys
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.redact import redacted_text
-from openrlhf_ebpo.upstream import UsageError
 
 COMMANDS = {
     "push": ("openrlhf_ebpo.hub.push_command", "a run's models; finishes what a training has queued"),

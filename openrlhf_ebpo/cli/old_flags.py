@@ -25,7 +25,8 @@ import shlex
 from typing import NamedTuple
 
 from openrlhf_ebpo.cli.old_flags_table import TABLE, Row
-from openrlhf_ebpo.upstream import OPENRLHF_VERSION, UsageError
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.seams.check import OPENRLHF_VERSION
 
 FLAG = re.compile(r"--?[A-Za-z][\w.\-]*")
 DOTTED = {new for row in TABLE.values() for new in row.new}

@@ -16,19 +16,26 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from openrlhf_ebpo import config, lora, policy_loss, prompts, remote_code, run_lock, upstream
-from openrlhf_ebpo.checkpoint import stored_prior
-from openrlhf_ebpo.cli import gym_check, model_check, old_flags, preflight
+from openrlhf_ebpo.checks import gym_check, model_check, preflight
+from openrlhf_ebpo.cli import old_flags
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain, parse
-from openrlhf_ebpo.config import EBPOConfig
+from openrlhf_ebpo.errors import SeamError, UsageError
+from openrlhf_ebpo.estimator import config
+from openrlhf_ebpo.estimator.config import EBPOConfig
+from openrlhf_ebpo.estimator.prior import Prior, PriorMismatch, read_prior
 from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.hub import training_flags as hub_flags
-from openrlhf_ebpo.prior import Prior, PriorMismatch, read_prior
+from openrlhf_ebpo.record import run_lock
+from openrlhf_ebpo.record.resume import CheckpointError, check_fresh, groups, newest_whole
+from openrlhf_ebpo.record.run_log import RunDirectoryError, check_run_dir, close_run
 from openrlhf_ebpo.redact import hide_secrets, redacted, redacted_argv
-from openrlhf_ebpo.resume import CheckpointError, check_fresh, groups, newest_whole
 from openrlhf_ebpo.rewards.calls import TIMEOUT
-from openrlhf_ebpo.run_log import RunDirectoryError, check_run_dir, close_run
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.seams import remote_code
+from openrlhf_ebpo.seams.check import OPENRLHF_VERSION, check_sources, check_version
+from openrlhf_ebpo.seams.install import all_seams, install
+from openrlhf_ebpo.seams.stack import is_cpu_stack
+from openrlhf_ebpo.training import lora, policy_loss, prompts
+from openrlhf_ebpo.training.checkpoint import stored_prior
 
 MODULE = "openrlhf.cli.train_ppo_ray"
 ESTIMATOR = "--algo.advantage.estimator"
@@ -47,12 +54,12 @@ def main(argv: list[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     try:
         run(argv)
-    except (UsageError, PriorMismatch, RunDirectoryError, upstream.SeamError) as error:
+    except (UsageError, PriorMismatch, RunDirectoryError, SeamError) as error:
         sys.exit("".join(f"error: {line}\n" for line in str(error).splitlines()).rstrip())
 
 
 def run(argv: list[str]) -> None:
-    upstream.check_version()
+    check_version()
     command = UpstreamMain(MODULE)
     parser = build_parser(command)
     argv, translated = old_flags.translate(argv)
@@ -69,8 +76,8 @@ def run(argv: list[str]) -> None:
     hub_notices += hub_flags.check_access(vars(flat))
     gym_check.check_training(vars(flat))
 
-    upstream.check_sources(upstream.all_seams())
-    upstream.install()
+    check_sources(all_seams())
+    install()
     dry_run, force = flat.dry_run, flat.force
     del flat.dry_run, flat.force
     args = command.validate(flat)
@@ -100,7 +107,7 @@ def run(argv: list[str]) -> None:
 
 
 def train(command: UpstreamMain, args, claim: contextlib.AbstractContextManager) -> None:
-    from openrlhf_ebpo.cluster import ClusterError, ray_for
+    from openrlhf_ebpo.engines.cluster import ClusterError, ray_for
 
     try:
         with contextlib.ExitStack() as until_ray_is_down, ray_for(args):
@@ -146,7 +153,7 @@ def unwrapped(error: Exception) -> Exception:
 def described(cause: Exception) -> str:
     from ray.exceptions import RayActorError
 
-    from openrlhf_ebpo.cluster import reason
+    from openrlhf_ebpo.engines.cluster import reason
 
     if isinstance(cause, RayActorError):
         return f"a process of the training did not start, or died: {reason(cause)}"
@@ -168,7 +175,7 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
     parser.description = (
         "OpenRLHF's train_ppo_ray with the estimator ebpo (arXiv 2602.05165): each prompt's mean reward is shrunk "
         "towards what the policy has achieved so far, so prompts that always fail teach too. All flags of OpenRLHF "
-        f"{upstream.OPENRLHF_VERSION} work unchanged, and so do the flat ones of releases up to 0.10.1; those of this "
+        f"{OPENRLHF_VERSION} work unchanged, and so do the flat ones of releases up to 0.10.1; those of this "
         "project are in the last groups."
     )
     parser.epilog = EXAMPLE
@@ -303,8 +310,8 @@ def adapt(args) -> list[str]:
             "warning: with --rollout.vllm_generate_batch_size above --rollout.batch_size, resuming leaves out the prompts "
             "that were generated and not yet trained on"
         )
-    if upstream.is_cpu_stack():
-        from openrlhf_ebpo import cpu
+    if is_cpu_stack():
+        from openrlhf_ebpo.seams import cpu
 
         cpu.check_args(args)
         cpu.prepare_driver()

@@ -11,11 +11,16 @@ import socket
 import sys
 from pathlib import Path
 
-from openrlhf_ebpo import remote_code, run_lock, upstream
-from openrlhf_ebpo.cli import preflight
+from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain, parse
+from openrlhf_ebpo.errors import SeamError, UsageError
+from openrlhf_ebpo.record import run_lock
+from openrlhf_ebpo.record.run_log import RunDirectoryError
 from openrlhf_ebpo.redact import hide_secrets
-from openrlhf_ebpo.run_log import RunDirectoryError
+from openrlhf_ebpo.seams import remote_code
+from openrlhf_ebpo.seams.check import OPENRLHF_VERSION, check_sources, check_version
+from openrlhf_ebpo.seams.install import all_seams, install
+from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 MODULE = "openrlhf.cli.train_sft"
 EXAMPLE = r"""examples:
@@ -27,16 +32,16 @@ EXAMPLE = r"""examples:
 def main(argv: list[str] | None = None) -> None:
     try:
         run(sys.argv[1:] if argv is None else argv)
-    except (upstream.UsageError, RunDirectoryError, upstream.SeamError) as error:
+    except (UsageError, RunDirectoryError, SeamError) as error:
         sys.exit("".join(f"error: {line}\n" for line in str(error).splitlines()).rstrip())
 
 
 def run(argv: list[str]) -> None:
-    upstream.check_version()
+    check_version()
     command = UpstreamMain(MODULE)
     parser = command.parser("openrlhf-ebpo sft")
     parser.description = (
-        f"OpenRLHF {upstream.OPENRLHF_VERSION}'s train_sft with all its flags, also on a machine without a GPU. Run by "
+        f"OpenRLHF {OPENRLHF_VERSION}'s train_sft with all its flags, also on a machine without a GPU. Run by "
         "itself it is one process; deepspeed or torchrun start several."
     )
     parser.epilog = EXAMPLE
@@ -47,12 +52,12 @@ def run(argv: list[str]) -> None:
     preflight.absolute_paths(vars(flat))
     hide_secrets(vars(flat))
     preflight.check_sft_files(vars(flat))
-    upstream.check_sources(upstream.all_seams())
-    upstream.install()
+    check_sources(all_seams())
+    install()
     single_process_environment()
     args = command.validate(flat)
-    if upstream.is_cpu_stack():
-        from openrlhf_ebpo import cpu
+    if is_cpu_stack():
+        from openrlhf_ebpo.seams import cpu
 
         cpu.prepare_driver()
         for change in cpu.adapt_args(args):

@@ -14,7 +14,8 @@ import importlib
 import sys
 from datetime import datetime
 
-from openrlhf_ebpo.upstream import SeamError, UsageError, module_path
+from openrlhf_ebpo.errors import SeamError, UsageError
+from openrlhf_ebpo.seams.stack import module_path
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):

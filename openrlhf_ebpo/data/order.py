@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from openrlhf_ebpo.data.table import check_suffix, read_table, write_table
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.errors import UsageError
 
 BAR = 40  # characters
 PARTS = 10

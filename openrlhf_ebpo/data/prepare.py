@@ -42,9 +42,9 @@ from openrlhf_ebpo.data.clean import clean, held_out, selected
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE
 from openrlhf_ebpo.data.source import Columns, find_columns, find_files, read_values
 from openrlhf_ebpo.data.table import count_rows, write_table
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.run_log import move_aside
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.record.run_log import move_aside
 
 SETTINGS = (
     *("input", "subset", "split", "revision", "prompt_column", "answer_column", "source_column"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openrlhf_ebpo.data.table import READ_SUFFIXES, check_file, column_names, read_rows
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.errors import UsageError
 
 # In this order: DAPO's own names first, then what other data sets call them.
 PROMPT_COLUMNS = ("prompt", "question", "problem", "query", "instruction", "input")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import replacing
-from openrlhf_ebpo.upstream import UsageError
 
 SUFFIXES = (".parquet", ".jsonl")
 READ_SUFFIXES = (*SUFFIXES, ".json")  # .json is read as JSON lines

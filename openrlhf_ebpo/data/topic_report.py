@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import replacing, write_json
-from openrlhf_ebpo.upstream import UsageError
 
 EXAMPLES = 2  # a cluster
 SHOWN = 30  # clusters in the table and in the picture

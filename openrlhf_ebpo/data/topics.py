@@ -30,8 +30,8 @@ import pyarrow as pa
 
 from openrlhf_ebpo.data import embedding_topics, llm_topics, topic_names, topic_report
 from openrlhf_ebpo.data.table import check_columns, check_suffix, read_table, with_column, write_table
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.progress import file_identity
-from openrlhf_ebpo.upstream import UsageError
 
 UNKNOWN = llm_topics.UNKNOWN
 

@@ -11,15 +11,15 @@ import shlex
 import tempfile
 from pathlib import Path
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import card_metadata, evaluations, usage
 from openrlhf_ebpo.hub.card_metadata import dig
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.markdown import code, fenced, join, table
 from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.public import last_part, public_run
+from openrlhf_ebpo.record.run_log import RunDirectoryError, read_metrics, read_run
 from openrlhf_ebpo.redact import is_secret, redacted_text
-from openrlhf_ebpo.run_log import RunDirectoryError, read_metrics, read_run
-from openrlhf_ebpo.upstream import UsageError
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ def read(run_dir: Path) -> dict:
 
 def reward_curve(run_dir: Path, last_step: int) -> bytes | None:
     """A PNG of reward, shrinkage and entropy up to a step; None without metrics or matplotlib."""
-    from openrlhf_ebpo.plot import plot_run
+    from openrlhf_ebpo.record.plot import plot_run
 
     rows = [row for row in read_metrics(run_dir) if row["step"] <= last_step and row.get(CURVES[0][0]) is not None]
     panels = [(name, label) for name, label in CURVES if any(row.get(name) is not None for row in rows)]

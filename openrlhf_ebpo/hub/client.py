@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.redact import redacted_text
-from openrlhf_ebpo.upstream import UsageError
 
 TIMEOUT = "OPENRLHF_EBPO_HUB_TIMEOUT"  # seconds without a byte from the Hub; the client's own default is: for ever
 TIMEOUT_SECONDS = 60.0

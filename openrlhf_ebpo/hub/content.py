@@ -11,9 +11,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.local_files import LocalFile
 from openrlhf_ebpo.redact import REDACTED, SECRETS, redacted_text
-from openrlhf_ebpo.upstream import UsageError
 
 Content = LocalFile | bytes
 TEXT = (".json", ".jsonl", ".md", ".txt", ".jinja", ".py", ".js", ".css", ".html", ".yaml", ".toml", "")

@@ -6,7 +6,6 @@ different protocols (name and fingerprint) are never put together.
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from openrlhf_ebpo.cli.eval import package
+from openrlhf_ebpo.harness import harness
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.markdown import code, table
 from openrlhf_ebpo.hub.public import hub_id, public, slug
@@ -59,11 +58,6 @@ MEANING = {
 }
 TASK_TYPE = "text-generation"
 TASK_ORDER = ("aime24", "aime25", "amc23", "math500", "olympiadbench")
-
-
-def harness(module: str):
-    """A module of the evaluation, as it is found in a checkout or in an installed package."""
-    return importlib.import_module(f"{package()}.{module}")
 
 
 def of_run(run_dir: Path) -> list:

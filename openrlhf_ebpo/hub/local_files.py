@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import BinaryIO
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.client import HubError
-from openrlhf_ebpo.upstream import UsageError
 
 SHOWN = 10  # names of files that are left out
 

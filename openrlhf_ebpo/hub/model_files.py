@@ -8,13 +8,13 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.content import Content, refuse_secrets
 from openrlhf_ebpo.hub.local_files import LocalFile, files_below, local_file, named, say_left_out
 from openrlhf_ebpo.hub.public import last_part, public_run
+from openrlhf_ebpo.record.resume import FILES, METRIC
+from openrlhf_ebpo.record.run_log import read_run
 from openrlhf_ebpo.redact import holds_secret
-from openrlhf_ebpo.resume import FILES, METRIC
-from openrlhf_ebpo.run_log import read_run
-from openrlhf_ebpo.upstream import UsageError
 
 WEIGHTS, INDEX, TEMPLATES = "*.safetensors", "*.safetensors.index.json", "additional_chat_templates"
 MODEL = (

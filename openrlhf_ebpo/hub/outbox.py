@@ -23,12 +23,12 @@ from pathlib import Path
 
 import psutil
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.local_files import LocalFile
 from openrlhf_ebpo.hub.model_files import contents, say_what_stays
-from openrlhf_ebpo.run_log import timestamp
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.record.run_log import timestamp
 
 CARD = ("README.md", "images/training.png")
 LINK_FROM = 1 << 20  # bytes; smaller files are copied, since they are written in place when a step is repeated

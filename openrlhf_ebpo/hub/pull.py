@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ebpo.auto_map import ModelFileError, folder_reader, own_code
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.hub.client import HubError, check_repo_id, hub_api, hub_errors
 from openrlhf_ebpo.hub.content import matches, sha256
@@ -27,8 +27,8 @@ from openrlhf_ebpo.hub.model_files import FULL_STATE
 from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.upload import MANIFEST, NOT_IN_MANIFEST, commit_of, listing, megabytes
-from openrlhf_ebpo.remote_code import FLAG
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.seams.auto_map import ModelFileError, folder_reader, own_code
+from openrlhf_ebpo.seams.remote_code import FLAG
 
 # What cannot run code where it is loaded: weights, configuration, tokenizer, prior, pictures, licences.
 SAFE = (".safetensors", ".json", ".jsonl", ".txt", ".md", ".model", ".tiktoken", ".jinja", ".parquet", ".png", ".svg")

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.client import HubError, card_refused, hub_errors, local_problem
 from openrlhf_ebpo.hub.content import Content
@@ -18,9 +19,8 @@ from openrlhf_ebpo.hub.model_files import FULL_STATE
 from openrlhf_ebpo.hub.outbox import Item, step_tag
 from openrlhf_ebpo.hub.retry import ATTEMPTS, pause_after
 from openrlhf_ebpo.hub.upload import PICKLES, Published, commit_of, listing, publish
+from openrlhf_ebpo.record.run_log import read_metrics
 from openrlhf_ebpo.redact import redacted_text
-from openrlhf_ebpo.run_log import read_metrics
-from openrlhf_ebpo.upstream import UsageError
 
 POLL_SECONDS = 1.0
 # Files of an earlier step that must not stay beside those of a later one.

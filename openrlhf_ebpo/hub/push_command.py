@@ -23,6 +23,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
@@ -32,8 +33,7 @@ from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.push import STALE, card, check_same_run, drain
 from openrlhf_ebpo.hub.retry import ATTEMPTS
 from openrlhf_ebpo.hub.upload import plan, print_plan
-from openrlhf_ebpo.run_log import read_metrics, read_run
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.record.run_log import read_metrics, read_run
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:

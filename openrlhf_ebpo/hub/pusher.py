@@ -20,13 +20,13 @@ from pathlib import Path
 
 import psutil
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.client import hub_api
 from openrlhf_ebpo.hub.push import POLL_SECONDS, drain
 from openrlhf_ebpo.hub.retry import pause_after
+from openrlhf_ebpo.record.run_log import RunDirectoryError, read_run, timestamp
 from openrlhf_ebpo.redact import redacted_text
-from openrlhf_ebpo.run_log import RunDirectoryError, read_run, timestamp
-from openrlhf_ebpo.upstream import UsageError
 
 SLICE_SECONDS = 0.5
 LAST_UPLOAD_SECONDS = 3600.0

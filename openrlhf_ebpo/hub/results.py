@@ -22,6 +22,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.harness import harness
 from openrlhf_ebpo.hub import columns, data_repo, evaluations
 from openrlhf_ebpo.hub.client import check_repo_id, check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.content import Content
@@ -33,7 +35,6 @@ from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
 from openrlhf_ebpo.hub.upload import commit_of, publish
 from openrlhf_ebpo.redact import redacted_text
-from openrlhf_ebpo.upstream import UsageError
 
 FILES = ("summary.json", "samples.parquet")
 INDEX = "tables/evaluations.parquet"
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
     UsageError: no results, others in the same place of the repo, or no right to write.
     HubError: a push failed.
     """
-    results = evaluations.harness("results").find_results(args.results_dir)
+    results = harness("results").find_results(args.results_dir)
     rows = evaluations.rows_of(results)
     chosen = of_step(rows, args.step) if args.model else []
     if args.model:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.hub import columns, data_repo, evaluations
 from openrlhf_ebpo.hub.card import PICTURE, RECORDS, read, reward_curve
@@ -29,9 +30,8 @@ from openrlhf_ebpo.hub.local_files import files_below, local_file, named, say_le
 from openrlhf_ebpo.hub.markdown import code, fenced, join, table
 from openrlhf_ebpo.hub.public import public, public_name, public_run, public_text, slug
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
+from openrlhf_ebpo.record.run_log import read_metrics
 from openrlhf_ebpo.redact import redacted_text
-from openrlhf_ebpo.run_log import read_metrics
-from openrlhf_ebpo.upstream import UsageError
 
 METRICS = "tables/metrics.parquet"
 EVALUATIONS = "tables/evaluations.parquet"
@@ -196,8 +196,8 @@ def data_card(run: dict, repo: str, files: Mapping[str, Content], metrics: list[
         _facts(run, estimator),
         "## Read it",
         fenced("python", data_repo.reading(repo, found)),
-        "The repo has the layout of the run directory: a downloaded copy can be read with `openrlhf_ebpo.run_log` and "
-        "shown in the project's Space. `run.json` holds every setting; secrets and the folders of local paths are left "
+        "The repo has the layout of the run directory: a downloaded copy can be read with `openrlhf_ebpo.record.run_log` "
+        "and shown in the project's Space. `run.json` holds every setting; secrets and the folders of local paths are left "
         "out. What a resumed run rolled back is not here.",
         *(
             ["## Evaluation", "In percent, with standard error and 95 % interval.", *evaluations.by_step(rows)]

@@ -27,12 +27,12 @@ from email.parser import Parser
 from functools import partial
 from pathlib import Path
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.local_files import files_below, local_file, named, say_left_out
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.upload import commit_of, listing, plan, print_plan, publish
-from openrlhf_ebpo.upstream import UsageError
 
 PACKAGE = "openrlhf_ebpo"
 CHECKOUT = Path(__file__).parents[2]

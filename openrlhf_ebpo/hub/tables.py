@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import columns
 from openrlhf_ebpo.hub.local_files import LocalFile, local_file
 from openrlhf_ebpo.hub.public import public_text
 from openrlhf_ebpo.redact import SECRETS, without_secrets
-from openrlhf_ebpo.upstream import UsageError
 
 LARGE_ROW_GROUP = 32 << 20  # bytes uncompressed: above it a reader of one page of rows loads too much
 ROW_GROUP = 8 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from openrlhf_ebpo.checkpoint import FILE as PRIOR
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.local_files import local_file
@@ -13,9 +13,8 @@ from openrlhf_ebpo.hub.model_files import FULL_STATE, kept_secret
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.pull import pull, read_record, revision_of
 from openrlhf_ebpo.hub.push import check_same_run
-from openrlhf_ebpo.resume import latest_checkpoint
-from openrlhf_ebpo.run_log import read_run
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.record.resume import latest_checkpoint
+from openrlhf_ebpo.record.run_log import PRIOR, read_run
 
 WAIT_SECONDS = 600.0
 

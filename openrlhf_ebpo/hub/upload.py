@@ -14,11 +14,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.client import ADVICE, HubError, hub_errors
 from openrlhf_ebpo.hub.content import Content, matches, refuse_secrets, sha256, size
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.redact import redacted_text
-from openrlhf_ebpo.upstream import UsageError
 
 MANIFEST = "sha256.json"
 NOT_IN_MANIFEST = ("README.md", ".gitattributes", MANIFEST)  # edited on the Hub; nothing loads them

@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ebpo.hub.evaluations import harness
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.harness import harness
 from openrlhf_ebpo.hub.public import public_text
-from openrlhf_ebpo.upstream import UsageError
 
 QUESTION = "{question}"
 EXAMPLE = "What is 12 * 13?"

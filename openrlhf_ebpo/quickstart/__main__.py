@@ -28,8 +28,8 @@ from tqdm import tqdm
 
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.quickstart import tasks
-from openrlhf_ebpo.run_log import move_aside, read_metrics, read_rollouts, read_run
-from openrlhf_ebpo.upstream import is_cpu_stack
+from openrlhf_ebpo.record.run_log import move_aside, read_metrics, read_rollouts, read_run
+from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 STEPS = 120
 PROMPTS_A_STEP = 64
@@ -271,9 +271,9 @@ def stop(process: subprocess.Popen) -> None:
 
 
 def evaluate(directory: Path) -> None:
-    from openrlhf_ebpo.plot import plot_run
     from openrlhf_ebpo.quickstart.evaluate import all_fail_fraction, all_fail_gradient, paired_difference, read_tasks
     from openrlhf_ebpo.quickstart.evaluate import evaluate as evaluate_model
+    from openrlhf_ebpo.record.plot import plot_run
 
     run_dir = directory / "run"
     heldout = read_tasks(directory / "data" / "heldout.jsonl")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from openrlhf_ebpo.cli.eval import package
+from openrlhf_ebpo.harness import harness
 from openrlhf_ebpo.progress import fingerprint, model_identity
 from openrlhf_ebpo.quickstart.tasks import DATASET, TEMPLATE
+from openrlhf_ebpo.record.run_log import versions
 from openrlhf_ebpo.rewards import gym
-from openrlhf_ebpo.run_log import versions
 
 N_SAMPLES = 8
 MAX_NEW_TOKENS = 14
@@ -99,7 +98,7 @@ def evaluate(model: str | Path, tasks: list[dict], run_dir: Path, step: int) -> 
 def save(
     run_dir: Path, model: str, step: int, tasks: list[dict], responses: list[list[Sample]], correct: np.ndarray
 ) -> None:
-    results, metrics = (importlib.import_module(f"{package()}.{module}") for module in ("results", "metrics"))
+    results, metrics = (harness(module) for module in ("results", "metrics"))
     classes = np.array([answer_classes(group) for group in responses])
     lengths, truncated = (np.array([[getattr(s, n) for s in g] for g in responses]) for n in ("length", "truncated"))
     summary = {

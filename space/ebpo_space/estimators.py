@@ -1,7 +1,7 @@
 """Baselines and raw advantages of one group under several estimators, and what their baselines are off by.
 
 A further estimator is one entry of ESTIMATORS (what a group gets) and, if its baseline is linear in the group's mean,
-one of WEIGHTS (its error). EBPO's formulas are the project's own, `shrinkage.py`.
+one of WEIGHTS (its error). EBPO's formulas are the project's own, `estimator/shrinkage.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openrlhf_ebpo.shrinkage import shrinkage_weight, shrunk_baseline, standardise
+from openrlhf_ebpo.estimator.shrinkage import shrinkage_weight, shrunk_baseline, standardise
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_ebpo import upstream
+from openrlhf_ebpo.seams.install import all_seams, install
 
 
 @pytest.fixture(scope="session", autouse=True)
 def installed():
     """Apply every row, once, as a worker does: install, then import upstream."""
-    upstream.install()
-    for seam in upstream.all_seams():
+    install()
+    for seam in all_seams():
         importlib.import_module(seam.module)
 
 
@@ -155,7 +155,7 @@ def patched_class():
 
 @pytest.fixture
 def original_class(patched_class):
-    from openrlhf_ebpo.experience_maker import EBPOExperienceMaker
+    from openrlhf_ebpo.training.experience_maker import EBPOExperienceMaker
 
     mixin, original = patched_class.__bases__
     assert mixin is EBPOExperienceMaker

@@ -6,9 +6,9 @@ import math
 import pytest
 import torch
 
-from openrlhf_ebpo.advantage import estimate, token_returns
-from openrlhf_ebpo.config import EBPOConfig
-from openrlhf_ebpo.prior import Prior
+from openrlhf_ebpo.estimator.advantage import estimate, token_returns
+from openrlhf_ebpo.estimator.config import EBPOConfig
+from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.rewards.guard import ERROR_KEY, RewardError, check_reward
 
 REWARDS = [1.0, 0.0, 0.0, 0.5, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]

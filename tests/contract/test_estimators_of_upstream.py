@@ -5,9 +5,9 @@ import copy
 import pytest
 import torch
 
-from openrlhf_ebpo.advantage import token_returns
-from openrlhf_ebpo.prompts import INFO_KEY
-from openrlhf_ebpo.shrinkage import group_mean, shrunk_baseline
+from openrlhf_ebpo.estimator.advantage import token_returns
+from openrlhf_ebpo.estimator.shrinkage import group_mean, shrunk_baseline
+from openrlhf_ebpo.training.prompts import INFO_KEY
 
 REWARDS = [0.0, 1.0, 0.3, 0.7, 1.0, 1.0, 0.0, 0.0, -1.0, 12.5, 0.1, 0.1]
 WITHOUT_GROUPS = ("reinforce", "flash_reinforce", "gae")

@@ -6,7 +6,7 @@ import pytest
 
 from eval.prompts import PromptForm, render
 from eval.tasks import Question
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.errors import UsageError
 
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 FORMS = {

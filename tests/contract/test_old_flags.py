@@ -12,8 +12,9 @@ from openrlhf_ebpo.cli import train_ppo_ray
 from openrlhf_ebpo.cli.old_flags import translate
 from openrlhf_ebpo.cli.old_flags_table import TABLE
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain, parse
-from openrlhf_ebpo.run_log import close_run, read_run
-from openrlhf_ebpo.upstream import OPENRLHF_VERSION, module_path
+from openrlhf_ebpo.record.run_log import close_run, read_run
+from openrlhf_ebpo.seams.check import OPENRLHF_VERSION
+from openrlhf_ebpo.seams.stack import module_path
 
 FLAGS = Path(__file__).parents[1] / "data" / "openrlhf_flags"
 SCRIPTS = {"0.9.3": "grpo_hybrid_0.9.3.sh", "0.10.1": "reinforce_async_0.10.1.sh"}

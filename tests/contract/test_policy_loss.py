@@ -9,8 +9,8 @@ import torch
 
 from openrlhf_ebpo.cli import train_ppo_ray
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain, parse
-from openrlhf_ebpo.policy_loss import CovarianceLoss, with_covariance
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.training.policy_loss import CovarianceLoss, with_covariance
 
 PPO = "openrlhf.cli.train_ppo_ray"
 WHOLE = {"dp_size": 2, "batch_num_tokens": torch.tensor(61.0), "global_batch_size": torch.tensor(7.0)}

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_ebpo.policy_metrics import KL_MICRO_BATCHES, PolicyMetrics
+from openrlhf_ebpo.training.policy_metrics import KL_MICRO_BATCHES, PolicyMetrics
 
 TOKENS, ACTIONS, SHIFT = 6, 4, 0.1
 

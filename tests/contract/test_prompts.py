@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import datasets
 import pytest
 
-from openrlhf_ebpo.prompts import INFO_KEY, at_next_prompt
+from openrlhf_ebpo.training.prompts import INFO_KEY, at_next_prompt
 
 ROWS = 20
 

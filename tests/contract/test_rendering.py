@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_ebpo.rendering import TokenizerByName, prompt_lengths, render, tokenizer_of
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.engines.rendering import TokenizerByName, prompt_lengths, render, tokenizer_of
+from openrlhf_ebpo.errors import UsageError
 
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 TEXTS = [{"id": "a", "prompt": "1+1=", "label": "2"}]

@@ -151,7 +151,7 @@ def test_the_packaged_rewards_limit_themselves():
     """Waiting for one of their processes must not count."""
     from openrlhf.utils.agent import SingleTurnAgentExecutor
 
-    from openrlhf_ebpo.cli.preflight import BUILT_IN, REWARDS
+    from openrlhf_ebpo.checks.preflight import BUILT_IN, REWARDS
 
     for file in BUILT_IN["reward.remote_url"].values():
         assert SingleTurnAgentExecutor(str(REWARDS / file)).reward_func.limits_itself is True

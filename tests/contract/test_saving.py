@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_ebpo.checkpoint import FILE, STATE_KEY
-from openrlhf_ebpo.resume import CheckpointError, damage, latest_checkpoint
+from openrlhf_ebpo.record.resume import CheckpointError, damage, latest_checkpoint
+from openrlhf_ebpo.record.run_log import PRIOR
+from openrlhf_ebpo.training.checkpoint import STATE_KEY
 
 
 class Engine:
@@ -99,16 +100,16 @@ def test_a_crash_while_saving_leaves_all_that_was_saved(strategy, tmp_path, tag)
 
 
 def test_the_prior_lies_in_the_checkpoint_before_latest_names_it(strategy, tmp_path, monkeypatch):
-    from openrlhf_ebpo import checkpoint
+    from openrlhf_ebpo.training import checkpoint
 
     def write_text(path, text):
-        assert (tmp_path / text / FILE).is_file()
+        assert (tmp_path / text / PRIOR).is_file()
         Path(path).write_text(text)
 
     monkeypatch.setattr(checkpoint, "write_text", write_text)
     state = {"schema": 1, "batches": 3}
     strategy.save_ckpt(Engine(), str(tmp_path), "s1", client_state={STATE_KEY: state})
-    assert json.loads((tmp_path / "s1" / FILE).read_text()) == state
+    assert json.loads((tmp_path / "s1" / PRIOR).read_text()) == state
     assert (tmp_path / "latest").read_text() == "s1"
 
 
@@ -141,7 +142,7 @@ def test_an_interrupted_save_takes_no_place_among_the_checkpoints(strategy, tmp_
 def test_every_file_is_on_disk_before_the_list_says_so(strategy, tmp_path, monkeypatch):
     import os
 
-    from openrlhf_ebpo import resume
+    from openrlhf_ebpo.record import resume
 
     synced, folder = set(), tmp_path / "global_step1"
     sync, complete = os.fsync, resume.complete_checkpoint

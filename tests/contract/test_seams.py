@@ -12,19 +12,24 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_ebpo import cpu, generation, upstream
+from openrlhf_ebpo.engines import generation
+from openrlhf_ebpo.errors import SeamError
 from openrlhf_ebpo.quickstart import tiny_model
-from openrlhf_ebpo.upstream import Seam, SeamError
+from openrlhf_ebpo.seams.check import check_sources, check_version, source_fingerprint
+from openrlhf_ebpo.seams.cpu import rows as cpu_rows
+from openrlhf_ebpo.seams.install import all_seams, apply, install
+from openrlhf_ebpo.seams.rows import OFFLINE_SEAMS, SEAMS, Seam
+from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 ROOT = Path(__file__).parents[2]
-ROWS = pytest.mark.parametrize("seam", upstream.all_seams(), ids=str)
-ALL_ROWS = pytest.mark.parametrize("seam", (*upstream.all_seams(), *generation.SEAMS), ids=str)
+ROWS = pytest.mark.parametrize("seam", all_seams(), ids=str)
+ALL_ROWS = pytest.mark.parametrize("seam", (*all_seams(), *OFFLINE_SEAMS), ids=str)
 
 
-@pytest.mark.parametrize("name", sorted({str(s) for s in (*upstream.SEAMS, *cpu.SEAMS, *generation.SEAMS)}))
+@pytest.mark.parametrize("name", sorted({str(s) for s in (*SEAMS, *cpu_rows.SEAMS, *OFFLINE_SEAMS)}))
 def test_the_document_for_upgrades_has_a_line_for_every_row(name):
     lines = (ROOT / "docs" / "upgrading.md").read_text().splitlines()
-    rows = [seam for seam in (*upstream.SEAMS, *cpu.SEAMS, *generation.SEAMS) if str(seam) == name]
+    rows = [seam for seam in (*SEAMS, *cpu_rows.SEAMS, *OFFLINE_SEAMS) if str(seam) == name]
     assert sum(line.startswith(f"| `{name}` |") for line in lines) == len(rows)
 
 
@@ -44,10 +49,10 @@ def python(code: str) -> str:
 @ALL_ROWS
 def test_the_source_is_the_one_that_the_row_was_written_for(seam):
     if seam.source is None:
-        assert not seam.module.startswith("openrlhf.") or upstream.source_fingerprint(seam.module, seam.name) is None
+        assert not seam.module.startswith("openrlhf.") or source_fingerprint(seam.module, seam.name) is None
     else:
-        assert upstream.source_fingerprint(seam.module, seam.name) == seam.source
-    upstream.check_sources((seam,))
+        assert source_fingerprint(seam.module, seam.name) == seam.source
+    check_sources((seam,))
 
 
 @ALL_ROWS
@@ -77,7 +82,7 @@ def test_the_name_is_replaced_and_says_by_which_row(seam):
 @ROWS
 def test_applying_a_row_twice_is_applying_it_once(seam):
     before = target(seam)
-    upstream.apply(seam, importlib.import_module(seam.module))
+    apply(seam, importlib.import_module(seam.module))
     assert target(seam) is before
 
 
@@ -97,31 +102,31 @@ def test_engines_that_only_generate_run_as_many_sequences_as_vllms_offline_engin
 
 
 def test_no_row_is_there_twice():
-    rows = [(str(seam), seam.replacement) for seam in upstream.all_seams()]
+    rows = [(str(seam), seam.replacement) for seam in all_seams()]
     assert len(rows) == len(set(rows))
 
 
 def test_rows_with_one_target_are_applied_on_top_of_each_other():
     by_target = {}
-    for seam in upstream.all_seams():
+    for seam in all_seams():
         by_target.setdefault(str(seam), []).append(seam)
     for rows in by_target.values():
         assert target(rows[0])._ebpo_seams == tuple(seam.replacement for seam in rows)
 
 
 def test_installing_again_changes_nothing():
-    before = [target(seam) for seam in upstream.all_seams()]
-    upstream.install()
-    assert [target(seam) for seam in upstream.all_seams()] == before
+    before = [target(seam) for seam in all_seams()]
+    install()
+    assert [target(seam) for seam in all_seams()] == before
 
 
 def test_training_does_not_import_scikit_learn_nor_what_corrects_torchs_compiler():
     code = (
-        "import sys\nfrom openrlhf_ebpo import upstream\nupstream.install()\nimport openrlhf.trainer.ray.vllm_engine\n"
+        "import sys\nfrom openrlhf_ebpo.seams.install import install\ninstall()\nimport openrlhf.trainer.ray.vllm_engine\n"
         "print([name for name in ('sklearn', 'torch._inductor.lowering') if name in sys.modules])"
     )
     assert importlib.util.find_spec("sklearn")
-    assert python(code).splitlines()[-1] == str([] if upstream.is_cpu_stack() else ["torch._inductor.lowering"])
+    assert python(code).splitlines()[-1] == str([] if is_cpu_stack() else ["torch._inductor.lowering"])
 
 
 def test_names_that_upstream_imported_from_a_replaced_module_are_the_replacements():
@@ -136,7 +141,7 @@ def test_names_that_upstream_imported_from_a_replaced_module_are_the_replacement
     assert ppo_trainer.RemoteExperienceMaker is experience_maker.RemoteExperienceMaker
 
 
-ROW = upstream.SEAMS[0]
+ROW = SEAMS[0]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +157,7 @@ ROW = upstream.SEAMS[0]
 def test_a_target_that_differs_is_an_error_that_names_the_row(change, shown):
     row = dataclasses.replace(ROW, **change)
     with pytest.raises(SeamError) as error:
-        upstream.check_sources((*upstream.SEAMS[1:], row))
+        check_sources((*SEAMS[1:], row))
     for part in (f"seam {row}", shown, row.replacement, row.why, "openrlhf==0.11.2"):
         assert part in str(error.value)
 
@@ -161,17 +166,17 @@ def test_a_target_that_differs_is_an_error_that_names_the_row(change, shown):
 def test_applying_a_row_without_a_target_is_an_error_that_names_the_row(name):
     module = types.ModuleType("made_up")
     module.Present = type("Present", (), {})
-    row = Seam("made_up", name, "openrlhf_ebpo.cpu.device:nothing_to_do", "nowhere", "a test", "now")
+    row = Seam("made_up", name, "openrlhf_ebpo.seams.cpu.device:nothing_to_do", "nowhere", "a test", "now")
     with pytest.raises(SeamError, match=rf"seam made_up\.{name}: no such target"):
-        upstream.apply(row, module)
+        apply(row, module)
 
 
 def test_a_made_up_row_wraps_a_function_once():
     module = types.ModuleType("made_up")
     module.answer = lambda: 42
-    row = Seam("made_up", "answer", "openrlhf_ebpo.cpu.device:nothing_to_do", "nowhere", "a test", "now")
-    upstream.apply(row, module)
-    upstream.apply(row, module)
+    row = Seam("made_up", "answer", "openrlhf_ebpo.seams.cpu.device:nothing_to_do", "nowhere", "a test", "now")
+    apply(row, module)
+    apply(row, module)
     assert module.answer() is None
     assert not hasattr(module.answer.__wrapped__, "_ebpo_seams")
 
@@ -180,10 +185,10 @@ def test_a_made_up_row_wraps_a_function_once():
 def test_another_version_of_openrlhf_is_refused(monkeypatch, version):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
     with pytest.raises(SeamError, match=rf"OpenRLHF {version} is installed.*openrlhf==0\.11\.2"):
-        upstream.check_version()
-    monkeypatch.setattr(upstream.install, "done", False)
+        check_version()
+    monkeypatch.setattr(install, "done", False)
     with pytest.raises(SeamError):
-        upstream.install()
+        install()
 
 
 def test_no_openrlhf_at_all_is_said_in_words(monkeypatch):
@@ -192,13 +197,13 @@ def test_no_openrlhf_at_all_is_said_in_words(monkeypatch):
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
     with pytest.raises(SeamError, match="OpenRLHF is not installed"):
-        upstream.check_version()
+        check_version()
 
 
 def test_without_install_nothing_is_replaced():
     python(
-        "import openrlhf_ebpo.upstream, openrlhf_ebpo.cpu.device, openrlhf_ebpo.rewards.guard\n"
-        "import openrlhf_ebpo.experience_maker, openrlhf_ebpo.checkpoint, openrlhf_ebpo.policy_metrics\n"
+        "import openrlhf_ebpo.seams.install, openrlhf_ebpo.seams.cpu.device, openrlhf_ebpo.rewards.guard\n"
+        "import openrlhf_ebpo.training.experience_maker, openrlhf_ebpo.training.checkpoint, openrlhf_ebpo.training.policy_metrics\n"
         "import sys, torch\n"
         "from openrlhf.utils import agent, loss_utils\n"
         "for found in (agent.SingleTurnAgentExecutor, loss_utils._optimizer_step_loss_norm,\n"
@@ -212,8 +217,8 @@ def test_without_install_nothing_is_replaced():
 
 def test_with_install_the_same_process_start_replaces_them():
     python(
-        "import openrlhf_ebpo.upstream as upstream\n"
-        "upstream.install()\n"
+        "from openrlhf_ebpo.seams.install import install\n"
+        "install()\n"
         "from openrlhf.utils import agent\n"
         "assert agent.SingleTurnAgentExecutor._ebpo_seams == ('openrlhf_ebpo.rewards.guard:GuardedSingleTurnExecutor',)\n"
     )
@@ -222,20 +227,20 @@ def test_with_install_the_same_process_start_replaces_them():
 def test_the_estimator_needs_neither_ray_nor_openrlhf_and_a_reader_of_runs_no_torch():
     python(
         "import sys\n"
-        "import openrlhf_ebpo.shrinkage\n"
+        "import openrlhf_ebpo.estimator.shrinkage\n"
         "assert not {'numpy', 'torch'} & set(sys.modules)\n"
-        "import openrlhf_ebpo.run_log, openrlhf_ebpo.prior, openrlhf_ebpo.config\n"
+        "import openrlhf_ebpo.record.run_log, openrlhf_ebpo.estimator.prior, openrlhf_ebpo.estimator.config\n"
         "assert not {'torch', 'ray', 'openrlhf'} & set(sys.modules)\n"
-        "import openrlhf_ebpo.advantage, openrlhf_ebpo.rollouts, openrlhf_ebpo.checkpoint\n"
+        "import openrlhf_ebpo.estimator.advantage, openrlhf_ebpo.training.rollouts, openrlhf_ebpo.training.checkpoint\n"
         "assert not {'ray', 'openrlhf', 'vllm', 'deepspeed'} & set(sys.modules)\n"
     )
 
 
-@pytest.mark.skipif(not upstream.is_cpu_stack(), reason="needs a torch without CUDA")
+@pytest.mark.skipif(not is_cpu_stack(), reason="needs a torch without CUDA")
 def test_the_stand_in_for_flash_attn_shows_itself_to_upstream_alone():
     from openrlhf.models import ring_attn_utils
 
-    from openrlhf_ebpo.cpu import packing
+    from openrlhf_ebpo.seams.cpu import packing
 
     assert ring_attn_utils.unpad_input is packing.unpad_input
     assert ring_attn_utils.pad_input is packing.pad_input
@@ -243,10 +248,10 @@ def test_the_stand_in_for_flash_attn_shows_itself_to_upstream_alone():
     assert not [name for name in sys.modules if name.split(".")[0] == "flash_attn"]
 
 
-@pytest.mark.skipif(not upstream.is_cpu_stack(), reason="needs a torch without CUDA")
+@pytest.mark.skipif(not is_cpu_stack(), reason="needs a torch without CUDA")
 def test_preparing_a_process_twice_adds_one_finder():
-    from openrlhf_ebpo import cpu
-    from openrlhf_ebpo.cpu.packing import FlashAttnStandIn
+    from openrlhf_ebpo.seams import cpu
+    from openrlhf_ebpo.seams.cpu.packing import FlashAttnStandIn
 
     cpu.prepare_process()
     assert sum(isinstance(finder, FlashAttnStandIn) for finder in sys.meta_path) == 1

@@ -47,7 +47,7 @@ def cluster(tmp_path_factory):
     """Two Ray nodes on this machine, each with a working folder of its own, and a dashboard for job submission."""
     from ray.cluster_utils import Cluster
 
-    from openrlhf_ebpo.upstream import is_cpu_stack
+    from openrlhf_ebpo.seams.stack import is_cpu_stack
 
     if not is_cpu_stack():
         pytest.skip("this cluster's GPUs are pretended; on a GPU machine run `pytest -m gpu`")
@@ -185,7 +185,7 @@ class Training:
         return output
 
     def wait_for_step(self, run_dir: Path, step: int, seconds: int = 240) -> None:
-        from openrlhf_ebpo.run_log import read_metrics
+        from openrlhf_ebpo.record.run_log import read_metrics
 
         deadline = time.time() + seconds
         while time.time() < deadline:

@@ -7,13 +7,14 @@ import importlib
 import sys
 import warnings
 
-from openrlhf_ebpo import upstream
+from openrlhf_ebpo.seams.install import install
+from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 warnings.filterwarnings("ignore", "The pynvml package is deprecated", FutureWarning)
 sys.modules["ray"] = None
-upstream.install()
-if upstream.is_cpu_stack():
-    from openrlhf_ebpo import cpu
+install()
+if is_cpu_stack():
+    from openrlhf_ebpo.seams import cpu
 
     cpu.prepare_driver()
 

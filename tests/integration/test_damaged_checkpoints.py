@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_ebpo.resume import damage
-from openrlhf_ebpo.run_log import read_metrics, read_run
+from openrlhf_ebpo.record.resume import damage
+from openrlhf_ebpo.record.run_log import read_metrics, read_run
 
 
 @pytest.fixture(scope="module")

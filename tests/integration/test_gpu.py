@@ -9,10 +9,10 @@ import sys
 import pytest
 import torch
 
-from openrlhf_ebpo.advantage import estimate, token_returns
-from openrlhf_ebpo.config import EBPOConfig
-from openrlhf_ebpo.prior import Prior
-from openrlhf_ebpo.run_log import read_metrics
+from openrlhf_ebpo.estimator.advantage import estimate, token_returns
+from openrlhf_ebpo.estimator.config import EBPOConfig
+from openrlhf_ebpo.estimator.prior import Prior
+from openrlhf_ebpo.record.run_log import read_metrics
 
 pytestmark = [
     pytest.mark.gpu,
@@ -62,5 +62,5 @@ def test_the_real_stack_trains_on_one_gpu_and_imports_nothing_of_the_cpu_backend
     process = [sys.executable, "-X", "importtime", "-m", "openrlhf_ebpo.cli.train_ppo_ray", *argv]
     result = subprocess.run(process, env=environment, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr[-5000:]
-    assert "openrlhf_ebpo.cpu" not in result.stderr
+    assert "openrlhf_ebpo.seams.cpu" not in result.stderr
     assert [row["step"] for row in read_metrics(tmp_path / "model" / "run")] == [1, 2, 3]

@@ -8,7 +8,7 @@ import signal
 import psutil
 import pytest
 
-from openrlhf_ebpo.run_log import read_metrics, read_rollouts, read_run
+from openrlhf_ebpo.record.run_log import read_metrics, read_rollouts, read_run
 
 FAILING_REWARD = """
 import torch

@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_ebpo.rollouts import prompt_id
-from openrlhf_ebpo.run_log import read_metrics, read_rollouts, read_run
+from openrlhf_ebpo.record.run_log import read_metrics, read_rollouts, read_run
+from openrlhf_ebpo.training.rollouts import prompt_id
 
 BATCH = 8  # prompts a step
 METHODS = ["clip_cov", "dapo", "dr_grpo", "ebpo_difficulty", "ebpo_naive", "kl_cov", "reinforce_baseline", "rloo"]

@@ -14,8 +14,8 @@ from own_code import bring_code, own_model
 IN_A_WORKER = """
 import argparse, os, sys
 import ray
-from openrlhf_ebpo import remote_code
-from openrlhf_ebpo.cluster import ray_with
+from openrlhf_ebpo.seams import remote_code
+from openrlhf_ebpo.engines.cluster import ray_with
 def load(model):
     from openrlhf.models import Actor
     try:

@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_ebpo.advantage import estimate
-from openrlhf_ebpo.config import EBPOConfig
-from openrlhf_ebpo.prior import Prior
-from openrlhf_ebpo.rollouts import prompt_id
-from openrlhf_ebpo.run_log import read_metrics, read_rollouts, read_run
+from openrlhf_ebpo.estimator.advantage import estimate
+from openrlhf_ebpo.estimator.config import EBPOConfig
+from openrlhf_ebpo.estimator.prior import Prior
+from openrlhf_ebpo.record.run_log import read_metrics, read_rollouts, read_run
+from openrlhf_ebpo.training.rollouts import prompt_id
 
 CONFIG = EBPOConfig(n_samples_per_prompt=4)
 WANDB_KEY = "0123456789abcdef0123456789abcdef01234567"

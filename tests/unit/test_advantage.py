@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openrlhf_ebpo.advantage import estimate, group_outcomes, grpo_advantages, last_action, token_returns
-from openrlhf_ebpo.config import EBPOConfig
-from openrlhf_ebpo.prior import Prior
+from openrlhf_ebpo.estimator.advantage import estimate, group_outcomes, grpo_advantages, last_action, token_returns
+from openrlhf_ebpo.estimator.config import EBPOConfig
+from openrlhf_ebpo.estimator.prior import Prior
 
 CONFIG = EBPOConfig(n_samples_per_prompt=4)
 EXAMPLE = torch.tensor([[1.0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]])

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from openrlhf_ebpo import cluster
-from openrlhf_ebpo.cluster import ClusterError, check_resources, gpus_needed, waits_for_others
+from openrlhf_ebpo.engines import cluster
+from openrlhf_ebpo.engines.cluster import ClusterError, check_resources, gpus_needed, waits_for_others
 
 BASE = {
     "train.colocate_all": False,

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_ebpo.config import FLAG, PRESETS, EBPOConfig, add_flags
+from openrlhf_ebpo.estimator.config import FLAG, PRESETS, EBPOConfig, add_flags
 
 
 @pytest.mark.parametrize(

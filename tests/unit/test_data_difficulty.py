@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from openrlhf_ebpo import progress
-from openrlhf_ebpo.cluster import reason
 from openrlhf_ebpo.data import difficulty, difficulty_report
-from openrlhf_ebpo.generation import SEQUENCES_IN_FLIGHT, Sample, _free_engine
+from openrlhf_ebpo.engines.cluster import reason
+from openrlhf_ebpo.engines.generation import SEQUENCES_IN_FLIGHT, Sample, _free_engine
+from openrlhf_ebpo.engines.rendering import Prompt
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.progress import model_identity, progress_file
-from openrlhf_ebpo.rendering import Prompt
-from openrlhf_ebpo.upstream import UsageError
 
 ROWS = [
     {"id": f"p{i}", "prompt": f"{i} + {i}", "label": str(2 * i), "question": "q", "datasource": "d"} for i in range(4)

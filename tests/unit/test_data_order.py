@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from openrlhf_ebpo.cli.data import main
 from openrlhf_ebpo.data import order
 from openrlhf_ebpo.data.table import read_table, write_table
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.errors import UsageError
 
 rows = st.lists(st.tuples(st.sampled_from(["algebra", "geometry", "counting"]), st.integers(0, 16)), max_size=60)
 

@@ -15,7 +15,7 @@ from openrlhf_ebpo.data.table import (
     with_column,
     write_table,
 )
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.errors import UsageError
 
 ROWS = [
     {"id": "a", "prompt": [{"role": "user", "content": "1 + 1 = ?\u2028中"}], "rate": 0.5, "gold": {"text": "2"}},

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from eval import metrics, resampling
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.errors import UsageError
 
 
 def vote(right: np.ndarray, classes: np.ndarray, chosen: tuple[int, ...]) -> float:

@@ -20,10 +20,10 @@ from eval import generate, jobs, models, pairs, prompts, protocols, results, run
 from eval.jobs import StorageError
 from eval.models import Model
 from eval.prompts import PromptForm
-from openrlhf_ebpo.cluster import ClusterError
-from openrlhf_ebpo.generation import GenerationError, Sample
-from openrlhf_ebpo.rendering import Prompt
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.engines.cluster import ClusterError
+from openrlhf_ebpo.engines.generation import GenerationError, Sample
+from openrlhf_ebpo.engines.rendering import Prompt
+from openrlhf_ebpo.errors import UsageError
 
 QUESTIONS = [("One and one?", "2"), ("Half of one?", r"\frac{1}{2}"), ("Two roots of x^2 = 1?", ["-1", "1"])]
 RESPONSES = {
@@ -465,8 +465,8 @@ def test_a_full_model_is_used_where_it_is(folder):
 
 
 def test_records_hold_text_lengths_and_reasons(tmp_path):
+    from openrlhf_ebpo.engines.rendering import tokenizer_of
     from openrlhf_ebpo.quickstart import tiny_model
-    from openrlhf_ebpo.rendering import tokenizer_of
 
     tiny_model.build(tmp_path / "m", ["abc"], hidden_size=16, intermediate_size=32)
     tokenizer = tokenizer_of(str(tmp_path / "m"))

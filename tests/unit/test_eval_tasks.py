@@ -16,8 +16,8 @@ import pytest
 from eval import tasks
 from eval.tasks import Rules, gold
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, question_id
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards import gym
-from openrlhf_ebpo.upstream import UsageError
 
 ROOT = Path(__file__).parents[2]
 
@@ -319,7 +319,7 @@ def test_the_hub_its_cache_and_no_network(tmp_path):
     program = """
 import os, sys
 from eval import tasks
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.errors import UsageError
 from datasets import config
 task = tasks.load("aime24=Maxwell-Jia/AIME_2024")
 print(task.source, len(task.questions), task.questions[-1].gold, task.notes)

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from openrlhf_ebpo.cli import gym_check
+from openrlhf_ebpo.checks import gym_check
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards import gym
-from openrlhf_ebpo.upstream import UsageError
 
 
 @pytest.fixture(autouse=True)

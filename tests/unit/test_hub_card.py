@@ -16,14 +16,14 @@ import yaml
 from huggingface_hub import ModelCard
 from recorded_runs import GOOD, GREEDY, POOR, arguments, save_result, write_run
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.hub import card, card_metadata, outbox, usage
 from openrlhf_ebpo.hub.card import PICTURE, model_card
 from openrlhf_ebpo.hub.markdown import code, fenced, table
 from openrlhf_ebpo.hub.public import hub_id, public, public_run, without_paths
 from openrlhf_ebpo.hub.push import drain
-from openrlhf_ebpo.run_log import read_run
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.record.run_log import read_run
 
 REPO = "owner/tiny"
 HOSTILE = "a | b\n---\n# no heading <img src=x onerror=alert(1)> `x` ```\n[l](javascript:alert(1)) {{value}} \u202e"

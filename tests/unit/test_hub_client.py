@@ -5,10 +5,10 @@ import logging
 
 import pytest
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.retry import LONGEST_PAUSE, pause_after, retrying
 from openrlhf_ebpo.redact import redacted_text
-from openrlhf_ebpo.upstream import UsageError
 
 
 def test_a_token_that_may_write_passes_for_a_new_and_for_an_existing_repo_and_nothing_is_created(hub):

@@ -7,10 +7,10 @@ import hub_runs
 import pytest
 
 from openrlhf_ebpo.cli import hub as hub_cli
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.client import HubError, hub_api
 from openrlhf_ebpo.hub.pull import RECORD, pull
 from openrlhf_ebpo.hub.upload import publish
-from openrlhf_ebpo.upstream import UsageError
 
 REPO = "owner/model"
 

@@ -14,8 +14,8 @@ from hub_server import File
 from huggingface_hub import ModelCard
 from recorded_runs import GOOD, GREEDY, POOR, PROTOCOL, save_result, write_run
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import data_repo, results, run_data
-from openrlhf_ebpo.upstream import UsageError
 
 REPO, MODEL = "owner/tiny-results", "owner/tiny"
 CARD = """---

@@ -20,12 +20,14 @@ from recorded_runs import GOOD, PROTOCOL, arguments, save_result, write_run
 from safetensors.numpy import save_file
 
 from openrlhf_ebpo.cli import hub as hub_cli
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub import outbox, results, run_data, space
 from openrlhf_ebpo.hub.client import HubError
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.push import drain
 from openrlhf_ebpo.hub.upload import allow_open_files, publish
+from openrlhf_ebpo.record.run_log import close_run, read_run
 from openrlhf_ebpo.redact import (
     SECRETS,
     holds_secret,
@@ -35,8 +37,6 @@ from openrlhf_ebpo.redact import (
     redacted_text,
     without_secrets,
 )
-from openrlhf_ebpo.run_log import close_run, read_run
-from openrlhf_ebpo.upstream import UsageError
 
 MODEL, RUN, RESULTS, SPACE = "owner/model", "owner/run", "owner/results", "owner/space"
 # Forms of secrets, {} where a distinct part goes. In pieces, so that no scanner takes this file for a leak.

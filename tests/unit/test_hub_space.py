@@ -18,9 +18,9 @@ import yaml
 from hub_server import File
 from recorded_runs import write_run
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import data_repo, run_data, space
-from openrlhf_ebpo.run_log import read_metrics
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.record.run_log import read_metrics
 
 REPO, RUN = "owner/ebpo", "owner/tiny-run"
 README = "---\ntitle: Runs\nsdk: gradio\nsdk_version: 6.31.0\npython_version: '3.11'\napp_file: app.py\n---\n# Runs\n"
@@ -44,7 +44,7 @@ def deploy(api, hub, monkeypatch, no_waiting, built, tmp_path):
     monkeypatch.setenv("OPENRLHF_EBPO_HUB_PAUSE", "0.01")
     app = tmp_path / "space"
     for name, text in {
-        "app.py": "import openrlhf_ebpo.eval.results, openrlhf_ebpo.run_log\nprint(openrlhf_ebpo.__file__)\n",
+        "app.py": "import openrlhf_ebpo.eval.results, openrlhf_ebpo.record.run_log\nprint(openrlhf_ebpo.__file__)\n",
         "README.md": README,
         "requirements.txt": "gradio==6.31.0  # the app\npyarrow>=14\nopenrlhf_ebpo\n",
         "ebpo_space/page.py": "",
@@ -89,7 +89,8 @@ def test_the_app_the_package_and_the_runs_go(tmp_path, hub, deploy, capsys):
     assert f"\ndeployed: {hub.url}/spaces/{REPO}" in said and "secret" not in said
     repo = hub.repo(REPO, "space")
     files = repo.files()
-    assert {"app.py", "ebpo_space/page.py", "openrlhf_ebpo/run_log.py", "openrlhf_ebpo/eval/results.py"} <= set(files)
+    assert {"app.py", "ebpo_space/page.py", "openrlhf_ebpo/eval/results.py"} <= set(files)
+    assert "openrlhf_ebpo/record/run_log.py" in files
     assert not [path for path in files if "pycache" in path or "hidden" in path or "tests" in path]
     assert files["requirements.txt"].decode().splitlines() == [
         "gradio==6.31.0  # the app",
@@ -144,7 +145,7 @@ def test_the_real_app_starts_from_exactly_the_uploaded_files(tmp_path, hub, depl
 def fetched(folder: Path, how: dict) -> str:
     """Steps of the run that the uploaded app itself gets from the Hub, and what it leaves out."""
     program = (
-        "from pathlib import Path\nfrom ebpo_space.hub import fetch\nfrom openrlhf_ebpo.run_log import read_metrics\n"
+        "from pathlib import Path\nfrom ebpo_space.hub import fetch\nfrom openrlhf_ebpo.record.run_log import read_metrics\n"
         f"path, left_out = fetch({RUN!r}, Path('cache'))\nprint(len(read_metrics(path)), left_out)"
     )
     (folder / "look.py").write_text(program)
@@ -200,7 +201,8 @@ def test_private_runs_need_a_secret_and_missing_ones_are_named(tmp_path, hub, de
 def test_dry_run_lists_sizes_and_what_is_wrong_is_said_first(tmp_path, hub, deploy, capsys):
     deploy("--runs", RUN, "--dry_run")
     said = capsys.readouterr().out
-    assert "openrlhf_ebpo/run_log.py" in said and "app.py" in said and f"would go to {REPO}; nothing was sent" in said
+    assert "openrlhf_ebpo/record/run_log.py" in said and "app.py" in said
+    assert f"would go to {REPO}; nothing was sent" in said
     with pytest.raises(UsageError, match=r"has no app\.py, README\.md, requirements\.txt"):
         deploy("--runs", RUN, space_dir=tmp_path / "nothing")
     with pytest.raises(UsageError, match="owner/name"):

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import hub_runs
 import pytest
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.hub import outbox, training, training_flags
 from openrlhf_ebpo.hub.client import hub_api
 from openrlhf_ebpo.hub.push import drain
-from openrlhf_ebpo.upstream import UsageError
 
 REPO = "owner/model"
 

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.client import HubError, hub_api
 from openrlhf_ebpo.hub.upload import Planned, plan, publish
-from openrlhf_ebpo.upstream import UsageError
 
 REPO = "owner/model"
 CARD = b"---\nlicense: mit\n---\n# model\n"

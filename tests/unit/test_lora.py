@@ -6,8 +6,8 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from openrlhf_ebpo import lora
-from openrlhf_ebpo.lora import synced_weights
+from openrlhf_ebpo.training import lora
+from openrlhf_ebpo.training.lora import synced_weights
 
 QWEN = {
     "vocab_size": 64,

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_ebpo.cli import model_check
+from openrlhf_ebpo.checks import model_check
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.quickstart.tiny_model import build_tokenizer
-from openrlhf_ebpo.upstream import UsageError
 
 ROOT = Path(__file__).parents[2]
 PUBLISHED = json.loads((ROOT / "tests" / "data" / "model_configs.json").read_text())

@@ -7,9 +7,8 @@ import sys
 
 import pytest
 
-from openrlhf_ebpo import cpu
-from openrlhf_ebpo.checks import native
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.seams import cpu, native
 
 NUMA = "libnuma.so.1: cannot open shared object file: No such file or directory"
 
@@ -41,8 +40,8 @@ def test_kernels_that_do_not_load_stop_the_process_that_imports_vllm(level):
     code = f"""
 import os, sys, torch
 os.environ["VLLM_LOGGING_LEVEL"] = "{level}"
-from openrlhf_ebpo import upstream
-upstream.install()
+from openrlhf_ebpo.seams.install import install
+install()
 for name in ("_C", "_C_AVX2", "_C_AVX512"):
     sys.modules["vllm." + name] = None  # any import of it fails
 for _ in range(2):  # vLLM warns once

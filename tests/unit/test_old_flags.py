@@ -10,7 +10,7 @@ from openrlhf_ebpo.cli import old_flags, train_ppo_ray
 from openrlhf_ebpo.cli.old_flags import translate
 from openrlhf_ebpo.cli.old_flags_table import TABLE
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain, parse
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.errors import UsageError
 
 LISTS = Path(__file__).parents[1] / "data" / "openrlhf_flags"
 TYPES = {"int": int, "float": float, "str": str, None: None}

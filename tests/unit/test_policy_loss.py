@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_ebpo.policy_loss import (
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.training.policy_loss import (
     CovarianceLoss,
     add_flags,
     check_flags,
@@ -18,7 +19,6 @@ from openrlhf_ebpo.policy_loss import (
     token_covariance,
     with_covariance,
 )
-from openrlhf_ebpo.upstream import UsageError
 
 EXCLUDED = 2  # a row without a token to train on
 

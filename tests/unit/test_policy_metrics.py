@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from openrlhf_ebpo.policy_metrics import ENTROPY_ROWS, entropy_sum, k3, more_than_no_tokens
+from openrlhf_ebpo.training.policy_metrics import ENTROPY_ROWS, entropy_sum, k3, more_than_no_tokens
 
 
 def slow_entropy(row: list[float]) -> float:

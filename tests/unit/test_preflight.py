@@ -9,8 +9,9 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from openrlhf_ebpo.cli import preflight, train_ppo_ray
-from openrlhf_ebpo.cli.upstream_main import UsageError
+from openrlhf_ebpo.checks import preflight
+from openrlhf_ebpo.cli import train_ppo_ray
+from openrlhf_ebpo.errors import UsageError
 
 ROWS = [{"prompt": "1+1", "label": "2"}, {"prompt": "1+2", "label": "3"}]
 

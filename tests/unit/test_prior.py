@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from openrlhf_ebpo.config import EBPOConfig
-from openrlhf_ebpo.prior import SCHEMA, Moments, Prior, PriorMismatch, read_prior
+from openrlhf_ebpo.estimator.config import EBPOConfig
+from openrlhf_ebpo.estimator.prior import SCHEMA, Moments, Prior, PriorMismatch, read_prior
 
 VALUES = st.floats(-1e6, 1e6, width=32)
 IDENTITY = EBPOConfig(n_samples_per_prompt=4).identity()

@@ -11,10 +11,13 @@ import own_code
 import pytest
 
 from eval import run as evaluation
-from openrlhf_ebpo import auto_map, cluster, remote_code, upstream
-from openrlhf_ebpo.auto_map import ModelFileError
-from openrlhf_ebpo.cli import data, preflight, train_ppo_ray, train_sft
+from openrlhf_ebpo.checks import preflight
+from openrlhf_ebpo.cli import data, train_ppo_ray, train_sft
+from openrlhf_ebpo.engines import cluster
 from openrlhf_ebpo.quickstart import tiny_model
+from openrlhf_ebpo.seams import auto_map, remote_code
+from openrlhf_ebpo.seams.auto_map import ModelFileError
+from openrlhf_ebpo.seams.install import subclass
 
 PHI = {"model_type": "phi3", "architectures": ["Phi3ForCausalLM"]}
 BOTH = {"AutoConfig": "configuration_phi3.Phi3Config", "AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM"}
@@ -253,9 +256,9 @@ def test_every_command_decides_anew_and_no_variable_does(folder, monkeypatch):
 
 
 def test_workers_are_told_by_the_name_of_their_hook():
-    assert cluster.runtime_env()["worker_process_setup_hook"] == "openrlhf_ebpo.upstream.install"
+    assert cluster.runtime_env()["worker_process_setup_hook"] == "openrlhf_ebpo.seams.install.install"
     remote_code.trusted.answer = True
-    assert cluster.runtime_env()["worker_process_setup_hook"] == "openrlhf_ebpo.remote_code.install_and_trust"
+    assert cluster.runtime_env()["worker_process_setup_hook"] == "openrlhf_ebpo.seams.remote_code.install_and_trust"
 
 
 @pytest.mark.parametrize("trust", [False, True])
@@ -264,7 +267,7 @@ def test_an_engine_gets_what_the_flag_says_and_not_what_upstream_does(trust):
         async def __init__(self, **kwargs):
             self.__dict__.update(kwargs)
 
-    actor = object.__new__(upstream.subclass(Actor, remote_code.EngineTrustsAsAsked))
+    actor = object.__new__(subclass(Actor, remote_code.EngineTrustsAsAsked))
     remote_code.trusted.answer = trust
     asyncio.run(actor.__init__(model="m", trust_remote_code=True))
     assert vars(actor) == {"model": "m", "trust_remote_code": trust}

@@ -5,7 +5,7 @@ import zipfile
 
 import pytest
 
-from openrlhf_ebpo.resume import (
+from openrlhf_ebpo.record.resume import (
     CheckpointError,
     begin_checkpoint,
     check_fresh,

@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_ebpo.advantage import estimate
-from openrlhf_ebpo.config import EBPOConfig
-from openrlhf_ebpo.prior import Prior
+from openrlhf_ebpo.estimator.advantage import estimate
+from openrlhf_ebpo.estimator.config import EBPOConfig
+from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.rewards import gym
-from openrlhf_ebpo.rollouts import DECODED_TOGETHER, SCHEMA, Rollouts, prompt_id
+from openrlhf_ebpo.training.rollouts import DECODED_TOGETHER, SCHEMA, Rollouts, prompt_id
 
 # index, prompt, tokens, first action token, response's text, raw reward, truncated, length
 SAMPLES = {

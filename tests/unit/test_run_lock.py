@@ -10,14 +10,14 @@ import threading
 
 import pytest
 
-from openrlhf_ebpo import run_lock
-from openrlhf_ebpo.run_lock import check_free, claimed, held
-from openrlhf_ebpo.run_log import LOCK, RunDirectoryError, read_run
+from openrlhf_ebpo.record import run_lock
+from openrlhf_ebpo.record.run_lock import check_free, claimed, held
+from openrlhf_ebpo.record.run_log import LOCK, RunDirectoryError, read_run
 
 HOLD = """
 import os, sys, time
 from pathlib import Path
-from openrlhf_ebpo.run_lock import held
+from openrlhf_ebpo.record.run_lock import held
 with held(Path(sys.argv[1])):
     forked = os.fork() if sys.argv[2] == "fork" else -1
     if forked:
@@ -27,7 +27,7 @@ with held(Path(sys.argv[1])):
 LOOK = """
 import os, sys
 from pathlib import Path
-from openrlhf_ebpo import run_lock
+from openrlhf_ebpo.record import run_lock
 os.setuid(65534)
 run_lock.SILENCE_SECONDS = 15
 try:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from openrlhf_ebpo.files import read_json_lines
-from openrlhf_ebpo.run_log import (
+from openrlhf_ebpo.record.run_log import (
     RunDirectoryError,
     RunLog,
     close_run,

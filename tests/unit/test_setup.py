@@ -9,7 +9,22 @@ from pathlib import Path
 import pytest
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
-TOOLS = ("bash", "awk", "cat", "chmod", "cp", "df", "dirname", "echo", "mktemp", "rm", "sed", "sha256sum", "uname", "xargs")
+TOOLS = (
+    "bash",
+    "awk",
+    "cat",
+    "chmod",
+    "cp",
+    "df",
+    "dirname",
+    "echo",
+    "mktemp",
+    "rm",
+    "sed",
+    "sha256sum",
+    "uname",
+    "xargs",
+)
 PYTHON = """#!/bin/bash
 # A Python 3.11 of a minimal system: `broken` lists what it lacks.
 case "$*" in

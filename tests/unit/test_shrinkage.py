@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openrlhf_ebpo.shrinkage import group_mean, shrinkage_weight, shrunk_baseline, standardise
+from openrlhf_ebpo.estimator.shrinkage import group_mean, shrinkage_weight, shrunk_baseline, standardise
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from ebpo_space.runs import Run, Runs, describe, inside, keys
 from ebpo_space.search import Filter, answers, choose, exported, history, position_of
 from space_runs import RunLog, evaluation, hostile_run, learning_run
 
-from openrlhf_ebpo.run_log import read_metrics, roll_back
+from openrlhf_ebpo.record.run_log import read_metrics, roll_back
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from ebpo_space.estimators import ESTIMATORS, Setting, World, centred_batch, error_curves, error_ratio
 
-from openrlhf_ebpo.advantage import grpo_advantages
-from openrlhf_ebpo.prior import Prior
+from openrlhf_ebpo.estimator.advantage import grpo_advantages
+from openrlhf_ebpo.estimator.prior import Prior
 
 NAMES = (
     "group mean (GRPO, Dr. GRPO)",

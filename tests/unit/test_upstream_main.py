@@ -7,7 +7,7 @@ import pytest
 
 from openrlhf_ebpo.cli import upstream_main
 from openrlhf_ebpo.cli.upstream_main import parse
-from openrlhf_ebpo.upstream import SeamError
+from openrlhf_ebpo.errors import SeamError
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numpy as np
 from openrlhf_ebpo.eval import paper
 from openrlhf_ebpo.eval.scores import ordered
 
-from openrlhf_ebpo.upstream import UsageError
+from openrlhf_ebpo.errors import UsageError
 
 from .. import results
 from ..errors import RunError

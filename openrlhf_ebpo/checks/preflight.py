@@ -1,0 +1,273 @@
+"""Mistakes that are visible at the start are reported at the start, before anything heavy is imported.
+
+Works on the flat namespace of upstream's parser (`vars(args)["data.prompt_dataset"]`). Every problem names the
+flag, what was found and what to write instead.
+"""
+
+from __future__ import annotations
+
+import ast
+import csv
+import importlib.util
+import json
+import os
+from pathlib import Path
+
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.hub import model_configs
+from openrlhf_ebpo.hub.client import HubError
+from openrlhf_ebpo.seams import auto_map
+from openrlhf_ebpo.seams.remote_code import FLAG, trusted
+
+DATA_SUFFIXES = (".json", ".jsonl", ".csv", ".parquet", ".arrow")
+PATH_FLAGS = (
+    "ckpt.path",
+    "ckpt.output_dir",
+    "logger.run_dir",
+    "logger.tensorboard_dir",
+    "algo.advantage.ebpo.init_prior",
+)
+# Short names for the reward files of this package.
+BUILT_IN = {
+    "reward.remote_url": {"math": "math.py", "reasoning_gym": "reasoning_gym.py"},
+    "train.agent_func_path": {"math": "math_agent.py"},
+}
+BUILT_IN_NEEDS = {
+    **dict.fromkeys(("math.py", "math_agent.py"), ("math_verify", "'openrlhf_ebpo[math]'")),
+    "reasoning_gym.py": ("reasoning_gym", "reasoning-gym"),
+}
+REWARDS = Path(__file__).parents[1] / "rewards"
+BUILT_IN_FILES = {str(REWARDS / file) for names in BUILT_IN.values() for file in names.values()}
+
+
+def absolute_paths(args: dict) -> None:
+    """Make local paths absolute and short names of rewards paths, in place: Ray's workers may have another working directory than the driver."""
+    for flag in PATH_FLAGS:
+        if args.get(flag):
+            args[flag] = str(Path(args[flag]).expanduser().absolute())
+    for flag in ("actor", "critic", "reward", "model"):
+        key = f"{flag}.model_name_or_path"
+        if args.get(key):
+            args[key] = _absolute_if_local(args[key])
+    for flag, names in BUILT_IN.items():
+        if args.get(flag) in names:
+            args[flag] = str(REWARDS / names[args[flag]])
+    for flag in ("data.prompt_dataset", "data.dataset", "eval.dataset", "reward.remote_url", "train.agent_func_path"):
+        if args.get(flag):
+            args[flag] = ",".join(_absolute_if_local(part.strip()) for part in args[flag].split(","))
+
+
+def _absolute_if_local(name: str) -> str:
+    path = Path(name).expanduser()
+    return str(path.absolute()) if path.exists() else name
+
+
+def check_files(args: dict) -> None:
+    """Data files and their columns, model paths, reward function, prior.
+
+    Raises:
+        UsageError: all problems found, one a line.
+    """
+    problems = []
+    for check in (_check_datasets, _check_models, _check_reward, _check_agent, _check_label, _check_init_prior):
+        problems += check(args)
+    if problems:
+        raise UsageError("\n".join(problems))
+
+
+def check_sft_files(args: dict) -> None:
+    """The same for `train_sft`: data files and their columns, and the model.
+
+    Raises:
+        UsageError: all problems found, one a line.
+    """
+    problems = []
+    columns = {"--data.input_key": args["data.input_key"], "--data.output_key": args["data.output_key"]}
+    if not args["data.dataset"]:
+        problems.append("--data.dataset is missing: name a JSON lines, Parquet or CSV file, or a Hub data set")
+    for flag in ("data.dataset", "eval.dataset"):
+        for name in filter(None, (args[flag] or "").split(",")):
+            problems += [f"--{flag} {name}: {problem}" for problem in _dataset_problems(name, columns)]
+    if model := args["model.model_name_or_path"]:
+        problems += model_problems("--model.model_name_or_path", model, ask_hub=not args.get("use_ms"))
+    else:
+        problems.append("--model.model_name_or_path is missing: name a Hugging Face model or a folder with one")
+    if problems:
+        raise UsageError("\n".join(problems))
+
+
+def _check_datasets(args: dict) -> list[str]:
+    problems = []
+    columns = {"--data.input_key": args.get("data.input_key"), "--data.label_key": args.get("data.label_key")}
+    if not args.get("data.prompt_dataset"):
+        problems.append("--data.prompt_dataset is missing: name a JSON lines, Parquet or CSV file, or a Hub data set")
+    for flag in ("data.prompt_dataset", "eval.dataset"):
+        wanted = columns
+        if flag == "data.prompt_dataset":
+            wanted = {**columns, "--data.cluster_key": args.get("data.cluster_key")}
+        for name in filter(None, (args.get(flag) or "").split(",")):
+            problems += [f"--{flag} {name}: {problem}" for problem in _dataset_problems(name, wanted)]
+    return problems
+
+
+def _dataset_problems(name: str, columns: dict[str, str | None]) -> list[str]:
+    path = Path(name.partition("@")[0])
+    if not path.exists():
+        looks_local = path.suffix in DATA_SUFFIXES or path.is_absolute() or name.startswith((".", "~"))
+        return ["no such file"] if looks_local or name.count("/") > 1 else []
+    if path.is_dir() or path.suffix not in DATA_SUFFIXES:
+        return []
+    try:
+        found = data_columns(path)
+    except Exception as error:  # whatever the reader says, it is about this file
+        return [f"cannot be read as {path.suffix[1:]} ({type(error).__name__}: {error})"]
+    if not found:
+        return ["the file is empty"]
+    return [
+        f"has no column {column!r} ({flag}); its columns are {', '.join(found)}"
+        for flag, column in columns.items()
+        if column and column not in found
+    ]
+
+
+def data_columns(path: Path) -> list[str]:
+    """Column names of a data file, from its beginning."""
+    if path.suffix in (".parquet", ".arrow"):
+        import pyarrow.dataset
+
+        return pyarrow.dataset.dataset(path, format=path.suffix[1:]).schema.names
+    with open(path, newline="") as file:
+        if path.suffix == ".csv":
+            return next(csv.reader(file), [])
+        first = next((line for line in file if line.strip()), "")
+        if path.suffix == ".json" and first.lstrip().startswith("["):
+            file.seek(0)
+            rows = json.load(file)
+            return list(rows[0]) if rows else []
+        if path.suffix == ".json" and first.strip() == "{":
+            return list(json.loads(first + file.read()))
+    return list(json.loads(first)) if first else []
+
+
+def _check_models(args: dict) -> list[str]:
+    problems = []
+    if not args.get("actor.model_name_or_path"):
+        problems.append("--actor.model_name_or_path is missing: name a Hugging Face model or a folder with one")
+    for flag in ("actor", "critic", "reward"):
+        for name in filter(None, (args.get(f"{flag}.model_name_or_path") or "").split(",")):
+            problems += model_problems(f"--{flag}.model_name_or_path", name, ask_hub=not args.get("use_ms"))
+    return problems
+
+
+def model_problems(flag: str, name: str, ask_hub: bool = True) -> list[str]:
+    """What is wrong with a model, as far as its name and its configuration tell. Of a name on the Hub the configuration
+    is fetched where this machine does not have it; where the Hub cannot be reached, nothing is known and nothing wrong.
+    """
+    path = Path(name)
+    if path.is_dir() and not (path / "config.json").is_file():
+        return [f"{flag} {name}: the folder has no config.json, so no model"]
+    if not path.exists() and (path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1):
+        return [f"{flag} {name}: no such folder"]
+    return code_problems(flag, name, ask_hub)
+
+
+def code_problems(flag: str, name: str, ask_hub: bool = True) -> list[str]:
+    """That the model brings code of its own which it needs, unless that is to run."""
+    if trusted():
+        return []
+    try:
+        read = auto_map.folder_reader(Path(name)) if Path(name).is_dir() else model_configs.reader(name, ask_hub)
+        return [f"{flag} {name}: {refusal(code)}" for code in auto_map.needed_code(read)[:1]]
+    except (auto_map.ModelFileError, model_configs.NoModel) as error:
+        return [f"{flag} {name}: {error}"]
+    except HubError:
+        return []
+
+
+def refusal(code: auto_map.OwnCode) -> str:
+    return (
+        f"the model brings code of its own, which would run on this machine ({code}; transformers itself has no such "
+        f"class). Nothing of it was fetched or run. Read that code, and add {FLAG} if you trust it; or take a model that "
+        "needs none"
+    )
+
+
+def _check_reward(args: dict) -> list[str]:
+    url = args.get("reward.remote_url")
+    if not url:
+        if not (args.get("reward.model_name_or_path") or args.get("train.agent_func_path")):
+            return [
+                "no reward: give --reward.remote_url (math, a .py file with reward_func, or a server's address), "
+                "--reward.model_name_or_path or --train.agent_func_path"
+            ]
+        return []
+    return reward_problems("--reward.remote_url", url.split(",")[0])
+
+
+def reward_problems(flag: str, first: str) -> list[str]:
+    """What is wrong with a reward: a .py file, which must define `reward_func`, or a server's address."""
+    if not first.endswith(".py"):
+        if first.startswith(("http://", "https://")):
+            return []
+        return [
+            f"{flag} {first}: neither {', '.join(BUILT_IN['reward.remote_url'])}, nor a .py file or an http(s) address"
+        ]
+    return _check_python_file(flag, first, "reward_func", "def reward_func(queries, prompts, labels)")
+
+
+def _check_agent(args: dict) -> list[str]:
+    path = args.get("train.agent_func_path")
+    return agent_problems("--train.agent_func_path", path) if path else []
+
+
+def agent_problems(flag: str, path: str) -> list[str]:
+    """What is wrong with an agent: a .py file, which must define `AgentExecutor`."""
+    return _check_python_file(flag, path, "AgentExecutor", "class AgentExecutor(AgentExecutorBase)")
+
+
+def _check_label(args: dict) -> list[str]:
+    rewards = {args.get("reward.remote_url"), args.get("train.agent_func_path")}
+    if rewards & BUILT_IN_FILES and not args.get("data.label_key"):
+        return ["--data.label_key is missing: the packaged rewards compare responses with the gold answers in a column"]
+    return []
+
+
+def _check_python_file(flag: str, path: str, name: str, wanted: str) -> list[str]:
+    package, to_install = BUILT_IN_NEEDS[Path(path).name] if path in BUILT_IN_FILES else (None, None)
+    if package and importlib.util.find_spec(package) is None:
+        return [f"{flag}: {package} is not installed, which this reward needs: pip install {to_install}"]
+    try:
+        tree = ast.parse(Path(path).read_text(), path)
+    except FileNotFoundError:
+        return [f"{flag} {path}: no such file"]
+    except SyntaxError as error:
+        return [f"{flag} {path}: line {error.lineno} is not Python: {error.msg}"]
+    except (OSError, UnicodeDecodeError) as error:
+        return [f"{flag} {path}: cannot be read ({error})"]
+    if name in _bound_names(tree):
+        return []
+    return [f"{flag} {path}: defines no `{name}`; upstream calls `{wanted}`"]
+
+
+def _bound_names(tree: ast.Module) -> set[str]:
+    """Names that the module itself binds, also under `if` and `try`; not those inside functions and classes."""
+    names = set()
+    nodes = list(tree.body)
+    while nodes:
+        node = nodes.pop()
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            nodes += ast.iter_child_nodes(node)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names |= {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+    return names
+
+
+def _check_init_prior(args: dict) -> list[str]:
+    path = args.get("algo.advantage.ebpo.init_prior")
+    if path and not os.path.isfile(path):
+        return [f"--algo.advantage.ebpo.init_prior {path}: no such file; a run's prior.json is expected"]
+    return []

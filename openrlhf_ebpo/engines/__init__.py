@@ -1,0 +1,1 @@
+"""Ray, and responses from vLLM engines, with or without training."""

@@ -1,0 +1,195 @@
+"""Ray for one command: start it or join it, with the seams in every worker, and leave nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import re
+import signal
+import sys
+import textwrap
+from collections.abc import Iterator
+
+import psutil
+
+from openrlhf_ebpo.seams import remote_code
+from openrlhf_ebpo.seams.stack import is_cpu_stack
+
+SHUTDOWN_SECONDS = 10
+FEWER_IN_TRAINING = (
+    "ask for fewer with --actor.num_gpus_per_node, --ref.num_gpus_per_node, --vllm.num_engines, or share them with "
+    "--train.colocate_all"
+)
+
+
+class ClusterError(RuntimeError):
+    """The Ray cluster cannot carry this run; the message says what is missing."""
+
+
+def gpus_needed(args) -> int:
+    """GPUs that upstream's placement asks for; on a machine without CUDA they are pretend GPUs."""
+    colocate_all = args.train.colocate_all and not args.train.async_enable
+    actor = args.actor.num_nodes * args.actor.num_gpus_per_node
+    total = actor
+    if args.algo.kl.init_coef > 0 and not (args.train.colocate_all or args.train.colocate_actor_ref):
+        total += args.ref.num_nodes * args.ref.num_gpus_per_node
+    if args.vllm.num_engines and not colocate_all:
+        total += args.vllm.num_engines * args.vllm.tensor_parallel_size
+    critic = args.critic.num_nodes * args.critic.num_gpus_per_node if args.critic.model_name_or_path else 0
+    if args.train.colocate_all:
+        return total + (critic if args.train.colocate_critic_reward else 0)
+    reward = args.reward.num_nodes * args.reward.num_gpus_per_node if not args.reward.remote_url else 0
+    return total + (critic if args.train.colocate_critic_reward and critic else critic + reward)
+
+
+def ray_for(args) -> contextlib.AbstractContextManager[None]:
+    """Ray for a training with upstream's nested `args`."""
+    return ray_with(gpus_needed(args), FEWER_IN_TRAINING)
+
+
+@contextlib.contextmanager
+def ray_with(gpus: int, fewer: str, environment: dict[str, str] | None = None) -> Iterator[None]:
+    """Ray is up inside, with enough GPUs, and gone (or left) afterwards, also after Ctrl-C.
+
+    Joins the cluster of RAY_ADDRESS, of `ray job submit`, or one that runs on this machine; otherwise starts one.
+
+    Args:
+        gpus: how many are needed, with one CPU each; on a machine without CUDA they are pretend GPUs.
+        fewer: for the error message, how the user asks for fewer.
+        environment: more variables for the workers, where neither the job nor the user has set them.
+
+    Raises:
+        ClusterError: the cluster has too few GPUs, or a job's runtime environment clashes with ours.
+    """
+    import ray
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        _connect(gpus, runtime_env(environment))
+        signal.signal(signal.SIGTERM, interrupt)  # ray.init puts in its own, which ends the process at once
+        check_resources(gpus, ray.cluster_resources(), fewer)
+        if waiting := waits_for_others(gpus, ray.available_resources().get("GPU", 0)):
+            print(waiting, flush=True)
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave workers behind
+        children = psutil.Process().children(recursive=True)
+        ray.shutdown()
+        end_processes(children)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _connect(gpus: int, environment: dict) -> None:
+    import ray
+
+    if ray.is_initialized():
+        raise ClusterError(
+            "Ray is already up in this process, so its workers lack the seams: call ray.shutdown() first"
+        )
+    try:
+        if joins_a_cluster():
+            ray.init(address="auto", runtime_env=environment)
+        elif is_cpu_stack():
+            cpus = max(os.cpu_count(), gpus + 1)  # upstream reserves one CPU for every GPU
+            ray.init(address="local", num_gpus=gpus, num_cpus=cpus, include_dashboard=False, runtime_env=environment)
+        else:
+            ray.init(address="local", include_dashboard=False, runtime_env=environment)
+    except ValueError as error:
+        if "runtime env" not in str(error):
+            raise
+        raise ClusterError(
+            f"the job's runtime environment sets something that openrlhf_ebpo must set in every worker ({error}). "
+            "Leave `worker_process_setup_hook` out of --runtime-env-json."
+        ) from error
+
+
+def engines_too(original):
+    """Replacement of RayActorGroup.async_init_model_from_pretrained: who waits for the policy's models waits for its
+    rollout engines as well. `ray.get` of several raises as soon as one of them has failed."""
+
+    @functools.wraps(original)
+    def async_init_model_from_pretrained(self, strategy, pretrain, max_steps=None, vllm_engines=None):
+        given = () if max_steps is None else (max_steps,) if vllm_engines is None else (max_steps, vllm_engines)
+        models = original(self, strategy, pretrain, *given)
+        return models + [engine.get_num_unfinished_requests.remote() for engine in vllm_engines or ()]
+
+    return async_init_model_from_pretrained
+
+
+def joins_a_cluster() -> bool:
+    """RAY_ADDRESS decides ("local": start one); without it a cluster of `ray start` on this machine is joined. (Ray's
+    own address file alone may be a leftover.)"""
+    from ray._private.services import find_gcs_addresses
+
+    address = os.environ.get("RAY_ADDRESS")
+    return address != "local" if address else bool(find_gcs_addresses())
+
+
+def runtime_env(environment: dict[str, str] | None = None) -> dict:
+    """Hook and environment of all workers. What a job or the user has set already is left as it is."""
+    variables = {
+        "TOKENIZERS_PARALLELISM": "true",
+        "NCCL_DEBUG": "WARN",
+        "RAY_ENABLE_ZERO_COPY_TORCH_TENSORS": "1",
+        **(environment or {}),
+    }
+    if is_cpu_stack():
+        from openrlhf_ebpo.seams.cpu import WORKER_ENV
+
+        variables |= WORKER_ENV
+    variables = {name: os.environ.get(name, default) for name, default in variables.items()}
+    variables |= {name: value for name, value in os.environ.items() if name.startswith("OPENRLHF_EBPO_")}
+    job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env", {})
+    set_by_job = job.get("env_vars", {})
+    return {
+        "worker_process_setup_hook": remote_code.hook(),
+        "env_vars": {name: value for name, value in variables.items() if name not in set_by_job},
+    }
+
+
+def check_resources(needed: int, found: dict[str, float], fewer: str = FEWER_IN_TRAINING) -> None:
+    """Upstream waits forever for a placement group that does not fit: one GPU and one CPU for each share."""
+    gpus, cpus = found.get("GPU", 0), found.get("CPU", 0)
+    if gpus >= needed and cpus >= needed:
+        return
+    remedy = (
+        f"start it with `ray start --head --num-gpus={needed} --num-cpus={needed + 1}` (pretend ones do on a machine "
+        "without CUDA)"
+        if is_cpu_stack()
+        else f"add nodes, or {fewer}"
+    )
+    raise ClusterError(
+        f"this run needs {needed} GPUs and as many CPUs, and the Ray cluster has {gpus:g} GPUs and {cpus:g} CPUs: {remedy}"
+    )
+
+
+def waits_for_others(needed: int, free: float) -> str | None:
+    """Upstream waits without a word where another job of the cluster has the GPUs, also one of this machine."""
+    if free >= needed:
+        return None
+    return (
+        f"{free:g} of the {needed} GPUs that this run needs are free in the Ray cluster that it has joined: it waits until "
+        "other jobs end. (Ctrl-C, and RAY_ADDRESS=local in front of the command, for a Ray of its own.)"
+    )
+
+
+def end_processes(children: list[psutil.Process]) -> None:
+    """End processes of ours that outlive Ray's shutdown: vLLM's engine process has been seen to stay for minutes."""
+    _, alive = psutil.wait_procs(children, timeout=SHUTDOWN_SECONDS)
+    for process in alive:
+        print(f"ending leftover process {process.pid}", file=sys.stderr)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(alive, timeout=3)
+
+
+def reason(error: BaseException) -> str:
+    """What went wrong, on one line, without the traceback that Ray puts into the message."""
+    message = re.split(r'\n  File "[^\n]*(?:\n\s[^\n]*)*\n', str(error))[-1]
+    return textwrap.shorten(message, 600, placeholder=" …") or type(error).__name__

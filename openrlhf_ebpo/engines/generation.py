@@ -1,0 +1,297 @@
+"""Responses to many prompts, from vLLM engines on all GPUs of a Ray cluster: the rollout path of training.
+
+The engines are upstream's rollout actors with this project's seams, so a prompt is tokenised, truncated, sampled and
+(where a reward or an agent is given) scored by the code that trains. Nothing is trained, nothing is written.
+
+    with engines(EngineSettings("Qwen/Qwen3-8B", max_len=10240, num_engines=8)) as actors:
+        for prompt, samples in generate(actors, prompts, Sampling(n=16), settings):
+            ...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import textwrap
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import psutil
+
+from openrlhf_ebpo.engines.cluster import end_processes, ray_with, reason
+from openrlhf_ebpo.engines.rendering import Prompt, TokenizerByName
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.rewards.calls import TIMEOUT
+from openrlhf_ebpo.seams.check import check_sources, check_version
+from openrlhf_ebpo.seams.install import all_seams, apply, install
+from openrlhf_ebpo.seams.remote_code import trusted
+from openrlhf_ebpo.seams.rows import OFFLINE_SEAMS
+from openrlhf_ebpo.seams.stack import is_cpu_stack
+
+logger = logging.getLogger(__name__)
+
+# Twice what vLLM runs at a time on its largest devices, so that it is busy when some end. What waits has cost nothing.
+SEQUENCES_IN_FLIGHT = 2048
+# Workers print into the progress bar: errors, and what a reward function prints, but not 30 warnings an engine.
+QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore"}
+
+
+class GenerationError(RuntimeError):
+    """No engine could be started, or none is left; in words for the person who started the job."""
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """What the engines are started with.
+
+    max_len: tokens of prompt and response together, as training's --data.max_len.
+    reward: as --reward.remote_url, a .py file with `reward_func` or servers' addresses; agent: a .py file with
+        `AgentExecutor`. With neither, responses are not scored. reward_timeout: as --reward.timeout.
+    """
+
+    model: str
+    max_len: int
+    num_engines: int = 1
+    tensor_parallel_size: int = 1
+    gpu_memory_utilization: float = 0.9
+    enforce_eager: bool = False
+    seed: int = 42
+    reward: tuple[str, ...] = ()
+    agent: str | None = None
+    reward_timeout: float = TIMEOUT
+
+    @property
+    def gpus(self) -> int:
+        return self.num_engines * self.tensor_parallel_size
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """n responses a prompt; max_new_tokens None: as many as `max_len` leaves room for."""
+
+    n: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_new_tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One response.
+
+    tokens: from the first generated one to the last (an agent's observations in between included).
+    truncated: it ended because max_new_tokens were used up.
+    reward: None without reward function, and where it failed; `error` then says why.
+    """
+
+    tokens: list[int]
+    truncated: bool
+    reward: float | None = None
+    error: str | None = None
+
+
+def prepare_process() -> None:
+    """Put the seams into this process; before torch, vLLM or OpenRLHF are imported.
+
+    Raises:
+        SeamError: the installed OpenRLHF is not the one that the seams are written for.
+    """
+    warnings.filterwarnings("ignore", "The pynvml package is deprecated", FutureWarning)
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", QUIET["VLLM_LOGGING_LEVEL"])
+    check_version()
+    check_sources(all_seams() + OFFLINE_SEAMS)
+    install()
+    if is_cpu_stack():
+        from openrlhf_ebpo.seams import cpu
+
+        cpu.prepare_driver()
+
+
+@contextlib.contextmanager
+def engines(settings: EngineSettings) -> Iterator[list]:
+    """Ray (joined or started) with the engines up, data parallel, each on its own GPUs; afterwards all is gone.
+
+    Raises:
+        UsageError: the model cannot read max_len tokens. ClusterError: too few GPUs.
+        GenerationError: an engine did not start; with the reason.
+    """
+    prepare_process()
+    _check_window(settings)
+    fewer = "ask for fewer with --num_engines or --tensor_parallel_size"
+    started: list[psutil.Process] = []
+    try:
+        with ray_with(settings.gpus, fewer, environment=QUIET):
+            actors = _start(settings)
+            started = psutil.Process().children(recursive=True)
+            yield actors
+    finally:
+        end_processes(started)  # vLLM's core outlives its killed actor, and is then nobody's child
+
+
+def _check_window(settings: EngineSettings) -> None:
+    """What each engine would find out after half a minute."""
+    from vllm.config import ModelConfig
+
+    try:
+        ModelConfig(settings.model, max_model_len=settings.max_len, trust_remote_code=trusted(), dtype="bfloat16")
+    except ValueError as error:
+        if "max_model_len" in str(error):  # the rest may be about this node, which need not have a GPU
+            raise UsageError(
+                f"{settings.model} does not read {settings.max_len} tokens (--max_len or --max_model_len; without it, "
+                f"the longest prompt and --max_new_tokens): {textwrap.shorten(str(error), 600, placeholder=' …')}"
+            ) from error
+
+
+def _start(settings: EngineSettings) -> list:
+    import ray
+    from openrlhf.trainer.ray import vllm_engine
+
+    for seam in OFFLINE_SEAMS:
+        apply(seam, vllm_engine)
+    actors = vllm_engine.create_vllm_engines(
+        settings.num_engines,
+        settings.tensor_parallel_size,
+        settings.model,
+        settings.seed,
+        full_determinism=False,
+        enable_prefix_caching=True,  # a prompt is read once, not n times
+        enforce_eager=settings.enforce_eager or is_cpu_stack(),
+        max_model_len=settings.max_len,
+        gpu_memory_utilization=settings.gpu_memory_utilization,
+        agent_func_path=settings.agent,
+        remote_rm_url=list(settings.reward) or None,
+    )
+    try:
+        ray.get([actor.limit_rewards.remote(settings.reward_timeout) for actor in actors])
+    except ray.exceptions.RayError as error:
+        raise GenerationError(
+            f"an engine for {settings.model} with room for {settings.max_len} tokens did not start: {reason(error)}"
+        ) from error
+    return actors
+
+
+class OfflineRolloutActor:
+    """Mixin over RolloutRayActor: the engine arguments of vLLM's own offline engine on this device."""
+
+    async def __init__(self, *args, **kwargs):
+        await super().__init__(*args, **{**offline_arguments(kwargs["tensor_parallel_size"]), **kwargs})
+
+
+def offline_arguments(tensor_parallel_size: int) -> dict[str, int | bool]:
+    """What vLLM's class LLM sets, on the device of this process; nobody reads a server's statistics here."""
+    from vllm import AsyncEngineArgs
+    from vllm.usage.usage_lib import UsageContext
+
+    tokens, sequences = AsyncEngineArgs.get_batch_defaults(tensor_parallel_size)
+    offline = UsageContext.LLM_CLASS
+    return {
+        "max_num_batched_tokens": tokens[offline],
+        "max_num_seqs": sequences[offline],
+        "disable_log_stats": True,
+    }
+
+
+def generate(
+    actors: list, prompts: Iterable[Prompt], sampling: Sampling, settings: EngineSettings
+) -> Iterator[tuple[Prompt, list[Sample]]]:
+    """Each prompt with its n samples, in the order in which they finish.
+
+    Prompts are read as engines become free. Those of an engine that dies go to the others. Where a prompt's own
+    processing fails (an agent that raises), its samples carry the error.
+
+    Raises:
+        GenerationError: no engine is left.
+    """
+    import ray
+
+    alive = dict(enumerate(actors))
+    send = _sender(sampling, settings)
+    running: dict[ray.ObjectRef, tuple[int, Prompt]] = {}
+    source, again = iter(prompts), []
+    while True:
+        while (index := _free_engine(alive, running, sampling.n)) is not None:
+            prompt = again.pop() if again else next(source, None)
+            if prompt is None:
+                break
+            running[send(alive[index], prompt)] = index, prompt
+        if not running:
+            return
+        for ref in ray.wait(list(running))[0]:
+            index, prompt = running.pop(ref)
+            try:
+                samples = [_sample(response) for response in ray.get(ref)]
+            except ray.exceptions.RayError as error:
+                if not _engine_is_gone(error):
+                    yield prompt, [Sample([], False, error=reason(error))] * sampling.n
+                    continue
+                again.append(prompt)
+                _bury(alive, index, error)
+            else:
+                yield prompt, samples
+
+
+def _free_engine(alive: dict[int, object], running: dict, n: int) -> int | None:
+    """The engine with the fewest prompts, if it has room for another."""
+    load = Counter(index for index, _ in running.values())
+    index = min(alive, key=lambda i: load[i])
+    return index if load[index] < max(SEQUENCES_IN_FLIGHT // n, 2) else None
+
+
+def _bury(alive: dict[int, object], index: int, error: Exception) -> None:
+    if alive.pop(index, None) is not None:
+        logger.warning("engine %d died (%s); %d left, which take over its prompts", index, reason(error), len(alive))
+    if not alive:
+        raise GenerationError(f"every engine has died; the last, engine {index}: {reason(error)}") from error
+
+
+def _engine_is_gone(error: Exception) -> bool:
+    """The actor's process has ended, or vLLM's core, a process of its own behind it."""
+    import ray
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    return isinstance(error, (ray.exceptions.RayActorError, EngineDeadError))
+
+
+def _sender(sampling: Sampling, settings: EngineSettings):
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    params = SamplingParams(  # as upstream's SamplesGenerator. No seed: it would make all n samples the same
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        max_tokens=sampling.max_new_tokens,
+        min_tokens=1,
+        skip_special_tokens=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,  # upstream throws away what comes before
+        detokenize=settings.agent is not None,  # only an agent gets vLLM's text, not the tokens
+    )
+    tokenizer = TokenizerByName(settings.model)
+
+    def send(actor, prompt: Prompt):
+        return actor.generate_responses.remote(
+            prompt=prompt.text,
+            label=prompt.label,
+            sampling_params=params,
+            max_length=settings.max_len,
+            hf_tokenizer=tokenizer,
+            num_samples=sampling.n,
+        )
+
+    return send
+
+
+def _sample(response: dict) -> Sample:
+    from openrlhf_ebpo.rewards.guard import ERROR_KEY, RewardError, finite_number
+
+    ranges = response["action_ranges"]
+    tokens = response["observation_tokens"][ranges[0][0] : ranges[-1][1]] if ranges else []
+    reward, error = response["reward"], response.get(ERROR_KEY)
+    if reward is not None and error is None:
+        try:
+            reward = float(finite_number(reward, "reward"))  # an agent's has not been looked at yet
+        except RewardError as found:
+            reward, error = None, str(found)
+    return Sample(tokens, bool(response["truncated"]), reward, error)

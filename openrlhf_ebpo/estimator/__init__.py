@@ -1,0 +1,1 @@
+"""The estimator itself: prior, shrinkage, advantages. Needs torch and numpy, nothing else."""

@@ -1,0 +1,1 @@
+"""What a run leaves on disk, and what reads it again. Needs neither torch nor Ray."""

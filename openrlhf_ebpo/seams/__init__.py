@@ -1,0 +1,1 @@
+"""Where this project enters an installed, unmodified OpenRLHF: what is replaced there, checked and put in place."""

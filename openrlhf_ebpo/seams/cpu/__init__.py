@@ -1,0 +1,80 @@
+"""Everything that only a machine without CUDA needs, and nothing else. Never imported beside a CUDA torch.
+
+OpenRLHF names CUDA in about 60 lines; they come down to the rows in rows.py, a stand-in for four functions of
+flash-attn, and a way to carry weights into vLLM's CPU backend.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import ModuleType
+
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.seams import native
+
+# The first two shorten the start (benchmarks/startup.py), with the small KV cache of weight_sync.engine_arguments; the
+# third keeps vLLM from binding itself to cores that others use.
+WORKER_ENV = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "TORCHDYNAMO_DISABLE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+}
+
+
+def prepare_process() -> None:
+    """Let `openrlhf.models.ring_attn_utils` be imported without flash-attn, and vLLM without its corrections of torch's
+    compiler, which is off here: they alone import all of it, over a second of a process. Idempotent."""
+    from openrlhf_ebpo.seams.cpu.packing import FlashAttnStandIn
+
+    sys.modules.setdefault("vllm.env_override", ModuleType("vllm.env_override"))
+
+    if not any(isinstance(finder, FlashAttnStandIn) for finder in sys.meta_path):
+        sys.meta_path.insert(0, FlashAttnStandIn())
+
+
+def prepare_driver() -> None:
+    """Environment that torch and vLLM read when they are imported. What the user has set stays.
+
+    Raises:
+        UsageError: the system lacks a library that vLLM's kernels need.
+    """
+    if missing := native.missing_libraries():
+        raise UsageError("\n".join(f"vLLM needs {native.with_remedy(cause)}" for cause in missing))
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", WORKER_ENV["TORCHDYNAMO_DISABLE"])
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
+        del os.environ["CUDA_VISIBLE_DEVICES"]  # the empty string breaks Ray's mapping of the pretend GPUs
+
+
+def check_args(args) -> None:
+    """Raises UsageError for what cannot work at all on this machine."""
+    impossible = [
+        (args.ds.ring_attn_size > 1, "ds.ring_attn_size", "ring attention needs flash-attn; leave it at 1"),
+        (args.ds.tensor_parallel_size > 1, "ds.tensor_parallel_size", "leave it at 1"),
+        (args.vllm.tensor_parallel_size > 1, "vllm.tensor_parallel_size", "use more engines: --vllm.num_engines"),
+        (args.ds.load_in_4bit, "ds.load_in_4bit", "4-bit weights need bitsandbytes and CUDA"),
+    ]
+    problems = [f"--{flag}: {why} (this machine has no CUDA)" for found, flag, why in impossible if found]
+    if problems:
+        raise UsageError("\n".join(problems))
+
+
+def adapt_args(args) -> list[str]:
+    """Change, in place, the settings that cannot work without CUDA, and say what was changed."""
+    changes = []
+
+    def change(section, name: str, new, flag: str, why: str) -> None:
+        old = getattr(section, name, new)
+        if old != new:
+            setattr(section, name, new)
+            changes.append(f"--{flag} {old} -> {new}: {why}")
+
+    if "flash" in args.ds.attn_implementation:
+        change(args.ds, "attn_implementation", "sdpa", "ds.attn_implementation", "flash attention needs CUDA")
+    if hasattr(args, "vllm"):
+        change(args.vllm, "sync_backend", "gloo", "vllm.sync_backend", "NCCL needs CUDA")
+        change(args.vllm, "sync_with_ray", False, "vllm.sync_with_ray", "weights go over a gloo group")
+        change(args.vllm, "enforce_eager", True, "vllm.enforce_eager", "compiling costs more than it saves here")
+        change(args.vllm, "enable_sleep", False, "vllm.enable_sleep", "there is no GPU memory to give back")
+        change(args.ds, "enable_sleep", False, "ds.enable_sleep", "there is no GPU memory to give back")
+    return changes

@@ -1,0 +1,99 @@
+"""SEAMS of a machine without CUDA, beside those that every machine needs."""
+
+from __future__ import annotations
+
+from openrlhf_ebpo.seams.rows import Seam
+
+SEAMS = (
+    Seam(
+        "torch.cuda",
+        "current_device",
+        "openrlhf_ebpo.seams.cpu.device:cpu_device",
+        where="all",
+        why="used as the device that tensors go to",
+        until="upstream asks torch.accelerator",
+    ),
+    *(
+        Seam(
+            "torch.cuda",
+            name,
+            "openrlhf_ebpo.seams.cpu.device:nothing_to_do",
+            where="all",
+            why="raises without a driver; there is nothing to select or to wait for",
+            until="upstream asks torch.accelerator",
+        )
+        for name in ("set_device", "synchronize", "current_stream")
+    ),
+    Seam(
+        "openrlhf.utils.deepspeed.deepspeed",
+        "init_device_mesh",
+        "openrlhf_ebpo.seams.cpu.device:cpu_mesh",
+        where="policy, reference, reward and critic actors",
+        why="setup_distributed builds its mesh for 'cuda'",
+        until="upstream asks torch.accelerator",
+    ),
+    Seam(
+        "openrlhf.utils.deepspeed.deepspeed",
+        "DeepspeedStrategy.moving_average",
+        "openrlhf_ebpo.seams.cpu.device:cpu_moving_average",
+        where="policy actors",
+        why="the trainer passes 'cuda' as the device of the averaged weights",
+        until="upstream asks torch.accelerator",
+        source="5d366bdde21e",
+    ),
+    Seam(
+        "openrlhf.utils.deepspeed.deepspeed_utils",
+        "get_train_ds_config",
+        "openrlhf_ebpo.seams.cpu.device:torch_adam",
+        where="policy and critic actors, train_sft",
+        why="DeepSpeed's own Adam is compiled on first use, which takes a C++ compiler and half a minute",
+        until="DeepSpeed ships a built CPU Adam",
+        source="2e79fbb11ad6",
+    ),
+    Seam(
+        "deepspeed.comm.torch",
+        "build_shm_op",
+        "openrlhf_ebpo.seams.cpu.device:nothing_to_do",
+        where="policy, reference, reward and critic actors, train_sft",
+        why="DeepSpeed compiles an all-reduce of its own when a process group starts, half a minute in a cache that all "
+        "environments of a user share; a process killed meanwhile leaves a lock on which every later start waits forever. "
+        "Without it, gloo does the same",
+        until="DeepSpeed ships it built, or asks before it compiles",
+    ),
+    Seam(
+        "openrlhf.trainer.ppo_utils.replay_buffer",
+        "NaiveReplayBuffer",
+        "openrlhf_ebpo.seams.cpu.device:CPUReplayBuffer",
+        where="policy and critic actors",
+        why="builds torch.device(f'cuda:{…}') from the current device",
+        until="upstream asks torch.accelerator",
+        source="f1e8190d186c",
+    ),
+    Seam(
+        "openrlhf.utils.distributed_util",
+        "stateless_init_process_group",
+        "openrlhf_ebpo.seams.cpu.weight_sync:gloo_group",
+        where="policy actors",
+        why="weights travel to vLLM over NCCL",
+        until="upstream honours --vllm.sync_backend gloo here",
+        source="0f4de7e6719a",
+    ),
+    Seam(
+        "vllm.platforms.cpu",
+        "CpuPlatform.import_kernels",
+        "openrlhf_ebpo.seams.native:loud_kernels",
+        where="every process that imports vLLM",
+        why="vLLM only warns where libnuma.so.1 is missing, and the engine dies later of a missing operator",
+        until="vLLM raises",
+    ),
+    Seam(
+        "openrlhf.trainer.ray.vllm_engine",
+        "RolloutRayActor",
+        "openrlhf_ebpo.seams.cpu.weight_sync:CPURolloutActor",
+        where="rollout actors",
+        why="vLLM's CPU backend repacks weights at load, so one tensor at a time cannot be loaded; its worker is a "
+        "process that Ray's hook does not reach; sleep mode and a share of GPU memory mean nothing to it",
+        until="vLLM's CPU backend can update single weights",
+        source="eb61743a7634",
+    ),
+)

@@ -1,0 +1,96 @@
+"""Puts the rows of SEAMS in place.
+
+`install()` runs in the driver and, through Ray's `worker_process_setup_hook`, in every Ray worker. It imports
+nothing heavy: a row is applied right after the module it belongs to has been imported, so every later
+`from module import name` sees the replacement. A replacement is a class (a mixin: a subclass of it and
+upstream's class takes the name) or a function that gets the original and returns what to put in its place.
+Several rows may have one target: each is applied on top of the ones before it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+
+import wrapt
+
+from openrlhf_ebpo.errors import SeamError
+from openrlhf_ebpo.seams.check import check_version
+from openrlhf_ebpo.seams.rows import SEAMS, Seam
+from openrlhf_ebpo.seams.stack import is_cpu_stack
+
+
+def install() -> None:
+    """Arrange for every row to be applied as its module is imported. Calling it again changes nothing.
+
+    Raises:
+        SeamError: the installed OpenRLHF has another version.
+    """
+    if install.done:
+        return
+    check_version()
+    seams = all_seams()
+    if is_cpu_stack():
+        from openrlhf_ebpo.seams import cpu
+
+        cpu.prepare_process()
+    for module in {seam.module for seam in seams}:
+        rows = [seam for seam in seams if seam.module == module]
+        wrapt.register_post_import_hook(functools.partial(_apply_rows, rows), module)
+    install.done = True
+
+
+install.done = False
+
+
+def all_seams() -> tuple[Seam, ...]:
+    """The rows that this machine needs."""
+    if not is_cpu_stack():
+        return SEAMS
+    from openrlhf_ebpo.seams.cpu import rows
+
+    return SEAMS + rows.SEAMS
+
+
+def _apply_rows(rows: list[Seam], module) -> None:
+    for seam in rows:
+        apply(seam, module)
+
+
+def apply(seam: Seam, module) -> None:
+    """Put one replacement in place. A list of what was applied, kept on the replacement, makes a second call a no-op.
+
+    Raises:
+        SeamError: the target does not exist.
+    """
+    *owners, name = seam.name.split(".")
+    owner = functools.reduce(lambda found, part: getattr(found, part, None), owners, module)
+    original = getattr(owner, name, None)
+    if original is None:
+        raise SeamError(f"seam {seam}: no such target in the installed package")
+    applied = getattr(original, "_ebpo_seams", ())
+    if seam.replacement in applied:
+        return
+    path, _, attribute = seam.replacement.partition(":")
+    replacement = getattr(importlib.import_module(path), attribute)
+    new = subclass(original, replacement) if inspect.isclass(replacement) else replacement(original)
+    new._ebpo_seams = (*applied, seam.replacement)
+    setattr(owner, name, new)
+
+
+def unavailable(original):
+    return functools.wraps(original)(lambda: False)
+
+
+def subclass(original, mixin: type):
+    """A subclass of `mixin` and upstream's class, a Ray actor class again if that was one, options kept."""
+    metadata = getattr(original, "__ray_metadata__", None)
+    base = metadata.modified_class.__ray_actor_class__ if metadata else original
+    new = type(mixin.__name__, (mixin, base), {"__doc__": mixin.__doc__})
+    if metadata is None:
+        return new
+    import ray
+
+    options = {k: v for k, v in original._default_options.items() if v is not None}
+    return ray.remote(**options)(new) if options else ray.remote(new)

@@ -1,0 +1,112 @@
+"""What the stack loads natively: which library is missing, and which package brings it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import logging
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+# Of the system, not of any wheel. vLLM's kernels for the CPU need it, and vLLM only warns where it is missing.
+CPU_LIBRARIES = ("libnuma.so.1",)
+# library -> package of Debian and Ubuntu, package of Fedora and RHEL
+PACKAGES = {
+    "libnuma.so.1": ("libnuma1", "numactl-libs"),
+    "libgomp.so.1": ("libgomp1", "libgomp"),
+    "libstdc++.so.6": ("libstdc++6", "libstdc++"),
+    "libcuda.so.1": ("the NVIDIA driver", "the NVIDIA driver"),
+}
+IMPORT_SECONDS = 180  # torch and vLLM from a cold disk
+IMPORTS = {
+    "torch": "import torch",
+    "pyarrow": "import pyarrow.parquet",
+    "Ray": "import ray._raylet",
+    "vLLM's kernels": "from openrlhf_ebpo.seams.install import install; install(); import vllm._custom_ops",
+}
+
+
+def missing_libraries() -> list[str]:
+    """What the dynamic loader says of each system library of the CPU stack that it does not find."""
+    causes = []
+    for library in CPU_LIBRARIES:
+        try:
+            ctypes.CDLL(library)
+        except OSError as error:
+            causes.append(str(error))
+    return causes
+
+
+def failing_import(code: str) -> str | None:
+    """Why `code` does not run in a fresh Python, on one line; None where it does."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=IMPORT_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return f"not done after {IMPORT_SECONDS} s"
+    if done.returncode == -4:
+        return "illegal instruction: this processor lacks what the wheel is built for (AVX2)"
+    if done.returncode:
+        return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+    return None
+
+
+def remedy(cause: str) -> str | None:
+    """What to install where `cause`, a loader's message, names a library that is not there."""
+    found = re.search(r"(\S+\.so[.\d]*): cannot open shared object file", cause)
+    if found is None:
+        return None
+    if found[1] not in PACKAGES:
+        return f"install the package of your system that has {found[1]}"
+    debian, fedora = PACKAGES[found[1]]
+    return f"apt install {debian} (Fedora, RHEL: dnf install {fedora})"
+
+
+def with_remedy(cause: str) -> str:
+    found = remedy(cause)
+    return f"{cause}: {found}" if found else cause
+
+
+def loud_kernels(original):
+    """Replacement of a vLLM platform's import_kernels, which only warns where its library does not load; the engine
+    then dies of whatever kernel it calls first.
+
+    Raises (when called):
+        ImportError: the loader's first message, and what to install.
+    """
+    failures: list[str] = []  # vLLM warns once only; a second call must fail too
+
+    @functools.wraps(original)
+    def import_kernels(*_):
+        with _warnings_of(logging.getLogger(original.__module__)) as warnings:
+            original()
+        failures.extend(warnings)
+        if failures:
+            raise ImportError(f"vLLM's kernels do not load: {with_remedy(failures[0])}")
+
+    return import_kernels
+
+
+@contextlib.contextmanager
+def _warnings_of(logger: logging.Logger) -> Iterator[list[str]]:
+    """Collect what it says of failing imports, whatever level the user has set."""
+    messages: list[str] = []
+
+    def collect(record: logging.LogRecord) -> bool:
+        failed = str(record.msg).startswith("Failed to import from vllm.")
+        if failed:
+            messages.append(str(record.args[0]))
+        return not failed
+
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    logger.addFilter(collect)
+    try:
+        yield messages
+    finally:
+        logger.setLevel(level)
+        logger.removeFilter(collect)

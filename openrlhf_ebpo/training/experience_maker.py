@@ -1,0 +1,180 @@
+"""EBPOExperienceMaker: the one override of upstream's advantage stage.
+
+`ebpo` is computed here, vectorised; every other estimator goes through upstream's own method, whose result is
+only read, for the run log. Either way `metrics` and `rollouts` describe the last batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+
+import torch
+
+from openrlhf_ebpo.estimator.advantage import Estimate, estimate, group_outcomes, grpo_advantages, token_returns
+from openrlhf_ebpo.estimator.config import EBPOConfig
+from openrlhf_ebpo.estimator.prior import Prior
+from openrlhf_ebpo.rewards.guard import INFO_KEY as ERROR_KEY
+from openrlhf_ebpo.rewards.guard import RewardError
+from openrlhf_ebpo.training.prompts import INFO_KEY as CLUSTER_KEY
+from openrlhf_ebpo.training.rollouts import Rollouts
+
+logger = logging.getLogger(__name__)
+
+
+class EBPOExperienceMaker:
+    """Mixin over RemoteExperienceMaker.
+
+    Attributes:
+        config: the estimator's settings, None for other estimators.
+        prior: the prior after the last batch.
+        metrics: `ebpo/*` metrics of the last batch.
+        rollouts: the last batch, a row a response, for the run log.
+    """
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.config = EBPOConfig.from_args(self.args) if self.advantage_estimator == "ebpo" else None
+        self.prior = Prior()
+        self.metrics: dict[str, float] = {}
+        self.rollouts: Rollouts | None = None
+
+    @torch.no_grad()
+    def make_experience_batch(self, rollout_samples):
+        # upstream's batching takes numbers only, so what is text leaves the samples here
+        self._errors = [sample.info.pop(ERROR_KEY, [""])[0] for sample in rollout_samples]
+        self._clusters = [sample.info.pop(CLUSTER_KEY, [None])[0] for sample in rollout_samples]
+        if self.config:
+            _raise_if_all_failed(self._errors)
+            complete_info(rollout_samples)
+            complete_scores(rollout_samples)
+        return super().make_experience_batch(rollout_samples)
+
+    @torch.no_grad()
+    def compute_advantages_and_returns(self, experiences):
+        rollouts = Rollouts.before_shaping(experiences, self._errors, self._clusters)
+        if self.config:
+            result = self._ebpo(experiences, rollouts)
+        else:
+            experiences = super().compute_advantages_and_returns(experiences)
+            result = self._observe(experiences, rollouts)
+        self.rollouts = rollouts.with_result(result)
+        self.metrics["ebpo/reward_error_fraction"] = sum(map(bool, self._errors)) / len(self._errors)
+        return experiences
+
+    def _ebpo(self, experiences, rollouts: Rollouts) -> Estimate:
+        rewards, valid = self._rewards(experiences, rollouts)
+        result = estimate(rewards, valid, self.prior, self.config)
+        self.prior, self.metrics = result.prior, result.metrics(self.config)
+
+        # an excluded sample is logged with the mean of the others, which leaves the logged mean as it is
+        logged = torch.where(valid, result.rewards, result.rewards[valid].mean()).float()
+        columns = (result.advantages, valid, logged, group_std(result).float().expand_as(logged))
+        sizes = [len(experience.rewards) for experience in experiences]
+        back = rollouts.order.argsort()
+        pieces = (column.reshape(-1)[back].split(sizes) for column in columns)
+        for experience, advantage, ok, reward, std in zip(experiences, *pieces, strict=True):
+            self._fill(experience, advantage, ok)
+            experience.info["reward"] = reward
+            experience.info["group_reward_std"] = std
+        return result
+
+    def _rewards(self, experiences, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rewards after length penalties and explicit clipping, and which of them count; both (M, G)."""
+        from openrlhf.trainer.ppo_utils.length_penalty import apply_length_penalties
+
+        for experience in experiences:
+            # a copy: penalties are added in place, and what Ray delivers may be shared memory
+            experience.rewards = experience.rewards.reshape(-1).to(torch.float32, copy=True)
+        apply_length_penalties(experiences, self.args)
+        rewards = torch.cat([experience.rewards for experience in experiences])[rollouts.order]
+        if self.config.reward_clip_range:
+            rewards = rewards.clamp(*self.config.reward_clip_range)
+        # by the raw reward too: a length penalty can put a number where a reward failed
+        valid = rollouts.raw_rewards.isfinite() & rewards.isfinite() & (rollouts.action_counts > 0)
+        if not valid.any():
+            raise RuntimeError("no response of this step has both a finite reward and action tokens")
+        shape = (-1, self.args.rollout.n_samples_per_prompt)
+        return rewards.reshape(shape), valid.reshape(shape)
+
+    def _fill(self, experience, advantages: torch.Tensor, valid: torch.Tensor) -> None:
+        """Advantages and returns (separate tensors) of one micro-batch; an excluded sample trains no token."""
+        if not valid.all():
+            experience.action_mask = experience.action_mask * valid[:, None].to(experience.action_mask.dtype)
+            for key in ("kl", "logprobs_diff"):  # upstream's mean over no token is NaN
+                experience.info[key] = torch.where(valid, experience.info[key], 0.0)
+        kl_in_reward = self.initial_model_group is not None and not self.args.algo.kl.use_loss and self.kl_ctl.value > 0
+        if not kl_in_reward:
+            experience.kl = None
+        experience.returns, experience.info["return"] = token_returns(
+            advantages, experience.action_mask, experience.kl, self.kl_ctl.value
+        )
+        experience.kl = None  # before the copy, which can take its place
+        experience.advantages = experience.returns.clone()
+
+    def _observe(self, experiences, rollouts: Rollouts) -> Estimate:
+        """What another estimator gave, in the same form: one advantage a response is the mean over its tokens."""
+        group_size = self.args.rollout.n_samples_per_prompt
+        settings = self.args.algo.advantage.ebpo
+        fail, success = settings.fail_reward, settings.pass_reward
+
+        def in_order(values):
+            return torch.cat([v.reshape(-1).double() for v in values])[rollouts.order].reshape(-1, group_size)
+
+        rewards = in_order(e.rewards for e in experiences)
+        valid = torch.ones_like(rewards)
+        self.metrics = group_outcomes(rewards, valid, fail, success)
+        means = rewards.mean(-1, keepdim=True)
+        unknown = torch.full_like(means, torch.nan)
+        return Estimate(
+            rewards=rewards,
+            valid=valid,
+            group_means=means,
+            shrinkage=unknown,
+            baselines=unknown,
+            advantages=in_order(
+                (e.advantages * e.action_mask).sum(-1) / e.action_mask.sum(-1).clamp(min=1) for e in experiences
+            ),
+            grpo_advantages=grpo_advantages(rewards, valid, success - fail),
+            prior=self.prior,
+        )
+
+
+def group_std(result: Estimate) -> torch.Tensor:
+    """Unbiased standard deviation of each group's valid rewards, (M, 1)."""
+    deviations = (result.rewards - result.group_means) * result.valid
+    freedom = (result.valid.sum(-1, keepdim=True) - 1).clamp(min=1)
+    return ((deviations**2).sum(-1, keepdim=True) / freedom).sqrt()
+
+
+def complete_info(samples) -> None:
+    """Give every sample the same info keys, as upstream's batching needs. A failed sample lacks what its reward
+    function would have logged: it gets the mean of the others, which leaves the logged means as they were."""
+    keys = dict.fromkeys(itertools.chain.from_iterable(sample.info for sample in samples))
+    for key in keys:
+        there = [sample.info[key].reshape(-1) for sample in samples if key in sample.info]
+        if len(there) == len(samples) and bool(torch.cat(there).isfinite().all()):
+            continue  # seen at once: one by one it takes seconds for 16,000 samples
+        known = [s.info[key].float() for s in samples if key in s.info and bool(s.info[key].float().isfinite().all())]
+        mean = torch.stack(known).mean(0) if known else torch.zeros(1)
+        for sample in samples:
+            if key not in sample.info or not bool(sample.info[key].float().isfinite().all()):
+                sample.info[key] = mean.clone()
+
+
+def complete_scores(samples) -> None:
+    """Upstream's batching takes no mixture of samples with and without a score; nothing reads scores from here on."""
+    if any(sample.scores is not None for sample in samples):
+        for sample in samples:
+            if sample.scores is None:
+                sample.scores = torch.full_like(sample.rewards, torch.nan, dtype=torch.float32)
+
+
+def _raise_if_all_failed(errors: list[str]) -> None:
+    failed = [error for error in errors if error]
+    if len(failed) == len(errors):
+        counts = {error: failed.count(error) for error in dict.fromkeys(failed)}
+        shown = "\n".join(f"  {count} x {error}" for error, count in list(counts.items())[:5])
+        raise RewardError(f"the reward of every response of this step failed ({len(errors)} responses):\n{shown}")
+    if failed:
+        logger.warning("%d of %d rewards failed and are left out; first: %s", len(failed), len(errors), failed[0])

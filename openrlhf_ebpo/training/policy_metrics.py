@@ -1,0 +1,128 @@
+"""What the policy actors measure: entropy, how far one step moves the policy; and two guards against NaN.
+
+Entropy is computed without gradient, a few rows of logits at a time, from the training forward pass's own
+logits: nothing the size of the logit tensor is allocated a second time.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from openrlhf_ebpo.training.policy_loss import CovarianceLoss, with_covariance
+
+ENTROPY_ROWS = 256  # rows of logits a chunk: 256 x 152,000 in float32 is 156 MB
+NO_TOKENS = 1e-6  # a weight of nothing that can still be divided by
+KL_MICRO_BATCHES = 4  # micro-batches a rank that policy/kl_per_step is estimated on
+
+
+@torch.no_grad()
+def entropy_sum(logits: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Sum over tokens of −Σ p log p, in nats. logits: (..., V) float32, mask: (...)."""
+    rows = logits.reshape(-1, logits.shape[-1])
+    chosen = mask.reshape(-1).nonzero().flatten()
+    total = logits.new_zeros((), dtype=torch.float64)
+    for chunk in chosen.split(ENTROPY_ROWS):
+        total += torch.special.entr(rows[chunk].softmax(-1)).sum(dtype=torch.float64)
+    return total
+
+
+def k3(log_p_before: torch.Tensor, log_p_after: torch.Tensor) -> torch.Tensor:
+    """Schulman's estimate of KL(before ‖ after) on tokens sampled before: r − 1 − log r, r = after / before."""
+    log_ratio = log_p_after.double() - log_p_before.double()
+    return log_ratio.expm1() - log_ratio
+
+
+class PolicyMetrics:
+    """Mixin over ActorPPOTrainer: `policy/entropy` and `policy/kl_per_step`; and the policy losses of ours."""
+
+    def __init__(self, strategy, actor, *args, **kwargs):
+        super().__init__(strategy, actor, *args, **kwargs)
+        self.actor_loss_fn = with_covariance(self.actor_loss_fn, self.args)
+        self._entropy = None
+        self._measures = not self.args.logger.no_policy_metrics
+        if self._measures:
+            actor.register_forward_hook(self._add_entropy, with_kwargs=True)
+
+    def ppo_train(self, kl_ctl: float):
+        if not self._measures or self.strategy.ring_attn_group is not None:  # there a rank sees parts of sequences
+            return super().ppo_train(kl_ctl)
+        self._entropy = torch.zeros(2, dtype=torch.float64)
+        status = super().ppo_train(kl_ctl)
+        entropy, self._entropy = self._entropy, None
+        measured = {"policy/entropy": self._mean_over_ranks(entropy)}
+        if not getattr(self.actor, "is_vlm", False):  # its images are not kept for a further forward pass
+            measured["policy/kl_per_step"] = self._mean_over_ranks(self._step_kl())
+        return {**status, **{name: value for name, value in measured.items() if value is not None}}
+
+    def training_step(self, experience, *args, **kwargs):
+        """Upstream's step; a micro-batch without a token to train on reports 0, not 0/0."""
+        result = super().training_step(experience, *args, **kwargs)
+        if isinstance(self.actor_loss_fn, CovarianceLoss):
+            self.actor_loss_fn.add_metrics(result)
+        if result["num_action_tokens"] == 0:
+            result["num_action_tokens"] = NO_TOKENS
+            for name, value in result["metrics"].items():
+                if result["weights"][name] == "token":
+                    result["metrics"][name] = torch.zeros_like(value)
+        return result
+
+    def _add_entropy(self, actor, args, kwargs, output):
+        """Forward hook: only the training forward passes ask for `return_output` and have gradients."""
+        if self._entropy is None or not kwargs.get("return_output") or not torch.is_grad_enabled():
+            return
+        logits = output[1]["logits"].detach()
+        sequences, action_mask = args[0], args[1]
+        mask = torch.zeros_like(sequences)
+        mask[:, -action_mask.shape[1] - 1 : -1] = action_mask
+        if actor.packing_samples:
+            mask = mask[kwargs["attention_mask"].bool()][None]
+        self._entropy += torch.stack([entropy_sum(logits, mask).cpu(), mask.sum().double().cpu()])
+
+    @torch.no_grad()
+    def _step_kl(self) -> torch.Tensor:
+        """Sum of k3 and number of tokens, on a few evenly spaced micro-batches of the step's own responses."""
+        total = torch.zeros(2, dtype=torch.float64)
+        items = self.replay_buffer.items
+        # what training put on the device at a time; --train.dynamic_batch_enable sets it to 1, as one response always
+        # fits, and pays no heed to --train.micro_batch_size
+        size = self.replay_buffer.sample_batch_size
+        device = torch.cuda.current_device()
+        batches = len(items) // size
+        # under ZeRO-3 every rank must run the same number of forward passes
+        count = -int(self.strategy.all_reduce(-min(batches, KL_MICRO_BATCHES), op="max"))
+        self.actor.eval()
+        for batch in torch.linspace(0, batches - 1, count).long().tolist():
+            chosen = items[batch * size : (batch + 1) * size]
+            experience = _batch(chosen, self.args.ds.packing_samples).to_device(device)
+            after = self.actor(experience.sequences, experience.action_mask, experience.attention_mask)
+            mask = experience.action_mask
+            kl = (k3(experience.action_log_probs, after) * mask).sum()
+            total += torch.stack([kl.cpu(), mask.sum().double().cpu()])
+        self.actor.train()
+        return total
+
+    def _mean_over_ranks(self, sum_and_count: torch.Tensor) -> float | None:
+        """None where there was nothing to measure."""
+        total, count = self.strategy.all_reduce(sum_and_count, op="sum").tolist()
+        return total / count if count else None
+
+
+def _batch(items, packing_samples: bool):
+    from openrlhf.trainer.ppo_utils.experience import make_experience_batch
+
+    return make_experience_batch(items, packing_samples)
+
+
+def more_than_no_tokens(original):
+    """Wraps upstream's two sources of loss normalisers: where all samples are excluded the loss is 0, not 0/0."""
+
+    @functools.wraps(original)
+    def normalisers(*args, **kwargs):
+        info = original(*args, **kwargs)
+        for name in ("batch_num_tokens", "global_batch_size"):
+            info[name] = info[name].clamp(min=NO_TOKENS)
+        return info
+
+    return normalisers

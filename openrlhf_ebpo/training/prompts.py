@@ -1,0 +1,123 @@
+"""Training prompts in the order that the data came in (--data.order as_is), each with its cluster, in batches that can
+be trained on.
+
+Upstream always shuffles, and drops every column but prompt, label and images on the way to the samples. A
+curriculum needs the order; the run log and the estimator get the cluster with each sample.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import logging
+import math
+
+from openrlhf_ebpo.training.rollouts import prompt_id
+
+logger = logging.getLogger(__name__)
+
+CLUSTER_COLUMN = "cluster"
+INFO_KEY = "ebpo_cluster"  # in Experience.info: a list of one string or None
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("order of the data", "see `openrlhf-ebpo data order`")
+    group.add_argument(
+        "--data.order",
+        type=str,
+        default="shuffle",
+        choices=["shuffle", "as_is"],
+        help="shuffle: a seeded random order, as OpenRLHF does; as_is: the rows of --data.prompt_dataset one after the "
+        "other, for a curriculum. Resuming goes on at the next row; after a whole episode of shuffle it may repeat an order",
+    )
+    group.add_argument(
+        "--data.cluster_key",
+        type=str,
+        default=None,
+        metavar="COLUMN",
+        help=f"column with the prompt's cluster (topic); recorded with every rollout. Default: '{CLUSTER_COLUMN}' where "
+        "the data set has it",
+    )
+
+
+class PromptsWithClusters:
+    """Mixin over PromptDataset.
+
+    Attributes:
+        clusters: a string or None for each prompt.
+    """
+
+    def __init__(self, dataset, tokenizer, strategy, *args, **kwargs):
+        super().__init__(dataset, tokenizer, strategy, *args, **kwargs)
+        column = strategy.args.data.cluster_key or CLUSTER_COLUMN
+        values = dataset[column] if column in dataset.column_names else [None] * len(self)
+        self.clusters = [None if value is None else str(value) for value in values]
+
+
+class SamplesWithClusters:
+    """Mixin over SamplesGenerator: a training sample knows the cluster of its prompt."""
+
+    def _process_response_into_experience(self, response, **kwargs):
+        experience = super()._process_response_into_experience(response, **kwargs)
+        experience.info[INFO_KEY] = [self._clusters.get(prompt_id(response["prompt"], response["label"]))]
+        return experience
+
+    @functools.cached_property
+    def _clusters(self) -> dict[str, str | None]:
+        prompts = self.prompts_dataloader.dataset
+        ids = map(prompt_id, prompts.prompts, prompts.labels)
+        return dict(zip(ids, prompts.clusters, strict=True))
+
+
+class TrainableBatches:
+    """Mixin over SamplesGenerator: a rollout batch holds as many responses as can be trained on."""
+
+    def generate_samples(self, **kwargs):
+        samples, pass_rate, consumed, exhausted = super().generate_samples(**kwargs)
+        count = trainable(len(samples), self.args)
+        if count < len(samples):
+            logger.warning(
+                "%d of the %d responses of a rollout batch that is not full are left out: they fill no optimizer step of "
+                "--train.batch_size %d",
+                len(samples) - count,
+                len(samples),
+                self.args.train.batch_size,
+            )
+        return samples[:count], pass_rate, consumed, exhausted
+
+
+def trainable(responses: int, args) -> int:
+    """How many of a batch's responses make whole groups and whole optimizer steps.
+
+    Without them, several ranks get unequal numbers of micro-batches and wait for each other forever, fewer responses
+    than ranks are an error, and --train.dynamic_batch_enable drops the rest after the estimator has seen it. A single
+    rank without it carries the rest into the next step; that is left to upstream.
+    """
+    ranks = (
+        args.actor.num_nodes * args.actor.num_gpus_per_node // (args.ds.ring_attn_size * args.ds.tensor_parallel_size)
+    )
+    if ranks <= 1 and not args.train.dynamic_batch_enable:
+        return responses
+    return responses - responses % math.lcm(args.train.batch_size, args.rollout.n_samples_per_prompt)
+
+
+def order_as_asked(original):
+    """Wraps DeepspeedStrategy.setup_dataloader, which train_ppo_ray calls for the prompts with shuffle=True."""
+
+    @functools.wraps(original)
+    def setup_dataloader(self, replay_buffer, batch_size, pin_memory=False, shuffle=True, *args, **kwargs):
+        shuffle = shuffle and getattr(self.args.data, "order", "shuffle") == "shuffle"  # train_sft has no such flag
+        return original(self, replay_buffer, batch_size, pin_memory, shuffle, *args, **kwargs)
+
+    return setup_dataloader
+
+
+def at_next_prompt(client_states: dict) -> dict:
+    """Upstream's resume state, put right where an episode ends with a batch that is not full.
+
+    The data loader has then seen its end, and torchdata starts a finished loader again from the beginning: upstream
+    would repeat the whole episode. The next episode's first prompt is meant.
+    """
+    if not client_states.get("data_loader_state_dict", {}).get("_iterator_finished"):
+        return client_states
+    return {**client_states, "episode": client_states["episode"] + 1, "data_loader_state_dict": {}}

@@ -1,0 +1,150 @@
+"""One rollout batch as a table, a row a response: what the run log keeps so that a person can ask what an answer
+got, and what GRPO would have given it."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import torch
+
+from openrlhf_ebpo.estimator.advantage import Estimate
+from openrlhf_ebpo.rewards import gym
+
+DECODED_TOGETHER = 64  # responses
+
+SCHEMA = pa.schema(
+    [
+        ("step", pa.int32()),
+        ("prompt_id", pa.string()),
+        ("group", pa.int32()),
+        ("sample", pa.int32()),
+        ("cluster", pa.string()),
+        ("prompt", pa.string()),
+        ("response", pa.string()),
+        ("label", pa.string()),
+        ("raw_reward", pa.float32()),
+        ("reward", pa.float32()),
+        ("valid", pa.bool_()),
+        ("error", pa.string()),
+        ("group_mean", pa.float64()),
+        ("baseline", pa.float64()),
+        ("shrinkage", pa.float64()),
+        ("advantage", pa.float64()),
+        ("grpo_advantage", pa.float64()),
+        ("response_length", pa.int32()),
+        ("truncated", pa.bool_()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """N responses in prompt order (groups contiguous). Their tokens are decoded later, in the run log's thread.
+
+    order: (N,) where in the experiences' concatenation each row stands. raw_rewards: (N,). action_counts: (N,).
+    responses: int32 tokens of each response, copied: a sixth, or less, of the padded tensors, which are then free.
+    """
+
+    order: torch.Tensor
+    raw_rewards: torch.Tensor
+    action_counts: torch.Tensor
+    response_lengths: torch.Tensor
+    truncated: torch.Tensor
+    responses: list[torch.Tensor]
+    prompts: list[str]
+    labels: list[str]
+    errors: list[str]
+    clusters: list[str | None]
+    result: Estimate | None = None
+
+    @classmethod
+    def before_shaping(cls, experiences, errors: list[str], clusters: list[str | None]) -> Rollouts:
+        """Keep what the advantage stage is about to change. `errors` and `clusters` are in prompt order."""
+        index = torch.tensor(list(itertools.chain.from_iterable(e.index for e in experiences)))
+        order = index.argsort()
+
+        def column(name: str) -> torch.Tensor:
+            return torch.cat([getattr(e, name).reshape(-1) for e in experiences])[order]
+
+        def in_order(values: Iterable[Iterable]) -> list:
+            values = list(itertools.chain.from_iterable(values))
+            return [values[i] for i in order.tolist()]
+
+        return cls(
+            order=order,
+            raw_rewards=column("rewards").float(),
+            action_counts=torch.cat([e.action_mask.sum(-1) for e in experiences])[order],
+            response_lengths=column("response_length"),
+            truncated=column("truncated").bool(),
+            responses=in_order(map(response_tokens, experiences)),
+            prompts=in_order(e.prompts for e in experiences),
+            labels=in_order(e.labels for e in experiences),
+            errors=errors,
+            clusters=clusters,
+        )
+
+    def with_result(self, result: Estimate) -> Rollouts:
+        return replace(self, result=result)
+
+    def table(self, step: int, tokenizer) -> pa.Table:
+        """The rows of `SCHEMA`. Decoding takes seconds for long responses."""
+        groups, size = self.result.rewards.shape
+
+        def per_group(values: torch.Tensor) -> list:
+            return [None if v != v else v for v in values.expand(groups, size).reshape(-1).tolist()]
+
+        return pa.table(
+            {
+                "step": [step] * groups * size,
+                "prompt_id": [prompt_id(p, label) for p, label in zip(self.prompts, self.labels, strict=True)],
+                "group": [g for g in range(groups) for _ in range(size)],
+                "sample": list(range(size)) * groups,
+                "cluster": self.clusters,
+                "prompt": self.prompts,
+                "response": list(self._texts(tokenizer)),
+                "label": [str(gym.readable(label)) for label in self.labels],
+                "raw_reward": per_group(self.raw_rewards.reshape(groups, size)),
+                "reward": [
+                    r if ok else None
+                    for r, ok in zip(
+                        self.result.rewards.reshape(-1).tolist(), self.result.valid.reshape(-1).tolist(), strict=True
+                    )
+                ],
+                "valid": [bool(ok) for ok in self.result.valid.reshape(-1).tolist()],
+                "error": [error or None for error in self.errors],
+                "group_mean": per_group(self.result.group_means),
+                "baseline": per_group(self.result.baselines),
+                "shrinkage": per_group(self.result.shrinkage),
+                "advantage": per_group(self.result.advantages),
+                "grpo_advantage": per_group(self.result.grpo_advantages),
+                "response_length": self.response_lengths.tolist(),
+                "truncated": self.truncated.tolist(),
+            },
+            schema=SCHEMA,
+        )
+
+    def _texts(self, tokenizer) -> Iterator[str]:
+        """Special tokens shown. A few responses at a time: as Python numbers all tokens of a step take gigabytes."""
+        for start in range(0, len(self.responses), DECODED_TOGETHER):
+            chunk = self.responses[start : start + DECODED_TOGETHER]
+            yield from tokenizer.batch_decode([tokens.tolist() for tokens in chunk], skip_special_tokens=False)
+
+
+def response_tokens(experience) -> list[torch.Tensor]:
+    """Copies, int32, from the first action token to the end of the sequence; empty without an action token."""
+    starts = experience.action_mask.long().argmax(-1) + 1
+    ends = experience.attention_mask.sum(-1)
+    empty = experience.action_mask.sum(-1) == 0
+    spans = zip(experience.sequences, starts.tolist(), ends.tolist(), empty.tolist(), strict=True)
+    return [
+        row[0 if none else start : 0 if none else end].to(torch.int32, copy=True) for row, start, end, none in spans
+    ]
+
+
+def prompt_id(prompt: str, label: str) -> str:
+    """Stable over runs: the same prompt and label give the same id."""
+    return hashlib.sha256(f"{prompt}\0{label}".encode()).hexdigest()[:16]

@@ -1,0 +1,130 @@
+"""Carries prior and run log through upstream's synchronous and asynchronous trainers."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from openrlhf_ebpo.hub import training as hub
+from openrlhf_ebpo.record.run_log import RunLog
+from openrlhf_ebpo.seams.install import subclass
+from openrlhf_ebpo.training.checkpoint import STATE_KEY, starting_prior
+from openrlhf_ebpo.training.prompts import at_next_prompt
+
+logger = logging.getLogger(__name__)
+
+
+class EBPOTrainer:
+    """Mixin over PPOTrainer and TrainingActor, whose common base (BasePPOTrainer) has every method it overrides."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        logger = self.args.logger
+        self.run_log = RunLog(logger.run_dir, self.tokenizer, logger.rollouts_every)
+        self.hub = hub.Pushes(self.args)
+
+    def init_checkpoint_states(self):
+        """Where training starts: upstream's states, our prior, and a run log without what came after."""
+        states = super().init_checkpoint_states()
+        if not states:  # an interrupted first save leaves a folder from which DeepSpeed loads nothing
+            print(f"No complete checkpoint in {self.args.ckpt.path}: starting from step 0")
+            states = {"episode": 0, "global_step": 0, "total_consumed_prompts": 0, "data_loader_state_dict": {}}
+        maker = self.experience_maker
+        if maker.config:
+            maker.prior = starting_prior(states, maker.config, self.args.ckpt.path)
+            self.run_log.write_prior(self._prior_state())
+        self.run_log.roll_back(states["global_step"])
+        return states
+
+    def fit(self, *args, **kwargs):
+        super().fit(*args, **kwargs)
+        self.run_log.flush()
+        if state := self._prior_state():
+            ray.get(self.actor_model_group.async_run_method(method_name="remember_prior", state=state))
+
+    def train_step(self, rollout_samples, global_step):
+        untrained = len(rollout_samples) % self.args.train.batch_size
+        if untrained:  # upstream says nothing
+            logger.warning(
+                "step %d: the last %d of %d responses fill no optimizer step of --train.batch_size %d: OpenRLHF drops "
+                "them, or mixes them into the next step",
+                global_step + 1,
+                untrained,
+                len(rollout_samples),
+                self.args.train.batch_size,
+            )
+        status, global_step = super().train_step(rollout_samples, global_step)
+        started = time.time()
+        self.run_log.write_rollouts(global_step, self.experience_maker.rollouts)
+        if state := self._prior_state():
+            self.run_log.write_prior(state)
+        status.update(self.experience_maker.metrics)
+        status.update(self.hub.metrics())
+        status["timing/run_log"] = time.time() - started
+        return status, global_step
+
+    def save_logs_and_checkpoints(self, global_step, logs_dict=None, client_states=None):
+        metrics = {k: v for k, v in (logs_dict or {}).items() if k != "generated_samples"}
+        self.run_log.write_metrics(global_step, metrics)
+        saves = global_step % self.args.ckpt.save_steps == 0
+        if saves:
+            self.run_log.flush()  # a checkpoint vouches for all rows up to it
+            self.hub.before_saving(global_step)
+        super().save_logs_and_checkpoints(global_step, logs_dict, self._complete(client_states))
+        if saves:
+            self._log_checkpoint(global_step, f"global_step{global_step}")
+            self.hub.queue_saved(global_step)
+
+    def save_best_checkpoint(self, eval_metrics, global_step, client_states=None):
+        """Called after every evaluation, in both trainers."""
+        if eval_metrics:
+            self.run_log.write_metrics(global_step, eval_metrics)
+        self.run_log.flush()
+        best = self.best_eval_metric_value
+        super().save_best_checkpoint(eval_metrics, global_step, self._complete(client_states))
+        if self.best_eval_metric_value != best:
+            self._log_checkpoint(global_step, f"best_global_step{global_step}")
+
+    def _prior_state(self) -> dict | None:
+        maker = self.experience_maker
+        return maker.prior.state_dict(maker.config.identity()) if maker.config else None
+
+    def _complete(self, client_states: dict | None) -> dict:
+        state = self._prior_state()
+        return {**at_next_prompt(client_states or {}), **({STATE_KEY: state} if state else {})}
+
+    def _log_checkpoint(self, step: int, tag: str) -> None:
+        ckpt = self.args.ckpt
+        if ckpt.disable_ds and not ckpt.save_hf:
+            return  # nothing was saved
+        self.run_log.write_checkpoint(
+            step,
+            tag=tag,
+            checkpoint=None if ckpt.disable_ds else f"{ckpt.path}/_actor/{tag}",
+            model=f"{ckpt.path}/{tag}_hf" if ckpt.save_hf else None,
+        )
+
+
+class OnThisNode:
+    """Stands in for a Ray actor class: `.remote()` puts the actor on the node of the process that calls it."""
+
+    def __init__(self, actor_class):
+        self.actor_class = actor_class
+
+    def remote(self, *args, **kwargs):
+        node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        return self.actor_class.options(scheduling_strategy=node, num_cpus=0).remote(*args, **kwargs)
+
+
+def on_this_node(original):
+    return OnThisNode(original)
+
+
+def sync_trainer(original):
+    return OnThisNode(subclass(original, EBPOTrainer))
+
+
+async_trainer = sync_trainer

@@ -1,0 +1,143 @@
+"""The rooms of the package, and which room may import which.
+
+A room is a folder of openrlhf_ebpo, eval/ or space/. What is found by name (replacements in the rows of seams/, commands,
+the harness) is no import, and not seen here.
+"""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = "openrlhf_ebpo"
+PLACES = {PACKAGE: PACKAGE, f"{PACKAGE}.eval": "eval", f"{PACKAGE}.space": "space/ebpo_space"}
+TOP = {"errors", "files", "redact", "progress", "harness"}  # modules that everybody may import
+MAY_IMPORT = {
+    "estimator": set(),
+    "record": set(),
+    "rewards": set(),
+    "seams": set(),
+    "engines": {"rewards", "seams"},
+    "hub": {"record", "seams"},
+    "checks": {"hub", "rewards", "seams"},
+    "training": {"estimator", "hub", "record", "rewards", "seams"},
+    "data": {"checks", "engines", "record", "rewards", "seams"},
+    "eval": {"checks", "data", "engines", "record", "rewards", "seams"},
+    "space": {"estimator", "eval", "record"},
+    "quickstart": {"record", "rewards", "seams"},
+    "cli": {"checks", "engines", "estimator", "hub", "record", "rewards", "seams", "space", "training"},
+}
+PACKAGES_OF = {  # beside the standard library, where that is a promise
+    **{name: set() for name in TOP},
+    "estimator": {"numpy", "torch"},
+    "record": {"matplotlib", "numpy", "psutil", "pyarrow"},
+}
+BASE = {"numpy", "psutil", "pyarrow", "wrapt"}
+LIGHT = {*TOP, "cli", "hub", "record"}
+NEED_MORE = {f"{PACKAGE}.{name}" for name in ("cli.train_ppo_ray", "hub.card", "hub.card_metadata", "hub.run_data")}
+ONLY_BASE = f"""
+import importlib, sys
+class Refused:
+    def find_spec(self, name, path=None, target=None):
+        if name[0] != "_" and name.split(".")[0] not in {BASE | {PACKAGE}!r} | sys.stdlib_module_names:
+            raise ModuleNotFoundError(f"{{name}} is not in the base install", name=name)
+sys.meta_path.insert(0, Refused())
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+"""
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for package, place in PLACES.items():
+        for path in sorted(ROOT.joinpath(place).rglob("*.py")):
+            parts = path.relative_to(ROOT / place).with_suffix("").parts
+            found[".".join((package, *parts)).removesuffix(".__init__")] = path
+    return found
+
+
+def imported(module: str, path: Path) -> Iterator[str]:
+    """Full names of what the module imports, in functions too."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (installed(alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            outer = package.split(".")[: package.count(".") + 2 - node.level] if node.level else []
+            origin = ".".join((*outer, *filter(None, [node.module])))
+            yield from (installed(f"{origin}.{alias.name}") for alias in node.names)
+
+
+def installed(name: str) -> str:
+    """eval and ebpo_space are names of a checkout."""
+    top, _, rest = name.partition(".")
+    return ".".join(filter(None, [{"eval": f"{PACKAGE}.eval", "ebpo_space": f"{PACKAGE}.space"}.get(top, top), rest]))
+
+
+def room(name: str) -> str | None:
+    """None for the package itself and its version."""
+    top, _, rest = name.partition(".")
+    first = rest.split(".")[0]
+    return first if top == PACKAGE and first in {*TOP, *MAY_IMPORT} else None
+
+
+def is_allowed(source: str, target: str) -> bool:
+    here, there = room(source), room(target)
+    return there is None or there == here or there in TOP or there in MAY_IMPORT.get(here, ())
+
+
+MODULES = modules()
+IMPORTS = sorted({(module, name) for module, path in MODULES.items() for name in imported(module, path)})
+
+
+def test_every_module_is_in_a_room_of_the_table_and_there_are_at_most_fifteen():
+    assert [name for name in MODULES if room(name) is None] == [PACKAGE]
+    assert {room(name) for name in MODULES} - {None} == {*TOP, *MAY_IMPORT}
+    assert len(MAY_IMPORT) <= 15
+
+
+def test_rooms_import_only_what_the_table_says():
+    assert [f"{source} imports {target}" for source, target in IMPORTS if not is_allowed(source, target)] == []
+
+
+def test_the_table_allows_nothing_that_is_not_used():
+    used = {(room(source), room(target)) for source, target in IMPORTS}
+    assert {(here, there) for here, rooms in MAY_IMPORT.items() for there in rooms} <= used
+
+
+def test_there_is_no_circle_among_rooms():
+    graphlib.TopologicalSorter(MAY_IMPORT).prepare()  # raises CycleError, with the names
+
+
+@pytest.mark.parametrize("name", PACKAGES_OF)
+def test_what_is_light_imports_only_these_packages(name):
+    allowed = {PACKAGE, *PACKAGES_OF[name], *sys.stdlib_module_names}
+    assert [pair for pair in IMPORTS if room(pair[0]) == name and pair[1].split(".")[0] not in allowed] == []
+
+
+def test_an_import_against_the_table_is_found_wherever_it_stands(tmp_path):
+    path = tmp_path / "run_log.py"
+    path.write_text(
+        "from openrlhf_ebpo import __version__, files\nimport ray.util\n"
+        "def f():\n    from ..training.trainer import EBPOTrainer\n    from .plot import plot_run\n    import eval.run\n"
+    )
+    module = f"{PACKAGE}.record.run_log"
+    found = set(imported(module, path))
+    assert {"ray.util", f"{PACKAGE}.files", f"{PACKAGE}.record.plot.plot_run"} <= found
+    refused = {name for name in found if not is_allowed(module, name)}
+    assert refused == {f"{PACKAGE}.training.trainer.EBPOTrainer", f"{PACKAGE}.eval.run"}
+
+
+def test_the_base_install_is_enough_to_read_runs_and_for_commands_to_begin():
+    names = [PACKAGE, *(name for name in MODULES if room(name) in LIGHT and name not in NEED_MORE)]
+    done = subprocess.run([sys.executable, "-c", ONLY_BASE, *names], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    refused = subprocess.run([sys.executable, "-c", ONLY_BASE, "torch"], capture_output=True, text=True, timeout=120)
+    assert "torch is not in the base install" in refused.stderr
