@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tries both commands on a machine that has nothing: a minimal Debian in a folder, entered with chroot.
 #
-#   sudo bash scripts/fresh_machine.sh [--suite bookworm] [--folder DIR] [--as root|user|both] [--quickstart_only] [--keep]
+#   sudo bash scripts/fresh_machine.sh [--suite bookworm] [--folder DIR] [--as root|user|both] [--only quickstart|test] [--keep]
 #
 # Debian's smallest system (debootstrap --variant=minbase: no Python, no compiler) gets a clone of the last commit
 # and nothing else. As root, the commands have to install what they lack; as an ordinary user, to name it in one
@@ -15,7 +15,7 @@ while [ $# -gt 0 ]; do
     --suite) suite=$2 && shift ;;
     --folder) folder=$2 && shift ;;
     --as) who=$2 && shift ;;
-    --quickstart_only) commands=quickstart ;;
+    --only) commands=$2 && shift ;;
     --keep) keep=1 ;;
     -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0" && exit ;;
     *) echo "error: no such flag: $1 (see --help)" >&2 && exit 2 ;;

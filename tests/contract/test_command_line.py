@@ -118,7 +118,7 @@ def command(tmp_path, monkeypatch) -> list[str]:
     (tmp_path / "data.jsonl").write_text(json.dumps({"input": "1+1", "label": "2"}) + "\n")
     (tmp_path / "reward.py").write_text("def reward_func(queries, prompts, labels):\n    return {'rewards': 1.0}\n")
     (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "qwen3"}')
     (tmp_path / "model" / "tokenizer.json").write_text('{"model": {}}')
     return [
         *("--actor.model_name_or_path", "model"),
