@@ -255,3 +255,19 @@ def test_preparing_a_process_twice_adds_one_finder():
 
     cpu.prepare_process()
     assert sum(isinstance(finder, FlashAttnStandIn) for finder in sys.meta_path) == 1
+
+
+def test_the_state_of_every_row_can_be_printed(capsys, monkeypatch):
+    from openrlhf_ebpo.seams import __main__ as printer
+
+    printer.main([])
+    lines = capsys.readouterr().out.splitlines()[1:]
+    assert len(lines) == len(all_seams()) + len(OFFLINE_SEAMS)
+    assert all(line.startswith(("ok ", "by name ")) for line in lines), lines
+    first = SEAMS[0]
+    changed, gone = dataclasses.replace(first, source="0" * 12), dataclasses.replace(first, name="NoSuchClass")
+    monkeypatch.setattr(printer, "all_seams", lambda: (changed, gone))
+    with pytest.raises(SystemExit, match="2 of 3 rows do not fit"):
+        printer.main([])
+    text = capsys.readouterr().out
+    assert f"CHANGED  {changed}: {first.source}, and the row has 000000000000" in text and f"GONE     {gone}" in text
