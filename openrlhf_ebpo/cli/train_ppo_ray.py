@@ -68,7 +68,8 @@ def run(argv: list[str]) -> None:
     remote_code.trust(flat)
     del flat.trust_remote_code
     hub_flags.check_flags(vars(flat))
-    run_lock.check_free(Path(vars(flat)["ckpt.path"]).expanduser())  # what is resumed from the Hub is put there
+    if vars(flat)["hub.resume_from"]:
+        run_lock.check_free(Path(vars(flat)["ckpt.path"]).expanduser())  # what comes from the Hub is put there
     hub_notices = hub_flags.resolve_resume(vars(flat))
     resolve(flat, parser)
     stored_argv = redacted_argv(argv, vars(flat))
