@@ -75,7 +75,8 @@ inside() { # inside NAME USER COMMAND: in namespaces of its own, so that nothing
         done
         home=$([ "$user" = root ] && echo /root || echo "/home/$user")
         shell="cd $home/openrlhf_ebpo && $command"
-        exec env -i TERM=dumb PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin chroot "$root" su - "$user" -c "$shell"
+        # not exec: this shell is the first process there, and takes care of orphans that have ended, as an init does
+        env -i TERM=dumb PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin chroot "$root" su - "$user" -c "$shell"
     ' bash "$folder/$1" "$2" "$3"
 }
 

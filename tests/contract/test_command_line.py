@@ -221,7 +221,7 @@ def test_a_dry_run_prints_the_configuration_without_secrets_and_starts_nothing(c
     assert "0123SECRET" not in out
     assert "nothing was started" in out
     assert not ray.is_initialized()
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["data.jsonl", "model", "reward.py"]
+    assert {p.name for p in tmp_path.iterdir()} - {"__pycache__"} == {"data.jsonl", "model", "reward.py"}
 
 
 @pytest.mark.parametrize(

@@ -60,14 +60,14 @@ def folders(directory) -> set[str]:
 
 
 SAVES = [
-    ("s1", 0.3),
-    ("s2", None),
-    ("best_s2", 0.5),
-    ("s3", 0.1),
-    ("s4", 0.1),
-    ("best_s4", 0.7),
-    ("s5", 0.9),
-    ("s6", 0.2),
+    ("global_step1", 0.3),
+    ("global_step2", None),
+    ("best_global_step2", 0.5),
+    ("global_step3", 0.1),
+    ("global_step4", 0.1),
+    ("best_global_step4", 0.7),
+    ("global_step5", 0.9),
+    ("global_step6", 0.2),
 ]
 
 
@@ -117,18 +117,18 @@ def test_an_old_checkpoint_that_cannot_be_deleted_does_not_end_the_training(stra
     """As on a network disk, where a file is still open somewhere."""
     said = []
     strategy.print = said.append
-    strategy.save_ckpt(Engine(), str(tmp_path), "s1", 1)
+    strategy.save_ckpt(Engine(), str(tmp_path), "global_step1", 1)
     with monkeypatch.context() as patched:
 
         def refuse(path):
             raise OSError(39, "Directory not empty", path)
 
         patched.setattr("shutil.rmtree", refuse)
-        strategy.save_ckpt(Engine(), str(tmp_path), "s2", 1)
-    assert folders(tmp_path) == {"s1", "s2"} and (tmp_path / "latest").read_text() == "s2"
-    assert "Directory not empty" in said[-1] and "s1" in said[-1]
-    strategy.save_ckpt(Engine(), str(tmp_path), "s3", 1)
-    assert folders(tmp_path) == {"s3"}
+        strategy.save_ckpt(Engine(), str(tmp_path), "global_step2", 1)
+    assert folders(tmp_path) == {"global_step1", "global_step2"} and (tmp_path / "latest").read_text() == "global_step2"
+    assert "Directory not empty" in said[-1] and "global_step1" in said[-1]
+    strategy.save_ckpt(Engine(), str(tmp_path), "global_step3", 1)
+    assert folders(tmp_path) == {"global_step3"}
 
 
 def test_an_interrupted_save_takes_no_place_among_the_checkpoints(strategy, tmp_path):

@@ -136,6 +136,8 @@ def test_without_a_cluster_ray_is_started_and_an_interrupt_leaves_no_process(tra
     os.kill(training.process.pid, signal.SIGINT)
     output = training.fail()
     _, alive = psutil.wait_procs(family, timeout=5)
-    assert not alive
+    assert not [
+        p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE
+    ]  # where no init collects them
     assert "repeat the command with --ckpt.load_enable" in output
     assert read_run(run_dir)["status"] == "interrupted"

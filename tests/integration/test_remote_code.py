@@ -52,7 +52,7 @@ def test_a_worker_of_ray_runs_a_models_code_only_if_the_command_was_told_to(run,
     marker = own_model(tmp_path / "own")
     refused, touched, *others = run("-c", IN_A_WORKER, tmp_path / "own", marker).splitlines()
     assert refused.startswith("RemoteCodeError: ") and "--trust_remote_code runs it" in refused and touched == "False"
-    assert others == ["OwnForCausalLM", "True"]
+    assert [line for line in others if "pid=" not in line] == ["OwnForCausalLM", "True"]  # workers print too
 
 
 def test_with_the_flag_a_warm_start_trains_such_a_model(run, tmp_path):

@@ -116,7 +116,7 @@ def test_a_hub_that_hangs_is_given_up(hub, monkeypatch):
 )
 def test_statuses_in_words(hub, status, permanent, words):
     api = hub_api(hub.url, hub.token)
-    hub.fail("refs", status, headers={"Retry-After": "7", "X-Error-Message": "because hf_abcdefghijkl"})
+    hub.fail("refs", status, headers={"Retry-After": "7", "X-Error-Message": "because hf_" + "abcdefgh1" * 4})
     with pytest.raises(HubError, match=words) as caught, hub_errors("asking"):
         api.list_repo_refs("owner/name")
     assert (caught.value.status, caught.value.permanent, caught.value.retry_after) == (status, permanent, 7)

@@ -380,7 +380,8 @@ def running(pids: Path) -> list[psutil.Process]:
     for pid in map(int, pids.read_text().split()):
         with contextlib.suppress(psutil.NoSuchProcess):
             found.append(psutil.Process(pid))
-    return psutil.wait_procs(found, timeout=5)[1]
+    left = psutil.wait_procs(found, timeout=5)[1]
+    return [p for p in left if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]  # where no init collects them
 
 
 def test_a_slurm_job_checks_then_starts_ray_on_all_nodes_then_trains(stand_ins, job, tmp_path):
