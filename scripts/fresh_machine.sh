@@ -60,7 +60,7 @@ machine() { # machine NAME: a copy of the bare system with a clone for root and 
     for home in root home/somebody; do
         git clone -q "file://$checkout" "$folder/$1/$home/openrlhf_ebpo"
     done
-    chroot "$folder/$1" chown -R somebody: /home/somebody
+    chroot "$folder/$1" chown -R somebody: home/somebody
 }
 
 inside() { # inside NAME USER COMMAND: in namespaces of its own, so that nothing of it stays mounted or runs on

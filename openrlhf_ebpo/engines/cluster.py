@@ -114,10 +114,10 @@ def engines_too(original):
     rollout engines as well. `ray.get` of several raises as soon as one of them has failed."""
 
     @functools.wraps(original)
-    def async_init_model_from_pretrained(self, strategy, pretrain, max_steps=None, vllm_engines=None):
-        given = () if max_steps is None else (max_steps,) if vllm_engines is None else (max_steps, vllm_engines)
-        models = original(self, strategy, pretrain, *given)
-        return models + [engine.get_num_unfinished_requests.remote() for engine in vllm_engines or ()]
+    def async_init_model_from_pretrained(self, strategy, pretrain, *more):
+        models = original(self, strategy, pretrain, *more)
+        engines = more[1] if len(more) > 1 else None  # the policy's group: steps, engines
+        return models + [engine.get_num_unfinished_requests.remote() for engine in engines or ()]
 
     return async_init_model_from_pretrained
 
