@@ -14,9 +14,10 @@ import argparse
 
 import torch
 
-from openrlhf_ebpo.estimator.advantage import estimate, grpo_advantages
-from openrlhf_ebpo.estimator.config import EBPOConfig
-from openrlhf_ebpo.estimator.prior import Prior
+from openrlhf_ebpo.estimator.advantage import grpo_advantages
+from openrlhf_ebpo.estimator.config import EstimatorConfig
+from openrlhf_ebpo.estimator.contract import Batch
+from openrlhf_ebpo.estimator.ebpo import EBPO
 
 RIGHT = 0  # the right answer's place in the table
 
@@ -55,7 +56,8 @@ def train(estimator: str, start: float, args: argparse.Namespace, seed: int) -> 
     random = torch.Generator().manual_seed(seed)
     logits = first_logits(start, args, seed).requires_grad_()
     adam = torch.optim.Adam([logits], lr=args.lr)
-    prior, config = Prior(), EBPOConfig(n_samples_per_prompt=args.group)
+    ebpo = EBPO(EstimatorConfig(n_samples_per_prompt=args.group))
+    state = ebpo.initial()
     for _ in range(args.steps):
         chosen = torch.randperm(args.prompts, generator=random)[: args.batch]
         log_probs = logits[chosen].log_softmax(-1)
@@ -63,10 +65,10 @@ def train(estimator: str, start: float, args: argparse.Namespace, seed: int) -> 
         rewards = (responses == RIGHT).double()
         valid = torch.ones_like(rewards, dtype=torch.bool)
         if estimator == "ebpo":
-            result = estimate(rewards, valid, prior, config)
-            prior, advantages = result.prior, result.advantages
+            result = ebpo.step(Batch.of(rewards, valid), state)
+            state, advantages = result.state, result.advantages
         else:
-            advantages = grpo_advantages(rewards, valid, config.reward_range)
+            advantages = grpo_advantages(rewards, valid, ebpo.config.reward_range)
         adam.zero_grad()
         (-advantages * log_probs.gather(1, responses)).mean().backward()
         adam.step()

@@ -17,8 +17,9 @@ from types import SimpleNamespace
 import torch
 
 from openrlhf_ebpo.estimator.advantage import estimate
-from openrlhf_ebpo.estimator.config import EBPOConfig
-from openrlhf_ebpo.estimator.prior import Prior
+from openrlhf_ebpo.estimator.config import EstimatorConfig
+from openrlhf_ebpo.estimator.contract import Batch
+from openrlhf_ebpo.estimator.ebpo import EBPO
 from openrlhf_ebpo.quickstart.tiny_model import build_tokenizer
 from openrlhf_ebpo.record.run_log import RunLog
 from openrlhf_ebpo.training.rollouts import Rollouts
@@ -35,7 +36,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)  # what Ray gives the trainer
     rewards = torch.rand(options.responses // GROUP, GROUP)
-    result = estimate(rewards, torch.ones_like(rewards).bool(), Prior(), EBPOConfig(GROUP))
+    ebpo = EBPO(EstimatorConfig(GROUP))
+    result = estimate(ebpo, Batch.of(rewards, torch.ones_like(rewards).bool()), ebpo.initial())
     experiences = make_experiences(options.responses, options.tokens, options.micro_batch)
     alone = spin(0.5)
     with tempfile.TemporaryDirectory() as directory:

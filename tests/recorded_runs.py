@@ -7,11 +7,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
+from estimates import ebpo_step
 
 from eval import metrics, results
-from openrlhf_ebpo.estimator.advantage import estimate
-from openrlhf_ebpo.estimator.config import EBPOConfig
+from openrlhf_ebpo.estimator.config import EstimatorConfig
+from openrlhf_ebpo.estimator.ebpo import EBPO
 from openrlhf_ebpo.estimator.prior import Prior
+from openrlhf_ebpo.estimator.stored import pack
 from openrlhf_ebpo.record.run_log import RunLog, close_run, open_run
 from openrlhf_ebpo.training.rollouts import Rollouts
 
@@ -72,16 +74,16 @@ def write_run(
 
 
 def write_steps(run_dir: Path, steps, prompts: tuple[str, str] = ("1 + 1?", "2 + 2?"), error: str = "") -> None:
-    log, prior, config = RunLog(run_dir, Tokenizer()), Prior(), EBPOConfig(n_samples_per_prompt=G)
+    log, prior, config = RunLog(run_dir, Tokenizer()), Prior(), EstimatorConfig(n_samples_per_prompt=G)
     for step in steps:
         rollouts = Rollouts.before_shaping([experience(prompts)], ["", "", "", error], [None] * 4)
         rewards = rollouts.raw_rewards.reshape(2, G)
-        result = estimate(rewards, rewards.isfinite(), prior, config)
-        prior = result.prior
+        result = ebpo_step(rewards, rewards.isfinite(), prior, config)
+        prior = result.state
         log.write_rollouts(step, rollouts.with_result(result))
-        log.write_prior(prior.state_dict(config.identity()))
+        log.write_prior(pack(EBPO(config), prior))
         own = {"rollout/reward_mean": step / 10, "policy/entropy": 1 / step, "correct_format": 1.0}
-        log.write_metrics(step, {**own, **result.metrics(config)})
+        log.write_metrics(step, {**own, **result.metrics})
     log.flush()
 
 

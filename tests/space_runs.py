@@ -18,12 +18,14 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from estimates import ebpo_step
 from openrlhf_ebpo.eval.metrics import summarise
 from openrlhf_ebpo.eval.results import save_result
 
-from openrlhf_ebpo.estimator.advantage import estimate
-from openrlhf_ebpo.estimator.config import EBPOConfig
+from openrlhf_ebpo.estimator.config import EstimatorConfig
+from openrlhf_ebpo.estimator.ebpo import EBPO
 from openrlhf_ebpo.estimator.prior import Prior
+from openrlhf_ebpo.estimator.stored import pack
 from openrlhf_ebpo.record.run_log import RunLog, close_run, open_run
 from openrlhf_ebpo.training.rollouts import SCHEMA, Rollouts, prompt_id
 
@@ -78,7 +80,7 @@ def learning_run(
     open_run(
         directory, name=name, argv=["--rollout.n_samples_per_prompt", str(size)], args=args, resume=False, force=False
     )
-    texts, prior, config = Texts(), Prior(), EBPOConfig(n_samples_per_prompt=size)
+    texts, prior, config = Texts(), Prior(), EstimatorConfig(n_samples_per_prompt=size)
     log = RunLog(directory, texts)
     pool = [problem(rng) for _ in range(prompts * 5)]
     hardness = rng.beta(1.4, 1.1, len(pool))
@@ -89,8 +91,8 @@ def learning_run(
         rewards = torch.tensor((rng.random((prompts, size)) < rates[:, None]).astype(np.float32))
         valid = torch.tensor(rng.random((prompts, size)) > 0.01)
         valid[:, 0] = True
-        result = estimate(rewards, valid, prior, config)
-        prior = result.prior
+        result = ebpo_step(rewards, valid, prior, config)
+        prior = result.state
         if estimator != "ebpo":
             nothing = torch.full_like(result.baselines, torch.nan)
             result = dataclasses.replace(
@@ -99,7 +101,7 @@ def learning_run(
         batch = rollouts(rng, texts, [pool[i] for i in chosen], rewards, valid).with_result(result)
         log.write_rollouts(step, batch)
         log.write_metrics(step, metrics(rng, step / steps, pace, result, config, batch, estimator))
-        log.write_prior(prior.state_dict({}))
+        log.write_prior(pack(EBPO(config), prior))
     log.flush()
     for step in range(0, steps + 1, max(steps // 4, 1)):
         if step:
@@ -168,7 +170,7 @@ def rollouts(rng, texts: Texts, problems: list, rewards: torch.Tensor, valid: to
 
 
 def metrics(rng, share: float, pace: float, result, config, batch, estimator: str) -> dict:
-    own = result.metrics(config)
+    own = result.metrics
     if estimator != "ebpo":
         own = {k: v for k, v in own.items() if k in ("ebpo/all_fail_fraction", "ebpo/all_pass_fraction")}
     found = {

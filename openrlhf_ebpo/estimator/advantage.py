@@ -1,26 +1,28 @@
-"""Rewards of a rollout batch -> prior, baselines and normalised advantages, one value a response.
-
-One step of arXiv 2602.05165, Algorithm 1: update the moments with this batch, then use them.
-"""
+"""One rollout batch under an estimator, with what the run log and the metrics say about it; values spread over tokens."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
-from openrlhf_ebpo.estimator.config import EBPOConfig
-from openrlhf_ebpo.estimator.prior import Prior
-from openrlhf_ebpo.estimator.shrinkage import DEGENERATE, group_mean, shrinkage_weight, shrunk_baseline, standardise
+from openrlhf_ebpo.estimator.contract import Batch, Estimator, Step
+from openrlhf_ebpo.estimator.shrinkage import DEGENERATE, group_mean
+
+
+class EstimatorError(RuntimeError):
+    """An estimator broke its contract; the message names it."""
 
 
 @dataclass(frozen=True)
 class Estimate:
     """What one rollout batch of M groups of G responses got. All tensors float64.
 
-    rewards, valid, advantages, grpo_advantages: (M, G); group_means, shrinkage, baselines: (M, 1).
-    `valid` holds 1 for samples that count and 0 for excluded ones, whose advantage is 0.
-    `grpo_advantages` is what GRPO's group normalisation would have given, with 0 for constant groups.
+    rewards, valid, advantages, grpo_advantages: (M, G); group_means, shrinkage: (M, 1); baselines: (M, 1) or (M, G);
+    NaN where the estimator has none. `valid` holds 1 for samples that count and 0 for excluded ones, whose advantage
+    is 0. `grpo_advantages` is what GRPO's group normalisation would have given, with 0 for constant groups.
+    `state` is the estimator's after this batch.
     """
 
     rewards: torch.Tensor
@@ -30,60 +32,69 @@ class Estimate:
     baselines: torch.Tensor
     advantages: torch.Tensor
     grpo_advantages: torch.Tensor
-    prior: Prior
-
-    def metrics(self, config: EBPOConfig) -> dict[str, float]:
-        """The `ebpo/*` metrics of this batch; fractions of groups count groups with a valid sample."""
-        responses = self.valid.sum()
-        rescued = (self.grpo_advantages == 0) & (self.advantages != 0) & self.valid.bool()
-        return {
-            "ebpo/shrinkage": _mean_over_groups(self.shrinkage, self.valid),
-            "ebpo/prior_mean": self.prior.mean,
-            "ebpo/within_variance": self.prior.within_variance,
-            "ebpo/between_variance": self.prior.between_variance,
-            "ebpo/prior_count": self.prior.rewards.count,
-            "ebpo/rescued_fraction": (rescued.sum() / responses).item(),
-            **group_outcomes(self.rewards, self.valid, config.fail_reward, config.pass_reward),
-        }
+    state: Any = None
+    metrics: dict[str, float] = field(default_factory=dict)
 
 
-def estimate(rewards: torch.Tensor, valid: torch.Tensor, prior: Prior, config: EBPOConfig) -> Estimate:
-    """One step of EBPO, preset `paper`.
-
-    Args:
-        rewards: (M, G) rewards after length penalties and clipping; entries that are not valid are ignored.
-        valid: (M, G) bool, False for samples without a reward or without action tokens.
-        prior: the prior before this batch.
+def estimate(estimator: Estimator, batch: Batch, state: Any) -> Estimate:
+    """One step of an estimator computed here.
 
     Raises:
-        ValueError: no sample of the batch is valid.
+        EstimatorError: what it gave is not what the contract says.
     """
-    if not valid.any():
-        raise ValueError("no sample of this rollout batch is valid: nothing to estimate from")
-    rewards = torch.where(valid, rewards.double(), 0.0)
-    mask = valid.double()
-    means = group_mean(rewards, mask)
-    sizes = mask.sum(-1, keepdim=True)
-    alive = sizes > 0
+    step = estimator.step(batch, state)
+    check(estimator, batch, step)
+    valid = batch.valid.bool()
+    advantages = step.advantages.double().masked_fill(~valid, 0.0)
+    return observed(batch, advantages, estimator.config.fail_reward, estimator.config.pass_reward, step)
 
-    prior = prior.update(rewards[valid].cpu().numpy(), means[alive].cpu().numpy())
-    shrinkage = shrinkage_weight(prior.within_variance, prior.between_variance, sizes.clamp(min=1), config.reward_range)
-    baselines = shrunk_baseline(means, prior.mean, shrinkage)
-    advantages = standardise((rewards - baselines) * mask, mask, config.reward_range)
-    present = rewards[valid]
-    if present.amax() - present.amin() <= DEGENERATE * config.reward_range:
-        # groups of unequal size have unequal S: standardising would blow their tiny differences up
-        advantages = torch.zeros_like(advantages)
+
+def observed(batch: Batch, advantages: torch.Tensor, fail: float, success: float, step: Step | None = None) -> Estimate:
+    """These advantages (M, G) with the group's statistics, and what GRPO would have given. Without a step (OpenRLHF's own
+    estimators) there is neither baseline nor shrinkage."""
+    means = group_mean(batch.rewards, batch.valid)
+    grpo = grpo_advantages(batch.rewards, batch.valid, success - fail)
+    unknown = torch.full_like(means, torch.nan)
+    metrics = dict(step.metrics) if step else {}
+    if step:
+        rescued = (grpo == 0) & (advantages != 0) & batch.valid.bool()
+        metrics["ebpo/rescued_fraction"] = (rescued.sum() / batch.valid.sum()).item()
     return Estimate(
-        rewards=rewards,
-        valid=mask,
+        rewards=batch.rewards,
+        valid=batch.valid,
         group_means=means,
-        shrinkage=shrinkage,
-        baselines=baselines,
+        shrinkage=unknown if step is None or step.shrinkage is None else step.shrinkage.double(),
+        baselines=step.baselines.double() if step else unknown,
         advantages=advantages,
-        grpo_advantages=grpo_advantages(rewards, mask, config.reward_range),
-        prior=prior,
+        grpo_advantages=grpo,
+        state=step.state if step else None,
+        metrics={**metrics, **group_outcomes(batch.rewards, batch.valid, fail, success)},
     )
+
+
+def check(estimator: Estimator, batch: Batch, step: Step) -> None:
+    """Whether the estimator kept its contract.
+
+    Raises:
+        EstimatorError: it gave no Step; a wrong shape; an advantage of a valid response that is not finite.
+    """
+    who, groups = f"--advantage_estimator {estimator.name}", len(batch.rewards)
+    if not isinstance(step, Step):
+        raise EstimatorError(f"{who}: step() gave {type(step).__name__}, it must give a Step")
+    per_response, per_group = tuple(batch.rewards.shape), (groups, 1)
+    for name, value, shapes in (
+        ("advantages", step.advantages, [per_response]),
+        ("baselines", step.baselines, [per_group, per_response]),
+        ("shrinkage", step.shrinkage, [per_group]),
+    ):
+        if name == "shrinkage" and value is None:
+            continue
+        if tuple(getattr(value, "shape", ())) not in shapes:
+            found = tuple(value.shape) if hasattr(value, "shape") else type(value).__name__
+            raise EstimatorError(f"{who}: {name} of shape {found}, wanted {' or '.join(map(str, shapes))}")
+    broken = int((~step.advantages.isfinite() & batch.valid.bool()).sum())
+    if broken:
+        raise EstimatorError(f"{who}: the advantages of {broken} valid responses are not finite")
 
 
 def grpo_advantages(rewards: torch.Tensor, valid: torch.Tensor, reward_range: float) -> torch.Tensor:
@@ -109,11 +120,6 @@ def group_outcomes(
         return (everywhere.sum() / groups).item()
 
     return {"ebpo/all_fail_fraction": fraction(fail_reward), "ebpo/all_pass_fraction": fraction(pass_reward)}
-
-
-def _mean_over_groups(values: torch.Tensor, valid: torch.Tensor) -> float:
-    alive = valid.sum(-1, keepdim=True) > 0
-    return values[alive].mean().item()
 
 
 def last_action(action_mask: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""EBPOConfig: every --algo.advantage.ebpo.* flag, its default, its check."""
+"""EstimatorConfig: every --algo.advantage.ebpo.* flag, its default, its check."""
 
 from __future__ import annotations
 
@@ -6,35 +6,14 @@ import argparse
 import math
 from dataclasses import dataclass
 
+from openrlhf_ebpo.estimator.presets import PRESETS
+
 FLAG = "--algo.advantage.ebpo"
-
-# What each preset chooses, in the words of the variants' table (docs/estimator.md). The choices are stored
-# with the prior, so that a run can only resume with the estimator it began with.
-PRESETS = {
-    "paper": {
-        "history": "run",
-        "order": "update_then_use",
-        "within_variance": "pooled",
-        "between_variance": "raw",
-        "prior": "gaussian",
-        "normalise": "batch",
-    },
-}
-
-# The values of each choice that prior.py, shrinkage.py and advantage.py compute. A value is added here with its code.
-IMPLEMENTED = {
-    "history": ("run",),
-    "order": ("update_then_use",),
-    "within_variance": ("pooled",),
-    "between_variance": ("raw",),
-    "prior": ("gaussian",),
-    "normalise": ("batch",),
-}
 
 
 @dataclass(frozen=True)
-class EBPOConfig:
-    """What the estimator needs to know, checked.
+class EstimatorConfig:
+    """What an estimator computed here needs to know, checked. All but the preset holds for every estimator.
 
     Raises:
         ValueError: a flag's value makes no sense; the message names the flag.
@@ -51,12 +30,6 @@ class EBPOConfig:
     def __post_init__(self):
         if self.preset not in PRESETS:
             raise ValueError(f"{FLAG}.preset: unknown preset {self.preset!r}, choose from {sorted(PRESETS)}")
-        _check_implemented(self.preset)
-        if self.n_samples_per_prompt < 2:
-            raise ValueError(
-                f"--rollout.n_samples_per_prompt is {self.n_samples_per_prompt}: ebpo needs at least 2. It estimates "
-                "how noisy a group's mean is from the spread inside groups, and one response has none."
-            )
         if not (self.pass_reward > self.fail_reward and math.isfinite(self.pass_reward - self.fail_reward)):
             raise ValueError(
                 f"{FLAG}.pass_reward ({self.pass_reward}) must be greater than {FLAG}.fail_reward ({self.fail_reward}), "
@@ -69,36 +42,17 @@ class EBPOConfig:
     def reward_range(self) -> float:
         return self.pass_reward - self.fail_reward
 
-    def identity(self) -> dict:
-        """What a stored prior must agree with: raw τ² depends on G, the moments on the reward's scale."""
-        return {
-            "estimator": "ebpo",
-            "variant": PRESETS[self.preset],
-            "n_samples_per_prompt": self.n_samples_per_prompt,
-            "fail_reward": self.fail_reward,
-            "pass_reward": self.pass_reward,
-        }
-
     @classmethod
-    def from_args(cls, args) -> EBPOConfig:
+    def from_args(cls, args) -> EstimatorConfig:
         """From upstream's nested arguments, which hold our flags under `args.algo.advantage.ebpo`."""
         return cls(n_samples_per_prompt=args.rollout.n_samples_per_prompt, **vars(args.algo.advantage.ebpo))
 
 
-def _check_implemented(preset: str) -> None:
-    """A preset that no code implements would silently train another one under its name."""
-    choices = PRESETS[preset]
-    if choices.keys() != IMPLEMENTED.keys():
-        raise ValueError(f"{FLAG}.preset {preset} must choose exactly {', '.join(IMPLEMENTED)}")
-    for choice, value in choices.items():
-        if value not in IMPLEMENTED[choice]:
-            there = ", ".join(IMPLEMENTED[choice])
-            raise ValueError(f"{FLAG}.preset {preset}: {choice} {value!r} is not implemented, there is {there}")
-
-
 def add_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "EBPO estimator", "empirical-Bayes baseline, arXiv 2602.05165; used with --advantage_estimator ebpo"
+        "EBPO estimator",
+        "empirical-Bayes baseline, arXiv 2602.05165; used with --advantage_estimator ebpo. All but the preset also hold for "
+        "an estimator of your own (--advantage_estimator MODULE:NAME)",
     )
     group.add_argument(
         f"{FLAG}.preset",

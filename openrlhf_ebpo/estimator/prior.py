@@ -8,20 +8,12 @@ batch gives the same bits on every machine and the prior can be recomputed from 
 
 from __future__ import annotations
 
-import json
 import math
 import operator
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
-
-SCHEMA = 1
-
-
-class PriorMismatch(ValueError):
-    """A stored prior that cannot serve this run; the message names the difference and the way out."""
 
 
 @dataclass(frozen=True)
@@ -95,33 +87,15 @@ class Prior:
         """τ², raw: the variance of all group means so far."""
         return self.group_means.variance
 
-    def state_dict(self, identity: dict) -> dict:
-        """Plain, versioned state. `identity` (see `EBPOConfig.identity`) says which estimator it belongs to."""
-        return {"schema": SCHEMA, "identity": identity, **asdict(self)}
-
     @classmethod
-    def from_state_dict(cls, state: dict, identity: dict, source: str = "the stored prior") -> Prior:
-        """Restore exactly what `state_dict` gave.
+    def from_dict(cls, saved: dict) -> Prior:
+        """Restore exactly what `dataclasses.asdict` gave.
 
         Raises:
-            PriorMismatch: another schema, or an identity (estimator, variant, G, fail and pass reward) that
-                differs from this run's.
+            KeyError, TypeError, ValueError: it is damaged.
         """
-        if not isinstance(state, dict) or state.get("schema") != SCHEMA:
-            found = state.get("schema") if isinstance(state, dict) else type(state).__name__
-            raise PriorMismatch(f"{source}: prior schema {found!r}, this version reads {SCHEMA}. {WAY_OUT}")
-        stored = state.get("identity")
-        if not isinstance(stored, dict):
-            raise PriorMismatch(f"{source} is damaged: it does not say which estimator it belongs to. {WAY_OUT}")
-        different = [k for k in sorted({*stored, *identity}) if stored.get(k) != identity.get(k)]
-        if different:
-            detail = "; ".join(f"{k} was {stored.get(k)!r} and is now {identity.get(k)!r}" for k in different)
-            raise PriorMismatch(f"{source} belongs to another estimator: {detail}. {WAY_OUT}")
-        try:
-            moments = [_moments(state[name]) for name in ("rewards", "group_means")]
-            return cls(*moments, operator.index(state["batches"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise PriorMismatch(f"{source} is damaged ({error!r}). {WAY_OUT}") from error
+        moments = [_moments(saved[name]) for name in ("rewards", "group_means")]
+        return cls(*moments, operator.index(saved["batches"]))
 
 
 def _moments(state: dict) -> Moments:
@@ -131,24 +105,3 @@ def _moments(state: dict) -> Moments:
         if isinstance(number, str) or not math.isfinite(number):
             raise ValueError(f"{number!r} is no finite number")
     return moments
-
-
-WAY_OUT = (
-    "Run with the old settings, or leave the stored prior out with --algo.advantage.ebpo.reset_prior "
-    "(alone: start afresh; with --algo.advantage.ebpo.init_prior PATH: start from that prior.json)."
-)
-
-
-def read_prior(path: str | Path, identity: dict) -> Prior:
-    """The prior in a prior.json.
-
-    Raises:
-        PriorMismatch: the file is missing, is not JSON, or does not fit `identity`.
-    """
-    try:
-        state = json.loads(Path(path).read_text())
-    except FileNotFoundError as error:
-        raise PriorMismatch(f"{path}: no such prior file. {WAY_OUT}") from error
-    except (OSError, ValueError) as error:
-        raise PriorMismatch(f"{path} cannot be read as a prior ({error}). {WAY_OUT}") from error
-    return Prior.from_state_dict(state, identity, source=str(path))

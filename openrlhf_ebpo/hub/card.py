@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.hub import card_metadata, evaluations, usage
 from openrlhf_ebpo.hub.card_metadata import dig
 from openrlhf_ebpo.hub.local_files import local_file
@@ -30,15 +31,6 @@ CURVES = (
     ("ebpo/shrinkage", "shrinkage S"),
     ("policy/entropy", "entropy (nats a token)"),
 )
-ESTIMATORS = {
-    "ebpo": "EBPO",
-    "group_norm": "GRPO",
-    "dr_grpo": "Dr. GRPO",
-    "rloo": "RLOO",
-    "reinforce": "REINFORCE++",
-    "reinforce_baseline": "REINFORCE++-baseline",
-    "gae": "PPO (GAE)",
-}
 SETTINGS = (  # label, name of the flag
     ("responses a prompt (G)", "rollout.n_samples_per_prompt"),
     ("prompts a step", "rollout.batch_size"),
@@ -150,11 +142,11 @@ def reward_curve(run_dir: Path, last_step: int) -> bytes | None:
 def _about(run: dict, step: int, base: str | None) -> list[str]:
     estimator = str(dig(run, "algo.advantage.estimator"))
     versions = run.get("versions", {})
-    name = ESTIMATORS.get(estimator) or code(estimator)
-    paper = " ([arXiv 2602.05165](https://arxiv.org/abs/2602.05165))" if estimator == "ebpo" else ""
+    entry = registry.ESTIMATORS.get(estimator)
+    name = f"{entry.title} ([arXiv {entry.arxiv}](https://arxiv.org/abs/{entry.arxiv}))" if entry else code(estimator)
     return [
         f"{_base(run, base)}, trained for {step} steps of reinforcement learning with the advantage estimator "
-        f"{name}{paper}, by [OpenRLHF](https://github.com/OpenRLHF/OpenRLHF) {code(versions.get('openrlhf', 'unknown'))} "
+        f"{name}, by [OpenRLHF](https://github.com/OpenRLHF/OpenRLHF) {code(versions.get('openrlhf', 'unknown'))} "
         f"and openrlhf_ebpo {code(versions.get('openrlhf_ebpo', 'unknown'))}."
     ]
 
@@ -220,8 +212,12 @@ def _rewards(metrics: list[dict]) -> str:
 
 
 def _prior(run: dict, metrics: list[dict], step: int) -> list[str]:
-    if dig(run, "algo.advantage.estimator") != "ebpo":
+    estimator = str(dig(run, "algo.advantage.estimator"))
+    if not registry.computed_here(estimator):
         return []
+    if estimator != "ebpo":
+        state = "`prior.json` is the state of that estimator after this step. It is not needed to use the model."
+        return ["## prior.json", state]
     row = next((row for row in metrics if row["step"] == step), {})
     numbers = [(label, f"{row[name]:.6g}", what) for label, name, what in PRIOR if row.get(name) is not None]
     return [
@@ -244,7 +240,7 @@ def _resume(run: dict, shown: usage.Usage) -> list[str]:
     penalty = (
         " With its KL penalty these weights are the reference policy, too." if dig(run, "algo.kl.init_coef") else ""
     )
-    own = "and their prior" if dig(run, "algo.advantage.estimator") == "ebpo" else ""
+    own = "and their prior" if registry.computed_here(str(dig(run, "algo.advantage.estimator"))) else ""
     return [
         "## Train on",
         f"This command starts a new run from these weights {own}".rstrip() + f".{penalty} It is the run's own, without "

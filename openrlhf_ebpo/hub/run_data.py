@@ -22,6 +22,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.hub import columns, data_repo, evaluations
 from openrlhf_ebpo.hub.card import PICTURE, RECORDS, read, reward_curve
@@ -193,7 +194,7 @@ def data_card(run: dict, repo: str, files: Mapping[str, Content], metrics: list[
         f"The record of a training run with [OpenRLHF](https://github.com/OpenRLHF/OpenRLHF) and openrlhf_ebpo: what "
         f"was measured at each of {len(metrics)} steps, what the model answered, and what each answer got.",
         f"![Reward and other metrics over training steps]({PICTURE})" if PICTURE in files else "",
-        _facts(run, estimator),
+        _facts(run, registry.title(str(estimator))),
         "## Read it",
         fenced("python", data_repo.reading(repo, found)),
         "The repo has the layout of the run directory: a downloaded copy can be read with `openrlhf_ebpo.record.run_log` "

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.local_files import local_file
@@ -181,7 +182,7 @@ def resolve_resume(values: dict) -> list[str]:
         )
     values["actor.model_name_or_path"] = values["actor.model_name_or_path"] or str(folder)
     prefix = "algo.advantage.ebpo."
-    has_prior = (folder / PRIOR).is_file() and values["algo.advantage.estimator"] == "ebpo"
+    has_prior = (folder / PRIOR).is_file() and registry.computed_here(values["algo.advantage.estimator"])
     if has_prior and not values[prefix + "init_prior"] and not values[prefix + "reset_prior"]:
         values[prefix + "init_prior"] = str(folder / PRIOR)
         notices.append(f"weights and prior are those of {wanted}")

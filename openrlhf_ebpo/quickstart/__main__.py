@@ -26,6 +26,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.quickstart import tasks
 from openrlhf_ebpo.record.run_log import move_aside, read_metrics, read_rollouts, read_run
@@ -37,7 +38,6 @@ N_SAMPLES_PER_PROMPT = 4
 WARM_START_BATCH = 32
 WARM_START_EXPORT_EVERY = 25  # optimizer steps; success grows from 0.1 to 0.9 within about 200
 WARM_START_SUCCESS = 0.3  # solves some tasks, leaves others to learn
-ESTIMATORS = {"ebpo": "EBPO", "group_norm": "GRPO", "dr_grpo": "Dr. GRPO", "rloo": "RLOO"}
 SIZES = {"heldout": 256, "validation": 64, "train": STEPS * PROMPTS_A_STEP, "warm_start": 500 * WARM_START_BATCH}
 
 
@@ -54,11 +54,14 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("run_dir", nargs="?", default="runs/quickstart", type=Path, metavar="RUN_DIR")
     parser.add_argument(
         "--estimator",
-        choices=ESTIMATORS,
-        help="train with another one, to compare: all else is the same (default ebpo; group_norm is GRPO)",
+        type=registry.known,
+        metavar="NAME",
+        help=f"train with another one, to compare: all else is the same (default ebpo). {registry.described()}",
     )
     parser.add_argument("--force", action="store_true", help="move what is in RUN_DIR aside and start anew")
     options = parser.parse_args(argv)
+    if options.estimator == "gae":
+        parser.error("--estimator gae learns with a critic, and the quickstart trains none")
     directory = options.run_dir.absolute()
     try:
         check_directory(directory, options.force)
@@ -112,8 +115,10 @@ def run(directory: Path, estimator: str) -> None:
         ("model: a tiny Qwen3 with random weights", directory / "base" / "tokenizer.json", make_model),
         ("warm start: OpenRLHF's train_sft", directory / "warm_start" / "config.json", warm_start),
         (
-            f"training: {ESTIMATORS[estimator]}, {STEPS} steps",
-            directory / "model" / ("prior.json" if estimator == "ebpo" else "tokenizer.json"),  # what is written last
+            f"training: {registry.title(estimator)}, {STEPS} steps",
+            directory
+            / "model"
+            / ("prior.json" if registry.computed_here(estimator) else "tokenizer.json"),  # what is written last
             functools.partial(train, estimator=estimator),
         ),
         ("evaluation: held-out tasks, before and after", directory / "result.json", evaluate),
@@ -283,7 +288,7 @@ def evaluate(directory: Path) -> None:
     first_ten = [all_fail_fraction(read_rollouts(run_dir, step)) for step in range(1, 11)]
     first_step = read_rollouts(run_dir, 1)
     estimator = read_run(run_dir)["args"]["algo"]["advantage"]["estimator"]
-    title = f"{ESTIMATORS[estimator]} quickstart: reasoning-gym spell_backward, G = {N_SAMPLES_PER_PROMPT}"
+    title = f"{registry.title(estimator)} quickstart: reasoning-gym spell_backward, G = {N_SAMPLES_PER_PROMPT}"
     plot_run(run_dir, run_dir / "training.png", title)
     result = {
         "estimator": estimator,
@@ -314,7 +319,7 @@ def table(result: dict, directory: Path) -> str:
         ("training steps", f"{result['steps']}"),
         ("all-fail groups, first ten steps", f"{result['all_fail_first_ten_steps']:.0%}"),
     ]
-    gradients = [f"{ESTIMATORS[e]} {g:.3g}" for e, g in result["all_fail_gradient"].items() if g is not None]
+    gradients = [f"{registry.title(e)} {g:.3g}" for e, g in result["all_fail_gradient"].items() if g is not None]
     if gradients:
         rows.append(("gradient of one all-fail group", ", ".join(gradients)))
     rows += [

@@ -2,8 +2,8 @@
 
 Upstream calls `reward_func` (or a reward server) one response at a time inside the rollout actor, logs an
 exception at INFO and goes on without a reward. Here the response carries the error to the controller. Under
-ebpo the sample is then excluded (advantage 0, no tokens trained) and counted; other estimators cannot leave a
-sample out, so they stop with the error.
+an estimator that is computed here the sample is then excluded (advantage 0, no tokens trained) and counted; OpenRLHF's
+own cannot leave a sample out, so they stop with the error.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from contextvars import ContextVar
 import numpy as np
 import torch
 
+from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.rewards.calls import TIMEOUT, Calls, RewardError, await_turn, describe
 
 logger = logging.getLogger(__name__)
@@ -160,7 +161,7 @@ class LimitedRolloutActor:
 
 
 class GuardedSamplesGenerator:
-    """Mixin over SamplesGenerator: turns a failed reward into NaN and its text under ebpo, into an error otherwise."""
+    """Mixin over SamplesGenerator: turns a failed reward into NaN and its text under an estimator computed here, into an error otherwise."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -169,10 +170,11 @@ class GuardedSamplesGenerator:
 
     def _process_response_into_experience(self, response, **kwargs):
         error = self._reward_error(response)
-        if self.args.algo.advantage.estimator != "ebpo":
+        if not registry.computed_here(self.args.algo.advantage.estimator):
             if error is not None:
                 raise RewardError(
-                    f"the reward of a response failed: {error}\nOnly --advantage_estimator ebpo can go on without it. "
+                    f"the reward of a response failed: {error}\nOnly an estimator that openrlhf_ebpo computes "
+                    "(--advantage_estimator ebpo, or your own) can go on without it. "
                     f"Prompt: {response['prompt'][:200]!r}"
                 )
             return super()._process_response_into_experience(response, **kwargs)

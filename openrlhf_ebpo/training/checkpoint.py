@@ -1,4 +1,4 @@
-"""The prior in and beside checkpoints, and saving that a crash cannot turn into a loss."""
+"""The estimator's state in and beside checkpoints, and saving that a crash cannot turn into a loss."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import os
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from openrlhf_ebpo.estimator.config import EBPOConfig
-from openrlhf_ebpo.estimator.prior import WAY_OUT, Prior, PriorMismatch, read_prior
+from openrlhf_ebpo.estimator import stored
+from openrlhf_ebpo.estimator.contract import Estimator
 from openrlhf_ebpo.files import sync_folder, unlink_shared, write_json, write_text
 from openrlhf_ebpo.record import resume
 from openrlhf_ebpo.record.run_log import PRIOR
@@ -20,23 +20,26 @@ from openrlhf_ebpo.record.run_log import PRIOR
 STATE_KEY = "ebpo_prior"  # in DeepSpeed's client_states
 
 
-def starting_prior(states: dict, config: EBPOConfig, ckpt_path: str) -> Prior:
-    """The prior that training begins with, given the checkpoint's states.
+def starting_state(states: dict, estimator: Estimator, ckpt_path: str) -> Any:
+    """The estimator's state that training begins with, given the checkpoint's states.
 
-    A checkpoint's own prior comes first, so that a command can be repeated to resume; then
-    --algo.advantage.ebpo.init_prior; a run that starts at step 0 without either starts empty.
+    A checkpoint's own comes first, so that a command can be repeated to resume; then --algo.advantage.ebpo.init_prior;
+    a run that starts at step 0 without either starts with the initial one.
 
     Raises:
-        PriorMismatch: resuming without a prior, or with one of another estimator.
+        PriorMismatch: resuming without a stored state, or with one of another estimator.
     """
+    config = estimator.config
     resumed = states.get("global_step", 0) > 0
     if resumed and STATE_KEY in states and not config.reset_prior:
-        return Prior.from_state_dict(states[STATE_KEY], config.identity(), f"the checkpoint in {ckpt_path}")
+        return stored.unpack(estimator, states[STATE_KEY], f"the checkpoint in {ckpt_path}")
     if config.init_prior:
-        return read_prior(config.init_prior, config.identity())
+        return stored.read(estimator, config.init_prior)
     if resumed and not config.reset_prior:
-        raise PriorMismatch(f"the checkpoint in {ckpt_path} was saved by another estimator: no prior in it. {WAY_OUT}")
-    return Prior()
+        raise stored.PriorMismatch(
+            f"the checkpoint in {ckpt_path} was saved by another estimator: no prior in it. {stored.WAY_OUT}"
+        )
+    return estimator.initial()
 
 
 class PolicyWithPrior:

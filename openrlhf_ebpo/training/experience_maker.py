@@ -1,7 +1,8 @@
 """EBPOExperienceMaker: the one override of upstream's advantage stage.
 
-`ebpo` is computed here, vectorised; every other estimator goes through upstream's own method, whose result is
-only read, for the run log. Either way `metrics` and `rollouts` describe the last batch.
+An estimator of the registry that has code here (`ebpo`, a user's own) is computed here, vectorised; OpenRLHF's own go
+through its own method, whose result is only read, for the run log. Either way `metrics` and `rollouts` describe the
+last batch.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import logging
 
 import torch
 
-from openrlhf_ebpo.estimator.advantage import Estimate, estimate, group_outcomes, grpo_advantages, token_returns
-from openrlhf_ebpo.estimator.config import EBPOConfig
-from openrlhf_ebpo.estimator.prior import Prior
+from openrlhf_ebpo.estimator import registry
+from openrlhf_ebpo.estimator.advantage import Estimate, estimate, observed, token_returns
+from openrlhf_ebpo.estimator.config import EstimatorConfig
+from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.rewards.guard import INFO_KEY as ERROR_KEY
 from openrlhf_ebpo.rewards.guard import RewardError
 from openrlhf_ebpo.training.prompts import INFO_KEY as CLUSTER_KEY
@@ -26,16 +28,17 @@ class EBPOExperienceMaker:
     """Mixin over RemoteExperienceMaker.
 
     Attributes:
-        config: the estimator's settings, None for other estimators.
-        prior: the prior after the last batch.
-        metrics: `ebpo/*` metrics of the last batch.
-        rollouts: the last batch, a row a response, for the run log.
+        estimator: the one computed here, None for OpenRLHF's own.
+        state: the estimator's state after the last batch.
+        metrics: `ebpo/*` and the estimator's own metrics of the last batch.
+        rollouts: the last batch, one row per response, for the run log.
     """
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.config = EBPOConfig.from_args(self.args) if self.advantage_estimator == "ebpo" else None
-        self.prior = Prior()
+        self.config = EstimatorConfig.from_args(self.args)
+        self.estimator = registry.build(self.advantage_estimator, self.config)
+        self.state = self.estimator.initial() if self.estimator else None
         self.metrics: dict[str, float] = {}
         self.rollouts: Rollouts | None = None
 
@@ -44,7 +47,7 @@ class EBPOExperienceMaker:
         # upstream's batching takes numbers only, so what is text leaves the samples here
         self._errors = [sample.info.pop(ERROR_KEY, [""])[0] for sample in rollout_samples]
         self._clusters = [sample.info.pop(CLUSTER_KEY, [None])[0] for sample in rollout_samples]
-        if self.config:
+        if self.estimator:
             _raise_if_all_failed(self._errors)
             complete_info(rollout_samples)
             complete_scores(rollout_samples)
@@ -53,19 +56,22 @@ class EBPOExperienceMaker:
     @torch.no_grad()
     def compute_advantages_and_returns(self, experiences):
         rollouts = Rollouts.before_shaping(experiences, self._errors, self._clusters)
-        if self.config:
-            result = self._ebpo(experiences, rollouts)
+        if self.estimator:
+            result = self._estimate(experiences, rollouts)
         else:
             experiences = super().compute_advantages_and_returns(experiences)
             result = self._observe(experiences, rollouts)
         self.rollouts = rollouts.with_result(result)
-        self.metrics["ebpo/reward_error_fraction"] = sum(map(bool, self._errors)) / len(self._errors)
+        failed = sum(map(bool, self._errors)) / len(self._errors)
+        self.metrics = {**result.metrics, "ebpo/reward_error_fraction": failed}
         return experiences
 
-    def _ebpo(self, experiences, rollouts: Rollouts) -> Estimate:
+    def _estimate(self, experiences, rollouts: Rollouts) -> Estimate:
         rewards, valid = self._rewards(experiences, rollouts)
-        result = estimate(rewards, valid, self.prior, self.config)
-        self.prior, self.metrics = result.prior, result.metrics(self.config)
+        size = self.config.n_samples_per_prompt
+        batch = Batch.of(rewards, valid, rollouts.prompt_ids(every=size), rollouts.clusters[::size])
+        result = estimate(self.estimator, batch, self.state)
+        self.state = result.state
 
         # an excluded sample is logged with the mean of the others, which leaves the logged mean as it is
         logged = torch.where(valid, result.rewards, result.rewards[valid].mean()).float()
@@ -113,31 +119,18 @@ class EBPOExperienceMaker:
         experience.advantages = experience.returns.clone()
 
     def _observe(self, experiences, rollouts: Rollouts) -> Estimate:
-        """What another estimator gave, in the same form: one advantage a response is the mean over its tokens."""
-        group_size = self.args.rollout.n_samples_per_prompt
-        settings = self.args.algo.advantage.ebpo
-        fail, success = settings.fail_reward, settings.pass_reward
+        """What OpenRLHF's estimator gave, in the same form: a response's advantage is the mean over its tokens."""
 
         def in_order(values):
-            return torch.cat([v.reshape(-1).double() for v in values])[rollouts.order].reshape(-1, group_size)
+            values = torch.cat([v.reshape(-1).double() for v in values])[rollouts.order]
+            return values.reshape(-1, self.config.n_samples_per_prompt)
 
         rewards = in_order(e.rewards for e in experiences)
-        valid = torch.ones_like(rewards)
-        self.metrics = group_outcomes(rewards, valid, fail, success)
-        means = rewards.mean(-1, keepdim=True)
-        unknown = torch.full_like(means, torch.nan)
-        return Estimate(
-            rewards=rewards,
-            valid=valid,
-            group_means=means,
-            shrinkage=unknown,
-            baselines=unknown,
-            advantages=in_order(
-                (e.advantages * e.action_mask).sum(-1) / e.action_mask.sum(-1).clamp(min=1) for e in experiences
-            ),
-            grpo_advantages=grpo_advantages(rewards, valid, success - fail),
-            prior=self.prior,
+        advantages = in_order(
+            (e.advantages * e.action_mask).sum(-1) / e.action_mask.sum(-1).clamp(min=1) for e in experiences
         )
+        batch = Batch(rewards, torch.ones_like(rewards))
+        return observed(batch, advantages, self.config.fail_reward, self.config.pass_reward)
 
 
 def group_std(result: Estimate) -> torch.Tensor:

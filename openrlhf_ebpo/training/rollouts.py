@@ -90,6 +90,10 @@ class Rollouts:
     def with_result(self, result: Estimate) -> Rollouts:
         return replace(self, result=result)
 
+    def prompt_ids(self, every: int = 1) -> list[str]:
+        """One per response, or of every n-th response."""
+        return [prompt_id(p, label) for p, label in zip(self.prompts[::every], self.labels[::every], strict=True)]
+
     def table(self, step: int, tokenizer) -> pa.Table:
         """The rows of `SCHEMA`. Decoding takes seconds for long responses."""
         groups, size = self.result.rewards.shape
@@ -100,7 +104,7 @@ class Rollouts:
         return pa.table(
             {
                 "step": [step] * groups * size,
-                "prompt_id": [prompt_id(p, label) for p, label in zip(self.prompts, self.labels, strict=True)],
+                "prompt_id": self.prompt_ids(),
                 "group": [g for g in range(groups) for _ in range(size)],
                 "sample": list(range(size)) * groups,
                 "cluster": self.clusters,

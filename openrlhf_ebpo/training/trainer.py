@@ -8,10 +8,11 @@ import time
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from openrlhf_ebpo.estimator import stored
 from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.record.run_log import RunLog
 from openrlhf_ebpo.seams.install import subclass
-from openrlhf_ebpo.training.checkpoint import STATE_KEY, starting_prior
+from openrlhf_ebpo.training.checkpoint import STATE_KEY, starting_state
 from openrlhf_ebpo.training.prompts import at_next_prompt
 
 logger = logging.getLogger(__name__)
@@ -33,8 +34,8 @@ class EBPOTrainer:
             print(f"No complete checkpoint in {self.args.ckpt.path}: starting from step 0")
             states = {"episode": 0, "global_step": 0, "total_consumed_prompts": 0, "data_loader_state_dict": {}}
         maker = self.experience_maker
-        if maker.config:
-            maker.prior = starting_prior(states, maker.config, self.args.ckpt.path)
+        if maker.estimator:
+            maker.state = starting_state(states, maker.estimator, self.args.ckpt.path)
             self.run_log.write_prior(self._prior_state())
         self.run_log.roll_back(states["global_step"])
         return states
@@ -90,7 +91,7 @@ class EBPOTrainer:
 
     def _prior_state(self) -> dict | None:
         maker = self.experience_maker
-        return maker.prior.state_dict(maker.config.identity()) if maker.config else None
+        return stored.pack(maker.estimator, maker.state) if maker.estimator else None
 
     def _complete(self, client_states: dict | None) -> dict:
         state = self._prior_state()

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from openrlhf_ebpo.estimator.registry import title
+
 from .figures import number
 from .groups import Groups
 from .tables import setting
 from .text import HTML, SHOWN, attribute, harmless, html, joined, preview, readable, snippet
 
-EBPO, GRPO = "EBPO", "GRPO"
-ESTIMATORS = {"ebpo": EBPO, "group_norm": GRPO, "dr_grpo": "Dr. GRPO", "rloo": "RLOO"}  # upstream's name: the field's
+EBPO, GRPO = title("ebpo"), title("group_norm")
 PAGE = 40  # groups in the list at a time
 ANSWERS = 64  # answers of a group on the page
 BUDGET = 240_000  # characters of all answers on the page together

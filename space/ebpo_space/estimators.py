@@ -1,7 +1,8 @@
 """Baselines and raw advantages of one group under several estimators, and what their baselines are off by.
 
-A further estimator is one entry of ESTIMATORS (what a group gets) and, if its baseline is linear in the group's mean,
-one of WEIGHTS (its error). EBPO's formulas are the project's own, `estimator/shrinkage.py`.
+Shown to explain, without torch: one group at a time. Names are the registry's; EBPO's formulas the project's own,
+`estimator/shrinkage.py`. A further one is one entry of ESTIMATORS (what a group gets) and, if its baseline is linear in
+the group's mean, one of WEIGHTS (its error).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from openrlhf_ebpo.estimator.registry import title
 from openrlhf_ebpo.estimator.shrinkage import shrinkage_weight, shrunk_baseline, standardise
 
 
@@ -60,16 +62,16 @@ def ebpo(rewards: np.ndarray, setting: Setting) -> Estimated:
 
 
 ESTIMATORS: dict[str, Callable[[np.ndarray, Setting], Estimated]] = {
-    "GRPO": grpo,
-    "Dr. GRPO": dr_grpo,
-    "RLOO": rloo,
-    "EBPO": ebpo,
+    title("group_norm"): grpo,
+    title("dr_grpo"): dr_grpo,
+    title("rloo"): rloo,
+    title("ebpo"): ebpo,
 }
 FORMULAS = {  # an estimator without one is shown without
-    "GRPO": "(r − μ) / the group’s standard deviation",
-    "Dr. GRPO": "r − μ",
-    "RLOO": "r − mean of the other answers",
-    "EBPO": "r − V, then standardised over the batch",
+    title("group_norm"): "(r − μ) / the group’s standard deviation",
+    title("dr_grpo"): "r − μ",
+    title("rloo"): "r − mean of the other answers",
+    title("ebpo"): "r − V, then standardised over the batch",
 }
 
 

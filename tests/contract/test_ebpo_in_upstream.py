@@ -5,9 +5,10 @@ import math
 
 import pytest
 import torch
+from estimates import ebpo_step
 
-from openrlhf_ebpo.estimator.advantage import estimate, token_returns
-from openrlhf_ebpo.estimator.config import EBPOConfig
+from openrlhf_ebpo.estimator.advantage import token_returns
+from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.rewards.guard import ERROR_KEY, RewardError, check_reward
 
@@ -54,7 +55,7 @@ MICRO_BATCHES = [{"train.dynamic_batch_enable": True}, {"rollout.micro_batch_siz
 def test_every_response_gets_its_own_advantage_whatever_the_micro_batches(run, answers, settings):
     experiences, maker = run(answers(REWARDS).responses(), **settings)
     rewards = torch.tensor(REWARDS).reshape(3, 4)
-    expected = estimate(rewards, rewards >= 0, Prior(), EBPOConfig(n_samples_per_prompt=4))
+    expected = ebpo_step(rewards, rewards >= 0, Prior(), EstimatorConfig(n_samples_per_prompt=4))
     if "train.dynamic_batch_enable" in settings:
         assert [i for e in experiences for i in e.index] != list(range(12))
     for i, (advantages, mask) in enumerate(
@@ -62,7 +63,7 @@ def test_every_response_gets_its_own_advantage_whatever_the_micro_batches(run, a
     ):
         value = expected.advantages.reshape(-1)[i].float()
         assert torch.equal(advantages, token_returns(value[None], mask[None])[0][0])
-    assert maker.prior == expected.prior
+    assert maker.state == expected.state
     assert torch.equal(maker.rollouts.result.advantages, expected.advantages)
     assert [r.item() for r in rows(experiences, "info.reward")] == REWARDS
     stds = rewards.std(-1, keepdim=True).expand(3, 4).reshape(-1)
@@ -71,13 +72,13 @@ def test_every_response_gets_its_own_advantage_whatever_the_micro_batches(run, a
 
 def test_the_prior_goes_on_from_step_to_step(run, answers):
     _, maker = run(answers(REWARDS).responses())
-    first = maker.prior
+    first = maker.state
     second_rewards = [0.0] * 10 + [1.0, 1.0]
     experiences, _ = run(answers(second_rewards, seed=1).responses(), maker=maker)
     rewards = torch.tensor(second_rewards).reshape(3, 4)
-    expected = estimate(rewards, rewards >= 0, first, EBPOConfig(n_samples_per_prompt=4))
-    assert maker.prior == expected.prior
-    assert maker.prior.batches == 2
+    expected = ebpo_step(rewards, rewards >= 0, first, EstimatorConfig(n_samples_per_prompt=4))
+    assert maker.state == expected.state
+    assert maker.state.batches == 2
     found = [scalar(a) for a in rows(experiences, "advantages")]
     assert found == pytest.approx(expected.advantages.reshape(-1).tolist(), rel=1e-6)
 
@@ -89,8 +90,8 @@ def test_an_excluded_sample_trains_no_token_and_enters_no_statistic(run, answers
     valid = torch.ones(12, dtype=torch.bool)
     valid[[FAILED, EMPTY]] = False
     rewards = torch.tensor(REWARDS).reshape(3, 4)
-    expected = estimate(rewards, valid.reshape(3, 4), Prior(), EBPOConfig(n_samples_per_prompt=4))
-    assert maker.prior == expected.prior
+    expected = ebpo_step(rewards, valid.reshape(3, 4), Prior(), EstimatorConfig(n_samples_per_prompt=4))
+    assert maker.state == expected.state
     masks, advantages = rows(experiences, "action_mask"), rows(experiences, "advantages")
     for i in (FAILED, EMPTY):
         assert not masks[i].any()
@@ -168,7 +169,7 @@ def test_upstreams_default_clip_range_changes_nothing_and_an_explicit_one_change
     expected = [min(100 * r, 60.0) for r in REWARDS]
     assert [r.item() for r in rows(clipped, "info.reward")] == expected
     rewards = torch.tensor(expected).reshape(3, 4)
-    wanted = estimate(rewards, rewards >= 0, Prior(), EBPOConfig(4, pass_reward=100.0)).advantages
+    wanted = ebpo_step(rewards, rewards >= 0, Prior(), EstimatorConfig(4, pass_reward=100.0)).advantages
     assert [scalar(a) for a in rows(clipped, "advantages")] == pytest.approx(wanted.reshape(-1).tolist(), rel=1e-6)
 
 
@@ -179,8 +180,8 @@ def test_length_penalties_come_first_and_the_raw_reward_is_kept(run, answers):
     expected = torch.tensor([-0.5 if r["truncated"] else REWARDS[i] for i, r in enumerate(responses)])
     valid = torch.ones(12, dtype=torch.bool)
     valid[[FAILED, EMPTY]] = False
-    wanted = estimate(expected.reshape(3, 4), valid.reshape(3, 4), Prior(), EBPOConfig(n_samples_per_prompt=4))
-    assert maker.prior == wanted.prior
+    wanted = ebpo_step(expected.reshape(3, 4), valid.reshape(3, 4), Prior(), EstimatorConfig(n_samples_per_prompt=4))
+    assert maker.state == wanted.state
     found = [scalar(a) for a in rows(experiences, "advantages")]
     assert found == pytest.approx(wanted.advantages.reshape(-1).tolist(), rel=1e-6)
     raw = maker.rollouts.raw_rewards
@@ -286,7 +287,7 @@ def test_a_group_that_lost_all_its_samples_is_dropped(run, answers):
         responses[i] = {**responses[i], "reward": None, "scores": None, "extra_logs": {}, ERROR_KEY: "KeyError"}
     experiences, maker = run(responses)
     rewards = torch.tensor(REWARDS[4:]).reshape(2, 4)
-    expected = estimate(rewards, rewards >= 0, Prior(), EBPOConfig(n_samples_per_prompt=4))
-    assert maker.prior == expected.prior
+    expected = ebpo_step(rewards, rewards >= 0, Prior(), EstimatorConfig(n_samples_per_prompt=4))
+    assert maker.state == expected.state
     found = [scalar(a) for a in rows(experiences, "advantages")]
     assert found == pytest.approx([0.0] * 4 + expected.advantages.reshape(-1).tolist(), rel=1e-6)

@@ -8,9 +8,10 @@ import sys
 
 import pytest
 import torch
+from estimates import ebpo_step
 
-from openrlhf_ebpo.estimator.advantage import estimate, token_returns
-from openrlhf_ebpo.estimator.config import EBPOConfig
+from openrlhf_ebpo.estimator.advantage import token_returns
+from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.record.run_log import read_metrics
 
@@ -18,14 +19,14 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU and a CUDA build of torch"),
 ]
-CONFIG = EBPOConfig(n_samples_per_prompt=4)
+CONFIG = EstimatorConfig(n_samples_per_prompt=4)
 
 
 def test_the_advantage_stage_gives_the_same_on_cuda_tensors():
     generator = torch.Generator().manual_seed(0)
     rewards = torch.rand(32, 4, generator=generator)
     valid = torch.rand(32, 4, generator=generator) > 0.1
-    on_cpu, on_gpu = (estimate(rewards.to(d), valid.to(d), Prior(), CONFIG) for d in ("cpu", "cuda"))
+    on_cpu, on_gpu = (ebpo_step(rewards.to(d), valid.to(d), Prior(), CONFIG) for d in ("cpu", "cuda"))
     torch.testing.assert_close(on_gpu.advantages.cpu(), on_cpu.advantages)
     mask = (torch.rand(128, 50, generator=generator) > 0.3).long()
     kl = torch.randn(128, 50, generator=generator)

@@ -10,14 +10,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from estimates import ebpo_step
 
-from openrlhf_ebpo.estimator.advantage import estimate
-from openrlhf_ebpo.estimator.config import EBPOConfig
+from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.record.run_log import read_metrics, read_rollouts, read_run
 from openrlhf_ebpo.training.rollouts import prompt_id
 
-CONFIG = EBPOConfig(n_samples_per_prompt=4)
+CONFIG = EstimatorConfig(n_samples_per_prompt=4)
 WANDB_KEY = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -57,7 +57,7 @@ def prior_from_logged_rewards(run_dir: Path, steps: int) -> Prior:
         table = read_rollouts(run_dir, step)
         rewards = torch.tensor(table["reward"].to_pylist()).reshape(-1, 4)
         valid = torch.tensor(table["valid"].to_pylist()).reshape(-1, 4)
-        prior = estimate(rewards, valid, prior, CONFIG).prior
+        prior = ebpo_step(rewards, valid, prior, CONFIG).state
     return prior
 
 

@@ -7,14 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from estimates import ebpo_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openrlhf_ebpo.estimator.advantage import estimate, group_outcomes, grpo_advantages, last_action, token_returns
-from openrlhf_ebpo.estimator.config import EBPOConfig
+from openrlhf_ebpo.estimator.advantage import group_outcomes, grpo_advantages, last_action, token_returns
+from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.prior import Prior
 
-CONFIG = EBPOConfig(n_samples_per_prompt=4)
+CONFIG = EstimatorConfig(n_samples_per_prompt=4)
 EXAMPLE = torch.tensor([[1.0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]])
 ALL = torch.ones(3, 4, dtype=torch.bool)
 
@@ -24,11 +25,11 @@ def numbers(values) -> list[float]:
 
 
 def test_the_worked_example_in_all_its_numbers():
-    result = estimate(EXAMPLE, ALL, Prior(), CONFIG)
+    result = ebpo_step(EXAMPLE, ALL, Prior(), CONFIG)
     assert numbers(result.group_means) == [0.25, 1.0, 0.0]
-    assert result.prior.mean == pytest.approx(5 / 12, rel=1e-14)
-    assert result.prior.within_variance == pytest.approx(35 / 144, rel=1e-14)
-    assert result.prior.between_variance == pytest.approx(13 / 72, rel=1e-14)
+    assert result.state.mean == pytest.approx(5 / 12, rel=1e-14)
+    assert result.state.within_variance == pytest.approx(35 / 144, rel=1e-14)
+    assert result.state.between_variance == pytest.approx(13 / 72, rel=1e-14)
     assert numbers(result.shrinkage) == pytest.approx([35 / 139] * 3, rel=1e-14)
     assert numbers(result.baselines) == pytest.approx([0.2919664, 0.8531175, 0.1049161], abs=5e-8)
     assert (result.rewards - result.baselines)[2, 0].item() == pytest.approx(-0.1049161, abs=5e-8)
@@ -38,7 +39,7 @@ def test_the_worked_example_in_all_its_numbers():
 
 
 def test_the_metrics_of_the_worked_example():
-    assert estimate(EXAMPLE, ALL, Prior(), CONFIG).metrics(CONFIG) == pytest.approx(
+    assert ebpo_step(EXAMPLE, ALL, Prior(), CONFIG).metrics == pytest.approx(
         {
             "ebpo/shrinkage": 35 / 139,
             "ebpo/prior_mean": 5 / 12,
@@ -119,11 +120,11 @@ def batches(draw):
 @settings(max_examples=150, deadline=None)
 def test_estimate_is_the_slow_reference_batch_after_batch(drawn):
     (low, high), size, runs = drawn
-    config = EBPOConfig(n_samples_per_prompt=size, fail_reward=low, pass_reward=high)
+    config = EstimatorConfig(n_samples_per_prompt=size, fail_reward=low, pass_reward=high)
     prior, history = Prior(), {"rewards": [], "means": []}
     for rewards, valid in runs:
-        result = estimate(torch.tensor(rewards, dtype=torch.float64), torch.tensor(valid), prior, config)
-        prior, expected = result.prior, slow_step(history, rewards, valid, low, high)
+        result = ebpo_step(torch.tensor(rewards, dtype=torch.float64), torch.tensor(valid), prior, config)
+        prior, expected = result.state, slow_step(history, rewards, valid, low, high)
         found = (prior.mean, prior.within_variance, prior.between_variance)
         assert found == pytest.approx(expected["prior"], rel=1e-9, abs=1e-12)
         assert prior.rewards.count == len(history["rewards"])
@@ -136,9 +137,9 @@ def test_estimate_is_the_slow_reference_batch_after_batch(drawn):
 
 def test_rewards_in_float32_are_taken_as_they_are():
     values = torch.tensor([[0.1, 0.7], [0.3, 0.3]])
-    single = estimate(values, values > 0, Prior(), EBPOConfig(n_samples_per_prompt=2))
-    double = estimate(values.double(), values > 0, Prior(), EBPOConfig(n_samples_per_prompt=2))
-    assert single.prior == double.prior
+    single = ebpo_step(values, values > 0, Prior(), EstimatorConfig(n_samples_per_prompt=2))
+    double = ebpo_step(values.double(), values > 0, Prior(), EstimatorConfig(n_samples_per_prompt=2))
+    assert single.state == double.state
     assert torch.equal(single.advantages, double.advantages)
     assert single.advantages.dtype == torch.float64
 
@@ -148,7 +149,7 @@ def test_rewards_in_float32_are_taken_as_they_are():
 def test_centring_cancels_the_prior_mean_where_all_groups_share_one_weight(rows):
     rewards = torch.tensor(rows, dtype=torch.float64)
     prior = Prior().update([1.0] * 20 + [0.0] * 30, [0.2] * 5 + [0.9] * 3)
-    result = estimate(rewards, torch.ones_like(rewards).bool(), prior, CONFIG)
+    result = ebpo_step(rewards, torch.ones_like(rewards).bool(), prior, CONFIG)
     raw, weight = rewards - result.baselines, result.shrinkage[0, 0]
     without = rewards - ((1 - weight) * result.group_means + weight * rewards.mean())
     torch.testing.assert_close(raw - raw.mean(), without, rtol=0, atol=1e-12)
@@ -157,7 +158,7 @@ def test_centring_cancels_the_prior_mean_where_all_groups_share_one_weight(rows)
 
 @pytest.mark.parametrize("value", [0.0, 1.0, 0.3])
 def test_a_first_batch_of_one_value_shrinks_fully_and_moves_nothing(value):
-    result = estimate(torch.full((3, 4), value), ALL, Prior(), CONFIG)
+    result = ebpo_step(torch.full((3, 4), value), ALL, Prior(), CONFIG)
     assert numbers(result.shrinkage) == [1.0] * 3
     assert not result.advantages.any()
 
@@ -165,18 +166,18 @@ def test_a_first_batch_of_one_value_shrinks_fully_and_moves_nothing(value):
 @pytest.mark.parametrize("value", [0.0, 1.0, 0.3])
 def test_a_batch_of_one_value_moves_nothing_also_where_groups_differ_in_size(value):
     """Their weights and so their baselines differ; standardising would blow that difference up to whole units."""
-    prior = estimate(EXAMPLE, ALL, Prior(), CONFIG).prior
+    prior = ebpo_step(EXAMPLE, ALL, Prior(), CONFIG).state
     valid = ALL.clone()
     valid[0, 1:] = False
-    result = estimate(torch.full((3, 4), value), valid, prior, CONFIG)
+    result = ebpo_step(torch.full((3, 4), value), valid, prior, CONFIG)
     assert result.shrinkage[0, 0] > result.shrinkage[1, 0]
     assert not result.advantages.any()
 
 
 def test_a_batch_that_only_fails_after_a_mixed_history_still_moves_nothing():
     """All groups stand at the same place, so step 6 centres them to 0: the prior alone gives no direction."""
-    prior = estimate(EXAMPLE, ALL, Prior(), CONFIG).prior
-    result = estimate(torch.zeros(3, 4), ALL, prior, CONFIG)
+    prior = ebpo_step(EXAMPLE, ALL, Prior(), CONFIG).state
+    result = ebpo_step(torch.zeros(3, 4), ALL, prior, CONFIG)
     assert (result.baselines > 0).all()
     assert not result.advantages.any()
 
@@ -188,11 +189,11 @@ def test_an_excluded_sample_has_no_influence_and_no_advantage():
     for junk in (0.0, 1e9, math.nan, math.inf):
         rewards = EXAMPLE.clone()
         rewards[~valid] = junk
-        results.append(estimate(rewards, valid, Prior(), CONFIG))
+        results.append(ebpo_step(rewards, valid, Prior(), CONFIG))
         assert not results[-1].advantages[~valid].any()
         assert not results[-1].grpo_advantages[~valid].any()
         assert torch.equal(results[-1].advantages, results[0].advantages)
-    assert results[0].prior.rewards.count == 10
+    assert results[0].state.rewards.count == 10
     assert numbers(results[0].group_means) == pytest.approx([1 / 3, 1.0, 0.0])
     assert results[0].shrinkage[0, 0] == results[0].shrinkage[1, 0] > results[0].shrinkage[2, 0]
 
@@ -200,17 +201,17 @@ def test_an_excluded_sample_has_no_influence_and_no_advantage():
 def test_a_group_without_a_valid_sample_leaves_no_trace():
     valid = ALL.clone()
     valid[1] = False
-    result = estimate(EXAMPLE, valid, Prior(), CONFIG)
-    alone = estimate(EXAMPLE[[0, 2]], ALL[:2], Prior(), CONFIG)
-    assert result.prior == alone.prior
+    result = ebpo_step(EXAMPLE, valid, Prior(), CONFIG)
+    alone = ebpo_step(EXAMPLE[[0, 2]], ALL[:2], Prior(), CONFIG)
+    assert result.state == alone.state
     assert torch.equal(result.advantages[[0, 2]], alone.advantages)
     assert not result.advantages[1].any()
-    assert result.metrics(CONFIG) == alone.metrics(CONFIG)
+    assert result.metrics == alone.metrics
 
 
 def test_a_batch_without_a_valid_sample_is_an_error():
     with pytest.raises(ValueError, match="no sample of this rollout batch is valid"):
-        estimate(EXAMPLE, ~ALL, Prior(), CONFIG)
+        ebpo_step(EXAMPLE, ~ALL, Prior(), CONFIG)
 
 
 @pytest.mark.parametrize("value", [0.3, 0.1, 1 / 3, -0.7, 0.0, 1.0])
@@ -251,10 +252,10 @@ def test_outcomes_look_at_valid_samples_and_at_groups_that_have_one():
 def test_rescued_responses_are_valid_and_were_zero_under_grpo():
     valid = ALL.clone()
     valid[2, :2] = False
-    result = estimate(EXAMPLE, valid, Prior(), CONFIG)
-    assert result.metrics(CONFIG)["ebpo/rescued_fraction"] == pytest.approx(6 / 10)
-    nothing = estimate(torch.zeros(3, 4), ALL, Prior(), CONFIG)
-    assert nothing.metrics(CONFIG)["ebpo/rescued_fraction"] == 0.0
+    result = ebpo_step(EXAMPLE, valid, Prior(), CONFIG)
+    assert result.metrics["ebpo/rescued_fraction"] == pytest.approx(6 / 10)
+    nothing = ebpo_step(torch.zeros(3, 4), ALL, Prior(), CONFIG)
+    assert nothing.metrics["ebpo/rescued_fraction"] == 0.0
 
 
 MASKS = torch.tensor(

@@ -4,14 +4,16 @@ import json
 
 import pytest
 
-from openrlhf_ebpo.estimator.config import EBPOConfig
-from openrlhf_ebpo.estimator.prior import Prior, PriorMismatch
+from openrlhf_ebpo.estimator.config import EstimatorConfig
+from openrlhf_ebpo.estimator.ebpo import EBPO
+from openrlhf_ebpo.estimator.prior import Prior
+from openrlhf_ebpo.estimator.stored import PriorMismatch, pack, unpack
 from openrlhf_ebpo.record.resume import complete_checkpoint
 from openrlhf_ebpo.training.checkpoint import (
     STATE_KEY,
     SavedCheckpoint,
     checkpoints_to_delete,
-    starting_prior,
+    starting_state,
     stored_prior,
 )
 
@@ -72,17 +74,16 @@ def test_the_only_checkpoint_never_goes():
 
 OWN = Prior().update([1.0, 0.0], [0.5])
 OTHER = Prior().update([1.0, 1.0, 0.0], [2 / 3])
-IDENTITY = EBPOConfig(n_samples_per_prompt=4).identity()
 
 
-def config(**settings) -> EBPOConfig:
-    return EBPOConfig(n_samples_per_prompt=4, **settings)
+def ebpo(n_samples_per_prompt: int = 4, **settings) -> EBPO:
+    return EBPO(EstimatorConfig(n_samples_per_prompt, **settings))
 
 
 @pytest.fixture
 def other_file(tmp_path):
     path = tmp_path / "prior.json"
-    path.write_text(json.dumps(OTHER.state_dict(IDENTITY)))
+    path.write_text(json.dumps(pack(ebpo(), OTHER)))
     return str(path)
 
 
@@ -90,47 +91,47 @@ def states(step: int, **extra) -> dict:
     return {"global_step": step, **extra}
 
 
-RESUMED = states(5, **{STATE_KEY: OWN.state_dict(IDENTITY)})
+RESUMED = states(5, **{STATE_KEY: pack(ebpo(), OWN)})
 
 
 def test_a_run_begins_empty():
-    assert starting_prior(states(0), config(), "c") == starting_prior({}, config(), "c") == Prior()
+    assert starting_state(states(0), ebpo(), "c") == starting_state({}, ebpo(), "c") == Prior()
 
 
 def test_a_run_can_begin_with_a_named_prior(other_file):
-    assert starting_prior(states(0), config(init_prior=other_file), "c") == OTHER
+    assert starting_state(states(0), ebpo(init_prior=other_file), "c") == OTHER
 
 
 def test_a_resumed_run_takes_its_checkpoints_own_prior(other_file):
-    assert starting_prior(RESUMED, config(), "c") == OWN
-    assert starting_prior(RESUMED, config(init_prior=other_file), "c") == OWN
+    assert starting_state(RESUMED, ebpo(), "c") == OWN
+    assert starting_state(RESUMED, ebpo(init_prior=other_file), "c") == OWN
 
 
 def test_a_resumed_run_can_start_its_prior_afresh():
-    assert starting_prior(RESUMED, config(reset_prior=True), "c") == Prior()
+    assert starting_state(RESUMED, ebpo(reset_prior=True), "c") == Prior()
     foreign = states(5, **{STATE_KEY: {"schema": 99}})
-    assert starting_prior(foreign, config(reset_prior=True), "c") == Prior()
+    assert starting_state(foreign, ebpo(reset_prior=True), "c") == Prior()
 
 
 def test_a_resumed_run_can_leave_its_checkpoints_prior_for_a_named_one(other_file):
-    assert starting_prior(RESUMED, config(reset_prior=True, init_prior=other_file), "c") == OTHER
-    assert starting_prior(states(5), config(reset_prior=True), "c") == Prior()
+    assert starting_state(RESUMED, ebpo(reset_prior=True, init_prior=other_file), "c") == OTHER
+    assert starting_state(states(5), ebpo(reset_prior=True), "c") == Prior()
 
 
 def test_a_checkpoint_without_a_prior_takes_the_named_one_or_is_an_error(other_file):
-    assert starting_prior(states(5), config(init_prior=other_file), "c") == OTHER
+    assert starting_state(states(5), ebpo(init_prior=other_file), "c") == OTHER
     with pytest.raises(PriorMismatch, match=r"the checkpoint in c was saved by another estimator.*reset_prior"):
-        starting_prior(states(5), config(), "c")
+        starting_state(states(5), ebpo(), "c")
 
 
 def test_a_checkpoint_of_another_group_size_is_an_error_that_names_it():
     with pytest.raises(PriorMismatch, match=r"the checkpoint in c .*n_samples_per_prompt was 4 and is now 8"):
-        starting_prior(RESUMED, EBPOConfig(n_samples_per_prompt=8), "c")
+        starting_state(RESUMED, ebpo(8), "c")
 
 
 def test_a_named_prior_that_is_missing_is_an_error(tmp_path):
     with pytest.raises(PriorMismatch, match="no such prior file"):
-        starting_prior(states(0), config(init_prior=str(tmp_path / "none.json")), "c")
+        starting_state(states(0), ebpo(init_prior=str(tmp_path / "none.json")), "c")
 
 
 def checkpoint_folder(tmp_path, step: int, prior: str):
@@ -145,10 +146,10 @@ def checkpoint_folder(tmp_path, step: int, prior: str):
 def test_the_stored_prior_is_that_of_the_newest_whole_checkpoint(tmp_path):
     assert stored_prior(tmp_path) is None
     for step, prior in ((3, OWN), (12, OTHER)):
-        folder = checkpoint_folder(tmp_path, step, json.dumps(prior.state_dict(IDENTITY)))
-    assert Prior.from_state_dict(stored_prior(tmp_path), IDENTITY) == OTHER
+        folder = checkpoint_folder(tmp_path, step, json.dumps(pack(ebpo(), prior)))
+    assert unpack(ebpo(), stored_prior(tmp_path)) == OTHER
     (folder / "mp_rank_00_model_states.pt").write_text("weig")
-    assert Prior.from_state_dict(stored_prior(tmp_path), IDENTITY) == OWN
+    assert unpack(ebpo(), stored_prior(tmp_path)) == OWN
 
 
 def test_a_damaged_prior_beside_a_checkpoint_is_no_traceback(tmp_path):

@@ -8,11 +8,15 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from openrlhf_ebpo.estimator.config import EBPOConfig
-from openrlhf_ebpo.estimator.prior import SCHEMA, Moments, Prior, PriorMismatch, read_prior
+from openrlhf_ebpo.estimator import stored as storage
+from openrlhf_ebpo.estimator.config import EstimatorConfig
+from openrlhf_ebpo.estimator.ebpo import EBPO
+from openrlhf_ebpo.estimator.prior import Moments, Prior
+from openrlhf_ebpo.estimator.stored import SCHEMA, PriorMismatch, pack, unpack
 
 VALUES = st.floats(-1e6, 1e6, width=32)
-IDENTITY = EBPOConfig(n_samples_per_prompt=4).identity()
+EBPO_4 = EBPO(EstimatorConfig(n_samples_per_prompt=4))
+IDENTITY = EBPO_4.identity()
 
 
 def close(found: Moments, values) -> None:
@@ -70,9 +74,9 @@ def test_sums_are_exactly_rounded_so_the_order_of_a_batch_leaves_the_same_bits()
 
 def test_update_returns_the_next_prior_and_leaves_the_old_one():
     before = Prior().update([1.0, 0.0], [0.5])
-    kept = before.state_dict(IDENTITY)
+    kept = pack(EBPO_4, before)
     after = before.update([1.0, 1.0, 0.0, 1.0], [1.0, 0.5])
-    assert before.state_dict(IDENTITY) == kept
+    assert pack(EBPO_4, before) == kept
     assert (after.rewards.count, after.group_means.count, after.batches) == (6, 3, 2)
     assert after.mean == pytest.approx(4 / 6)
     assert after.within_variance == pytest.approx(np.var([1, 0, 1, 1, 0, 1]))
@@ -84,18 +88,19 @@ def test_update_returns_the_next_prior_and_leaves_the_old_one():
 @given(st.lists(VALUES, min_size=1, max_size=9), st.lists(VALUES, min_size=1, max_size=9))
 def test_a_prior_comes_back_from_json_to_the_last_bit(rewards, means):
     prior = Prior().update(rewards, means).update(means, rewards)
-    state = json.loads(json.dumps(prior.state_dict(IDENTITY)))
-    assert Prior.from_state_dict(state, IDENTITY) == prior
+    state = json.loads(json.dumps(pack(EBPO_4, prior)))
+    assert state == pack(EBPO_4, prior)
+    assert unpack(EBPO_4, state) == prior
 
 
 def stored(**changes) -> dict:
-    return {**Prior().update([1.0, 0.0, 0.0, 0.0], [0.25]).state_dict(IDENTITY), **changes}
+    return {**pack(EBPO_4, Prior().update([1.0, 0.0, 0.0, 0.0], [0.25])), **changes}
 
 
 def read(tmp_path, state) -> Prior:
     path = tmp_path / "prior.json"
     path.write_text(state if isinstance(state, str) else json.dumps(state))
-    return read_prior(path, IDENTITY)
+    return storage.read(EBPO_4, path)
 
 
 def test_a_prior_that_fits_is_read(tmp_path):
@@ -171,7 +176,7 @@ def test_a_damaged_prior_is_refused(tmp_path, state, shown):
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):
     for path, shown in ((tmp_path / "none.json", "no such prior file"), (tmp_path, "cannot be read as a prior")):
         with pytest.raises(PriorMismatch) as error:
-            read_prior(path, IDENTITY)
+            storage.read(EBPO_4, path)
         assert_helps(error, path, shown)
 
 

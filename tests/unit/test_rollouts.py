@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from estimates import ebpo_step
 
-from openrlhf_ebpo.estimator.advantage import estimate
-from openrlhf_ebpo.estimator.config import EBPOConfig
+from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.rewards import gym
 from openrlhf_ebpo.training.rollouts import DECODED_TOGETHER, SCHEMA, Rollouts, prompt_id
@@ -56,7 +56,7 @@ def table_of(layout):
         experience.rewards += 100.0
         experience.action_mask = experience.action_mask * 0
     rewards = rollouts.raw_rewards.reshape(2, 2)
-    result = estimate(rewards, rewards.isfinite(), Prior(), EBPOConfig(n_samples_per_prompt=2))
+    result = ebpo_step(rewards, rewards.isfinite(), Prior(), EstimatorConfig(n_samples_per_prompt=2))
     return rollouts.with_result(result).table(7, Tokenizer()), result
 
 
@@ -99,7 +99,7 @@ def test_the_label_of_a_reasoning_gym_task_is_shown_as_its_answer_and_the_prompt
     experience.labels = [entry] * 4
     rollouts = Rollouts.before_shaping([experience], ERRORS, CLUSTERS)
     rewards = rollouts.raw_rewards.reshape(2, 2)
-    result = estimate(rewards, rewards.isfinite(), Prior(), EBPOConfig(n_samples_per_prompt=2))
+    result = ebpo_step(rewards, rewards.isfinite(), Prior(), EstimatorConfig(n_samples_per_prompt=2))
     found = rollouts.with_result(result).table(1, Tokenizer()).to_pydict()
     assert found["label"] == ["32"] * 4
     assert found["prompt_id"][0] == prompt_id("p", entry)
@@ -110,7 +110,7 @@ def test_an_unknown_number_is_null():
     rollouts = Rollouts.before_shaping(experiences, ERRORS, CLUSTERS)
     rewards = torch.tensor([[1.0, 0.0], [0.5, 0.5]])
     unknown = torch.full((2, 1), torch.nan)
-    result = estimate(rewards, rewards >= 0, Prior(), EBPOConfig(n_samples_per_prompt=2))
+    result = ebpo_step(rewards, rewards >= 0, Prior(), EstimatorConfig(n_samples_per_prompt=2))
     result = SimpleNamespace(**{**vars(result), "shrinkage": unknown, "baselines": unknown})
     found = rollouts.with_result(result).table(1, Tokenizer()).to_pydict()
     assert found["shrinkage"] == found["baseline"] == [None] * 4
@@ -131,7 +131,7 @@ def test_more_responses_than_are_decoded_together():
     experience.index, experience.prompts = list(range(count)), ["p"] * count
     rollouts = Rollouts.before_shaping([experience], [""] * count, [None] * count)
     rewards = rollouts.raw_rewards.reshape(-1, 2)
-    result = estimate(rewards, rewards >= 0, Prior(), EBPOConfig(n_samples_per_prompt=2))
+    result = ebpo_step(rewards, rewards >= 0, Prior(), EstimatorConfig(n_samples_per_prompt=2))
     found = rollouts.with_result(result).table(1, Tokenizer())["response"].to_pylist()
     assert found == ["10 11", "12"] * (count // 2)
 

@@ -6,7 +6,9 @@ import math
 
 import numpy as np
 
-from ..cards import EBPO, ESTIMATORS, PAGE, detail, group_list, history_bar
+from openrlhf_ebpo.estimator.registry import title
+
+from ..cards import EBPO, PAGE, detail, group_list, history_bar
 from ..errors import RunError
 from ..groups import Groups, Index, file_of, listed, read_columns
 from ..picture import Drawn, implied_prior_mean, picture
@@ -137,7 +139,7 @@ def estimator_of(opened: Opened) -> str:
     found = opened.about
     for part in ("args", "algo", "advantage", "estimator"):
         found = found.get(part) if isinstance(found, dict) else None
-    return ESTIMATORS.get(found, found) if isinstance(found, str) and found else EBPO
+    return title(found) if isinstance(found, str) and found else EBPO
 
 
 def _picture(opened: Opened, groups: Groups, p: int) -> HTML:

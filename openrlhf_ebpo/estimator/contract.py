@@ -1,0 +1,109 @@
+"""The contract of an advantage estimator: rewards of a rollout batch in; baselines, advantages and the next state out.
+
+M is the number of prompts (groups) in a rollout batch, G the number of responses per prompt. An estimator is pure: the
+same batch and state give the same step, and neither is changed. Its state is saved with every checkpoint and restored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from openrlhf_ebpo.estimator.config import EstimatorConfig
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One trained rollout batch. Rows are groups.
+
+    rewards: (M, G) float64, after length penalties and --reward.clip_range; 0 where not valid.
+    valid: (M, G) float64, 1 where the response counts and 0 where its reward failed or it has no action tokens.
+    prompt_ids: M strings, the same for the same prompt and label in every run.
+    clusters: M strings, or None for a prompt without a cluster (--data.cluster_key).
+    """
+
+    rewards: torch.Tensor
+    valid: torch.Tensor
+    prompt_ids: tuple[str, ...] = ()
+    clusters: tuple[str | None, ...] = ()
+
+    @classmethod
+    def of(cls, rewards: torch.Tensor, valid: torch.Tensor, prompt_ids=(), clusters=()) -> Batch:
+        """From rewards (M, G) of any float dtype, whose invalid entries may hold anything, and valid (M, G) bool.
+
+        Raises:
+            ValueError: the shapes differ, or nothing is valid.
+        """
+        if rewards.shape != valid.shape or rewards.ndim != 2:
+            raise ValueError(f"rewards {tuple(rewards.shape)} and valid {tuple(valid.shape)} must both be (M, G)")
+        if not valid.any():
+            raise ValueError("no sample of this rollout batch is valid: nothing to estimate from")
+        return cls(rewards.double().masked_fill(~valid, 0.0), valid.double(), tuple(prompt_ids), tuple(clusters))
+
+
+@dataclass(frozen=True)
+class Step:
+    """What an estimator makes of a batch.
+
+    advantages: (M, G), one per response, as training uses them (before any KL penalty); what invalid responses get is
+        ignored. baselines: (M, 1) or (M, G), what was taken from the rewards, for the run log.
+    state: the state after this batch.
+    shrinkage: (M, 1), weight of the prior in the baseline, where there is one.
+    metrics: numbers of this step for metrics.jsonl, by name (`my/name`).
+    """
+
+    baselines: torch.Tensor
+    advantages: torch.Tensor
+    state: Any
+    shrinkage: torch.Tensor | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+class Estimator:
+    """Base of all estimators computed here. A subclass has `step`, and `initial` if it keeps a state.
+
+    A state is a dictionary of what JSON can hold; an estimator whose state is something else also has `save` and
+    `restore`.
+
+    Args:
+        config: the settings, checked.
+        name: what --advantage_estimator was given.
+
+    Raises:
+        ValueError: in a subclass, for settings that it cannot work with; the message names the flag.
+    """
+
+    def __init__(self, config: EstimatorConfig, name: str = ""):
+        self.config = config
+        self.name = name or type(self).__name__.lower()
+
+    def initial(self) -> Any:
+        """The state before any batch."""
+        return {}
+
+    def step(self, batch: Batch, state: Any) -> Step:
+        """Baselines and advantages of this batch, and the state after it."""
+        raise NotImplementedError(f"{type(self).__name__} has no step(batch, state)")
+
+    def save(self, state: Any) -> dict:
+        """The state as a dictionary of what JSON can hold."""
+        return state
+
+    def restore(self, saved: dict) -> Any:
+        """The state that `save` made `saved` of.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is damaged.
+        """
+        expected = self.initial().keys()
+        if saved.keys() != expected:
+            raise ValueError(f"it has {sorted(saved)}, and {self.name} keeps {sorted(expected)}")
+        return saved
+
+    def identity(self) -> dict:
+        """What a stored state must agree with, as a dictionary of what JSON can hold."""
+        depends_on = ("n_samples_per_prompt", "fail_reward", "pass_reward")
+        return {"estimator": self.name, **{name: getattr(self.config, name) for name in depends_on}}

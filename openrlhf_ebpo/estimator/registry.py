@@ -1,0 +1,103 @@
+"""Every advantage estimator by name: what --advantage_estimator takes, and what cards, plots and pages call it.
+
+One of ours is a class after contract.py, in a file of its own, and an entry here. A user's own needs no entry:
+--advantage_estimator my_package.my_module:MyEstimator. Standard library only, so that whoever shows runs can read it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.extension import is_import_path, load
+
+if TYPE_CHECKING:
+    from openrlhf_ebpo.estimator.config import EstimatorConfig
+    from openrlhf_ebpo.estimator.contract import Estimator
+
+FLAG = "--advantage_estimator"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """title: the name in papers. baseline: what is taken from a response's reward, and what follows. code: import path
+    of the Estimator; None where OpenRLHF computes it."""
+
+    title: str
+    baseline: str
+    arxiv: str
+    code: str | None = None
+
+
+ESTIMATORS = {
+    "ebpo": Entry(
+        "EBPO",
+        "the group's mean, shrunk towards the run's; standardised over the batch",
+        "2602.05165",
+        "openrlhf_ebpo.estimator.ebpo:EBPO",
+    ),
+    "group_norm": Entry("GRPO", "the group's mean; divided by the group's standard deviation", "2402.03300"),
+    "dr_grpo": Entry("Dr. GRPO", "the group's mean", "2503.20783"),
+    "rloo": Entry("RLOO", "the mean of the group's other responses", "2402.14740"),
+    "reinforce_baseline": Entry(
+        "REINFORCE++-baseline", "the group's mean; standardised over the batch's tokens", "2501.03262"
+    ),
+    "reinforce": Entry("REINFORCE++", "none; standardised over the batch's tokens", "2501.03262"),
+    "gae": Entry("PPO (GAE)", "a critic's value of every token", "1707.06347"),
+}
+
+
+def title(name: str) -> str:
+    """What people call the estimator; the class's name for a user's own. Names come from run files too: the result is as
+    trustworthy as `name`."""
+    if name in ESTIMATORS:
+        return ESTIMATORS[name].title
+    return name.rpartition(":")[2]
+
+
+def computed_here(name: str) -> bool:
+    """Whether this project computes the advantages, and not OpenRLHF."""
+    return is_import_path(name) or (name in ESTIMATORS and ESTIMATORS[name].code is not None)
+
+
+def build(name: str, config: EstimatorConfig) -> Estimator | None:
+    """The estimator of this name; None where OpenRLHF computes it.
+
+    Raises:
+        UsageError: a user's own cannot be imported, is none, or does not take these settings.
+    """
+    from openrlhf_ebpo.estimator.contract import Estimator
+
+    if not computed_here(name):
+        return None
+    found = load(ESTIMATORS[name].code if name in ESTIMATORS else name, FLAG)
+    if not (isinstance(found, type) and issubclass(found, Estimator)):
+        raise UsageError(f"{FLAG} {name}: {found!r} is no subclass of openrlhf_ebpo.estimator.contract.Estimator")
+    try:
+        return found(config, name)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def known(name: str) -> str:
+    """The name, for argparse; whether a user's own is there, `build` says.
+
+    Raises:
+        argparse.ArgumentTypeError: it is neither in the registry nor an import path.
+    """
+    if name in ESTIMATORS or is_import_path(name):
+        return name
+    titles = {entry.title.lower(): key for key, entry in ESTIMATORS.items()}
+    near = titles.get(name.lower()) or next(iter(difflib.get_close_matches(name, ESTIMATORS, 1)), None)
+    hint = f"did you mean {near}? " if near else ""
+    raise argparse.ArgumentTypeError(
+        f"there is no estimator {name!r}: {hint}Choose from {', '.join(ESTIMATORS)}, or give your own as MODULE:NAME"
+    )
+
+
+def described() -> str:
+    """The list for --help."""
+    return "; ".join(f"{name} ({entry.title}): {entry.baseline}" for name, entry in ESTIMATORS.items())

@@ -1,0 +1,79 @@
+"""The estimator's state as it is stored: in a checkpoint's client_states, and as prior.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from openrlhf_ebpo.estimator.contract import Estimator
+
+SCHEMA = 1
+WAY_OUT = (
+    "Run with the old settings, or leave the stored prior out with --algo.advantage.ebpo.reset_prior "
+    "(alone: start afresh; with --algo.advantage.ebpo.init_prior PATH: start from that prior.json)."
+)
+
+
+class PriorMismatch(ValueError):
+    """A stored prior that cannot serve this run; the message names the difference and the way out."""
+
+
+class StateError(RuntimeError):
+    """An estimator's state that cannot be stored."""
+
+
+def pack(estimator: Estimator, state: Any) -> dict:
+    """Plain and versioned, equal to what comes back from JSON.
+
+    Raises:
+        StateError: JSON cannot hold it.
+    """
+    saved = estimator.save(state)
+    try:
+        plain = json.loads(json.dumps(saved, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise StateError(
+            f"the state of {estimator.name} cannot be saved: {error}. It must be a dictionary of numbers, strings, lists "
+            "and dictionaries; see `save` and `restore` in openrlhf_ebpo/estimator/contract.py"
+        ) from error
+    if not isinstance(plain, dict) or plain.keys() & {"schema", "identity"}:
+        raise StateError(f"the state of {estimator.name} must be a dictionary without the keys schema and identity")
+    return {"schema": SCHEMA, "identity": estimator.identity(), **plain}
+
+
+def unpack(estimator: Estimator, stored: Any, source: str = "the stored prior") -> Any:
+    """The state that `pack` stored.
+
+    Raises:
+        PriorMismatch: another schema; an identity (estimator, variant, G, fail and pass reward) that differs from this
+            run's; or damage.
+    """
+    if not isinstance(stored, dict) or stored.get("schema") != SCHEMA:
+        found = stored.get("schema") if isinstance(stored, dict) else type(stored).__name__
+        raise PriorMismatch(f"{source}: prior schema {found!r}, this version reads {SCHEMA}. {WAY_OUT}")
+    was, now = stored.get("identity"), estimator.identity()
+    if not isinstance(was, dict):
+        raise PriorMismatch(f"{source} is damaged: it does not say which estimator it belongs to. {WAY_OUT}")
+    if different := [key for key in sorted({*was, *now}) if was.get(key) != now.get(key)]:
+        detail = "; ".join(f"{key} was {was.get(key)!r} and is now {now.get(key)!r}" for key in different)
+        raise PriorMismatch(f"{source} belongs to another estimator: {detail}. {WAY_OUT}")
+    try:
+        return estimator.restore({key: value for key, value in stored.items() if key not in ("schema", "identity")})
+    except (KeyError, TypeError, ValueError) as error:
+        raise PriorMismatch(f"{source} is damaged ({error!r}). {WAY_OUT}") from error
+
+
+def read(estimator: Estimator, path: str | Path) -> Any:
+    """The state in a prior.json.
+
+    Raises:
+        PriorMismatch: the file is missing, is not JSON, or does not fit the estimator.
+    """
+    try:
+        stored = json.loads(Path(path).read_text())
+    except FileNotFoundError as error:
+        raise PriorMismatch(f"{path}: no such prior file. {WAY_OUT}") from error
+    except (OSError, ValueError) as error:
+        raise PriorMismatch(f"{path} cannot be read as a prior ({error}). {WAY_OUT}") from error
+    return unpack(estimator, stored, source=str(path))

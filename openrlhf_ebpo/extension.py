@@ -1,0 +1,35 @@
+"""What a user brings along: an object named by its import path, my_package.my_module:Name."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+from openrlhf_ebpo.errors import UsageError
+
+
+def is_import_path(name: str) -> bool:
+    return ":" in name
+
+
+def load(path: str, flag: str) -> Any:
+    """The object that `path` names. Its module is looked for where Python looks, and in the current folder.
+
+    Raises:
+        UsageError: the path is not of the form MODULE:NAME, its module cannot be imported, or has no such name. The
+            message begins with `flag`.
+    """
+    module_name, _, name = path.partition(":")
+    if not all(part.isidentifier() for part in [*module_name.split("."), name]):
+        raise UsageError(f"{flag} {path}: give MODULE:NAME, for example my_package.my_module:{name or 'Name'}")
+    if os.getcwd() not in sys.path:  # `python -m` has it there, a console script has not
+        sys.path.append(os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise UsageError(f"{flag} {path}: {module_name} cannot be imported: {type(error).__name__}: {error}") from error
+    if not hasattr(module, name):
+        raise UsageError(f"{flag} {path}: {module.__file__} has no {name}")
+    return getattr(module, name)
