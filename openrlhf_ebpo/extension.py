@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from openrlhf_ebpo.errors import UsageError
@@ -12,6 +13,11 @@ from openrlhf_ebpo.errors import UsageError
 
 def is_import_path(name: str) -> bool:
     return ":" in name
+
+
+def also_look_in(folders: Iterable[str]) -> None:
+    """After the places where Python looks anyway."""
+    sys.path.extend(folder for folder in folders if folder not in sys.path)
 
 
 def load(path: str, flag: str) -> Any:
@@ -24,8 +30,7 @@ def load(path: str, flag: str) -> Any:
     module_name, _, name = path.partition(":")
     if not all(part.isidentifier() for part in [*module_name.split("."), name]):
         raise UsageError(f"{flag} {path}: give MODULE:NAME, for example my_package.my_module:{name or 'Name'}")
-    if os.getcwd() not in sys.path:  # `python -m` has it there, a console script has not
-        sys.path.append(os.getcwd())
+    also_look_in([os.getcwd()])  # `python -m` has it there, a console script has not
     try:
         module = importlib.import_module(module_name)
     except Exception as error:

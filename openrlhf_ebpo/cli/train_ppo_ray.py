@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import importlib.util
 import json
 import math
@@ -181,7 +182,8 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
     )
     parser.epilog = EXAMPLE
     estimator = parser._option_string_actions[ESTIMATOR]
-    estimator.choices, estimator.type, estimator.metavar = None, registry.known, "NAME"
+    estimator.type = functools.partial(registry.known, of_openrlhf=estimator.choices)
+    estimator.choices, estimator.metavar = None, "NAME"
     estimator.help = f"{registry.described()}; or your own, my_package.my_module:MyEstimator (docs/estimator.md)"
     estimator.option_strings.append("--advantage_estimator")
     parser._option_string_actions["--advantage_estimator"] = estimator

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,7 +29,7 @@ class Entry:
 
     title: str
     baseline: str
-    arxiv: str
+    arxiv: str | None = None
     code: str | None = None
 
 
@@ -46,6 +47,7 @@ ESTIMATORS = {
         "REINFORCE++-baseline", "the group's mean; standardised over the batch's tokens", "2501.03262"
     ),
     "reinforce": Entry("REINFORCE++", "none; standardised over the batch's tokens", "2501.03262"),
+    "flash_reinforce": Entry("FlashREINFORCE", "the batch's mean"),
     "gae": Entry("PPO (GAE)", "a critic's value of every token", "1707.06347"),
 }
 
@@ -82,19 +84,23 @@ def build(name: str, config: EstimatorConfig) -> Estimator | None:
         raise UsageError(str(error)) from error
 
 
-def known(name: str) -> str:
+def known(name: str, of_openrlhf: Sequence[str] | None = None) -> str:
     """The name, for argparse; whether a user's own is there, `build` says.
 
+    Args:
+        of_openrlhf: what the installed OpenRLHF has; without it, what the registry lists.
+
     Raises:
-        argparse.ArgumentTypeError: it is neither in the registry nor an import path.
+        argparse.ArgumentTypeError: it is neither known nor an import path.
     """
-    if name in ESTIMATORS or is_import_path(name):
+    names = ESTIMATORS if of_openrlhf is None else [*filter(computed_here, ESTIMATORS), *of_openrlhf]
+    if name in names or is_import_path(name):
         return name
     titles = {entry.title.lower(): key for key, entry in ESTIMATORS.items()}
-    near = titles.get(name.lower()) or next(iter(difflib.get_close_matches(name, ESTIMATORS, 1)), None)
+    near = titles.get(name.lower()) or next(iter(difflib.get_close_matches(name, names, 1)), None)
     hint = f"did you mean {near}? " if near else ""
     raise argparse.ArgumentTypeError(
-        f"there is no estimator {name!r}: {hint}Choose from {', '.join(ESTIMATORS)}, or give your own as MODULE:NAME"
+        f"there is no estimator {name!r}: {hint}Choose from {', '.join(names)}, or give your own as MODULE:NAME"
     )
 
 

@@ -143,7 +143,9 @@ def _about(run: dict, step: int, base: str | None) -> list[str]:
     estimator = str(dig(run, "algo.advantage.estimator"))
     versions = run.get("versions", {})
     entry = registry.ESTIMATORS.get(estimator)
-    name = f"{entry.title} ([arXiv {entry.arxiv}](https://arxiv.org/abs/{entry.arxiv}))" if entry else code(estimator)
+    name = entry.title if entry else code(estimator)
+    if entry and entry.arxiv:
+        name += f" ([arXiv {entry.arxiv}](https://arxiv.org/abs/{entry.arxiv}))"
     return [
         f"{_base(run, base)}, trained for {step} steps of reinforcement learning with the advantage estimator "
         f"{name}, by [OpenRLHF](https://github.com/OpenRLHF/OpenRLHF) {code(versions.get('openrlhf', 'unknown'))} "

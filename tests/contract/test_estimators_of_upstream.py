@@ -5,6 +5,8 @@ import copy
 import pytest
 import torch
 
+from openrlhf_ebpo.cli.upstream_main import UpstreamMain
+from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.estimator.advantage import token_returns
 from openrlhf_ebpo.estimator.shrinkage import group_mean, shrunk_baseline
 from openrlhf_ebpo.training.prompts import INFO_KEY
@@ -75,7 +77,7 @@ def test_another_estimators_result_is_read_for_the_run_log(
         "ebpo/all_pass_fraction": 0.0,
         "ebpo/reward_error_fraction": 0.0,
     }
-    assert maker.config is None
+    assert maker.estimator is None
 
 
 @pytest.fixture
@@ -137,3 +139,8 @@ def test_with_kl_it_is_dr_grpo_to_a_millionth(size, kind, kl_coef, upstreams_dr_
     theirs = upstreams_dr_grpo(rewards, mask, kl, kl_coef)
     torch.testing.assert_close(returns, theirs.advantages, rtol=0, atol=1e-6)
     torch.testing.assert_close(totals, theirs.info["return"], rtol=0, atol=1e-6)
+
+
+def test_the_registry_lists_exactly_what_openrlhf_has():
+    action = UpstreamMain("openrlhf.cli.train_ppo_ray").parser("x")._option_string_actions["--algo.advantage.estimator"]
+    assert {name for name in registry.ESTIMATORS if not registry.computed_here(name)} == set(action.choices)

@@ -13,7 +13,9 @@ import torch
 from estimates import ebpo_step
 
 from openrlhf_ebpo.estimator.config import EstimatorConfig
+from openrlhf_ebpo.estimator.ebpo import EBPO
 from openrlhf_ebpo.estimator.prior import Prior
+from openrlhf_ebpo.estimator.stored import pack
 from openrlhf_ebpo.record.run_log import read_metrics, read_rollouts, read_run
 from openrlhf_ebpo.training.rollouts import prompt_id
 
@@ -62,20 +64,20 @@ def prior_from_logged_rewards(run_dir: Path, steps: int) -> Prior:
 
 
 def test_the_prior_after_a_restart_is_the_one_of_the_logged_rewards_to_the_last_bit(story):
-    expected = prior_from_logged_rewards(story.run_dir, 6).state_dict(CONFIG.identity())
+    expected = pack(EBPO(CONFIG), prior_from_logged_rewards(story.run_dir, 6))
     assert json.loads((story.run_dir / "prior.json").read_text()) == expected
     assert expected["batches"] == 6 and expected["rewards"]["count"] == 6 * 32
 
 
 def test_the_prior_lies_beside_every_checkpoint_and_export(story):
     for step in (4, 6):
-        expected = prior_from_logged_rewards(story.run_dir, step).state_dict(CONFIG.identity())
+        expected = pack(EBPO(CONFIG), prior_from_logged_rewards(story.run_dir, step))
         checkpoint = story.output / "ckpt" / "_actor" / f"global_step{step}"
         states = torch.load(checkpoint / "mp_rank_00_model_states.pt", weights_only=False)
         assert states["ebpo_prior"] == expected
         assert json.loads((checkpoint / "prior.json").read_text()) == expected
         assert json.loads((story.output / "ckpt" / f"global_step{step}_hf" / "prior.json").read_text()) == expected
-    final = prior_from_logged_rewards(story.run_dir, 6).state_dict(CONFIG.identity())
+    final = pack(EBPO(CONFIG), prior_from_logged_rewards(story.run_dir, 6))
     assert json.loads((story.output / "model" / "prior.json").read_text()) == final
 
 

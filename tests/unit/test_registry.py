@@ -1,0 +1,153 @@
+"""The list of estimators, and what a user's own gets told."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.estimator import registry, stored
+from openrlhf_ebpo.estimator.advantage import EstimatorError, estimate
+from openrlhf_ebpo.estimator.config import EstimatorConfig
+from openrlhf_ebpo.estimator.contract import Batch, Estimator, Step
+from openrlhf_ebpo.estimator.stored import PriorMismatch, StateError
+
+ROOT = Path(__file__).parents[2]
+CONFIG = EstimatorConfig(n_samples_per_prompt=2)
+BATCH = Batch.of(torch.tensor([[1.0, 0.0], [0.0, 0.0]]), torch.tensor([[True, True], [True, False]]))
+
+
+@pytest.fixture
+def example(monkeypatch):
+    """The example outside the package, as a user's current folder has it."""
+    monkeypatch.chdir(ROOT / "examples" / "estimator")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "running_mean", raising=False)
+    return registry.build("running_mean:RunningMean", CONFIG)
+
+
+def test_the_example_estimates_keeps_its_state_and_gets_it_back(example):
+    first = estimate(example, BATCH, example.initial())
+    assert first.advantages.flatten().tolist() == pytest.approx([2 / 3, -1 / 3, -1 / 3, 0.0])
+    assert first.metrics["running_mean/mean"] == pytest.approx(1 / 3)
+    kept = stored.pack(example, first.state)
+    assert kept["identity"]["estimator"] == "running_mean:RunningMean"
+    again = stored.unpack(example, kept)
+    assert again == first.state == {"reward_sum": 1.0, "count": 3.0}
+    assert estimate(example, BATCH, again).metrics["running_mean/mean"] == pytest.approx(1.9 / 5.7)
+
+
+def test_the_prior_of_one_estimator_is_refused_by_another(example):
+    ebpo = registry.build("ebpo", CONFIG)
+    with pytest.raises(PriorMismatch, match=r"estimator was 'ebpo' and is now 'running_mean:RunningMean'"):
+        stored.unpack(example, stored.pack(ebpo, ebpo.initial()))
+    with pytest.raises(PriorMismatch, match=r"estimator was 'running_mean:RunningMean' and is now 'ebpo'"):
+        stored.unpack(ebpo, stored.pack(example, example.initial()))
+
+
+def test_a_damaged_state_of_ones_own_is_refused_without_a_line_of_code(example):
+    damaged = {**stored.pack(example, example.initial()), "sum": 1.0}
+    with pytest.raises(PriorMismatch, match=r"damaged.*'sum'"):
+        stored.unpack(example, damaged)
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("no_such_module:X", "no_such_module cannot be imported: ModuleNotFoundError"),
+        ("broken_estimator:X", "broken_estimator cannot be imported: ZeroDivisionError"),
+        ("json:NoSuchName", "has no NoSuchName"),
+        ("json:loads", "is no subclass of openrlhf_ebpo.estimator.contract.Estimator"),
+        ("../evil:X", "give MODULE:NAME"),
+        ("a.b:", "give MODULE:NAME"),
+        ("a:b:c", "give MODULE:NAME"),
+    ],
+)
+def test_a_path_that_names_no_estimator_is_an_error_that_says_why(path, shown, tmp_path, monkeypatch):
+    (tmp_path / "broken_estimator.py").write_text("1 / 0\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(UsageError) as error:
+        registry.build(path, CONFIG)
+    assert str(error.value).startswith(f"--advantage_estimator {path}:") and shown in str(error.value)
+
+
+@pytest.mark.parametrize(("name", "hint"), [("epbo", "ebpo"), ("GRPO", "group_norm"), ("RLOO", "rloo"), ("?", "")])
+def test_an_unknown_name_is_answered_with_the_list_and_the_nearest(name, hint):
+    with pytest.raises(argparse.ArgumentTypeError) as error:
+        registry.known(name)
+    assert (f"did you mean {hint}? " in str(error.value)) == bool(hint)
+    assert all(known in str(error.value) for known in registry.ESTIMATORS)
+
+
+def test_what_the_installed_openrlhf_has_decides():
+    assert registry.known("new_one", of_openrlhf=["new_one"]) == "new_one"
+    assert registry.known("ebpo", of_openrlhf=["new_one"]) == "ebpo"
+    with pytest.raises(argparse.ArgumentTypeError, match="Choose from ebpo, new_one"):
+        registry.known("rloo", of_openrlhf=["new_one"])
+
+
+def test_only_what_openrlhf_computes_has_no_code():
+    for name, entry in registry.ESTIMATORS.items():
+        assert (registry.build(name, CONFIG) is None) == (entry.code is None) == (not registry.computed_here(name))
+    assert registry.computed_here("my_package:Mine")
+    assert not registry.computed_here("nonsense from a run file")
+
+
+def test_titles_are_the_fields_and_of_ones_own_the_class():
+    assert registry.title("group_norm") == "GRPO"
+    assert registry.title("reinforce_baseline") == "REINFORCE++-baseline"
+    assert registry.title("my_package.my_module:Mine") == "Mine"
+
+
+def gives(result):
+    class Own(Estimator):
+        def step(self, batch, state):
+            return result
+
+    return Own(CONFIG, "mine:Own")
+
+
+OK = torch.zeros(2, 2)
+
+
+@pytest.mark.parametrize(
+    ("result", "shown"),
+    [
+        (None, "step() gave NoneType"),
+        ((OK, OK), "step() gave tuple"),
+        (Step(OK, torch.zeros(4), {}), "advantages of shape (4,), wanted (2, 2)"),
+        (Step(torch.zeros(2), OK, {}), "baselines of shape (2,), wanted (2, 1) or (2, 2)"),
+        (Step(0.5, OK, {}), "baselines of shape float"),
+        (Step(OK, OK, {}, shrinkage=OK), "shrinkage of shape (2, 2), wanted (2, 1)"),
+        (Step(OK, torch.full((2, 2), torch.nan), {}), "the advantages of 3 valid responses are not finite"),
+    ],
+)
+def test_a_broken_contract_names_the_estimator_and_what_was_wrong(result, shown):
+    with pytest.raises(EstimatorError) as error:
+        estimate(gives(result), BATCH, {})
+    assert "--advantage_estimator mine:Own" in str(error.value) and shown in str(error.value)
+
+
+def test_what_an_excluded_response_gets_is_ignored():
+    result = estimate(gives(Step(OK, torch.tensor([[1.0, -1.0], [2.0, torch.nan]]), {})), BATCH, {})
+    assert result.advantages.tolist() == [[1.0, -1.0], [2.0, 0.0]]
+
+
+@pytest.mark.parametrize("state", [{"a": object()}, {"a": float("nan")}, {"schema": 3}, ["a"]])
+def test_a_state_that_cannot_be_stored_is_an_error_at_once(state):
+    with pytest.raises(StateError, match="the state of mine:Own"):
+        stored.pack(gives(None), state)
+
+
+def test_settings_that_an_estimator_refuses_are_a_usage_error():
+    with pytest.raises(UsageError, match=r"--rollout.n_samples_per_prompt is 1"):
+        registry.build("ebpo", EstimatorConfig(n_samples_per_prompt=1))
+
+
+def test_launch_scripts_name_only_estimators_of_the_list():
+    methods = sorted((ROOT / "scripts" / "launch" / "methods").glob("*.sh"))
+    words = [path.read_text().split("--algo.advantage.estimator ")[1].split()[0].strip(")") for path in methods]
+    assert methods and set(words) <= registry.ESTIMATORS.keys()
