@@ -11,8 +11,10 @@ from typing import Any
 from openrlhf_ebpo.errors import UsageError
 
 
-def is_import_path(name: str) -> bool:
-    return ":" in name
+def is_import_path(text: str) -> bool:
+    """MODULE:NAME, both of Python's identifiers."""
+    module_name, colon, name = text.partition(":")
+    return bool(colon) and all(part.isidentifier() for part in [*module_name.split("."), name])
 
 
 def also_look_in(folders: Iterable[str]) -> None:
@@ -27,9 +29,9 @@ def load(path: str, flag: str) -> Any:
         UsageError: the path is not of the form MODULE:NAME, its module cannot be imported, or has no such name. The
             message begins with `flag`.
     """
+    if not is_import_path(path):
+        raise UsageError(f"{flag} {path}: give MODULE:NAME, for example my_package.my_module:Name")
     module_name, _, name = path.partition(":")
-    if not all(part.isidentifier() for part in [*module_name.split("."), name]):
-        raise UsageError(f"{flag} {path}: give MODULE:NAME, for example my_package.my_module:{name or 'Name'}")
     also_look_in([os.getcwd()])  # `python -m` has it there, a console script has not
     try:
         module = importlib.import_module(module_name)

@@ -184,7 +184,9 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
     estimator = parser._option_string_actions[ESTIMATOR]
     estimator.type = functools.partial(registry.known, of_openrlhf=estimator.choices)
     estimator.choices, estimator.metavar = None, "NAME"
-    estimator.help = f"{registry.described()}; or your own, my_package.my_module:MyEstimator (docs/estimator.md)"
+    estimator.help = (
+        f"What is taken from each reward. {registry.described()}; or your own, MODULE:NAME (docs/estimator.md)"
+    )
     estimator.option_strings.append("--advantage_estimator")
     parser._option_string_actions["--advantage_estimator"] = estimator
     config.add_flags(parser)

@@ -36,17 +36,17 @@ class Entry:
 ESTIMATORS = {
     "ebpo": Entry(
         "EBPO",
-        "the group's mean, shrunk towards the run's; standardised over the batch",
+        "the group's mean, shrunk towards the run's, then standardised over the batch",
         "2602.05165",
         "openrlhf_ebpo.estimator.ebpo:EBPO",
     ),
-    "group_norm": Entry("GRPO", "the group's mean; divided by the group's standard deviation", "2402.03300"),
+    "group_norm": Entry("GRPO", "the group's mean, then divided by the group's standard deviation", "2402.03300"),
     "dr_grpo": Entry("Dr. GRPO", "the group's mean", "2503.20783"),
     "rloo": Entry("RLOO", "the mean of the group's other responses", "2402.14740"),
     "reinforce_baseline": Entry(
-        "REINFORCE++-baseline", "the group's mean; standardised over the batch's tokens", "2501.03262"
+        "REINFORCE++-baseline", "the group's mean, then standardised over the batch's tokens", "2501.03262"
     ),
-    "reinforce": Entry("REINFORCE++", "none; standardised over the batch's tokens", "2501.03262"),
+    "reinforce": Entry("REINFORCE++", "none, then standardised over the batch's tokens", "2501.03262"),
     "flash_reinforce": Entry("FlashREINFORCE", "the batch's mean"),
     "gae": Entry("PPO (GAE)", "a critic's value of every token", "1707.06347"),
 }
@@ -57,7 +57,7 @@ def title(name: str) -> str:
     trustworthy as `name`."""
     if name in ESTIMATORS:
         return ESTIMATORS[name].title
-    return name.rpartition(":")[2]
+    return name.rpartition(":")[2] if is_import_path(name) else name
 
 
 def computed_here(name: str) -> bool:
@@ -100,10 +100,11 @@ def known(name: str, of_openrlhf: Sequence[str] | None = None) -> str:
     near = titles.get(name.lower()) or next(iter(difflib.get_close_matches(name, names, 1)), None)
     hint = f"did you mean {near}? " if near else ""
     raise argparse.ArgumentTypeError(
-        f"there is no estimator {name!r}: {hint}Choose from {', '.join(names)}, or give your own as MODULE:NAME"
+        f"there is no estimator {name!r}: {hint}Choose from {', '.join(names)}, or give your own as MODULE:NAME, for example "
+        "my_package.my_module:MyEstimator"
     )
 
 
 def described() -> str:
-    """The list for --help."""
-    return "; ".join(f"{name} ({entry.title}): {entry.baseline}" for name, entry in ESTIMATORS.items())
+    """The list for --help: what is taken from a response's reward."""
+    return "; ".join(f"{name} = {entry.title}, {entry.baseline}" for name, entry in ESTIMATORS.items())
