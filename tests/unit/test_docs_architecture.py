@@ -1,0 +1,57 @@
+"""docs/architecture.md names rooms, files and functions: they are there, under these names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from openrlhf_ebpo.seams.stack import module_path
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/architecture.md").read_text()
+WAY = PAGE.partition("## The way of one reward")[2].partition("\n## ")[0]
+OURS = [path for place in ("openrlhf_ebpo", "eval", "space/ebpo_space") for path in ROOT.joinpath(place).rglob("*.py")]
+NO_CODE = {"info", "client_states"}
+
+
+def defined(path: Path) -> Iterator[str]:
+    """Constants, functions, classes, their methods, and Class.method."""
+    for node in ast.parse(path.read_text()).body:
+        yield from (target.id for target in getattr(node, "targets", ()) if isinstance(target, ast.Name))
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name
+            for member in node.body:
+                if isinstance(member, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                    yield from (member.name, f"{node.name}.{member.name}")
+
+
+def law() -> dict[str, set[str]]:
+    tree = ast.parse((ROOT / "tests/unit/test_rooms.py").read_text())
+    assigned = {node.targets[0].id: node.value for node in tree.body if isinstance(node, ast.Assign)}
+    return ast.literal_eval(assigned["MAY_IMPORT"])
+
+
+def test_the_table_of_rooms_is_the_law():
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \|$", PAGE, re.MULTILINE)
+    assert {room: set() if may.startswith("nothing") else set(may.split(", ")) for room, may in rows} == law()
+
+
+def test_every_file_that_the_way_names_is_there():
+    known = [path.relative_to(ROOT).as_posix() for path in OURS]
+    named = set(re.findall(r"`([\w/]+\.py)`", WAY))
+    assert len(named) > 20
+    assert [name for name in named if not any(f"/{path}".endswith(f"/{name}") for path in known)] == []
+
+
+@pytest.mark.filterwarnings("ignore:invalid escape sequence")  # in upstream's own texts
+def test_every_function_that_the_way_names_is_there():
+    upstream = module_path("openrlhf").parent.rglob("*.py")
+    known = {name for path in (*OURS, *upstream) for name in defined(path)}
+    named = set(re.findall(r"`([A-Za-z_]\w*(?:\.\w+)?)`", WAY)) - NO_CODE
+    named = {name for name in named if not name.endswith((".py", ".json", ".jsonl"))}
+    assert len(named) > 40
+    assert named - known == set()
