@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from openrlhf_ebpo.estimator.contract import Batch, Estimator, Step
 from openrlhf_ebpo.estimator.shrinkage import DEGENERATE, group_mean
+
+if TYPE_CHECKING:
+    from openrlhf_ebpo.estimator.shapes import ActionMask, PerGroup, PerResponse, PerToken, Values
 
 
 class EstimatorError(RuntimeError):
@@ -25,13 +28,13 @@ class Estimate:
     `state` is the estimator's after this batch.
     """
 
-    rewards: torch.Tensor
-    valid: torch.Tensor
-    group_means: torch.Tensor
-    shrinkage: torch.Tensor
-    baselines: torch.Tensor
-    advantages: torch.Tensor
-    grpo_advantages: torch.Tensor
+    rewards: PerResponse
+    valid: PerResponse
+    group_means: PerGroup
+    shrinkage: PerGroup
+    baselines: PerGroup | PerResponse
+    advantages: PerResponse
+    grpo_advantages: PerResponse
     state: Any = None
     metrics: dict[str, float] = field(default_factory=dict)
 
@@ -49,7 +52,7 @@ def estimate(estimator: Estimator, batch: Batch, state: Any) -> Estimate:
     return observed(batch, advantages, estimator.config.fail_reward, estimator.config.pass_reward, step)
 
 
-def observed(batch: Batch, advantages: torch.Tensor, fail: float, success: float, step: Step | None = None) -> Estimate:
+def observed(batch: Batch, advantages: PerResponse, fail: float, success: float, step: Step | None = None) -> Estimate:
     """These advantages (M, G) with the group's statistics, and what GRPO would have given. Without a step (OpenRLHF's own
     estimators) there is neither baseline nor shrinkage."""
     means = group_mean(batch.rewards, batch.valid)
@@ -97,7 +100,7 @@ def check(estimator: Estimator, batch: Batch, step: Step) -> None:
         raise EstimatorError(f"{who}: the advantages of {broken} valid responses are not finite")
 
 
-def grpo_advantages(rewards: torch.Tensor, valid: torch.Tensor, reward_range: float) -> torch.Tensor:
+def grpo_advantages(rewards: PerResponse, valid: PerResponse, reward_range: float) -> PerResponse:
     """GRPO's (r − μ) / (std + 1e-9) within each group, (M, G); 0 where all rewards of the group are equal to
     1e-6 of the range (rounding would otherwise blow up: eight times 0.3 can give ±0.9)."""
     centred = (rewards - group_mean(rewards, valid)) * valid
@@ -108,7 +111,7 @@ def grpo_advantages(rewards: torch.Tensor, valid: torch.Tensor, reward_range: fl
 
 
 def group_outcomes(
-    rewards: torch.Tensor, valid: torch.Tensor, fail_reward: float, pass_reward: float
+    rewards: PerResponse, valid: PerResponse, fail_reward: float, pass_reward: float
 ) -> dict[str, float]:
     """Fractions of groups whose valid rewards all equal the fail, or the pass, value (to 1e-6 of the range)."""
     tolerance = DEGENERATE * (pass_reward - fail_reward)
@@ -122,7 +125,7 @@ def group_outcomes(
     return {"ebpo/all_fail_fraction": fraction(fail_reward), "ebpo/all_pass_fraction": fraction(pass_reward)}
 
 
-def last_action(action_mask: torch.Tensor) -> torch.Tensor:
+def last_action(action_mask: ActionMask) -> torch.Tensor:
     """Index of the last action token of each response, (B, 1); the last position where there is none."""
     length = action_mask.size(1)
     numbers = torch.arange(1, length + 1, dtype=torch.int32, device=action_mask.device)
@@ -130,9 +133,9 @@ def last_action(action_mask: torch.Tensor) -> torch.Tensor:
 
 
 def token_returns(
-    values: torch.Tensor, action_mask: torch.Tensor, kl: torch.Tensor | None = None, kl_coef: float = 0.0
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Spread one value a response over its tokens, minus the KL still to come: upstream's undiscounted return.
+    values: Values, action_mask: ActionMask, kl: PerToken | None = None, kl_coef: float = 0.0
+) -> tuple[PerToken, Values]:
+    """Spread one value per response over its tokens, minus the KL still to come: upstream's undiscounted return.
 
     Args:
         values: (B,) finite advantages. action_mask: (B, A). kl: (B, A) per-token KL, or None where it is not in the

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from openrlhf_ebpo.estimator.config import EstimatorConfig
+    from openrlhf_ebpo.estimator.shapes import PerGroup, PerResponse
 
 
 @dataclass(frozen=True)
@@ -25,8 +26,8 @@ class Batch:
     clusters: M strings, or None for a prompt without a cluster (--data.cluster_key).
     """
 
-    rewards: torch.Tensor
-    valid: torch.Tensor
+    rewards: PerResponse
+    valid: PerResponse
     prompt_ids: tuple[str, ...] = ()
     clusters: tuple[str | None, ...] = ()
 
@@ -55,10 +56,10 @@ class Step:
     metrics: numbers of this step for metrics.jsonl, by name (`my/name`).
     """
 
-    baselines: torch.Tensor
-    advantages: torch.Tensor
+    baselines: PerGroup | PerResponse
+    advantages: PerResponse
     state: Any
-    shrinkage: torch.Tensor | None = None
+    shrinkage: PerGroup | None = None
     metrics: dict[str, float] = field(default_factory=dict)
 
 

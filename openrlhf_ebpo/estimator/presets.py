@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.estimator.shrinkage import shrinkage_weight, shrunk_baseline, standardise
 
+if TYPE_CHECKING:
+    from openrlhf_ebpo.estimator.shapes import PerGroup
 
-def gaussian(prior: Prior, within: float, between: float, means, sizes, reward_range: float):
-    """Shrinkage (M, 1) and baselines (M, 1) of groups with these means and sizes, both (M, 1)."""
+
+def gaussian(
+    prior: Prior, within: float, between: float, means: PerGroup, sizes: PerGroup, reward_range: float
+) -> tuple[PerGroup, PerGroup]:
+    """Shrinkage and baselines of groups with these means and numbers of valid responses."""
     shrinkage = shrinkage_weight(within, between, sizes, reward_range)
     return shrinkage, shrunk_baseline(means, prior.mean, shrinkage)
 

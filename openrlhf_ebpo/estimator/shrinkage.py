@@ -6,11 +6,16 @@ groups in a rollout batch, G the responses of a group. Source: arXiv 2602.05165,
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from openrlhf_ebpo.estimator.shapes import PerGroup, PerResponse
+
 EPSILON = 1e-6  # the released code's, in (A - mean) / (std + ε)
 DEGENERATE = 1e-6  # relative to the reward range; below it a spread counts as none
 
 
-def group_mean(rewards, valid):
+def group_mean(rewards: PerResponse, valid: PerResponse) -> PerGroup:
     """Mean reward of each group over its valid samples, shape (M, 1); 0 for a group without any.
 
     Args:
@@ -21,7 +26,9 @@ def group_mean(rewards, valid):
     return (rewards * valid).sum(-1)[:, None] / (size + (size == 0))
 
 
-def shrinkage_weight(within_variance: float, between_variance: float, group_size, reward_range: float):
+def shrinkage_weight(
+    within_variance: float, between_variance: float, group_size: PerGroup | float, reward_range: float
+) -> PerGroup | float:
     """S = (σ²/G) / (σ²/G + τ²): how far a group's mean moves towards the prior mean; 1 where nothing
     distinguishes the groups (σ²/G + τ² ≤ 1e-6 × range²).
 
@@ -35,13 +42,13 @@ def shrinkage_weight(within_variance: float, between_variance: float, group_size
     return degenerate + (1 - degenerate) * (noise / (total + degenerate))
 
 
-def shrunk_baseline(mean, prior_mean: float, shrinkage):
+def shrunk_baseline(mean: PerGroup, prior_mean: float, shrinkage: PerGroup | float) -> PerGroup:
     """V_m = (1 − S)·μ_m + S·μ_glob, in the shape that `mean` and `shrinkage` broadcast to."""
     return (1 - shrinkage) * mean + shrinkage * prior_mean
 
 
-def standardise(advantages, valid, reward_range: float):
-    """(A − mean A) / (std A + ε) over the valid responses of the batch, one value a response; invalid ones
+def standardise(advantages: PerResponse, valid: PerResponse, reward_range: float) -> PerResponse:
+    """(A − mean A) / (std A + ε) over the valid responses of the batch, one value per response; invalid ones
     get 0. The standard deviation is the sample one (n − 1). All 0 where std A ≤ 1e-6 × range.
 
     Args:
