@@ -18,11 +18,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.record.results import whole_name
 from openrlhf_ebpo.rewards.grading import extract_answer
 
 from . import released
 from .prompts import TEMPLATES, TRAINING, check_template
-from .results import whole_name
 
 # Extraction rules: response -> the text of its answer, None where it gives none.
 BOX_OR_ANSWER_LINE = "last box, else last Answer: line"

@@ -47,6 +47,7 @@ from pathlib import Path
 from openrlhf_ebpo.engines.cluster import ClusterError
 from openrlhf_ebpo.engines.generation import GenerationError
 from openrlhf_ebpo.errors import SeamError, UsageError
+from openrlhf_ebpo.record.results import Result, find_results
 from openrlhf_ebpo.record.run_log import RunDirectoryError
 from openrlhf_ebpo.rewards.pool import GraderError
 from openrlhf_ebpo.seams import remote_code
@@ -58,7 +59,6 @@ from .jobs import Job, StorageError
 from .models import Model
 from .prompts import PromptForm
 from .protocols import Protocol
-from .results import Result, find_results
 from .scores import ordered
 from .tasks import FILE, Task
 

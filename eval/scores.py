@@ -8,9 +8,10 @@ from functools import cached_property
 
 import numpy as np
 
+from openrlhf_ebpo.record.results import Result
+
 from .metrics import MAJ_K, per_question, summarise
 from .resampling import average_interval
-from .results import Result
 
 TASK_ORDER = ("aime24", "aime25", "amc23", "math500", "olympiadbench")
 AVERAGE = "average"

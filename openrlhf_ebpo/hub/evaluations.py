@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from openrlhf_ebpo.harness import harness
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.markdown import code, table
 from openrlhf_ebpo.hub.public import hub_id, public, slug
+from openrlhf_ebpo.record.results import Result, find_results
 
 SCHEMA = pa.schema(
     [
@@ -60,8 +60,8 @@ TASK_TYPE = "text-generation"
 TASK_ORDER = ("aime24", "aime25", "amc23", "math500", "olympiadbench")
 
 
-def of_run(run_dir: Path) -> list:
-    """The results (eval.results.Result) in a run directory; [] where there are none of a known schema.
+def of_run(run_dir: Path) -> list[Result]:
+    """The results in a run directory; [] where there are none of a known schema.
 
     Raises:
         UsageError: one is damaged, of a newer version, or a link out of the run.
@@ -69,15 +69,15 @@ def of_run(run_dir: Path) -> list:
     summaries = (run_dir / "eval").glob("*/*/step-*/summary.json")
     if not any(b'"schema"' in local_file(path, run_dir).read_bytes() for path in list(summaries)):
         return []
-    return harness("results").find_results(run_dir)
+    return find_results(run_dir)
 
 
-def rows_of(results: Iterable) -> list[dict]:
+def rows_of(results: Iterable[Result]) -> list[dict]:
     """Rows of SCHEMA, one a metric, in the order of protocols, tasks and steps."""
     return ordered(row for result in results for row in _rows(result))
 
 
-def _rows(result) -> list[dict]:
+def _rows(result: Result) -> list[dict]:
     summary = public(result.summary)
     protocol, task, metrics = summary["protocol"], summary["task"], summary["metrics"]
     common = {

@@ -23,7 +23,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.harness import harness
 from openrlhf_ebpo.hub import columns, data_repo, evaluations
 from openrlhf_ebpo.hub.client import check_repo_id, check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.content import Content
@@ -34,6 +33,7 @@ from openrlhf_ebpo.hub.push import newest_step
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
 from openrlhf_ebpo.hub.upload import commit_of, publish
+from openrlhf_ebpo.record.results import Result, find_results
 from openrlhf_ebpo.redact import redacted_text
 
 FILES = ("summary.json", "samples.parquet")
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> None:
     UsageError: no results, others in the same place of the repo, or no right to write.
     HubError: a push failed.
     """
-    results = harness("results").find_results(args.results_dir)
+    results = find_results(args.results_dir)
     rows = evaluations.rows_of(results)
     chosen = of_step(rows, args.step) if args.model else []
     if args.model:
@@ -155,7 +155,7 @@ def place(row: dict) -> str:
     return f"{public_name(row['protocol'])}/{public_name(row['task'])}/step-{row['step']:06d}"
 
 
-def say_what_stays(results_dir: Path, results: Sequence) -> None:
+def say_what_stays(results_dir: Path, results: Sequence[Result]) -> None:
     """Name the files beside results that do not go."""
     folders = {result.path for result in results}
     beside = [(folder / path) for folder in sorted(folders) for path in files_below(folder)]
@@ -163,7 +163,7 @@ def say_what_stays(results_dir: Path, results: Sequence) -> None:
 
 
 def results_files(
-    results_dir: Path, results: Sequence, rows: Sequence[dict], repo: str, scratch: Path
+    results_dir: Path, results: Sequence[Result], rows: Sequence[dict], repo: str, scratch: Path
 ) -> dict[str, Content]:
     """What goes, by path in the repo.
 
