@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from openrlhf_ebpo.record.score_text import k_of, passes
+
 from . import plots
 from .scores import AVERAGE, Column, average, average_title, common_tasks, ordered
 from .tables import curve_names
@@ -51,8 +53,8 @@ def draw_pass_at_k(path: Path, columns: Sequence[Column]) -> None:
 
 
 def _over_k(label: str, colour: str, metrics: Mapping[str, dict]) -> plots.Line:
-    names = [name for name in metrics if name.startswith("pass@")]
-    return _line(label, colour, [int(name[5:]) for name in names], [metrics[name] for name in names])
+    names = passes(metrics)
+    return _line(label, colour, [k_of(name) for name in names], [metrics[name] for name in names])
 
 
 def _line(label: str, colour: str, x: Sequence[float], metrics: Sequence[dict]) -> plots.Line:

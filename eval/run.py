@@ -49,11 +49,12 @@ from openrlhf_ebpo.engines.generation import GenerationError
 from openrlhf_ebpo.errors import SeamError, UsageError
 from openrlhf_ebpo.record.results import Result, find_results
 from openrlhf_ebpo.record.run_log import RunDirectoryError
+from openrlhf_ebpo.record.score_text import majorities, percent, score
 from openrlhf_ebpo.rewards.pool import GraderError
 from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
-from . import generate, jobs, models, prompts, protocols, report, tables, tasks
+from . import generate, jobs, models, prompts, protocols, report, tasks
 from .grader import NO_GOLD, Grader
 from .jobs import Job, StorageError
 from .models import Model
@@ -290,15 +291,15 @@ def table(found: Sequence[Result]) -> str:
     rows = [["task", "step", "pass@1 (95 % interval)", "maj@k (95 % interval)", "truncated %", "no answer %"]]
     for result in sorted(found, key=lambda each: (ordered(names).index(each.task), each.step)):
         metrics = result.summary["metrics"]
-        majority = max((name for name in metrics if name.startswith("maj@")), default=None)
+        majority = majorities(metrics)[-1]
         rows.append(
             [
                 result.task,
                 str(result.step),
-                tables.score(metrics["pass@1"]),
-                f"maj@{majority.partition('@')[2]} {tables.score(metrics[majority])}",
-                tables.percent(metrics["truncated"]),
-                tables.percent(metrics["no_answer"]),
+                score(metrics["pass@1"]),
+                f"{majority} {score(metrics[majority])}",
+                percent(metrics["truncated"]),
+                percent(metrics["no_answer"]),
             ]
         )
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]

@@ -17,6 +17,7 @@ from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.markdown import code, table
 from openrlhf_ebpo.hub.public import hub_id, public, slug
 from openrlhf_ebpo.record.results import Result, find_results
+from openrlhf_ebpo.record.score_text import majorities, order, passes, score
 
 SCHEMA = pa.schema(
     [
@@ -108,16 +109,13 @@ def _rows(result: Result) -> list[dict]:
 
 
 def ordered(rows: Iterable[dict]) -> list[dict]:
-    return sorted(rows, key=lambda row: (*protocol_of(row), *_task_order(row["task"]), row["step"], _metric_order(row)))
+    return sorted(
+        rows, key=lambda row: (*protocol_of(row), *_task_order(row["task"]), row["step"], order(row["metric"]))
+    )
 
 
 def _task_order(task: str) -> tuple:
     return (TASK_ORDER.index(task) if task in TASK_ORDER else len(TASK_ORDER), task)
-
-
-def _metric_order(row: Mapping) -> tuple:
-    kind, _, k = row["metric"].partition("@")
-    return (kind != "pass", int(k) if k.isdigit() else 0)
 
 
 def protocol_of(row: Mapping) -> tuple[str, str]:
@@ -126,10 +124,8 @@ def protocol_of(row: Mapping) -> tuple[str, str]:
 
 def headline(rows: Sequence[dict]) -> list[str]:
     """pass@1, and the largest maj@k and pass@k that the rows have."""
-    names = list(dict.fromkeys(row["metric"] for row in sorted(rows, key=_metric_order)))
-    passes = [name for name in names if name.startswith("pass@")]
-    majorities = [name for name in names if name.startswith("maj@")]
-    return list(dict.fromkeys([*passes[:1], *majorities[-1:], *passes[-1:]]))
+    names = {row["metric"] for row in rows}
+    return list(dict.fromkeys([*passes(names)[:1], *majorities(names)[-1:], *passes(names)[-1:]]))
 
 
 def tables(rows: Sequence[dict], base: Sequence[dict] = ()) -> list[str]:
@@ -165,17 +161,13 @@ def _table(rows: list[dict], before: Mapping[str, dict]) -> str:
         found = {row["metric"]: row for row in group}
         first = next(iter(found.values()))
         cells = [code(task), first["questions"], first["samples_per_question"]]
-        cells += [score(before.get(task))] if before else []
-        lines.append([*cells, *[score(found.get(name)) for name in metrics]])
+        cells += [_score(before.get(task))] if before else []
+        lines.append([*cells, *[_score(found.get(name)) for name in metrics]])
     return table(head, lines, numbers=len(head) - 1)
 
 
-def score(row: Mapping | None) -> str:
-    """In percent: value ± standard error (interval)."""
-    if row is None:
-        return "–"
-    error = "" if row["standard_error"] is None else f" ± {100 * row['standard_error']:.1f}"
-    return f"{100 * row['value']:.1f}{error} ({100 * row['low']:.1f} to {100 * row['high']:.1f})"
+def _score(row: Mapping | None) -> str:
+    return score(row and {**row, "interval": (row["low"], row["high"])})
 
 
 def _settings(row: Mapping) -> str:
@@ -224,4 +216,5 @@ def _eval_result(row: Mapping, source_url: str | None):
 
 
 def _percent(value: float) -> float:
+    """A number for the metadata, with a digit more than the text has (record/score_text.py)."""
     return round(100 * value, 2)
