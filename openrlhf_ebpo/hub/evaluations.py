@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from openrlhf_ebpo.hub.local_files import local_file
-from openrlhf_ebpo.hub.markdown import code, table
+from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, table, words
 from openrlhf_ebpo.hub.public import hub_id, public, slug
 from openrlhf_ebpo.record.results import Result, find_results
 from openrlhf_ebpo.record.score_text import majorities, order, passes, score
@@ -128,34 +128,42 @@ def headline(rows: Sequence[dict]) -> list[str]:
     return list(dict.fromkeys([*passes(names)[:1], *majorities(names)[-1:], *passes(names)[-1:]]))
 
 
-def tables(rows: Sequence[dict], base: Sequence[dict] = ()) -> list[str]:
-    """Markdown blocks: a heading, a table of tasks and the settings for each protocol.
+def tables(rows: Sequence[dict], base: Sequence[dict] = (), step: int | None = None) -> list[dict]:
+    """What templates/protocols.md shows of each protocol: a heading, a table of tasks and the settings.
 
     base: rows of the model before training; its pass@1 becomes a column where the protocol is the same.
+    step: the rows' own, if the heading shall name it.
     """
-    blocks = []
+    found = []
     for protocol, group in groupby(ordered(rows), key=protocol_of):
         group = list(group)
         before = {row["task"]: row for row in base if protocol_of(row) == protocol and row["metric"] == "pass@1"}
-        blocks += [f"### Protocol {code(protocol[0])}", _table(group, before), _settings(group[0])]
-    return blocks
+        found.append(
+            {
+                "name": protocol[0],
+                "step": step,
+                "table": _table(group, before),
+                "fingerprint": protocol[1],
+                "settings": _settings(group[0]),
+            }
+        )
+    return found
 
 
-def by_step(rows: Sequence[dict]) -> list[str]:
+def by_step(rows: Sequence[dict]) -> list[dict]:
     """The same of the last step that each protocol has, with step 0 beside it."""
-    blocks = []
+    found = []
     for protocol in dict.fromkeys(map(protocol_of, rows)):
         own = [row for row in rows if protocol_of(row) == protocol]
         last = max(row["step"] for row in own)
         base = [row for row in own if row["step"] == 0 and last]
-        heading, *rest = tables([row for row in own if row["step"] == last], base)
-        blocks += [f"{heading}, step {last}", *rest]
-    return blocks
+        found += tables([row for row in own if row["step"] == last], base, last)
+    return found
 
 
 def _table(rows: list[dict], before: Mapping[str, dict]) -> str:
     metrics = headline(rows)
-    head = ["task", "questions", "runs", *(["pass@1 before training"] if before else []), *metrics]
+    head = words("task", "questions", "runs", *(["pass@1 before training"] if before else []), *metrics)
     lines = []
     for task, group in groupby(rows, key=lambda row: row["task"]):
         found = {row["metric"]: row for row in group}
@@ -166,18 +174,18 @@ def _table(rows: list[dict], before: Mapping[str, dict]) -> str:
     return table(head, lines, numbers=len(head) - 1)
 
 
-def _score(row: Mapping | None) -> str:
-    return score(row and {**row, "interval": (row["low"], row["high"])})
+def _score(row: Mapping | None) -> Markdown:
+    return Markdown(score(row and {**row, "interval": (row["low"], row["high"])}))
 
 
-def _settings(row: Mapping) -> str:
+def _settings(row: Mapping) -> list[tuple[Markdown, Markdown]]:
     settings = json.loads(row["protocol_settings"])
-    shown = ", ".join(f"{name} {code(value)}" for name, value in settings.items() if value not in (None, {}, []))
-    return f"Settings ({code(row['protocol_fingerprint'])}): {shown}."
+    return [(identifier(key), code(value)) for key, value in settings.items() if value not in (None, {}, [])]
 
 
 def eval_results(rows: Sequence[dict], source_url: str | None = None) -> list:
-    """huggingface_hub.EvalResult for the headline metrics, in percent.
+    """huggingface_hub.EvalResult for the headline metrics, in percent. Not EvalResultEntry (.eval_results/*.yaml), which
+    has no place for a metric's name, k, error, interval or protocol, and only for benchmarks that the Hub lists.
 
     The protocol is the data set's `config`: the card's metadata puts results of one task type, data set, config, split
     and revision into one row, and so no row has results of two protocols.

@@ -27,7 +27,7 @@ from openrlhf_ebpo.hub import columns, data_repo, evaluations
 from openrlhf_ebpo.hub.client import check_repo_id, check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.local_files import files_below, local_file, say_left_out
-from openrlhf_ebpo.hub.markdown import code, fenced, join, table
+from openrlhf_ebpo.hub.markdown import identifier, render
 from openrlhf_ebpo.hub.public import public, public_name
 from openrlhf_ebpo.hub.push import newest_step
 from openrlhf_ebpo.hub.retry import retrying
@@ -190,27 +190,17 @@ def results_files(
 def data_card(rows: Sequence[dict], repo: str, schema: pa.Schema | None) -> str:
     places = dict.fromkeys(f"{place(row)}/samples.parquet" for row in rows)
     found = [data_repo.config("evaluations", INDEX, default=True), *data_repo.sample_configs(places if schema else ())]
-    models = dict.fromkeys((row["step"], row["model"]) for row in rows)
-    blocks = [
-        f"# {repo.rpartition('/')[2]}",
-        "Evaluation results of openrlhf_ebpo: scores with standard errors and intervals, and every response that they "
-        "are made of. A protocol is a named set of all settings that decide what a score means; results of different "
-        "protocols are not comparable.",
-        table(["step", "model"], [[step, code(model)] for step, model in sorted(models)]),
-        "## Results",
-        "In percent: value ± standard error across runs (95 % bootstrap interval over questions).",
-        *evaluations.by_step(rows),
-        "## Read it",
-        fenced("python", data_repo.reading(repo, found)),
-        "## Columns",
-        "### evaluations",
-        "A row a metric of one task at one step under one protocol.",
-        data_repo.explained(evaluations.SCHEMA, evaluations.MEANING),
-        *(["### eval-…", data_repo.explained(schema, columns.SAMPLES)] if schema else []),
-    ]
-    return redacted_text(
-        data_repo.front_matter(repo.rpartition("/")[2], ["evaluation", "openrlhf", "ebpo"], found) + join(blocks)
+    text = render(
+        "results_card.md",
+        metadata=data_repo.metadata(repo, ["evaluation", "openrlhf", "ebpo"], found),
+        name=identifier(repo.rpartition("/")[2]),
+        models=sorted({(row["step"], row["model"]) for row in rows}),
+        protocols=evaluations.by_step(rows),
+        reading=data_repo.reading(repo, found),
+        evaluations=data_repo.explained(evaluations.SCHEMA, evaluations.MEANING),
+        samples=data_repo.explained(schema, columns.SAMPLES) if schema else None,
     )
+    return redacted_text(text)
 
 
 def write_into_model(args: argparse.Namespace, rows: Sequence[dict]) -> None:

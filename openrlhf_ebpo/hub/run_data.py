@@ -27,7 +27,7 @@ from openrlhf_ebpo.hub import columns, data_repo, evaluations
 from openrlhf_ebpo.hub.card import PICTURE, RECORDS, read, reward_curve
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.local_files import files_below, local_file, named, say_left_out
-from openrlhf_ebpo.hub.markdown import code, fenced, join, table
+from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, render, words
 from openrlhf_ebpo.hub.public import public, public_name, public_run, public_text, slug
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
 from openrlhf_ebpo.record.run_log import read_metrics
@@ -185,67 +185,53 @@ def configs(files: Mapping[str, Content]) -> list[dict]:
 
 
 def data_card(run: dict, repo: str, files: Mapping[str, Content], metrics: list[dict], rows: list[dict]) -> str:
-    estimator = run.get("args", {}).get("algo", {}).get("advantage", {}).get("estimator", "unknown")
-    tags = ["reinforcement-learning", "openrlhf", "rollouts", slug(str(estimator))]
+    estimator = str(run.get("args", {}).get("algo", {}).get("advantage", {}).get("estimator", "unknown"))
+    tags = ["reinforcement-learning", "openrlhf", "rollouts", slug(estimator)]
     found = configs(files)
-    blocks = [
-        f"# {repo.rpartition('/')[2]}",
-        f"The record of a training run with [OpenRLHF](https://github.com/OpenRLHF/OpenRLHF) and openrlhf_ebpo: what "
-        f"was measured at each of {len(metrics)} steps, what the model answered, and what each answer got.",
-        f"![Reward and other metrics over training steps]({PICTURE})" if PICTURE in files else "",
-        _facts(run, estimator),
-        "## Read it",
-        fenced("python", data_repo.reading(repo, found)),
-        "The repo has the layout of the run directory: a downloaded copy can be read with `openrlhf_ebpo.record.run_log` "
-        "and shown in the project's Space. `run.json` holds every setting; secrets and the folders of local paths are left "
-        "out. What a resumed run rolled back is not here.",
-        *(
-            ["## Evaluation", "In percent, with standard error and 95 % interval.", *evaluations.by_step(rows)]
-            if rows
-            else []
-        ),
-        "## Columns",
-        *_schema(files, metrics, found),
-    ]
-    return redacted_text(data_repo.front_matter(repo.rpartition("/")[2], tags, found) + join(blocks))
+    text = render(
+        "run_card.md",
+        metadata=data_repo.metadata(repo, tags, found),
+        name=identifier(repo.rpartition("/")[2]),
+        steps=len(metrics),
+        picture=Markdown(PICTURE) if PICTURE in files else None,
+        facts=_facts(run, estimator),
+        versions=[(identifier(part), code(version)) for part, version in run.get("versions", {}).items()],
+        reading=data_repo.reading(repo, found),
+        protocols=evaluations.by_step(rows),
+        tables=_tables(files, metrics, found),
+    )
+    return redacted_text(text)
 
 
-def _facts(run: dict, estimator: str) -> str:
-    facts = [
-        ("run", run.get("name")),
-        ("status", run.get("status")),
-        ("model", run.get("model")),
-        ("training data", run.get("dataset")),
-        ("estimator", estimator),
-        ("seed", run.get("seed")),
-        ("started", run.get("started")),
-        ("ended", run.get("ended")),
-        *(("version of " + name, version) for name, version in run.get("versions", {}).items()),
-    ]
-    return table(["", ""], [[name, code(value)] for name, value in facts if value is not None])
+def _facts(run: dict, estimator: str) -> list[tuple[Markdown, Markdown]]:
+    labels = words("run", "status", "model", "training data", "estimator", "seed", "started", "ended")
+    names = ("name", "status", "model", "dataset", "estimator", "seed", "started", "ended")
+    values = [{**run, "estimator": estimator}.get(each) for each in names]
+    return [(label, code(value)) for label, value in zip(labels, values, strict=True) if value is not None]
 
 
-def _schema(files: Mapping[str, Content], metrics: list[dict], found: list[dict]) -> list[str]:
+def _tables(files: Mapping[str, Content], metrics: list[dict], found: list[dict]) -> list[list[Markdown]]:
+    """Of each configuration its name, what a row of it is, and its columns explained."""
     names = [entry["config_name"] for entry in found]
     blocks = []
     if "metrics" in names:
-        columns_ = {name: columns.metric_meaning(name) for row in metrics for name in row}
-        blocks += ["### metrics", "A row a step.", data_repo.explained(metrics_table(metrics).schema, columns_)]
+        meanings = {column: columns.metric_meaning(column) for row in metrics for column in row}
+        explained = data_repo.explained(metrics_table(metrics).schema, meanings)
+        blocks.append([*words("metrics", "A row a step."), explained])
     if "rollouts" in names:
         first = next(content for path, content in files.items() if path.startswith("rollouts/"))
-        blocks += ["### rollouts", "A row a response.", data_repo.explained(read_schema(first), columns.ROLLOUTS)]
+        explained = data_repo.explained(read_schema(first), columns.ROLLOUTS)
+        blocks.append([*words("rollouts", "A row a response."), explained])
     if "checkpoints" in names:
-        blocks += [
-            "### checkpoints",
-            "A row a saved checkpoint.",
-            data_repo.explained(CHECKPOINT_SCHEMA, columns.CHECKPOINTS),
-        ]
+        explained = data_repo.explained(CHECKPOINT_SCHEMA, columns.CHECKPOINTS)
+        blocks.append([*words("checkpoints", "A row a saved checkpoint."), explained])
     if "evaluations" in names:
-        meaning = "A row a metric of one task at one step under one protocol."
-        blocks += ["### evaluations", meaning, data_repo.explained(evaluations.SCHEMA, evaluations.MEANING)]
+        explained = data_repo.explained(evaluations.SCHEMA, evaluations.MEANING)
+        blocks.append([*words("evaluations", "A row a metric of one task at one step under one protocol."), explained])
     samples = [content for path, content in files.items() if path.endswith("/samples.parquet")]
     if samples:
         fields = {field.name: field for content in samples for field in read_schema(content)}
+        explained = data_repo.explained(pa.schema(fields.values()), columns.SAMPLES)
         meaning = "A row a response; one configuration a protocol and task, one split a step."
-        blocks += ["### eval-…", meaning, data_repo.explained(pa.schema(fields.values()), columns.SAMPLES)]
+        blocks.append([*words("eval-…", meaning), explained])
     return blocks
