@@ -232,7 +232,8 @@ def _card(api, model: str, commit: str) -> str:
 
 
 def with_results(card: str, new: Sequence, model: str) -> str:
-    """The card with results (EvalResult) in its model-index; everything else in it stays.
+    """The card with results (EvalResult) in its model-index; everything else in it stays. Not by way of ModelCard, which
+    drops fields of a model-index that it does not know, and merges results of one data set with other arguments.
 
     Raises:
         UsageError: its metadata cannot be read.
