@@ -20,7 +20,7 @@ STEP = "training step (bands: 95 % over questions)"
 def draw(output: Path, columns: Sequence[Column], histories: Mapping[str, History]) -> dict[str, str]:
     """Write all pictures to `output`; returns the Markdown that shows them, by section.
 
-    With one sample a question there is no pass@k to draw, and a question's pass rate says nothing."""
+    With one sample per question there is no pass@k to draw, and a question's pass rate says nothing."""
     output.mkdir(parents=True, exist_ok=True)
     shown = {}
     if any(column.metrics(task)["samples_per_question"] > 1 for column in columns for task in column.tasks):
@@ -48,7 +48,10 @@ def draw_pass_at_k(path: Path, columns: Sequence[Column]) -> None:
     shared = common_tasks(columns)
     if len(shared) > 1:
         panels[average_title(shared, tasks)] = [_over_k(c.label, colours[c.label], average(c, shared)) for c in columns]
-    title, x_label = "pass@k: at least one of k samples is right", "k, samples a question (bands: 95 % over questions)"
+    title, x_label = (
+        "pass@k: at least one of k samples is right",
+        "k, samples per question (bands: 95 % over questions)",
+    )
     plots.curves(path, panels, title, x_label, powers=True)
 
 

@@ -1,6 +1,6 @@
 """What a set of graded samples says: pass@1, pass@k, maj@k, with errors and intervals.
 
-Everything takes one row a question and one column a run: correct (Q, n) bool, classes (Q, n) int, where two
+Everything takes one row per question and one column per run: correct (Q, n) bool, classes (Q, n) int, where two
 samples of a question have the same class when their answers are equivalent, and -1 says that there is no answer.
 Values are fractions, from 0 to 1.
 """
@@ -75,7 +75,7 @@ def majority_at_k(correct: np.ndarray, classes: np.ndarray, k: int) -> np.ndarra
 def _check_k(correct: np.ndarray, k: int) -> int:
     n = correct.shape[1]
     if not 1 <= k <= n:
-        raise ValueError(f"k is {k}; there are {n} samples a question")
+        raise ValueError(f"k is {k}; there are {n} samples per question")
     return n
 
 

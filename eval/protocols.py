@@ -205,7 +205,7 @@ def _described(protocol: Protocol) -> list[tuple[str, str]]:
     template = "the model's training template" if protocol.template == TRAINING else repr(protocol.template)
     length = "what the longest prompt needs" if protocol.max_model_len is None else f"{protocol.max_model_len:,}"
     return [
-        ("responses a question", f"{protocol.n}{exceptions}"),
+        ("responses per question", f"{protocol.n}{exceptions}"),
         ("temperature", f"{protocol.temperature:g}"),
         ("top-p", f"{protocol.top_p:g}"),
         ("max new tokens", f"{protocol.max_new_tokens:,}"),

@@ -16,12 +16,12 @@ tasks, separated by commas
   file:PATH                                       .jsonl or .parquet with a question and an answer
 
 protocols: all settings that decide what a score means, printed at the start
-  default    32 responses a question at T = 1, top-p 1, 20,480 tokens, asked as the model was trained
+  default    32 responses per question at T = 1, top-p 1, 20,480 tokens, asked as the model was trained
   released   the script that the paper's authors released
   greedy     one response at T = 0
   A flag under "protocol" changes a setting, and the protocol's name says so: default+n=8.
 
-output: DIR/<protocol>/<task>/step-000000/summary.json and samples.parquet (one row a response), and
+output: DIR/<protocol>/<task>/step-000000/summary.json and samples.parquet (one row per response), and
 DIR/<protocol>/report.md. Of --checkpoints, DIR is the run's eval/, and the model before training is step 0.
 
 Killed or interrupted? Repeat the command: no question is generated twice, and what is finished is left alone. Another
@@ -78,7 +78,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--step", type=int, default=0, metavar="N", help="training step that --model is from (%(default)s)")
     add = parser.add_argument_group("protocol").add_argument
     add("--protocol", default="default", metavar="NAME", help=f"{', '.join(protocols.PROTOCOLS)} (%(default)s)")
-    add("--n", type=int, help="responses a question")
+    add("--n", type=int, help="responses per question")
     add("--temperature", type=float)
     add("--top_p", type=float)
     add("--max_new_tokens", type=int, metavar="N", help="longest response")

@@ -19,7 +19,7 @@ AVERAGE = "average"
 
 @dataclass(frozen=True)
 class Score:
-    """One result, its metrics (metrics.summarise) and their values a question (metrics.per_question)."""
+    """One result, its metrics (metrics.summarise) and their values per question (metrics.per_question)."""
 
     result: Result
 

@@ -51,7 +51,7 @@ def _mean_reported(values: Mapping[str, float], tasks: Sequence[str]) -> str:
 
 
 def pass_at_k(columns: Sequence[Column], tasks: Sequence[str]) -> str:
-    """A row a task and model; maj@k with its interval."""
+    """One row per task and model; maj@k with its interval."""
     shared = common_tasks(columns)
     blocks = [(task, column, column.metrics(task)) for task in tasks for column in columns]
     if len(shared) > 1:
@@ -156,7 +156,7 @@ def _p(value: float) -> str:
 
 
 def validation(history: Mapping[int, Column], tasks: Sequence[str]) -> str:
-    """A row a step: pass@1, maj@k, pass@k, averaged over the tasks that every step has."""
+    """One row per step: pass@1, maj@k, pass@k, averaged over the tasks that every step has."""
     averages = {step: average(column, tasks) for step, column in history.items()}
     names = curve_names(averages.values())
     rows = [[step, *[score(metrics.get(name)) for name in names]] for step, metrics in averages.items()]

@@ -40,9 +40,9 @@ ESTIMATORS = {
     "gae": "PPO (GAE)",
 }
 SETTINGS = (  # label, name of the flag
-    ("responses a prompt (G)", "rollout.n_samples_per_prompt"),
-    ("prompts a step", "rollout.batch_size"),
-    ("responses an optimizer step", "train.batch_size"),
+    ("responses per prompt (G)", "rollout.n_samples_per_prompt"),
+    ("prompts per step", "rollout.batch_size"),
+    ("responses per optimizer step", "train.batch_size"),
     ("longest response (tokens)", "rollout.max_new_tokens"),
     ("sampling temperature", "rollout.temperature"),
     ("sampling top-p", "rollout.top_p"),

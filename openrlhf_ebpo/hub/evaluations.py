@@ -1,4 +1,4 @@
-"""Evaluation results as one flat table, a row a metric, and what cards show of it.
+"""Evaluation results as one flat table, one row per metric, and what cards show of it.
 
 The table is what a data set repo of results keeps as its index: a later push reads it and adds to it. Rows of
 different protocols (name and fingerprint) are never put together.
@@ -74,7 +74,7 @@ def of_run(run_dir: Path) -> list[Result]:
 
 
 def rows_of(results: Iterable[Result]) -> list[dict]:
-    """Rows of SCHEMA, one a metric, in the order of protocols, tasks and steps."""
+    """Rows of SCHEMA, one per metric, in the order of protocols, tasks and steps."""
     return ordered(row for result in results for row in _rows(result))
 
 

@@ -55,9 +55,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Raises:
-    UsageError: no results, others in the same place of the repo, or no right to write.
-    HubError: a push failed.
+    """Push results, and write them into the model's card if --model names one.
+
+    Raises:
+        UsageError: no results, others in the same place of the repo, or no right to write.
+        HubError: a push failed.
     """
     results = find_results(args.results_dir)
     rows = evaluations.rows_of(results)
@@ -81,8 +83,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def of_step(rows: Sequence[dict], step: int | None) -> list[dict]:
-    """Raises:
-    UsageError: there are no results of this step.
+    """The rows of a step, or of the last there is.
+
+    Raises:
+        UsageError: there are no results of this step.
     """
     steps = sorted({row["step"] for row in rows})
     chosen = steps[-1] if step is None else step
@@ -92,8 +96,10 @@ def of_step(rows: Sequence[dict], step: int | None) -> list[dict]:
 
 
 def check_model(api, model: str) -> None:
-    """Raises:
-    UsageError: there is no such model, or the token may not change it.
+    """That --model is on the Hub and may be changed.
+
+    Raises:
+        UsageError: there is no such model, or the token may not change it.
     """
     check_write_access(api, model, flag="--model")
     with hub_errors(f"looking at {model}"):

@@ -35,7 +35,7 @@ from openrlhf_ebpo.redact import redacted_text
 
 METRICS = "tables/metrics.parquet"
 EVALUATIONS = "tables/evaluations.parquet"
-CHECKPOINTS = "tables/checkpoints.parquet"  # the viewer reads one format a repo, so a table beside checkpoints.jsonl
+CHECKPOINTS = "tables/checkpoints.parquet"  # the viewer reads one format per repo, so a table beside checkpoints.jsonl
 CHECKPOINT_SCHEMA = pa.schema(
     [
         ("step", pa.int64()),
@@ -58,9 +58,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Raises:
-    UsageError: no run, another run in the repo, or no right to write.
-    HubError: the push failed.
+    """Push a run, as `add_flags` has it.
+
+    Raises:
+        UsageError: no run, another run in the repo, or no right to write.
+        HubError: the push failed.
     """
     with tempfile.TemporaryDirectory() as folder:
 
@@ -93,8 +95,10 @@ def remote_run(api, repo: str, scratch: Path) -> dict | None:
 
 
 def check_same_run(there: Mapping | None, here: Mapping, repo: str) -> None:
-    """Raises:
-    UsageError: the repo holds another run, which this push would overwrite.
+    """That the run in the repo, if there is one, is this one, told by its start.
+
+    Raises:
+        UsageError: the repo holds another run, which this push would overwrite.
     """
     if there is not None and there.get("started") != here.get("started"):
         raise UsageError(
@@ -157,7 +161,7 @@ def _json(value) -> bytes:
 
 
 def metrics_table(rows: list[dict]) -> pa.Table:
-    """A row a step; step is an integer, every other number a float, and what is no number text."""
+    """One row per step; step is an integer, every other number a float, and what is no number text."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     return pa.table({name: _column(name, [row.get(name) for row in rows]) for name in names})
 
@@ -171,7 +175,7 @@ def _column(name: str, values: list) -> pa.Array:
 
 
 def configs(files: Mapping[str, Content]) -> list[dict]:
-    """The card's `configs`: one a table, one a protocol and task with a split a step."""
+    """The card's `configs`: one per table, one per protocol and task with a split per step."""
     found = []
     if METRICS in files:
         found.append(data_repo.config("metrics", METRICS, default=True))
@@ -217,21 +221,23 @@ def _tables(files: Mapping[str, Content], metrics: list[dict], found: list[dict]
     if "metrics" in names:
         meanings = {column: columns.metric_meaning(column) for row in metrics for column in row}
         explained = data_repo.explained(metrics_table(metrics).schema, meanings)
-        blocks.append([*words("metrics", "A row a step."), explained])
+        blocks.append([*words("metrics", "One row per step."), explained])
     if "rollouts" in names:
         first = next(content for path, content in files.items() if path.startswith("rollouts/"))
         explained = data_repo.explained(read_schema(first), columns.ROLLOUTS)
-        blocks.append([*words("rollouts", "A row a response."), explained])
+        blocks.append([*words("rollouts", "One row per response."), explained])
     if "checkpoints" in names:
         explained = data_repo.explained(CHECKPOINT_SCHEMA, columns.CHECKPOINTS)
-        blocks.append([*words("checkpoints", "A row a saved checkpoint."), explained])
+        blocks.append([*words("checkpoints", "One row per saved checkpoint."), explained])
     if "evaluations" in names:
         explained = data_repo.explained(evaluations.SCHEMA, evaluations.MEANING)
-        blocks.append([*words("evaluations", "A row a metric of one task at one step under one protocol."), explained])
+        blocks.append(
+            [*words("evaluations", "One row per metric of one task at one step under one protocol."), explained]
+        )
     samples = [content for path, content in files.items() if path.endswith("/samples.parquet")]
     if samples:
         fields = {field.name: field for content in samples for field in read_schema(content)}
         explained = data_repo.explained(pa.schema(fields.values()), columns.SAMPLES)
-        meaning = "A row a response; one configuration a protocol and task, one split a step."
+        meaning = "One row per response; one configuration per protocol and task, one split per step."
         blocks.append([*words("eval-…", meaning), explained])
     return blocks

@@ -64,7 +64,7 @@ class Result:
 
     @property
     def n(self) -> int:
-        """Samples a question, as the protocol has them."""
+        """Samples per question, as the protocol has them."""
         return self.protocol.get("n_by_task", {}).get(whole_name(self.task), self.protocol["n"])
 
     @cached_property
@@ -100,7 +100,7 @@ def save_result(directory: str | Path, summary: dict, rows: Sequence[dict]) -> N
         summary: model, step, task (name, source, questions, fingerprint), protocol (every setting, name and
             fingerprint), metrics (metrics.summarise), versions, seeds, counts (excluded_golds, errors), seconds; and
             prompt, the template and chat template that questions were asked in, as a dict, if it is known.
-        rows: one a response, with the columns of SAMPLES.
+        rows: one per response, with the columns of SAMPLES.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -147,7 +147,7 @@ def _read_result(path: Path) -> Result | None:
 
 
 def read_samples(directory: str | Path, n: int) -> Samples:
-    """The arrays of one result with n samples a question. Raises UsageError where the file or samples are missing,
+    """The arrays of one result with n samples per question. Raises UsageError where the file or samples are missing,
     or there are too many."""
     path = Path(directory) / "samples.parquet"
     columns = ["question_id", "sample", "correct", "class", "length", "finish_reason"]

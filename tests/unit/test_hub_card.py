@@ -50,7 +50,7 @@ def test_a_card_says_what_the_model_is(tmp_path):
     }
     for part in ("`base`, trained for 3 steps", "EBPO", f"]({PICTURE})", "--hub.resume_from owner/tiny@step-000003"):
         assert part in text
-    assert "| responses a prompt (G) | `2` |" in text and "| `--algo.advantage.ebpo.preset` | `paper` |" in text
+    assert "| responses per prompt (G) | `2` |" in text and "| `--algo.advantage.ebpo.preset` | `paper` |" in text
     assert "| rewards in the prior | 9 |" in text  # three valid rewards a step
     assert "Mean reward of the batch: 0.100 over the first 1 steps, 0.300 over the last 1." in text
     assert "## Evaluation" not in text and "model-index" not in text

@@ -195,8 +195,8 @@ def test_large_row_groups_are_cut_for_readers_that_want_a_few_rows(tmp_path, mon
     pq.write_table(table, path)
     file = local_file(path)
     assert tables.publishable_parquet(file, tmp_path / "copies") == file
-    monkeypatch.setattr(tables, "LARGE_ROW_GROUP", 100_000)
-    monkeypatch.setattr(tables, "ROW_GROUP", 50_000)
+    monkeypatch.setattr(tables, "LARGE_ROW_GROUP_BYTES", 100_000)
+    monkeypatch.setattr(tables, "ROW_GROUP_BYTES", 50_000)
     copy = tables.publishable_parquet(file, tmp_path / "copies")
     assert pq.read_table(copy.path) == table
     found = pq.ParquetFile(copy.path)
