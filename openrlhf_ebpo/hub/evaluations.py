@@ -161,7 +161,7 @@ def by_step(rows: Sequence[dict]) -> list[dict]:
     return found
 
 
-def _table(rows: list[dict], before: Mapping[str, dict]) -> str:
+def _table(rows: list[dict], before: Mapping[str, dict]) -> Markdown:
     metrics = headline(rows)
     head = words("task", "questions", "runs", *(["pass@1 before training"] if before else []), *metrics)
     lines = []
