@@ -8,5 +8,7 @@ run.py        the command: models.py (which models), jobs.py (what is done, on d
 grader.py     answers against golds in processes of their own: judge.py (rules), units.py, voting.py (equal answers)
 score.py      the command that scores a file: pairs.py
 metrics.py    pass@k, maj@k, intervals: resampling.py
-report.py     the command that writes report.md from results.py: scores.py, tables.py, figures.py, plots.py, paper.py
+report.py     the command that writes report.md from results: scores.py, tables.py, figures.py, plots.py, paper.py
+
+Results on disk are a part of the run directory: openrlhf_ebpo/record/results.py.
 """

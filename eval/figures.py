@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from openrlhf_ebpo.record.score_text import k_of, passes
+
 from . import plots
 from .scores import AVERAGE, Column, average, average_title, common_tasks, ordered
 from .tables import curve_names
@@ -18,7 +20,7 @@ STEP = "training step (bands: 95 % over questions)"
 def draw(output: Path, columns: Sequence[Column], histories: Mapping[str, History]) -> dict[str, str]:
     """Write all pictures to `output`; returns the Markdown that shows them, by section.
 
-    With one sample a question there is no pass@k to draw, and a question's pass rate says nothing."""
+    With one sample per question there is no pass@k to draw, and a question's pass rate says nothing."""
     output.mkdir(parents=True, exist_ok=True)
     shown = {}
     if any(column.metrics(task)["samples_per_question"] > 1 for column in columns for task in column.tasks):
@@ -46,13 +48,16 @@ def draw_pass_at_k(path: Path, columns: Sequence[Column]) -> None:
     shared = common_tasks(columns)
     if len(shared) > 1:
         panels[average_title(shared, tasks)] = [_over_k(c.label, colours[c.label], average(c, shared)) for c in columns]
-    title, x_label = "pass@k: at least one of k samples is right", "k, samples a question (bands: 95 % over questions)"
+    title, x_label = (
+        "pass@k: at least one of k samples is right",
+        "k, samples per question (bands: 95 % over questions)",
+    )
     plots.curves(path, panels, title, x_label, powers=True)
 
 
 def _over_k(label: str, colour: str, metrics: Mapping[str, dict]) -> plots.Line:
-    names = [name for name in metrics if name.startswith("pass@")]
-    return _line(label, colour, [int(name[5:]) for name in names], [metrics[name] for name in names])
+    names = passes(metrics)
+    return _line(label, colour, [k_of(name) for name in names], [metrics[name] for name in names])
 
 
 def _line(label: str, colour: str, x: Sequence[float], metrics: Sequence[dict]) -> plots.Line:

@@ -1,4 +1,7 @@
-"""Grades responses to questions under a protocol, in processes that can be killed, and says which answers are equal."""
+"""Grades responses to questions under a protocol, in processes that can be killed, and says which answers are equal.
+
+The processes are rewards/pool.py's, which says why they are no library's.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 <results>/<protocol>/<task>/step-000000/
   progress.jsonl    settings, then a line a question with all its responses; gone once the result is there
-  samples.parquet, summary.json    the result (results.py)
+  samples.parquet, summary.json    the result (record/results.py)
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ import numpy as np
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.progress import Append, progress_file
+from openrlhf_ebpo.record.results import check_counts, save_result, step_directory
 from openrlhf_ebpo.record.run_log import versions
 
 from . import models
 from .grader import Grader
-from .metrics import check_counts, summarise
+from .metrics import summarise
 from .models import Model
 from .pairs import rules_text
 from .prompts import PromptForm
 from .protocols import Protocol
-from .results import save_result, step_directory
 from .tasks import Question, Task
 
 PROGRESS = "progress.jsonl"

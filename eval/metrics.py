@@ -1,6 +1,6 @@
 """What a set of graded samples says: pass@1, pass@k, maj@k, with errors and intervals.
 
-Everything takes one row a question and one column a run: correct (Q, n) bool, classes (Q, n) int, where two
+Everything takes one row per question and one column per run: correct (Q, n) bool, classes (Q, n) int, where two
 samples of a question have the same class when their answers are equivalent, and -1 says that there is no answer.
 Values are fractions, from 0 to 1.
 """
@@ -8,11 +8,8 @@ Values are fractions, from 0 to 1.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 
 import numpy as np
-
-from openrlhf_ebpo.errors import UsageError
 
 from .resampling import bootstrap_interval
 
@@ -23,25 +20,6 @@ MAJ_K = 16
 def powers(n: int) -> list[int]:
     """1, 2, 4, … below n, and n."""
     return [1 << i for i in range((n - 1).bit_length())] + [n]
-
-
-def check_counts(question_ids: Sequence[str], samples: Sequence[int], n: int) -> None:
-    """Assert that every question has the samples 0 … n - 1, each once; question_ids and samples are columns.
-
-    Raises:
-        UsageError: names the first question that has not; a mean over a wrong count is silently wrong.
-    """
-    counts = Counter(question_ids)
-    for question, count in counts.items():
-        if count != n:
-            raise UsageError(
-                f"question {question!r} has {count} samples, {n} are needed for each of {len(counts)} questions"
-            )
-    seen = set()
-    for pair in zip(question_ids, samples, strict=True):
-        if pair in seen or not 0 <= pair[1] < n:
-            raise UsageError(f"question {pair[0]!r} has sample {pair[1]} twice or out of range 0 to {n - 1}")
-        seen.add(pair)
 
 
 def standard_error(correct: np.ndarray) -> float | None:
@@ -97,7 +75,7 @@ def majority_at_k(correct: np.ndarray, classes: np.ndarray, k: int) -> np.ndarra
 def _check_k(correct: np.ndarray, k: int) -> int:
     n = correct.shape[1]
     if not 1 <= k <= n:
-        raise ValueError(f"k is {k}; there are {n} samples a question")
+        raise ValueError(f"k is {k}; there are {n} samples per question")
     return n
 
 

@@ -56,7 +56,7 @@ def reported(choice: str) -> dict[str, dict[str, float]]:
 
 
 def row_of_run(run: dict | None) -> str | None:
-    """The choice that fits a run.json: its model's name and its samples a prompt; None where the paper has none."""
+    """The choice that fits a run.json: its model's name and its samples per prompt; None where the paper has none."""
     if not run:
         return None
     model = str(run.get("model", "")).rstrip("/").rpartition("/")[2]

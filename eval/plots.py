@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from openrlhf_ebpo.files import replacing
+from openrlhf_ebpo.record.score_text import percent, whole_percent
 
 ACCENT, INK, QUIET, GRID = "#1f4e8c", "#2b2f36", "#8a9099", "#e6e8eb"
 COLOURS = (ACCENT, "#d9822b", "#3f8f7a", "#9a5b9e", "#b8442f")  # of the models that are compared with the first
@@ -154,7 +155,7 @@ def _label_ends(axes, lines: Sequence[Line]) -> None:
     places = [place - max(excess, 0) for place in places] if len(places) > 1 else places
     for (value, x, colour), place in zip(ends, places, strict=True):
         axes.annotate(
-            f"{100 * value:.1f}",
+            percent(value),
             (x, place),
             (6, 0),
             textcoords="offset points",
@@ -176,7 +177,7 @@ def _bars(axes, shares: np.ndarray, colour: str, place: int, models: int) -> Non
     if models == 1:
         for at, share in zip(x[ends], shares[ends], strict=True):
             style = {"ha": "center", "fontsize": 8.5, "weight": "bold", "color": colour}
-            axes.annotate(f"{100 * share:.0f} %", (at, share), (0, 3), textcoords="offset points", **style)
+            axes.annotate(whole_percent(share), (at, share), (0, 3), textcoords="offset points", **style)
 
 
 def _lighter(colour: str) -> tuple[float, ...]:

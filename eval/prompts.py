@@ -145,7 +145,7 @@ def _instruction(dataset: str, column: str, run_dir: str | Path) -> tuple[str, s
 
 
 def _rows(path: Path, column: str) -> Iterable[dict]:
-    for batch in read_rows(path, flag="--data.prompt_dataset", batch_rows=SAMPLED):
+    for batch in read_rows(path, flag="--data.prompt_dataset", batch_size=SAMPLED):
         yield from batch
 
 

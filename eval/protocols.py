@@ -18,11 +18,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.record.results import whole_name
 from openrlhf_ebpo.rewards.grading import extract_answer
 
 from . import released
 from .prompts import TEMPLATES, TRAINING, check_template
-from .results import whole_name
 
 # Extraction rules: response -> the text of its answer, None where it gives none.
 BOX_OR_ANSWER_LINE = "last box, else last Answer: line"
@@ -205,7 +205,7 @@ def _described(protocol: Protocol) -> list[tuple[str, str]]:
     template = "the model's training template" if protocol.template == TRAINING else repr(protocol.template)
     length = "what the longest prompt needs" if protocol.max_model_len is None else f"{protocol.max_model_len:,}"
     return [
-        ("responses a question", f"{protocol.n}{exceptions}"),
+        ("responses per question", f"{protocol.n}{exceptions}"),
         ("temperature", f"{protocol.temperature:g}"),
         ("top-p", f"{protocol.top_p:g}"),
         ("max new tokens", f"{protocol.max_new_tokens:,}"),

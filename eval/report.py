@@ -28,10 +28,10 @@ from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_text
+from openrlhf_ebpo.record.results import Result, check_comparable, find_results
 from openrlhf_ebpo.record.run_log import RunDirectoryError, read_run
 
 from . import figures, paper, tables
-from .results import Result, check_comparable, find_results
 from .scores import Column, Score, ordered
 
 MANY = "eval_report"

@@ -1,4 +1,8 @@
-"""Intervals and p-values over questions: bootstrap and paired sign-flip test, seeded and vectorised."""
+"""Intervals and p-values over questions: bootstrap and paired sign-flip test, seeded and vectorised.
+
+Not scipy.stats.bootstrap and permutation_test: same numbers, as fast, but the Space imports this with numpy alone, and
+scipy takes 1.6 s and 110 MB to import.
+"""
 
 from __future__ import annotations
 

@@ -16,12 +16,12 @@ tasks, separated by commas
   file:PATH                                       .jsonl or .parquet with a question and an answer
 
 protocols: all settings that decide what a score means, printed at the start
-  default    32 responses a question at T = 1, top-p 1, 20,480 tokens, asked as the model was trained
+  default    32 responses per question at T = 1, top-p 1, 20,480 tokens, asked as the model was trained
   released   the script that the paper's authors released
   greedy     one response at T = 0
   A flag under "protocol" changes a setting, and the protocol's name says so: default+n=8.
 
-output: DIR/<protocol>/<task>/step-000000/summary.json and samples.parquet (one row a response), and
+output: DIR/<protocol>/<task>/step-000000/summary.json and samples.parquet (one row per response), and
 DIR/<protocol>/report.md. Of --checkpoints, DIR is the run's eval/, and the model before training is step 0.
 
 Killed or interrupted? Repeat the command: no question is generated twice, and what is finished is left alone. Another
@@ -47,18 +47,19 @@ from pathlib import Path
 from openrlhf_ebpo.engines.cluster import ClusterError
 from openrlhf_ebpo.engines.generation import GenerationError
 from openrlhf_ebpo.errors import SeamError, UsageError
+from openrlhf_ebpo.record.results import Result, find_results
 from openrlhf_ebpo.record.run_log import RunDirectoryError
+from openrlhf_ebpo.record.score_text import majorities, percent, score
 from openrlhf_ebpo.rewards.pool import GraderError
 from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
-from . import generate, jobs, models, prompts, protocols, report, tables, tasks
+from . import generate, jobs, models, prompts, protocols, report, tasks
 from .grader import NO_GOLD, Grader
 from .jobs import Job, StorageError
 from .models import Model
 from .prompts import PromptForm
 from .protocols import Protocol
-from .results import Result, find_results
 from .scores import ordered
 from .tasks import FILE, Task
 
@@ -77,7 +78,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--step", type=int, default=0, metavar="N", help="training step that --model is from (%(default)s)")
     add = parser.add_argument_group("protocol").add_argument
     add("--protocol", default="default", metavar="NAME", help=f"{', '.join(protocols.PROTOCOLS)} (%(default)s)")
-    add("--n", type=int, help="responses a question")
+    add("--n", type=int, help="responses per question")
     add("--temperature", type=float)
     add("--top_p", type=float)
     add("--max_new_tokens", type=int, metavar="N", help="longest response")
@@ -290,15 +291,15 @@ def table(found: Sequence[Result]) -> str:
     rows = [["task", "step", "pass@1 (95 % interval)", "maj@k (95 % interval)", "truncated %", "no answer %"]]
     for result in sorted(found, key=lambda each: (ordered(names).index(each.task), each.step)):
         metrics = result.summary["metrics"]
-        majority = max((name for name in metrics if name.startswith("maj@")), default=None)
+        majority = majorities(metrics)[-1]
         rows.append(
             [
                 result.task,
                 str(result.step),
-                tables.score(metrics["pass@1"]),
-                f"maj@{majority.partition('@')[2]} {tables.score(metrics[majority])}",
-                tables.percent(metrics["truncated"]),
-                tables.percent(metrics["no_answer"]),
+                score(metrics["pass@1"]),
+                f"{majority} {score(metrics[majority])}",
+                percent(metrics["truncated"]),
+                percent(metrics["no_answer"]),
             ]
         )
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]

@@ -68,7 +68,7 @@ from .protocols import MATH_VERIFY, Protocol
 from .tasks import BENCHMARKS
 
 EXTRACTIONS = ("default", "released")
-BATCH_ROWS = 512  # responses are long
+BATCH_SIZE = 512  # rows: responses are long
 SAVE_EVERY = 1.0  # seconds
 NO_ROW = "row: "  # how the error of a row begins that cannot be scored for another reason than its gold
 TYPES = {"correct": pa.bool_(), **dict.fromkeys(("extracted", "error", "rules"), pa.string())}
@@ -138,7 +138,7 @@ def count_rows(path: str) -> int:
     Raises:
         UsageError: it cannot be read, or there are none.
     """
-    total = sum(len(rows) for rows in read_rows(path, ["gold", "response"], batch_rows=BATCH_ROWS))
+    total = sum(len(rows) for rows in read_rows(path, ["gold", "response"], batch_size=BATCH_SIZE))
     if not total:
         raise UsageError(f"--input {path}: the file is empty")
     return total
@@ -176,14 +176,14 @@ def score_rest(args: argparse.Namespace, protocol: Protocol, done: int, total: i
         tqdm(total=total, initial=done, unit="row", mininterval=0.5, smoothing=0.05) as bar,
     ):
         # a batch at a time: threads would otherwise read the whole file ahead
-        while batch := list(itertools.islice(rows, BATCH_ROWS)):
+        while batch := list(itertools.islice(rows, BATCH_SIZE)):
             for grade in grader.map(lambda row: grade_row(grader, row, args.task), batch):
                 bar.update()
                 yield grade
 
 
 def rows_of(path: str) -> Iterator[dict]:
-    return itertools.chain.from_iterable(read_rows(path, batch_rows=BATCH_ROWS))
+    return itertools.chain.from_iterable(read_rows(path, batch_size=BATCH_SIZE))
 
 
 def grade_row(grader: Grader, row: dict, task: str | None) -> dict:

@@ -8,9 +8,10 @@ from functools import cached_property
 
 import numpy as np
 
+from openrlhf_ebpo.record.results import Result
+
 from .metrics import MAJ_K, per_question, summarise
 from .resampling import average_interval
-from .results import Result
 
 TASK_ORDER = ("aime24", "aime25", "amc23", "math500", "olympiadbench")
 AVERAGE = "average"
@@ -18,7 +19,7 @@ AVERAGE = "average"
 
 @dataclass(frozen=True)
 class Score:
-    """One result, its metrics (metrics.summarise) and their values a question (metrics.per_question)."""
+    """One result, its metrics (metrics.summarise) and their values per question (metrics.per_question)."""
 
     result: Result
 

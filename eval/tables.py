@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.record.score_text import NONE, k_of, majorities, passes, percent, points, score
+from openrlhf_ebpo.record.score_text import reported as reported_text
 
 from . import paper
 from .resampling import compare
 from .scores import AVERAGE, Column, average, average_title, common_tasks
 
-NONE = "–"
 SHOWN = 5  # notes on a task
 
 
@@ -24,23 +25,6 @@ def escape(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def percent(value: float) -> str:
-    return f"{100 * value:.1f}"
-
-
-def score(metric: dict | None) -> str:
-    """value ± standard error (interval), what there is of it."""
-    if metric is None:
-        return NONE
-    error = metric.get("standard_error")
-    low, high = metric["interval"]
-    return f"{percent(metric['value'])}{f' ± {percent(error)}' if error is not None else ''} ({span(low, high)})"
-
-
-def span(low: float, high: float) -> str:
-    return f"{percent(low)} to {percent(high)}"
-
-
 def pass_at_1(columns: Sequence[Column], tasks: Sequence[str], reported: Mapping[str, Mapping[str, float]]) -> str:
     """Tasks against models, and the paper's columns behind."""
     shared = common_tasks(columns)
@@ -48,7 +32,7 @@ def pass_at_1(columns: Sequence[Column], tasks: Sequence[str], reported: Mapping
         [
             task,
             *[score(column.metric(task, "pass@1")) for column in columns],
-            *[f"{values[task]:.2f}" if task in values else NONE for values in reported.values()],
+            *[reported_text(values[task]) if task in values else NONE for values in reported.values()],
         ]
         for task in tasks
     ]
@@ -63,18 +47,17 @@ def pass_at_1(columns: Sequence[Column], tasks: Sequence[str], reported: Mapping
 def _mean_reported(values: Mapping[str, float], tasks: Sequence[str]) -> str:
     if any(task not in values for task in tasks):
         return NONE
-    return f"{sum(values[task] for task in tasks) / len(tasks):.2f}"
+    return reported_text(sum(values[task] for task in tasks) / len(tasks))
 
 
 def pass_at_k(columns: Sequence[Column], tasks: Sequence[str]) -> str:
-    """A row a task and model; maj@k with its interval."""
+    """One row per task and model; maj@k with its interval."""
     shared = common_tasks(columns)
     blocks = [(task, column, column.metrics(task)) for task in tasks for column in columns]
     if len(shared) > 1:
         blocks += [(average_title(shared, tasks), column, average(column, shared)) for column in columns]
     found = {name for _, _, metrics in blocks for name in metrics}
-    names = sorted((name for name in found if name.startswith("pass@")), key=_k)
-    names += sorted((name for name in found if name.startswith("maj@") and _k(name) > 1), key=_k)
+    names = [*passes(found), *_votes(found)]
     rows = [
         [*_head(columns, task, column), *[_plain(name, metrics.get(name)) for name in names]]
         for task, column, metrics in blocks
@@ -84,8 +67,9 @@ def pass_at_k(columns: Sequence[Column], tasks: Sequence[str]) -> str:
     return table([*titles, *names], rows, text=len(titles))
 
 
-def _k(name: str) -> int:
-    return int(name.partition("@")[2])
+def _votes(names: Iterable[str]) -> list[str]:
+    """One sample is no vote."""
+    return [name for name in majorities(names) if k_of(name) > 1]
 
 
 def _plain(name: str, metric: dict | None) -> str:
@@ -146,7 +130,15 @@ def comparison(first: Column, other: Column) -> str:
     for name, tasks in groups:
         a, b = ([column.tasks[task].values["pass@1"] for task in tasks] for column in (first, other))
         found = compare(a, b)
-        rows.append([name, sum(map(len, a)), _signed(found["difference"]), _interval(found), _p(found["p"])])
+        rows.append(
+            [
+                name,
+                sum(map(len, a)),
+                points(found["difference"]),
+                " to ".join(map(points, found["interval"])),
+                _p(found["p"]),
+            ]
+        )
     return table(["task", "questions", "difference", "95 % interval", "p"], rows)
 
 
@@ -159,20 +151,12 @@ def _check_questions(first: Column, other: Column, task: str) -> None:
         )
 
 
-def _signed(value: float) -> str:
-    return f"{100 * value:+.1f}"
-
-
-def _interval(found: dict) -> str:
-    return " to ".join(map(_signed, found["interval"]))
-
-
 def _p(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def validation(history: Mapping[int, Column], tasks: Sequence[str]) -> str:
-    """A row a step: pass@1, maj@k, pass@k, averaged over the tasks that every step has."""
+    """One row per step: pass@1, maj@k, pass@k, averaged over the tasks that every step has."""
     averages = {step: average(column, tasks) for step, column in history.items()}
     names = curve_names(averages.values())
     rows = [[step, *[score(metrics.get(name)) for name in names]] for step, metrics in averages.items()]
@@ -182,8 +166,8 @@ def validation(history: Mapping[int, Column], tasks: Sequence[str]) -> str:
 def curve_names(metrics: Sequence[Mapping]) -> list[str]:
     """pass@1, maj@k and the pass@k of that k, those that all have."""
     every = list(metrics)
-    majorities = [name for name in every[0] if name.startswith("maj@") and _k(name) > 1]
-    names = ["pass@1", *majorities, *[f"pass@{_k(name)}" for name in majorities]]
+    votes = _votes(every[0])
+    names = ["pass@1", *votes, *[f"pass@{k_of(name)}" for name in votes]]
     return [name for name in names if all(name in each for each in every)]
 
 

@@ -63,7 +63,11 @@ def append_json_line(path: str | Path, value) -> None:
 
 
 def read_json_lines(path: str | Path) -> list[dict]:
-    """All whole objects; a last line that is still being written, or was torn by a crash, is left out."""
+    """All whole objects; a last line that is still being written, or was torn by a crash, is left out.
+
+    Not pyarrow.dataset(format="json"): it refuses a torn line and a column of two types, takes text like a date for one,
+    and gives every row the columns of all.
+    """
     try:
         lines = Path(path).read_text().splitlines(keepends=True)
     except FileNotFoundError:

@@ -1,4 +1,7 @@
-"""openrlhf-ebpo: one console command for everything."""
+"""openrlhf-ebpo: one console command for everything.
+
+argparse, not click or jsonargparse: OpenRLHF's parser is argparse's, our flags of `train` join it, and all commands read alike.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from openrlhf_ebpo.files import replacing
 
 SUFFIXES = (".parquet", ".jsonl")
 READ_SUFFIXES = (*SUFFIXES, ".json")  # .json is read as JSON lines
-BATCH_ROWS = 8192
+BATCH_SIZE = 8192  # rows
 
 # Which command makes a column that may be missing: the second half of the message.
 MADE_BY = {
@@ -49,9 +49,9 @@ def read_table(path: str | Path, needed: Mapping[str, str] | Iterable[str] = (),
 
 
 def read_rows(
-    path: str | Path, columns: Sequence[str] | None = None, flag: str = "--input", batch_rows: int = BATCH_ROWS
+    path: str | Path, columns: Sequence[str] | None = None, flag: str = "--input", batch_size: int = BATCH_SIZE
 ) -> Iterator[list[dict]]:
-    """The file as lists of at most `batch_rows` rows, without ever holding more of it than that.
+    """The file as lists of at most `batch_size` rows, without ever holding more of it than that.
 
     columns: what to read of a Parquet file (dots lead into structs); JSON lines always give all.
 
@@ -59,9 +59,9 @@ def read_rows(
         UsageError: as `read_table`; a broken line of JSON is named by its number.
     """
     if check_file(path, flag) == ".parquet":
-        yield from _parquet_rows(path, columns, flag, batch_rows)
+        yield from _parquet_rows(path, columns, flag, batch_size)
     else:
-        yield from _json_rows(path, flag, batch_rows)
+        yield from _json_rows(path, flag, batch_size)
 
 
 def column_names(path: str | Path, flag: str = "--input") -> list[str]:
@@ -161,23 +161,23 @@ def _parquet(path, flag: str) -> pq.ParquetFile:
         raise UsageError(f"{flag} {path} cannot be read as Parquet: {error}") from error
 
 
-def _parquet_rows(path, columns, flag: str, batch_rows: int) -> Iterator[list[dict]]:
+def _parquet_rows(path, columns, flag: str, batch_size: int) -> Iterator[list[dict]]:
     with _parquet(path, flag) as file:
         try:
-            for batch in file.iter_batches(batch_rows, columns=columns):
+            for batch in file.iter_batches(batch_size, columns=columns):
                 yield batch.to_pylist()
         except (pa.ArrowException, UnicodeDecodeError) as error:
             raise UsageError(f"{flag} {path} cannot be read as Parquet: {error}") from error
 
 
-def _json_rows(path, flag: str, batch_rows: int) -> Iterator[list[dict]]:
+def _json_rows(path, flag: str, batch_size: int) -> Iterator[list[dict]]:
     rows = []
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             if not line.strip():
                 continue
             rows.append(_json_row(line, number, path, flag))
-            if len(rows) == batch_rows:
+            if len(rows) == batch_size:
                 yield rows
                 rows = []
     if rows:
@@ -240,5 +240,5 @@ def _write_parquet(tables: Iterable[pa.Table], path: Path) -> None:
 def _write_json(tables: Iterable[pa.Table], path: Path) -> None:
     with open(path, "w", encoding="utf-8") as file:
         for table in tables:
-            for batch in table.to_batches(BATCH_ROWS):
+            for batch in table.to_batches(BATCH_SIZE):
                 file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())

@@ -16,7 +16,7 @@ from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.hub import card_metadata, evaluations, usage
 from openrlhf_ebpo.hub.card_metadata import dig
 from openrlhf_ebpo.hub.local_files import local_file
-from openrlhf_ebpo.hub.markdown import code, fenced, join, table
+from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, identifier, render
 from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.public import last_part, public_run
 from openrlhf_ebpo.record.run_log import RunDirectoryError, read_metrics, read_run
@@ -32,9 +32,9 @@ CURVES = (
     ("policy/entropy", "entropy (nats a token)"),
 )
 SETTINGS = (  # label, name of the flag
-    ("responses a prompt (G)", "rollout.n_samples_per_prompt"),
-    ("prompts a step", "rollout.batch_size"),
-    ("responses an optimizer step", "train.batch_size"),
+    ("responses per prompt (G)", "rollout.n_samples_per_prompt"),
+    ("prompts per step", "rollout.batch_size"),
+    ("responses per optimizer step", "train.batch_size"),
     ("longest response (tokens)", "rollout.max_new_tokens"),
     ("sampling temperature", "rollout.temperature"),
     ("sampling top-p", "rollout.top_p"),
@@ -54,11 +54,6 @@ PRIOR = (
     ("between variance τ²", "ebpo/between_variance", "variance of all group means so far"),
     ("rewards in the prior", "ebpo/prior_count", "number of rewards so far"),
     ("shrinkage S", "ebpo/shrinkage", "mean weight of the prior in this step's baselines"),
-)
-PROMPT = "The prompt below is the form in which the model was asked in training."
-NO_INSTRUCTION = (
-    "The training data was not at hand when this card was made: if its prompts had an instruction around the question, "
-    "write it around the question below, too."
 )
 # of the run's command, what training on from the Hub replaces, and where the run itself came from and went
 NOT_AGAIN = (
@@ -91,17 +86,21 @@ def model_card(run_dir: Path, step: int | None, repo: str) -> dict[str, bytes]:
     base = card_metadata.base_model(run, run_dir)
     picture = reward_curve(run_dir, at)
     shown = usage.of_run(run_dir, run.get("args", {}), repo, "main" if step is None else step_tag(step), base)
-    blocks = [
-        f"# {repo.rpartition('/')[2]}",
-        *_about(run, at, base),
-        *_usage(shown),
-        *_evaluation(own, [row for row in rows if row["step"] == 0 and at]),
-        *_training(public_run(run), metrics, at, bool(picture)),
-        *_prior(run, metrics, at),
-        *_resume(public_run(run), shown),
-        *_licence(run, base),
-    ]
-    text = f"---\n{card_metadata.metadata(run, base, repo, own, run_dir).to_yaml()}\n---\n\n{join(blocks)}"
+    text = render(
+        "model_card.md",
+        metadata=Markdown(card_metadata.metadata(run, base, repo, own, run_dir).to_yaml()),
+        name=identifier(repo.rpartition("/")[2]),
+        step=at,
+        base=_base(run, base),
+        licence=_licence(run, base),
+        protocols=evaluations.tables(own, [row for row in rows if row["step"] == 0 and at]),
+        picture=Markdown(PICTURE) if picture else None,
+        **_estimator(run),
+        **_usage(shown),
+        **_training(public_run(run), metrics, at),
+        prior=_prior(metrics, at),
+        **_resume(public_run(run), shown),
+    )
     return {"README.md": redacted_text(text).encode()} | ({PICTURE: picture} if picture else {})
 
 
@@ -139,51 +138,34 @@ def reward_curve(run_dir: Path, last_step: int) -> bytes | None:
         return path.read_bytes()
 
 
-def _about(run: dict, step: int, base: str | None) -> list[str]:
-    estimator = str(dig(run, "algo.advantage.estimator"))
-    versions = run.get("versions", {})
-    entry = registry.ESTIMATORS.get(estimator)
-    name = entry.title if entry else code(estimator)
-    if entry and entry.arxiv:
-        name += f" ([arXiv {entry.arxiv}](https://arxiv.org/abs/{entry.arxiv}))"
-    return [
-        f"{_base(run, base)}, trained for {step} steps of reinforcement learning with the advantage estimator "
-        f"{name}, by [OpenRLHF](https://github.com/OpenRLHF/OpenRLHF) {code(versions.get('openrlhf', 'unknown'))} "
-        f"and openrlhf_ebpo {code(versions.get('openrlhf_ebpo', 'unknown'))}."
-    ]
+def _estimator(run: dict) -> dict:
+    name, versions = str(dig(run, "algo.advantage.estimator")), run.get("versions", {})
+    entry = registry.ESTIMATORS.get(name)
+    return {
+        "ebpo": name == "ebpo",
+        "has_state": registry.computed_here(name),
+        "estimator": Markdown(entry.title) if entry else name,
+        "arxiv": Markdown(entry.arxiv) if entry and entry.arxiv else None,
+        **{part: code(versions.get(part, "unknown")) for part in ("openrlhf", "openrlhf_ebpo")},
+    }
 
 
-def _base(run: dict, base: str | None) -> str:
-    """A link where the base model is on the Hub, otherwise its name."""
-    name = code(base or last_part(str(run.get("model") or "unknown")))
-    return f"[{name}](https://huggingface.co/{base})" if base else name
+def _base(run: dict, base: str | None) -> Markdown:
+    """A link where the base model is on the Hub (`base` has the form of its names), otherwise its name."""
+    shown = code(base or last_part(str(run.get("model") or "unknown")))
+    return Markdown(f"[{shown}](https://huggingface.co/{base})") if base else shown
 
 
-def _usage(shown: usage.Usage) -> list[str]:
-    also = " peft" if shown.adapter_rank else ""
-    return [
-        "## Use",
-        PROMPT if shown.known else NO_INSTRUCTION,
-        f"`pip install torch transformers accelerate{also}`:",
-        fenced("python", usage.transformers_snippet(shown)),
-        "`pip install vllm`:",
-        fenced("python", usage.vllm_snippet(shown)),
-    ]
+def _usage(shown: usage.Usage) -> dict:
+    return {
+        "prompt_is_known": shown.known,
+        "adapter": bool(shown.adapter_rank),
+        "transformers_snippet": fenced("python", usage.transformers_snippet(shown)),
+        "vllm_snippet": fenced("python", usage.vllm_snippet(shown)),
+    }
 
 
-def _evaluation(rows: list[dict], base: list[dict]) -> list[str]:
-    if not rows:
-        return []
-    return [
-        "## Evaluation",
-        "In percent. pass@1: mean over all responses, ± its standard error across runs (how far sampling again would "
-        "land); pass@k: chance that one of k responses is right; maj@k: correctness of the majority vote of k responses. "
-        "In brackets the 95 % bootstrap interval over questions. Results of different protocols are not comparable.",
-        *evaluations.tables(rows, base),
-    ]
-
-
-def _training(run: dict, metrics: list[dict], step: int, picture: bool) -> list[str]:
+def _training(run: dict, metrics: list[dict], step: int) -> dict:
     facts = [
         ("base model", run.get("model")),
         ("training data", run.get("dataset")),
@@ -191,65 +173,40 @@ def _training(run: dict, metrics: list[dict], step: int, picture: bool) -> list[
         ("step", step),
         *((label, dig(run, flag)) for label, flag in SETTINGS),
         ("started", run.get("started")),
-        *(("version of " + name, version) for name, version in run.get("versions", {}).items()),
     ]
     settings = _flat(dig(run, "algo.advantage") or {}, "algo.advantage")
-    return [
-        "## Training",
-        f"![Reward and other metrics over training steps]({PICTURE})" if picture else "",
-        _rewards(metrics),
-        table(["setting", "value"], [[label, code(value)] for label, value in facts if value not in (None, "", [])]),
-        "### Estimator",
-        table(["flag", "value"], [[code(f"--{flag}"), code(value)] for flag, value in settings]),
-    ]
+    return {
+        "rewards": _rewards(metrics),
+        "settings": [(Markdown(label), code(value)) for label, value in facts if value not in (None, "", [])],
+        "versions": [(identifier(part), code(version)) for part, version in run.get("versions", {}).items()],
+        "estimator_settings": [(code(f"--{flag}"), code(value)) for flag, value in settings],
+    }
 
 
-def _rewards(metrics: list[dict]) -> str:
+def _rewards(metrics: list[dict]) -> dict | None:
     values = [row["rollout/reward_mean"] for row in metrics if row.get("rollout/reward_mean") is not None]
     if len(values) < 2:
-        return ""
+        return None
     count = min(10, len(values) // 2)
     first, last = sum(values[:count]) / count, sum(values[-count:]) / count
-    return f"Mean reward of the batch: {first:.3f} over the first {count} steps, {last:.3f} over the last {count}."
+    return {"steps": count, "first": Markdown(f"{first:.3f}"), "last": Markdown(f"{last:.3f}")}
 
 
-def _prior(run: dict, metrics: list[dict], step: int) -> list[str]:
-    estimator = str(dig(run, "algo.advantage.estimator"))
-    if not registry.computed_here(estimator):
-        return []
-    if estimator != "ebpo":
-        state = "`prior.json` is the state of that estimator after this step. It is not needed to use the model."
-        return ["## prior.json", state]
+def _prior(metrics: list[dict], step: int) -> list[tuple[Markdown, ...]]:
+    """Label, value and meaning of what prior.json holds at this step."""
     row = next((row for row in metrics if row["step"] == step), {})
     numbers = [(label, f"{row[name]:.6g}", what) for label, name, what in PRIOR if row.get(name) is not None]
-    return [
-        "## prior.json",
-        "EBPO shrinks each prompt's mean reward towards what the policy has achieved so far. `prior.json` is that "
-        "memory, as running moments of rewards and of group means: whoever trains on from this model starts with it, "
-        "not from nothing. It fits only runs with the same number of responses a prompt and the same scale of rewards. "
-        "It is not needed to use the model.",
-        table(["at this step", "value", "meaning"], numbers) if numbers else "",
-    ]
+    return [tuple(map(Markdown, line)) for line in numbers]
 
 
-def _resume(run: dict, shown: usage.Usage) -> list[str]:
+def _resume(run: dict, shown: usage.Usage) -> dict:
     place = f"{shown.repo}@{shown.revision}"
     argv = ["openrlhf-ebpo", "train", "--hub.resume_from", place, *_without(run["argv"], NOT_AGAIN)]
-    state = (
-        "The optimizer's state is there too, in `full_state/`, as pickles, which can run any code of whoever pushed "
-        "them: with `--hub.trust_pickle` training goes on exactly where it stopped."
-    )
-    penalty = (
-        " With its KL penalty these weights are the reference policy, too." if dig(run, "algo.kl.init_coef") else ""
-    )
-    own = "and their prior" if registry.computed_here(str(dig(run, "algo.advantage.estimator"))) else ""
-    return [
-        "## Train on",
-        f"This command starts a new run from these weights {own}".rstrip() + f".{penalty} It is the run's own, without "
-        "secrets, with local paths cut to their last part:",
-        fenced("bash", shlex.join(argv)),
-        state if dig(run, "hub.full_state") else "",
-    ]
+    return {
+        "command": fenced("bash", shlex.join(argv)),
+        "kl_penalty": bool(dig(run, "algo.kl.init_coef")),
+        "full_state": bool(dig(run, "hub.full_state")),
+    }
 
 
 def _without(argv: list[str], flags: tuple[str, ...]) -> list[str]:
@@ -264,10 +221,9 @@ def _without(argv: list[str], flags: tuple[str, ...]) -> list[str]:
     return kept
 
 
-def _licence(run: dict, base: str | None) -> list[str]:
-    name = card_metadata.licence(run.get("model"), base).get("license")
-    known = f" ({code(name)})" if name and name != "other" else ""
-    return ["## Licence", f"The weights are under the licence of the base model, {_base(run, base)}{known}."]
+def _licence(run: dict, base: str | None) -> str | None:
+    known = card_metadata.licence(run.get("model"), base).get("license")
+    return known if known != "other" else None
 
 
 def _flat(value: dict, name: str) -> list[tuple[str, object]]:

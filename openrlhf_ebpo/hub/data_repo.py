@@ -1,4 +1,4 @@
-"""Data set repos: the flags, the push and the card's front matter that runs and evaluation results have in common."""
+"""Data set repos: the flags, the push and the card's metadata that runs and evaluation results have in common."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import columns
 from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.content import Content
-from openrlhf_ebpo.hub.markdown import code, entities, table
+from openrlhf_ebpo.hub.markdown import Markdown, fenced, sanitize, table, words
 from openrlhf_ebpo.hub.public import slug
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.upload import commit_of, listing, plan, print_plan, publish
@@ -139,13 +139,14 @@ def unique(names: Iterable[str]) -> list[str]:
     return found
 
 
-def front_matter(pretty_name: str, tags: Sequence[str], configs: Sequence[dict]) -> str:
-    """The card's metadata. Without any table the Hub's viewer would show run.json and the like as data."""
+def metadata(repo: str, tags: Sequence[str], configs: Sequence[dict]) -> Markdown:
+    """The data card's, as YAML. Without any table the Hub's viewer would show run.json and the like as data."""
     from huggingface_hub import DatasetCardData
 
     tables = {"configs": list(configs)} if configs else {"viewer": False}
-    data = DatasetCardData(pretty_name=pretty_name, task_categories=["text-generation"], tags=list(tags), **tables)
-    return f"---\n{data.to_yaml()}\n---\n\n"
+    pretty = repo.rpartition("/")[2]
+    data = DatasetCardData(pretty_name=pretty, task_categories=["text-generation"], tags=list(tags), **tables)
+    return Markdown(data.to_yaml())
 
 
 def sample_configs(paths: Iterable[str]) -> list[dict]:
@@ -158,24 +159,22 @@ def sample_configs(paths: Iterable[str]) -> list[dict]:
     return [config(name, splits) for name, splits in zip(names, groups.values(), strict=True)]
 
 
-def reading(repo: str, found: Sequence[dict]) -> str:
+def reading(repo: str, found: Sequence[dict]) -> Markdown:
     """Python that loads every configuration."""
     lines = ["from datasets import load_dataset", ""]
     for entry in found:
         split = entry["data_files"][-1]["split"]
         lines.append(f'load_dataset("{repo}", "{entry["config_name"]}", split="{split}")')
-    return "\n".join(lines)
+    return fenced("python", "\n".join(lines))
 
 
-def explained(schema: pa.Schema, meanings: Mapping[str, str]) -> str:
+def explained(schema: pa.Schema, meanings: Mapping[str, str]) -> Markdown:
     """A table of columns, types and meanings."""
-    rows = [
-        [code(field.name), code(field.type), _safe(meanings.get(field.name, columns.OTHER), field.name)]
-        for field in schema
-    ]
-    return table(["column", "type", "meaning"], rows)
+    rows = [[field.name, field.type, _meaning(meanings.get(field.name, columns.OTHER), field.name)] for field in schema]
+    return table(words("column", "type", "meaning"), rows)
 
 
-def _safe(meaning: str, name: str) -> str:
+def _meaning(meaning: str, name: str) -> Markdown:
     """Meanings are ours, but those of evaluations during training repeat a part of the metric's name."""
-    return meaning if name in columns.METRICS or not name.startswith(("eval_", "timing/")) else entities(meaning)
+    own = name in columns.METRICS or not name.startswith(("eval_", "timing/"))
+    return Markdown(meaning) if own else sanitize(meaning)

@@ -1,4 +1,4 @@
-"""Evaluation results as one flat table, a row a metric, and what cards show of it.
+"""Evaluation results as one flat table, one row per metric, and what cards show of it.
 
 The table is what a data set repo of results keeps as its index: a later push reads it and adds to it. Rows of
 different protocols (name and fingerprint) are never put together.
@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from openrlhf_ebpo.harness import harness
 from openrlhf_ebpo.hub.local_files import local_file
-from openrlhf_ebpo.hub.markdown import code, table
+from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, table, words
 from openrlhf_ebpo.hub.public import hub_id, public, slug
+from openrlhf_ebpo.record.results import Result, find_results
+from openrlhf_ebpo.record.score_text import majorities, order, passes, score
 
 SCHEMA = pa.schema(
     [
@@ -60,8 +61,8 @@ TASK_TYPE = "text-generation"
 TASK_ORDER = ("aime24", "aime25", "amc23", "math500", "olympiadbench")
 
 
-def of_run(run_dir: Path) -> list:
-    """The results (eval.results.Result) in a run directory; [] where there are none of a known schema.
+def of_run(run_dir: Path) -> list[Result]:
+    """The results in a run directory; [] where there are none of a known schema.
 
     Raises:
         UsageError: one is damaged, of a newer version, or a link out of the run.
@@ -69,15 +70,15 @@ def of_run(run_dir: Path) -> list:
     summaries = (run_dir / "eval").glob("*/*/step-*/summary.json")
     if not any(b'"schema"' in local_file(path, run_dir).read_bytes() for path in list(summaries)):
         return []
-    return harness("results").find_results(run_dir)
+    return find_results(run_dir)
 
 
-def rows_of(results: Iterable) -> list[dict]:
-    """Rows of SCHEMA, one a metric, in the order of protocols, tasks and steps."""
+def rows_of(results: Iterable[Result]) -> list[dict]:
+    """Rows of SCHEMA, one per metric, in the order of protocols, tasks and steps."""
     return ordered(row for result in results for row in _rows(result))
 
 
-def _rows(result) -> list[dict]:
+def _rows(result: Result) -> list[dict]:
     summary = public(result.summary)
     protocol, task, metrics = summary["protocol"], summary["task"], summary["metrics"]
     common = {
@@ -108,16 +109,13 @@ def _rows(result) -> list[dict]:
 
 
 def ordered(rows: Iterable[dict]) -> list[dict]:
-    return sorted(rows, key=lambda row: (*protocol_of(row), *_task_order(row["task"]), row["step"], _metric_order(row)))
+    return sorted(
+        rows, key=lambda row: (*protocol_of(row), *_task_order(row["task"]), row["step"], order(row["metric"]))
+    )
 
 
 def _task_order(task: str) -> tuple:
     return (TASK_ORDER.index(task) if task in TASK_ORDER else len(TASK_ORDER), task)
-
-
-def _metric_order(row: Mapping) -> tuple:
-    kind, _, k = row["metric"].partition("@")
-    return (kind != "pass", int(k) if k.isdigit() else 0)
 
 
 def protocol_of(row: Mapping) -> tuple[str, str]:
@@ -126,66 +124,68 @@ def protocol_of(row: Mapping) -> tuple[str, str]:
 
 def headline(rows: Sequence[dict]) -> list[str]:
     """pass@1, and the largest maj@k and pass@k that the rows have."""
-    names = list(dict.fromkeys(row["metric"] for row in sorted(rows, key=_metric_order)))
-    passes = [name for name in names if name.startswith("pass@")]
-    majorities = [name for name in names if name.startswith("maj@")]
-    return list(dict.fromkeys([*passes[:1], *majorities[-1:], *passes[-1:]]))
+    names = {row["metric"] for row in rows}
+    return list(dict.fromkeys([*passes(names)[:1], *majorities(names)[-1:], *passes(names)[-1:]]))
 
 
-def tables(rows: Sequence[dict], base: Sequence[dict] = ()) -> list[str]:
-    """Markdown blocks: a heading, a table of tasks and the settings for each protocol.
+def tables(rows: Sequence[dict], base: Sequence[dict] = (), step: int | None = None) -> list[dict]:
+    """What templates/protocols.md shows of each protocol: a heading, a table of tasks and the settings.
 
     base: rows of the model before training; its pass@1 becomes a column where the protocol is the same.
+    step: the rows' own, if the heading shall name it.
     """
-    blocks = []
+    found = []
     for protocol, group in groupby(ordered(rows), key=protocol_of):
         group = list(group)
         before = {row["task"]: row for row in base if protocol_of(row) == protocol and row["metric"] == "pass@1"}
-        blocks += [f"### Protocol {code(protocol[0])}", _table(group, before), _settings(group[0])]
-    return blocks
+        found.append(
+            {
+                "name": protocol[0],
+                "step": step,
+                "table": _table(group, before),
+                "fingerprint": protocol[1],
+                "settings": _settings(group[0]),
+            }
+        )
+    return found
 
 
-def by_step(rows: Sequence[dict]) -> list[str]:
+def by_step(rows: Sequence[dict]) -> list[dict]:
     """The same of the last step that each protocol has, with step 0 beside it."""
-    blocks = []
+    found = []
     for protocol in dict.fromkeys(map(protocol_of, rows)):
         own = [row for row in rows if protocol_of(row) == protocol]
         last = max(row["step"] for row in own)
         base = [row for row in own if row["step"] == 0 and last]
-        heading, *rest = tables([row for row in own if row["step"] == last], base)
-        blocks += [f"{heading}, step {last}", *rest]
-    return blocks
+        found += tables([row for row in own if row["step"] == last], base, last)
+    return found
 
 
-def _table(rows: list[dict], before: Mapping[str, dict]) -> str:
+def _table(rows: list[dict], before: Mapping[str, dict]) -> Markdown:
     metrics = headline(rows)
-    head = ["task", "questions", "runs", *(["pass@1 before training"] if before else []), *metrics]
+    head = words("task", "questions", "runs", *(["pass@1 before training"] if before else []), *metrics)
     lines = []
     for task, group in groupby(rows, key=lambda row: row["task"]):
         found = {row["metric"]: row for row in group}
         first = next(iter(found.values()))
         cells = [code(task), first["questions"], first["samples_per_question"]]
-        cells += [score(before.get(task))] if before else []
-        lines.append([*cells, *[score(found.get(name)) for name in metrics]])
+        cells += [_score(before.get(task))] if before else []
+        lines.append([*cells, *[_score(found.get(name)) for name in metrics]])
     return table(head, lines, numbers=len(head) - 1)
 
 
-def score(row: Mapping | None) -> str:
-    """In percent: value ± standard error (interval)."""
-    if row is None:
-        return "–"
-    error = "" if row["standard_error"] is None else f" ± {100 * row['standard_error']:.1f}"
-    return f"{100 * row['value']:.1f}{error} ({100 * row['low']:.1f} to {100 * row['high']:.1f})"
+def _score(row: Mapping | None) -> Markdown:
+    return Markdown(score(row and {**row, "interval": (row["low"], row["high"])}))
 
 
-def _settings(row: Mapping) -> str:
+def _settings(row: Mapping) -> list[tuple[Markdown, Markdown]]:
     settings = json.loads(row["protocol_settings"])
-    shown = ", ".join(f"{name} {code(value)}" for name, value in settings.items() if value not in (None, {}, []))
-    return f"Settings ({code(row['protocol_fingerprint'])}): {shown}."
+    return [(identifier(key), code(value)) for key, value in settings.items() if value not in (None, {}, [])]
 
 
 def eval_results(rows: Sequence[dict], source_url: str | None = None) -> list:
-    """huggingface_hub.EvalResult for the headline metrics, in percent.
+    """huggingface_hub.EvalResult for the headline metrics, in percent. Not EvalResultEntry (.eval_results/*.yaml), which
+    has no place for a metric's name, k, error, interval or protocol, and only for benchmarks that the Hub lists.
 
     The protocol is the data set's `config`: the card's metadata puts results of one task type, data set, config, split
     and revision into one row, and so no row has results of two protocols.
@@ -224,4 +224,5 @@ def _eval_result(row: Mapping, source_url: str | None):
 
 
 def _percent(value: float) -> float:
+    """A number for the metadata, with a digit more than the text has (record/score_text.py)."""
     return round(100 * value, 2)

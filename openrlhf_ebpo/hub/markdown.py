@@ -1,46 +1,93 @@
-"""Markdown of cards. Whatever a run brings along is shown as code, so that no text of it is interpreted, and without
-secrets."""
+"""Markdown of cards. Only `Markdown` is taken for Markdown: whatever else a template or a table is given is shown as
+code, so that no text of a run is interpreted, and without secrets. A forgotten escape shows too much, and does nothing."""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.redact import redacted_text
 
+TEMPLATES = Path(__file__).with_name("templates")
 PLAIN = re.compile(r"[\w ./:=,+()@%{}\[\]'\"#*~^$!?-]*")
+IDENTIFIER = re.compile(r"[A-Za-z0-9]+([._-][A-Za-z0-9]+)*")
 LONGEST = 300  # characters
 
 
-def code(value) -> str:
+class Markdown(str):
+    """Text that this module has written, or words of our own."""
+
+
+def render(template: str, **values) -> Markdown:
+    """A card from one of hub/templates/. `Markdown` and whole numbers go into it as they are, all else as `code`.
+
+    Raises:
+        UsageError: jinja2 is not installed.
+        jinja2.UndefinedError: the template has a name that is not among the values.
+    """
+    return Markdown(_templates().get_template(template).render(values))
+
+
+@functools.cache
+def _templates():
+    # not ModelCard.from_template: its templates escape nothing, and leave a name that has no value out in silence
+    try:
+        import jinja2
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{error.name} is not installed: pip install 'openrlhf_ebpo[hub]'") from None
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        finalize=shown,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def shown(value) -> Markdown:
+    if isinstance(value, Markdown):
+        return value
+    return Markdown(value) if isinstance(value, int) else code(value)
+
+
+def code(value) -> Markdown:
     """Inline code that stays one table cell and one piece of code, whatever is in it; long text is cut."""
     text = redacted_text(str(value))  # before it is cut, and its signs are written as numbers
     text = text if text.isprintable() else repr(text)[1:-1]
     text = text if len(text) <= LONGEST else text[:LONGEST] + "…"
     if PLAIN.fullmatch(text) and text == text.strip() and text:
-        return f"`{text}`"
-    return f"<code>{entities(text)}</code>"
+        return Markdown(f"`{text}`")
+    return Markdown(f"<code>{sanitize(text)}</code>")
 
 
-def entities(text: str) -> str:
+def sanitize(text: str) -> Markdown:
     """Every sign that Markdown or HTML could take for its own as a character reference, which neither does."""
-    return re.sub(r"[^\w ]|_", lambda match: f"&#{ord(match[0])};", redacted_text(text))
+    return Markdown(re.sub(r"[^\w ]|_", lambda match: f"&#{ord(match[0])};", redacted_text(text)))
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence], numbers: int = 0) -> str:
-    """A Markdown table of finished cells; the last `numbers` columns are set to the right."""
-    rule = ["---"] * (len(head) - numbers) + ["---:"] * numbers
-    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in [head, rule, *rows])
+def identifier(text: str) -> Markdown:
+    """A name like max_tokens as it is, any other text as code."""
+    return Markdown(text) if IDENTIFIER.fullmatch(text) and redacted_text(text) == text else code(text)
 
 
-def fenced(language: str, text: str) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence], numbers: int = 0) -> Markdown:
+    """A Markdown table; head and cells as `shown`, the last `numbers` columns set to the right."""
+    rule = [Markdown("---")] * (len(head) - numbers) + [Markdown("---:")] * numbers
+    return Markdown("\n".join(f"| {' | '.join(map(shown, row))} |" for row in [head, rule, *rows]))
+
+
+def words(*own: str) -> list[Markdown]:
+    """Words of our own, such as the head of a table."""
+    return [Markdown(each) for each in own]
+
+
+def fenced(language: str, text: str) -> Markdown:
     """A code block, whose fence is longer than anything like it inside; invisible signs are shown by their number."""
     text = redacted_text(text)
     fence = "`" * max([3, *(len(run) + 1 for run in re.findall("`+", text))])
     text = "".join(sign if sign.isprintable() or sign == "\n" else f"\\U{ord(sign):08x}" for sign in text)
-    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
-
-
-def join(parts: Sequence[str]) -> str:
-    """Blocks with an empty line between them; empty ones are left out."""
-    return "\n\n".join(part.strip("\n") for part in parts if part) + "\n"
+    return Markdown(f"{fence}{language}\n{text.rstrip()}\n{fence}")

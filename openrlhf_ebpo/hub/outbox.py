@@ -7,6 +7,9 @@
     <run>/hub/lock                             held by the one process that pushes
 
 The training process adds, `openrlhf_ebpo.hub.push` takes away.
+
+Not huggingface_hub's CommitScheduler or run_as_future: their queue is a thread's, which ends with the process, and a
+folder that is uploaded while training writes into it is no snapshot of a step.
 """
 
 from __future__ import annotations

@@ -23,17 +23,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.harness import harness
 from openrlhf_ebpo.hub import columns, data_repo, evaluations
 from openrlhf_ebpo.hub.client import check_repo_id, check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.local_files import files_below, local_file, say_left_out
-from openrlhf_ebpo.hub.markdown import code, fenced, join, table
+from openrlhf_ebpo.hub.markdown import identifier, render
 from openrlhf_ebpo.hub.public import public, public_name
 from openrlhf_ebpo.hub.push import newest_step
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
 from openrlhf_ebpo.hub.upload import commit_of, publish
+from openrlhf_ebpo.record.results import Result, find_results
 from openrlhf_ebpo.redact import redacted_text
 
 FILES = ("summary.json", "samples.parquet")
@@ -55,11 +55,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Raises:
-    UsageError: no results, others in the same place of the repo, or no right to write.
-    HubError: a push failed.
+    """Push results, and write them into the model's card if --model names one.
+
+    Raises:
+        UsageError: no results, others in the same place of the repo, or no right to write.
+        HubError: a push failed.
     """
-    results = harness("results").find_results(args.results_dir)
+    results = find_results(args.results_dir)
     rows = evaluations.rows_of(results)
     chosen = of_step(rows, args.step) if args.model else []
     if args.model:
@@ -81,8 +83,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def of_step(rows: Sequence[dict], step: int | None) -> list[dict]:
-    """Raises:
-    UsageError: there are no results of this step.
+    """The rows of a step, or of the last there is.
+
+    Raises:
+        UsageError: there are no results of this step.
     """
     steps = sorted({row["step"] for row in rows})
     chosen = steps[-1] if step is None else step
@@ -92,8 +96,10 @@ def of_step(rows: Sequence[dict], step: int | None) -> list[dict]:
 
 
 def check_model(api, model: str) -> None:
-    """Raises:
-    UsageError: there is no such model, or the token may not change it.
+    """That --model is on the Hub and may be changed.
+
+    Raises:
+        UsageError: there is no such model, or the token may not change it.
     """
     check_write_access(api, model, flag="--model")
     with hub_errors(f"looking at {model}"):
@@ -155,7 +161,7 @@ def place(row: dict) -> str:
     return f"{public_name(row['protocol'])}/{public_name(row['task'])}/step-{row['step']:06d}"
 
 
-def say_what_stays(results_dir: Path, results: Sequence) -> None:
+def say_what_stays(results_dir: Path, results: Sequence[Result]) -> None:
     """Name the files beside results that do not go."""
     folders = {result.path for result in results}
     beside = [(folder / path) for folder in sorted(folders) for path in files_below(folder)]
@@ -163,7 +169,7 @@ def say_what_stays(results_dir: Path, results: Sequence) -> None:
 
 
 def results_files(
-    results_dir: Path, results: Sequence, rows: Sequence[dict], repo: str, scratch: Path
+    results_dir: Path, results: Sequence[Result], rows: Sequence[dict], repo: str, scratch: Path
 ) -> dict[str, Content]:
     """What goes, by path in the repo.
 
@@ -190,27 +196,17 @@ def results_files(
 def data_card(rows: Sequence[dict], repo: str, schema: pa.Schema | None) -> str:
     places = dict.fromkeys(f"{place(row)}/samples.parquet" for row in rows)
     found = [data_repo.config("evaluations", INDEX, default=True), *data_repo.sample_configs(places if schema else ())]
-    models = dict.fromkeys((row["step"], row["model"]) for row in rows)
-    blocks = [
-        f"# {repo.rpartition('/')[2]}",
-        "Evaluation results of openrlhf_ebpo: scores with standard errors and intervals, and every response that they "
-        "are made of. A protocol is a named set of all settings that decide what a score means; results of different "
-        "protocols are not comparable.",
-        table(["step", "model"], [[step, code(model)] for step, model in sorted(models)]),
-        "## Results",
-        "In percent: value ± standard error across runs (95 % bootstrap interval over questions).",
-        *evaluations.by_step(rows),
-        "## Read it",
-        fenced("python", data_repo.reading(repo, found)),
-        "## Columns",
-        "### evaluations",
-        "A row a metric of one task at one step under one protocol.",
-        data_repo.explained(evaluations.SCHEMA, evaluations.MEANING),
-        *(["### eval-…", data_repo.explained(schema, columns.SAMPLES)] if schema else []),
-    ]
-    return redacted_text(
-        data_repo.front_matter(repo.rpartition("/")[2], ["evaluation", "openrlhf", "ebpo"], found) + join(blocks)
+    text = render(
+        "results_card.md",
+        metadata=data_repo.metadata(repo, ["evaluation", "openrlhf", "ebpo"], found),
+        name=identifier(repo.rpartition("/")[2]),
+        models=sorted({(row["step"], row["model"]) for row in rows}),
+        protocols=evaluations.by_step(rows),
+        reading=data_repo.reading(repo, found),
+        evaluations=data_repo.explained(evaluations.SCHEMA, evaluations.MEANING),
+        samples=data_repo.explained(schema, columns.SAMPLES) if schema else None,
     )
+    return redacted_text(text)
 
 
 def write_into_model(args: argparse.Namespace, rows: Sequence[dict]) -> None:
@@ -242,7 +238,8 @@ def _card(api, model: str, commit: str) -> str:
 
 
 def with_results(card: str, new: Sequence, model: str) -> str:
-    """The card with results (EvalResult) in its model-index; everything else in it stays.
+    """The card with results (EvalResult) in its model-index; everything else in it stays. Not by way of ModelCard, which
+    drops fields of a model-index that it does not know, and merges results of one data set with other arguments.
 
     Raises:
         UsageError: its metadata cannot be read.

@@ -28,7 +28,7 @@ from openrlhf_ebpo.hub import columns, data_repo, evaluations
 from openrlhf_ebpo.hub.card import PICTURE, RECORDS, read, reward_curve
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.local_files import files_below, local_file, named, say_left_out
-from openrlhf_ebpo.hub.markdown import code, fenced, join, table
+from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, render, words
 from openrlhf_ebpo.hub.public import public, public_name, public_run, public_text, slug
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
 from openrlhf_ebpo.record.run_log import read_metrics
@@ -36,7 +36,7 @@ from openrlhf_ebpo.redact import redacted_text
 
 METRICS = "tables/metrics.parquet"
 EVALUATIONS = "tables/evaluations.parquet"
-CHECKPOINTS = "tables/checkpoints.parquet"  # the viewer reads one format a repo, so a table beside checkpoints.jsonl
+CHECKPOINTS = "tables/checkpoints.parquet"  # the viewer reads one format per repo, so a table beside checkpoints.jsonl
 CHECKPOINT_SCHEMA = pa.schema(
     [
         ("step", pa.int64()),
@@ -59,9 +59,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Raises:
-    UsageError: no run, another run in the repo, or no right to write.
-    HubError: the push failed.
+    """Push a run, as `add_flags` has it.
+
+    Raises:
+        UsageError: no run, another run in the repo, or no right to write.
+        HubError: the push failed.
     """
     with tempfile.TemporaryDirectory() as folder:
 
@@ -94,8 +96,10 @@ def remote_run(api, repo: str, scratch: Path) -> dict | None:
 
 
 def check_same_run(there: Mapping | None, here: Mapping, repo: str) -> None:
-    """Raises:
-    UsageError: the repo holds another run, which this push would overwrite.
+    """That the run in the repo, if there is one, is this one, told by its start.
+
+    Raises:
+        UsageError: the repo holds another run, which this push would overwrite.
     """
     if there is not None and there.get("started") != here.get("started"):
         raise UsageError(
@@ -158,7 +162,7 @@ def _json(value) -> bytes:
 
 
 def metrics_table(rows: list[dict]) -> pa.Table:
-    """A row a step; step is an integer, every other number a float, and what is no number text."""
+    """One row per step; step is an integer, every other number a float, and what is no number text."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     return pa.table({name: _column(name, [row.get(name) for row in rows]) for name in names})
 
@@ -172,7 +176,7 @@ def _column(name: str, values: list) -> pa.Array:
 
 
 def configs(files: Mapping[str, Content]) -> list[dict]:
-    """The card's `configs`: one a table, one a protocol and task with a split a step."""
+    """The card's `configs`: one per table, one per protocol and task with a split per step."""
     found = []
     if METRICS in files:
         found.append(data_repo.config("metrics", METRICS, default=True))
@@ -186,67 +190,55 @@ def configs(files: Mapping[str, Content]) -> list[dict]:
 
 
 def data_card(run: dict, repo: str, files: Mapping[str, Content], metrics: list[dict], rows: list[dict]) -> str:
-    estimator = run.get("args", {}).get("algo", {}).get("advantage", {}).get("estimator", "unknown")
-    tags = ["reinforcement-learning", "openrlhf", "rollouts", slug(str(estimator))]
+    estimator = str(run.get("args", {}).get("algo", {}).get("advantage", {}).get("estimator", "unknown"))
+    tags = ["reinforcement-learning", "openrlhf", "rollouts", slug(estimator)]
     found = configs(files)
-    blocks = [
-        f"# {repo.rpartition('/')[2]}",
-        f"The record of a training run with [OpenRLHF](https://github.com/OpenRLHF/OpenRLHF) and openrlhf_ebpo: what "
-        f"was measured at each of {len(metrics)} steps, what the model answered, and what each answer got.",
-        f"![Reward and other metrics over training steps]({PICTURE})" if PICTURE in files else "",
-        _facts(run, registry.title(str(estimator))),
-        "## Read it",
-        fenced("python", data_repo.reading(repo, found)),
-        "The repo has the layout of the run directory: a downloaded copy can be read with `openrlhf_ebpo.record.run_log` "
-        "and shown in the project's Space. `run.json` holds every setting; secrets and the folders of local paths are left "
-        "out. What a resumed run rolled back is not here.",
-        *(
-            ["## Evaluation", "In percent, with standard error and 95 % interval.", *evaluations.by_step(rows)]
-            if rows
-            else []
-        ),
-        "## Columns",
-        *_schema(files, metrics, found),
-    ]
-    return redacted_text(data_repo.front_matter(repo.rpartition("/")[2], tags, found) + join(blocks))
+    text = render(
+        "run_card.md",
+        metadata=data_repo.metadata(repo, tags, found),
+        name=identifier(repo.rpartition("/")[2]),
+        steps=len(metrics),
+        picture=Markdown(PICTURE) if PICTURE in files else None,
+        facts=_facts(run, registry.title(estimator)),
+        versions=[(identifier(part), code(version)) for part, version in run.get("versions", {}).items()],
+        reading=data_repo.reading(repo, found),
+        protocols=evaluations.by_step(rows),
+        tables=_tables(files, metrics, found),
+    )
+    return redacted_text(text)
 
 
-def _facts(run: dict, estimator: str) -> str:
-    facts = [
-        ("run", run.get("name")),
-        ("status", run.get("status")),
-        ("model", run.get("model")),
-        ("training data", run.get("dataset")),
-        ("estimator", estimator),
-        ("seed", run.get("seed")),
-        ("started", run.get("started")),
-        ("ended", run.get("ended")),
-        *(("version of " + name, version) for name, version in run.get("versions", {}).items()),
-    ]
-    return table(["", ""], [[name, code(value)] for name, value in facts if value is not None])
+def _facts(run: dict, estimator: str) -> list[tuple[Markdown, Markdown]]:
+    labels = words("run", "status", "model", "training data", "estimator", "seed", "started", "ended")
+    names = ("name", "status", "model", "dataset", "estimator", "seed", "started", "ended")
+    values = [{**run, "estimator": estimator}.get(each) for each in names]
+    return [(label, code(value)) for label, value in zip(labels, values, strict=True) if value is not None]
 
 
-def _schema(files: Mapping[str, Content], metrics: list[dict], found: list[dict]) -> list[str]:
+def _tables(files: Mapping[str, Content], metrics: list[dict], found: list[dict]) -> list[list[Markdown]]:
+    """Of each configuration its name, what a row of it is, and its columns explained."""
     names = [entry["config_name"] for entry in found]
     blocks = []
     if "metrics" in names:
-        columns_ = {name: columns.metric_meaning(name) for row in metrics for name in row}
-        blocks += ["### metrics", "A row a step.", data_repo.explained(metrics_table(metrics).schema, columns_)]
+        meanings = {column: columns.metric_meaning(column) for row in metrics for column in row}
+        explained = data_repo.explained(metrics_table(metrics).schema, meanings)
+        blocks.append([*words("metrics", "One row per step."), explained])
     if "rollouts" in names:
         first = next(content for path, content in files.items() if path.startswith("rollouts/"))
-        blocks += ["### rollouts", "A row a response.", data_repo.explained(read_schema(first), columns.ROLLOUTS)]
+        explained = data_repo.explained(read_schema(first), columns.ROLLOUTS)
+        blocks.append([*words("rollouts", "One row per response."), explained])
     if "checkpoints" in names:
-        blocks += [
-            "### checkpoints",
-            "A row a saved checkpoint.",
-            data_repo.explained(CHECKPOINT_SCHEMA, columns.CHECKPOINTS),
-        ]
+        explained = data_repo.explained(CHECKPOINT_SCHEMA, columns.CHECKPOINTS)
+        blocks.append([*words("checkpoints", "One row per saved checkpoint."), explained])
     if "evaluations" in names:
-        meaning = "A row a metric of one task at one step under one protocol."
-        blocks += ["### evaluations", meaning, data_repo.explained(evaluations.SCHEMA, evaluations.MEANING)]
+        explained = data_repo.explained(evaluations.SCHEMA, evaluations.MEANING)
+        blocks.append(
+            [*words("evaluations", "One row per metric of one task at one step under one protocol."), explained]
+        )
     samples = [content for path, content in files.items() if path.endswith("/samples.parquet")]
     if samples:
         fields = {field.name: field for content in samples for field in read_schema(content)}
-        meaning = "A row a response; one configuration a protocol and task, one split a step."
-        blocks += ["### eval-…", meaning, data_repo.explained(pa.schema(fields.values()), columns.SAMPLES)]
+        explained = data_repo.explained(pa.schema(fields.values()), columns.SAMPLES)
+        meaning = "One row per response; one configuration per protocol and task, one split per step."
+        blocks.append([*words("eval-…", meaning), explained])
     return blocks

@@ -54,9 +54,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Raises:
-    UsageError: a run or space/ is not there, no right to write, or no paid plan.
-    HubError: the upload failed.
+    """Upload the app, as `add_flags` has it.
+
+    Raises:
+        UsageError: a run or space/ is not there, no right to write, or no paid plan.
+        HubError: the upload failed.
     """
     check_repo_id(args.repo, "OWNER/NAME")
     for name in args.runs:
@@ -90,8 +92,10 @@ def check_space(directory: Path) -> None:
 
 
 def check_ours(api, repo: str) -> None:
-    """Raises:
-    UsageError: there is another app, which would be overwritten.
+    """That the Space is new, or one that this command has made.
+
+    Raises:
+        UsageError: there is another app, which would be overwritten.
     """
     with hub_errors(f"looking at {repo}"):
         commit = commit_of(api, repo, "space", "main")
@@ -101,8 +105,10 @@ def check_ours(api, repo: str) -> None:
 
 
 def is_private(api, name: str) -> bool:
-    """Raises:
-    UsageError: there is no such run.
+    """Whether a run's data set is.
+
+    Raises:
+        UsageError: there is no such run.
     """
     try:
         with hub_errors(f"looking at {name}"):

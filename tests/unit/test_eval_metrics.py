@@ -11,6 +11,7 @@ import pytest
 
 from eval import metrics, resampling
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.record.results import check_counts
 
 
 def vote(right: np.ndarray, classes: np.ndarray, chosen: tuple[int, ...]) -> float:
@@ -100,13 +101,13 @@ def test_standard_error_is_that_of_the_runs_means():
 
 def test_counts_name_the_question():
     ids = ["a", "a", "b", "b"]
-    metrics.check_counts(ids, [0, 1, 1, 0], 2)
+    check_counts(ids, [0, 1, 1, 0], 2)
     with pytest.raises(UsageError, match="'b' has 1 samples, 2 are needed for each of 2"):
-        metrics.check_counts(ids[:3], [0, 1, 0], 2)
+        check_counts(ids[:3], [0, 1, 0], 2)
     with pytest.raises(UsageError, match="'a' has 2 samples, 1"):
-        metrics.check_counts(ids, [0, 1, 0, 1], 1)
+        check_counts(ids, [0, 1, 0, 1], 1)
     with pytest.raises(UsageError, match="'b' has sample 1 twice"):
-        metrics.check_counts(ids, [0, 1, 1, 1], 2)
+        check_counts(ids, [0, 1, 1, 1], 2)
 
 
 def test_summary_of_a_task():

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save_file
 
-from eval import generate, jobs, models, pairs, prompts, protocols, results, run
+from eval import generate, jobs, models, pairs, prompts, protocols, run
 from eval.jobs import StorageError
 from eval.models import Model
 from eval.prompts import PromptForm
@@ -24,6 +24,7 @@ from openrlhf_ebpo.engines.cluster import ClusterError
 from openrlhf_ebpo.engines.generation import GenerationError, Sample
 from openrlhf_ebpo.engines.rendering import Prompt
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.record import results
 
 QUESTIONS = [("One and one?", "2"), ("Half of one?", r"\frac{1}{2}"), ("Two roots of x^2 = 1?", ["-1", "1"])]
 RESPONSES = {

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import hub_runs
+import jinja2
 import pytest
 import yaml
 from huggingface_hub import ModelCard
@@ -18,9 +19,9 @@ from recorded_runs import GOOD, GREEDY, POOR, arguments, save_result, write_run
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.hub import card, card_metadata, outbox, usage
+from openrlhf_ebpo.hub import card_metadata, markdown, outbox, usage
 from openrlhf_ebpo.hub.card import PICTURE, model_card
-from openrlhf_ebpo.hub.markdown import code, fenced, table
+from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, render, table, words
 from openrlhf_ebpo.hub.public import hub_id, public, public_run, without_paths
 from openrlhf_ebpo.hub.push import drain
 from openrlhf_ebpo.record.run_log import read_run
@@ -49,11 +50,11 @@ def test_a_card_says_what_the_model_is(tmp_path):
     }
     for part in ("`base`, trained for 3 steps", "EBPO", f"]({PICTURE})", "--hub.resume_from owner/tiny@step-000003"):
         assert part in text
-    assert "| responses a prompt (G) | `2` |" in text and "| `--algo.advantage.ebpo.preset` | `paper` |" in text
+    assert "| responses per prompt (G) | `2` |" in text and "| `--algo.advantage.ebpo.preset` | `paper` |" in text
     assert "| rewards in the prior | 9 |" in text  # three valid rewards a step
     assert "Mean reward of the batch: 0.100 over the first 1 steps, 0.300 over the last 1." in text
     assert "## Evaluation" not in text and "model-index" not in text
-    assert card.NO_INSTRUCTION in text and card.PROMPT not in text  # there is no train.jsonl
+    assert "data was not at hand" in text and "form in which the model was asked" not in text  # no train.jsonl
     ModelCard(text)  # the Hub's own reader takes it
 
 
@@ -179,9 +180,13 @@ def test_hostile_text_changes_neither_metadata_nor_structure(tmp_path):
     args = arguments(tmp_path, input_template=HOSTILE + "{}", prompt_dataset=HOSTILE)
     args["actor"]["model_name_or_path"] = HOSTILE
     args["algo"]["advantage"]["estimator"] = HOSTILE
-    hostile = {**GREEDY, "name": "x|y ` [z](w)", "note": HOSTILE}
+    hostile = {**GREEDY, "name": "x|y ` [z](w)", "note": HOSTILE, HOSTILE: HOSTILE}
     run_dir = write_run(tmp_path, prompts=(HOSTILE, HOSTILE), args=args, name=HOSTILE)
-    save_result(run_dir / "eval", "t|`<b>", GOOD, 3, hostile)
+    write_json(run_dir / "run.json", {**read_run(run_dir), "versions": {HOSTILE: HOSTILE}})
+    folder = save_result(run_dir / "eval", "t|`<b>", GOOD, 3, hostile)
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["metrics"] |= {f"pass@{HOSTILE}": summary["metrics"]["pass@1"], "pass@²": summary["metrics"]["pass@1"]}
+    write_json(folder / "summary.json", summary)
     text = text_of(run_dir)
     assert set(metadata(text)) == {"library_name", "pipeline_tag", "tags", "model-index"}
     assert ModelCard(text).data.library_name == "transformers"
@@ -203,6 +208,30 @@ def test_code_is_one_cell_whatever_is_in_it(value):
     assert table(["a"], [[cell]]).splitlines()[2].count("|") == 2
     inner = re.fullmatch(r"`([^`|\\]+)`|<code>((?:[\w ]|&#\d+;)*)</code>", cell)
     assert inner, cell
+
+
+@pytest.fixture
+def fresh_templates():
+    markdown._templates.cache_clear()
+    yield
+    markdown._templates.cache_clear()
+
+
+@pytest.mark.parametrize("value", [HOSTILE, "*b*", "[l](x)", "# h", " ", 1.5, None, ["a"]])
+def test_what_is_not_ours_is_code_in_templates_and_tables(tmp_path, monkeypatch, fresh_templates, value):
+    (tmp_path / "card.md").write_text("{{ x }} {{ y }}{% for each in many %}{{ each ~ '!' }}{% endfor %}.\n")
+    monkeypatch.setattr(markdown, "TEMPLATES", tmp_path)
+    expected = f"{code(value)} *b*{code(f'{value}!')}.\n"
+    assert render("card.md", x=value, y=Markdown("*b*"), many=[value]) == expected
+    with pytest.raises(jinja2.UndefinedError, match="'y' is undefined"):
+        render("card.md", x=value, many=[])
+    assert table(words("*b*"), [[value]]) == f"| *b* |\n| --- |\n| {code(value)} |"
+
+
+def test_without_jinja2_the_message_says_what_to_install(monkeypatch, fresh_templates):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(UsageError, match=r"jinja2 is not installed: pip install 'openrlhf_ebpo\[hub\]'"):
+        render("results_card.md")
 
 
 def test_a_fence_is_longer_than_what_is_inside():
@@ -265,7 +294,7 @@ def test_the_transformers_snippet_runs(tmp_path, capsys):
     text = text_of(write_run(tmp_path, args=arguments(tmp_path, input_template="{}\n")))
     snippet, vllm = re.findall(r"```python\n(.*?)```", text, re.S)
     assert 'template = "Say: {question}\\n"' in snippet and 'template = "Say: {question}\\n"' in vllm
-    assert card.PROMPT in text
+    assert "form in which the model was asked in training" in text
     compile(vllm, "vllm", "exec")
     namespace: dict = {}
     exec(snippet.replace('"owner/tiny"', repr(str(tmp_path / "model"))), namespace)

@@ -16,10 +16,10 @@ from recorded_runs import GOOD, GREEDY, POOR, save_result, write_run, write_step
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.harness import harness
 from openrlhf_ebpo.hub import columns, data_repo, evaluations, run_data, tables
 from openrlhf_ebpo.hub.client import HubError
 from openrlhf_ebpo.hub.local_files import local_file
+from openrlhf_ebpo.record.results import SAMPLES
 from openrlhf_ebpo.record.run_log import read_metrics, read_rollouts, read_run, roll_back
 from openrlhf_ebpo.training.rollouts import SCHEMA
 
@@ -195,8 +195,8 @@ def test_large_row_groups_are_cut_for_readers_that_want_a_few_rows(tmp_path, mon
     pq.write_table(table, path)
     file = local_file(path)
     assert tables.publishable_parquet(file, tmp_path / "copies") == file
-    monkeypatch.setattr(tables, "LARGE_ROW_GROUP", 100_000)
-    monkeypatch.setattr(tables, "ROW_GROUP", 50_000)
+    monkeypatch.setattr(tables, "LARGE_ROW_GROUP_BYTES", 100_000)
+    monkeypatch.setattr(tables, "ROW_GROUP_BYTES", 50_000)
     copy = tables.publishable_parquet(file, tmp_path / "copies")
     assert pq.read_table(copy.path) == table
     found = pq.ParquetFile(copy.path)
@@ -229,7 +229,7 @@ def test_what_is_wrong_is_said(tmp_path, hub, push):
 def test_every_column_is_explained():
     assert list(columns.ROLLOUTS) == SCHEMA.names
     assert list(columns.CHECKPOINTS) == run_data.CHECKPOINT_SCHEMA.names
-    assert list(columns.SAMPLES) == harness("results").SAMPLES.names
+    assert list(columns.SAMPLES) == SAMPLES.names
     assert list(evaluations.MEANING) == evaluations.SCHEMA.names
     assert columns.metric_meaning("eval_math_pass1").endswith("on math: mean reward")
     assert columns.metric_meaning("eval_math_pass16") == (

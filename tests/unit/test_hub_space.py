@@ -44,7 +44,7 @@ def deploy(api, hub, monkeypatch, no_waiting, built, tmp_path):
     monkeypatch.setenv("OPENRLHF_EBPO_HUB_PAUSE", "0.01")
     app = tmp_path / "space"
     for name, text in {
-        "app.py": "import openrlhf_ebpo.eval.results, openrlhf_ebpo.record.run_log\nprint(openrlhf_ebpo.__file__)\n",
+        "app.py": "import openrlhf_ebpo.eval.metrics, openrlhf_ebpo.record.results\nprint(openrlhf_ebpo.__file__)\n",
         "README.md": README,
         "requirements.txt": "gradio==6.31.0  # the app\npyarrow>=14\nopenrlhf_ebpo\n",
         "ebpo_space/page.py": "",
@@ -89,7 +89,7 @@ def test_the_app_the_package_and_the_runs_go(tmp_path, hub, deploy, capsys):
     assert f"\ndeployed: {hub.url}/spaces/{REPO}" in said and "secret" not in said
     repo = hub.repo(REPO, "space")
     files = repo.files()
-    assert {"app.py", "ebpo_space/page.py", "openrlhf_ebpo/eval/results.py"} <= set(files)
+    assert {"app.py", "ebpo_space/page.py", "openrlhf_ebpo/eval/metrics.py"} <= set(files)
     assert "openrlhf_ebpo/record/run_log.py" in files
     assert not [path for path in files if "pycache" in path or "hidden" in path or "tests" in path]
     assert files["requirements.txt"].decode().splitlines() == [

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from eval.results import SCHEMA, find_results
 from openrlhf_ebpo.files import append_json_line
 from openrlhf_ebpo.quickstart import __main__ as quickstart
 from openrlhf_ebpo.quickstart import tasks, tiny_model
@@ -24,6 +23,7 @@ from openrlhf_ebpo.quickstart.evaluate import (
 )
 from openrlhf_ebpo.quickstart.tasks import TEMPLATE
 from openrlhf_ebpo.record.plot import PANELS, plot_run, smooth
+from openrlhf_ebpo.record.results import SCHEMA, find_results
 from openrlhf_ebpo.rewards import gym
 
 SIZES = {"heldout": 30, "validation": 10, "train": 50, "warm_start": 40}

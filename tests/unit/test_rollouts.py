@@ -9,7 +9,7 @@ from estimates import ebpo_step
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.rewards import gym
-from openrlhf_ebpo.training.rollouts import DECODED_TOGETHER, SCHEMA, Rollouts, prompt_id
+from openrlhf_ebpo.training.rollouts import DECODE_BATCH_SIZE, SCHEMA, Rollouts, prompt_id
 
 # index, prompt, tokens, first action token, response's text, raw reward, truncated, length
 SAMPLES = {
@@ -126,7 +126,7 @@ def test_the_batch_keeps_copies_of_the_responses_and_lets_the_padded_tensors_go(
 
 
 def test_more_responses_than_are_decoded_together():
-    count = 2 * (DECODED_TOGETHER // 2 + 3)
+    count = 2 * (DECODE_BATCH_SIZE // 2 + 3)
     experience = micro_batch([i % 2 for i in range(count)], 5)
     experience.index, experience.prompts = list(range(count)), ["p"] * count
     rollouts = Rollouts.before_shaping([experience], [""] * count, [None] * count)

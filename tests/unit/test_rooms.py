@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -114,6 +115,29 @@ def test_the_table_allows_nothing_that_is_not_used():
 
 def test_there_is_no_circle_among_rooms():
     graphlib.TopologicalSorter(MAY_IMPORT).prepare()  # raises CycleError, with the names
+
+
+def test_what_the_hub_finds_by_name_does_not_lead_back_to_it():
+    """A model card shows the prompt of training, which the evaluation knows how to read."""
+    hub = [path for module, path in MODULES.items() if room(module) == "hub"]
+    by_name = {name for path in hub for name in re.findall(r'harness\("(\w+)"\)', path.read_text())}
+    assert by_name == {"prompts"}
+    found = reached({f"{PACKAGE}.eval.{name}" for name in by_name})
+    assert f"{PACKAGE}.data.table" in found and {room(module) for module in found} & {"hub", "checks"} == set()
+
+
+def reached(names: set[str]) -> set[str]:
+    """The modules of the project that these load, and those that they load."""
+    found: set[str] = set()
+    while new := {module(name) for name in names} - found - {None}:
+        found |= new
+        names = {target for source, target in IMPORTS if source in new}
+    return found
+
+
+def module(name: str) -> str | None:
+    """Of something imported: it, or the module that it is taken from; None for what is not the project's."""
+    return next((each for each in (name, name.rpartition(".")[0]) if each in MODULES), None)
 
 
 @pytest.mark.parametrize("name", PACKAGES_OF)

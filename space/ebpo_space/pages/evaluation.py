@@ -9,6 +9,8 @@ from openrlhf_ebpo.eval import paper
 from openrlhf_ebpo.eval.scores import ordered
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.record import score_text
+from openrlhf_ebpo.record.score_text import NONE, percent
 
 from .. import results
 from ..errors import RunError
@@ -96,7 +98,7 @@ def scores(
     for task in tasks:
         sizes = {f"{r.questions:,} × {r.samples:,}" for _, r in shown if r.task == task}
         cells = [_score(by.get((run, step, task)), number) for number, run, step in across]
-        cells += [f"{values[task]:.2f}" if task in values else "–" for values in reported.values()]
+        cells += [score_text.reported(values[task]) if task in values else NONE for values in reported.values()]
         rows.append([html("{}<small>{}</small>", harmless(task, 60), ", ".join(sorted(sizes))), *cells])
     rows += [_average(by, across, tasks, reported)] if len(tasks) > 1 else []
     caption = f"Results under protocol {protocol}"
@@ -121,14 +123,13 @@ def _column(number: int, run: str, step: int) -> HTML:
 def _score(result: Result | None, number: int) -> HTML | str:
     metric = result.metrics.get("pass@1") if result else None
     if metric is None:
-        return "–"
+        return NONE
     low, high = (max(min(100 * v, 100), 0) for v in metric["interval"])
-    error = metric["standard_error"]
-    plus = html("<small> ± {:.1f}</small>", 100 * error) if error is not None else ""
     return html(
-        '<b>{:.1f}</b>{}<span class="span"><i style="left:{:.1f}%;width:{:.1f}%;background:var(--{})"></i></span>'
-        '<span class="sr">from {:.1f} to {:.1f}</span>',
-        *(100 * metric["value"], plus, low, max(high - low, 1), colour(number), low, high),
+        '<b>{}</b><small>{}</small><span class="sr"> ({})</span>'
+        '<span class="span"><i style="left:{:.1f}%;width:{:.1f}%;background:var(--{})"></i></span>',
+        *(percent(metric["value"]), score_text.plus_minus(metric), score_text.span(metric)),
+        *(low, max(high - low, 1), colour(number)),
     )
 
 
@@ -137,10 +138,10 @@ def _average(by: dict, across: Sequence, tasks: Sequence[str], reported: dict) -
     for _, run, step in across:
         values = [by[run, step, task].metrics.get("pass@1") for task in tasks if (run, step, task) in by]
         whole = len(values) == len(tasks) and all(values)
-        cells.append(html("<b>{:.1f}</b>", 100 * sum(v["value"] for v in values) / len(values)) if whole else "–")
+        cells.append(html("<b>{}</b>", percent(sum(v["value"] for v in values) / len(values))) if whole else NONE)
     for values in reported.values():
         whole = all(task in values for task in tasks)
-        cells.append(f"{sum(values[task] for task in tasks) / len(tasks):.2f}" if whole else "–")
+        cells.append(score_text.reported(sum(values[task] for task in tasks) / len(tasks)) if whole else NONE)
     return [html("average<small>of these {} tasks</small>", len(tasks)), *cells]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from openrlhf_ebpo.record.score_text import whole_percent
+
 from .. import results
 from ..cards import current_mark, tokens
 from ..errors import RunError
@@ -81,13 +83,13 @@ def key_of(question: str) -> str:
 def _question(key: str, text: str, rates: dict, across: Sequence, current: bool) -> HTML:
     bars = joined(
         html(
-            '<i style="--rate:{0:.0f}%;--shade:var(--{1})" title="{2} step {3}: {0:.0f} %"></i>',
-            *(100 * rates[run, step], colour(number), attribute(run, 40), step),
+            '<i style="--rate:{0:.0f}%;--shade:var(--{1})" title="{2} step {3}: {4}"></i>',
+            *(100 * rates[run, step], colour(number), attribute(run, 40), step, whole_percent(rates[run, step])),
         )
         for number, run, step in across
         if (run, step) in rates
     )
-    said = ", ".join(f"{middle_cut(run, 32)} step {step} {100 * rate:.0f} %" for (run, step), rate in rates.items())
+    said = ", ".join(f"{middle_cut(run, 32)} step {step} {whole_percent(rate)}" for (run, step), rate in rates.items())
     return html(
         '<li><button type="button" {}{}><span class="words">{}</span><span class="bars" aria-hidden="true">{}</span>'
         '<span class="sr">{}</span></button></li>',

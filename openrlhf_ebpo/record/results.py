@@ -1,13 +1,14 @@
-"""Results on disk: <protocol>/<task>/step-000000/ with summary.json and samples.parquet, one row a response.
+"""Evaluation results on disk: <protocol>/<task>/step-000000/ with summary.json and samples.parquet, one row per response.
 
 `save_result` writes them, `find_results` and `read_samples` read them. A summary.json says that its result is
-complete: it is written last.
+complete: it is written last. They are a part of the run directory, which evaluation, Hub and Space have in common.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,8 +20,6 @@ import pyarrow.parquet as pq
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import replacing, write_json
-
-from .metrics import check_counts
 
 SCHEMA = 1
 NEEDED = ("model", "step", "task", "protocol", "metrics")  # of a summary.json
@@ -65,7 +64,7 @@ class Result:
 
     @property
     def n(self) -> int:
-        """Samples a question, as the protocol has them."""
+        """Samples per question, as the protocol has them."""
         return self.protocol.get("n_by_task", {}).get(whole_name(self.task), self.protocol["n"])
 
     @cached_property
@@ -101,7 +100,7 @@ def save_result(directory: str | Path, summary: dict, rows: Sequence[dict]) -> N
         summary: model, step, task (name, source, questions, fingerprint), protocol (every setting, name and
             fingerprint), metrics (metrics.summarise), versions, seeds, counts (excluded_golds, errors), seconds; and
             prompt, the template and chat template that questions were asked in, as a dict, if it is known.
-        rows: one a response, with the columns of SAMPLES.
+        rows: one per response, with the columns of SAMPLES.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -148,7 +147,7 @@ def _read_result(path: Path) -> Result | None:
 
 
 def read_samples(directory: str | Path, n: int) -> Samples:
-    """The arrays of one result with n samples a question. Raises UsageError where the file or samples are missing,
+    """The arrays of one result with n samples per question. Raises UsageError where the file or samples are missing,
     or there are too many."""
     path = Path(directory) / "samples.parquet"
     columns = ["question_id", "sample", "correct", "class", "length", "finish_reason"]
@@ -166,6 +165,25 @@ def read_samples(directory: str | Path, n: int) -> Samples:
     except UsageError as error:
         raise UsageError(f"{path}: {error}; evaluate again") from None
     return _arrays(column, n)
+
+
+def check_counts(question_ids: Sequence[str], samples: Sequence[int], n: int) -> None:
+    """Assert that every question has the samples 0 … n - 1, each once; question_ids and samples are columns.
+
+    Raises:
+        UsageError: names the first question that has not; a mean over a wrong count is silently wrong.
+    """
+    counts = Counter(question_ids)
+    for question, count in counts.items():
+        if count != n:
+            raise UsageError(
+                f"question {question!r} has {count} samples, {n} are needed for each of {len(counts)} questions"
+            )
+    seen = set()
+    for pair in zip(question_ids, samples, strict=True):
+        if pair in seen or not 0 <= pair[1] < n:
+            raise UsageError(f"question {pair[0]!r} has sample {pair[1]} twice or out of range 0 to {n - 1}")
+        seen.add(pair)
 
 
 def _arrays(column: dict[str, np.ndarray], n: int) -> Samples:

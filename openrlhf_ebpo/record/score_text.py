@@ -1,0 +1,70 @@
+"""How scores are written, in the report, on cards and in the Space: percent with one digit, and the order of metrics.
+
+A metric is a mapping with value, interval and, if it is known, standard_error; all of them are fractions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+NONE = "–"
+_NAME = re.compile(r"(pass|maj)@(\d{1,9})", re.ASCII)  # a summary.json may have other names, or come from elsewhere
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def whole_percent(share: float) -> str:
+    """For shares of a few samples, where a digit more would say nothing."""
+    return f"{100 * share:.0f} %"
+
+
+def score(metric: Mapping | None) -> str:
+    """68.4 ± 0.8 (64.4 to 72.3): value, standard error, interval; – where there is no metric."""
+    return NONE if metric is None else f"{percent(metric['value'])}{plus_minus(metric)} ({span(metric)})"
+
+
+def plus_minus(metric: Mapping) -> str:
+    error = metric.get("standard_error")
+    return "" if error is None else f" ± {percent(error)}"
+
+
+def span(metric: Mapping) -> str:
+    low, high = metric["interval"]
+    return f"{percent(low)} to {percent(high)}"
+
+
+def points(difference: float) -> str:
+    """The difference of two scores."""
+    return f"{100 * difference:+.1f}"
+
+
+def reported(percentage: float) -> str:
+    """A number of the paper, with the digits that it has there."""
+    return f"{percentage:.2f}"
+
+
+def k_of(name: str) -> int | None:
+    """16 of pass@16 and of maj@16; None for another name."""
+    found = _NAME.fullmatch(name)
+    return int(found[2]) if found else None
+
+
+def passes(names: Iterable[str]) -> list[str]:
+    """pass@1, pass@2, …: those of the names, each once."""
+    return _kind("pass", names)
+
+
+def majorities(names: Iterable[str]) -> list[str]:
+    return _kind("maj", names)
+
+
+def _kind(kind: str, names: Iterable[str]) -> list[str]:
+    return sorted({name for name in names if name.startswith(f"{kind}@") and k_of(name) is not None}, key=k_of)
+
+
+def order(name: str) -> tuple[bool, int, str]:
+    """Sorts pass@1, pass@2, …, then maj@k, then what else there is."""
+    return not name.startswith("pass@"), k_of(name) or 0, name
