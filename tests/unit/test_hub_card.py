@@ -331,3 +331,22 @@ def test_a_run_that_has_just_begun_has_a_card_without_a_picture(tmp_path):
 def test_no_run_no_card(tmp_path):
     with pytest.raises(UsageError, match=r"no run\.json"):
         model_card(tmp_path, None, REPO)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "title", "state"),
+    [
+        ("ebpo", "EBPO ([arXiv 2602.05165](https://arxiv.org/abs/2602.05165))", "shrinks each prompt's mean"),
+        ("group_norm", "GRPO ([arXiv 2402.03300](https://arxiv.org/abs/2402.03300))", None),
+        ("reinforce_baseline", "REINFORCE++-baseline ([arXiv", None),
+        ("flash_reinforce", "FlashREINFORCE, by", None),
+        ("my_package.mine:Mine", "`my_package.mine:Mine`, by", "what that estimator keeps from step to step"),
+    ],
+)
+def test_the_estimator_has_its_name_and_its_state_a_place(tmp_path, estimator, title, state):
+    args = arguments(tmp_path)
+    args["algo"]["advantage"]["estimator"] = estimator
+    text = text_of(write_run(tmp_path, args=args))
+    assert f"with the advantage estimator {title}" in text
+    assert ("## prior.json" in text) == ("and their prior" in text) == bool(state)
+    assert state is None or state in text
