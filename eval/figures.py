@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from . import plots
-from .scores import AVERAGE, Column, average, average_title, common_tasks, ordered
+from .scores import AVERAGE, Column, average, average_title, common_tasks
 from .tables import curve_names
+from .tasks import ordered
 
 History = Mapping[int, Column]
 STEP = "training step (bands: 95 % over questions)"

@@ -7,7 +7,6 @@ complete: it is written last.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +20,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import replacing, write_json
 
 from .metrics import check_counts
+from .tasks.benchmark import LIMITED
 
 SCHEMA = 1
 NEEDED = ("model", "step", "task", "protocol", "metrics")  # of a summary.json
@@ -85,8 +85,8 @@ class Samples:
 
 
 def whole_name(task: str) -> str:
-    """The task whose first questions --limit asks: aime24 of aime24-first20, and of aime24."""
-    return re.sub(r"-first\d+$", "", task)
+    """The task whose first questions --limit asks: NAME of NAME-first20, and of NAME."""
+    return LIMITED.sub("", task)
 
 
 def step_directory(results_dir: str | Path, protocol: str, task: str, step: int) -> Path:

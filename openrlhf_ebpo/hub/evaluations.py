@@ -57,7 +57,6 @@ MEANING = {
     "high": "upper end of it",
 }
 TASK_TYPE = "text-generation"
-TASK_ORDER = ("aime24", "aime25", "amc23", "math500", "olympiadbench")
 
 
 def of_run(run_dir: Path) -> list:
@@ -108,11 +107,8 @@ def _rows(result) -> list[dict]:
 
 
 def ordered(rows: Iterable[dict]) -> list[dict]:
-    return sorted(rows, key=lambda row: (*protocol_of(row), *_task_order(row["task"]), row["step"], _metric_order(row)))
-
-
-def _task_order(task: str) -> tuple:
-    return (TASK_ORDER.index(task) if task in TASK_ORDER else len(TASK_ORDER), task)
+    order = harness("tasks").order
+    return sorted(rows, key=lambda row: (*protocol_of(row), order(row["task"]), row["step"], _metric_order(row)))
 
 
 def _metric_order(row: Mapping) -> tuple:

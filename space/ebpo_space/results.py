@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from openrlhf_ebpo.eval.metrics import pass_at_k, powers, standard_error
 from openrlhf_ebpo.eval.resampling import bootstrap_interval
 from openrlhf_ebpo.eval.results import SCHEMA
-from openrlhf_ebpo.eval.scores import ordered
+from openrlhf_ebpo.eval.tasks import ordered
 
 from .errors import RunError
 from .groups import cut, rows_of
