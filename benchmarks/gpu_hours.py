@@ -122,7 +122,7 @@ def once(assumed) -> list[tuple]:
         for model in MODELS.values()
         for row in (
             ("measuring difficulty", model.name, *_hours(model, EPOCH * PROMPTS * 16, assumed, LONGEST)),
-            ("all benchmarks x 32", model.name, *_hours(model, BENCHMARKS * RUNS, longer, LONGEST_IN_EVALUATION)),
+            ("five benchmarks x 32", model.name, *_hours(model, BENCHMARKS * RUNS, longer, LONGEST_IN_EVALUATION)),
         )
     ]
 
