@@ -154,6 +154,14 @@ def test_a_new_file_is_in_every_list(monkeypatch):
         tasks.load("unknown")
 
 
+def test_the_list_is_light():
+    """The Space and the Hub's cards read it."""
+    code = "import sys, openrlhf_ebpo.eval.paper; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "openrlhf_ebpo" in done.stdout.split(), done.stderr
+    assert not {"torch", "ray", "vllm", "sympy", "math_verify", "datasets", "transformers"} & {*done.stdout.split()}
+
+
 def test_no_benchmark_is_named_outside_its_file():
     """But in examples of command lines, such as those of --help."""
     found = []
