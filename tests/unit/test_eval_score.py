@@ -209,7 +209,7 @@ PAIR = {"gold": "1", "response": "\\boxed{1}"}
         (None, [], "no such file"),
         ("{", [], "line 1 is no JSON"),
         ("[" * 100_000, [], "line 1 is no JSON"),
-        ([PAIR], ["--task", "aime"], "--task aime: there are aime24, aime25"),
+        ([PAIR], ["--task", "aime"], "--task aime: no such task"),
         ([PAIR], ["--extraction", "boxed"], "--extraction boxed: there are default, released"),
         ([PAIR], ["--workers", "0"], "--workers 0: must be at least 1"),
         ([PAIR], ["--seconds", "-1"], "--seconds -1.0: must be above 0"),
