@@ -15,10 +15,13 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
+from openrlhf_ebpo.harness import harness
+
 PROMPTS, EPOCH = 512, 34  # prompts a step; steps that about 17,000 prompts make
 LONGEST = 8192
 EVERY, VALIDATION, SAMPLES = 50, 500, 16  # one evaluation of 500 prompts x 16 every 50 steps
-BENCHMARKS = 500 + 30 + 30 + 40 + 674  # questions of MATH-500, AIME24, AIME25, AMC23, OlympiadBench
+PAPERS = [task for task in harness("tasks").BENCHMARKS.values() if task.reported]
+BENCHMARKS = sum(task.rows[0] for task in PAPERS)  # questions
 RUNS, LONGEST_IN_EVALUATION = 32, 20480
 
 

@@ -10,8 +10,9 @@ import numpy as np
 from openrlhf_ebpo.record.score_text import k_of, passes
 
 from . import plots
-from .scores import AVERAGE, Column, average, average_title, common_tasks, ordered
+from .scores import AVERAGE, Column, average, average_title, common_tasks
 from .tables import curve_names
+from .tasks import ordered
 
 History = Mapping[int, Column]
 STEP = "training step (bands: 95 % over questions)"

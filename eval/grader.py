@@ -17,7 +17,7 @@ from openrlhf_ebpo.rewards import gym
 from openrlhf_ebpo.rewards.grading import INTEGER, MAX_CHARACTERS, GoldError, clean, is_hopeless
 from openrlhf_ebpo.rewards.pool import Died, Pool
 
-from . import judge, released
+from . import answer_match, released
 from .protocols import EXTRACTORS, MATH_VERIFY
 from .tasks import REASONING_GYM, Question, Rules
 from .voting import classes
@@ -27,7 +27,7 @@ MAX_COMPARISONS = 64  # between the wrong answers to one question; beyond, only 
 NO_GOLD = "gold: "  # how the error of an answer begins that no gold could be compared with
 MAX_REASON = 200  # characters: a gold may be a whole text by mistake
 UNFINISHED = re.compile(r"\\(?:sum|prod|lim|i*int)(?![a-z])")
-COMPARED = ("answer_type", "is_multiple_answer", "ordered", "unit", "tolerance")  # the rules that judge.py reads
+COMPARED = ("answer_type", "is_multiple_answer", "ordered", "unit", "tolerance")  # the rules that answer_match.py reads
 
 
 class Grader:
@@ -101,7 +101,7 @@ class Grader:
         if rules.kind == REASONING_GYM:
             return self._pool(gym.__name__).ask(rules.entry, answer) >= 1
         if self.scorer == MATH_VERIFY:
-            return self._pool(judge.__name__).ask(gold, answer, rules_given(rules))
+            return self._pool(answer_match.__name__).ask(gold, answer, rules_given(rules))
         return released.is_equal(rules.source_gold or gold, answer)
 
     def _gold_error(self, gold: str, rules: Rules) -> str | None:
@@ -152,7 +152,7 @@ def is_hostile(answer: str) -> bool:
 
 
 def rules_given(rules: Rules) -> dict:
-    """The rules that judge.py reads and that say more than their defaults."""
+    """The rules that answer_match.py reads and that say more than their defaults."""
     return {
         field.name: getattr(rules, field.name)
         for field in fields(Rules)

@@ -8,11 +8,10 @@ from dataclasses import asdict, dataclass, fields
 
 from openrlhf_ebpo.rewards.grading import GoldError
 
-from .tasks import BENCHMARKS, MATH, REASONING_GYM, Rules
-from .tasks.benchmarks import olympiad_rules
-from .tasks.gold import gold_text, integer_text
+from .tasks import MATH, REASONING_GYM, Benchmark, Rules
 
 RULES = {field.name: field for field in fields(Rules)}
+PLAIN = Benchmark("rows")  # of no benchmark: golds as they are, a list is several answers
 
 
 @dataclass(frozen=True)
@@ -22,36 +21,24 @@ class Pair:
     response: str
 
 
-def read_pair(row: Mapping, task: str | None) -> Pair:
-    """task: the benchmark that the golds are from: integers only for AIME and AMC, OlympiadBench's columns for scoring.
-    A row's own `rules` win over its task's.
+def read_pair(row: Mapping, benchmark: Benchmark = PLAIN) -> Pair:
+    """benchmark: which the golds are from, and whose rules hold. A row's own `rules` win over them.
 
     Raises:
         GoldError: there is no gold answer. ValueError: another mistake in the row; in words.
     """
     value = row.get("gold")
     try:
-        gold = gold_text(value)
-        if task and BENCHMARKS[task].integer:
-            gold = integer_text(gold)
+        gold = benchmark.gold_of(value)
     except ValueError as error:
         raise GoldError(str(error)) from None
-    return Pair(gold, _rules(row, value, gold, task), _text(row.get("response")))
+    rules = _checked(row["rules"]) if row.get("rules") else benchmark.rules_of(row, value, gold)
+    return Pair(gold, rules, _text(row.get("response")))
 
 
 def rules_text(rules: Rules) -> str:
     """The rules that say more than their defaults, as JSON."""
     return json.dumps({name: value for name, value in asdict(rules).items() if value != RULES[name].default})
-
-
-def _rules(row: Mapping, value, gold: str, task: str | None) -> Rules:
-    first = str(value[0] if isinstance(value, (list, tuple)) else value)
-    source_gold = first if first != gold else ""
-    if row.get("rules"):
-        return _checked(row["rules"])
-    if task == "olympiadbench":
-        return olympiad_rules(dict(row), value, source_gold)
-    return Rules(is_multiple_answer=isinstance(value, (list, tuple)) and len(value) > 1, source_gold=source_gold)
 
 
 def _checked(value) -> Rules:

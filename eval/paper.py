@@ -6,36 +6,21 @@ import re
 
 from openrlhf_ebpo.errors import UsageError
 
+from .tasks import BENCHMARKS
+
 SOURCE = "reported by the authors (arXiv 2602.05165), not measured here"
-TASKS = ("math500", "aime24", "aime25", "amc23", "olympiadbench")
-REPORTED = {  # model, G: pass@1 in the order of TASKS
-    ("Qwen3-8B", 4): {
-        "GRPO": (65.60, 50.21, 42.29, 89.53, 45.99),
-        "EBPO-naive": (68.58, 53.75, 41.88, 87.34, 48.44),
-        "EBPO-topic": (76.80, 56.04, 47.92, 86.25, 54.93),
-    },
-    ("Qwen3-14B", 4): {
-        "GRPO": (75.73, 49.99, 37.92, 85.00, 50.77),
-        "EBPO-naive": (72.08, 52.29, 40.21, 86.56, 48.41),
-        "EBPO-topic": (71.01, 58.13, 45.63, 85.47, 48.52),
-    },
-    ("LLaMA3.1-8B", 4): {
-        "GRPO": (22.66, 2.71, 0.00, 12.66, 6.97),
-        "EBPO-topic": (23.84, 2.29, 0.21, 15.78, 7.75),
-    },
-    ("Qwen3-8B", 8): {
-        "GRPO": (68.79, 47.29, 31.46, 79.69, 44.06),
-        "EBPO-topic": (74.26, 64.37, 48.96, 89.69, 50.44),
-    },
-    ("Qwen3-8B", 16): {
-        "GRPO": (77.98, 55.42, 44.58, 85.94, 51.89),
-        "EBPO-topic": (77.39, 60.00, 46.46, 85.94, 53.41),
-    },
-    ("Qwen3-8B", 32): {
-        "GRPO": (76.94, 59.37, 40.00, 86.88, 51.34),
-        "EBPO-topic": (72.24, 61.04, 44.79, 85.47, 48.52),
-    },
-}
+
+
+def _collected() -> dict[tuple[str, int], dict[str, dict[str, float]]]:
+    found: dict = {}
+    for task in BENCHMARKS.values():
+        for row, methods in task.reported.items():
+            for method, value in methods.items():
+                found.setdefault(row, {}).setdefault(method, {})[task.name] = value
+    return found
+
+
+REPORTED = _collected()  # pass@1 by (model, G), method and task
 
 
 def reported(choice: str) -> dict[str, dict[str, float]]:
@@ -47,10 +32,7 @@ def reported(choice: str) -> dict[str, dict[str, float]]:
     model, _, group = choice.rpartition(",")
     for (name, n_samples), methods in REPORTED.items():
         if _plain(name) == _plain(model) and group.strip() == str(n_samples):
-            return {
-                f"{method}, {name}, G = {n_samples}": dict(zip(TASKS, values, strict=True))
-                for method, values in methods.items()
-            }
+            return {f"{method}, {name}, G = {n_samples}": values for method, values in methods.items()}
     known = ", ".join(f"'{name},{group}'" for name, group in REPORTED)
     raise UsageError(f"--reported {choice!r} is not in the paper; it has {known}")
 

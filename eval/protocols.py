@@ -23,6 +23,7 @@ from openrlhf_ebpo.rewards.grading import extract_answer
 
 from . import released
 from .prompts import TEMPLATES, TRAINING, check_template
+from .tasks import BENCHMARKS
 
 # Extraction rules: response -> the text of its answer, None where it gives none.
 BOX_OR_ANSWER_LINE = "last box, else last Answer: line"
@@ -94,7 +95,7 @@ PROTOCOLS = {
         Protocol(
             "released",
             n=16,
-            n_by_task=(("olympiadbench", 4),),
+            n_by_task=tuple((task.name, task.released_n) for task in BENCHMARKS.values() if task.released_n),
             template="released",
             chat_template=False,
             extraction=RELEASED,

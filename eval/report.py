@@ -32,7 +32,8 @@ from openrlhf_ebpo.record.results import Result, check_comparable, find_results
 from openrlhf_ebpo.record.run_log import RunDirectoryError, read_run
 
 from . import figures, paper, tables
-from .scores import Column, Score, ordered
+from .scores import Column, Score
+from .tasks import ordered
 
 MANY = "eval_report"
 

@@ -2,7 +2,7 @@
 
 example:
   openrlhf-ebpo eval score --input pairs.jsonl --output scored.jsonl
-  openrlhf-ebpo eval score --input olympiad.parquet --output scored.parquet --task olympiadbench
+  openrlhf-ebpo eval score --input pairs.parquet --output scored.parquet --task aime24
 
   pairs.jsonl   {"gold": "\\\\frac{1}{2}", "response": "We get \\\\boxed{0.5}."}
   scored.jsonl  the same, and "correct": true, "extracted": "0.5", "error": null
@@ -19,11 +19,12 @@ output: the same rows in the same order with all their columns, and
 --extraction released   as the paper's authors' script does: the second-to-last "Answer:" of the last 300 characters,
                         compared as text: 1/2 is not 0.5
 
---task NAME says how the benchmark's golds are to be read. For aime24, aime25 and amc23 they must be integers.
-For olympiadbench, the columns is_multiple_answer, unit, error (the tolerance) and answer_type are used where they are
-there. Rules of its own for a row: a column `rules` with an object, such as {"tolerance": 0.01, "unit": "cm"}; it may
-have is_multiple_answer (all are asked for, in any order), ordered (their order counts), unit, tolerance (largest
-difference from the gold that still counts), answer_type (Interval, Tuple, …).
+--task NAME says how the benchmark's golds are to be read, and which columns of a row say how it is compared:
+BENCHMARKS
+  my_module:TASK  a benchmark of your own
+Rules of its own for a row: a column `rules` with an object, such as {"tolerance": 0.01, "unit": "cm"}; it may have
+is_multiple_answer (all are asked for, in any order), ordered (their order counts), unit, tolerance (largest difference
+from the gold that still counts), answer_type (Interval, Tuple, …).
 
 Answers are graded in processes that are killed after --seconds of processor time, so no answer can hold up the others.
 Killed or interrupted? Repeat the command: rows that were scored are kept (OUTPUT.progress.jsonl). Another input or
@@ -57,15 +58,16 @@ from openrlhf_ebpo.data.table import (
 )
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import replacing
+from openrlhf_ebpo.harness import harness
 from openrlhf_ebpo.progress import progress_file
 from openrlhf_ebpo.rewards.grading import GoldError
 from openrlhf_ebpo.rewards.pool import GraderError
 
-from . import protocols
+from . import protocols, tasks
 from .grader import NO_GOLD, SECONDS, Grader
-from .pairs import read_pair, rules_text
+from .pairs import PLAIN, read_pair, rules_text
 from .protocols import MATH_VERIFY, Protocol
-from .tasks import BENCHMARKS
+from .tasks import Benchmark
 
 EXTRACTIONS = ("default", "released")
 BATCH_SIZE = 512  # rows: responses are long
@@ -81,7 +83,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--extraction", default="default", metavar="NAME", help=f"{' or '.join(EXTRACTIONS)}; see above (%(default)s)"
     )
-    parser.add_argument("--task", metavar="NAME", help=f"benchmark of the golds: {', '.join(BENCHMARKS)}")
+    parser.add_argument("--task", metavar="NAME", help="benchmark of the golds; see above")
     parser.add_argument("--workers", type=int, metavar="N", help="grading processes (default: one a core)")
     parser.add_argument(
         "--seconds", type=float, default=SECONDS, help="processor time for one answer (%(default)s, as in training)"
@@ -115,8 +117,10 @@ def check(args: argparse.Namespace) -> None:
     problems = []
     if args.extraction not in EXTRACTIONS:
         problems.append(f"--extraction {args.extraction}: there are {', '.join(EXTRACTIONS)}")
-    if args.task is not None and args.task not in BENCHMARKS:
-        problems.append(f"--task {args.task}: there are {', '.join(BENCHMARKS)}; other files need no --task")
+    try:
+        benchmark_of(args)
+    except UsageError as error:
+        problems.append(str(error))
     if args.workers is not None and args.workers < 1:
         problems.append(f"--workers {args.workers}: must be at least 1")
     if not 0 < args.seconds < float("inf"):
@@ -130,6 +134,10 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError("\n".join(problems))
     if found := column_names(args.input):
         check_columns(found, ("gold", "response"), args.input)
+
+
+def benchmark_of(args: argparse.Namespace) -> Benchmark:
+    return PLAIN if args.task is None else tasks.find(args.task, "--task")
 
 
 def count_rows(path: str) -> int:
@@ -170,14 +178,14 @@ def score_rest(args: argparse.Namespace, protocol: Protocol, done: int, total: i
 
     if done == total:
         return
-    rows = itertools.islice(rows_of(args.input), done, None)
+    rows, benchmark = itertools.islice(rows_of(args.input), done, None), benchmark_of(args)
     with (
         Grader(protocol.extraction, protocol.scorer, args.workers, args.seconds) as grader,
         tqdm(total=total, initial=done, unit="row", mininterval=0.5, smoothing=0.05) as bar,
     ):
         # a batch at a time: threads would otherwise read the whole file ahead
         while batch := list(itertools.islice(rows, BATCH_SIZE)):
-            for grade in grader.map(lambda row: grade_row(grader, row, args.task), batch):
+            for grade in grader.map(lambda row: grade_row(grader, row, benchmark), batch):
                 bar.update()
                 yield grade
 
@@ -186,10 +194,10 @@ def rows_of(path: str) -> Iterator[dict]:
     return itertools.chain.from_iterable(read_rows(path, batch_size=BATCH_SIZE))
 
 
-def grade_row(grader: Grader, row: dict, task: str | None) -> dict:
+def grade_row(grader: Grader, row: dict, benchmark: Benchmark) -> dict:
     """correct, extracted, error, rules of one row."""
     try:
-        pair = read_pair(row, task)
+        pair = read_pair(row, benchmark)
     except ValueError as error:
         start = NO_GOLD if isinstance(error, GoldError) else NO_ROW
         return {"correct": False, "extracted": None, "error": f"{start}{error}", "rules": None}
@@ -245,7 +253,9 @@ def is_unusable(grade: dict) -> bool:
 
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        "openrlhf-ebpo eval score", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        "openrlhf-ebpo eval score",
+        description=__doc__.replace("BENCHMARKS", tasks.described()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_flags(parser)
     args = parser.parse_args(argv)
@@ -260,4 +270,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    harness("score").main()  # under the name by which a benchmark of one's own imports the harness

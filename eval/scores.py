@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,8 +12,8 @@ from openrlhf_ebpo.record.results import Result
 
 from .metrics import MAJ_K, per_question, summarise
 from .resampling import average_interval
+from .tasks import ordered
 
-TASK_ORDER = ("aime24", "aime25", "amc23", "math500", "olympiadbench")
 AVERAGE = "average"
 
 
@@ -46,11 +46,6 @@ class Column:
 
     def metric(self, task: str, name: str) -> dict | None:
         return self.metrics(task).get(name)
-
-
-def ordered(tasks: Iterable[str]) -> list[str]:
-    """The five of the paper first, the others by name."""
-    return sorted(set(tasks), key=lambda task: (TASK_ORDER.index(task) if task in TASK_ORDER else 99, task))
 
 
 def common_tasks(columns: Sequence[Column]) -> list[str]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import itertools
 import os
 import sys
 from collections.abc import Iterable
+from types import ModuleType
 from typing import Any
 
 from openrlhf_ebpo.errors import UsageError
@@ -18,7 +21,7 @@ def is_import_path(text: str) -> bool:
 
 
 def also_look_in(folders: Iterable[str]) -> None:
-    """After the places where Python looks anyway."""
+    """After the places where Python looks anyway, so that no file there stands in for an installed package."""
     sys.path.extend(folder for folder in folders if folder not in sys.path)
 
 
@@ -32,11 +35,33 @@ def load(path: str, flag: str) -> Any:
     if not is_import_path(path):
         raise UsageError(f"{flag} {path}: give MODULE:NAME, for example my_package.my_module:Name")
     module_name, _, name = path.partition(":")
+    module = _imported(module_name, f"{flag} {path}")
+    if name not in vars(module):
+        raise UsageError(
+            f"{flag} {path}: {module_name} has no {name}; it has {', '.join(_own_names(module)) or 'nothing'}"
+        )
+    return getattr(module, name)
+
+
+def _imported(name: str, named: str) -> ModuleType:
     also_look_in([os.getcwd()])  # `python -m` has it there, a console script has not
     try:
-        module = importlib.import_module(module_name)
-    except Exception as error:
-        raise UsageError(f"{flag} {path}: {module_name} cannot be imported: {type(error).__name__}: {error}") from error
-    if not hasattr(module, name):
-        raise UsageError(f"{flag} {path}: {module.__file__} has no {name}")
-    return getattr(module, name)
+        return importlib.import_module(name)
+    except (Exception, SystemExit) as error:  # somebody's code
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            raise UsageError(
+                f"{named}: there is no module {error.name}, neither in this folder nor on PYTHONPATH"
+            ) from error
+        raise UsageError(f"{named}: importing {name} failed: {type(error).__name__}: {error}") from error
+
+
+def _own_names(module: ModuleType) -> list[str]:
+    """The first ten public names that the module does not only import."""
+    names = (name for name, value in vars(module).items() if name[0] != "_" and not _is_imported(value, module))
+    return list(itertools.islice(names, 10))
+
+
+def _is_imported(value: Any, module: ModuleType) -> bool:
+    if inspect.isclass(value) or inspect.isfunction(value):
+        return value.__module__ != module.__name__
+    return inspect.ismodule(value)

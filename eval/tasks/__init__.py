@@ -1,9 +1,12 @@
-"""Tasks by name: the five benchmarks of the paper, reasoning-gym's generated ones, and any file.
+"""Tasks by name: the benchmarks of registry.py and of one's own, reasoning-gym's generated ones, and any file.
 
-aime24, aime25, amc23, math500, olympiadbench   from the Hugging Face Hub, or <task>.parquet|.jsonl in --data_dir
-aime24=FILE, aime24=OWNER/NAME[@REVISION]       from a local file, or another of its known copies on the Hub
-reasoning_gym:chain_sum[:size=100,seed=1,…]     generated; settings are those of the data set's configuration
-file:questions.jsonl                            any .parquet or .jsonl file with a question and an answer
+NAME                                           from the Hugging Face Hub, or NAME.parquet|.jsonl in --data_dir
+NAME=FILE, NAME=OWNER/NAME[@REVISION]          from a local file, or another of its known copies on the Hub
+my_package.my_module:TASK                      a benchmark outside this package (own.py); with =… as above
+reasoning_gym:chain_sum[:size=100,seed=1,…]    generated; settings are those of the data set's configuration
+file:questions.jsonl                           any .parquet or .jsonl file with a question and an answer
+
+A file of its own for each benchmark; benchmark.py says what it holds, loading.py makes a Task of it.
 """
 
 from __future__ import annotations
@@ -11,15 +14,39 @@ from __future__ import annotations
 import difflib
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.extension import is_import_path
 
-from .benchmarks import BENCHMARKS, load_benchmark
+from .benchmark import Benchmark
 from .files import load_file
+from .gold import gold_text
 from .gym import PREFIX as GYM
 from .gym import load_gym
-from .rows import FLAG
+from .loading import load_benchmark
+from .own import own_benchmark
+from .registry import BENCHMARKS, described, order, ordered
+from .rows import FLAG, HubSet
+from .scoring_columns import column_rules
 from .types import MATH, REASONING_GYM, Question, Rules, Task
 
-__all__ = ["BENCHMARKS", "FILE", "MATH", "REASONING_GYM", "Question", "Rules", "Task", "load", "split_specs"]
+__all__ = [
+    "BENCHMARKS",
+    "FILE",
+    "MATH",
+    "REASONING_GYM",
+    "Benchmark",
+    "HubSet",
+    "Question",
+    "Rules",
+    "Task",
+    "column_rules",
+    "described",
+    "find",
+    "gold_text",
+    "load",
+    "order",
+    "ordered",
+    "split_specs",
+]
 
 FILE = "file:"
 
@@ -40,9 +67,22 @@ def load(
     if spec.startswith(GYM):
         return load_gym(spec.removeprefix(GYM))
     name, equals, place = spec.partition("=")
-    if name not in BENCHMARKS or (equals and not place):
-        raise UsageError(_unknown(spec, name))
-    return load_benchmark(name, place or None, data_dir)
+    if equals and not place:
+        raise UsageError(f"{FLAG} {spec}: a file, or a data set's name on the Hub, belongs behind the =")
+    return load_benchmark(find(name, FLAG), name, place or None, data_dir)
+
+
+def find(name: str, flag: str) -> Benchmark:
+    """A benchmark by its name or its import path.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if name in BENCHMARKS:
+        return BENCHMARKS[name]
+    if is_import_path(name):
+        return own_benchmark(name, flag)
+    raise UsageError(_unknown(name, flag))
 
 
 def split_specs(text: str) -> list[str]:
@@ -59,11 +99,11 @@ def split_specs(text: str) -> list[str]:
     return specs
 
 
-def _unknown(spec: str, name: str) -> str:
+def _unknown(name: str, flag: str) -> str:
     lowered = name.lower().replace("-", "").replace("_", "").replace("20", "")
     near = [lowered] if lowered in BENCHMARKS else difflib.get_close_matches(lowered, BENCHMARKS, 2)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     return (
-        f"{FLAG} {spec}: no such task.{hint} There are {', '.join(BENCHMARKS)} (each also as NAME=FILE), "
-        f"{GYM}NAME such as {GYM}chain_sum, and {FILE}PATH for a .jsonl or .parquet file"
+        f"{flag} {name}: no such task.{hint} There are {', '.join(BENCHMARKS)}, and my_module:TASK for one of your own"
+        + (f"; of --tasks also NAME=FILE, {GYM}NAME such as {GYM}chain_sum, and {FILE}PATH" if flag == FLAG else "")
     )

@@ -9,9 +9,9 @@ from openrlhf_ebpo.data.questions import bare_question
 from openrlhf_ebpo.data.source import ANSWER_COLUMNS, PROMPT_COLUMNS, lookup
 from openrlhf_ebpo.errors import UsageError
 
-from .benchmarks import olympiad_rules
 from .gold import gold_text
 from .rows import FLAG, Rows, choose_column, file_rows, folder_name, make_task
+from .scoring_columns import column_rules
 from .types import Task
 
 # A prepared training set has both: `prompt` is `question` in its instruction, which the protocol adds.
@@ -20,8 +20,8 @@ ANSWERS = tuple(dict.fromkeys(("answer", "gold", "label", *ANSWER_COLUMNS)))
 
 
 def load_file(path: str, question_column: str | None = None, answer_column: str | None = None) -> Task:
-    """The rows of a file. Instructions of DAPO's are taken off the questions; OlympiadBench's columns for scoring
-    (is_multiple_answer, unit, error, answer_type) are used where the file has them.
+    """The rows of a file. Instructions of DAPO's are taken off the questions; the columns of scoring_columns.py are used
+    where the file has them.
 
     Raises:
         UsageError: no such file, an empty one, or no column for questions or answers.
@@ -32,7 +32,7 @@ def load_file(path: str, question_column: str | None = None, answer_column: str 
 
     def read(row: dict):
         value = lookup(row, answer)
-        return _bare(lookup(row, question), question), gold_text(value), olympiad_rules(row, value)
+        return _bare(lookup(row, question), question), gold_text(value), column_rules(row, value)
 
     return make_task(folder_name(f"file-{Path(path).stem}"), rows, read)
 

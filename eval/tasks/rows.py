@@ -54,9 +54,9 @@ def file_rows(path: str | Path) -> Rows:
     return Rows(columns, rows, f"{path}@{digest}", str(path))
 
 
-def hub_rows(hub: HubSet, columns: Sequence[str], task: str) -> Rows:
+def hub_rows(hub: HubSet, columns: Sequence[str], named: str, name: str) -> Rows:
     """Those of `columns` that the data set has; others may be images. Downloaded once, then read from the cache of
-    `datasets`, also without a network.
+    `datasets`, also without a network. named: what --tasks calls the benchmark of this name.
 
     Raises:
         UsageError: `datasets` is not installed, or the Hub cannot be reached; says how to give a local file.
@@ -65,7 +65,7 @@ def hub_rows(hub: HubSet, columns: Sequence[str], task: str) -> Rows:
         from datasets import load_dataset_builder
     except ImportError:
         raise UsageError(
-            f"{FLAG} {task}: the Hub needs `pip install 'openrlhf_ebpo[data]'`; {_local_file(task)}"
+            f"{FLAG} {named}: the Hub needs `pip install 'openrlhf_ebpo[data]'`; {_local_file(named, name)}"
         ) from None
     try:
         builder = load_dataset_builder(hub.repo, hub.subset, revision=hub.revision)
@@ -74,17 +74,17 @@ def hub_rows(hub: HubSet, columns: Sequence[str], task: str) -> Rows:
     except Exception as error:  # the Hub's client lets errors of several libraries through
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise UsageError(
-            f"{FLAG} {task}: {hub.repo} cannot be had from the Hub ({reason}). {_local_file(task)}"
+            f"{FLAG} {named}: {hub.repo} cannot be had from the Hub ({reason}). {_local_file(named, name)}"
         ) from error
     found = [name for name in data.column_names if name in columns]
     rows = data.select_columns(found).with_format("arrow")[:].to_pylist()
     return Rows(data.column_names, rows, f"{hub.repo}@{builder.hash}", hub.repo)
 
 
-def _local_file(task: str) -> str:
+def _local_file(named: str, name: str) -> str:
     return (
         f"Without it: download the data set's .parquet or .jsonl file elsewhere, copy it here and name it, "
-        f"{FLAG} {task}=FILE, or put it into a folder as {task}.parquet or {task}.jsonl and give --data_dir FOLDER"
+        f"{FLAG} {named}=FILE, or put it into a folder as {name}.parquet or {name}.jsonl and give --data_dir FOLDER"
     )
 
 

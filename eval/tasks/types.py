@@ -16,7 +16,7 @@ class Rules:
     """What scoring needs to know of one question beside its gold answer.
 
     kind: MATH, or REASONING_GYM for reasoning-gym's own scorer.
-    answer_type: OlympiadBench's Numerical, Expression, Equation, Interval or Tuple; several with commas; "" unknown.
+    answer_type: Numerical, Expression, Equation, Interval or Tuple; several with commas; "" unknown.
     is_multiple_answer: the gold is several answers with commas between them; all are asked for, once each.
     ordered: their order counts.
     unit: unit of the gold, which is written without it; a response may carry it.

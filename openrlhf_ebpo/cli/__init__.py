@@ -14,7 +14,7 @@ COMMANDS = {
     "data": ("openrlhf_ebpo.cli.data", "prepare training data: clean, cluster by topic, measure difficulty, order"),
     "eval": (
         "openrlhf_ebpo.cli.eval",
-        "measure models on AIME, AMC, MATH-500, OlympiadBench, or files; report; rescore",
+        "measure models on benchmarks, tasks of your own, or files; report; rescore",
     ),
     "hub": ("openrlhf_ebpo.cli.hub", "push and pull models, priors, runs and results; deploy the Space"),
     "doctor": ("openrlhf_ebpo.cli.doctor", "check this machine: versions, libraries, memory, leftovers, GPUs"),

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from openrlhf_ebpo.harness import harness
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, table, words
 from openrlhf_ebpo.hub.public import hub_id, public, slug
@@ -58,7 +59,6 @@ MEANING = {
     "high": "upper end of it",
 }
 TASK_TYPE = "text-generation"
-TASK_ORDER = ("aime24", "aime25", "amc23", "math500", "olympiadbench")
 
 
 def of_run(run_dir: Path) -> list[Result]:
@@ -109,13 +109,8 @@ def _rows(result: Result) -> list[dict]:
 
 
 def ordered(rows: Iterable[dict]) -> list[dict]:
-    return sorted(
-        rows, key=lambda row: (*protocol_of(row), *_task_order(row["task"]), row["step"], order(row["metric"]))
-    )
-
-
-def _task_order(task: str) -> tuple:
-    return (TASK_ORDER.index(task) if task in TASK_ORDER else len(TASK_ORDER), task)
+    by_task = harness("tasks").order
+    return sorted(rows, key=lambda row: (*protocol_of(row), by_task(row["task"]), row["step"], order(row["metric"])))
 
 
 def protocol_of(row: Mapping) -> tuple[str, str]:

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import replacing, write_json
 
+LIMITED = re.compile(r"-first\d+$")  # what --limit puts behind a name
 SCHEMA = 1
 NEEDED = ("model", "step", "task", "protocol", "metrics")  # of a summary.json
 SAMPLES = pa.schema(
@@ -84,8 +85,8 @@ class Samples:
 
 
 def whole_name(task: str) -> str:
-    """The task whose first questions --limit asks: aime24 of aime24-first20, and of aime24."""
-    return re.sub(r"-first\d+$", "", task)
+    """The task whose first questions --limit asks: NAME of NAME-first20, and of NAME."""
+    return LIMITED.sub("", task)
 
 
 def step_directory(results_dir: str | Path, protocol: str, task: str, step: int) -> Path:

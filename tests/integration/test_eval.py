@@ -122,3 +122,39 @@ def check_result(directory: Path, questions: int, before: dict) -> None:
     assert summary["prompt"]["template"] == "{question}\n" and not summary["prompt"]["chat_template"]
     passes = [2] if before else [1, 2] if directory.name == "step-000004" else [1]  # each with a seed of its own
     assert len(summary["seeds"]) in passes and summary["counts"] == {"excluded_golds": 0, "errors": 0}
+
+
+def test_a_benchmark_of_ones_own_runs_is_left_alone_when_finished_and_refused_when_changed(start_command, tmp_path):
+    """The example, from a working directory that knows nothing else of it."""
+    from openrlhf_ebpo.quickstart import tiny_model
+
+    for file in (ROOT / "examples" / "benchmark").glob("measures.*"):
+        shutil.copy(file, tmp_path)
+    tiny_model.build(tmp_path / "model", [(tmp_path / "measures.jsonl").read_text(), "Give the answer in ."])
+    write(tmp_path / "q.jsonl", [{"question": "How long?", "answer": 1}])
+
+    def evaluate(log: str, tasks: str) -> str:
+        argv = ["--model", "model", "--tasks", tasks, "--output_dir", "out", "--n", 2, "--max_new_tokens", 16]
+        argv += ["--template", "raw", "--no-chat_template"]
+        process = start_command("openrlhf_ebpo.cli.eval", argv, tmp_path / log)
+        process.wait(240)
+        return (tmp_path / log).read_text()
+
+    first = evaluate("first.log", "measures:TASK")
+    (directory,) = tmp_path.glob("out/*/measures/step-000000")
+    summary = (directory / "summary.json").read_text()
+    rows = pq.read_table(directory / "samples.parquet").to_pylist()
+    assert len(rows) == 8 * 2 and json.loads(summary)["task"]["rows"] == 8, first[-6000:]
+    assert rows[0]["question"] == "How long is a marathon? Give the answer in km."
+    assert json.loads(rows[0]["rules"]) == {"unit": "km", "tolerance": 0.2}
+
+    second = evaluate("second.log", "measures:TASK,file:q.jsonl")
+    assert "1 questions in 1 tasks" in second, second[-6000:]
+    assert (directory / "summary.json").read_text() == summary
+    report = (directory.parents[1] / "report.md").read_text()
+    assert re.search(r"\| file-q \| .*\n\| measures \|", report)
+
+    module = tmp_path / "measures.py"
+    module.write_text(module.read_text().replace("Give the answer", "Answer"))
+    third = evaluate("third.log", "measures:TASK")
+    assert "holds a result of other settings (task: 'measures@" in third, third[-6000:]

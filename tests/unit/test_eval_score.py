@@ -13,9 +13,9 @@ import pytest
 
 from eval import score
 from eval.grader import Grader
-from eval.pairs import read_pair
+from eval.pairs import Pair, read_pair
 from eval.protocols import BOX_OR_ANSWER_LINE, MATH_VERIFY, PROTOCOLS
-from eval.tasks import Question, Rules, load
+from eval.tasks import BENCHMARKS, Question, Rules, load
 from eval.units import without_unit
 from eval.voting import classes
 from openrlhf_ebpo.data.table import read_table, write_table
@@ -183,10 +183,10 @@ def test_the_rules_of_olympiadbench_and_its_output_scored_again(scored, tmp_path
 
 def test_golds_of_aime_must_be_integers():
     for gold in ("025", "25.0", "\\boxed{25}", 25):
-        assert read_pair({"gold": gold, "response": ""}, "aime24").gold == "25"
+        assert read_pair({"gold": gold, "response": ""}, BENCHMARKS["aime24"]) == Pair("25", Rules(), "")
     with pytest.raises(GoldError, match="its gold answer 'x' is no integer"):
-        read_pair({"gold": "x", "response": ""}, "aime24")
-    assert read_pair({"gold": "025", "response": ""}, None).gold == "025"
+        read_pair({"gold": "x", "response": ""}, BENCHMARKS["aime24"])
+    assert read_pair({"gold": "025", "response": ""}).gold == "025"
 
 
 def test_released_extraction_compares_text(scored):
@@ -209,7 +209,7 @@ PAIR = {"gold": "1", "response": "\\boxed{1}"}
         (None, [], "no such file"),
         ("{", [], "line 1 is no JSON"),
         ("[" * 100_000, [], "line 1 is no JSON"),
-        ([PAIR], ["--task", "aime"], "--task aime: there are aime24, aime25"),
+        ([PAIR], ["--task", "aime"], "--task aime: no such task"),
         ([PAIR], ["--extraction", "boxed"], "--extraction boxed: there are default, released"),
         ([PAIR], ["--workers", "0"], "--workers 0: must be at least 1"),
         ([PAIR], ["--seconds", "-1"], "--seconds -1.0: must be above 0"),
@@ -353,9 +353,9 @@ def test_units(answer, unit, left):
 
 
 def test_a_pair_without_rules_has_the_rules_of_its_gold():
-    assert read_pair({"gold": ["1", "2"], "response": "x"}, None).rules.is_multiple_answer
-    assert read_pair({"gold": 27.0, "response": None}, None).gold == "27"
-    assert read_pair({"gold": 27.0, "response": None}, None).response == ""
+    assert read_pair({"gold": ["1", "2"], "response": "x"}).rules.is_multiple_answer
+    assert read_pair({"gold": 27.0, "response": None}).gold == "27"
+    assert read_pair({"gold": 27.0, "response": None}).response == ""
 
 
 def test_help_teaches(capsys):

@@ -121,7 +121,7 @@ def test_what_the_hub_finds_by_name_does_not_lead_back_to_it():
     """A model card shows the prompt of training, which the evaluation knows how to read."""
     hub = [path for module, path in MODULES.items() if room(module) == "hub"]
     by_name = {name for path in hub for name in re.findall(r'harness\("(\w+)"\)', path.read_text())}
-    assert by_name == {"prompts"}
+    assert by_name == {"prompts", "tasks"}
     found = reached({f"{PACKAGE}.eval.{name}" for name in by_name})
     assert f"{PACKAGE}.data.table" in found and {room(module) for module in found} & {"hub", "checks"} == set()
 

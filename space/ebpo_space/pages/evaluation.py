@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from openrlhf_ebpo.eval import paper
-from openrlhf_ebpo.eval.scores import ordered
+from openrlhf_ebpo.eval.tasks import ordered
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.record import score_text

@@ -1,0 +1,122 @@
+"""What a benchmark is: where its rows are, which columns hold what, how a question is asked and its answers compared.
+
+A file of this folder, or a module of one's own (own.py), holds one as TASK; everything special about it is there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.record.results import LIMITED
+
+from .gold import gold_text, integer_text
+from .rows import HubSet, Rows
+from .types import Rules
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+def as_it_is(question: str, row: Mapping) -> str:
+    return question
+
+
+def plain_rules(row: Mapping, answer) -> Rules:
+    """A list of several answers: all are asked for."""
+    return Rules(is_multiple_answer=isinstance(answer, (list, tuple)) and len(answer) > 1)
+
+
+def no_notes(rows: Rows) -> Sequence[str]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """
+    name: its name in --tasks, folders and reports. about: what --help says of it.
+    copies: where its rows are, the default first: data sets on the Hub, or a .jsonl or .parquet file (a Path); none:
+        --tasks has to name a file, NAME=FILE.
+    question, answer: names that these columns have in the copies; of each copy, the first that is there counts.
+    columns: the others that `prompt` and `rules` read.
+    prompt: (question, row) -> the question as it is asked; the template of the model's training goes around it.
+    gold: value of the answer column -> the gold answer as text. integer: it has to be an integer.
+    rules: (row, value of the answer column) -> how answers are compared with the gold.
+    rows: how many the copies of it have; a note says where there are others. other_sets: row counts of sets that go by
+        the same name, and which they are; these are refused.
+    notes: what is worth knowing of a copy.
+    released_n: responses a question under the protocol `released`, where it is not the protocol's own number.
+    reported: pass@1 in percent in the paper (arXiv 2602.05165) by (model, G) and method.
+
+    `prompt`, `gold` and `rules` raise ValueError, in words, for a row that cannot be used; it is named and left out.
+
+    Raises:
+        ValueError: the name fits no folder, or a copy or column is of another type.
+    """
+
+    name: str
+    copies: tuple[HubSet | Path, ...] = ()
+    about: str = ""
+    question: tuple[str, ...] = ("problem", "question", "prompt")
+    answer: tuple[str, ...] = ("answer", "final_answer", "solution")
+    columns: tuple[str, ...] = ()
+    prompt: Callable[[str, Mapping], str] = as_it_is
+    gold: Callable[[object], str] = gold_text
+    integer: bool = False
+    rules: Callable[[Mapping, object], Rules] = plain_rules
+    rows: tuple[int, ...] = ()
+    other_sets: Mapping[int, str] = field(default_factory=dict)
+    notes: Callable[[Rows], Sequence[str]] = no_notes
+    released_n: int | None = None
+    reported: Mapping[tuple[str, int], Mapping[str, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not NAME.fullmatch(self.name) or LIMITED.search(self.name):
+            raise ValueError(
+                f"a benchmark's name has letters, digits, dots and dashes, and no -firstN at its end: {self.name!r:.60}"
+            )
+        kinds = {"copies": (HubSet, Path), "question": str, "answer": str, "columns": str, "rows": int}
+        for which, kind in kinds.items():
+            values = getattr(self, which)
+            if not isinstance(values, tuple) or not all(isinstance(each, kind) for each in values):
+                named = "HubSet or Path" if which == "copies" else kind.__name__
+                raise ValueError(f"{self.name}: {which} must be a tuple of {named}, not {values!r:.60}")
+
+    def prompt_of(self, question: str, row: Mapping) -> str:
+        return self._call("prompt", str, question, row)
+
+    def gold_of(self, answer) -> str:
+        text = self._call("gold", str, answer)
+        return integer_text(text) if self.integer else text
+
+    def rules_of(self, row: Mapping, answer, gold: str) -> Rules:
+        """With the answer as the data set spells it; all spellings of an integer are the same."""
+        rules = self._call("rules", Rules, row, answer)
+        first = str(answer[0] if isinstance(answer, (list, tuple)) else answer)
+        return rules if self.integer or rules.source_gold or first == gold else replace(rules, source_gold=first)
+
+    def notes_of(self, rows: Rows) -> Sequence[str]:
+        return self._call("notes", Sequence, rows)
+
+    def _call(self, which: str, kind: type, *arguments):
+        """What one of its functions says.
+
+        Raises:
+            ValueError: the row cannot be used. UsageError: the function is wrong.
+        """
+        try:
+            found = getattr(self, which)(*arguments)
+        except (ValueError, UsageError):
+            raise
+        except Exception as error:  # somebody's code
+            raise UsageError(f"{self._said(which, arguments)} raised {type(error).__name__}: {error}") from error
+        if not isinstance(found, kind):
+            raise UsageError(f"{self._said(which, arguments)} is {found!r:.60}; it has to be a {kind.__name__}")
+        if found == "":
+            raise ValueError(f"its {which} is empty")
+        return found
+
+    def _said(self, which: str, arguments: Sequence) -> str:
+        return f"benchmark {self.name}: {which}({', '.join(f'{each!r:.60}' for each in arguments)})"

@@ -1,0 +1,71 @@
+"""The task of a benchmark: rows from the Hub, from a file or from the benchmark's own, and what it makes of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from openrlhf_ebpo.data.source import lookup
+from openrlhf_ebpo.data.table import READ_SUFFIXES
+from openrlhf_ebpo.errors import UsageError
+
+from .benchmark import Benchmark
+from .rows import FLAG, HubSet, Rows, choose_column, file_rows, hub_rows, make_task, question_text
+from .types import Rules, Task
+
+
+def load_benchmark(benchmark: Benchmark, named: str, place: str | None = None, data_dir: str | None = None) -> Task:
+    """named: what --tasks calls it. place: a file, or OWNER/NAME[@REVISION] of one of its copies on the Hub; None:
+    `<name>.parquet`, `.jsonl` or `.json` in data_dir if there is one, or else the default copy.
+
+    Raises:
+        UsageError: it cannot be read, what is there is another data set, or a function of the benchmark is wrong.
+    """
+    rows = _rows(benchmark, named, place or _file_in(benchmark.name, data_dir))
+    if other := benchmark.other_sets.get(len(rows.rows)):
+        raise UsageError(
+            f"{FLAG} {named}: {rows.place} has {len(rows.rows)} rows, {benchmark.name} has "
+            f"{' or '.join(map(str, benchmark.rows))}. This is {other}. "
+            f"{FLAG} file:PATH evaluates on it under a name of its own"
+        )
+    question = choose_column(rows.columns, benchmark.question, rows.place, "question")
+    answer = choose_column(rows.columns, benchmark.answer, rows.place, "gold answer")
+
+    def read(row: dict) -> tuple[str, str, Rules]:
+        text, value = benchmark.prompt_of(question_text(row, question), row), lookup(row, answer)
+        gold = benchmark.gold_of(value)
+        return text, gold, benchmark.rules_of(row, value, gold)
+
+    return make_task(benchmark.name, rows, read, benchmark.notes_of(rows), benchmark.rows)
+
+
+def _rows(benchmark: Benchmark, named: str, place: str | None) -> Rows:
+    if place is None:
+        if not benchmark.copies:
+            raise UsageError(f"{FLAG} {named}: it has no data of its own; name a file, {FLAG} {named}=FILE")
+        first = benchmark.copies[0]
+        return file_rows(first) if isinstance(first, Path) else _from_hub(first, benchmark, named)
+    if Path(place).suffix.lower() in READ_SUFFIXES:
+        return file_rows(place)
+    repo, _, revision = place.partition("@")
+    known = {copy.repo: copy for copy in benchmark.copies if isinstance(copy, HubSet)}
+    if repo not in known:
+        raise UsageError(
+            f"{FLAG} {named}={place}: neither a {'/'.join(READ_SUFFIXES)} file nor a known copy on the Hub "
+            f"({', '.join(known) or 'there is none'}). {FLAG} file:PATH evaluates on any file with questions and answers"
+        )
+    return _from_hub(dataclasses.replace(known[repo], revision=revision or None), benchmark, named)
+
+
+def _from_hub(copy: HubSet, benchmark: Benchmark, named: str) -> Rows:
+    names = (*benchmark.question, *benchmark.answer)
+    return hub_rows(copy, [*names, *(name.capitalize() for name in names), *benchmark.columns], named, benchmark.name)
+
+
+def _file_in(name: str, data_dir: str | None) -> str | None:
+    if data_dir is None:
+        return None
+    if not Path(data_dir).is_dir():
+        raise UsageError(f"--data_dir {data_dir}: no such folder")
+    files = [Path(data_dir, name + suffix) for suffix in READ_SUFFIXES]
+    return next((str(file) for file in files if file.is_file()), None)

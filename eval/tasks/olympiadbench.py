@@ -1,0 +1,48 @@
+"""OlympiadBench, its English questions of mathematics with answers that can be compared (OE_TO_maths_en_COMP).
+
+Hothan's copy has question, context, final_answer (a list) and the columns of scoring_columns.py; Qwen2.5-Math's has 675
+rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .benchmark import Benchmark
+from .rows import HubSet, Rows
+from .scoring_columns import COLUMNS, column_rules
+
+
+def with_context(question: str, row: Mapping) -> str:
+    context = row.get("context")
+    return f"{context.strip()}\n\n{question}" if isinstance(context, str) and context.strip() else question
+
+
+def missing_columns(rows: Rows) -> list[str]:
+    missing = [column for column in COLUMNS if column not in rows.columns]
+    return [f"{rows.place} has no {', '.join(missing)}: units and tolerances there may be are not known"] * bool(
+        missing
+    )
+
+
+TASK = Benchmark(
+    "olympiadbench",
+    about="OlympiadBench: 674 questions; is_multiple_answer, unit, error (tolerance), answer_type of a row",
+    copies=(HubSet("Hothan/OlympiadBench", "train", "OE_TO_maths_en_COMP"),),
+    question=("question", "problem"),
+    answer=("final_answer", "answer"),
+    columns=("context", *COLUMNS),
+    prompt=with_context,
+    rules=column_rules,
+    rows=(674, 675),
+    notes=missing_columns,
+    released_n=4,
+    reported={
+        ("Qwen3-8B", 4): {"GRPO": 45.99, "EBPO-naive": 48.44, "EBPO-topic": 54.93},
+        ("Qwen3-14B", 4): {"GRPO": 50.77, "EBPO-naive": 48.41, "EBPO-topic": 48.52},
+        ("LLaMA3.1-8B", 4): {"GRPO": 6.97, "EBPO-topic": 7.75},
+        ("Qwen3-8B", 8): {"GRPO": 44.06, "EBPO-topic": 50.44},
+        ("Qwen3-8B", 16): {"GRPO": 51.89, "EBPO-topic": 53.41},
+        ("Qwen3-8B", 32): {"GRPO": 51.34, "EBPO-topic": 48.52},
+    },
+)

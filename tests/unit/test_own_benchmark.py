@@ -1,0 +1,180 @@
+"""A benchmark of one's own: the example outside the package, and what is wrong with others."""
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from openrlhf_ebpo.eval import score, tasks
+from openrlhf_ebpo.eval.grader import Grader
+from openrlhf_ebpo.eval.protocols import PROTOCOLS
+from openrlhf_ebpo.eval.tasks import BENCHMARKS, Benchmark, HubSet, Rules, registry
+
+from openrlhf_ebpo.errors import UsageError
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "benchmark"
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty working directory; what is imported from it is forgotten."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def example(here):
+    for file in EXAMPLE.glob("measures.*"):
+        shutil.copy(file, here)
+    return here
+
+
+def own(folder: Path, code: str, name: str = "mine") -> None:
+    (folder / f"{name}.py").write_text(f"from openrlhf_ebpo.eval.tasks import Benchmark, HubSet, Rules\n{code}\n")
+
+
+def test_the_example_is_loaded_from_its_folder_and_scored_by_its_rules(example):
+    task = tasks.load("measures:TASK")
+    assert (task.name, len(task.questions), task.skipped, task.notes) == ("measures", 8, (), ())
+    assert task.source.startswith(f"{example}/measures.jsonl@")
+    marathon, train, *_ = task.questions
+    assert marathon.question == "How long is a marathon? Give the answer in km."
+    assert (train.gold, train.rules) == ("30", Rules(unit="km", tolerance=0))
+    default = PROTOCOLS["default"]
+    with Grader(default.extraction, default.scorer, workers=1) as grader:
+        assert not any(grader.gold_error(each.gold, each.rules) for each in task.questions)
+        answers = [r"\boxed{42 \text{ km}}", r"\boxed{42.195 \text{ m}}", "Answer: 42.3", r"\boxed{43}", "42"]
+        assert [row["correct"] for row in grader.grade_samples(marathon, answers)] == [True, False, True, False, False]
+
+
+def test_its_rows_can_be_of_another_file(example):
+    rows = [{"question": "How long?", "value": 2, "unit": "m", "tolerance": slack} for slack in (0, -1)]
+    (example / "more.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    task = tasks.load("measures:TASK=more.jsonl")
+    assert task.source.startswith("more.jsonl@") and "2 rows, the public data set 8" in task.notes[0]
+    assert task.skipped == ("row 2 of more.jsonl is left out: its tolerance is -1",)
+    (example / "data").mkdir()
+    (example / "more.jsonl").rename(example / "data" / "measures.jsonl")
+    assert tasks.load("measures:TASK", data_dir="data").fingerprint() == task.fingerprint()
+    with pytest.raises(UsageError, match=r"measures:TASK=me/measures: neither .* on the Hub \(there is none\)"):
+        tasks.load("measures:TASK=me/measures")
+
+
+@pytest.mark.parametrize("module", ["openrlhf_ebpo.cli.eval", "eval.score"])
+def test_a_file_is_scored_by_the_rules_of_the_example(tmp_path, module):
+    rows = [
+        {"gold": 2, "response": answer, "unit": "m", "tolerance": 0.5} for answer in ("\\boxed{2.4 m}", "\\boxed{3}")
+    ]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    flags = ["--input", "pairs.jsonl", "--output", "scored.jsonl", "--task", "measures:TASK", "--workers", "1"]
+    command = [sys.executable, "-m", module, *(["score"] if module.endswith("cli.eval") else []), *flags]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (EXAMPLE, ROOT)))}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in (tmp_path / "scored.jsonl").read_text().splitlines()]
+    assert [row["correct"] for row in found] == [True, False]
+    assert json.loads(found[0]["rules"]) == {"unit": "m", "tolerance": 0.5}
+
+
+BAD = {
+    "no module": ("", "nowhere:TASK", "--tasks nowhere:TASK: there is no module nowhere, neither in this folder nor on"),
+    "no submodule": ("", "mine.deeper:TASK", "there is no module mine.deeper"),
+    "no attribute": ("OTHER = Benchmark('other')", "mine:TASK", "mine has no TASK; it has OTHER"),
+    "no benchmark": ("", "mine:TASK", "mine has no TASK; it has nothing"),
+    "wrong type": ("TASK = {'name': 'x'}", "mine:TASK", r"has to be a openrlhf_ebpo.eval.\S+.Benchmark, and is a builtins.dict"),
+    "the type itself": ("", "mine:Benchmark", "and is a builtins.type"),
+    "a broken module": ("1 / 0", "mine:TASK", "importing mine failed: ZeroDivisionError: division by zero"),
+    "no syntax": ("def", "mine:TASK", "importing mine failed: SyntaxError"),
+    "a module that exits": ("raise SystemExit(0)", "mine:TASK", "importing mine failed: SystemExit: 0"),
+    "what it imports": ("import nowhere_at_all", "mine:TASK", "importing mine failed: ModuleNotFoundError: .*nowhere_at_all"),
+    "a taken name": ("TASK = Benchmark('aime24')", "mine:TASK", "its name is aime24, which is another benchmark here"),
+    "a path as a name": ("TASK = Benchmark('../../etc')", "mine:TASK", r"ValueError: a benchmark's name .*'../../etc'"),
+    "a limited name": ("TASK = Benchmark('x-first20')", "mine:TASK", "no -firstN at its end"),
+    "no name": ("TASK = Benchmark(None)", "mine:TASK", "a benchmark's name has letters"),
+    "a copy": ("TASK = Benchmark('x', copies=('me/x',))", "mine:TASK", r"copies must be a tuple of HubSet or Path, not \('me"),
+    "a column": ("TASK = Benchmark('x', question='q')", "mine:TASK", "question must be a tuple of str, not 'q'"),
+    "no data": ("TASK = Benchmark('x')", "mine:TASK", "no data of its own; name a file, --tasks mine:TASK=FILE"),
+    "the paper's": ("TASK = Benchmark('x', released_n=4)", "mine:TASK", "released_n and reported are for the benchmarks"),
+    "a prompt": ("TASK = Benchmark('x', prompt=lambda q, row: row['no'])", "mine:TASK=q.jsonl", r"x: prompt\('Q'.* raised KeyErr"),
+    "an empty prompt": ("TASK = Benchmark('x', prompt=lambda q, row: '')", "mine:TASK=q.jsonl", "its prompt is empty"),
+    "a gold": ("TASK = Benchmark('x', gold=int)", "mine:TASK=q.jsonl", r"x: gold\('1'\) is 1; it has to be a str"),
+    "rules": ("TASK = Benchmark('x', rules=lambda row, a: {})", "mine:TASK=q.jsonl", "it has to be a Rules"),
+    "notes": ("TASK = Benchmark('x', notes=lambda rows: None)", "mine:TASK=q.jsonl", r"notes\(.* is None; .* Sequence"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_what_is_wrong_with_a_benchmark_is_named(here, kind):
+    code, spec, message = BAD[kind]
+    own(here, code)
+    (here / "q.jsonl").write_text('{"question": "Q", "answer": "1"}\n')
+    with pytest.raises(UsageError, match=message):
+        tasks.load(spec)
+
+
+@pytest.mark.parametrize("name", ["mine:TASK", "aime"])
+def test_scoring_names_its_own_flag(here, name):
+    own(here, "TASK = 1")
+    (here / "pairs.jsonl").write_text('{"gold": "1", "response": "1"}\n')
+    with pytest.raises(SystemExit, match=f"error: --task {name}: "):
+        score.main(["--input", "pairs.jsonl", "--output", "o.jsonl", "--task", name])
+
+
+def test_no_file_of_the_working_directory_stands_in_for_an_installed_package(here):
+    (here / "pyarrow.py").write_text("raise SystemExit('the wrong one')")
+    own(here, "import importlib\nimportlib.invalidate_caches()\nimport pyarrow\nTASK = Benchmark('x')")
+    with pytest.raises(UsageError, match="no data of its own"):
+        tasks.load("mine:TASK")
+    assert sys.path[-1] == str(here)
+
+
+def test_a_new_file_is_in_every_list(monkeypatch):
+    """What one line of the registry does: names, order, the Hub's tables."""
+    from openrlhf_ebpo.hub import evaluations
+
+    assert list(BENCHMARKS) == list(registry.FILES), "each file's name is its benchmark's"
+    monkeypatch.setitem(BENCHMARKS, "new", Benchmark("new", copies=(HubSet("me/new", "test"),), about="NEW"))
+    names = ["other", "new", "olympiadbench", "aime24"]
+    assert tasks.ordered(names) == ["aime24", "olympiadbench", "new", "other"]
+    row = {"protocol": "p", "protocol_fingerprint": "f", "step": 0, "metric": "pass@1"}
+    found = evaluations.ordered({**row, "task": name} for name in names)
+    assert [each["task"] for each in found] == tasks.ordered(names)
+    assert tasks.find("new", "--tasks").about == "NEW" and "  new             NEW" in tasks.described()
+    with pytest.raises(UsageError, match=r"There are aime24, .*, new, and my_module:TASK"):
+        tasks.load("unknown")
+
+
+def test_the_list_is_light():
+    """The Space and the Hub's cards read it."""
+    code = "import sys, openrlhf_ebpo.eval.paper; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "openrlhf_ebpo" in done.stdout.split(), done.stderr
+    assert not {"torch", "ray", "vllm", "sympy", "math_verify", "datasets", "transformers"} & {*done.stdout.split()}
+
+
+def test_no_benchmark_is_named_outside_its_file():
+    """But in examples of command lines, such as those of --help."""
+    found = []
+    for place in ("eval", "openrlhf_ebpo", "space"):
+        for path in ROOT.joinpath(place).rglob("*.py"):
+            if path.parent != ROOT / "eval" / "tasks" or path.stem not in BENCHMARKS:
+                found += [(path.name, line.strip()) for line in path.read_text().splitlines() if named(line)]
+    assert [each for each in found if each[0] != "registry.py" and "--task" not in each[1]] == []
+
+
+def named(line: str) -> bool:
+    return any(name in line.lower().replace("-", "") for name in BENCHMARKS)
+
+
+def test_the_fields_of_a_benchmark_are_explained():
+    assert all(f"{each.name}" in (Benchmark.__doc__ or "") for each in dataclasses.fields(Benchmark))
