@@ -18,6 +18,7 @@ from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.markdown import code, fenced, join, table
 from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.public import last_part, public_run
+from openrlhf_ebpo.record import catalogue
 from openrlhf_ebpo.record.run_log import RunDirectoryError, read_metrics, read_run
 from openrlhf_ebpo.redact import is_secret, redacted_text
 
@@ -25,11 +26,7 @@ logger = logging.getLogger(__name__)
 
 RECORDS = ("run.json", "metrics.jsonl", "checkpoints.jsonl", "prior.json")
 PICTURE = "images/training.png"
-CURVES = (
-    ("rollout/reward_mean", "mean reward of the batch"),
-    ("ebpo/shrinkage", "shrinkage S"),
-    ("policy/entropy", "entropy (nats a token)"),
-)
+CURVES = tuple(catalogue.shown_in(catalogue.Shown.CARD))
 ESTIMATORS = {
     "ebpo": "EBPO",
     "group_norm": "GRPO",
@@ -55,13 +52,6 @@ SETTINGS = (  # label, name of the flag
     ("reward function", "reward.remote_url"),
     ("reward model", "reward.model_name_or_path"),
     ("seed", "train.seed"),
-)
-PRIOR = (
-    ("prior mean μ", "ebpo/prior_mean", "mean of all rewards so far"),
-    ("within variance σ²", "ebpo/within_variance", "variance of all rewards so far"),
-    ("between variance τ²", "ebpo/between_variance", "variance of all group means so far"),
-    ("rewards in the prior", "ebpo/prior_count", "number of rewards so far"),
-    ("shrinkage S", "ebpo/shrinkage", "mean weight of the prior in this step's baselines"),
 )
 PROMPT = "The prompt below is the form in which the model was asked in training."
 NO_INSTRUCTION = (
@@ -131,8 +121,8 @@ def reward_curve(run_dir: Path, last_step: int) -> bytes | None:
     """A PNG of reward, shrinkage and entropy up to a step; None without metrics or matplotlib."""
     from openrlhf_ebpo.record.plot import plot_run
 
-    rows = [row for row in read_metrics(run_dir) if row["step"] <= last_step and row.get(CURVES[0][0]) is not None]
-    panels = [(name, label) for name, label in CURVES if any(row.get(name) is not None for row in rows)]
+    rows = [row for row in read_metrics(run_dir) if row["step"] <= last_step and row.get(catalogue.REWARD) is not None]
+    panels = [metric for metric in CURVES if any(row.get(metric.name) is not None for row in rows)]
     if not panels:
         return None
     with tempfile.TemporaryDirectory() as folder:
@@ -211,7 +201,7 @@ def _training(run: dict, metrics: list[dict], step: int, picture: bool) -> list[
 
 
 def _rewards(metrics: list[dict]) -> str:
-    values = [row["rollout/reward_mean"] for row in metrics if row.get("rollout/reward_mean") is not None]
+    values = [row[catalogue.REWARD] for row in metrics if row.get(catalogue.REWARD) is not None]
     if len(values) < 2:
         return ""
     count = min(10, len(values) // 2)
@@ -223,7 +213,8 @@ def _prior(run: dict, metrics: list[dict], step: int) -> list[str]:
     if dig(run, "algo.advantage.estimator") != "ebpo":
         return []
     row = next((row for row in metrics if row["step"] == step), {})
-    numbers = [(label, f"{row[name]:.6g}", what) for label, name, what in PRIOR if row.get(name) is not None]
+    own = next(group.metrics for group in catalogue.GROUPS if group.title == catalogue.ESTIMATOR)
+    numbers = [(each.title, f"{row[each.name]:.6g}", each.tells) for each in own if row.get(each.name) is not None]
     return [
         "## prior.json",
         "EBPO shrinks each prompt's mean reward towards what the policy has achieved so far. `prior.json` is that "

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from openrlhf_ebpo.hub.markdown import entities
+from openrlhf_ebpo.record.catalogue import Metric, find
 
 ROLLOUTS = {
     "step": "training step",
@@ -47,77 +51,18 @@ CHECKPOINTS = {
     "model": "folder of the exported model (its last part only); null where none was exported",
     "complete": "true",
 }
-METRICS = {
-    "step": "training step",
-    "time": "seconds since 1970, UTC",
-    "ebpo/shrinkage": "mean weight of the prior over groups",
-    "ebpo/prior_mean": "mean of all rewards so far",
-    "ebpo/within_variance": "variance of all rewards so far",
-    "ebpo/between_variance": "variance of all group means so far",
-    "ebpo/prior_count": "number of rewards so far",
-    "ebpo/all_fail_fraction": "fraction of groups in which every response failed",
-    "ebpo/all_pass_fraction": "fraction of groups in which every response passed",
-    "ebpo/rescued_fraction": "fraction of responses with no advantage under GRPO and one here",
-    "ebpo/reward_error_fraction": "fraction of responses whose reward failed",
-    "policy/entropy": "entropy of the policy, nats a token",
-    "policy/kl_per_step": "KL divergence of the policy before and after the step, on the step's tokens",
-    "policy/cov_selected_fraction": "tokens that Clip-Cov or KL-Cov chose",
-    "policy/cov_mean": "covariance of log-probability and advantage",
-    "policy_loss": "loss of the policy",
-    "actor_lr": "learning rate",
-    "actor_grad_norm": "norm of the policy's gradient",
-    "critic_loss": "loss of the critic",
-    "critic_lr": "learning rate of the critic",
-    "critic_grad_norm": "norm of the critic's gradient",
-    "values": "mean value that the critic gives",
-    "ppo_clip_ratio": "fraction of tokens whose ratio was clipped",
-    "ppo_kl": "mean of log-probability before minus during the step's updates",
-    "kl": "estimated KL divergence to the reference model",
-    "logprobs_diff": "mean log-probability difference to the reference model",
-    "entropy_loss": "entropy as OpenRLHF aggregates it",
-    "vllm_kl": "difference between the log-probabilities of rollout and training",
-    "is_filter_ratio": "fraction of tokens that were corrected for that difference",
-    "reward": "mean reward of a response",
-    "score": "mean score of a response",
-    "return": "mean sum of a response's per-token rewards",
-    "group_reward_std": "mean standard deviation of rewards inside a group",
-    "response_length": "mean tokens of a response",
-    "total_length": "mean tokens of prompt and response",
-    "response_clip_ratio": "fraction of responses as long as is allowed",
-    "truncated": "fraction of responses that reached the token limit",
-    "rollout/reward_mean": "mean reward of the batch",
-    "rollout/reward_std": "standard deviation of the batch's rewards",
-    "rollout/response_length_mean": "mean tokens of the batch's responses",
-    "rollout/truncated_rate": "fraction of the batch's responses that reached the token limit",
-    "rollout/num_samples": "responses in the batch",
-    "dynamic_filtering_pass_rate": "share of prompts that dynamic filtering kept",
-    "timing/generation": "seconds to generate the batch",
-    "timing/make_experience": "seconds for log-probabilities, rewards and advantages",
-    "timing/ppo_train": "seconds to train",
-    "timing/broadcast": "seconds to send the weights to vLLM",
-    "timing/step_total": "seconds of the step",
-    "timing/run_log": "seconds to hand over what is recorded",
-    "hub/pending": "checkpoints that wait to be pushed to the Hub",
-    "hub/failed": "pushes to the Hub that failed so far",
-    "eval_num_samples": "responses of the evaluation during training",
-    "eval_response_length_mean": "mean tokens of its responses",
-    "eval_truncated_rate": "fraction of its responses that reached the token limit",
-}
-EVALUATION = (  # of --eval.dataset, by data source
-    (r"eval_(.+)_pass1", "evaluation during training on {}: mean reward"),
-    (r"eval_(.+)_pass(\d+)", "evaluation during training on {}: mean over prompts of the best of {} rewards"),
-    (r"eval_(.+)_response_length_mean", "evaluation during training on {}: mean tokens of a response"),
-    (r"eval_(.+)_truncated_rate", "evaluation during training on {}: fraction of responses at the token limit"),
-    (r"timing/(.+)", "seconds of {}"),
-)
+METRICS = {"step": "training step", "time": "seconds since 1970, UTC"}  # beside those of the catalogue
 OTHER = "logged by the reward function, or by OpenRLHF"
 
 
-def metric_meaning(name: str) -> str:
-    """Plain text; parts of the name are not escaped."""
+def metric_meaning(name: str, own: Mapping[str, Metric] = MappingProxyType({})) -> str:
+    """Markdown. own: what the run says about metrics of its own code."""
     if name in METRICS:
         return METRICS[name]
-    for pattern, meaning in EVALUATION:
-        if match := re.fullmatch(pattern, name):
-            return meaning.format(*match.groups())
-    return OTHER
+    if metric := find(name):
+        return _told(metric)
+    return entities(_told(own[name])) if name in own else OTHER
+
+
+def _told(metric: Metric) -> str:
+    return metric.with_unit(": ".join(filter(None, (metric.title, metric.tells))))

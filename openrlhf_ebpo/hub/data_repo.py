@@ -15,7 +15,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import columns
 from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.content import Content
-from openrlhf_ebpo.hub.markdown import code, entities, table
+from openrlhf_ebpo.hub.markdown import code, table
 from openrlhf_ebpo.hub.public import slug
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.upload import commit_of, listing, plan, print_plan, publish
@@ -168,14 +168,6 @@ def reading(repo: str, found: Sequence[dict]) -> str:
 
 
 def explained(schema: pa.Schema, meanings: Mapping[str, str]) -> str:
-    """A table of columns, types and meanings."""
-    rows = [
-        [code(field.name), code(field.type), _safe(meanings.get(field.name, columns.OTHER), field.name)]
-        for field in schema
-    ]
+    """A table of columns, types and meanings, which are Markdown."""
+    rows = [[code(field.name), code(field.type), meanings.get(field.name, columns.OTHER)] for field in schema]
     return table(["column", "type", "meaning"], rows)
-
-
-def _safe(meaning: str, name: str) -> str:
-    """Meanings are ours, but those of evaluations during training repeat a part of the metric's name."""
-    return meaning if name in columns.METRICS or not name.startswith(("eval_", "timing/")) else entities(meaning)

@@ -30,6 +30,8 @@ from openrlhf_ebpo.hub.local_files import files_below, local_file, named, say_le
 from openrlhf_ebpo.hub.markdown import code, fenced, join, table
 from openrlhf_ebpo.hub.public import public, public_name, public_run, public_text, slug
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
+from openrlhf_ebpo.record.catalogue import Metric
+from openrlhf_ebpo.record.own_metrics import own_metrics
 from openrlhf_ebpo.record.run_log import read_metrics
 from openrlhf_ebpo.redact import redacted_text
 
@@ -205,7 +207,7 @@ def data_card(run: dict, repo: str, files: Mapping[str, Content], metrics: list[
             else []
         ),
         "## Columns",
-        *_schema(files, metrics, found),
+        *_schema(files, metrics, found, own_metrics(run.get("metrics"))),
     ]
     return redacted_text(data_repo.front_matter(repo.rpartition("/")[2], tags, found) + join(blocks))
 
@@ -225,11 +227,13 @@ def _facts(run: dict, estimator: str) -> str:
     return table(["", ""], [[name, code(value)] for name, value in facts if value is not None])
 
 
-def _schema(files: Mapping[str, Content], metrics: list[dict], found: list[dict]) -> list[str]:
+def _schema(
+    files: Mapping[str, Content], metrics: list[dict], found: list[dict], own: Mapping[str, Metric]
+) -> list[str]:
     names = [entry["config_name"] for entry in found]
     blocks = []
     if "metrics" in names:
-        columns_ = {name: columns.metric_meaning(name) for row in metrics for name in row}
+        columns_ = {name: columns.metric_meaning(name, own) for row in metrics for name in row}
         blocks += ["### metrics", "A row a step.", data_repo.explained(metrics_table(metrics).schema, columns_)]
     if "rollouts" in names:
         first = next(content for path, content in files.items() if path.startswith("rollouts/"))
