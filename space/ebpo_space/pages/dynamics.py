@@ -23,7 +23,7 @@ DRAWN = "Faint: every step. Bold: the moving mean. The numbers are where it ends
 OTHERS = 12  # panels of metrics that the catalogue does not know; "More metrics" has all of them
 TITLE = 120  # characters
 LONGEST = 300  # characters of a name that gets one of them: as many as a link takes
-OTHER_NOTE = "Logged by the reward function or the agent, or by a later OpenRLHF."
+OTHER_NOTE = "Logged by code of your own, or by a later OpenRLHF."
 
 
 def render(view: dict, workspace: Workspace) -> dict:
