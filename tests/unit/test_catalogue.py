@@ -21,10 +21,10 @@ from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub import columns
 from openrlhf_ebpo.record import own_metrics as own
 from openrlhf_ebpo.record.catalogue import GROUPS, METRICS, Shown, find, shown_in
-from openrlhf_ebpo.record.run_log import open_run, read_run
+from openrlhf_ebpo.record.run_log import open_run, read_metrics, read_run
 
 ROOT = Path(__file__).parents[2]
-WRITTEN = re.compile(r"(ebpo|policy|hub|timing|rollout)/[a-z_]+")
+WRITTEN = re.compile(r"(ebpo|policy|hub|timing|rollout)/[a-z_]+|(math|reasoning_gym)_(no_answer|score|timeout)")
 EXAMPLE = ROOT / "examples" / "metric" / "metrics.json"
 NAME = "own/distinct_characters"
 ARGS = {
@@ -54,6 +54,11 @@ def test_every_metric_of_the_source_is_in_the_catalogue():
                 names.add(node.value)
     assert {"ebpo/shrinkage", "policy/kl_per_step", "policy/cov_mean", "hub/failed", "timing/run_log"} <= names
     assert [name for name in sorted(names) if not find(name)] == []
+
+
+def test_every_metric_of_a_recorded_run_is_in_the_catalogue():
+    names = {name for row in read_metrics(ROOT / "tests" / "data" / "quickstart_run") for name in row}
+    assert len(names) > 30 and [name for name in sorted(names) if name not in own.COLUMNS and not find(name)] == []
 
 
 def test_a_name_with_a_part_that_differs_is_found():
