@@ -126,9 +126,9 @@ GROUPS = (
     )),
     Group("Packaged rewards", "With --reward.remote_url math or reasoning_gym.", (
         Metric("math_no_answer", "No answer", "fraction", "of responses in which no answer was found", "rises: the answer’s form is lost"),
-        Metric("math_timeout", "Cut off", "fraction", "of responses whose grading took too long or crashed", "above a few: look at these answers"),
+        Metric("math_timeout", "Cut off", "fraction", "of responses whose grading took too long or crashed", "rises: look at these answers"),
         Metric("reasoning_gym_score", "Scorer’s marks", "", "mean of the scorer’s own marks; the reward is 1 for full marks alone", "rises while the reward stays: nearly right answers earn nothing"),
-        Metric("reasoning_gym_timeout", "Scoring cut off", "fraction", "of responses whose scoring took too long", "above a few: look at these answers"),
+        Metric("reasoning_gym_timeout", "Scoring cut off", "fraction", "of responses whose scoring took too long", "rises: look at these answers"),
     )),
     Group("Evaluation", "During training, with --eval.dataset.", (
         Metric("eval_<data set>_pass<k>", "pass@k", "", "mean over prompts of the best of k rewards"),
