@@ -17,6 +17,7 @@ MARK = (
 PLOTLY = (
     '<a href="http://evil.test/p">p</a><b>b</b>&lt;a href="http://evil.test/q"&gt;'  # what Plotly's labels would read
 )
+SHORT, UNIT = "<b data-foreign>b</b>", "<i data-foreign>"
 
 
 def marked_run(directory: Path, seed: int = 1) -> Path:
@@ -26,6 +27,7 @@ def marked_run(directory: Path, seed: int = 1) -> Path:
         rewrite(directory / name, lambda found: marked(found))
     run = json.loads((directory / "run.json").read_text())
     run["args"]["algo"]["advantage"] |= {"ebpo": {"fail_reward": MARK, "pass_reward": MARK}, MARK: MARK, "seed": seed}
+    run["metrics"] = [{"name": PLOTLY, "title": SHORT, "unit": UNIT, "tells": MARK[:200], "worry": MARK[:200]}]
     (directory / "run.json").write_text(json.dumps(run))
     lines(directory / "checkpoints.jsonl", lambda row: {**marked(row), "step": MARK})
     lines(directory / "metrics.jsonl", lambda row: {**row, MARK: row["step"], PLOTLY: 1.0, f"eval_{MARK}_pass1": 0.5})

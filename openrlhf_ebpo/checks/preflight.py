@@ -24,6 +24,7 @@ PATH_FLAGS = (
     "ckpt.path",
     "ckpt.output_dir",
     "logger.run_dir",
+    "logger.metrics",
     "logger.tensorboard_dir",
     "algo.advantage.ebpo.init_prior",
 )

@@ -27,6 +27,7 @@ from openrlhf_ebpo.estimator.stored import PriorMismatch
 from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.hub import training_flags as hub_flags
 from openrlhf_ebpo.record import run_lock
+from openrlhf_ebpo.record.own_metrics import read_entries
 from openrlhf_ebpo.record.resume import CheckpointError, check_fresh, groups, newest_whole
 from openrlhf_ebpo.record.run_log import RunDirectoryError, check_run_dir, close_run
 from openrlhf_ebpo.redact import hide_secrets, redacted, redacted_argv
@@ -75,6 +76,7 @@ def run(argv: list[str]) -> None:
     resolve(flat, parser)
     stored_argv = redacted_argv(argv, vars(flat))
     check_before_imports(flat, stored_argv)
+    metrics = redacted(read_entries(vars(flat)["logger.metrics"]))
     hub_notices += hub_flags.check_access(vars(flat))
     gym_check.check_training(vars(flat))
 
@@ -104,6 +106,7 @@ def run(argv: list[str]) -> None:
         args=redacted(args),
         resume=args.ckpt.load_enable,
         force=force,
+        metrics=metrics,
     )
     train(command, args, claim)
 
@@ -223,6 +226,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         default=False,
         help="do not measure policy/entropy and policy/kl_per_step (some forward passes more a step)",
+    )
+    group.add_argument(
+        "--logger.metrics",
+        type=str,
+        default=None,
+        metavar="FILE",
+        help="JSON with title, unit and meaning of metrics that your own code logs, for the Space and the cards "
+        "(docs/run_directory.md)",
     )
     remote_code.add_flag(group)
     group.add_argument(

@@ -19,6 +19,7 @@ from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, identifier, render
 from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.public import last_part, public_run
+from openrlhf_ebpo.record import catalogue
 from openrlhf_ebpo.record.run_log import RunDirectoryError, read_metrics, read_run
 from openrlhf_ebpo.redact import is_secret, redacted_text
 
@@ -26,11 +27,7 @@ logger = logging.getLogger(__name__)
 
 RECORDS = ("run.json", "metrics.jsonl", "checkpoints.jsonl", "prior.json")
 PICTURE = "images/training.png"
-CURVES = (
-    ("rollout/reward_mean", "mean reward of the batch"),
-    ("ebpo/shrinkage", "shrinkage S"),
-    ("policy/entropy", "entropy (nats a token)"),
-)
+CURVES = tuple(catalogue.shown_in(catalogue.Shown.CARD))
 SETTINGS = (  # label, name of the flag
     ("responses per prompt (G)", "rollout.n_samples_per_prompt"),
     ("prompts per step", "rollout.batch_size"),
@@ -47,13 +44,6 @@ SETTINGS = (  # label, name of the flag
     ("reward function", "reward.remote_url"),
     ("reward model", "reward.model_name_or_path"),
     ("seed", "train.seed"),
-)
-PRIOR = (
-    ("prior mean μ", "ebpo/prior_mean", "mean of all rewards so far"),
-    ("within variance σ²", "ebpo/within_variance", "variance of all rewards so far"),
-    ("between variance τ²", "ebpo/between_variance", "variance of all group means so far"),
-    ("rewards in the prior", "ebpo/prior_count", "number of rewards so far"),
-    ("shrinkage S", "ebpo/shrinkage", "mean weight of the prior in this step's baselines"),
 )
 # of the run's command, what training on from the Hub replaces, and where the run itself came from and went
 NOT_AGAIN = (
@@ -122,8 +112,8 @@ def reward_curve(run_dir: Path, last_step: int) -> bytes | None:
     """A PNG of reward, shrinkage and entropy up to a step; None without metrics or matplotlib."""
     from openrlhf_ebpo.record.plot import plot_run
 
-    rows = [row for row in read_metrics(run_dir) if row["step"] <= last_step and row.get(CURVES[0][0]) is not None]
-    panels = [(name, label) for name, label in CURVES if any(row.get(name) is not None for row in rows)]
+    rows = [row for row in read_metrics(run_dir) if row["step"] <= last_step and row.get(catalogue.REWARD) is not None]
+    panels = [metric for metric in CURVES if any(row.get(metric.name) is not None for row in rows)]
     if not panels:
         return None
     with tempfile.TemporaryDirectory() as folder:
@@ -184,7 +174,7 @@ def _training(run: dict, metrics: list[dict], step: int) -> dict:
 
 
 def _rewards(metrics: list[dict]) -> dict | None:
-    values = [row["rollout/reward_mean"] for row in metrics if row.get("rollout/reward_mean") is not None]
+    values = [row[catalogue.REWARD] for row in metrics if row.get(catalogue.REWARD) is not None]
     if len(values) < 2:
         return None
     count = min(10, len(values) // 2)
@@ -195,7 +185,8 @@ def _rewards(metrics: list[dict]) -> dict | None:
 def _prior(metrics: list[dict], step: int) -> list[tuple[Markdown, ...]]:
     """Label, value and meaning of what prior.json holds at this step."""
     row = next((row for row in metrics if row["step"] == step), {})
-    numbers = [(label, f"{row[name]:.6g}", what) for label, name, what in PRIOR if row.get(name) is not None]
+    own = next(group.metrics for group in catalogue.GROUPS if group.title == catalogue.ESTIMATOR)
+    numbers = [(each.title, f"{row[each.name]:.6g}", each.tells) for each in own if row.get(each.name) is not None]
     return [tuple(map(Markdown, line)) for line in numbers]
 
 

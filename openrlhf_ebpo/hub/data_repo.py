@@ -15,7 +15,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import columns
 from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.content import Content
-from openrlhf_ebpo.hub.markdown import Markdown, fenced, sanitize, table, words
+from openrlhf_ebpo.hub.markdown import Markdown, fenced, table, words
 from openrlhf_ebpo.hub.public import slug
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.upload import commit_of, listing, plan, print_plan, publish
@@ -168,13 +168,7 @@ def reading(repo: str, found: Sequence[dict]) -> Markdown:
     return fenced("python", "\n".join(lines))
 
 
-def explained(schema: pa.Schema, meanings: Mapping[str, str]) -> Markdown:
+def explained(schema: pa.Schema, meanings: Mapping[str, Markdown]) -> Markdown:
     """A table of columns, types and meanings."""
-    rows = [[field.name, field.type, _meaning(meanings.get(field.name, columns.OTHER), field.name)] for field in schema]
+    rows = [[field.name, field.type, meanings.get(field.name, columns.OTHER)] for field in schema]
     return table(words("column", "type", "meaning"), rows)
-
-
-def _meaning(meaning: str, name: str) -> Markdown:
-    """Meanings are ours, but those of evaluations during training repeat a part of the metric's name."""
-    own = name in columns.METRICS or not name.startswith(("eval_", "timing/"))
-    return Markdown(meaning) if own else sanitize(meaning)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from openrlhf_ebpo.harness import harness
 from openrlhf_ebpo.hub.local_files import local_file
-from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, table, words
+from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, meanings, table, words
 from openrlhf_ebpo.hub.public import hub_id, public, slug
 from openrlhf_ebpo.record.results import Result, find_results
 from openrlhf_ebpo.record.score_text import majorities, order, passes, score
@@ -40,24 +40,26 @@ SCHEMA = pa.schema(
         ("high", pa.float64()),
     ]
 )
-MEANING = {
-    "protocol": "name of the set of settings that decide what a score means",
-    "protocol_fingerprint": "hash of those settings",
-    "protocol_settings": "the settings, as JSON",
-    "task": "name of the task",
-    "task_fingerprint": "hash of its questions and gold answers",
-    "source": "where the questions are from: OWNER/NAME@REVISION on the Hub, or file@hash",
-    "step": "training step of the model; 0 is the model before training",
-    "model": "the model that was asked",
-    "model_identity": "the model and a hash of its configuration",
-    "questions": "number of questions",
-    "samples_per_question": "responses to each question",
-    "metric": "pass@1, pass@k or maj@k",
-    "value": "the metric, a fraction",
-    "standard_error": "of pass@1 across runs: how far sampling again would land; null with one run and for other metrics",
-    "low": "lower end of the 95 % bootstrap interval over questions",
-    "high": "upper end of it",
-}
+MEANING = meanings(
+    {
+        "protocol": "name of the set of settings that decide what a score means",
+        "protocol_fingerprint": "hash of those settings",
+        "protocol_settings": "the settings, as JSON",
+        "task": "name of the task",
+        "task_fingerprint": "hash of its questions and gold answers",
+        "source": "where the questions are from: OWNER/NAME@REVISION on the Hub, or file@hash",
+        "step": "training step of the model; 0 is the model before training",
+        "model": "the model that was asked",
+        "model_identity": "the model and a hash of its configuration",
+        "questions": "number of questions",
+        "samples_per_question": "responses to each question",
+        "metric": "pass@1, pass@k or maj@k",
+        "value": "the metric, a fraction",
+        "standard_error": "of pass@1 across runs: how far sampling again would land; null with one run and for other metrics",
+        "low": "lower end of the 95 % bootstrap interval over questions",
+        "high": "upper end of it",
+    }
+)
 TASK_TYPE = "text-generation"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
@@ -83,6 +83,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence], numbers: int = 0) -> Ma
 def words(*own: str) -> list[Markdown]:
     """Words of our own, such as the head of a table."""
     return [Markdown(each) for each in own]
+
+
+def meanings(own: Mapping[str, str]) -> dict[str, Markdown]:
+    """What columns mean, in words of our own."""
+    return {name: Markdown(meaning) for name, meaning in own.items()}
 
 
 def fenced(language: str, text: str) -> Markdown:

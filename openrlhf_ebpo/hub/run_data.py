@@ -31,6 +31,8 @@ from openrlhf_ebpo.hub.local_files import files_below, local_file, named, say_le
 from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, render, words
 from openrlhf_ebpo.hub.public import public, public_name, public_run, public_text, slug
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
+from openrlhf_ebpo.record.catalogue import Metric
+from openrlhf_ebpo.record.own_metrics import own_metrics
 from openrlhf_ebpo.record.run_log import read_metrics
 from openrlhf_ebpo.redact import redacted_text
 
@@ -203,7 +205,7 @@ def data_card(run: dict, repo: str, files: Mapping[str, Content], metrics: list[
         versions=[(identifier(part), code(version)) for part, version in run.get("versions", {}).items()],
         reading=data_repo.reading(repo, found),
         protocols=evaluations.by_step(rows),
-        tables=_tables(files, metrics, found),
+        tables=_tables(files, metrics, found, own_metrics(run.get("metrics"))),
     )
     return redacted_text(text)
 
@@ -215,12 +217,14 @@ def _facts(run: dict, estimator: str) -> list[tuple[Markdown, Markdown]]:
     return [(label, code(value)) for label, value in zip(labels, values, strict=True) if value is not None]
 
 
-def _tables(files: Mapping[str, Content], metrics: list[dict], found: list[dict]) -> list[list[Markdown]]:
-    """Of each configuration its name, what a row of it is, and its columns explained."""
+def _tables(
+    files: Mapping[str, Content], metrics: list[dict], found: list[dict], own: Mapping[str, Metric]
+) -> list[list[Markdown]]:
+    """Of each configuration its name, what a row of it is, and its columns explained. own: the run's metrics."""
     names = [entry["config_name"] for entry in found]
     blocks = []
     if "metrics" in names:
-        meanings = {column: columns.metric_meaning(column) for row in metrics for column in row}
+        meanings = {column: columns.metric_meaning(column, own) for row in metrics for column in row}
         explained = data_repo.explained(metrics_table(metrics).schema, meanings)
         blocks.append([*words("metrics", "One row per step."), explained])
     if "rollouts" in names:

@@ -1,4 +1,4 @@
-"""A picture of a run: reward, shrinkage, all-fail fraction, gradient norm, entropy."""
+"""A picture of a run: the metrics that the catalogue shows there."""
 
 from __future__ import annotations
 
@@ -8,33 +8,32 @@ from pathlib import Path
 import numpy as np
 
 from openrlhf_ebpo.files import replacing
+from openrlhf_ebpo.record.catalogue import REWARD, Metric, Shown, shown_in
 from openrlhf_ebpo.record.run_log import read_metrics
 
-PANELS = (
-    ("rollout/reward_mean", "mean reward of the batch"),
-    ("ebpo/shrinkage", "shrinkage S"),
-    ("ebpo/all_fail_fraction", "fraction of all-fail groups"),
-    ("actor_grad_norm", "gradient norm"),
-    ("policy/entropy", "entropy (nats a token)"),
-)
+PANELS = tuple(shown_in(Shown.PICTURE))
 
 
 def plot_run(
-    run_dir: str | Path, path: str | Path, title: str = "", panels: Sequence = PANELS, last_step: float = float("inf")
+    run_dir: str | Path,
+    path: str | Path,
+    title: str = "",
+    panels: Sequence[Metric] = PANELS,
+    last_step: float = float("inf"),
 ) -> None:
     """Write a PNG: each metric that the run has, raw and smoothed over training steps, up to `last_step`."""
     from matplotlib.figure import Figure
 
-    rows = [row for row in read_metrics(run_dir) if PANELS[0][0] in row and row["step"] <= last_step]
-    panels = [panel for panel in panels if any(row.get(panel[0]) is not None for row in rows)] or panels
+    rows = [row for row in read_metrics(run_dir) if REWARD in row and row["step"] <= last_step]
+    panels = [panel for panel in panels if any(row.get(panel.name) is not None for row in rows)] or panels
     figure = Figure(figsize=(3 * len(panels), 3.2), layout="constrained")
-    for axes, (name, label) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        points = [(row["step"], row[name]) for row in rows if row.get(name) is not None]
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        points = [(row["step"], row[panel.name]) for row in rows if row.get(panel.name) is not None]
         if points:
             steps, values = map(np.asarray, zip(*points, strict=True))
             axes.plot(steps, values, color="#9bb7d4", linewidth=0.8)
             axes.plot(steps, smooth(values), color="#1f4e8c", linewidth=2)
-        axes.set_title(label, fontsize=10)
+        axes.set_title(panel.with_unit(panel.title), fontsize=10)
         axes.set_xlabel("step", fontsize=9)
         axes.tick_params(labelsize=8)
         axes.grid(alpha=0.25)

@@ -19,6 +19,7 @@ import math
 import platform
 import shutil
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
@@ -40,13 +41,23 @@ class RunDirectoryError(ValueError):
     """The run directory cannot be used; the message says what is there and what to do."""
 
 
-def open_run(run_dir: Path, *, name: str, argv: list[str], args: dict, resume: bool, force: bool) -> dict:
+def open_run(
+    run_dir: Path,
+    *,
+    name: str,
+    argv: list[str],
+    args: dict,
+    resume: bool,
+    force: bool,
+    metrics: Sequence[dict] = (),
+) -> dict:
     """Claim the run directory and write run.json with status "running".
 
     Args:
         args: the resolved arguments, nested, already redacted.
         resume: whether the command is allowed to continue a run that is there (--ckpt.load_enable).
         force: move whatever run is there aside first.
+        metrics: what its own metrics are (see own_metrics), already redacted; a run that goes on without them keeps its.
 
     Raises:
         RunDirectoryError: another run is there, or the path is not a directory.
@@ -65,6 +76,7 @@ def open_run(run_dir: Path, *, name: str, argv: list[str], args: dict, resume: b
         "model": args["actor"]["model_name_or_path"],
         "dataset": args["data"]["prompt_dataset"],
         "seed": args["train"]["seed"],
+        "metrics": list(metrics) or (found or {}).get("metrics", []),
         "started": found["started"] if found else now,
         "resumed": [*found.get("resumed", []), now] if found else [],
         "ended": None,

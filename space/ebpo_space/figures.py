@@ -103,6 +103,7 @@ def line_panel(
     share: float,
     log: bool,
     note: str = "",
+    worry: str = "",
     zoom: tuple[float, float] | None = None,
 ) -> dict:
     """A panel of one metric. `log` is left alone where a value is not positive."""
@@ -117,7 +118,7 @@ def line_panel(
     values = [{"name": line.name, "color": colour(line.number), "text": number(value)} for line, value in latest]
     summary = "; ".join(f"{line.name}: {number(value)} at the end" for line, value in latest)
     return {
-        **{"id": name, "title": title, "note": note, "values": values, "linked": True},
+        **{"id": name, "title": title, "note": note, "worry": worry, "values": values, "linked": True},
         "summary": f"{title} over {unit}. {summary}" if lines else f"{title}: no values yet",
         "figure": {
             "data": line_traces(lines, share, zoom),

@@ -7,6 +7,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from openrlhf_ebpo.record.catalogue import Metric
+from openrlhf_ebpo.record.own_metrics import own_metrics
+
 from .errors import RunError
 from .groups import Index
 from .metrics import Follower, Metrics
@@ -27,6 +30,11 @@ class Opened:
     @property
     def status(self) -> str:
         return str(self.about.get("status") or "unknown")[:20]
+
+    @property
+    def own_metrics(self) -> dict[str, Metric]:
+        """What the run says about metrics of its own code."""
+        return own_metrics(self.about.get("metrics"))
 
     @property
     def rewards(self) -> tuple[float, float]:

@@ -89,6 +89,7 @@ def test_our_own_flags_come_on_top(upstreams_parser):
         "--logger.run_dir",
         "--logger.rollouts_every",
         "--logger.no_policy_metrics",
+        "--logger.metrics",
         "--trust_remote_code",
         "--force",
         "--dry_run",
@@ -234,6 +235,7 @@ def test_a_dry_run_prints_the_configuration_without_secrets_and_starts_nothing(c
         (["--algo.advantage.ebpo.pass_reward", "-1"], "--algo.advantage.ebpo.pass_reward"),
         (["--data.label_key", "answer"], "has no column 'answer' (--data.label_key)"),
         (["--logger.run_dir", "data.jsonl"], "--logger.run_dir"),
+        (["--logger.metrics", "reward.py"], "reward.py: no JSON"),
     ],
     ids=lambda value: str(value)[:50],
 )

@@ -8,6 +8,8 @@ import signal
 import psutil
 import pytest
 
+from openrlhf_ebpo.record.catalogue import find
+from openrlhf_ebpo.record.own_metrics import COLUMNS
 from openrlhf_ebpo.record.run_log import read_metrics, read_rollouts, read_run
 
 FAILING_REWARD = """
@@ -84,6 +86,7 @@ def test_zero_3_two_ranks_with_dynamic_batches_evaluation_and_failing_rewards(tr
     metrics = read_metrics(tmp_path / "model" / "run")
     assert [row["step"] for row in metrics] == [1, 2]
     assert 0 <= metrics[1]["eval_letters_pass1"] <= 1
+    assert {name for row in metrics for name in row if name not in COLUMNS and not find(name)} == {"kind"}
     assert all(0 < row["ebpo/reward_error_fraction"] < 1 for row in metrics)
     assert all(row["actor_grad_norm"] > 0 and row["policy/entropy"] > 0 for row in metrics)
 

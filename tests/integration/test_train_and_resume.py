@@ -16,6 +16,8 @@ from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.ebpo import EBPO
 from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.estimator.stored import pack
+from openrlhf_ebpo.record.catalogue import find
+from openrlhf_ebpo.record.own_metrics import COLUMNS
 from openrlhf_ebpo.record.run_log import read_metrics, read_rollouts, read_run
 from openrlhf_ebpo.training.rollouts import prompt_id
 
@@ -120,6 +122,8 @@ def test_metrics_say_what_the_dynamics_are(story):
         "timing/run_log",
     ):
         assert all(isinstance(row.get(name), (int, float)) for row in rows), name
+    unknown = {name for row in rows for name in row if name not in COLUMNS and not find(name)}
+    assert unknown == {"length"}  # the reward function's
     assert all(0 < row["ebpo/all_fail_fraction"] < 1 for row in rows)
     assert all(0 < row["policy/entropy"] < 4 for row in rows)
     assert rows[-1]["policy/kl_per_step"] > 0

@@ -14,12 +14,6 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("space/*.md"), *ROOT.glob("examples/**/*.md")]
 )
-# Links to what is written at the same time as this page; take a line out once its place is there.
-PENDING = {
-    "docs/run_directory.md#add-a-metric",
-    "docs/run_directory.md#metrics",
-    "examples/metric",
-}
 FENCE = re.compile(r"^ *(```|~~~).*?^ *\1[^\n]*$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)", re.DOTALL)
 LINK = re.compile(r"\]\(\s*<?([^)\s>]+)>?[^)]*\)|\b(?:src|href)=\"([^\"]+)\"")
@@ -51,8 +45,6 @@ def broken(page: Path, root: Path = ROOT) -> Iterator[str]:
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
         place = target.relative_to(root).as_posix() if target.is_relative_to(root) else f"{target}"
-        if f"{place}#{anchor}".rstrip("#") in PENDING:
-            continue
         if not target.is_relative_to(root) or not target.exists():
             yield f"{link}: there is no {place}"
         elif anchor and anchor not in anchors(target.read_text()):
@@ -62,14 +54,6 @@ def broken(page: Path, root: Path = ROOT) -> Iterator[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page):
     assert list(broken(page)) == []
-
-
-def test_what_is_pending_is_not_there_yet():
-    """An entry that stays would hide a link that breaks later."""
-    for entry in PENDING:
-        path, _, anchor = entry.partition("#")
-        there = (ROOT / path).exists() and (not anchor or anchor in anchors((ROOT / path).read_text()))
-        assert not there, f"{entry} is there now: take it out of PENDING"
 
 
 def test_a_link_that_leads_nowhere_is_found(tmp_path):

@@ -51,7 +51,7 @@ def test_a_card_says_what_the_model_is(tmp_path):
     for part in ("`base`, trained for 3 steps", "EBPO", f"]({PICTURE})", "--hub.resume_from owner/tiny@step-000003"):
         assert part in text
     assert "| responses per prompt (G) | `2` |" in text and "| `--algo.advantage.ebpo.preset` | `paper` |" in text
-    assert "| rewards in the prior | 9 |" in text  # three valid rewards a step
+    assert "| Rewards in the prior | 9 |" in text  # three valid rewards a step
     assert "Mean reward of the batch: 0.100 over the first 1 steps, 0.300 over the last 1." in text
     assert "## Evaluation" not in text and "model-index" not in text
     assert "data was not at hand" in text and "form in which the model was asked" not in text  # no train.jsonl
@@ -74,7 +74,7 @@ def test_the_card_of_an_earlier_step_knows_nothing_of_later_ones(tmp_path):
     run_dir = write_run(tmp_path)
     earlier = model_card(run_dir, 2, REPO)
     assert "trained for 2 steps" in earlier["README.md"].decode()
-    assert "| rewards in the prior | 6 |" in earlier["README.md"].decode()
+    assert "| Rewards in the prior | 6 |" in earlier["README.md"].decode()
     assert earlier[PICTURE] != model_card(run_dir, 3, REPO)[PICTURE]
     assert earlier == model_card(run_dir, 2, REPO)  # the same bytes: nothing is pushed again
     last = text_of(run_dir, None)

@@ -231,10 +231,10 @@ def test_every_column_is_explained():
     assert list(columns.CHECKPOINTS) == run_data.CHECKPOINT_SCHEMA.names
     assert list(columns.SAMPLES) == SAMPLES.names
     assert list(evaluations.MEANING) == evaluations.SCHEMA.names
-    assert columns.metric_meaning("eval_math_pass1").endswith("on math: mean reward")
-    assert columns.metric_meaning("eval_math_pass16") == (
-        "evaluation during training on math: mean over prompts of the best of 16 rewards"
-    )
+    assert columns.metric_meaning("eval_math_pass1").startswith("Held-out success: pass@1 in evaluation")
+    assert columns.metric_meaning("eval_math_pass16") == "pass@k: mean over prompts of the best of k rewards"
+    assert columns.metric_meaning("eval_<b>_truncated_rate") == columns.metric_meaning("eval_x_truncated_rate")
+    assert columns.metric_meaning("truncated") == "Truncated: of responses, cut at the token limit (fraction)"
     assert columns.metric_meaning("correct_format") == columns.OTHER
 
 

@@ -88,7 +88,7 @@ def test_smoothing_is_a_mean_over_the_values_around():
 
 def test_the_picture_is_a_small_png(tmp_path):
     for step in range(1, 30):
-        append_json_line(tmp_path / "metrics.jsonl", {"step": step, **{name: step / 30 for name, _ in PANELS}})
+        append_json_line(tmp_path / "metrics.jsonl", {"step": step, **{panel.name: step / 30 for panel in PANELS}})
     append_json_line(tmp_path / "metrics.jsonl", {"step": 30, "policy/entropy": None, "rollout/reward_mean": 1.0})
     plot_run(tmp_path, tmp_path / "training.png", "title")
     data = (tmp_path / "training.png").read_bytes()

@@ -18,6 +18,8 @@ from ebpo_space.tables import different_settings
 from ebpo_space.workspace import Workspace
 from space_runs import hostile_run, learning_run
 
+from openrlhf_ebpo.record.catalogue import Shown, shown_in
+
 PAGES = {"dynamics": dynamics, "samples": samples, "evaluation": evaluation, "understand": understand}
 
 
@@ -46,8 +48,7 @@ def values(packed: dict) -> np.ndarray:
 
 def test_dynamics_has_every_panel_of_the_runs(workspace):
     found = panels(show(workspace, "dynamics", smooth=0.2))
-    asked = {name for _, _, entries in dynamics.SECTIONS for name, *_ in entries}
-    assert set(found) == asked
+    assert set(found) == {metric.name for metric in shown_in(Shown.SPACE)}
     both, own = found["rollout/reward_mean"], found["ebpo/shrinkage"]
     assert [v["name"] for v in both["values"]] == ["ebpo", "grpo"] and [v["name"] for v in own["values"]] == ["ebpo"]
     metrics = workspace.open("ebpo").metrics

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
+
+from openrlhf_ebpo.record.catalogue import GROUPS, HELD_OUT, Metric, Shown, find
+from openrlhf_ebpo.record.own_metrics import COLUMNS
 
 from .. import results
 from ..errors import RunError
@@ -13,57 +16,14 @@ from ..figures import Line, board, line_panel
 from ..links import AXES
 from ..metrics import Metrics
 from ..tables import NO_RUNS, choice, empty, notices, settings_table
-from ..text import HTML, html, joined
+from ..text import HTML, html, joined, middle_cut, plain
 from ..workspace import Opened, Workspace
 
-HELD_OUT = re.compile(r"eval_.*_pass1")
-SECTIONS = (
-    (
-        "Outcome",
-        "Faint: every step. Bold: the moving mean. The numbers are where it ends, in the runs’ colours.",
-        (
-            ("rollout/reward_mean", "Mean reward", "of a step’s responses"),
-            ("held_out", "Held-out success", "pass@1, mean over tasks"),
-            ("response_length", "Response length", "tokens"),
-            ("truncated", "Truncated", "fraction of responses cut at the token limit"),
-        ),
-    ),
-    (
-        "Updates",
-        "",
-        (
-            ("actor_grad_norm", "Gradient norm", "of the policy"),
-            ("policy/entropy", "Entropy", "of the policy, nats a token"),
-            ("policy/kl_per_step", "KL per step", "policy before ‖ after the step, a token"),
-            ("ppo_clip_ratio", "Clipped tokens", "fraction whose update was clipped"),
-        ),
-    ),
-    (
-        "Estimator",
-        "EBPO only. A group’s baseline is V = (1 − S)·group mean + S·prior mean, with S = (σ²/G) / (σ²/G + τ²).",
-        (
-            ("ebpo/shrinkage", "Shrinkage S", "0: the group’s mean alone; 1: the prior’s"),
-            ("ebpo/prior_mean", "Prior mean μ_glob", "of all rewards so far"),
-            ("ebpo/within_variance", "Within variance σ²", "of all rewards so far"),
-            ("ebpo/between_variance", "Between variance τ²", "of all group means so far"),
-        ),
-    ),
-    (
-        "Groups",
-        "A group is all answers to one prompt in one step. Where all fail or all pass, GRPO’s advantages are zero.",
-        (
-            ("ebpo/all_fail_fraction", "All-fail groups", "fraction of groups"),
-            ("ebpo/all_pass_fraction", "All-pass groups", "fraction of groups"),
-            ("ebpo/rescued_fraction", "Rescued responses", "fraction: zero under GRPO, not under EBPO"),
-            ("ebpo/reward_error_fraction", "Reward errors", "fraction of responses"),
-        ),
-    ),
-)
-FALLBACKS = {
-    "rollout/reward_mean": "reward",
-    "response_length": "rollout/response_length_mean",
-    "truncated": "rollout/truncated_rate",
-}
+DRAWN = "Faint: every step. Bold: the moving mean. The numbers are where it ends, in the runs’ colours."
+OTHERS = 12  # panels of metrics that the catalogue does not know; "More metrics" has all of them
+TITLE = 120  # characters
+LONGEST = 300  # characters of a name that gets one of them: as many as a link takes
+OTHER_NOTE = "Logged by code of your own, or by a later OpenRLHF."
 
 
 def render(view: dict, workspace: Workspace) -> dict:
@@ -96,13 +56,39 @@ def quick(view: dict) -> HTML:
 
 
 def sections(runs: Sequence[Opened], view: dict) -> list[dict]:
-    """All panels that at least one run has values for; asked-for metrics first."""
-    extra = [(name, name, "") for name in view["more"] if _has(runs, name)]
-    chosen = [("Chosen metrics", "", tuple(extra)), *SECTIONS]
-    return [
-        {"title": title, "note": note, "panels": [panel for entry in entries if (panel := _panel(runs, view, *entry))]}
-        for title, note, entries in chosen
+    """All panels that at least one run has values for, each once: asked-for metrics first, unknown ones last."""
+    names = dict.fromkeys(name for run in runs for name in run.metrics.columns)
+    own = {name: metric for run in reversed(runs) for name, metric in run.own_metrics.items()}
+    asked = [described(name, own) for name in view["more"] if name in names]
+    others = [described(name, own) for name in _unknown(names, own) if name not in view["more"]]
+    rest = f" {len(others) - OTHERS} more are among “More metrics”." if len(others) > OTHERS else ""
+    shelves = [
+        ("Chosen metrics", "", asked),
+        *((each.title, each.note, _at_first(each.metrics, view["more"])) for each in GROUPS),
+        ("Other", OTHER_NOTE + rest, others[:OTHERS]),
     ]
+    found = [
+        {"title": title, "note": note, "panels": [panel for each in metrics if (panel := _panel(runs, view, each))]}
+        for title, note, metrics in shelves
+    ]
+    shown = [section for section in found if section["panels"]]
+    return [{**section, "note": section["note"] or DRAWN} if section is shown[0] else section for section in shown]
+
+
+def described(name: str, own: Mapping[str, Metric]) -> Metric:
+    """What is known of a metric: by the catalogue, by a run that logs it, or its name alone."""
+    found = find(name) or own.get(name) or Metric(name, name, "", "")
+    return found if found.name == name else replace(found, name=name, title=name)
+
+
+def _unknown(names: Collection[str], own: Mapping[str, Metric]) -> list[str]:
+    """Names that the catalogue does not have; first those that a run describes."""
+    in_order = dict.fromkeys((*(name for name in own if name in names), *sorted(names)))
+    return [name for name in in_order if name not in COLUMNS and len(name) <= LONGEST and not find(name)]
+
+
+def _at_first(metrics: Sequence[Metric], asked: Sequence[str]) -> list[Metric]:
+    return [metric for metric in metrics if Shown.SPACE in metric.shown and metric.name not in asked]
 
 
 def zoomed(view: dict) -> tuple[float, float] | None:
@@ -111,30 +97,34 @@ def zoomed(view: dict) -> tuple[float, float] | None:
     return (float(low), float(high)) if high else None
 
 
-def _has(runs: Sequence[Opened], name: str) -> bool:
-    return any(len(run.metrics.series(name)[0]) for run in runs)
-
-
-def _panel(runs: Sequence[Opened], view: dict, name: str, title: str, note: str) -> dict | None:
-    lines = [line for run in runs if (line := _held_out(run, view) if name == "held_out" else _line(run, name, view))]
-    share = 0 if name == "held_out" else view["smooth"]
+def _panel(runs: Sequence[Opened], view: dict, metric: Metric) -> dict | None:
+    held_out = metric.name == HELD_OUT
+    lines = [line for run in runs if (line := _held_out(run, view) if held_out else _line(run, metric, view))]
     if not lines:
         return None
     return line_panel(
-        name, title, lines, unit=AXES[view["x"]], share=share, log=view["log"], note=note, zoom=zoomed(view)
+        metric.name,
+        plain(middle_cut(metric.title, TITLE)),
+        lines,
+        unit=AXES[view["x"]],
+        share=0 if held_out else view["smooth"],
+        log=view["log"],
+        note=plain(" · ".join(filter(None, (metric.tells, metric.unit)))),
+        worry=plain(metric.worry),
+        zoom=zoomed(view),
     )
 
 
-def _line(run: Opened, name: str, view: dict) -> Line | None:
-    steps, values = run.metrics.series(name)
-    if not len(steps) and name in FALLBACKS:
-        steps, values = run.metrics.series(FALLBACKS[name])
+def _line(run: Opened, metric: Metric, view: dict) -> Line | None:
+    steps, values = run.metrics.series(metric.name)
+    if not len(steps) and metric.stand_in:
+        steps, values = run.metrics.series(metric.stand_in)
     return Line(run.run.key, run.run.number, positions(run.metrics, steps, view["x"]), values) if len(steps) else None
 
 
 def _held_out(run: Opened, view: dict) -> Line | None:
     """Evaluation during training (the mean over data sets), or the saved results of eval/ (the mean over tasks)."""
-    names = [name for name in run.metrics.columns if HELD_OUT.fullmatch(name)]
+    names = [name for name in run.metrics.columns if (found := find(name)) and found.name == HELD_OUT]
     if names:
         stacked = np.stack([run.metrics.columns[name] for name in names])
         present = np.isfinite(stacked).all(0)

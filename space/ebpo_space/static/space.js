@@ -85,6 +85,7 @@ window.space = (() => {
       this.title.textContent = spec.title;
       this.note.textContent = spec.note || "";
       this.note.hidden = !spec.note;
+      this.note.title = spec.worry ? `Look closer: ${spec.worry}` : "";
       this.save.setAttribute("aria-label", `Download the plot “${spec.title}” as PNG`);
       this.plot.setAttribute("aria-label", spec.summary || spec.title);
       this.plot.style.minHeight = `${(spec.figure.layout || {}).height || 232}px`;

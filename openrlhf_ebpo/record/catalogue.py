@@ -1,0 +1,164 @@
+"""The catalogue of metrics: what each number in metrics.jsonl is called, what it tells and when to look closer.
+
+A metric is one line of `GROUPS`. The Space (sections, titles, order, notes), the cards, the picture of a run and the tables of
+docs/run_directory.md (`python scripts/metrics_table.py --write`) read it. own_metrics.py adds those of a run's own code.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Flag, auto
+
+
+class Shown(Flag):
+    """Where a metric stands without being asked for."""
+
+    NOWHERE = 0
+    SPACE = auto()  # a panel of the page Dynamics
+    PICTURE = auto()  # training.png
+    CARD = auto()  # the picture of a model card
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number a step.
+
+    Attributes:
+        name: as in metrics.jsonl. `<k>` stands for a whole number, another `<...>` for any text.
+        title: of a panel.
+        unit: "" for a plain number.
+        tells: what it is; plain text that fits under a panel.
+        worry: when to look closer, "" where it never says so by itself.
+        shown: where it stands without being asked for.
+        stand_in: the metric that a panel shows for a run without this one.
+    """
+
+    name: str
+    title: str
+    unit: str
+    tells: str
+    worry: str = ""
+    shown: Shown = Shown.NOWHERE
+    stand_in: str = ""
+
+    def matches(self, name: str) -> bool:
+        return name == self.name or ("<" in self.name and _pattern(self.name).fullmatch(name) is not None)
+
+    def with_unit(self, text: str) -> str:
+        return f"{text} ({self.unit})" if self.unit else text
+
+
+@dataclass(frozen=True)
+class Group:
+    title: str
+    note: str
+    metrics: tuple[Metric, ...]
+
+
+@functools.cache
+def _pattern(name: str) -> re.Pattern:
+    parts = (
+        r"\d+" if part == "<k>" else ".+" if part[0] == "<" else re.escape(part)
+        for part in re.findall("<.*?>|[^<]+", name)
+    )
+    return re.compile("".join(parts))
+
+
+REWARD = "rollout/reward_mean"
+HELD_OUT = "eval_<data set>_pass1"
+ESTIMATOR = "Estimator"
+SPACE, PICTURE, CARD = Shown.SPACE, Shown.PICTURE, Shown.CARD
+
+# fmt: off
+GROUPS = (
+    Group("Outcome", "", (
+        Metric(REWARD, "Mean reward", "", "of the step’s responses: success on the training prompts", "flat while all-fail groups are many: the prompts are too hard", SPACE | PICTURE | CARD, "reward"),
+        Metric(HELD_OUT, "Held-out success", "", "pass@1 in evaluation: mean over prompts of the mean reward", "falls while the mean reward rises: what is learnt does not carry over", SPACE),
+        Metric("response_length", "Response length", "tokens", "mean of a response", "climbs to the token limit, or collapses", SPACE, "rollout/response_length_mean"),
+        Metric("truncated", "Truncated", "fraction", "of responses, cut at the token limit", "rises: answers end before their result", SPACE, "rollout/truncated_rate"),
+        Metric("rollout/reward_std", "Reward spread", "", "standard deviation of the step’s rewards", "0: every response earned the same"),
+        Metric("rollout/response_length_mean", "Batch response length", "tokens", "mean of the batch’s responses"),
+        Metric("rollout/truncated_rate", "Batch truncated", "fraction", "of the batch’s responses, cut at the token limit"),
+        Metric("rollout/num_samples", "Responses", "responses", "in the batch, excluded ones included"),
+        Metric("reward", "Reward", "", "mean reward of a response"),
+        Metric("score", "Score", "", "mean score of a response: scores of the reward function, else the reward"),
+        Metric("return", "Return", "", "mean sum of a response’s per-token rewards"),
+        Metric("group_reward_std", "Spread in a group", "", "mean standard deviation of rewards inside a group", "0: in every group all responses earned the same"),
+        Metric("total_length", "Total length", "tokens", "mean of prompt and response"),
+        Metric("response_clip_ratio", "Full length", "fraction", "of responses as long as --data.max_len allows"),
+    )),
+    Group("Updates", "", (
+        Metric("actor_grad_norm", "Gradient norm", "", "of the policy, last value of the step", "spikes: the learning rate may be too high", SPACE | PICTURE),
+        Metric("policy/entropy", "Entropy", "nats a token", "of the policy, mean over the trained tokens", "falls towards 0: the policy stops exploring", SPACE | PICTURE | CARD),
+        Metric("policy/kl_per_step", "KL per step", "nats a token", "policy before ‖ after the step: how far one step moves it", "jumps: steps are too large", SPACE),
+        Metric("ppo_clip_ratio", "Clipped tokens", "fraction", "of tokens whose update was clipped", "rises: the policy moves far within a step", SPACE),
+        Metric("policy/cov_selected_fraction", "Chosen tokens", "fraction", "of tokens that Clip-Cov or KL-Cov chose", "0: the loss is the plain one"),
+        Metric("policy/cov_mean", "Covariance", "", "of log-probability and advantage, mean over tokens; with Clip-Cov and KL-Cov"),
+        Metric("policy_loss", "Policy loss", "", "PPO’s loss of the policy"),
+        Metric("actor_lr", "Learning rate", "", "of the policy, last value of the step"),
+        Metric("ppo_kl", "Drift in a step", "nats a token", "mean of log-probability before minus during the step’s updates"),
+        Metric("kl", "KL to the reference", "", "estimated divergence from the reference model; 0 without one", "grows without end: raise --algo.kl.init_coef"),
+        Metric("logprobs_diff", "Distance to the reference", "nats", "mean log-probability difference to the reference model"),
+        Metric("entropy_loss", "Entropy loss", "", "entropy as OpenRLHF aggregates it; with --actor.entropy_coef"),
+        Metric("vllm_kl", "Rollout mismatch", "nats a token", "between the log-probabilities of rollout and training", "grows: vLLM and the trained policy disagree"),
+        Metric("is_filter_ratio", "Corrected tokens", "fraction", "of tokens corrected for the rollout mismatch"),
+        Metric("critic_loss", "Critic loss", "", "loss of the critic; with the estimator gae"),
+        Metric("values", "Values", "", "mean value that the critic gives"),
+        Metric("critic_lr", "Critic learning rate", "", "of the critic, last value of the step"),
+        Metric("critic_grad_norm", "Critic gradient norm", "", "of the critic, last value of the step"),
+    )),
+    Group(ESTIMATOR, "EBPO only. A group’s baseline is V = (1 − S)·group mean + S·prior mean, with S = (σ²/G) / (σ²/G + τ²).", (
+        Metric("ebpo/shrinkage", "Shrinkage S", "", "mean weight of the prior. 0: the group’s mean alone; 1: the prior’s", "near 1: groups hardly differ and the prior decides", SPACE | PICTURE | CARD),
+        Metric("ebpo/prior_mean", "Prior mean μ_glob", "", "of all rewards so far, this step included", "far below the mean reward: it lags a policy that learns fast", SPACE),
+        Metric("ebpo/within_variance", "Within variance σ²", "", "of all rewards so far", shown=SPACE),
+        Metric("ebpo/between_variance", "Between variance τ²", "", "of all group means so far", "near 0: S is near 1", SPACE),
+        Metric("ebpo/prior_count", "Rewards in the prior", "rewards", "so far"),
+    )),
+    Group("Groups", "A group is all answers to one prompt in one step. Where all fail or all pass, GRPO’s advantages are zero.", (
+        Metric("ebpo/all_fail_fraction", "All-fail groups", "fraction", "of groups in which every valid response failed", "near 1: the prompts are too hard, though EBPO helps most here", SPACE | PICTURE),
+        Metric("ebpo/all_pass_fraction", "All-pass groups", "fraction", "of groups in which every valid response passed", "near 1: the prompts are solved, and EBPO keeps pushing them", SPACE),
+        Metric("ebpo/rescued_fraction", "Rescued responses", "fraction", "of valid responses: zero advantage under GRPO, not under EBPO", shown=SPACE),
+        Metric("ebpo/reward_error_fraction", "Reward errors", "fraction", "of responses whose reward failed", "above 0: read the errors in the rollouts", SPACE),
+        Metric("dynamic_filtering_pass_rate", "Kept by the filter", "", "share of prompts as OpenRLHF computes it; with --algo.dynamic_filtering_enable"),
+    )),
+    Group("Packaged rewards", "With --reward.remote_url math or reasoning_gym.", (
+        Metric("math_no_answer", "No answer", "fraction", "of responses in which no answer was found", "rises: the answer’s form is lost"),
+        Metric("math_timeout", "Cut off", "fraction", "of responses whose grading took too long or crashed", "rises: look at these answers"),
+        Metric("reasoning_gym_score", "Scorer’s marks", "", "mean of the scorer’s own marks; the reward is 1 for full marks alone", "rises while the reward stays: nearly right answers earn nothing"),
+        Metric("reasoning_gym_timeout", "Scoring cut off", "fraction", "of responses whose scoring took too long", "rises: look at these answers"),
+    )),
+    Group("Evaluation", "During training, with --eval.dataset.", (
+        Metric("eval_<data set>_pass<k>", "pass@k", "", "mean over prompts of the best of k rewards"),
+        Metric("eval_response_length_mean", "Evaluation length", "tokens", "mean of a response"),
+        Metric("eval_truncated_rate", "Evaluation truncated", "fraction", "of responses, cut at the token limit"),
+        Metric("eval_num_samples", "Evaluated", "responses", "of the evaluation"),
+        Metric("eval_<data set>_response_length_mean", "Evaluation length", "tokens", "mean of a response to this data set"),
+        Metric("eval_<data set>_truncated_rate", "Evaluation truncated", "fraction", "of responses to this data set, cut at the token limit"),
+    )),
+    Group("Time and the Hub", "", (
+        Metric("timing/generation", "Generation", "s", "to generate the batch"),
+        Metric("timing/make_experience", "Experience", "s", "for log-probabilities, rewards, KL and advantages"),
+        Metric("timing/ppo_train", "Training", "s", "to train"),
+        Metric("timing/broadcast", "Broadcast", "s", "to send the weights to vLLM"),
+        Metric("timing/step_total", "Step", "s", "sum of the timings; in async mode the step by the clock"),
+        Metric("timing/run_log", "Run log", "s", "to hand over the rollouts and write prior.json", "more than moments: the disk is too slow for what is recorded"),
+        Metric("timing/<part>", "Time", "s", "of another part of the step"),
+        Metric("hub/pending", "Waiting for the Hub", "checkpoints", "that are not pushed yet; with --hub.repo", "grows: the upload is slower than saving"),
+        Metric("hub/failed", "Failed pushes", "attempts", "since the run began; with --hub.repo", "above 0: the reason is in the output"),
+    )),
+)
+# fmt: on
+METRICS = tuple(metric for group in GROUPS for metric in group.metrics)
+_BY_NAME = {metric.name: metric for metric in METRICS}
+
+
+def find(name: str) -> Metric | None:
+    """The entry of a name in metrics.jsonl, None where the catalogue has none."""
+    return _BY_NAME.get(name) or next((metric for metric in METRICS if metric.matches(name)), None)
+
+
+def shown_in(place: Shown) -> Iterator[Metric]:
+    return (metric for metric in METRICS if place in metric.shown)

@@ -1,0 +1,29 @@
+"""examples/metric: a metric of somebody's own, from the reward function to the page, with nothing in the package changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ebpo_space.links import clean
+from ebpo_space.pages import dynamics
+from ebpo_space.runs import Runs
+from ebpo_space.workspace import Workspace
+
+from openrlhf_ebpo.record.run_log import read_metrics, read_run
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "metric"
+NAME = "own/distinct_characters"
+
+
+def test_a_metric_from_outside_is_logged_described_and_shown(train, command, tmp_path):
+    flags = {"reward__remote_url": EXAMPLE / "reward.py", "logger__metrics": EXAMPLE / "metrics.json"}
+    train(command(tmp_path, data__max_samples=16, **flags)).succeed()
+    run_dir = tmp_path / "model" / "run"
+    rows = read_metrics(run_dir)
+    assert len(rows) == 2 and all(0 < row[NAME] <= 1 for row in rows)
+    assert read_run(run_dir)["metrics"] == json.loads((EXAMPLE / "metrics.json").read_text())
+
+    board = json.loads(dynamics.render(clean({}), Workspace(Runs([str(run_dir)])))["board"])
+    (panel,) = next(section for section in board["sections"] if section["title"] == "Other")["panels"]
+    assert panel["id"] == NAME and panel["title"] == "Distinct characters" and panel["note"].endswith("· fraction")
