@@ -40,13 +40,16 @@ class RunDirectoryError(ValueError):
     """The run directory cannot be used; the message says what is there and what to do."""
 
 
-def open_run(run_dir: Path, *, name: str, argv: list[str], args: dict, resume: bool, force: bool) -> dict:
+def open_run(
+    run_dir: Path, *, name: str, argv: list[str], args: dict, resume: bool, force: bool, seams: list[str] | None = None
+) -> dict:
     """Claim the run directory and write run.json with status "running".
 
     Args:
         args: the resolved arguments, nested, already redacted.
         resume: whether the command is allowed to continue a run that is there (--ckpt.load_enable).
         force: move whatever run is there aside first.
+        seams: what is replaced in OpenRLHF while it runs.
 
     Raises:
         RunDirectoryError: another run is there, or the path is not a directory.
@@ -62,6 +65,7 @@ def open_run(run_dir: Path, *, name: str, argv: list[str], args: dict, resume: b
         "argv": argv,
         "args": args,
         "versions": versions(),
+        "seams": seams or [],
         "model": args["actor"]["model_name_or_path"],
         "dataset": args["data"]["prompt_dataset"],
         "seed": args["train"]["seed"],
