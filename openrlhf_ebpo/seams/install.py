@@ -12,25 +12,29 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import logging
 
 import wrapt
 
 from openrlhf_ebpo.errors import SeamError
-from openrlhf_ebpo.seams.check import check_version
+from openrlhf_ebpo.seams.check import check_unchanged, untested
 from openrlhf_ebpo.seams.rows import SEAMS, Seam
 from openrlhf_ebpo.seams.stack import is_cpu_stack
+
+logger = logging.getLogger(__name__)
 
 
 def install() -> None:
     """Arrange for every row to be applied as its module is imported. Calling it again changes nothing.
 
     Raises:
-        SeamError: the installed OpenRLHF has another version.
+        SeamError: there is no OpenRLHF, or one that nobody tested and that the rows do not fit.
     """
     if install.done:
         return
-    check_version()
     seams = all_seams()
+    if untested():  # a worker may run on a node with another release than the driver's
+        check_unchanged(seams)
     if is_cpu_stack():
         from openrlhf_ebpo.seams import cpu
 
@@ -38,6 +42,7 @@ def install() -> None:
     for module in {seam.module for seam in seams}:
         rows = [seam for seam in seams if seam.module == module]
         wrapt.register_post_import_hook(functools.partial(_apply_rows, rows), module)
+    logger.debug("seams: %s", "; ".join(seam.label for seam in seams))
     install.done = True
 
 
