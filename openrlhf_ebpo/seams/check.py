@@ -5,12 +5,16 @@ from __future__ import annotations
 import ast
 import hashlib
 import importlib.metadata
+import os
+import socket
 import sys
 
 from openrlhf_ebpo.errors import SeamError
 from openrlhf_ebpo.seams.releases import RECOMMENDED, TESTED, listed
 from openrlhf_ebpo.seams.rows import Seam
 from openrlhf_ebpo.seams.stack import module_path
+
+DRIVERS_RELEASE = "OPENRLHF_EBPO_DRIVERS_RELEASE"  # variable of Ray's workers
 
 
 def check_release(seams: tuple[Seam, ...]) -> None:
@@ -45,6 +49,15 @@ def installed_release() -> str:
             f"OpenRLHF is not installed. With a GPU: pip install 'openrlhf[vllm]=={RECOMMENDED}'; without one: "
             "bash scripts/quickstart.sh sets everything up (requirements/cpu.txt)."
         ) from None
+
+
+def check_same_as_drivers() -> None:
+    """Raises SeamError in a Ray worker whose node has another release than the driver's, where the driver said its own."""
+    here, drivers = installed_release(), os.environ.get(DRIVERS_RELEASE)
+    if drivers and drivers != here:
+        raise SeamError(
+            f"node {socket.gethostname()} has OpenRLHF {here}, and the driver's node {drivers}: install the same on every node"
+        )
 
 
 def untested() -> str | None:

@@ -17,7 +17,7 @@ import logging
 import wrapt
 
 from openrlhf_ebpo.errors import SeamError
-from openrlhf_ebpo.seams.check import check_unchanged, untested
+from openrlhf_ebpo.seams.check import check_same_as_drivers, check_unchanged, untested
 from openrlhf_ebpo.seams.rows import SEAMS, Seam
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
@@ -28,12 +28,13 @@ def install() -> None:
     """Arrange for every row to be applied as its module is imported. Calling it again changes nothing.
 
     Raises:
-        SeamError: there is no OpenRLHF, or one that nobody tested and that the rows do not fit.
+        SeamError: there is no OpenRLHF, another one than the driver's, or one that nobody tested and the rows do not fit.
     """
     if install.done:
         return
     seams = all_seams()
-    if untested():  # a worker may run on a node with another release than the driver's
+    check_same_as_drivers()
+    if untested():  # the driver has looked at its own files, not at those of this node
         check_unchanged(seams)
     if is_cpu_stack():
         from openrlhf_ebpo.seams import cpu

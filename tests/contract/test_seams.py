@@ -5,6 +5,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import os
 import subprocess
 import sys
 import types
@@ -12,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_ebpo.engines import generation
+from openrlhf_ebpo.engines import cluster, generation
 from openrlhf_ebpo.errors import SeamError
 from openrlhf_ebpo.quickstart import tiny_model
 from openrlhf_ebpo.seams import __main__ as printer
-from openrlhf_ebpo.seams import releases
+from openrlhf_ebpo.seams import check, releases
 from openrlhf_ebpo.seams.check import check_release, check_unchanged, source_fingerprint
 from openrlhf_ebpo.seams.cpu import rows as cpu_rows
 from openrlhf_ebpo.seams.cpu import weight_sync
@@ -269,6 +270,17 @@ def test_an_unknown_release_that_does_not_fit_is_refused_in_every_process(monkey
     for admit in (lambda: check_release(SEAMS), install):  # a driver; a worker
         with pytest.raises(SeamError, match=rf"OpenRLHF 0\.99\.0 is installed, and 1 of [\s\S]*seam {ROW}: "):
             admit()
+    assert not install.done
+
+
+def test_a_worker_on_a_node_with_another_release_than_the_drivers_is_refused(monkeypatch):
+    told = cluster.runtime_env()["env_vars"]
+    assert told[check.DRIVERS_RELEASE] == check.installed_release()
+    monkeypatch.setitem(os.environ, check.DRIVERS_RELEASE, told[check.DRIVERS_RELEASE])
+    monkeypatch.setattr(install, "done", False)
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.10.0")
+    with pytest.raises(SeamError, match=r"has OpenRLHF 0\.10\.0, and the driver's node 0\."):
+        install()
     assert not install.done
 
 
