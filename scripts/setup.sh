@@ -1,6 +1,6 @@
 # Sourced by quickstart.sh and test.sh: makes, or reuses, the project's virtual environment and activates it.
 #
-# With a GPU stack installed (a CUDA torch, openrlhf 0.11.2, vllm), the environment builds on it; otherwise the
+# With a GPU stack installed (a CUDA torch, an openrlhf that we tested, vllm), the environment builds on it; otherwise the
 # whole CPU stack of requirements/cpu.txt is installed.
 
 PYTORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
@@ -24,11 +24,15 @@ find_python() { # prints the best Python of 3.10 to 3.13; fails where there is n
 }
 
 has_gpu_stack() {
-    python3 - <<'PYTHON' >/dev/null 2>&1
+    ROOT=$root python3 - <<'PYTHON' >/dev/null 2>&1
 import importlib.metadata as metadata
+import os
+import sys
 import torch
 import vllm
-assert torch.cuda.is_available() and metadata.version("openrlhf") == "0.11.2"
+sys.path.append(os.environ["ROOT"])
+from openrlhf_ebpo.seams.releases import TESTED
+assert torch.cuda.is_available() and metadata.version("openrlhf") in TESTED
 PYTHON
 }
 
@@ -92,8 +96,10 @@ install_cpu_stack() {
     install_torch || fail "torch 2.13.0+cpu could not be installed; the lines above say why."
     python -m pip install -qq --no-deps -r "$root/requirements/cpu.txt" || fail "requirements/cpu.txt could not be installed; the lines above say why."
     python -c 'import sys; sys.exit(sys.version_info < (3, 13))' || return 0
+    local openrlhf
+    openrlhf=$(sed -n 's/^\(openrlhf==[^;]*\);.*/\1/p' "$root/requirements/cpu.txt")
     python -m pip install -qq --no-deps --only-binary :all: --implementation cp --abi cp312 --python-version 3.12 \
-        --target "$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" openrlhf==0.11.2 || fail "openrlhf 0.11.2 could not be installed; the lines above say why."
+        --target "$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" "$openrlhf" || fail "$openrlhf could not be installed; the lines above say why."
 }
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -17,7 +17,9 @@ import psutil
 
 from openrlhf_ebpo.errors import SeamError
 from openrlhf_ebpo.seams import native
-from openrlhf_ebpo.seams.check import OPENRLHF_VERSION
+from openrlhf_ebpo.seams.check import check_unchanged, untested
+from openrlhf_ebpo.seams.releases import RECOMMENDED
+from openrlhf_ebpo.seams.rows import SEAMS
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 GIB = 1 << 30
@@ -44,6 +46,7 @@ def versions() -> Iterator[Finding]:
     python = f"Python {sys.version.split()[0]}"
     fits = PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]
     yield Finding(python) if fits else Finding(python, f"{low} to {high} is needed", fatal=True)
+    yield openrlhf()
     for name, wanted in pinned().items():
         yield version_finding(name, _installed(name), wanted)
 
@@ -58,7 +61,17 @@ def pinned() -> dict[str, str]:
         parts[vllm] = needs["vllm"]
     if torch := _exact(vllm).get("torch"):
         parts["torch"] = torch
-    return {"openrlhf": OPENRLHF_VERSION, **parts}
+    return parts
+
+
+def openrlhf() -> Finding:
+    """Whether it is a release that the rows fit."""
+    try:
+        check_unchanged(SEAMS)
+    except SeamError as error:
+        found = _installed("openrlhf")
+        return Finding(f"openrlhf {found}" if found else "openrlhf is not installed", str(error), fatal=True)
+    return Finding(f"openrlhf {_installed('openrlhf')}", untested())
 
 
 def version_finding(name: str, found: str | None, wanted: str) -> Finding:
@@ -203,7 +216,7 @@ def gpu() -> Iterator[Finding]:
         yield Finding("torch is not installed", str(error), fatal=True)
         return
     if cpu:
-        remedy = "to use it: pip install 'openrlhf[vllm]==" + OPENRLHF_VERSION + "' in another environment"
+        remedy = "to use it: pip install 'openrlhf[vllm]==" + RECOMMENDED + "' in another environment"
         text = f"the installed torch is built without CUDA; GPUs here: {', '.join(devices) or 'none'}"
         yield Finding(text, remedy if devices else None)
         return

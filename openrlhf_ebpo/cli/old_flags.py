@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from openrlhf_ebpo.cli.old_flags_table import TABLE, Row
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.seams.check import OPENRLHF_VERSION
+from openrlhf_ebpo.seams.releases import RECOMMENDED
 
 FLAG = re.compile(r"--?[A-Za-z][\w.\-]*")
 DOTTED = {new for row in TABLE.values() for new in row.new}
@@ -68,7 +68,7 @@ def translate(argv: list[str]) -> tuple[list[str], list[str]]:
     correction, correction_notices = _is_correction(last)
     names = dict.fromkeys(given.flag for given in old)
     notices = [
-        f"note: {len(names)} flags of an older OpenRLHF were translated to those of {OPENRLHF_VERSION}; "
+        f"note: {len(names)} flags of an older OpenRLHF were translated to those of {RECOMMENDED}; "
         "--dry_run prints the new command",
         *(f"note: {name} is dropped: {TABLE[name].note}" for name in names if TABLE[name].kind == "dropped"),
         *length_notices,
@@ -96,7 +96,7 @@ def shell_command(argv: list[str], program: str) -> str:
 def markdown() -> str:
     """The table for the documentation."""
     rows = [f"| `{flag}` | {_successor(row)} | {row.note} |" for flag, row in TABLE.items()]
-    return "\n".join([f"| old flag | flag of {OPENRLHF_VERSION} | note |", "|---|---|---|", *rows])
+    return "\n".join([f"| old flag | flag of {RECOMMENDED} | note |", "|---|---|---|", *rows])
 
 
 def _successor(row: Row) -> str:

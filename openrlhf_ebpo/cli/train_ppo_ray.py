@@ -33,7 +33,7 @@ from openrlhf_ebpo.record.run_log import RunDirectoryError, check_run_dir, close
 from openrlhf_ebpo.redact import hide_secrets, redacted, redacted_argv
 from openrlhf_ebpo.rewards.calls import TIMEOUT
 from openrlhf_ebpo.seams import remote_code
-from openrlhf_ebpo.seams.check import OPENRLHF_VERSION, check_sources, check_version
+from openrlhf_ebpo.seams.check import check_release, installed_release
 from openrlhf_ebpo.seams.install import all_seams, install
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 from openrlhf_ebpo.training import lora, policy_loss, prompts
@@ -61,7 +61,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def run(argv: list[str]) -> None:
-    check_version()
+    check_release(all_seams())
     command = UpstreamMain(MODULE)
     parser = build_parser(command)
     argv, translated = old_flags.translate(argv)
@@ -80,12 +80,11 @@ def run(argv: list[str]) -> None:
     hub_notices += hub_flags.check_access(vars(flat))
     gym_check.check_training(vars(flat))
 
-    check_sources(all_seams())
     install()
     dry_run, force = flat.dry_run, flat.force
     del flat.dry_run, flat.force
     args = command.validate(flat)
-    notices = adapt(args) + hub_notices
+    notices = [replaced_notice(), *adapt(args), *hub_notices]
     check_run_dir(Path(args.logger.run_dir), stored_argv, redacted(args), args.ckpt.load_enable, force)
     if dry_run:
         check_by_importing(args)
@@ -104,6 +103,7 @@ def run(argv: list[str]) -> None:
         name=args.logger.wandb.run_name,
         argv=stored_argv,
         args=redacted(args),
+        seams=[seam.label for seam in all_seams()],
         resume=args.ckpt.load_enable,
         force=force,
         metrics=metrics,
@@ -180,7 +180,7 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
     parser.description = (
         "OpenRLHF's train_ppo_ray with the estimator ebpo (arXiv 2602.05165): each prompt's mean reward is shrunk "
         "towards what the policy has achieved so far, so prompts that always fail teach too. All flags of OpenRLHF "
-        f"{OPENRLHF_VERSION} work unchanged, and so do the flat ones of releases up to 0.10.1; those of this "
+        f"{installed_release()} work unchanged, and so do the flat ones of releases up to 0.10.1; those of this "
         "project are in the last groups."
     )
     parser.epilog = EXAMPLE
@@ -312,6 +312,13 @@ def _nested(values: dict) -> dict:
             node = node.setdefault(part, {})
         node[leaf] = value
     return nested
+
+
+def replaced_notice() -> str:
+    return (
+        f"OpenRLHF {installed_release()}: {len(all_seams())} replacements, in this process and in every Ray worker; run.json "
+        "lists them, python -m openrlhf_ebpo.seams explains them"
+    )
 
 
 def adapt(args) -> list[str]:

@@ -18,7 +18,7 @@ from openrlhf_ebpo.record import run_lock
 from openrlhf_ebpo.record.run_log import RunDirectoryError
 from openrlhf_ebpo.redact import hide_secrets
 from openrlhf_ebpo.seams import remote_code
-from openrlhf_ebpo.seams.check import OPENRLHF_VERSION, check_sources, check_version
+from openrlhf_ebpo.seams.check import check_release, installed_release
 from openrlhf_ebpo.seams.install import all_seams, install
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
@@ -37,11 +37,11 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def run(argv: list[str]) -> None:
-    check_version()
+    check_release(all_seams())
     command = UpstreamMain(MODULE)
     parser = command.parser("openrlhf-ebpo sft")
     parser.description = (
-        f"OpenRLHF {OPENRLHF_VERSION}'s train_sft with all its flags, also on a machine without a GPU. Run by "
+        f"OpenRLHF {installed_release()}'s train_sft with all its flags, also on a machine without a GPU. Run by "
         "itself it is one process; deepspeed or torchrun start several."
     )
     parser.epilog = EXAMPLE
@@ -52,7 +52,6 @@ def run(argv: list[str]) -> None:
     preflight.absolute_paths(vars(flat))
     hide_secrets(vars(flat))
     preflight.check_sft_files(vars(flat))
-    check_sources(all_seams())
     install()
     single_process_environment()
     args = command.validate(flat)

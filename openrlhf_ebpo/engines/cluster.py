@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import psutil
 
 from openrlhf_ebpo.seams import remote_code
+from openrlhf_ebpo.seams.check import DRIVERS_RELEASE, installed_release
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 SHUTDOWN_SECONDS = 10
@@ -145,6 +146,7 @@ def runtime_env(environment: dict[str, str] | None = None) -> dict:
         variables |= WORKER_ENV
     variables = {name: os.environ.get(name, default) for name, default in variables.items()}
     variables |= {name: value for name, value in os.environ.items() if name.startswith("OPENRLHF_EBPO_")}
+    variables[DRIVERS_RELEASE] = installed_release()
     job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env", {})
     set_by_job = job.get("env_vars", {})
     return {

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 import psutil
 
 from openrlhf_ebpo.engines.cluster import end_processes, ray_with, reason
-from openrlhf_ebpo.engines.rendering import Prompt, TokenizerByName
+from openrlhf_ebpo.engines.rendering import Prompt, TokenizerByReference
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards.calls import TIMEOUT
-from openrlhf_ebpo.seams.check import check_sources, check_version
+from openrlhf_ebpo.seams.check import check_release
 from openrlhf_ebpo.seams.install import all_seams, apply, install
 from openrlhf_ebpo.seams.remote_code import trusted
 from openrlhf_ebpo.seams.rows import OFFLINE_SEAMS
@@ -97,12 +97,11 @@ def prepare_process() -> None:
     """Put the seams into this process; before torch, vLLM or OpenRLHF are imported.
 
     Raises:
-        SeamError: the installed OpenRLHF is not the one that the seams are written for.
+        SeamError: the installed OpenRLHF is none that the seams are written for.
     """
     warnings.filterwarnings("ignore", "The pynvml package is deprecated", FutureWarning)
     os.environ.setdefault("VLLM_LOGGING_LEVEL", QUIET["VLLM_LOGGING_LEVEL"])
-    check_version()
-    check_sources(all_seams() + OFFLINE_SEAMS)
+    check_release(all_seams() + OFFLINE_SEAMS)
     install()
     if is_cpu_stack():
         from openrlhf_ebpo.seams import cpu
@@ -268,7 +267,7 @@ def _sender(sampling: Sampling, settings: EngineSettings):
         output_kind=RequestOutputKind.FINAL_ONLY,  # upstream throws away what comes before
         detokenize=settings.agent is not None,  # only an agent gets vLLM's text, not the tokens
     )
-    tokenizer = TokenizerByName(settings.model)
+    tokenizer = TokenizerByReference(settings.model)
 
     def send(actor, prompt: Prompt):
         return actor.generate_responses.remote(

@@ -49,7 +49,7 @@ def tokenizer_of(model: str, use_fast: bool = True):
     return get_tokenizer(model, None, "left", use_fast=use_fast)
 
 
-class TokenizerByName:
+class TokenizerByReference:
     """Arrives in another process as `tokenizer_of(*settings)`: one of 150,000 tokens is 5 MB and takes 0.2 s to pickle
     and 0.4 s to unpickle, for every prompt."""
 
@@ -65,5 +65,5 @@ class PromptsNameTheirTokenizer:
 
     def _dispatch_prompts_to_vllm(self, *args, **kwargs):
         slow = [False] if self.args.data.disable_fast_tokenizer else []
-        self.tokenizer = TokenizerByName(self.args.actor.model_name_or_path, *slow)
+        self.tokenizer = TokenizerByReference(self.args.actor.model_name_or_path, *slow)
         return super()._dispatch_prompts_to_vllm(*args, **kwargs)

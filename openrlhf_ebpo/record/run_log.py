@@ -50,6 +50,7 @@ def open_run(
     resume: bool,
     force: bool,
     metrics: Sequence[dict] = (),
+    seams: Sequence[str] | None = None,
 ) -> dict:
     """Claim the run directory and write run.json with status "running".
 
@@ -58,6 +59,7 @@ def open_run(
         resume: whether the command is allowed to continue a run that is there (--ckpt.load_enable).
         force: move whatever run is there aside first.
         metrics: what its own metrics are (see own_metrics), already redacted; a run that goes on without them keeps its.
+        seams: what is replaced in OpenRLHF while it runs.
 
     Raises:
         RunDirectoryError: another run is there, or the path is not a directory.
@@ -73,6 +75,7 @@ def open_run(
         "argv": argv,
         "args": args,
         "versions": versions(),
+        "seams": list(seams or ()),
         "model": args["actor"]["model_name_or_path"],
         "dataset": args["data"]["prompt_dataset"],
         "seed": args["train"]["seed"],

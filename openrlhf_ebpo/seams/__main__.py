@@ -3,26 +3,45 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import sys
 
-from openrlhf_ebpo.seams.check import OPENRLHF_VERSION, source_fingerprint
+from openrlhf_ebpo.errors import SeamError
+from openrlhf_ebpo.seams.check import installed_release, source_fingerprint
+from openrlhf_ebpo.seams.cpu.rows import SEAMS as CPU_SEAMS
 from openrlhf_ebpo.seams.install import all_seams
-from openrlhf_ebpo.seams.rows import OFFLINE_SEAMS, Seam
+from openrlhf_ebpo.seams.releases import listed
+from openrlhf_ebpo.seams.rows import OFFLINE_SEAMS, SEAMS, Seam
 
-EPILOG = """ok: the source is the one that the row was written for. by name: outside OpenRLHF, or a name that it imports; only its
-existence is checked, when the row is applied. CHANGED: with the new fingerprint, for the row once it has been adapted. GONE.
-The exit status is 1 if there is a CHANGED or GONE. Nothing of OpenRLHF is imported (docs/upgrading.md)."""
+EPILOG = """ok: the source is one that the row was written for. by name: outside OpenRLHF, or a name that it imports; only its
+existence is checked, when the row is applied. CHANGED: with the fingerprint to add to seams/releases.py once the row fits
+both. GONE. The exit status is 1 if there is a CHANGED or GONE. Nothing of OpenRLHF is imported (docs/upgrading.md)."""
+TABLES = {
+    "Every machine": ("openrlhf_ebpo/seams/rows.py", SEAMS),
+    "Generation without training (`eval`, `data difficulty`)": ("openrlhf_ebpo/seams/rows.py", OFFLINE_SEAMS),
+    "Without a GPU": ("openrlhf_ebpo/seams/cpu/rows.py", CPU_SEAMS),
+}
 
 
 def main(argv: list[str] | None = None) -> None:
-    argparse.ArgumentParser(
+    parser = argparse.ArgumentParser(
         prog="python -m openrlhf_ebpo.seams",
         description="Hold every row of what is replaced in OpenRLHF against the installed packages.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-    ).parse_args(argv)
-    print(f"OpenRLHF {importlib.metadata.version('openrlhf')}; the rows are written for {OPENRLHF_VERSION}")
+    )
+    parser.add_argument("--markdown", action="store_true", help="print all rows as Markdown tables instead")
+    args = parser.parse_args(argv)
+    try:
+        if args.markdown:
+            print(markdown())
+        else:
+            check()
+    except SeamError as error:
+        sys.exit(f"error: {error}")
+
+
+def check() -> None:
+    print(f"OpenRLHF {installed_release()}; tested: {listed()}")
     lines = [line(seam) for seam in (*all_seams(), *OFFLINE_SEAMS)]
     print("\n".join(lines))
     if different := [each for each in lines if each.startswith(("CHANGED", "GONE"))]:
@@ -30,14 +49,29 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def line(seam: Seam) -> str:
-    if seam.source is None:
+    if not seam.sources:
         return f"by name  {seam}"
     found = source_fingerprint(seam.module, seam.name)
     if found is None:
         return f"GONE     {seam}: replaced by {seam.replacement}"
-    if found != seam.source:
-        return f"CHANGED  {seam}: {found}, and the row has {seam.source}; replaced by {seam.replacement}"
+    if found not in seam.sources:
+        return f"CHANGED  {seam}: {found}, and known are {', '.join(seam.sources)}; replaced by {seam.replacement}"
     return f"ok       {seam}"
+
+
+def markdown() -> str:
+    """All rows, of every machine, a table for each of the three lists."""
+    return "\n\n".join(_table(title, *content) for title, content in TABLES.items())
+
+
+def _table(title: str, file: str, seams: tuple[Seam, ...]) -> str:
+    head = "| what is replaced | by | where | why | until |\n| --- | --- | --- | --- | --- |"
+    return "\n".join([f"### {title}\n\nIn `{file}`.\n\n{head}", *map(_cells, seams)])
+
+
+def _cells(seam: Seam) -> str:
+    until = seam.until + (f" ([upstream]({seam.link}))" if seam.link else "")
+    return f"| `{seam}` | `{seam.replacement.removeprefix('openrlhf_ebpo.')}` | {seam.where} | {seam.why} | {until} |"
 
 
 if __name__ == "__main__":

@@ -1,49 +1,83 @@
-"""Whether the installed OpenRLHF is the one that the rows are written for: its version, and every target's source."""
+"""Whether the installed OpenRLHF is one that the rows are written for: by every target's source, not by its number."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
 import importlib.metadata
+import os
+import socket
+import sys
 
 from openrlhf_ebpo.errors import SeamError
+from openrlhf_ebpo.seams.releases import RECOMMENDED, TESTED, listed
 from openrlhf_ebpo.seams.rows import Seam
 from openrlhf_ebpo.seams.stack import module_path
 
-OPENRLHF_VERSION = "0.11.2"
+DRIVERS_RELEASE = "OPENRLHF_EBPO_DRIVERS_RELEASE"  # variable of Ray's workers
 
 
-def check_version() -> None:
-    try:
-        found = importlib.metadata.version("openrlhf")
-    except importlib.metadata.PackageNotFoundError:
-        raise SeamError(
-            f"OpenRLHF is not installed. With a GPU: pip install 'openrlhf[vllm]=={OPENRLHF_VERSION}'; without one: "
-            "bash scripts/quickstart.sh sets everything up (requirements/cpu.txt)."
-        ) from None
-    if found != OPENRLHF_VERSION:
-        raise SeamError(
-            f"OpenRLHF {found} is installed, and this version of openrlhf_ebpo is written for {OPENRLHF_VERSION}: "
-            f"pip install 'openrlhf=={OPENRLHF_VERSION}' (docs/upgrading.md says how to move to another release)."
-        )
+def check_release(seams: tuple[Seam, ...]) -> None:
+    """What a command asks before anything else: `check_unchanged`, and a warning where nobody tested this release."""
+    check_unchanged(seams)
+    if warning := untested():
+        print(f"warning: {warning}", file=sys.stderr, flush=True)
 
 
-def check_sources(seams: tuple[Seam, ...]) -> None:
+def check_unchanged(seams: tuple[Seam, ...]) -> None:
     """Hold every row against the installed source, without importing it.
 
     Raises:
-        SeamError: a target is gone or its source differs from the one the row was written for.
+        SeamError: OpenRLHF is not installed; or targets are gone or their sources differ from those that the rows were
+            written for. The message names each of these rows.
     """
-    for seam in seams:
-        if seam.source is None:
-            continue
-        found = source_fingerprint(seam.module, seam.name)
-        if found != seam.source:
-            state = "is gone" if found is None else f"has changed (fingerprint {found}, expected {seam.source})"
-            raise SeamError(
-                f"seam {seam}: upstream's {seam.name} {state}. It is replaced by {seam.replacement} because {seam.why}. "
-                f"Reinstall openrlhf=={OPENRLHF_VERSION}, or adapt the row (docs/upgrading.md)."
-            )
+    release = installed_release()
+    changes = [change for seam in seams if (change := changed(seam))]
+    if changes:
+        raise SeamError(
+            f"OpenRLHF {release} is installed, and {len(changes)} of {len(seams)} rows do not fit it. Tested: {listed()}. "
+            f"pip install 'openrlhf=={RECOMMENDED}', or adapt the rows (docs/upgrading.md):\n" + "\n".join(changes)
+        )
+
+
+def installed_release() -> str:
+    """Raises SeamError where there is none."""
+    try:
+        return importlib.metadata.version("openrlhf")
+    except importlib.metadata.PackageNotFoundError:
+        raise SeamError(
+            f"OpenRLHF is not installed. With a GPU: pip install 'openrlhf[vllm]=={RECOMMENDED}'; without one: "
+            "bash scripts/quickstart.sh sets everything up (requirements/cpu.txt)."
+        ) from None
+
+
+def check_same_as_drivers() -> None:
+    """Raises SeamError in a Ray worker whose node has another release than the driver's, where the driver said its own."""
+    here, drivers = installed_release(), os.environ.get(DRIVERS_RELEASE)
+    if drivers and drivers != here:
+        raise SeamError(
+            f"node {socket.gethostname()} has OpenRLHF {here}, and the driver's node {drivers}: install the same on every node"
+        )
+
+
+def untested() -> str | None:
+    """A line of warning about a release that is none of TESTED; None about the others."""
+    release = installed_release()
+    if release in TESTED:
+        return None
+    return (
+        f"OpenRLHF {release} is installed, which this version of openrlhf_ebpo was not tested with. All that is replaced in "
+        f"it is unchanged, so it is used; tested: {listed()} (docs/upgrading.md)"
+    )
+
+
+def changed(seam: Seam) -> str | None:
+    """How the row's target differs from what the row was written for; None where it does not."""
+    found = source_fingerprint(seam.module, seam.name) if seam.sources else None
+    if not seam.sources or found in seam.sources:
+        return None
+    state = "is gone" if found is None else f"has changed (fingerprint {found}, known: {', '.join(seam.sources)})"
+    return f"seam {seam}: upstream's {seam.name} {state}. It is replaced by {seam.replacement} because {seam.why}"
 
 
 def source_fingerprint(module: str, name: str) -> str | None:

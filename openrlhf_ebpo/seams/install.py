@@ -12,25 +12,30 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import logging
 
 import wrapt
 
 from openrlhf_ebpo.errors import SeamError
-from openrlhf_ebpo.seams.check import check_version
+from openrlhf_ebpo.seams.check import check_same_as_drivers, check_unchanged, untested
 from openrlhf_ebpo.seams.rows import SEAMS, Seam
 from openrlhf_ebpo.seams.stack import is_cpu_stack
+
+logger = logging.getLogger(__name__)
 
 
 def install() -> None:
     """Arrange for every row to be applied as its module is imported. Calling it again changes nothing.
 
     Raises:
-        SeamError: the installed OpenRLHF has another version.
+        SeamError: there is no OpenRLHF, another one than the driver's, or one that nobody tested and the rows do not fit.
     """
     if install.done:
         return
-    check_version()
     seams = all_seams()
+    check_same_as_drivers()
+    if untested():  # the driver has looked at its own files, not at those of this node
+        check_unchanged(seams)
     if is_cpu_stack():
         from openrlhf_ebpo.seams import cpu
 
@@ -38,6 +43,7 @@ def install() -> None:
     for module in {seam.module for seam in seams}:
         rows = [seam for seam in seams if seam.module == module]
         wrapt.register_post_import_hook(functools.partial(_apply_rows, rows), module)
+    logger.debug("seams: %s", "; ".join(seam.label for seam in seams))
     install.done = True
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from openrlhf_ebpo.seams.releases import SOURCES
+
 
 @dataclass(frozen=True)
 class Seam:
@@ -15,7 +17,7 @@ class Seam:
     module, name: what is replaced (`name` may be dotted: a method of a class).
     replacement: "module:object", imported only when the row is applied.
     where: the processes that it matters in. why: what upstream does otherwise. until: when the row can go.
-    source: first 12 hex digits of the SHA-256 of the target's source; None for targets outside OpenRLHF.
+    link: upstream's issue or pull request about it, where we know one.
     """
 
     module: str
@@ -24,10 +26,20 @@ class Seam:
     where: str
     why: str
     until: str
-    source: str | None = None
+    link: str = ""
 
     def __str__(self) -> str:
         return f"{self.module}.{self.name}"
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Fingerprints of the target's sources that the row fits; none for targets outside OpenRLHF."""
+        return SOURCES.get(str(self), ())
+
+    @property
+    def label(self) -> str:
+        """The row on one line, for a run's record."""
+        return f"{self}: {self.replacement.partition(':')[2]}"
 
 
 SEAMS = (
@@ -39,7 +51,6 @@ SEAMS = (
         why="upstream knows no estimator 'ebpo'; it also walks every response token by token, and clamps the value "
         "after the baseline. Other estimators go through upstream's own method; this one only reads their result.",
         until="upstream has a registry of advantage estimators with state",
-        source="351a52599ac6",
     ),
     Seam(
         "openrlhf.trainer.ppo_trainer",
@@ -49,7 +60,6 @@ SEAMS = (
         why="carries the prior into client_states and the run directory through fit, saving and evaluation; and runs "
         "on the driver's node, where the run directory is",
         until="upstream has trainer callbacks",
-        source="5d13ed090ca7",
     ),
     Seam(
         "openrlhf.trainer.ppo_trainer_async",
@@ -58,7 +68,6 @@ SEAMS = (
         where="PPOTrainerAsync's process",
         why="as PPOTrainer: in async mode it is this actor that trains, saves and logs",
         until="upstream has trainer callbacks",
-        source="49680a82ee4a",
     ),
     Seam(
         "openrlhf.trainer.ppo_trainer_async",
@@ -67,7 +76,6 @@ SEAMS = (
         where="driver",
         why="it creates the TrainingActor, which belongs on the driver's node",
         until="upstream has trainer callbacks",
-        source="576117b63be4",
     ),
     Seam(
         "openrlhf.trainer.ppo_utils.samples_generator",
@@ -76,7 +84,6 @@ SEAMS = (
         where="controller, sample generator",
         why="a sample whose reward failed comes without one, and mixing it with the others crashes far from the cause",
         until="upstream excludes such samples or raises where the reward fails",
-        source="11458b2545a7",
     ),
     Seam(
         "openrlhf.trainer.ppo_utils.samples_generator",
@@ -86,7 +93,7 @@ SEAMS = (
         why="upstream drops a prompt's data source on the way to its samples; the run log and the estimator need the "
         "cluster that a prompt belongs to",
         until="upstream carries columns of the data set to the experience",
-        source="11458b2545a7",
+        link="https://github.com/OpenRLHF/OpenRLHF/issues/1077",
     ),
     Seam(
         "openrlhf.trainer.ppo_utils.samples_generator",
@@ -96,7 +103,7 @@ SEAMS = (
         why="a rollout batch that does not fill its optimizer steps (the last of an episode) makes several ranks wait for "
         "each other forever, stops the run where it is smaller than their number, or is dropped after the prior has seen it",
         until="upstream cuts such batches itself",
-        source="11458b2545a7",
+        link="https://github.com/OpenRLHF/OpenRLHF/issues/717",
     ),
     Seam(
         "openrlhf.trainer.ppo_utils.samples_generator",
@@ -106,7 +113,6 @@ SEAMS = (
         why="upstream pickles the whole tokenizer for every prompt, and unpickles it in the rollout actor: one to two "
         "minutes of the controller a step of 512 prompts, and seconds of every engine's event loop",
         until="upstream loads the tokenizer in the rollout actor",
-        source="11458b2545a7",
     ),
     Seam(
         "openrlhf.datasets.prompts_dataset",
@@ -115,7 +121,6 @@ SEAMS = (
         where="controller, sample generator",
         why="it keeps four columns of the data set, none of them the cluster",
         until="upstream carries columns of the data set to the experience",
-        source="c67a76171e1f",
     ),
     Seam(
         "openrlhf.utils.deepspeed.deepspeed",
@@ -124,7 +129,6 @@ SEAMS = (
         where="controller, sample generator",
         why="the prompts are always shuffled, which undoes a curriculum (--data.order as_is)",
         until="upstream has a flag for the order",
-        source="f4b22fa08dc3",
     ),
     Seam(
         "openrlhf.utils.agent",
@@ -135,7 +139,6 @@ SEAMS = (
         "infinity and wrong lengths as they come; here the error travels with the sample. It waits for ever for one "
         "that hangs, or ends with SystemExit or StopIteration",
         until="upstream reports reward errors and has a time limit",
-        source="e06d107899c7",
     ),
     Seam(
         "openrlhf.utils.agent",
@@ -144,7 +147,6 @@ SEAMS = (
         where="rollout actors, with --train.agent_func_path",
         why="upstream waits for ever for an agent that hangs, and one that raises stops the run; here its reward has failed",
         until="upstream reports agents' errors and has a time limit",
-        source="251641a99dd5",
     ),
     Seam(
         "openrlhf.trainer.ray.vllm_engine",
@@ -153,7 +155,6 @@ SEAMS = (
         where="rollout actors",
         why="upstream makes the executor of a reward's address alone, and --reward.timeout has to reach it",
         until="upstream has a time limit for rewards",
-        source="eb61743a7634",
     ),
     Seam(
         "openrlhf.trainer.ray.ppo_actor",
@@ -163,17 +164,32 @@ SEAMS = (
         why="writes prior.json beside each exported model, the final export included, which train() asks for without "
         "the trainer",
         until="upstream lets a trainer add files to a checkpoint",
-        source="92c64969980b",
     ),
     Seam(
         "openrlhf.trainer.ray.ppo_actor",
         "ActorPPOTrainer",
         "openrlhf_ebpo.training.policy_metrics:PolicyMetrics",
         where="policy actors",
-        why="upstream logs entropy only with --actor.entropy_coef, then with gradient over the whole logit tensor; and "
-        "a micro-batch whose samples are all excluded turns its means into NaN",
-        until="upstream logs entropy without gradient, and guards masked means",
-        source="afd1137caf53",
+        why="upstream logs entropy only with --actor.entropy_coef, then with gradient over the whole logit tensor; and does "
+        "not measure how far a step moves the policy",
+        until="upstream logs entropy without gradient",
+    ),
+    Seam(
+        "openrlhf.trainer.ray.ppo_actor",
+        "ActorPPOTrainer",
+        "openrlhf_ebpo.training.policy_loss:CovarianceLosses",
+        where="policy actors, with --actor.policy_loss_type clip_cov or kl_cov",
+        why="upstream has no policy loss that looks at the covariance of log-probability and advantage, and its trainer "
+        "makes the loss itself",
+        until="upstream has these losses, or lets a trainer be given one",
+    ),
+    Seam(
+        "openrlhf.trainer.ray.ppo_actor",
+        "ActorPPOTrainer",
+        "openrlhf_ebpo.training.policy_metrics:EmptyMicroBatches",
+        where="policy actors",
+        why="upstream's means over a micro-batch whose samples are all excluded are NaN, and so are those of the step",
+        until="upstream guards its masked means",
     ),
     Seam(
         "openrlhf.trainer.ray.ppo_actor",
@@ -183,25 +199,23 @@ SEAMS = (
         why="upstream sends vLLM the names and tensors of the adapted model (base_model.…, lora_A, lora_B), which vLLM "
         "does not have: LoRA stops at the first weight sync",
         until="upstream merges adapters at the weight sync",
-        source="afd1137caf53",
+        link="https://github.com/OpenRLHF/OpenRLHF/issues/1349",
     ),
     Seam(
         "openrlhf.utils.loss_utils",
         "get_loss_batch_info",
-        "openrlhf_ebpo.training.policy_metrics:more_than_no_tokens",
+        "openrlhf_ebpo.training.policy_metrics:clamp_loss_normalisers",
         where="policy actors, with --train.dynamic_batch_enable",
         why="an optimizer step whose samples are all excluded divides 0 by 0, and the NaN reaches the weights",
         until="upstream clamps the token count",
-        source="5ff6166e43e6",
     ),
     Seam(
         "openrlhf.utils.loss_utils",
         "_optimizer_step_loss_norm",
-        "openrlhf_ebpo.training.policy_metrics:more_than_no_tokens",
+        "openrlhf_ebpo.training.policy_metrics:clamp_loss_normalisers",
         where="policy actors, without it",
         why="as get_loss_batch_info",
         until="upstream clamps the token count",
-        source="ebf549cde744",
     ),
     Seam(
         "openrlhf.utils.deepspeed.deepspeed",
@@ -211,7 +225,6 @@ SEAMS = (
         why="upstream deletes an old checkpoint (also the best one) before the new one is written: a crash in between "
         "loses both; and it writes `latest` in place",
         until="upstream saves first",
-        source="7a036f572da7",
     ),
     Seam(
         "openrlhf.trainer.ray.launcher",
@@ -221,7 +234,6 @@ SEAMS = (
         why="nobody looks whether the rollout engines start: where one does not, the policy waits for it to join the weight "
         "sync, and the driver for the policy, for ever",
         until="upstream waits for its engines",
-        source="3c293c3e9178",
     ),
     Seam(
         "transformers.dynamic_module_utils",
@@ -239,6 +251,7 @@ SEAMS = (
         where="every process",
         why="not every way to a model's own code asks resolve_trust_remote_code, and this is where all of them end",
         until="as resolve_trust_remote_code",
+        link="https://github.com/vllm-project/vllm/pull/32194",
     ),
     Seam(
         "openrlhf.trainer.ray.vllm_engine",
@@ -247,7 +260,6 @@ SEAMS = (
         where="rollout actors",
         why="upstream starts vLLM with trust_remote_code=True, and vLLM's core is a process without our rows",
         until="as resolve_trust_remote_code",
-        source="eb61743a7634",
     ),
     Seam(
         "openrlhf.utils.deepspeed.deepspeed",
@@ -257,7 +269,6 @@ SEAMS = (
         why="upstream goes by `latest` alone: without it a run begins at step 0 and rotates good checkpoints away, and "
         "with a damaged newest one it never tries the one before",
         until="upstream looks for a checkpoint that is whole",
-        source="6ff8e416fcea",
     ),
     Seam(
         "transformers.utils.import_utils",
@@ -280,6 +291,6 @@ OFFLINE_SEAMS = (
         why="vLLM gives an AsyncLLM without a server its fallbacks on every device, 128 sequences and 2,048 tokens at a "
         "time; its own engine for such work, LLM, gets 1,024 and 16,384 on an H100, and keeps no statistics",
         until="upstream lets --vllm.* set max_num_seqs and max_num_batched_tokens",
-        source="eb61743a7634",
+        link="https://github.com/vllm-project/vllm/pull/37393",
     ),
 )

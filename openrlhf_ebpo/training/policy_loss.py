@@ -164,6 +164,20 @@ def with_covariance(loss, args):
     return CovarianceLoss(loss, functools.partial(kl_cov, **vars(args.actor.kl_cov)))
 
 
+class CovarianceLosses:
+    """Mixin over ActorPPOTrainer: trains with the policy loss that the arguments ask for, and reports its metrics."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.actor_loss_fn = with_covariance(self.actor_loss_fn, self.args)
+
+    def training_step(self, experience, *args, **kwargs):
+        result = super().training_step(experience, *args, **kwargs)
+        if isinstance(self.actor_loss_fn, CovarianceLoss):
+            self.actor_loss_fn.add_metrics(result)
+        return result
+
+
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Two more choices of --actor.policy_loss_type, and their settings; the defaults are the paper's."""
     loss_type = parser._option_string_actions[TYPE]

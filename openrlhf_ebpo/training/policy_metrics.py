@@ -1,4 +1,4 @@
-"""What the policy actors measure: entropy, how far one step moves the policy; and two guards against NaN.
+"""What the policy actors measure: entropy, how far one step moves the policy; and the guards of steps without a token.
 
 Entropy is computed without gradient, a few rows of logits at a time, from the training forward pass's own
 logits: nothing the size of the logit tensor is allocated a second time.
@@ -9,8 +9,6 @@ from __future__ import annotations
 import functools
 
 import torch
-
-from openrlhf_ebpo.training.policy_loss import CovarianceLoss, with_covariance
 
 ENTROPY_ROWS = 256  # rows of logits a chunk: 256 x 152,000 in float32 is 156 MB
 NO_TOKENS = 1e-6  # a weight of nothing that can still be divided by
@@ -35,11 +33,10 @@ def k3(log_p_before: torch.Tensor, log_p_after: torch.Tensor) -> torch.Tensor:
 
 
 class PolicyMetrics:
-    """Mixin over ActorPPOTrainer: `policy/entropy` and `policy/kl_per_step`; and the policy losses of ours."""
+    """Mixin over ActorPPOTrainer: `policy/entropy` and `policy/kl_per_step`."""
 
     def __init__(self, strategy, actor, *args, **kwargs):
         super().__init__(strategy, actor, *args, **kwargs)
-        self.actor_loss_fn = with_covariance(self.actor_loss_fn, self.args)
         self._entropy = None
         self._measures = not self.args.logger.no_policy_metrics
         if self._measures:
@@ -55,18 +52,6 @@ class PolicyMetrics:
         if not getattr(self.actor, "is_vlm", False):  # its images are not kept for a further forward pass
             measured["policy/kl_per_step"] = self._mean_over_ranks(self._step_kl())
         return {**status, **{name: value for name, value in measured.items() if value is not None}}
-
-    def training_step(self, experience, *args, **kwargs):
-        """Upstream's step; a micro-batch without a token to train on reports 0, not 0/0."""
-        result = super().training_step(experience, *args, **kwargs)
-        if isinstance(self.actor_loss_fn, CovarianceLoss):
-            self.actor_loss_fn.add_metrics(result)
-        if result["num_action_tokens"] == 0:
-            result["num_action_tokens"] = NO_TOKENS
-            for name, value in result["metrics"].items():
-                if result["weights"][name] == "token":
-                    result["metrics"][name] = torch.zeros_like(value)
-        return result
 
     def _add_entropy(self, actor, args, kwargs, output):
         """Forward hook: only the training forward passes ask for `return_output` and have gradients."""
@@ -115,7 +100,20 @@ def _batch(items, packing_samples: bool):
     return make_experience_batch(items, packing_samples)
 
 
-def more_than_no_tokens(original):
+class EmptyMicroBatches:
+    """Mixin over ActorPPOTrainer: a micro-batch without a token to train on reports 0, not 0/0."""
+
+    def training_step(self, experience, *args, **kwargs):
+        result = super().training_step(experience, *args, **kwargs)
+        if result["num_action_tokens"] == 0:
+            result["num_action_tokens"] = NO_TOKENS
+            for name, value in result["metrics"].items():
+                if result["weights"][name] == "token":
+                    result["metrics"][name] = torch.zeros_like(value)
+        return result
+
+
+def clamp_loss_normalisers(original):
     """Wraps upstream's two sources of loss normalisers: where all samples are excluded the loss is 0, not 0/0."""
 
     @functools.wraps(original)

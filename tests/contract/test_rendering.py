@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_ebpo.engines.rendering import TokenizerByName, prompt_lengths, render, tokenizer_of
+from openrlhf_ebpo.engines.rendering import TokenizerByReference, prompt_lengths, render, tokenizer_of
 from openrlhf_ebpo.errors import UsageError
 
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
@@ -62,7 +62,7 @@ def test_a_tokenizer_without_chat_template_is_an_error_in_words(model):
 
 
 def test_a_tokenizer_travels_by_name_and_is_read_once_a_process(model):
-    sent = pickle.dumps(TokenizerByName(f"{model}/chat"))
+    sent = pickle.dumps(TokenizerByReference(f"{model}/chat"))
     assert len(sent) < 500
     assert pickle.loads(sent) is pickle.loads(sent) is tokenizer_of(f"{model}/chat")
 
@@ -84,6 +84,7 @@ def test_a_training_prompt_goes_to_its_engine_with_the_tokenizers_name(model, se
             "actor.model_name_or_path": f"{model}/chat",
             "data.disable_fast_tokenizer": slow,
             "algo.advantage.is_correction_level": "off",
+            "algo.advantage.is_correction_enable": False,  # its name up to 0.11.1
             "rollout.n_samples_per_prompt": 4,
             "reward.timeout": 7.5,
         }

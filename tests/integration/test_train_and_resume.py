@@ -19,6 +19,8 @@ from openrlhf_ebpo.estimator.stored import pack
 from openrlhf_ebpo.record.catalogue import find
 from openrlhf_ebpo.record.own_metrics import COLUMNS
 from openrlhf_ebpo.record.run_log import read_metrics, read_rollouts, read_run
+from openrlhf_ebpo.seams.check import installed_release
+from openrlhf_ebpo.seams.install import all_seams
 from openrlhf_ebpo.training.rollouts import prompt_id
 
 CONFIG = EstimatorConfig(n_samples_per_prompt=4)
@@ -154,7 +156,10 @@ def test_run_json_knows_the_run_and_no_secret_is_anywhere(story):
     run = read_run(story.run_dir)
     assert run["status"] == "complete" and run["ended"] and len(run["resumed"]) == 1
     assert run["args"]["algo"]["advantage"]["estimator"] == "ebpo"
-    assert run["versions"]["openrlhf"] == "0.11.2"
+    assert run["versions"]["openrlhf"] == installed_release()
+    assert run["seams"] == [seam.label for seam in all_seams()]
+    line = f"OpenRLHF {installed_release()}: {len(run['seams'])} replacements, in this process and in every Ray worker"
+    assert [text.count(line) for text in story.texts] == [1, 1]
     for text in (json.dumps(run), *story.texts):
         assert WANDB_KEY not in text
     assert "<redacted>" in json.dumps(run["argv"])

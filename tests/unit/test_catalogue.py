@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -71,21 +69,6 @@ def test_a_name_with_a_part_that_differs_is_found():
     }
     assert {name: find(name).name for name in found} == found
     assert not any(map(find, ("", "ebpo/", "eval_math_passk", "xtiming/y", "correct_format", "ebpo/shrinkage2")))
-
-
-def test_the_page_says_what_the_catalogue_says(tmp_path):
-    def call(*argv):
-        argv = [sys.executable, ROOT / "scripts" / "metrics_table.py", *argv]
-        return subprocess.run(argv, capture_output=True, text=True, timeout=60)
-
-    assert (done := call("--check")).returncode == 0, done.stderr
-    page = tmp_path / "page.md"
-    whole = (ROOT / "docs" / "run_directory.md").read_text()
-    page.write_text(whole.replace("| `ebpo/shrinkage` |", "| `ebpo/shrink` |"))
-    assert "--write" in (done := call("--check", "--page", page)).stderr and done.returncode == 1
-    assert call("--write", "--page", page).returncode == 0 and page.read_text() == whole
-    page.write_text("no markers\n")
-    assert "needs these two lines" in call("--write", "--page", page).stderr and page.read_text() == "no markers\n"
 
 
 def test_picture_and_card_show_what_the_catalogue_says():

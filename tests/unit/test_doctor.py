@@ -14,6 +14,7 @@ import torch
 
 from openrlhf_ebpo.checks import machine
 from openrlhf_ebpo.cli import doctor
+from openrlhf_ebpo.seams import check, releases
 
 
 def test_the_machine_that_passes_these_tests_has_nothing_to_fix(capsys):
@@ -27,7 +28,6 @@ def test_what_must_match_is_read_from_what_is_installed():
     if torch.version.cuda:
         pytest.skip("the CPU stack is not installed here")
     assert machine.pinned() == {
-        "openrlhf": "0.11.2",
         "ray": "2.55.0",
         "deepspeed": "0.19.6",
         "transformers": "5.15.0",
@@ -90,3 +90,12 @@ def test_a_mistyped_topic_is_answered():
         [sys.executable, "-m", "openrlhf_ebpo.cli.doctor", "libs"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 2 and "no such topic: libs. There are versions, libraries, memory" in done.stderr
+
+
+def test_openrlhf_is_judged_by_its_source_and_not_by_its_number(monkeypatch):
+    monkeypatch.setattr(check.importlib.metadata, "version", lambda name: "0.99.0")
+    line = doctor.line(machine.openrlhf())
+    assert line.startswith("note openrlhf 0.99.0\n     -> OpenRLHF 0.99.0 is installed") and releases.listed() in line
+    monkeypatch.setitem(releases.SOURCES, "openrlhf.trainer.ppo_trainer.PPOTrainer", ("0" * 12,))
+    line = doctor.line(machine.openrlhf())
+    assert line.startswith("FIX  openrlhf 0.99.0\n") and "seam openrlhf.trainer.ppo_trainer.PPOTrainer:" in line

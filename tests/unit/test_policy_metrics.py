@@ -5,7 +5,13 @@ import math
 import pytest
 import torch
 
-from openrlhf_ebpo.training.policy_metrics import ENTROPY_ROWS, entropy_sum, k3, more_than_no_tokens
+from openrlhf_ebpo.training.policy_metrics import (
+    ENTROPY_ROWS,
+    EmptyMicroBatches,
+    clamp_loss_normalisers,
+    entropy_sum,
+    k3,
+)
 
 
 def slow_entropy(row: list[float]) -> float:
@@ -62,10 +68,27 @@ def test_k3_over_tokens_sampled_before_is_the_kl_from_before_to_after():
 def test_a_step_without_tokens_has_something_to_divide_by_and_others_are_left_alone():
     def info(tokens, batch):
         found = {"batch_num_tokens": torch.tensor(tokens), "global_batch_size": torch.tensor(batch), "dp_size": 2}
-        return more_than_no_tokens(lambda *args, **kwargs: dict(found))([], None, gas=4)
+        return clamp_loss_normalisers(lambda *args, **kwargs: dict(found))([], None, gas=4)
 
     assert 0 < info(0.0, 0.0)["batch_num_tokens"] < 0.01
     assert 0 < info(0.0, 0.0)["global_batch_size"] < 0.01
     assert info(12.5, 3.0)["batch_num_tokens"] == 12.5
     assert info(12.5, 3.0)["global_batch_size"] == 3.0
     assert info(0.0, 0.0)["dp_size"] == 2
+
+
+@pytest.mark.parametrize("tokens", [0, 5])
+def test_a_micro_batch_without_tokens_reports_0_where_upstream_has_0_by_0_and_others_are_left_alone(tokens):
+    class Upstream:
+        def training_step(self, experience):
+            metrics = {"policy_loss": torch.tensor(math.nan), "reward": torch.tensor(0.5)}
+            return {
+                "num_action_tokens": tokens,
+                "metrics": metrics,
+                "weights": {"policy_loss": "token", "reward": "sample"},
+            }
+
+    result = type("Trainer", (EmptyMicroBatches, Upstream), {})().training_step(None)
+    assert result["metrics"]["reward"] == 0.5
+    assert result["num_action_tokens"] == (tokens or pytest.approx(0, abs=0.01)) and result["num_action_tokens"] > 0
+    assert result["metrics"]["policy_loss"].isnan() if tokens else result["metrics"]["policy_loss"] == 0

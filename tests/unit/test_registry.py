@@ -9,7 +9,6 @@ import torch
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry, stored
-from openrlhf_ebpo.estimator.__main__ import written
 from openrlhf_ebpo.estimator.advantage import EstimatorError, estimate
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch, Estimator, Step
@@ -161,8 +160,3 @@ def test_launch_scripts_name_only_estimators_of_the_list():
     methods = sorted((ROOT / "scripts" / "launch" / "methods").glob("*.sh"))
     words = [path.read_text().split("--algo.advantage.estimator ")[1].split()[0].strip(")") for path in methods]
     assert methods and set(words) <= registry.ESTIMATORS.keys()
-
-
-def test_the_table_in_the_documents_is_the_registry():
-    page = (ROOT / "docs" / "estimator.md").read_text()
-    assert page == written(page), "python -m openrlhf_ebpo.estimator --write"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from openrlhf_ebpo.seams.rows import Seam
 
+ACCELERATOR = "https://github.com/OpenRLHF/OpenRLHF/pull/1301"  # torch.accelerator in place of torch.cuda
+
 SEAMS = (
     Seam(
         "torch.cuda",
@@ -12,6 +14,7 @@ SEAMS = (
         where="all",
         why="used as the device that tensors go to",
         until="upstream asks torch.accelerator",
+        link=ACCELERATOR,
     ),
     *(
         Seam(
@@ -21,8 +24,17 @@ SEAMS = (
             where="all",
             why="raises without a driver; there is nothing to select or to wait for",
             until="upstream asks torch.accelerator",
+            link=ACCELERATOR,
         )
-        for name in ("set_device", "synchronize", "current_stream")
+        for name in ("set_device", "synchronize")
+    ),
+    Seam(
+        "torch.cuda",
+        "current_stream",
+        "openrlhf_ebpo.seams.cpu.device:nothing_to_do",
+        where="policy actors",
+        why="raises without a driver; the weight sync hands it to NCCL",
+        until="upstream asks torch.accelerator",
     ),
     Seam(
         "openrlhf.utils.deepspeed.deepspeed",
@@ -31,6 +43,7 @@ SEAMS = (
         where="policy, reference, reward and critic actors",
         why="setup_distributed builds its mesh for 'cuda'",
         until="upstream asks torch.accelerator",
+        link=ACCELERATOR,
     ),
     Seam(
         "openrlhf.utils.deepspeed.deepspeed",
@@ -39,7 +52,6 @@ SEAMS = (
         where="policy actors",
         why="the trainer passes 'cuda' as the device of the averaged weights",
         until="upstream asks torch.accelerator",
-        source="5d366bdde21e",
     ),
     Seam(
         "openrlhf.utils.deepspeed.deepspeed_utils",
@@ -48,7 +60,6 @@ SEAMS = (
         where="policy and critic actors, train_sft",
         why="DeepSpeed's own Adam is compiled on first use, which takes a C++ compiler and half a minute",
         until="DeepSpeed ships a built CPU Adam",
-        source="2e79fbb11ad6",
     ),
     Seam(
         "deepspeed.comm.torch",
@@ -67,7 +78,6 @@ SEAMS = (
         where="policy and critic actors",
         why="builds torch.device(f'cuda:{…}') from the current device",
         until="upstream asks torch.accelerator",
-        source="f1e8190d186c",
     ),
     Seam(
         "openrlhf.utils.distributed_util",
@@ -76,7 +86,6 @@ SEAMS = (
         where="policy actors",
         why="weights travel to vLLM over NCCL",
         until="upstream honours --vllm.sync_backend gloo here",
-        source="0f4de7e6719a",
     ),
     Seam(
         "vllm.platforms.cpu",
@@ -85,6 +94,7 @@ SEAMS = (
         where="every process that imports vLLM",
         why="vLLM only warns where libnuma.so.1 is missing, and the engine dies later of a missing operator",
         until="vLLM raises",
+        link="https://github.com/vllm-project/vllm/issues/33675",
     ),
     Seam(
         "openrlhf.trainer.ray.vllm_engine",
@@ -94,6 +104,5 @@ SEAMS = (
         why="vLLM's CPU backend repacks weights at load, so one tensor at a time cannot be loaded; its worker is a "
         "process that Ray's hook does not reach; sleep mode and a share of GPU memory mean nothing to it",
         until="vLLM's CPU backend can update single weights",
-        source="eb61743a7634",
     ),
 )

@@ -1,0 +1,80 @@
+"""The tables in docs/ that are made from code: estimators, metrics, and what is replaced in OpenRLHF.
+
+python scripts/tables.py --write
+python scripts/tables.py --check     exit status 1 where a page is not what the code says
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from openrlhf_ebpo.estimator.registry import ESTIMATORS, Entry
+from openrlhf_ebpo.files import write_text
+from openrlhf_ebpo.record.catalogue import GROUPS, Metric
+from openrlhf_ebpo.seams.__main__ import markdown as seams
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--write", action="store_true", help="write the tables into their pages")
+    what.add_argument("--check", action="store_true", help="only compare")
+    parser.add_argument("--docs", type=Path, default=DOCS, metavar="DIR", help="default: docs/")
+    options = parser.parse_args(argv)
+    for name, (page, made) in TABLES.items():
+        path = options.docs / page
+        text = path.read_text()
+        wanted = with_table(text, name, path, made())
+        if options.write:
+            write_text(path, wanted)
+        elif wanted != text:
+            sys.exit(f"error: {path} is not what the code says: python scripts/tables.py --write")
+
+
+def with_table(text: str, name: str, page: Path, table: str) -> str:
+    """The text of a page with this table between its two comments."""
+    begin, end = f"<!-- {name}: written by `python scripts/tables.py --write` -->\n", f"<!-- end of {name} -->\n"
+    before, found, rest = text.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not found or not closed:
+        sys.exit(f"error: {page} needs these two lines, in this order:\n{begin}{end}".rstrip())
+    return f"{before}{begin}\n{table.rstrip()}\n\n{end}{after}"
+
+
+def estimators() -> str:
+    head = "| `--advantage_estimator` | in papers | taken from a reward | computed by |\n| --- | --- | --- | --- |"
+    return "\n".join([head, *(_estimator(name, entry) for name, entry in ESTIMATORS.items())])
+
+
+def _estimator(name: str, entry: Entry) -> str:
+    paper = f"[{entry.title}](https://arxiv.org/abs/{entry.arxiv})" if entry.arxiv else entry.title
+    return f"| `{name}` | {paper} | {entry.baseline} | {'this package' if entry.code else 'OpenRLHF'} |"
+
+
+def metrics() -> str:
+    head = "| name | title | unit | what it tells | when to look closer |\n| --- | --- | --- | --- | --- |"
+    blocks = []
+    for group in GROUPS:
+        rows = "\n".join(map(_metric, group.metrics))
+        blocks += [f"### {group.title}", *filter(None, [group.note]), f"{head}\n{rows}"]
+    return "\n\n".join(blocks)
+
+
+def _metric(metric: Metric) -> str:
+    cells = [f"`{metric.name}`", metric.title, metric.unit, metric.tells, metric.worry]
+    return f"| {' | '.join(cells)} |".replace("|  |", "| |")
+
+
+TABLES: dict[str, tuple[str, Callable[[], str]]] = {
+    "estimators": ("estimator.md", estimators),
+    "metrics": ("run_directory.md", metrics),
+    "rows": ("upgrading.md", seams),
+}
+
+if __name__ == "__main__":
+    main()

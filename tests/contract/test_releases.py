@@ -1,0 +1,132 @@
+"""Every release of TESTED, as it was published: each row's source is a known one, and commands and estimator work with it.
+
+The packages come from the registry that pip is set to; where it cannot be reached, the tests skip. Nothing is installed: a
+release is a folder in front of the others on PYTHONPATH, where Ray's workers find it too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from openrlhf_ebpo.seams import releases
+from openrlhf_ebpo.seams.rows import SEAMS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+RELEASES = pytest.mark.parametrize("release", releases.TESTED)
+FINGERPRINTS = """
+import json
+from openrlhf_ebpo.seams import check, releases
+from openrlhf_ebpo.seams.cpu.rows import SEAMS as CPU_SEAMS
+from openrlhf_ebpo.seams.rows import OFFLINE_SEAMS, SEAMS
+rows = [seam for seam in (*SEAMS, *CPU_SEAMS, *OFFLINE_SEAMS) if seam.sources]
+print(json.dumps([check.installed_release(), {str(seam): check.source_fingerprint(seam.module, seam.name) for seam in rows}]))
+"""
+# Of the contract tests those in which most of upstream's code runs.
+CONTRACT = (
+    "test_command_line.py",
+    "test_ebpo_in_upstream.py",
+    "test_policy_loss.py",
+    "test_prompts.py",
+    "test_saving.py",
+)
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory):
+    """Release -> the folder with its package, downloaded once."""
+    folder = tmp_path_factory.mktemp("published")
+
+    def fetch(release: str) -> Path:
+        place = folder / release
+        if not place.exists():
+            download(release, folder)
+            (wheel,) = folder.glob(f"openrlhf-{release}-*.whl")
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(place)
+        (package,) = place.rglob("openrlhf/__init__.py")
+        (info,) = place.glob("*.dist-info")
+        if package.parent.parent != place:  # a wheel's folder of its own for pure Python; pip would move it
+            package.parent.rename(place / "openrlhf")
+        assert info.name.startswith(f"openrlhf-{release}.")
+        return place
+
+    return fetch
+
+
+def download(release: str, folder: Path) -> None:
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:"]
+    # its wheels are pure Python, and tagged for 3.10 to 3.12
+    command += [
+        "--implementation",
+        "cp",
+        "--abi",
+        "cp311",
+        "--python-version",
+        "3.11",
+        "--retries",
+        "1",
+        "--timeout",
+        "20",
+    ]
+    done = subprocess.run(
+        [*command, "--dest", str(folder), f"openrlhf=={release}"], capture_output=True, text=True, timeout=300
+    )
+    if done.returncode:
+        pytest.skip(f"OpenRLHF {release} cannot be downloaded here: {done.stderr.strip().splitlines()[-1]}")
+
+
+def run_with(place: Path, *command: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(place), "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(
+        [sys.executable, *command], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=580
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-6000:]
+    return done.stdout
+
+
+@RELEASES
+def test_every_row_fits_the_published_release(published, release):
+    lines = run_with(published(release), "-m", "openrlhf_ebpo.seams").splitlines()
+    assert lines[0] == f"OpenRLHF {release}; tested: {releases.listed()}"
+    assert len(lines) > len(SEAMS) and {line.split()[0] for line in lines[1:]} == {"ok", "by"}
+
+
+def test_every_known_source_is_one_of_a_tested_release(published):
+    """What only a release had that is no longer supported goes."""
+    known: dict[str, set[str]] = {}
+    for release in releases.TESTED:
+        found, fingerprints = json.loads(run_with(published(release), "-c", FINGERPRINTS))
+        assert found == release
+        for target, fingerprint in fingerprints.items():
+            known.setdefault(target, set()).add(fingerprint)
+    assert {target: set(sources) for target, sources in releases.SOURCES.items()} == known
+
+
+@pytest.mark.parametrize("release", [release for release in releases.TESTED if release != releases.RECOMMENDED])
+def test_the_contract_holds_with_the_published_release(published, release):
+    """RECOMMENDED is installed: all tests run with it."""
+    tests = [str(ROOT / "tests" / "contract" / name) for name in CONTRACT]
+    run_with(published(release), "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+
+
+def test_the_pins_are_those_of_the_recommended_release():
+    recommended = releases.RECOMMENDED
+    assert recommended in releases.TESTED
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert extras["gpu"] == [f"openrlhf[vllm]>={releases.TESTED[0]},<={recommended}"]
+    for document in ("requirements/cpu.txt", "docs/reproduce.md"):
+        text = (ROOT / document).read_text()
+        assert f"openrlhf=={recommended}" in text or f"openrlhf[vllm]=={recommended}" in text, document
+    assert (ROOT / "tests" / "data" / "openrlhf_flags" / f"{recommended}.json").is_file()
