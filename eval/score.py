@@ -38,7 +38,6 @@ import importlib.metadata
 import itertools
 import json
 import mmap
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -46,6 +45,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data.table import (
     check_columns,
     check_suffix,
@@ -55,11 +55,10 @@ from openrlhf_ebpo.data.table import (
     with_column,
     write_table,
 )
-from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.files import replacing
 from openrlhf_ebpo.progress import progress_file
 from openrlhf_ebpo.rewards.grading import GoldError
-from openrlhf_ebpo.rewards.pool import GraderError
 
 from . import protocols
 from .grader import NO_GOLD, SECONDS, Grader
@@ -99,13 +98,22 @@ def run(args: argparse.Namespace) -> None:
     total = count_rows(args.input)
     if Path(args.output).suffix.lower() == ".parquet":
         read_table(args.input, ("gold", "response"))  # must fit into columns
+    try:
+        grades = score_all(args, protocol, total)
+    except OSError as error:
+        raise ReportedError(f"{error}; rows that were scored are kept, repeat the command to go on") from error
+    print(f"{summary(grades)}\n{args.output}")
+
+
+def score_all(args: argparse.Namespace, protocol: Protocol, total: int) -> list[dict]:
+    """The grades of all rows, those of an earlier call among them, once they are in the output."""
     with progress_file(progress_path(args.output), identity(args, protocol), args.force) as (lines, append):
         grades = [grade for line in lines for grade in line["grades"]]
         for saved in batched(score_rest(args, protocol, len(grades), total)):
             append({"grades": saved})
             grades += saved
         write(args, grades)
-    print(f"{summary(grades)}\n{args.output}")
+    return grades
 
 
 def check(args: argparse.Namespace) -> None:
@@ -243,21 +251,7 @@ def is_unusable(grade: dict) -> bool:
     return grade["error"] is not None and grade["error"].startswith((NO_GOLD, NO_ROW))
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        "openrlhf-ebpo eval score", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_flags(parser)
-    args = parser.parse_args(argv)
-    try:
-        run(args)
-    except (UsageError, GraderError) as error:
-        sys.exit("".join(f"error: {line}\n" for line in str(error).splitlines()).rstrip())
-    except OSError as error:
-        sys.exit(f"error: {error}; rows that were scored are kept, repeat the command to go on")
-    except KeyboardInterrupt:
-        sys.exit("interrupted; repeat the command to go on")
-
+main = command("openrlhf-ebpo eval score", __doc__, add_flags, run, extra="eval")
 
 if __name__ == "__main__":
     main()

@@ -26,20 +26,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 from openrlhf_ebpo.checks import gym_check, preflight
+from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data import difficulty_report as report
 from openrlhf_ebpo.data.table import check_suffix, read_table, with_column, write_table
 from openrlhf_ebpo.engines import generation
 from openrlhf_ebpo.engines.cluster import ClusterError
 from openrlhf_ebpo.engines.generation import EngineSettings, GenerationError, Sample, Sampling
 from openrlhf_ebpo.engines.rendering import Prompt, prompt_lengths, render
-from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.progress import file_identity, fingerprint, model_identity, progress_file
 from openrlhf_ebpo.rewards.calls import TIMEOUT
 from openrlhf_ebpo.seams import remote_code
@@ -230,9 +230,9 @@ def measure(args: argparse.Namespace, rows: list[dict], records: dict, append: C
                     bar.update(record)
                     stop_if_nothing_works(records, args)
     except KeyboardInterrupt:
-        sys.exit(f"interrupted; {count_scored(records)} of {total} prompts are in {state}")
+        raise KeyboardInterrupt(f"{count_scored(records)} of {total} prompts are in {state}") from None
     except (ClusterError, GenerationError) as error:
-        sys.exit(f"error: {error}\n{count_scored(records)} of {total} prompts are in {state}")
+        raise ReportedError(f"{error}\n{count_scored(records)} of {total} prompts are in {state}") from error
 
 
 def engine_settings(args: argparse.Namespace, lengths: list[int]) -> EngineSettings:
@@ -303,3 +303,6 @@ def finish(args: argparse.Namespace, table, records: dict) -> None:
     print(report.summary(records, outcomes, args.n, args.pass_reward))
     print(f"\ntable      {args.output}\nhistogram  {picture}")
     print(f"next       openrlhf-ebpo data order --by difficulty --input {args.output} --output ordered.parquet")
+
+
+main = command("openrlhf-ebpo data difficulty", __doc__, add_flags, run, extra="data")

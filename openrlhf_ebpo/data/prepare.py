@@ -37,6 +37,7 @@ import numpy as np
 import psutil
 from tqdm import tqdm
 
+from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data import report
 from openrlhf_ebpo.data.clean import clean, held_out, selected
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE
@@ -209,3 +210,6 @@ def new_folder(output: Path, force: bool) -> Iterator[Path]:
         folder.rename(output)  # an empty folder gives way
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+main = command("openrlhf-ebpo data prepare", __doc__, add_flags, run, extra="data")

@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data import embedding_topics, llm_topics, topic_names, topic_report
 from openrlhf_ebpo.data.table import check_columns, check_suffix, read_table, with_column, write_table
 from openrlhf_ebpo.errors import UsageError
@@ -222,3 +223,6 @@ SETTINGS = {
         "tries": args.tries,
     },
 }
+
+
+main = command("openrlhf-ebpo data topics", __doc__, add_flags, run, extra="data")

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import psutil
 
+from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
@@ -24,7 +25,7 @@ FEWER_IN_TRAINING = (
 )
 
 
-class ClusterError(RuntimeError):
+class ClusterError(ReportedError, RuntimeError):
     """The Ray cluster cannot carry this run; the message says what is missing."""
 
 

@@ -23,7 +23,7 @@ import psutil
 
 from openrlhf_ebpo.engines.cluster import end_processes, ray_with, reason
 from openrlhf_ebpo.engines.rendering import Prompt, TokenizerByName
-from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.rewards.calls import TIMEOUT
 from openrlhf_ebpo.seams.check import check_sources, check_version
 from openrlhf_ebpo.seams.install import all_seams, apply, install
@@ -39,7 +39,7 @@ SEQUENCES_IN_FLIGHT = 2048
 QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore"}
 
 
-class GenerationError(RuntimeError):
+class GenerationError(ReportedError, RuntimeError):
     """No engine could be started, or none is left; in words for the person who started the job."""
 
 

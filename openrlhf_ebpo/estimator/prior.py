@@ -17,10 +17,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
+from openrlhf_ebpo.errors import ReportedError
+
 SCHEMA = 1
 
 
-class PriorMismatch(ValueError):
+class PriorMismatch(ReportedError, ValueError):
     """A stored prior that cannot serve this run; the message names the difference and the way out."""
 
 

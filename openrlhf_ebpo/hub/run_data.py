@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.hub import columns, data_repo, evaluations
@@ -249,3 +250,6 @@ def _schema(files: Mapping[str, Content], metrics: list[dict], found: list[dict]
         meaning = "A row a response; one configuration a protocol and task, one split a step."
         blocks += ["### eval-…", meaning, data_repo.explained(pa.schema(fields.values()), columns.SAMPLES)]
     return blocks
+
+
+main = command("openrlhf-ebpo hub push-run", __doc__, add_flags, run, extra="hub")

@@ -27,6 +27,7 @@ from email.parser import Parser
 from functools import partial
 from pathlib import Path
 
+from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.content import Content
@@ -271,3 +272,6 @@ def _setuptools() -> int:
         return int(importlib.metadata.version("setuptools").partition(".")[0])
     except importlib.metadata.PackageNotFoundError:
         return 0
+
+
+main = command("openrlhf-ebpo hub deploy-space", __doc__, add_flags, run, extra="hub")

@@ -26,6 +26,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from openrlhf_ebpo.command import command
+from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.quickstart import tasks
 from openrlhf_ebpo.record.run_log import move_aside, read_metrics, read_rollouts, read_run
@@ -41,16 +43,16 @@ ESTIMATORS = {"ebpo": "EBPO", "group_norm": "GRPO", "dr_grpo": "Dr. GRPO", "rloo
 SIZES = {"heldout": 256, "validation": 64, "train": STEPS * PROMPTS_A_STEP, "warm_start": 500 * WARM_START_BATCH}
 
 
-class StageFailed(RuntimeError):
-    pass
+ABOUT = """Train a tiny model with EBPO through OpenRLHF, Ray, DeepSpeed and vLLM, on any machine.
+
+On a finished run: print its table. On an interrupted one: go on."""
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="scripts/quickstart.sh",
-        description="Train a tiny model with EBPO through OpenRLHF, Ray, DeepSpeed and vLLM, on any machine. On a "
-        "finished run: print its table. On an interrupted one: go on.",
-    )
+class StageFailed(ReportedError):
+    """A stage cannot begin, or ended without its result; in words for the person who started it."""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_dir", nargs="?", default="runs/quickstart", type=Path, metavar="RUN_DIR")
     parser.add_argument(
         "--estimator",
@@ -58,17 +60,18 @@ def main(argv: list[str] | None = None) -> None:
         help="train with another one, to compare: all else is the same (default ebpo; group_norm is GRPO)",
     )
     parser.add_argument("--force", action="store_true", help="move what is in RUN_DIR aside and start anew")
-    options = parser.parse_args(argv)
+
+
+def run(options: argparse.Namespace) -> None:
     directory = options.run_dir.absolute()
-    try:
-        check_directory(directory, options.force)
-        estimator = check_estimator(directory, options.estimator)
-        if not (directory / "result.json").exists():
-            run(directory, estimator)
-    except KeyboardInterrupt:
-        sys.exit(f"\ninterrupted; the same command goes on from here: bash scripts/quickstart.sh {options.run_dir}")
-    except StageFailed as error:
-        sys.exit(f"error: {error}")
+    check_directory(directory, options.force)
+    estimator = check_estimator(directory, options.estimator)
+    if not (directory / "result.json").exists():
+        try:
+            run_stages(directory, estimator)
+        except KeyboardInterrupt:
+            again = f"the same command goes on from here: bash scripts/quickstart.sh {options.run_dir}"
+            raise KeyboardInterrupt(again) from None
     print(table(json.loads((directory / "result.json").read_text()), directory))
 
 
@@ -106,7 +109,7 @@ def check_estimator(directory: Path, wanted: str | None) -> str:
     return found
 
 
-def run(directory: Path, estimator: str) -> None:
+def run_stages(directory: Path, estimator: str) -> None:
     stages: list[tuple[str, Path, Callable[[Path], None]]] = [
         ("tasks: reasoning-gym, four disjoint sets", directory / "data" / "warm_start.jsonl", make_tasks),
         ("model: a tiny Qwen3 with random weights", directory / "base" / "tokenizer.json", make_model),
@@ -324,6 +327,8 @@ def table(result: dict, directory: Path) -> str:
     width = max(len(name) for name, _ in rows)
     return "\n" + "\n".join(f"  {name:<{width}}  {value}" for name, value in rows) + "\n"
 
+
+main = command("scripts/quickstart.sh", ABOUT, add_flags, run)
 
 if __name__ == "__main__":
     main()

@@ -23,6 +23,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.rewards.grading import GoldError, extract_answer
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ class WorkerLost(RuntimeError):
     """A worker's pipe is closed."""
 
 
-class GraderError(RuntimeError):
+class GraderError(ReportedError, RuntimeError):
     """The grading processes cannot be started."""
 
 

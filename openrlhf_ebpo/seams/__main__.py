@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import sys
 
-from openrlhf_ebpo.seams.check import OPENRLHF_VERSION, source_fingerprint
+from openrlhf_ebpo.command import command
+from openrlhf_ebpo.seams.check import OPENRLHF_VERSION, installed_version, source_fingerprint
 from openrlhf_ebpo.seams.install import all_seams
 from openrlhf_ebpo.seams.rows import OFFLINE_SEAMS, Seam
 
-EPILOG = """ok: the source is the one that the row was written for. by name: outside OpenRLHF, or a name that it imports; only its
+ABOUT = """Hold every row of what is replaced in OpenRLHF against the installed packages.
+
+ok: the source is the one that the row was written for. by name: outside OpenRLHF, or a name that it imports; only its
 existence is checked, when the row is applied. CHANGED: with the new fingerprint, for the row once it has been adapted. GONE.
 The exit status is 1 if there is a CHANGED or GONE. Nothing of OpenRLHF is imported (docs/upgrading.md)."""
 
 
-def main(argv: list[str] | None = None) -> None:
-    argparse.ArgumentParser(
-        prog="python -m openrlhf_ebpo.seams",
-        description="Hold every row of what is replaced in OpenRLHF against the installed packages.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    ).parse_args(argv)
-    print(f"OpenRLHF {importlib.metadata.version('openrlhf')}; the rows are written for {OPENRLHF_VERSION}")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """There are none."""
+
+
+def run(args: argparse.Namespace) -> None:
+    print(f"OpenRLHF {installed_version()}; the rows are written for {OPENRLHF_VERSION}")
     lines = [line(seam) for seam in (*all_seams(), *OFFLINE_SEAMS)]
     print("\n".join(lines))
     if different := [each for each in lines if each.startswith(("CHANGED", "GONE"))]:
@@ -39,6 +39,8 @@ def line(seam: Seam) -> str:
         return f"CHANGED  {seam}: {found}, and the row has {seam.source}; replaced by {seam.replacement}"
     return f"ok       {seam}"
 
+
+main = command("python -m openrlhf_ebpo.seams", ABOUT, add_flags, run)
 
 if __name__ == "__main__":
     main()

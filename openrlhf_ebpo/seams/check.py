@@ -13,14 +13,28 @@ from openrlhf_ebpo.seams.stack import module_path
 OPENRLHF_VERSION = "0.11.2"
 
 
-def check_version() -> None:
+def installed_version() -> str:
+    """OpenRLHF's.
+
+    Raises:
+        SeamError: it is not installed.
+    """
     try:
-        found = importlib.metadata.version("openrlhf")
+        return importlib.metadata.version("openrlhf")
     except importlib.metadata.PackageNotFoundError:
         raise SeamError(
             f"OpenRLHF is not installed. With a GPU: pip install 'openrlhf[vllm]=={OPENRLHF_VERSION}'; without one: "
             "bash scripts/quickstart.sh sets everything up (requirements/cpu.txt)."
         ) from None
+
+
+def check_version() -> None:
+    """Hold the installed OpenRLHF's version against the one that the rows are written for.
+
+    Raises:
+        SeamError: it is another, or OpenRLHF is not installed.
+    """
+    found = installed_version()
     if found != OPENRLHF_VERSION:
         raise SeamError(
             f"OpenRLHF {found} is installed, and this version of openrlhf_ebpo is written for {OPENRLHF_VERSION}: "

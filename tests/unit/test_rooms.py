@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = "openrlhf_ebpo"
 PLACES = {PACKAGE: PACKAGE, f"{PACKAGE}.eval": "eval", f"{PACKAGE}.space": "space/ebpo_space"}
-TOP = {"errors", "files", "redact", "progress", "harness"}  # modules that everybody may import
+TOP = {"command", "errors", "files", "redact", "progress", "harness"}  # modules that everybody may import
 MAY_IMPORT = {
     "estimator": set(),
     "record": set(),
