@@ -27,12 +27,11 @@ from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.eval import figures, paper, tables
+from openrlhf_ebpo.eval.results import Result, check_comparable, find_results
+from openrlhf_ebpo.eval.scores import Column, Score, ordered
 from openrlhf_ebpo.files import write_text
 from openrlhf_ebpo.record.run_log import read_run
-
-from . import figures, paper, tables
-from .results import Result, check_comparable, find_results
-from .scores import Column, Score, ordered
 
 MANY = "eval_report"
 

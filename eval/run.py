@@ -47,19 +47,18 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.engines.cluster import ClusterError
 from openrlhf_ebpo.engines.generation import GenerationError
 from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.eval import generate, jobs, models, prompts, protocols, report, tables, tasks
+from openrlhf_ebpo.eval.grader import NO_GOLD, Grader
+from openrlhf_ebpo.eval.jobs import Job, StorageError
+from openrlhf_ebpo.eval.models import Model
+from openrlhf_ebpo.eval.prompts import PromptForm
+from openrlhf_ebpo.eval.protocols import Protocol
+from openrlhf_ebpo.eval.results import Result, find_results
+from openrlhf_ebpo.eval.scores import ordered
+from openrlhf_ebpo.eval.tasks import FILE, Task
 from openrlhf_ebpo.rewards.pool import GraderError
 from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.stack import is_cpu_stack
-
-from . import generate, jobs, models, prompts, protocols, report, tables, tasks
-from .grader import NO_GOLD, Grader
-from .jobs import Job, StorageError
-from .models import Model
-from .prompts import PromptForm
-from .protocols import Protocol
-from .results import Result, find_results
-from .scores import ordered
-from .tasks import FILE, Task
 
 OVERRIDES = ("n", "temperature", "top_p", "max_new_tokens", "max_model_len", "seed", "template", "chat_template")
 ENGINE_FLAGS = ("num_engines", "tensor_parallel_size", "gpu_memory_utilization", "enforce_eager")

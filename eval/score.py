@@ -56,15 +56,14 @@ from openrlhf_ebpo.data.table import (
     write_table,
 )
 from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.eval import protocols
+from openrlhf_ebpo.eval.grader import NO_GOLD, SECONDS, Grader
+from openrlhf_ebpo.eval.pairs import read_pair, rules_text
+from openrlhf_ebpo.eval.protocols import MATH_VERIFY, Protocol
+from openrlhf_ebpo.eval.tasks import BENCHMARKS
 from openrlhf_ebpo.files import replacing
 from openrlhf_ebpo.progress import progress_file
 from openrlhf_ebpo.rewards.grading import GoldError
-
-from . import protocols
-from .grader import NO_GOLD, SECONDS, Grader
-from .pairs import read_pair, rules_text
-from .protocols import MATH_VERIFY, Protocol
-from .tasks import BENCHMARKS
 
 EXTRACTIONS = ("default", "released")
 BATCH_ROWS = 512  # responses are long

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from eval import metrics, results
 from openrlhf_ebpo.estimator.advantage import estimate
 from openrlhf_ebpo.estimator.config import EBPOConfig
 from openrlhf_ebpo.estimator.prior import Prior
+from openrlhf_ebpo.eval import metrics, results
 from openrlhf_ebpo.record.run_log import RunLog, close_run, open_run
 from openrlhf_ebpo.training.rollouts import Rollouts
 

@@ -18,12 +18,12 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from openrlhf_ebpo.eval.metrics import summarise
-from openrlhf_ebpo.eval.results import save_result
 
 from openrlhf_ebpo.estimator.advantage import estimate
 from openrlhf_ebpo.estimator.config import EBPOConfig
 from openrlhf_ebpo.estimator.prior import Prior
+from openrlhf_ebpo.eval.metrics import summarise
+from openrlhf_ebpo.eval.results import save_result
 from openrlhf_ebpo.record.run_log import RunLog, close_run, open_run
 from openrlhf_ebpo.training.rollouts import SCHEMA, Rollouts, prompt_id
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
 from openrlhf_ebpo.eval.metrics import pass_at_k, powers, standard_error
 from openrlhf_ebpo.eval.resampling import bootstrap_interval
 from openrlhf_ebpo.eval.results import SCHEMA

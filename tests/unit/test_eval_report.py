@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from eval import metrics, paper, plots, report, results
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.eval import metrics, paper, plots, report, results
 from openrlhf_ebpo.files import write_json
 
 PROTOCOL = {"name": "default", "fingerprint": "f", "version": 1, "n": 4, "n_by_task": {}, "temperature": 1.0}

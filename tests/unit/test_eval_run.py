@@ -16,14 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save_file
 
-from eval import generate, jobs, models, pairs, prompts, protocols, results, run
-from eval.jobs import StorageError
-from eval.models import Model
-from eval.prompts import PromptForm
 from openrlhf_ebpo.engines.cluster import ClusterError
 from openrlhf_ebpo.engines.generation import GenerationError, Sample
 from openrlhf_ebpo.engines.rendering import Prompt
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.eval import generate, jobs, models, pairs, prompts, protocols, results, run
+from openrlhf_ebpo.eval.jobs import StorageError
+from openrlhf_ebpo.eval.models import Model
+from openrlhf_ebpo.eval.prompts import PromptForm
 
 QUESTIONS = [("One and one?", "2"), ("Half of one?", r"\frac{1}{2}"), ("Two roots of x^2 = 1?", ["-1", "1"])]
 RESPONSES = {

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from eval.results import SCHEMA, find_results
+from openrlhf_ebpo.eval.results import SCHEMA, find_results
 from openrlhf_ebpo.files import append_json_line
 from openrlhf_ebpo.quickstart import __main__ as quickstart
 from openrlhf_ebpo.quickstart import tasks, tiny_model
