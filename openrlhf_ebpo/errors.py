@@ -8,7 +8,7 @@ class ReportedError(Exception):
 
 
 class UsageError(ReportedError):
-    """A mistake on the command line, in words for the person who typed it; one problem a line."""
+    """A mistake on the command line, in words for the person who typed it; one problem per line."""
 
 
 class SeamError(ReportedError, RuntimeError):

@@ -68,7 +68,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="for one call of the reward, as training's --reward.timeout (%(default)g)",
     )
     add = parser.add_argument_group("prompts and sampling: as in training").add_argument
-    add("--n", type=int, default=16, help="responses a prompt (%(default)s)")
+    add("--n", type=int, default=16, help="responses per prompt (%(default)s)")
     add("--temperature", type=float, default=1.0, help="%(default)s")
     add("--top_p", type=float, default=1.0, help="%(default)s")
     add("--max_new_tokens", type=int, default=8192, help="longest response, in tokens (%(default)s)")
@@ -84,7 +84,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--limit", type=int, metavar="N", help="only the first N rows, for a quick look")
     add = parser.add_argument_group("engines").add_argument
     add("--num_engines", type=int, default=1, help="copies of the model that share the prompts (%(default)s)")
-    add("--tensor_parallel_size", type=int, default=1, help="GPUs a copy (%(default)s)")
+    add("--tensor_parallel_size", type=int, default=1, help="GPUs per engine (%(default)s)")
     add("--gpu_memory_utilization", type=float, default=0.9, help="share of a GPU's memory for vLLM (%(default)s)")
     add("--enforce_eager", action="store_true", help="no CUDA graphs: starts sooner, generates slower")
     add("--seed", type=int, default=42, help="of the first engine; the others count on (%(default)s)")
@@ -113,7 +113,7 @@ def check(args: argparse.Namespace) -> None:
     """All that can be found wrong within a second; makes paths absolute.
 
     Raises:
-        UsageError: all problems, one a line.
+        UsageError: all problems, one per line.
     """
     values = {"actor.model_name_or_path": args.model, "reward.remote_url": args.reward}
     values["train.agent_func_path"] = args.agent
@@ -271,7 +271,11 @@ def to_record(prompt: Prompt, samples: list[Sample], prompt_hash: str) -> dict:
 
 
 def stop_if_nothing_works(records: dict, args: argparse.Namespace) -> None:
-    """Raises UsageError as soon as it is clear that no response ever gets a reward."""
+    """End a measurement in which the first prompts all got no reward: the rest would get none either.
+
+    Raises:
+        UsageError: with the error that the rewards failed with most often.
+    """
     if len(records) == GIVE_UP_AFTER and not count_scored(records):
         raise UsageError(nothing_scored(records, args))
 
@@ -298,7 +302,10 @@ def finish(args: argparse.Namespace, table, records: dict) -> None:
     picture = Path(args.output).with_suffix(".png")
     rates = [outcome["pass_rate"] for outcome in outcomes.values() if outcome["pass_rate"] is not None]
     report.plot(
-        rates, args.n, picture, title=f"{Path(args.model).name}: {args.n} responses a prompt, T = {args.temperature:g}"
+        rates,
+        args.n,
+        picture,
+        title=f"{Path(args.model).name}: {args.n} responses per prompt, T = {args.temperature:g}",
     )
     print(report.summary(records, outcomes, args.n, args.pass_reward))
     print(f"\ntable      {args.output}\nhistogram  {picture}")

@@ -104,8 +104,10 @@ def draw(seed: int, *names) -> bytes:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Raises:
-    UsageError: flags that contradict each other.
+    """Check the flags against each other.
+
+    Raises:
+        UsageError: flags that contradict each other.
     """
     check_suffix(args.output, "--output")
     if args.block is not None and (args.by != "topic" or args.block < 1):

@@ -153,8 +153,10 @@ def shown(own: str, question: str, template: str, system: str | None) -> str | l
 
 
 def check_template(template: str, system: str | None) -> None:
-    """Raises:
-    UsageError: an unknown template, or a system message that nothing would show.
+    """Check --template and --system, before anything is read.
+
+    Raises:
+        UsageError: an unknown template, or a system message that nothing would show.
     """
     if template not in ("own", "dapo", "chat") and "{question}" not in template:
         raise UsageError(f"--template {template!r}: write own, dapo, chat, or a text with {{question}} in it")

@@ -112,8 +112,10 @@ def _json_object(text: str) -> dict:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Raises:
-    UsageError: about a flag, a file, a column, the model or the endpoint.
+    """Give every row of the input a topic, and write table and report.
+
+    Raises:
+        UsageError: about a flag, a file, a column, the model or the endpoint.
     """
     _check_flags(args)
     table = read_table(args.input, {args.column: "--column"} if args.method == "column" else ())
@@ -218,7 +220,7 @@ SETTINGS = {
     "column": lambda args: {"column": args.column},
     "llm": lambda args: {
         "llm": args.llm,
-        "endpoint": llm_topics.hide(args.endpoint),
+        "endpoint": llm_topics.sanitize(args.endpoint),
         "request": args.request,
         "tries": args.tries,
     },

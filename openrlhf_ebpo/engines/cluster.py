@@ -184,7 +184,7 @@ def end_processes(children: list[psutil.Process]) -> None:
     """End processes of ours that outlive Ray's shutdown: vLLM's engine process has been seen to stay for minutes."""
     _, alive = psutil.wait_procs(children, timeout=SHUTDOWN_SECONDS)
     for process in alive:
-        print(f"ending leftover process {process.pid}", file=sys.stderr)
+        print(f"ending orphaned process {process.pid}", file=sys.stderr)
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(alive, timeout=3)

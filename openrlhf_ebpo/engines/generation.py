@@ -70,7 +70,7 @@ class EngineSettings:
 
 @dataclass(frozen=True)
 class Sampling:
-    """n responses a prompt; max_new_tokens None: as many as `max_len` leaves room for."""
+    """n responses per prompt; max_new_tokens None: as many as `max_len` leaves room for."""
 
     n: int
     temperature: float = 1.0
@@ -128,7 +128,7 @@ def engines(settings: EngineSettings) -> Iterator[list]:
             started = psutil.Process().children(recursive=True)
             yield actors
     finally:
-        end_processes(started)  # vLLM's core outlives its killed actor, and is then nobody's child
+        end_processes(started)  # vLLM's core outlives its killed actor, and is an orphaned process then
 
 
 def _check_window(settings: EngineSettings) -> None:

@@ -34,13 +34,13 @@ from openrlhf_ebpo.record.run_log import move_aside, read_metrics, read_rollouts
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 STEPS = 120
-PROMPTS_A_STEP = 64
+PROMPTS_PER_STEP = 64
 N_SAMPLES_PER_PROMPT = 4
 WARM_START_BATCH = 32
 WARM_START_EXPORT_EVERY = 25  # optimizer steps; success grows from 0.1 to 0.9 within about 200
 WARM_START_SUCCESS = 0.3  # solves some tasks, leaves others to learn
 ESTIMATORS = {"ebpo": "EBPO", "group_norm": "GRPO", "dr_grpo": "Dr. GRPO", "rloo": "RLOO"}
-SIZES = {"heldout": 256, "validation": 64, "train": STEPS * PROMPTS_A_STEP, "warm_start": 500 * WARM_START_BATCH}
+SIZES = {"heldout": 256, "validation": 64, "train": STEPS * PROMPTS_PER_STEP, "warm_start": 500 * WARM_START_BATCH}
 
 
 ABOUT = """Train a tiny model with EBPO through OpenRLHF, Ray, DeepSpeed and vLLM, on any machine.
@@ -197,10 +197,10 @@ def train(directory: Path, estimator: str) -> None:
         "reward.remote_url": "reasoning_gym",
         "advantage_estimator": estimator,
         "rollout.n_samples_per_prompt": N_SAMPLES_PER_PROMPT,
-        "rollout.batch_size": PROMPTS_A_STEP,
+        "rollout.batch_size": PROMPTS_PER_STEP,
         "rollout.micro_batch_size": 64,
         "rollout.max_new_tokens": 14,
-        "train.batch_size": PROMPTS_A_STEP * N_SAMPLES_PER_PROMPT,
+        "train.batch_size": PROMPTS_PER_STEP * N_SAMPLES_PER_PROMPT,
         "train.micro_batch_size": 64,
         "actor.adam.lr": 8e-4,
         "actor.num_gpus_per_node": 1,

@@ -159,7 +159,12 @@ class _Worker:
         self._ready = False
 
     def ask(self, *request) -> dict:
-        """Raises WorkerLost or GraderError."""
+        """Send one request to the worker and wait for its answer.
+
+        Raises:
+            WorkerLost: the worker's pipe is closed.
+            GraderError: the worker did not start.
+        """
         if not self._ready and self._process.stdout.readline() != "ready\n":
             raise GraderError(
                 f"a process that grades with {self._process.args[-1]} did not start (exit code {self._process.wait()}; "
