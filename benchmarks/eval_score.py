@@ -15,19 +15,15 @@ import argparse
 import os
 import random
 import resource
-import sys
 import threading
 import time
 from collections import Counter
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from math_reward import HOSTILE, PROBLEMS, WEIGHTS, derivation
 
-from eval.grader import Grader
-from eval.protocols import PROTOCOLS
-from eval.tasks import Question
+from openrlhf_ebpo.eval.grader import Grader
+from openrlhf_ebpo.eval.protocols import PROTOCOLS
+from openrlhf_ebpo.eval.tasks import Question
 
 GRADINGS, CORE_MINUTES = 40_768, 5
 ENDLESS = "\\binom{{10^9}}{{{n}999}}"

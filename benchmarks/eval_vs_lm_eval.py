@@ -45,16 +45,14 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from eval import prompts, tasks
-from eval.generate import to_record
-from eval.grader import Grader
-from eval.protocols import PROTOCOLS
-from eval.tasks import Question
 from openrlhf_ebpo.engines import generation
 from openrlhf_ebpo.engines.generation import EngineSettings, Sampling
 from openrlhf_ebpo.engines.rendering import Prompt, tokenizer_of
+from openrlhf_ebpo.eval import prompts, tasks
+from openrlhf_ebpo.eval.generate import to_record
+from openrlhf_ebpo.eval.grader import Grader
+from openrlhf_ebpo.eval.protocols import PROTOCOLS
+from openrlhf_ebpo.eval.tasks import Question
 from openrlhf_ebpo.quickstart import tiny_model
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 

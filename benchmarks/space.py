@@ -18,13 +18,14 @@ import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "space")]
+sys.path.insert(0, str(ROOT / "tests"))
 
 import space_runs  # noqa: E402
-from ebpo_space.links import clean  # noqa: E402
-from ebpo_space.pages import dynamics, samples  # noqa: E402
-from ebpo_space.runs import Runs  # noqa: E402
-from ebpo_space.workspace import Workspace  # noqa: E402
+
+from openrlhf_ebpo.space.links import clean  # noqa: E402
+from openrlhf_ebpo.space.pages import dynamics, samples  # noqa: E402
+from openrlhf_ebpo.space.runs import Runs  # noqa: E402
+from openrlhf_ebpo.space.workspace import Workspace  # noqa: E402
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
 FILTERS = {

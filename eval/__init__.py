@@ -1,5 +1,8 @@
 """The evaluation harness: tasks, protocols, generation, scoring, metrics, report.
 
+Its name is openrlhf_ebpo.eval, in a checkout too. The commands import by that name, so that `python -m eval.run` there ends
+in the same modules; nothing else is imported as `eval`.
+
 tasks/        what is asked: questions, gold answers, rules for scoring
 protocols.py  how it is asked and scored: named, versioned sets of settings
 prompts.py    how a question becomes a prompt, as in the model's training

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.progress import Append, progress_file
 from openrlhf_ebpo.record.results import check_counts, save_result, step_directory
 from openrlhf_ebpo.record.run_log import versions
@@ -36,7 +36,7 @@ from .tasks import Question, Task
 PROGRESS = "progress.jsonl"
 
 
-class StorageError(RuntimeError):
+class StorageError(ReportedError, RuntimeError):
     """Something cannot be written; what was written before is whole."""
 
 

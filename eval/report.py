@@ -21,19 +21,18 @@ How to read it
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.command import command
+from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.eval import figures, paper, tables
+from openrlhf_ebpo.eval.scores import Column, Score
+from openrlhf_ebpo.eval.tasks import ordered
 from openrlhf_ebpo.files import write_text
 from openrlhf_ebpo.record.results import Result, check_comparable, find_results
-from openrlhf_ebpo.record.run_log import RunDirectoryError, read_run
-
-from . import figures, paper, tables
-from .scores import Column, Score
-from .tasks import ordered
+from openrlhf_ebpo.record.run_log import read_run
 
 MANY = "eval_report"
 
@@ -69,7 +68,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     names = args.names.split(",") if args.names else None
-    path = write_report(args.directories, args.output, args.protocol, args.step, names, args.reported)
+    try:
+        path = write_report(args.directories, args.output, args.protocol, args.step, names, args.reported)
+    except OSError as error:
+        raise ReportedError(f"the report cannot be written: {error}") from error
     print(f"report: {path}")
 
 
@@ -219,23 +221,7 @@ def _models(columns: Sequence[Column]) -> str:
     return "\n\n".join([tables.table(["column", "model", "step", "prompt", "versions"], rows, text=5), note]).strip()
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        "openrlhf-ebpo eval report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    add_flags(parser)
-    args = parser.parse_args(argv)
-    try:
-        run(args)
-    except (UsageError, RunDirectoryError) as error:
-        sys.exit(f"error: {error}")
-    except OSError as error:
-        sys.exit(f"error: the report cannot be written: {error}")
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "matplotlib":
-            raise
-        sys.exit("error: matplotlib is not installed: pip install 'openrlhf_ebpo[plot]'")
-
+main = command("openrlhf-ebpo eval report", __doc__, add_flags, run, extra="plot")
 
 if __name__ == "__main__":
     main()

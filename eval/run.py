@@ -40,30 +40,27 @@ import argparse
 import dataclasses
 import importlib.util
 import logging
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from openrlhf_ebpo.command import command
 from openrlhf_ebpo.engines.cluster import ClusterError
 from openrlhf_ebpo.engines.generation import GenerationError
-from openrlhf_ebpo.errors import SeamError, UsageError
-from openrlhf_ebpo.harness import harness
+from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.eval import generate, jobs, models, prompts, protocols, report, tasks
+from openrlhf_ebpo.eval.grader import NO_GOLD, Grader
+from openrlhf_ebpo.eval.jobs import Job, StorageError
+from openrlhf_ebpo.eval.models import Model
+from openrlhf_ebpo.eval.prompts import PromptForm
+from openrlhf_ebpo.eval.protocols import Protocol
+from openrlhf_ebpo.eval.tasks import FILE, Task, order
 from openrlhf_ebpo.record.results import Result, find_results
-from openrlhf_ebpo.record.run_log import RunDirectoryError
 from openrlhf_ebpo.record.score_text import majorities, percent, score
 from openrlhf_ebpo.rewards.pool import GraderError
 from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.stack import is_cpu_stack
-
-from . import generate, jobs, models, prompts, protocols, report, tasks
-from .grader import NO_GOLD, Grader
-from .jobs import Job, StorageError
-from .models import Model
-from .prompts import PromptForm
-from .protocols import Protocol
-from .tasks import FILE, Task, order
 
 OVERRIDES = ("n", "temperature", "top_p", "max_new_tokens", "max_model_len", "seed", "template", "chat_template")
 ENGINE_FLAGS = ("num_engines", "tensor_parallel_size", "gpu_memory_utilization", "enforce_eager")
@@ -113,6 +110,7 @@ def run(args: argparse.Namespace) -> None:
     UsageError: a mistake in the flags or in what they name; all are found before the first engine starts, but for
         the length that a model can read.
     """
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     remote_code.trust(args)
     check(args)
     protocol = chosen_protocol(args)
@@ -256,9 +254,9 @@ def evaluate(row: Sequence[Job], protocol: Protocol, form: PromptForm, results: 
             for job in todo:
                 jobs.finish(job, grader, protocol, form, seconds)
     except (ClusterError, GenerationError, StorageError, GraderError) as error:
-        sys.exit(f"error: {error}\n{saved(todo, total)}")
+        raise ReportedError(f"{error}\n{saved(todo, total)}") from error
     except KeyboardInterrupt:
-        sys.exit(f"interrupted; {saved(todo, total)}")
+        raise KeyboardInterrupt(saved(todo, total)) from None
 
 
 def generate_missing(todo, protocol: Protocol, form: PromptForm, results: Path, args: argparse.Namespace) -> None:
@@ -316,24 +314,7 @@ def write_report(args: argparse.Namespace, results: Path, protocol: Protocol) ->
         return f"none: {error}"
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        "openrlhf-ebpo eval",
-        description=__doc__.replace("BENCHMARKS", tasks.described()),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_flags(parser)
-    args = parser.parse_args(argv)
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
-    try:
-        run(args)
-    except (UsageError, RunDirectoryError, SeamError) as error:
-        sys.exit("".join(f"error: {line}\n" for line in str(error).splitlines()).rstrip())
-    except (StorageError, GraderError) as error:
-        sys.exit(f"error: {error}")
-    except KeyboardInterrupt:
-        sys.exit("interrupted; repeat the command to go on")
-
+main = command("openrlhf-ebpo eval", __doc__.replace("BENCHMARKS", tasks.described()), add_flags, run, extra="eval")
 
 if __name__ == "__main__":
-    harness("run").main()  # under the name by which a benchmark of one's own imports the harness
+    main()

@@ -39,7 +39,6 @@ import importlib.metadata
 import itertools
 import json
 import mmap
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -47,6 +46,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data.table import (
     check_columns,
     check_suffix,
@@ -56,18 +56,15 @@ from openrlhf_ebpo.data.table import (
     with_column,
     write_table,
 )
-from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.eval import protocols, tasks
+from openrlhf_ebpo.eval.grader import NO_GOLD, SECONDS, Grader
+from openrlhf_ebpo.eval.pairs import PLAIN, read_pair, rules_text
+from openrlhf_ebpo.eval.protocols import MATH_VERIFY, Protocol
+from openrlhf_ebpo.eval.tasks import Benchmark
 from openrlhf_ebpo.files import replacing
-from openrlhf_ebpo.harness import harness
 from openrlhf_ebpo.progress import progress_file
 from openrlhf_ebpo.rewards.grading import GoldError
-from openrlhf_ebpo.rewards.pool import GraderError
-
-from . import protocols, tasks
-from .grader import NO_GOLD, SECONDS, Grader
-from .pairs import PLAIN, read_pair, rules_text
-from .protocols import MATH_VERIFY, Protocol
-from .tasks import Benchmark
 
 EXTRACTIONS = ("default", "released")
 BATCH_SIZE = 512  # rows: responses are long
@@ -101,13 +98,22 @@ def run(args: argparse.Namespace) -> None:
     total = count_rows(args.input)
     if Path(args.output).suffix.lower() == ".parquet":
         read_table(args.input, ("gold", "response"))  # must fit into columns
+    try:
+        grades = score_all(args, protocol, total)
+    except OSError as error:
+        raise ReportedError(f"{error}; rows that were scored are kept, repeat the command to go on") from error
+    print(f"{summary(grades)}\n{args.output}")
+
+
+def score_all(args: argparse.Namespace, protocol: Protocol, total: int) -> list[dict]:
+    """The grades of all rows, those of an earlier call among them, once they are in the output."""
     with progress_file(progress_path(args.output), identity(args, protocol), args.force) as (lines, append):
         grades = [grade for line in lines for grade in line["grades"]]
         for saved in batched(score_rest(args, protocol, len(grades), total)):
             append({"grades": saved})
             grades += saved
         write(args, grades)
-    print(f"{summary(grades)}\n{args.output}")
+    return grades
 
 
 def check(args: argparse.Namespace) -> None:
@@ -251,23 +257,9 @@ def is_unusable(grade: dict) -> bool:
     return grade["error"] is not None and grade["error"].startswith((NO_GOLD, NO_ROW))
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        "openrlhf-ebpo eval score",
-        description=__doc__.replace("BENCHMARKS", tasks.described()),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_flags(parser)
-    args = parser.parse_args(argv)
-    try:
-        run(args)
-    except (UsageError, GraderError) as error:
-        sys.exit("".join(f"error: {line}\n" for line in str(error).splitlines()).rstrip())
-    except OSError as error:
-        sys.exit(f"error: {error}; rows that were scored are kept, repeat the command to go on")
-    except KeyboardInterrupt:
-        sys.exit("interrupted; repeat the command to go on")
-
+main = command(
+    "openrlhf-ebpo eval score", __doc__.replace("BENCHMARKS", tasks.described()), add_flags, run, extra="eval"
+)
 
 if __name__ == "__main__":
-    harness("score").main()  # under the name by which a benchmark of one's own imports the harness
+    main()

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 
-class UsageError(Exception):
-    """A mistake on the command line, in words for the person who typed it."""
+class ReportedError(Exception):
+    """Its message is for the person who typed the command: `command.error_exit` prints it without a traceback."""
 
 
-class SeamError(RuntimeError):
+class UsageError(ReportedError):
+    """A mistake on the command line, in words for the person who typed it; one problem per line."""
+
+
+class SeamError(ReportedError, RuntimeError):
     """The installed OpenRLHF is not the one a seam was written for; the message names the row."""

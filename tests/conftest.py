@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "space"))  # ebpo_space, as python space/app.py has it
 os.environ["HF_HUB_DISABLE_XET"] = "1"  # read when huggingface_hub is imported; the test server speaks LFS only
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
 

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from estimates import ebpo_step
 
-from eval import metrics
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.ebpo import EBPO
 from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.estimator.stored import pack
+from openrlhf_ebpo.eval import metrics
 from openrlhf_ebpo.record import results
 from openrlhf_ebpo.record.run_log import RunLog, close_run, open_run
 from openrlhf_ebpo.training.rollouts import Rollouts

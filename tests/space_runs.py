@@ -19,12 +19,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from estimates import ebpo_step
-from openrlhf_ebpo.eval.metrics import summarise
 
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.ebpo import EBPO
 from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.estimator.stored import pack
+from openrlhf_ebpo.eval.metrics import summarise
 from openrlhf_ebpo.record.results import save_result
 from openrlhf_ebpo.record.run_log import RunLog, close_run, open_run
 from openrlhf_ebpo.training.rollouts import SCHEMA, Rollouts, prompt_id

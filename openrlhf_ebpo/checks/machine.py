@@ -193,7 +193,7 @@ def leftovers() -> Iterator[Finding]:
     orphans = [pid for pid, name in names.items() if is_orphan(name, names.get(parents.get(pid), ""))]
     if orphans:
         pids = " ".join(map(str, orphans))
-        yield Finding(f"engines of runs that have ended hold memory: processes {pids}", f"kill -9 {pids}")
+        yield Finding(f"orphaned engines of runs that have ended hold memory: processes {pids}", f"kill -9 {pids}")
     if rays := [pid for pid, name in names.items() if name == "gcs_server"]:
         yield Finding(
             f"Ray runs on this machine (gcs_server: {', '.join(map(str, rays))}), and a training joins it",

@@ -24,7 +24,7 @@ def check_model(args: dict) -> None:
     """Refuse what can be seen not to work. args: by flag, without the dashes.
 
     Raises:
-        UsageError: all problems found, one a line.
+        UsageError: all problems found, one per line.
     """
     folder = model_folder(args[MODEL])
     if folder is None:
@@ -64,7 +64,11 @@ def model_folder(name: str) -> Path | None:
 
 
 def read_object(path: Path) -> dict:
-    """Raises UsageError where a file of the model is not what it should be."""
+    """A JSON file of the model that holds an object.
+
+    Raises:
+        UsageError: it is not there, or holds something else.
+    """
     try:
         return read_file(path)
     except ModelFileError as error:
@@ -190,7 +194,11 @@ class Size:
 
 
 def model_config(folder: Path):
-    """Raises UsageError where transformers cannot read the configuration: a training could not either."""
+    """The model's configuration as transformers reads it.
+
+    Raises:
+        UsageError: transformers cannot read it; a training could not either.
+    """
     from transformers import AutoConfig
 
     try:

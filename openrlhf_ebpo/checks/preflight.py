@@ -67,7 +67,7 @@ def check_files(args: dict) -> None:
     """Data files and their columns, model paths, reward function, prior.
 
     Raises:
-        UsageError: all problems found, one a line.
+        UsageError: all problems found, one per line.
     """
     problems = []
     for check in (_check_datasets, _check_models, _check_reward, _check_agent, _check_label, _check_init_prior):
@@ -80,7 +80,7 @@ def check_sft_files(args: dict) -> None:
     """The same for `train_sft`: data files and their columns, and the model.
 
     Raises:
-        UsageError: all problems found, one a line.
+        UsageError: all problems found, one per line.
     """
     problems = []
     columns = {"--data.input_key": args["data.input_key"], "--data.output_key": args["data.output_key"]}

@@ -1,20 +1,16 @@
-"""openrlhf-ebpo eval: measure models (`eval FLAGS`), write a report of results (`eval report`), score a file (`eval score`)."""
+"""Measure models (`eval FLAGS`), write a report of results (`eval report`), score a file (`eval score`)."""
 
 from __future__ import annotations
 
-import sys
+from openrlhf_ebpo.cli.dispatch import Command, dispatcher
 
-from openrlhf_ebpo.harness import harness
+COMMANDS = {
+    "run": Command("openrlhf_ebpo.eval.run", "measure a model, or all checkpoints of a run; the word may be left out"),
+    "report": Command("openrlhf_ebpo.eval.report", "a Markdown report of results, models side by side"),
+    "score": Command("openrlhf_ebpo.eval.score", "score any file with gold answers and responses, no model needed"),
+}
 
-FORMS = ("run", "report", "score")
-
-
-def main(argv: list[str] | None = None) -> None:
-    argv = sys.argv[1:] if argv is None else argv
-    named = bool(argv) and argv[0] in FORMS
-    form, rest = (argv[0], argv[1:]) if named else ("run", argv)
-    harness(form).main(rest)
-
+main = dispatcher("openrlhf-ebpo eval", __doc__, COMMANDS, extra="eval", default="run")
 
 if __name__ == "__main__":
     main()

@@ -19,11 +19,11 @@ from pathlib import Path
 
 from openrlhf_ebpo.checks import gym_check, model_check, preflight
 from openrlhf_ebpo.cli import old_flags
-from openrlhf_ebpo.cli.upstream_main import UpstreamMain, parse
-from openrlhf_ebpo.errors import SeamError, UsageError
+from openrlhf_ebpo.cli.upstream_main import UpstreamMain
+from openrlhf_ebpo.command import error_exit, parse
+from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.estimator import config, registry, stored
 from openrlhf_ebpo.estimator.config import EstimatorConfig
-from openrlhf_ebpo.estimator.stored import PriorMismatch
 from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.hub import training_flags as hub_flags
 from openrlhf_ebpo.record import run_lock
@@ -51,13 +51,10 @@ EXAMPLE = r"""example, for one machine with eight GPUs:
     --ds.zero_stage 3 --dry_run"""
 
 
+@error_exit()
 def main(argv: list[str] | None = None) -> None:
     warnings.filterwarnings("ignore", "The pynvml package is deprecated", FutureWarning)
-    argv = sys.argv[1:] if argv is None else argv
-    try:
-        run(argv)
-    except (UsageError, PriorMismatch, RunDirectoryError, SeamError) as error:
-        sys.exit("".join(f"error: {line}\n" for line in str(error).splitlines()).rstrip())
+    run(sys.argv[1:] if argv is None else argv)
 
 
 def run(argv: list[str]) -> None:
@@ -121,17 +118,15 @@ def train(command: UpstreamMain, args, claim: contextlib.AbstractContextManager)
                 hub.start_pushing(args)
                 command.train(args)
                 hub.queue_final(args)
-    except RunDirectoryError:
+    except (RunDirectoryError, ClusterError):
         raise
     except KeyboardInterrupt:
-        sys.exit(f"interrupted; {how_to_continue(args)}")
-    except ClusterError as error:
-        sys.exit(f"error: {error}")
+        raise KeyboardInterrupt(how_to_continue(args)) from None
     except Exception as error:
         traceback.print_exc()
         if isinstance(cause := unwrapped(error), CheckpointError):
             raise cause from None
-        sys.exit(f"error: training stopped: {described(cause)}\n{how_to_continue(args)}")
+        raise ReportedError(f"training stopped: {described(cause)}\n{how_to_continue(args)}") from None
     print(f"training is complete: model in {args.ckpt.output_dir}, run directory {args.logger.run_dir}", flush=True)
     hub.finish(args)  # Ray and its GPUs are free by now
 

@@ -12,10 +12,9 @@ import sys
 from pathlib import Path
 
 from openrlhf_ebpo.checks import preflight
-from openrlhf_ebpo.cli.upstream_main import UpstreamMain, parse
-from openrlhf_ebpo.errors import SeamError, UsageError
+from openrlhf_ebpo.cli.upstream_main import UpstreamMain
+from openrlhf_ebpo.command import error_exit, parse
 from openrlhf_ebpo.record import run_lock
-from openrlhf_ebpo.record.run_log import RunDirectoryError
 from openrlhf_ebpo.redact import hide_secrets
 from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.check import check_release, installed_release
@@ -29,11 +28,9 @@ EXAMPLE = r"""examples:
   deepspeed --module openrlhf_ebpo.cli.train_sft --model.model_name_or_path ...     all GPUs of a machine"""
 
 
+@error_exit()
 def main(argv: list[str] | None = None) -> None:
-    try:
-        run(sys.argv[1:] if argv is None else argv)
-    except (UsageError, RunDirectoryError, SeamError) as error:
-        sys.exit("".join(f"error: {line}\n" for line in str(error).splitlines()).rstrip())
+    run(sys.argv[1:] if argv is None else argv)
 
 
 def run(argv: list[str]) -> None:

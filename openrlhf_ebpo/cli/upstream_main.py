@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ast
-import difflib
 import importlib
-import sys
 from datetime import datetime
 
 from openrlhf_ebpo.errors import SeamError, UsageError
@@ -69,29 +67,6 @@ class UpstreamMain:
 
     def train(self, args) -> None:
         importlib.import_module(self.module).train(args)
-
-
-def parse(parser: argparse.ArgumentParser, argv: list[str], also: dict[str, str] | None = None) -> argparse.Namespace:
-    """Parse, and answer a mistyped flag with the nearest ones.
-
-    Args:
-        also: flags that are accepted though the parser does not know them -> how an answer names them.
-    """
-    args, unknown = parser.parse_known_args(argv)
-    flags = [item.partition("=")[0] for item in unknown if item.startswith("-")]
-    if not unknown:
-        return args
-    known = {**{flag: flag for flag in parser._option_string_actions}, **(also or {})}
-    lines = [f"no such flag: {flag}{_suggestion(flag, known)}" for flag in flags]
-    lines = lines or [f"unexpected argument: {unknown[0]!r}"]
-    parser.exit(2, "".join(f"{parser.prog}: error: {line}\n" for line in lines))
-
-
-def _suggestion(flag: str, known: dict[str, str]) -> str:
-    leaf = flag.lstrip("-").replace("-", "_").rpartition(".")[2]
-    near = difflib.get_close_matches(flag, known, n=3, cutoff=0.75)
-    near += [k for k in known if k.rpartition(".")[2] == leaf and k not in near]
-    return f". Did you mean {' or '.join(known[k] for k in near[:3])}?" if near else f" (see {sys.argv[0]} --help)"
 
 
 def _main_block(tree: ast.Module, module: str) -> list[ast.stmt]:

@@ -1,5 +1,5 @@
 """One pass over a data set that keeps each question once, whatever the number of rows: the questions themselves go to
-a file, and only some 150 bytes a question stay in memory."""
+a file, and only some 150 bytes per question stay in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from openrlhf_ebpo.data.questions import answer_key, answer_text, bare_question, question_id
-from openrlhf_ebpo.data.table import BATCH_SIZE
+from openrlhf_ebpo.data.table import ROW_BATCH_SIZE
 
 MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
 EXAMPLES = 20
@@ -110,7 +110,7 @@ def clean(batches: Iterable[list[tuple]], datasource: str, show: Callable, path:
                 if new := tally.add(prompt, answer, datasource if source is None else str(source)):
                     number, own, label, question, source = new
                     waiting.append((number, show(own, question), label, question, source))
-            if len(waiting) >= BATCH_SIZE:
+            if len(waiting) >= ROW_BATCH_SIZE:
                 writer.write_table(_table(waiting, schema))
                 waiting = []
         writer.write_table(_table(waiting, schema))
@@ -149,7 +149,7 @@ def selected(path: Path, mask: np.ndarray) -> Iterator[pa.Table]:
     """The rows of `path` where `mask` is true, in batches; at least one, perhaps empty."""
     start = 0
     with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(BATCH_SIZE):
+        for batch in file.iter_batches(ROW_BATCH_SIZE):
             yield pa.Table.from_batches([batch]).filter(pa.array(mask[start : start + len(batch)]))
             start += len(batch)
         if not start:

@@ -26,20 +26,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 from openrlhf_ebpo.checks import gym_check, preflight
+from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data import difficulty_report as report
 from openrlhf_ebpo.data.table import check_suffix, read_table, with_column, write_table
 from openrlhf_ebpo.engines import generation
 from openrlhf_ebpo.engines.cluster import ClusterError
 from openrlhf_ebpo.engines.generation import EngineSettings, GenerationError, Sample, Sampling
 from openrlhf_ebpo.engines.rendering import Prompt, prompt_lengths, render
-from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.progress import file_identity, fingerprint, model_identity, progress_file
 from openrlhf_ebpo.rewards.calls import TIMEOUT
 from openrlhf_ebpo.seams import remote_code
@@ -68,7 +68,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="for one call of the reward, as training's --reward.timeout (%(default)g)",
     )
     add = parser.add_argument_group("prompts and sampling: as in training").add_argument
-    add("--n", type=int, default=16, help="responses a prompt (%(default)s)")
+    add("--n", type=int, default=16, help="responses per prompt (%(default)s)")
     add("--temperature", type=float, default=1.0, help="%(default)s")
     add("--top_p", type=float, default=1.0, help="%(default)s")
     add("--max_new_tokens", type=int, default=8192, help="longest response, in tokens (%(default)s)")
@@ -84,7 +84,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--limit", type=int, metavar="N", help="only the first N rows, for a quick look")
     add = parser.add_argument_group("engines").add_argument
     add("--num_engines", type=int, default=1, help="copies of the model that share the prompts (%(default)s)")
-    add("--tensor_parallel_size", type=int, default=1, help="GPUs a copy (%(default)s)")
+    add("--tensor_parallel_size", type=int, default=1, help="GPUs per engine (%(default)s)")
     add("--gpu_memory_utilization", type=float, default=0.9, help="share of a GPU's memory for vLLM (%(default)s)")
     add("--enforce_eager", action="store_true", help="no CUDA graphs: starts sooner, generates slower")
     add("--seed", type=int, default=42, help="of the first engine; the others count on (%(default)s)")
@@ -113,7 +113,7 @@ def check(args: argparse.Namespace) -> None:
     """All that can be found wrong within a second; makes paths absolute.
 
     Raises:
-        UsageError: all problems, one a line.
+        UsageError: all problems, one per line.
     """
     values = {"actor.model_name_or_path": args.model, "reward.remote_url": args.reward}
     values["train.agent_func_path"] = args.agent
@@ -230,9 +230,9 @@ def measure(args: argparse.Namespace, rows: list[dict], records: dict, append: C
                     bar.update(record)
                     stop_if_nothing_works(records, args)
     except KeyboardInterrupt:
-        sys.exit(f"interrupted; {count_scored(records)} of {total} prompts are in {state}")
+        raise KeyboardInterrupt(f"{count_scored(records)} of {total} prompts are in {state}") from None
     except (ClusterError, GenerationError) as error:
-        sys.exit(f"error: {error}\n{count_scored(records)} of {total} prompts are in {state}")
+        raise ReportedError(f"{error}\n{count_scored(records)} of {total} prompts are in {state}") from error
 
 
 def engine_settings(args: argparse.Namespace, lengths: list[int]) -> EngineSettings:
@@ -271,7 +271,11 @@ def to_record(prompt: Prompt, samples: list[Sample], prompt_hash: str) -> dict:
 
 
 def stop_if_nothing_works(records: dict, args: argparse.Namespace) -> None:
-    """Raises UsageError as soon as it is clear that no response ever gets a reward."""
+    """End a measurement in which the first prompts all got no reward: the rest would get none either.
+
+    Raises:
+        UsageError: with the error that the rewards failed with most often.
+    """
     if len(records) == GIVE_UP_AFTER and not count_scored(records):
         raise UsageError(nothing_scored(records, args))
 
@@ -298,8 +302,14 @@ def finish(args: argparse.Namespace, table, records: dict) -> None:
     picture = Path(args.output).with_suffix(".png")
     rates = [outcome["pass_rate"] for outcome in outcomes.values() if outcome["pass_rate"] is not None]
     report.plot(
-        rates, args.n, picture, title=f"{Path(args.model).name}: {args.n} responses a prompt, T = {args.temperature:g}"
+        rates,
+        args.n,
+        picture,
+        title=f"{Path(args.model).name}: {args.n} responses per prompt, T = {args.temperature:g}",
     )
     print(report.summary(records, outcomes, args.n, args.pass_reward))
     print(f"\ntable      {args.output}\nhistogram  {picture}")
     print(f"next       openrlhf-ebpo data order --by difficulty --input {args.output} --output ordered.parquet")
+
+
+main = command("openrlhf-ebpo data difficulty", __doc__, add_flags, run, extra="data")

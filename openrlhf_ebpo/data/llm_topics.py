@@ -36,7 +36,7 @@ INSTRUCTIONS = "\n".join(
     )
 )
 AGAIN = "That is not one of the topics. Answer with one line of the list, copied exactly, and nothing else."
-CHARACTERS_A_TOKEN = 3  # mathematics with LaTeX; plain English has about 4
+CHARACTERS_PER_TOKEN = 3  # mathematics with LaTeX; plain English has about 4
 ANSWER_TOKENS = 8
 THE_QUESTION_IS_AT_FAULT = (400, 413, 422)  # too long, or refused by a content filter
 
@@ -65,7 +65,7 @@ _BY_LETTERS = {_letters(topic): topic for topic in TOPICS}
 def estimate(questions: list[str]) -> tuple[int, int]:
     """Tokens of the prompts and of the answers, if every first answer is a topic and the model does not reason."""
     characters = sum(len(message["content"]) for question in questions for message in messages(question))
-    return characters // CHARACTERS_A_TOKEN, len(questions) * ANSWER_TOKENS
+    return characters // CHARACTERS_PER_TOKEN, len(questions) * ANSWER_TOKENS
 
 
 def price(tokens_in: int, tokens_out: int, args) -> str:
@@ -111,7 +111,7 @@ def choose_topics(questions: list[str], args, answers: Path) -> tuple[list[str],
 def _confirm(questions: list[str], args) -> None:
     tokens_in, tokens_out = estimate(questions)
     print(
-        f"to ask {args.llm} at {hide(args.endpoint)}: {len(questions):,} requests, about {tokens_in:,} tokens in and "
+        f"to ask {args.llm} at {sanitize(args.endpoint)}: {len(questions):,} requests, about {tokens_in:,} tokens in and "
         f"{tokens_out:,} out{price(tokens_in, tokens_out, args)} (estimated; a reasoning model writes far more)",
         flush=True,
     )
@@ -173,7 +173,7 @@ def _ask(client, question: str, args, strict: bool) -> dict:
         except openai.APIStatusError as error:
             if strict or error.status_code not in THE_QUESTION_IS_AT_FAULT:
                 raise _endpoint_error(error, args) from None
-            return row | {"requests": row["requests"] + 1, "answer": hide(str(error))[:300]}
+            return row | {"requests": row["requests"] + 1, "answer": sanitize(str(error))[:300]}
         except (openai.APIError, json.JSONDecodeError) as error:
             raise _endpoint_error(error, args) from None
         row["requests"] += 1
@@ -181,7 +181,7 @@ def _ask(client, question: str, args, strict: bool) -> dict:
         row["completion_tokens"] += usage.completion_tokens if usage else 0
         if topic := topic_of(answer):
             return row | {"topic": topic}
-        row["answer"] = hide(answer)[-300:]
+        row["answer"] = sanitize(answer)[-300:]
         retort = [{"role": "assistant", "content": answer or "-"}, {"role": "user", "content": AGAIN}]
         talk = messages(question) + retort
     return row
@@ -192,8 +192,8 @@ def _complete(client, talk: list[dict], args):
     choices = getattr(response, "choices", None)  # a web page comes back as str
     if not choices:
         raise UsageError(
-            f"--endpoint {hide(args.endpoint)} answered, but not as an OpenAI-compatible server does: "
-            f"{hide(str(response))[:200]!r}; such an address mostly ends in /v1"
+            f"--endpoint {sanitize(args.endpoint)} answered, but not as an OpenAI-compatible server does: "
+            f"{sanitize(str(response))[:200]!r}; such an address mostly ends in /v1"
         )
     return choices[0].message.content or "", response.usage
 
@@ -208,15 +208,15 @@ def _endpoint_error(error: Exception, args) -> UsageError:
         404: "does the address end in /v1, and does the server have the model of that name?",
         429: "ask more slowly (--parallel), or is the account's quota used up?",
     }.get(status, "the server's own log says more")
-    reason = " ".join(hide(str(error)).split())[:300]
-    return UsageError(f"--endpoint {hide(args.endpoint)}, --llm {args.llm}: {reason}: {advice}")
+    reason = " ".join(sanitize(str(error)).split())[:300]
+    return UsageError(f"--endpoint {sanitize(args.endpoint)}, --llm {args.llm}: {reason}: {advice}")
 
 
 def _api_key() -> str:
     return os.environ.get("OPENAI_API_KEY", "")
 
 
-def hide(text: str) -> str:
+def sanitize(text: str) -> str:
     """The text without the key, and without other secrets: servers quote both in their errors."""
     key = _api_key()
     return redacted_text(text.replace(key, REDACTED) if key else text)

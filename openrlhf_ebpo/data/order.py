@@ -31,6 +31,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data.table import check_suffix, read_table, write_table
 from openrlhf_ebpo.errors import UsageError
 
@@ -103,8 +104,10 @@ def draw(seed: int, *names) -> bytes:
 
 
 def check(args: argparse.Namespace) -> None:
-    """Raises:
-    UsageError: flags that contradict each other.
+    """Check the flags against each other.
+
+    Raises:
+        UsageError: flags that contradict each other.
     """
     check_suffix(args.output, "--output")
     if args.block is not None and (args.by != "topic" or args.block < 1):
@@ -247,3 +250,6 @@ def training_command(table: pa.Table, args: argparse.Namespace) -> str:
     if args.block:
         flags.append(f"--rollout.batch_size {args.block}")
     return " ".join(["openrlhf-ebpo train", *flags, "..."])
+
+
+main = command("openrlhf-ebpo data order", __doc__, add_flags, run, extra="data")

@@ -37,6 +37,7 @@ import numpy as np
 import psutil
 from tqdm import tqdm
 
+from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data import report
 from openrlhf_ebpo.data.clean import clean, held_out, selected
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE
@@ -152,8 +153,10 @@ def shown(own: str, question: str, template: str, system: str | None) -> str | l
 
 
 def check_template(template: str, system: str | None) -> None:
-    """Raises:
-    UsageError: an unknown template, or a system message that nothing would show.
+    """Check --template and --system, before anything is read.
+
+    Raises:
+        UsageError: an unknown template, or a system message that nothing would show.
     """
     if template not in ("own", "dapo", "chat") and "{question}" not in template:
         raise UsageError(f"--template {template!r}: write own, dapo, chat, or a text with {{question}} in it")
@@ -209,3 +212,6 @@ def new_folder(output: Path, force: bool) -> Iterator[Path]:
         folder.rename(output)  # an empty folder gives way
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+main = command("openrlhf-ebpo data prepare", __doc__, add_flags, run, extra="data")

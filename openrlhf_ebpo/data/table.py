@@ -17,7 +17,7 @@ from openrlhf_ebpo.files import replacing
 
 SUFFIXES = (".parquet", ".jsonl")
 READ_SUFFIXES = (*SUFFIXES, ".json")  # .json is read as JSON lines
-BATCH_SIZE = 8192  # rows
+ROW_BATCH_SIZE = 8192
 
 # Which command makes a column that may be missing: the second half of the message.
 MADE_BY = {
@@ -49,7 +49,7 @@ def read_table(path: str | Path, needed: Mapping[str, str] | Iterable[str] = (),
 
 
 def read_rows(
-    path: str | Path, columns: Sequence[str] | None = None, flag: str = "--input", batch_size: int = BATCH_SIZE
+    path: str | Path, columns: Sequence[str] | None = None, flag: str = "--input", batch_size: int = ROW_BATCH_SIZE
 ) -> Iterator[list[dict]]:
     """The file as lists of at most `batch_size` rows, without ever holding more of it than that.
 
@@ -137,8 +137,10 @@ def check_suffix(path: str | Path, flag: str, suffixes: Sequence[str] = SUFFIXES
 def check_columns(
     found: Iterable[str], needed: Mapping[str, str] | Iterable[str], path: str | Path, flag: str = "--input"
 ) -> None:
-    """Raises:
-    UsageError: a needed column is missing; names the file, the columns found, and the command or flag that helps.
+    """Check that the columns which a command needs are there.
+
+    Raises:
+        UsageError: a needed column is missing; names the file, the columns found, and the command or flag that helps.
     """
     found = list(found)
     flags = needed if isinstance(needed, Mapping) else {}
@@ -240,5 +242,5 @@ def _write_parquet(tables: Iterable[pa.Table], path: Path) -> None:
 def _write_json(tables: Iterable[pa.Table], path: Path) -> None:
     with open(path, "w", encoding="utf-8") as file:
         for table in tables:
-            for batch in table.to_batches(BATCH_SIZE):
+            for batch in table.to_batches(ROW_BATCH_SIZE):
                 file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())

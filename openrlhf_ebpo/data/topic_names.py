@@ -73,7 +73,7 @@ def names(texts: list[str], labels: np.ndarray) -> list[str]:
     """A different name for each label 0..max: its most typical words, like "triangle, circle, angle".
 
     Class-based tf-idf (Grootendorst 2022, arXiv 2203.05794): share of a word among the label's words, times
-    log(1 + words a label / occurrences of the word under all labels). A word counts once a question.
+    log(1 + words per label / occurrences of the word under all labels). A word counts once per question.
     """
     from sklearn.feature_extraction.text import CountVectorizer
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import replacing, write_json
 
-EXAMPLES = 2  # a cluster
+EXAMPLES = 2  # per cluster
 SHOWN = 30  # clusters in the table and in the picture
 
 

@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data import embedding_topics, llm_topics, topic_names, topic_report
 from openrlhf_ebpo.data.table import check_columns, check_suffix, read_table, with_column, write_table
 from openrlhf_ebpo.errors import UsageError
@@ -111,8 +112,10 @@ def _json_object(text: str) -> dict:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Raises:
-    UsageError: about a flag, a file, a column, the model or the endpoint.
+    """Give every row of the input a topic, and write table and report.
+
+    Raises:
+        UsageError: about a flag, a file, a column, the model or the endpoint.
     """
     _check_flags(args)
     table = read_table(args.input, {args.column: "--column"} if args.method == "column" else ())
@@ -217,8 +220,11 @@ SETTINGS = {
     "column": lambda args: {"column": args.column},
     "llm": lambda args: {
         "llm": args.llm,
-        "endpoint": llm_topics.hide(args.endpoint),
+        "endpoint": llm_topics.sanitize(args.endpoint),
         "request": args.request,
         "tries": args.tries,
     },
 }
+
+
+main = command("openrlhf-ebpo data topics", __doc__, add_flags, run, extra="data")

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import psutil
 
+from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.check import DRIVERS_RELEASE, installed_release
 from openrlhf_ebpo.seams.stack import is_cpu_stack
@@ -25,7 +26,7 @@ FEWER_IN_TRAINING = (
 )
 
 
-class ClusterError(RuntimeError):
+class ClusterError(ReportedError, RuntimeError):
     """The Ray cluster cannot carry this run; the message says what is missing."""
 
 
@@ -185,7 +186,7 @@ def end_processes(children: list[psutil.Process]) -> None:
     """End processes of ours that outlive Ray's shutdown: vLLM's engine process has been seen to stay for minutes."""
     _, alive = psutil.wait_procs(children, timeout=SHUTDOWN_SECONDS)
     for process in alive:
-        print(f"ending leftover process {process.pid}", file=sys.stderr)
+        print(f"ending orphaned process {process.pid}", file=sys.stderr)
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(alive, timeout=3)

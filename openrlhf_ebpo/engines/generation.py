@@ -23,7 +23,7 @@ import psutil
 
 from openrlhf_ebpo.engines.cluster import end_processes, ray_with, reason
 from openrlhf_ebpo.engines.rendering import Prompt, TokenizerByReference
-from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.rewards.calls import TIMEOUT
 from openrlhf_ebpo.seams.check import check_release
 from openrlhf_ebpo.seams.install import all_seams, apply, install
@@ -39,7 +39,7 @@ SEQUENCES_IN_FLIGHT = 2048
 QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore"}
 
 
-class GenerationError(RuntimeError):
+class GenerationError(ReportedError, RuntimeError):
     """No engine could be started, or none is left; in words for the person who started the job."""
 
 
@@ -70,7 +70,7 @@ class EngineSettings:
 
 @dataclass(frozen=True)
 class Sampling:
-    """n responses a prompt; max_new_tokens None: as many as `max_len` leaves room for."""
+    """n responses per prompt; max_new_tokens None: as many as `max_len` leaves room for."""
 
     n: int
     temperature: float = 1.0
@@ -127,7 +127,7 @@ def engines(settings: EngineSettings) -> Iterator[list]:
             started = psutil.Process().children(recursive=True)
             yield actors
     finally:
-        end_processes(started)  # vLLM's core outlives its killed actor, and is then nobody's child
+        end_processes(started)  # vLLM's core outlives its killed actor, and is an orphaned process then
 
 
 def _check_window(settings: EngineSettings) -> None:

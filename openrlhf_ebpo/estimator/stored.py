@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.estimator.contract import Estimator
 
 SCHEMA = 1
@@ -15,7 +16,7 @@ WAY_OUT = (
 )
 
 
-class PriorMismatch(ValueError):
+class PriorMismatch(ReportedError, ValueError):
     """A stored prior that cannot serve this run; the message names the difference and the way out."""
 
 

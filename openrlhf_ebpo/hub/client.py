@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.redact import redacted_text
 
 TIMEOUT = "OPENRLHF_EBPO_HUB_TIMEOUT"  # seconds without a byte from the Hub; the client's own default is: for ever
@@ -41,7 +41,7 @@ OFFLINE = "the Hub is not asked, for HF_HUB_OFFLINE is set: unset it"
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG, errno.EFBIG}  # never of a connection
 
 
-class HubError(Exception):
+class HubError(ReportedError):
     """A call to the Hub failed, in words.
 
     status: of the Hub's answer, None where there was none. permanent: trying again is of no use before somebody has

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.hub.client import HubError, check_repo_id, hub_api, hub_errors
@@ -252,3 +253,6 @@ def check_manifest(repo: str, folder: Path, pulled: list[str], rows: dict[str, s
             "was removed here.",
             permanent=True,
         )
+
+
+main = command("openrlhf-ebpo hub pull", __doc__, add_flags, run, extra="hub")

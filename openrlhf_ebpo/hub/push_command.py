@@ -23,6 +23,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.hub import outbox
@@ -229,3 +230,6 @@ def chosen_model(args: argparse.Namespace, run_dir: Path) -> tuple[int, Path, li
     if args.full_state and not checkpoint:
         raise UsageError(f"--full_state: the optimizer's state of step {step} is not there any more")
     return step, model, [checkpoint] if args.full_state else []
+
+
+main = command("openrlhf-ebpo hub push", __doc__, add_flags, run, extra="hub")

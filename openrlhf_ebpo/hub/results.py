@@ -22,6 +22,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import columns, data_repo, evaluations
 from openrlhf_ebpo.hub.client import check_repo_id, check_write_access, hub_api, hub_errors
@@ -280,3 +281,6 @@ def _put(results: list[dict], entry: dict) -> None:
 def _row(entry: dict) -> tuple:
     dataset = entry.get("dataset", {})
     return (entry.get("task", {}).get("type"), *(dataset.get(name) for name in ROW))
+
+
+main = command("openrlhf-ebpo hub push-results", __doc__, add_flags, run, extra="hub")

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.files import read_json_lines
@@ -246,3 +247,6 @@ def _tables(
         meaning = "One row per response; one configuration per protocol and task, one split per step."
         blocks.append([*words("eval-…", meaning), explained])
     return blocks
+
+
+main = command("openrlhf-ebpo hub push-run", __doc__, add_flags, run, extra="hub")

@@ -1,7 +1,8 @@
 """Put the app that shows runs on the Hub, as a Space.
 
-What goes: space/, the files of this package's base wheel beside it (a Space installs requirements.txt before it sees its
-own files, so a wheel could not be named there), and requirements.txt with what both need. The runs are data set repos made
+What goes: app.py of space/, the files of this package's base wheel beside it, the app's own modules among them (a Space
+installs requirements.txt before it sees its own files, so a wheel could not be named there), and requirements.txt with
+what both need. The runs are data set repos made
 by `openrlhf-ebpo hub push-run`; the Space knows them from its variable EBPO_SPACE_RUNS. For private ones give the Space,
 on its settings page, a secret EBPO_SPACE_HF_TOKEN: a token that may only read.
 
@@ -27,6 +28,7 @@ from email.parser import Parser
 from functools import partial
 from pathlib import Path
 
+from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.content import Content
@@ -39,10 +41,10 @@ CHECKOUT = Path(__file__).parents[2]
 SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", PACKAGE, "eval", "space")  # what a wheel is built from
 NEEDED = ("app.py", "README.md", "requirements.txt")
 RUNS, TOKEN = "EBPO_SPACE_RUNS", "EBPO_SPACE_HF_TOKEN"  # as space/ knows them
-APP = (*NEEDED, "ebpo_space/*.py", "ebpo_space/*/*.py", "ebpo_space/static/*.css", "ebpo_space/static/*.js")
 BUILT_FROM = (".py", ".toml", ".md", ".css", ".js")
 OURS = (f"{PACKAGE}*", "ebpo_space/*")  # what an earlier version may have left behind
 LEFT_OUT = ("__pycache__", "tests")
+MODULES = "ebpo_space"  # of space/; they go with the package, as openrlhf_ebpo.space
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -67,8 +69,8 @@ def run(args: argparse.Namespace) -> None:
     api = hub_api()
     with tempfile.TemporaryDirectory() as folder:
         files = space_files(args.space_dir, args.runs, Path(folder))
-        others = files_below(args.space_dir, skip=lambda path: path.name in LEFT_OUT)
-        say_left_out([path for path in others if not named(path, APP)], "files of the app")
+        others = files_below(args.space_dir, skip=lambda path: path.name in (*LEFT_OUT, MODULES))
+        say_left_out([path for path in others if not named(path, NEEDED)], "files of the app")
         if args.dry_run:
             print_plan(plan(api, args.repo, files, repo_type="space", delete=OURS, manifest=None), args.repo)
             return
@@ -100,7 +102,7 @@ def check_ours(api, repo: str) -> None:
     with hub_errors(f"looking at {repo}"):
         commit = commit_of(api, repo, "space", "main")
         names = listing(api, repo, "space", commit) if commit else {}
-    if "app.py" in names and not any(name.startswith("ebpo_space/") for name in names):
+    if "app.py" in names and not any(name.startswith((f"{PACKAGE}/", "ebpo_space/")) for name in names):
         raise UsageError(f"{repo} is a Space with another app, which would be overwritten: choose another name")
 
 
@@ -161,11 +163,7 @@ def space_files(directory: Path, runs: Sequence[str], scratch: Path) -> dict[str
     Raises:
         UsageError: a link leads out of `directory`, or the wheel cannot be built.
     """
-    app = {
-        path.as_posix(): local_file(directory / path, directory)
-        for path in files_below(directory, skip=lambda path: path.name in LEFT_OUT)
-        if named(path, APP)
-    }
+    app = {name: local_file(directory / name, directory) for name in NEEDED}
     package = package_files(scratch)
     metadata = next(path for name, path in package.items() if name.endswith(".dist-info/METADATA"))
     own = app["requirements.txt"].read_bytes().decode()
@@ -277,3 +275,6 @@ def _setuptools() -> int:
         return int(importlib.metadata.version("setuptools").partition(".")[0])
     except importlib.metadata.PackageNotFoundError:
         return 0
+
+
+main = command("openrlhf-ebpo hub deploy-space", __doc__, add_flags, run, extra="hub")

@@ -26,6 +26,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from openrlhf_ebpo.command import command
+from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.quickstart import tasks
@@ -33,24 +35,24 @@ from openrlhf_ebpo.record.run_log import move_aside, read_metrics, read_rollouts
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 STEPS = 120
-PROMPTS_A_STEP = 64
+PROMPTS_PER_STEP = 64
 N_SAMPLES_PER_PROMPT = 4
 WARM_START_BATCH = 32
 WARM_START_EXPORT_EVERY = 25  # optimizer steps; success grows from 0.1 to 0.9 within about 200
 WARM_START_SUCCESS = 0.3  # solves some tasks, leaves others to learn
-SIZES = {"heldout": 256, "validation": 64, "train": STEPS * PROMPTS_A_STEP, "warm_start": 500 * WARM_START_BATCH}
+SIZES = {"heldout": 256, "validation": 64, "train": STEPS * PROMPTS_PER_STEP, "warm_start": 500 * WARM_START_BATCH}
 
 
-class StageFailed(RuntimeError):
-    pass
+ABOUT = """Train a tiny model with EBPO through OpenRLHF, Ray, DeepSpeed and vLLM, on any machine.
+
+On a finished run: print its table. On an interrupted one: go on."""
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="scripts/quickstart.sh",
-        description="Train a tiny model with EBPO through OpenRLHF, Ray, DeepSpeed and vLLM, on any machine. On a "
-        "finished run: print its table. On an interrupted one: go on.",
-    )
+class StageFailed(ReportedError):
+    """A stage cannot begin, or ended without its result; in words for the person who started it."""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run_dir", nargs="?", default="runs/quickstart", type=Path, metavar="RUN_DIR")
     parser.add_argument(
         "--estimator",
@@ -59,19 +61,20 @@ def main(argv: list[str] | None = None) -> None:
         help=f"train with another one, to compare: all else is the same (default ebpo). {registry.described()}",
     )
     parser.add_argument("--force", action="store_true", help="move what is in RUN_DIR aside and start anew")
-    options = parser.parse_args(argv)
+
+
+def run(options: argparse.Namespace) -> None:
     if options.estimator == "gae":
-        parser.error("--estimator gae learns with a critic, and the quickstart trains none")
+        raise UsageError("--estimator gae learns with a critic, and the quickstart trains none")
     directory = options.run_dir.absolute()
-    try:
-        check_directory(directory, options.force)
-        estimator = check_estimator(directory, options.estimator)
-        if not (directory / "result.json").exists():
-            run(directory, estimator)
-    except KeyboardInterrupt:
-        sys.exit(f"\ninterrupted; the same command goes on from here: bash scripts/quickstart.sh {options.run_dir}")
-    except StageFailed as error:
-        sys.exit(f"error: {error}")
+    check_directory(directory, options.force)
+    estimator = check_estimator(directory, options.estimator)
+    if not (directory / "result.json").exists():
+        try:
+            run_stages(directory, estimator)
+        except KeyboardInterrupt:
+            again = f"the same command goes on from here: bash scripts/quickstart.sh {options.run_dir}"
+            raise KeyboardInterrupt(again) from None
     print(table(json.loads((directory / "result.json").read_text()), directory))
 
 
@@ -109,7 +112,7 @@ def check_estimator(directory: Path, wanted: str | None) -> str:
     return found
 
 
-def run(directory: Path, estimator: str) -> None:
+def run_stages(directory: Path, estimator: str) -> None:
     stages: list[tuple[str, Path, Callable[[Path], None]]] = [
         ("tasks: reasoning-gym, four disjoint sets", directory / "data" / "warm_start.jsonl", make_tasks),
         ("model: a tiny Qwen3 with random weights", directory / "base" / "tokenizer.json", make_model),
@@ -199,10 +202,10 @@ def train(directory: Path, estimator: str) -> None:
         "reward.remote_url": "reasoning_gym",
         "advantage_estimator": estimator,
         "rollout.n_samples_per_prompt": N_SAMPLES_PER_PROMPT,
-        "rollout.batch_size": PROMPTS_A_STEP,
+        "rollout.batch_size": PROMPTS_PER_STEP,
         "rollout.micro_batch_size": 64,
         "rollout.max_new_tokens": 14,
-        "train.batch_size": PROMPTS_A_STEP * N_SAMPLES_PER_PROMPT,
+        "train.batch_size": PROMPTS_PER_STEP * N_SAMPLES_PER_PROMPT,
         "train.micro_batch_size": 64,
         "actor.adam.lr": 8e-4,
         "actor.num_gpus_per_node": 1,
@@ -329,6 +332,8 @@ def table(result: dict, directory: Path) -> str:
     width = max(len(name) for name, _ in rows)
     return "\n" + "\n".join(f"  {name:<{width}}  {value}" for name, value in rows) + "\n"
 
+
+main = command("scripts/quickstart.sh", ABOUT, add_flags, run)
 
 if __name__ == "__main__":
     main()

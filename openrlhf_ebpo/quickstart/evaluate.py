@@ -54,7 +54,7 @@ class Sample(NamedTuple):
 
 @torch.no_grad()
 def sample(model: str | Path, prompts: list[str]) -> list[list[Sample]]:
-    """N_SAMPLES responses a prompt at temperature 1, top-p 1."""
+    """N_SAMPLES responses per prompt at temperature 1, top-p 1."""
     policy, tokenizer = load(model)
     inputs = tokenizer([TEMPLATE.format(p) for p in prompts], return_tensors="pt", padding=True).to(policy.device)
     torch.manual_seed(SEED)
@@ -126,7 +126,7 @@ def answer_classes(group: list[Sample]) -> list[int]:
 
 
 def rows(tasks: list[dict], responses: list[list[Sample]], correct: np.ndarray, classes: np.ndarray) -> Iterator[dict]:
-    """One a response, with the columns of the harness."""
+    """One row per response, with the columns of the harness."""
     for q, (task, group) in enumerate(zip(tasks, responses, strict=True)):
         for i, each in enumerate(group):
             yield {

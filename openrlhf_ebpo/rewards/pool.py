@@ -24,6 +24,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.rewards.grading import GoldError, extract_answer
 
 logger = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class WorkerLost(RuntimeError):
     """A worker's pipe is closed."""
 
 
-class GraderError(RuntimeError):
+class GraderError(ReportedError, RuntimeError):
     """The grading processes cannot be started."""
 
 
@@ -159,7 +160,12 @@ class _Worker:
         self._ready = False
 
     def ask(self, *request) -> dict:
-        """Raises WorkerLost or GraderError."""
+        """Send one request to the worker and wait for its answer.
+
+        Raises:
+            WorkerLost: the worker's pipe is closed.
+            GraderError: the worker did not start.
+        """
         if not self._ready and self._process.stdout.readline() != "ready\n":
             raise GraderError(
                 f"a process that grades with {self._process.args[-1]} did not start (exit code {self._process.wait()}; "

@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 
-from openrlhf_ebpo.errors import SeamError
+from openrlhf_ebpo.command import command
 from openrlhf_ebpo.seams.check import installed_release, source_fingerprint
 from openrlhf_ebpo.seams.cpu.rows import SEAMS as CPU_SEAMS
 from openrlhf_ebpo.seams.install import all_seams
 from openrlhf_ebpo.seams.releases import listed
 from openrlhf_ebpo.seams.rows import OFFLINE_SEAMS, SEAMS, Seam
 
-EPILOG = """ok: the source is one that the row was written for. by name: outside OpenRLHF, or a name that it imports; only its
+ABOUT = """Hold every row of what is replaced in OpenRLHF against the installed packages.
+
+ok: the source is one that the row was written for. by name: outside OpenRLHF, or a name that it imports; only its
 existence is checked, when the row is applied. CHANGED: with the fingerprint to add to seams/releases.py once the row fits
 both. GONE. The exit status is 1 if there is a CHANGED or GONE. Nothing of OpenRLHF is imported (docs/upgrading.md)."""
 TABLES = {
@@ -22,22 +24,15 @@ TABLES = {
 }
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m openrlhf_ebpo.seams",
-        description="Hold every row of what is replaced in OpenRLHF against the installed packages.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--markdown", action="store_true", help="print all rows as Markdown tables instead")
-    args = parser.parse_args(argv)
-    try:
-        if args.markdown:
-            print(markdown())
-        else:
-            check()
-    except SeamError as error:
-        sys.exit(f"error: {error}")
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.markdown:
+        print(markdown())
+    else:
+        check()
 
 
 def check() -> None:
@@ -73,6 +68,8 @@ def _cells(seam: Seam) -> str:
     until = seam.until + (f" ([upstream]({seam.link}))" if seam.link else "")
     return f"| `{seam}` | `{seam.replacement.removeprefix('openrlhf_ebpo.')}` | {seam.where} | {seam.why} | {until} |"
 
+
+main = command("python -m openrlhf_ebpo.seams", ABOUT, add_flags, run)
 
 if __name__ == "__main__":
     main()

@@ -3,7 +3,7 @@
 #
 #   bash scripts/launch/run.sh MODEL METHOD G [flags]     any flag of `openrlhf-ebpo train`; a later one wins
 #   bash scripts/launch/run.sh qwen3_8b ebpo_topic 4 --dry_run          check everything, start nothing
-#   bash scripts/launch/run.sh --print MODEL METHOD G [flags]           the composed flags, one a line
+#   bash scripts/launch/run.sh --print MODEL METHOD G [flags]           the composed flags, one per line
 #   bash scripts/launch/run.sh --print-method METHOD G                  only those that make the method
 #
 # Starts Ray on this machine, or joins the cluster that is up (slurm.sh and ray_job.sh use it for several nodes).

@@ -20,28 +20,22 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from openrlhf_ebpo import __version__
+from openrlhf_ebpo.command import Parser, error_exit
 
 
+@error_exit("space")
 def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
-    try:
-        import gradio  # noqa: F401
-        import plotly  # noqa: F401
-    except ImportError as error:
-        sys.exit(f"error: {error.name} is not installed: pip install 'openrlhf_ebpo[space]'")
     serve(options)
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        "openrlhf-ebpo space", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser("openrlhf-ebpo space", __doc__)
     parser.add_argument(
         "--runs",
         nargs="+",

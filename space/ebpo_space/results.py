@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+
 from openrlhf_ebpo.eval.metrics import pass_at_k, powers, standard_error
 from openrlhf_ebpo.eval.resampling import bootstrap_interval
 from openrlhf_ebpo.eval.tasks import ordered
-
 from openrlhf_ebpo.record.results import SCHEMA
 from openrlhf_ebpo.record.score_text import k_of, passes
 

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_ebpo.cli import train_ppo_ray
-from openrlhf_ebpo.cli.upstream_main import UpstreamMain, parse
+from openrlhf_ebpo.cli.upstream_main import UpstreamMain
+from openrlhf_ebpo.command import parse
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.redact import Secret, redacted_argv
 from openrlhf_ebpo.seams.check import installed_release

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from eval.prompts import PromptForm, render
-from eval.tasks import Question
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.eval.prompts import PromptForm, render
+from openrlhf_ebpo.eval.tasks import Question
 
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 FORMS = {

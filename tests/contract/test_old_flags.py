@@ -11,7 +11,8 @@ import pytest
 from openrlhf_ebpo.cli import train_ppo_ray
 from openrlhf_ebpo.cli.old_flags import translate
 from openrlhf_ebpo.cli.old_flags_table import TABLE
-from openrlhf_ebpo.cli.upstream_main import UpstreamMain, parse
+from openrlhf_ebpo.cli.upstream_main import UpstreamMain
+from openrlhf_ebpo.command import parse
 from openrlhf_ebpo.record.run_log import close_run, read_run
 from openrlhf_ebpo.seams.check import installed_release
 from openrlhf_ebpo.seams.releases import RECOMMENDED

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from openrlhf_ebpo.cli import train_ppo_ray
-from openrlhf_ebpo.cli.upstream_main import UpstreamMain, parse
+from openrlhf_ebpo.cli.upstream_main import UpstreamMain
+from openrlhf_ebpo.command import parse
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.training.policy_loss import CovarianceLoss, with_covariance
 

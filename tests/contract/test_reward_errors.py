@@ -126,9 +126,9 @@ def test_under_another_estimator_it_stops_the_run_and_good_samples_pass(response
 
 
 def test_calls_that_hang_are_failed_rewards_and_take_no_place_from_the_others(responses):
-    labels = ["hangs", "good"] * calls.AT_A_TIME
+    labels = ["hangs", "good"] * calls.MAX_CONCURRENT_CALLS
     found = responses(*labels, seconds=1.5)
-    assert [response["reward"] for response in found] == [None, 1.0] * calls.AT_A_TIME
+    assert [response["reward"] for response in found] == [None, 1.0] * calls.MAX_CONCURRENT_CALLS
     assert {response.get(ERROR_KEY) for response in found} == {
         "reward_func took longer than 1.5 s (--reward.timeout)",
         None,
@@ -136,14 +136,14 @@ def test_calls_that_hang_are_failed_rewards_and_take_no_place_from_the_others(re
 
 
 def test_waiting_for_a_free_place_does_not_count(responses):
-    found = responses(*["takes its time"] * 20 * calls.AT_A_TIME, seconds=1.5)  # the last ones wait longer
+    found = responses(*["takes its time"] * 20 * calls.MAX_CONCURRENT_CALLS, seconds=1.5)  # the last ones wait longer
     assert all(response["reward"] == 1.0 for response in found)
 
 
 def test_where_every_call_hangs_the_rest_fail_at_once_and_say_why(responses):
-    found = responses(*["hangs"] * 20 * calls.AT_A_TIME, "good", seconds=0.2)
+    found = responses(*["hangs"] * 20 * calls.MAX_CONCURRENT_CALLS, "good", seconds=0.2)
     errors = [response[ERROR_KEY] for response in found]
-    assert errors.count("reward_func took longer than 0.2 s (--reward.timeout)") < 4 * calls.AT_A_TIME
+    assert errors.count("reward_func took longer than 0.2 s (--reward.timeout)") < 4 * calls.MAX_CONCURRENT_CALLS
     assert "is not called any more: its last" in errors[-1] and "--reward.timeout" in errors[-1]
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ebpo_space.links import clean
-from ebpo_space.pages import dynamics
-from ebpo_space.runs import Runs
-from ebpo_space.workspace import Workspace
-
 from openrlhf_ebpo.record.run_log import read_metrics, read_run
+from openrlhf_ebpo.space.links import clean
+from openrlhf_ebpo.space.pages import dynamics
+from openrlhf_ebpo.space.runs import Runs
+from openrlhf_ebpo.space.workspace import Workspace
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "metric"
 NAME = "own/distinct_characters"

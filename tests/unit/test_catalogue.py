@@ -8,10 +8,6 @@ import re
 from pathlib import Path
 
 import pytest
-from ebpo_space.links import clean
-from ebpo_space.pages import dynamics
-from ebpo_space.runs import Runs
-from ebpo_space.workspace import Workspace
 from marked_runs import PLOTLY, SHORT, UNIT, marked_run
 
 from openrlhf_ebpo.errors import UsageError
@@ -20,6 +16,10 @@ from openrlhf_ebpo.hub import columns
 from openrlhf_ebpo.record import own_metrics as own
 from openrlhf_ebpo.record.catalogue import GROUPS, METRICS, Shown, find, shown_in
 from openrlhf_ebpo.record.run_log import open_run, read_metrics, read_run
+from openrlhf_ebpo.space.links import clean
+from openrlhf_ebpo.space.pages import dynamics
+from openrlhf_ebpo.space.runs import Runs
+from openrlhf_ebpo.space.workspace import Workspace
 
 ROOT = Path(__file__).parents[2]
 WRITTEN = re.compile(r"(ebpo|policy|hub|timing|rollout)/[a-z_]+|(math|reasoning_gym)_(no_answer|score|timeout)")

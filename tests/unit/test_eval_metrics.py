@@ -9,8 +9,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from eval import metrics, resampling
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.eval import metrics, resampling
 from openrlhf_ebpo.record.results import check_counts
 
 

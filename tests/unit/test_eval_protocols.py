@@ -7,11 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from eval import protocols, released
-from eval.prompts import instruction_of, prompt_form, run_of, training_form
-from eval.protocols import EXTRACTORS, PROTOCOLS, get, override
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.eval import protocols, released
+from openrlhf_ebpo.eval.prompts import instruction_of, prompt_form, run_of, training_form
+from openrlhf_ebpo.eval.protocols import EXTRACTORS, PROTOCOLS, get, override
 
 DEFAULT, RELEASED, GREEDY = (PROTOCOLS[name] for name in ("default", "released", "greedy"))
 

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from eval import metrics, paper, plots, report
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.eval import metrics, paper, plots, report
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.record import results
 

@@ -16,14 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save_file
 
-from eval import generate, jobs, models, pairs, prompts, protocols, run
-from eval.jobs import StorageError
-from eval.models import Model
-from eval.prompts import PromptForm
 from openrlhf_ebpo.engines.cluster import ClusterError
 from openrlhf_ebpo.engines.generation import GenerationError, Sample
 from openrlhf_ebpo.engines.rendering import Prompt
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.eval import generate, jobs, models, pairs, prompts, protocols, run
+from openrlhf_ebpo.eval.jobs import StorageError
+from openrlhf_ebpo.eval.models import Model
+from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.record import results
 
 QUESTIONS = [("One and one?", "2"), ("Half of one?", r"\frac{1}{2}"), ("Two roots of x^2 = 1?", ["-1", "1"])]
@@ -73,6 +73,12 @@ def error_of(argv: list[str]) -> str:
         run.main(argv)
     assert isinstance(stopped.value.code, str)
     return stopped.value.code
+
+
+def interrupted(argv: list[str], capsys) -> str:
+    with pytest.raises(SystemExit, match="130"):
+        run.main(argv)
+    return capsys.readouterr().err
 
 
 def record(question: str) -> dict:
@@ -265,7 +271,7 @@ def test_a_finished_result_is_left_alone_and_not_taken_for_another_models(folder
     error = error_of(arguments(folder))
     assert "model: 'model@" in error and "--force" in error and len(asked) == 3
     answered(4, KeyboardInterrupt())
-    assert "1 of 3 questions" in error_of(arguments(folder, "--force"))
+    assert "1 of 3 questions" in interrupted(arguments(folder, "--force"), capsys)
     (old,) = (folder / "out" / "superseded").rglob("summary.json")
     assert old.stat().st_mtime_ns == before and not found.path.joinpath("summary.json").exists()
 
@@ -278,23 +284,26 @@ def test_a_finished_result_is_left_alone_and_not_taken_for_another_models(folder
     [
         (GenerationError("every engine has died"), "error: every engine has died\n2 of 3 questions"),
         (ClusterError("2 GPUs are needed"), "error: 2 GPUs are needed\n2 of 3 questions"),
-        (KeyboardInterrupt(), "interrupted; 2 of 3 questions"),
     ],
 )
-def test_what_is_done_is_kept_and_not_asked_again(folder, answered, error, message):
-    asked = answered(2, error)
+def test_what_is_done_is_kept(folder, answered, error, message):
+    answered(2, error)
     assert error_of(arguments(folder)).startswith(message)
-    answered(3, KeyboardInterrupt())
     with ExitStack() as stack:
         assert [question.question for question in opened(stack, folder).missing] == [QUESTIONS[2][0]]
-    if isinstance(error, KeyboardInterrupt):
-        run.main(arguments(folder))
-        assert asked == [q for q, _ in QUESTIONS]
 
 
-def test_other_settings_do_not_continue_a_begun_result(folder, answered):
+def test_an_interrupted_evaluation_goes_on_where_it_was(folder, answered, capsys):
+    asked = answered(2, KeyboardInterrupt())
+    assert "interrupted; 2 of 3 questions" in interrupted(arguments(folder), capsys)
+    answered(3, KeyboardInterrupt())
+    run.main(arguments(folder))
+    assert asked == [q for q, _ in QUESTIONS]
+
+
+def test_other_settings_do_not_continue_a_begun_result(folder, answered, capsys):
     answered(1, KeyboardInterrupt())
-    error_of(arguments(folder))
+    interrupted(arguments(folder), capsys)
     write(folder / "q.jsonl", [{"question": q, "answer": a} for q, a in reversed(QUESTIONS)])
     error = error_of(arguments(folder))
     assert "task: 'file-q@" in error and "--force" in error

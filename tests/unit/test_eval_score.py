@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from eval import score
-from eval.grader import Grader
-from eval.pairs import Pair, read_pair
-from eval.protocols import BOX_OR_ANSWER_LINE, MATH_VERIFY, PROTOCOLS
-from eval.tasks import BENCHMARKS, Question, Rules, load
-from eval.units import without_unit
-from eval.voting import classes
 from openrlhf_ebpo.data.table import read_table, write_table
+from openrlhf_ebpo.eval import score
+from openrlhf_ebpo.eval.grader import Grader
+from openrlhf_ebpo.eval.pairs import Pair, read_pair
+from openrlhf_ebpo.eval.protocols import BOX_OR_ANSWER_LINE, MATH_VERIFY, PROTOCOLS
+from openrlhf_ebpo.eval.tasks import BENCHMARKS, Question, Rules, load
+from openrlhf_ebpo.eval.units import without_unit
+from openrlhf_ebpo.eval.voting import classes
 from openrlhf_ebpo.rewards.grading import GoldError
 
 ROOT = Path(__file__).parents[2]
@@ -246,7 +246,7 @@ def test_results_of_other_settings_and_foreign_files_are_not_replaced(scored, tm
 FULL = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
-from eval import score
+from openrlhf_ebpo.eval import score
 score.main(sys.argv[1:])
 """
 

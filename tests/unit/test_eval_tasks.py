@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from eval import tasks
-from eval.tasks import Rules, gold
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, question_id
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.eval import tasks
+from openrlhf_ebpo.eval.tasks import Rules, gold
 from openrlhf_ebpo.rewards import gym
 
 ROOT = Path(__file__).parents[2]
@@ -318,7 +318,7 @@ def test_the_hub_its_cache_and_no_network(tmp_path):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     program = """
 import os, sys
-from eval import tasks
+from openrlhf_ebpo.eval import tasks
 from openrlhf_ebpo.errors import UsageError
 from datasets import config
 task = tasks.load("aime24=Maxwell-Jia/AIME_2024")

@@ -1,12 +1,12 @@
 """Pulling from the test server: only what is safe, and only what was pushed."""
 
 import json
-from types import SimpleNamespace
 
 import hub_runs
 import pytest
 
 from openrlhf_ebpo.cli import hub as hub_cli
+from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.client import HubError, hub_api
 from openrlhf_ebpo.hub.pull import RECORD, pull
@@ -167,7 +167,7 @@ def test_what_this_machine_refuses_is_said_at_once_and_not_blamed_on_the_hub(cli
         pull(client, REPO, tmp_path / "pulled", report=pytest.fail)
     assert caught.value.permanent
     with pytest.raises(SystemExit) as stopped:
-        hub_cli.run(SimpleNamespace(run=lambda _: (tmp_path / "nothing" / "here").mkdir()), None)
+        command("hub", "", lambda parser: None, lambda args: (tmp_path / "nothing" / "here").mkdir())([])
     assert stopped.value.code.startswith("error: [Errno 2] No such file or directory")
 
 

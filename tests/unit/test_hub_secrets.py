@@ -500,7 +500,7 @@ def test_prompts_keep_addresses_and_paths_but_no_secrets(tmp_path, hub, commands
 
 def small_app(folder: Path) -> Path:
     readme = "---\ntitle: Runs\nsdk: gradio\n---\n# Runs\n"
-    files = {"app.py": "", "README.md": readme, "requirements.txt": "gradio\n", "ebpo_space/page.py": ""}
+    files = {"app.py": "", "README.md": readme, "requirements.txt": "gradio\n"}
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -521,25 +521,26 @@ def deploy(commands, tmp_path, monkeypatch):
 
 def test_the_spaces_folder(tmp_path, hub, deploy, capsys):
     app = tmp_path / "space"
-    for name in (".env", "notes.txt", "ebpo_space/key.pem", "ebpo_space/cache.json"):
+    for name in (".env", "notes.txt", "data/key.pem", "data/cache.json"):
+        (app / name).parent.mkdir(exist_ok=True)
         (app / name).write_text("NEEDLE")
     (app / "requirements.txt").write_text("--index-url https://me" + ":NEEDLE@host.test/simple\n")
     with pytest.raises(UsageError, match=r"requirements\.txt, line 1, holds what looks like a secret"):
         deploy()
     (app / "requirements.txt").write_text("gradio\n")
-    (app / "ebpo_space" / "page.py").write_text("x = 1\nTOKEN = 'hf" + "_" + "NEEDLE" * 6 + "'\n")
-    with pytest.raises(UsageError, match=r"page\.py, line 2, holds"):
+    (app / "app.py").write_text("x = 1\nTOKEN = 'hf" + "_" + "NEEDLE" * 6 + "'\n")
+    with pytest.raises(UsageError, match=r"app\.py, line 2, holds"):
         deploy()
-    (app / "ebpo_space" / "page.py").unlink()
-    (app / "ebpo_space" / "page.py").symlink_to("/etc/hostname")
-    with pytest.raises(UsageError, match=r"page\.py leads to /etc/hostname"):
+    (app / "app.py").unlink()
+    (app / "app.py").symlink_to("/etc/hostname")
+    with pytest.raises(UsageError, match=r"app\.py leads to /etc/hostname"):
         deploy()
     assert ("space", SPACE) not in hub.repos
-    (app / "ebpo_space" / "page.py").unlink()
-    (app / "ebpo_space" / "page.py").write_text("")
+    (app / "app.py").unlink()
+    (app / "app.py").write_text("")
     capsys.readouterr()
     deploy()
-    assert "left out, not being files of the app: .env, ebpo_space/cache.json, ebpo_space/key.pem, notes.txt" in (
+    assert "left out, not being files of the app: .env, data/cache.json, data/key.pem, notes.txt" in (
         capsys.readouterr().out
     )
     assert not leaked(hub, ["NEEDLE"])

@@ -49,6 +49,7 @@ def deploy(api, hub, monkeypatch, no_waiting, built, tmp_path):
         "requirements.txt": "gradio==6.31.0  # the app\npyarrow>=14\nopenrlhf_ebpo\n",
         "ebpo_space/page.py": "",
         "ebpo_space/__pycache__/page.pyc": "",
+        "notes.txt": "",
         ".hidden": "",
     }.items():
         (app / name).parent.mkdir(parents=True, exist_ok=True)
@@ -89,9 +90,11 @@ def test_the_app_the_package_and_the_runs_go(tmp_path, hub, deploy, capsys):
     assert f"\ndeployed: {hub.url}/spaces/{REPO}" in said and "secret" not in said
     repo = hub.repo(REPO, "space")
     files = repo.files()
-    assert {"app.py", "ebpo_space/page.py", "openrlhf_ebpo/eval/metrics.py"} <= set(files)
+    assert {"app.py", "openrlhf_ebpo/space/main.py", "openrlhf_ebpo/eval/metrics.py"} <= set(files)
     assert "openrlhf_ebpo/record/run_log.py" in files
-    assert not [path for path in files if "pycache" in path or "hidden" in path or "tests" in path]
+    assert not [path for path in files if any(word in path for word in ("pycache", "hidden", "tests", "notes"))]
+    assert not [path for path in files if path.startswith("ebpo_space/")]  # the app's modules go once, with the package
+    assert "left out, not being files of the app: .hidden, notes.txt\n" in said
     assert files["requirements.txt"].decode().splitlines() == [
         "gradio==6.31.0  # the app",
         "pyarrow>=14",
@@ -113,12 +116,13 @@ def test_the_app_the_package_and_the_runs_go(tmp_path, hub, deploy, capsys):
 
 def test_what_an_earlier_version_left_behind_goes(tmp_path, hub, deploy):
     push_run(tmp_path)
-    deploy("--runs", RUN)
-    app = tmp_path / "space"
-    (app / "ebpo_space" / "page.py").rename(app / "ebpo_space" / "pages.py")
+    old = {"app.py": File(b"from ebpo_space.main import main", False), "ebpo_space/page.py": File(b"", False)}
+    hub.create(REPO, "space", sdk="gradio").commit(
+        "main", {**old, "theirs.txt": File(b"", False)}, "an earlier version"
+    )
     deploy("--runs", RUN, "--public")
     files = hub.repo(REPO, "space").files()
-    assert "ebpo_space/pages.py" in files and "ebpo_space/page.py" not in files
+    assert "ebpo_space/page.py" not in files and b"openrlhf_ebpo" in files["app.py"] and "theirs.txt" in files
 
 
 def test_the_real_app_starts_from_exactly_the_uploaded_files(tmp_path, hub, deploy):
@@ -145,7 +149,7 @@ def test_the_real_app_starts_from_exactly_the_uploaded_files(tmp_path, hub, depl
 def fetched(folder: Path, how: dict) -> str:
     """Steps of the run that the uploaded app itself gets from the Hub, and what it leaves out."""
     program = (
-        "from pathlib import Path\nfrom ebpo_space.hub import fetch\nfrom openrlhf_ebpo.record.run_log import read_metrics\n"
+        "from pathlib import Path\nfrom openrlhf_ebpo.space.hub import fetch\nfrom openrlhf_ebpo.record.run_log import read_metrics\n"
         f"path, left_out = fetch({RUN!r}, Path('cache'))\nprint(len(read_metrics(path)), left_out)"
     )
     (folder / "look.py").write_text(program)

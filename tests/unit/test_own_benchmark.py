@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import score, tasks
 from openrlhf_ebpo.eval.grader import Grader
 from openrlhf_ebpo.eval.protocols import PROTOCOLS
 from openrlhf_ebpo.eval.tasks import BENCHMARKS, Benchmark, HubSet, Rules, registry
-
-from openrlhf_ebpo.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "benchmark"

@@ -10,10 +10,10 @@ from pathlib import Path
 import own_code
 import pytest
 
-from eval import run as evaluation
 from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.cli import data, train_ppo_ray, train_sft
 from openrlhf_ebpo.engines import cluster
+from openrlhf_ebpo.eval import run as evaluation
 from openrlhf_ebpo.quickstart import tiny_model
 from openrlhf_ebpo.seams import auto_map, remote_code
 from openrlhf_ebpo.seams.auto_map import ModelFileError

@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = "openrlhf_ebpo"
 PLACES = {PACKAGE: PACKAGE, f"{PACKAGE}.eval": "eval", f"{PACKAGE}.space": "space/ebpo_space"}
-TOP = {"errors", "extension", "files", "redact", "progress", "harness"}  # modules that everybody may import
+TOP = {"command", "errors", "extension", "files", "redact", "progress", "harness"}  # modules that everybody may import
 MAY_IMPORT = {
     "estimator": set(),
     "record": set(),
@@ -69,17 +69,11 @@ def imported(module: str, path: Path) -> Iterator[str]:
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (installed(alias.name) for alias in node.names)
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             outer = package.split(".")[: package.count(".") + 2 - node.level] if node.level else []
             origin = ".".join((*outer, *filter(None, [node.module])))
-            yield from (installed(f"{origin}.{alias.name}") for alias in node.names)
-
-
-def installed(name: str) -> str:
-    """eval and ebpo_space are names of a checkout."""
-    top, _, rest = name.partition(".")
-    return ".".join(filter(None, [{"eval": f"{PACKAGE}.eval", "ebpo_space": f"{PACKAGE}.space"}.get(top, top), rest]))
+            yield from (f"{origin}.{alias.name}" for alias in node.names)
 
 
 def room(name: str) -> str | None:
@@ -111,6 +105,16 @@ def test_rooms_import_only_what_the_table_says():
 def test_the_table_allows_nothing_that_is_not_used():
     used = {(room(source), room(target)) for source, target in IMPORTS}
     assert {(here, there) for here, rooms in MAY_IMPORT.items() for there in rooms} <= used
+
+
+def test_folders_beside_the_package_are_imported_by_their_one_name():
+    """eval/ and space/ebpo_space/ are openrlhf_ebpo.eval and openrlhf_ebpo.space: a class that is loaded twice is two."""
+    folders = ("openrlhf_ebpo", "eval", "space", "tests", "benchmarks", "scripts")
+    files = [path for folder in folders for path in sorted(ROOT.joinpath(folder).rglob("*.py"))]
+    names = {str(path.relative_to(ROOT)): set(imported("anything", path)) for path in files}
+    assert len(files) > 200
+    tops = {name: {each.split(".")[0] for each in found} for name, found in names.items()}
+    assert [name for name, found in tops.items() if found & {"eval", "ebpo_space", "space"}] == []
 
 
 def test_there_is_no_circle_among_rooms():
@@ -150,7 +154,7 @@ def test_an_import_against_the_table_is_found_wherever_it_stands(tmp_path):
     path = tmp_path / "run_log.py"
     path.write_text(
         "from openrlhf_ebpo import __version__, files\nimport ray.util\n"
-        "def f():\n    from ..training.trainer import EBPOTrainer\n    from .plot import plot_run\n    import eval.run\n"
+        "def f():\n    from ..training.trainer import EBPOTrainer\n    from .plot import plot_run\n    import openrlhf_ebpo.eval.run\n"
     )
     module = f"{PACKAGE}.record.run_log"
     found = set(imported(module, path))

@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 
 import pytest
-from ebpo_space.links import clean
-from ebpo_space.pages import evaluation
-from ebpo_space.runs import Runs
-from ebpo_space.workspace import Workspace
 from recorded_runs import GOOD, GREEDY, POOR, PROTOCOL, save_result, write_run
 
-from eval import report
+from openrlhf_ebpo.eval import report
 from openrlhf_ebpo.hub import evaluations, results
 from openrlhf_ebpo.hub.card import model_card
 from openrlhf_ebpo.record.results import find_results
 from openrlhf_ebpo.record.score_text import NONE, k_of, majorities, order, passes, percent, points, score
+from openrlhf_ebpo.space.links import clean
+from openrlhf_ebpo.space.pages import evaluation
+from openrlhf_ebpo.space.runs import Runs
+from openrlhf_ebpo.space.workspace import Workspace
 
 
 def test_a_score_has_its_error_and_its_interval():

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from ebpo_space import hub, results
-from ebpo_space.errors import RunError
-from ebpo_space.groups import Index
-from ebpo_space.metrics import Follower, decimate, smooth
-from ebpo_space.runs import Run, Runs, describe, inside, keys
-from ebpo_space.search import Filter, answers, choose, exported, history, position_of
 from space_runs import RunLog, evaluation, hostile_run, learning_run
 
 from openrlhf_ebpo.record.run_log import read_metrics, roll_back
+from openrlhf_ebpo.space import hub, results
+from openrlhf_ebpo.space.errors import RunError
+from openrlhf_ebpo.space.groups import Index
+from openrlhf_ebpo.space.metrics import Follower, decimate, smooth
+from openrlhf_ebpo.space.runs import Run, Runs, describe, inside, keys
+from openrlhf_ebpo.space.search import Filter, answers, choose, exported, history, position_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -308,9 +308,9 @@ def test_a_run_comes_from_the_hub(use_hub, api, learnt, tmp_path):
 
 def test_the_app_needs_neither_torch_nor_vllm_nor_ray():
     code = (
-        "import sys; sys.path.insert(0, 'space')\n"
-        "from ebpo_space.main import parse; from ebpo_space.app import build; from ebpo_space import server\n"
-        "from ebpo_space.runs import Runs; from ebpo_space.workspace import Workspace\n"
+        "import sys\n"
+        "from openrlhf_ebpo.space.main import parse; from openrlhf_ebpo.space.app import build; from openrlhf_ebpo.space import server\n"
+        "from openrlhf_ebpo.space.runs import Runs; from openrlhf_ebpo.space.workspace import Workspace\n"
         "build(Workspace(Runs([])))\n"
         "print([m for m in ('torch', 'vllm', 'ray', 'openrlhf', 'transformers', 'matplotlib') if m in sys.modules])"
     )
@@ -331,7 +331,7 @@ def test_the_command_teaches(capsys):
     ("given", "said"), [("{tmp}", "no run in it"), ("{tmp}/file", "is a file"), ("{tmp}/nothing", "no such directory")]
 )
 def test_a_wrong_run_is_said_at_the_start(tmp_path, capsys, given, said):
-    from ebpo_space.main import parse
+    from openrlhf_ebpo.space.main import parse
 
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit):

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from ebpo_space.estimators import ESTIMATORS, Setting, World, centred_batch, error_curves, error_ratio
 
 from openrlhf_ebpo.estimator.advantage import grpo_advantages
 from openrlhf_ebpo.estimator.prior import Prior
+from openrlhf_ebpo.space.estimators import ESTIMATORS, Setting, World, centred_batch, error_curves, error_ratio
 
 NAMES = (
     "group mean (GRPO, Dr. GRPO)",

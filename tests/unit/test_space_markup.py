@@ -11,15 +11,16 @@ from types import SimpleNamespace
 
 import orjson
 import pytest
-from ebpo_space.app import build
-from ebpo_space.links import address, clean
-from ebpo_space.pages import dynamics, evaluation, samples
-from ebpo_space.runs import Runs
-from ebpo_space.session import Session
-from ebpo_space.tables import flattened
-from ebpo_space.text import HTML, html, joined
-from ebpo_space.workspace import Workspace
 from marked_runs import BROKEN, MARK, marked_run
+
+from openrlhf_ebpo.space.app import build
+from openrlhf_ebpo.space.links import address, clean
+from openrlhf_ebpo.space.pages import dynamics, evaluation, samples
+from openrlhf_ebpo.space.runs import Runs
+from openrlhf_ebpo.space.session import Session
+from openrlhf_ebpo.space.tables import flattened
+from openrlhf_ebpo.space.text import HTML, html, joined
+from openrlhf_ebpo.space.workspace import Workspace
 
 PAGES = {"dynamics": dynamics, "samples": samples, "evaluation": evaluation}
 
@@ -118,7 +119,9 @@ def test_only_literals_are_html():
 def test_a_page_that_forgets_to_escape_shows_text(marked, monkeypatch):
     """What reaches the browser as HTML is HTML by its type."""
     shown = workspace(marked)
-    monkeypatch.setattr("ebpo_space.app.RENDER", {"dynamics": lambda view, app: {"notes": f"<b>{MARK}", "board": "{}"}})
+    monkeypatch.setattr(
+        "openrlhf_ebpo.space.app.RENDER", {"dynamics": lambda view, app: {"notes": f"<b>{MARK}", "board": "{}"}}
+    )
     demo = build(shown)
     load = next(fn for fn in demo.fns.values() if fn.name == "load").fn
     values = [value for value in load(Session(), SimpleNamespace(query_params={})).values() if isinstance(value, str)]

@@ -8,17 +8,17 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 import pytest
-from ebpo_space.figures import number
-from ebpo_space.links import PARAMETERS, address, clean
-from ebpo_space.pages import dynamics, evaluation, samples, understand
-from ebpo_space.picture import WIDTH, Drawn, implied_prior_mean, picture
-from ebpo_space.runs import Runs
-from ebpo_space.search import KINDS
-from ebpo_space.tables import different_settings
-from ebpo_space.workspace import Workspace
 from space_runs import hostile_run, learning_run
 
 from openrlhf_ebpo.record.catalogue import Shown, shown_in
+from openrlhf_ebpo.space.figures import number
+from openrlhf_ebpo.space.links import PARAMETERS, address, clean
+from openrlhf_ebpo.space.pages import dynamics, evaluation, samples, understand
+from openrlhf_ebpo.space.picture import WIDTH, Drawn, implied_prior_mean, picture
+from openrlhf_ebpo.space.runs import Runs
+from openrlhf_ebpo.space.search import KINDS
+from openrlhf_ebpo.space.tables import different_settings
+from openrlhf_ebpo.space.workspace import Workspace
 
 PAGES = {"dynamics": dynamics, "samples": samples, "evaluation": evaluation, "understand": understand}
 

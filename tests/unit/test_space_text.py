@@ -4,9 +4,10 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from ebpo_space.mathml import formula
-from ebpo_space.text import attribute, harmless, middle_cut, plain, preview, readable, run_name, snippet
 from space_runs import EVIL
+
+from openrlhf_ebpo.space.mathml import formula
+from openrlhf_ebpo.space.text import attribute, harmless, middle_cut, plain, preview, readable, run_name, snippet
 
 
 class Tags(HTMLParser):

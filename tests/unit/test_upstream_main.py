@@ -6,7 +6,7 @@ import ast
 import pytest
 
 from openrlhf_ebpo.cli import upstream_main
-from openrlhf_ebpo.cli.upstream_main import parse
+from openrlhf_ebpo.command import parse
 from openrlhf_ebpo.errors import SeamError
 
 

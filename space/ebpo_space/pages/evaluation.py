@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from openrlhf_ebpo.eval import paper
-from openrlhf_ebpo.eval.tasks import ordered
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.eval import paper
+from openrlhf_ebpo.eval.tasks import ordered
 from openrlhf_ebpo.record import score_text
 from openrlhf_ebpo.record.score_text import NONE, percent
 

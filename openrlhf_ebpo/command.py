@@ -1,0 +1,130 @@
+"""How every command reads its flags and how it ends: in `openrlhf-ebpo …` and in `python -m …` alike."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import os
+import select
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.redact import redacted_text
+
+Main = Callable[..., None]  # main(argv=None)
+INTERRUPTED, PIPE_CLOSED = 130, 141  # as a shell reports SIGINT and SIGPIPE
+
+
+class Parser(argparse.ArgumentParser):
+    """Its help keeps the line breaks of the text; a mistake is one line, without the usage of all flags before it."""
+
+    def __init__(self, prog: str, about: str | None):
+        super().__init__(prog, description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+    def error(self, message: str):
+        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+def command(
+    prog: str,
+    about: str | None,
+    add_flags: Callable[[argparse.ArgumentParser], None],
+    run: Callable[[argparse.Namespace], None],
+    extra: str = "",
+) -> Main:
+    """The `main` of a command with flags of its own.
+
+    Args:
+        about: its help, before the flags.
+        extra: of pyproject.toml, that brings the packages which `run` imports.
+    """
+
+    @error_exit(extra)
+    def main(argv: Sequence[str] | None = None) -> None:
+        parser = Parser(prog, about)
+        add_flags(parser)
+        run(parse(parser, argv))
+
+    return main
+
+
+@contextlib.contextmanager
+def error_exit(extra: str = "") -> Iterator[None]:
+    """The one place where errors end a command: around its `main`, as a decorator.
+
+    Flags that cannot be read end with status 2 (argparse); an error that was foreseen, and what the machine refuses
+    (a full disk, a missing file), with its message and status 1; Ctrl-C with 130; a pipe that nobody reads any more with
+    141. Every other exception is a mistake of ours and keeps its traceback.
+
+    Args:
+        extra: of pyproject.toml, that brings packages which may be missing.
+    """
+    try:
+        yield
+        print(end="", flush=True)
+    except ReportedError as error:
+        sys.exit(message(error))
+    except ModuleNotFoundError as error:
+        if not extra or (error.name or "").startswith("openrlhf"):
+            raise
+        sys.exit(f"error: {error.name} is not installed: pip install 'openrlhf_ebpo[{extra}]'")
+    except BrokenPipeError as error:
+        sys.exit(PIPE_CLOSED if nobody_reads() else message(error))
+    except OSError as error:
+        sys.exit(message(error))
+    except KeyboardInterrupt as error:
+        line_end = "\n" if sys.stderr.isatty() else ""  # of the ^C, or of a progress bar
+        print(f"{line_end}interrupted; {str(error) or 'repeat the command to go on'}", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    finally:
+        flush_or_discard()
+
+
+def message(error: Exception) -> str:
+    """The words of an error, without secrets. Of a UsageError every line is a problem; of others the first says it."""
+    lines = redacted_text(str(error) or type(error).__name__).splitlines()
+    return "\n".join(
+        f"error: {line}" if not i or isinstance(error, UsageError) else line for i, line in enumerate(lines)
+    )
+
+
+def nobody_reads() -> bool:
+    """Whether stdout is a pipe whose other end is closed, as by `| head`."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def flush_or_discard() -> None:
+    """What stdout does not take goes nowhere: the interpreter's own last flush would print a traceback."""
+    try:
+        print(end="", flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def parse(
+    parser: argparse.ArgumentParser, argv: Sequence[str] | None, also: dict[str, str] | None = None
+) -> argparse.Namespace:
+    """Parse, and answer a mistyped flag with the nearest ones.
+
+    Args:
+        also: flags that are accepted though the parser does not know them -> how an answer names them.
+    """
+    args, unknown = parser.parse_known_args(argv)
+    flags = [item.partition("=")[0] for item in unknown if item.startswith("-")]
+    if not unknown:
+        return args
+    known = {**{flag: flag for flag in parser._option_string_actions}, **(also or {})}
+    lines = [f"no such flag: {flag}{_suggestion(flag, known, parser.prog)}" for flag in flags]
+    lines = lines or [f"unexpected argument: {unknown[0]!r}"]
+    parser.exit(2, "".join(f"{parser.prog}: error: {line}\n" for line in lines))
+
+
+def _suggestion(flag: str, known: dict[str, str], prog: str) -> str:
+    leaf = flag.lstrip("-").replace("-", "_").rpartition(".")[2]
+    near = difflib.get_close_matches(flag, known, n=3, cutoff=0.75)
+    near += [k for k in known if k.rpartition(".")[2] == leaf and k not in near]
+    return f". Did you mean {' or '.join(known[k] for k in near[:3])}?" if near else f" (see {prog} --help)"
