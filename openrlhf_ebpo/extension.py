@@ -7,11 +7,12 @@ import inspect
 import itertools
 import os
 import sys
-from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
 from openrlhf_ebpo.errors import UsageError
+
+SEARCH_PATH = "OPENRLHF_EBPO_SEARCH_PATH"  # folders, as in PYTHONPATH
 
 
 def is_import_path(text: str) -> bool:
@@ -20,9 +21,10 @@ def is_import_path(text: str) -> bool:
     return bool(colon) and all(part.isidentifier() for part in [*module_name.split("."), name])
 
 
-def also_look_in(folders: Iterable[str]) -> None:
-    """After the places where Python looks anyway, so that no file there stands in for an installed package."""
-    sys.path.extend(folder for folder in folders if folder not in sys.path)
+def share_search_path() -> None:
+    """Ray's workers find what this process finds: of its sys.path Ray gives them one folder, but every variable whose
+    name begins with OPENRLHF_EBPO_."""
+    os.environ[SEARCH_PATH] = os.pathsep.join([*sys.path, os.getcwd()])
 
 
 def load(path: str, flag: str) -> Any:
@@ -38,13 +40,16 @@ def load(path: str, flag: str) -> Any:
     module = _imported(module_name, f"{flag} {path}")
     if name not in vars(module):
         raise UsageError(
-            f"{flag} {path}: {module_name} has no {name}; it has {', '.join(_own_names(module)) or 'nothing'}"
+            f"{flag} {path}: {module_name} ({getattr(module, '__file__', None) or 'built in'}) has no {name}; it has "
+            f"{', '.join(_own_names(module)) or 'nothing'}"
         )
     return getattr(module, name)
 
 
 def _imported(name: str, named: str) -> ModuleType:
-    also_look_in([os.getcwd()])  # `python -m` has it there, a console script has not
+    shared = os.environ.get(SEARCH_PATH, "").split(os.pathsep)
+    # last, so that no file there stands in for an installed package; `python -m` has the current folder, a script has not
+    sys.path.extend(folder for folder in (*shared, os.getcwd()) if folder and folder not in sys.path)
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:  # somebody's code

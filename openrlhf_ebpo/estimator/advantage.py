@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.shapes import ActionMask, PerGroup, PerResponse, PerToken, Values
 
 
+RESERVED = ("step", "time")  # of each row of metrics.jsonl
+
+
 class EstimatorError(RuntimeError):
     """An estimator broke its contract; the message names it."""
 
@@ -45,10 +48,13 @@ def estimate(estimator: Estimator, batch: Batch, state: Any) -> Estimate:
     Raises:
         EstimatorError: what it gave is not what the contract says.
     """
+    given = batch.rewards.clone(), batch.valid.clone()
     step = estimator.step(batch, state)
     check(estimator, batch, step)
+    if not all(map(torch.equal, given, (batch.rewards, batch.valid))):
+        raise EstimatorError(f"{_who(estimator)}: step() changed the batch that it was given; work on a copy")
     valid = batch.valid.bool()
-    advantages = step.advantages.double().masked_fill(~valid, 0.0)
+    advantages = step.advantages.detach().double().masked_fill(~valid, 0.0)
     return observed(batch, advantages, estimator.config.fail_reward, estimator.config.pass_reward, step)
 
 
@@ -79,25 +85,48 @@ def check(estimator: Estimator, batch: Batch, step: Step) -> None:
     """Whether the estimator kept its contract.
 
     Raises:
-        EstimatorError: it gave no Step; a wrong shape; an advantage of a valid response that is not finite.
+        EstimatorError: it gave no Step; something that is no tensor of floats, or of another shape; an advantage of a valid
+            response that is not finite in float32, as which it is trained on; a metric that is no number.
     """
-    who, groups = f"--advantage_estimator {estimator.name}", len(batch.rewards)
     if not isinstance(step, Step):
-        raise EstimatorError(f"{who}: step() gave {type(step).__name__}, it must give a Step")
-    per_response, per_group = tuple(batch.rewards.shape), (groups, 1)
-    for name, value, shapes in (
-        ("advantages", step.advantages, [per_response]),
-        ("baselines", step.baselines, [per_group, per_response]),
-        ("shrinkage", step.shrinkage, [per_group]),
+        raise EstimatorError(f"{_who(estimator)}: step() gave {type(step).__name__}, it must give a Step")
+    per_response, per_group = tuple(batch.rewards.shape), (len(batch.rewards), 1)
+    for name, shapes in (
+        ("advantages", [per_response]),
+        ("baselines", [per_group, per_response]),
+        *([("shrinkage", [per_group])] if step.shrinkage is not None else []),
     ):
-        if name == "shrinkage" and value is None:
-            continue
-        if tuple(getattr(value, "shape", ())) not in shapes:
-            found = tuple(value.shape) if hasattr(value, "shape") else type(value).__name__
-            raise EstimatorError(f"{who}: {name} of shape {found}, wanted {' or '.join(map(str, shapes))}")
-    broken = int((~step.advantages.isfinite() & batch.valid.bool()).sum())
+        value = getattr(step, name)
+        if not isinstance(value, torch.Tensor) or not value.is_floating_point() or tuple(value.shape) not in shapes:
+            shape = f" of shape {tuple(value.shape)}, {value.dtype}" if hasattr(value, "shape") else ""
+            raise EstimatorError(
+                f"{_who(estimator)}: {name} is a {type(value).__name__}{shape}; wanted is a torch tensor of floats of shape "
+                f"{' or '.join(map(str, shapes))}"
+            )
+    broken = int((~step.advantages.float().isfinite() & batch.valid.bool()).sum())
     if broken:
-        raise EstimatorError(f"{who}: the advantages of {broken} valid responses are not finite")
+        raise EstimatorError(f"{_who(estimator)}: the advantages of {broken} valid responses are not finite")
+    check_metrics(estimator, step.metrics)
+
+
+def check_metrics(estimator: Estimator, metrics: dict[str, float]) -> None:
+    """Whether these can be logged.
+
+    Raises:
+        EstimatorError: no dictionary from names to numbers; the message names the metric.
+    """
+    if not isinstance(metrics, dict):
+        raise EstimatorError(f"{_who(estimator)}: metrics is a {type(metrics).__name__}, it must be a dictionary")
+    for name, value in metrics.items():
+        if not isinstance(name, str) or name in RESERVED or not isinstance(value, (int, float)):
+            raise EstimatorError(
+                f"{_who(estimator)}: the metric {name!r} is a {type(value).__name__}; names are strings other than "
+                f"{' and '.join(RESERVED)}, and values Python's numbers (tensor.item())"
+            )
+
+
+def _who(estimator: Estimator) -> str:
+    return f"--advantage_estimator {estimator.name}"
 
 
 def grpo_advantages(rewards: PerResponse, valid: PerResponse, reward_range: float) -> PerResponse:

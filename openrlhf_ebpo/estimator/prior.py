@@ -94,14 +94,23 @@ class Prior:
         Raises:
             KeyError, TypeError, ValueError: it is damaged.
         """
-        moments = [_moments(saved[name]) for name in ("rewards", "group_means")]
-        return cls(*moments, operator.index(saved["batches"]))
+        if saved.keys() != {"rewards", "group_means", "batches"}:
+            raise ValueError(f"it has {sorted(saved)}")
+        return cls(_moments(saved["rewards"]), _moments(saved["group_means"]), _count(saved["batches"]))
 
 
-def _moments(state: dict) -> Moments:
-    moments = Moments(**state)
-    operator.index(moments.count)
+def _moments(saved: dict) -> Moments:
+    moments = Moments(**saved)
+    _count(moments.count)
     for number in (moments.mean, moments.m2):
-        if isinstance(number, str) or not math.isfinite(number):
+        if isinstance(number, (str, bool)) or not math.isfinite(number):
             raise ValueError(f"{number!r} is no finite number")
+    if moments.m2 < 0 or (not moments.count and (moments.mean or moments.m2)):
+        raise ValueError(f"no values have the moments {moments}")
     return moments
+
+
+def _count(number: int) -> int:
+    if isinstance(number, bool) or operator.index(number) < 0:
+        raise ValueError(f"{number!r} is no count")
+    return number

@@ -79,9 +79,41 @@ def build(name: str, config: EstimatorConfig) -> Estimator | None:
     if not (isinstance(found, type) and issubclass(found, Estimator)):
         raise UsageError(f"{FLAG} {name}: {found!r} is no subclass of openrlhf_ebpo.estimator.contract.Estimator")
     try:
-        return found(config, name)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+        estimator = found(config, name)
+        estimator.identity()
+    except Exception as error:
+        if name in ESTIMATORS and isinstance(error, ValueError):
+            raise UsageError(str(error)) from error
+        raise UsageError(f"{FLAG} {name}: {type(error).__name__}: {error}") from error  # somebody's code
+    return estimator
+
+
+def rehearse(estimator: Estimator) -> None:
+    """Two steps on made-up rewards, storing and restoring: what breaks in a user's own estimator breaks before the run.
+
+    Raises:
+        UsageError: its code raised an exception, or broke the contract.
+    """
+    import torch
+
+    from openrlhf_ebpo.estimator import stored
+    from openrlhf_ebpo.estimator.advantage import estimate
+    from openrlhf_ebpo.estimator.contract import Batch
+
+    size, low, high = estimator.config.n_samples_per_prompt, estimator.config.fail_reward, estimator.config.pass_reward
+    rewards = torch.full((3, size), low, dtype=torch.float64)
+    rewards[0], rewards[1, 0] = high, high  # all pass, one passes, all fail
+    valid = torch.ones_like(rewards, dtype=torch.bool)
+    valid[2, 0] = False
+    batch = Batch.of(rewards, valid, ("a", "b", "c"), ("topic", "topic", None))
+    try:
+        state = estimator.initial()
+        for _ in range(2):
+            state = stored.unpack(estimator, stored.pack(estimator, estimate(estimator, batch, state).state))
+    except Exception as error:  # somebody's code
+        raise UsageError(
+            f"{FLAG} {estimator.name} fails on made-up rewards: {type(error).__name__}: {error}"
+        ) from error
 
 
 def known(name: str, of_openrlhf: Sequence[str] | None = None) -> str:
@@ -98,9 +130,11 @@ def known(name: str, of_openrlhf: Sequence[str] | None = None) -> str:
         return name
     titles = {entry.title.lower(): key for key, entry in ESTIMATORS.items()}
     near = titles.get(name.lower()) or next(iter(difflib.get_close_matches(name, names, 1)), None)
-    hint = f"did you mean {near}? " if near else ""
+    hint = f"Did you mean {near}? " if near else ""
+    if not hint and is_import_path(own := ":".join(name.rsplit(".", 1))):
+        hint = f"Did you mean {own}? "
     raise argparse.ArgumentTypeError(
-        f"there is no estimator {name!r}: {hint}Choose from {', '.join(names)}, or give your own as MODULE:NAME, for example "
+        f"there is no estimator {name!r}. {hint}Choose from {', '.join(names)}, or give your own as MODULE:NAME, for example "
         "my_package.my_module:MyEstimator"
     )
 

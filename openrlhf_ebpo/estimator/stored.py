@@ -16,6 +16,12 @@ WAY_OUT = (
 )
 
 
+FORM = (
+    "It must be a dictionary of numbers, strings, lists (no tuples) and dictionaries, whose keys are strings, with the keys "
+    "of `initial()`; or write `save` and `restore` (openrlhf_ebpo/estimator/contract.py)."
+)
+
+
 class PriorMismatch(ReportedError, ValueError):
     """A stored prior that cannot serve this run; the message names the difference and the way out."""
 
@@ -25,22 +31,26 @@ class StateError(RuntimeError):
 
 
 def pack(estimator: Estimator, state: Any) -> dict:
-    """Plain and versioned, equal to what comes back from JSON.
+    """Plain and versioned, equal to what comes back from JSON, and such that `unpack` takes it.
 
     Raises:
-        StateError: JSON cannot hold it.
+        StateError: JSON would not give it back as it is, or the estimator itself would not restore it.
     """
     saved = estimator.save(state)
-    try:
-        plain = json.loads(json.dumps(saved, allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise StateError(
-            f"the state of {estimator.name} cannot be saved: {error}. It must be a dictionary of numbers, strings, lists "
-            "and dictionaries; see `save` and `restore` in openrlhf_ebpo/estimator/contract.py"
-        ) from error
-    if not isinstance(plain, dict) or plain.keys() & {"schema", "identity"}:
+    if not isinstance(saved, dict) or saved.keys() & {"schema", "identity"}:
         raise StateError(f"the state of {estimator.name} must be a dictionary without the keys schema and identity")
-    return {"schema": SCHEMA, "identity": estimator.identity(), **plain}
+    stored = {"schema": SCHEMA, "identity": estimator.identity(), **saved}
+    try:
+        plain = json.loads(json.dumps(stored, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StateError(f"the state of {estimator.name} cannot be saved: {error}. {FORM}") from error
+    if plain != stored:
+        raise StateError(f"the state of {estimator.name} comes back from JSON as something else. {FORM}")
+    try:
+        estimator.restore({key: plain[key] for key in saved})
+    except (KeyError, TypeError, ValueError) as error:
+        raise StateError(f"{estimator.name} would not take its own state back: {error}. {FORM}") from error
+    return plain
 
 
 def unpack(estimator: Estimator, stored: Any, source: str = "the stored prior") -> Any:
@@ -61,7 +71,7 @@ def unpack(estimator: Estimator, stored: Any, source: str = "the stored prior") 
         raise PriorMismatch(f"{source} belongs to another estimator: {detail}. {WAY_OUT}")
     try:
         return estimator.restore({key: value for key, value in stored.items() if key not in ("schema", "identity")})
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise PriorMismatch(f"{source} is damaged ({error!r}). {WAY_OUT}") from error
 
 
@@ -75,6 +85,6 @@ def read(estimator: Estimator, path: str | Path) -> Any:
         stored = json.loads(Path(path).read_text())
     except FileNotFoundError as error:
         raise PriorMismatch(f"{path}: no such prior file. {WAY_OUT}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise PriorMismatch(f"{path} cannot be read as a prior ({error}). {WAY_OUT}") from error
     return unpack(estimator, stored, source=str(path))

@@ -168,7 +168,7 @@ class RunLog:
         roll_back(self.run_dir, step)
 
     def write_metrics(self, step: int, metrics: dict) -> None:
-        row = {"step": step, "time": time.time(), **{k: plain(v) for k, v in metrics.items()}}
+        row = {**{k: plain(v) for k, v in metrics.items()}, "step": step, "time": time.time()}
         append_json_line(self.run_dir / "metrics.jsonl", row)
 
     def write_rollouts(self, step: int, rollouts) -> None:

@@ -46,6 +46,10 @@ def check_reward(returned) -> dict:
     extra_logs = returned.get("extra_logs") or {}
     if not isinstance(extra_logs, dict):
         raise RewardError(f"reward_func gave 'extra_logs' as {_show(extra_logs)}; a dict of numbers is needed")
+    if taken := {"step", "time"} & extra_logs.keys():
+        raise RewardError(
+            f"'extra_logs' has {', '.join(sorted(taken))}, which every row of metrics.jsonl has: rename it"
+        )
     checked = {k: finite_number(returned[k], k) for k in ("rewards", "scores") if returned.get(k) is not None}
     return {**returned, **checked}
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from openrlhf_ebpo import extension
 from openrlhf_ebpo.estimator import stored
 from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.record.run_log import RunLog
@@ -23,8 +21,7 @@ logger = logging.getLogger(__name__)
 class EBPOTrainer:
     """Mixin over PPOTrainer and TrainingActor, whose common base (BasePPOTrainer) has every method it overrides."""
 
-    def __init__(self, *args, import_from: list[str], **kwargs):
-        extension.also_look_in(import_from)
+    def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         logger = self.args.logger
         self.run_log = RunLog(logger.run_dir, self.tokenizer, logger.rollouts_every)
@@ -123,19 +120,12 @@ class OnThisNode:
         return self.actor_class.options(scheduling_strategy=node, num_cpus=0).remote(*args, **kwargs)
 
 
-class TrainerOnThisNode(OnThisNode):
-    """Finds a user's own estimator where the command found it: of its sys.path, Ray's workers get one folder."""
-
-    def remote(self, *args, **kwargs):
-        return super().remote(*args, import_from=list(sys.path), **kwargs)
-
-
 def on_this_node(original):
     return OnThisNode(original)
 
 
 def sync_trainer(original):
-    return TrainerOnThisNode(subclass(original, EBPOTrainer))
+    return OnThisNode(subclass(original, EBPOTrainer))
 
 
 async_trainer = sync_trainer

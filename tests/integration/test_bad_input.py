@@ -44,7 +44,7 @@ def test_a_mistake_is_named_with_its_flag(run_in_process, command, tmp_path, cha
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"advantage_estimator": "epbo"}, "invalid choice: 'epbo'"),
+        ({"advantage_estimator": "epbo"}, "there is no estimator 'epbo'. Did you mean ebpo?"),
         ({"algo__advantage__estimater": "ebpo"}, "Did you mean --algo.advantage.estimator"),
         ({"samples_per_prompt": 4}, "--rollout.n_samples_per_prompt"),
     ],

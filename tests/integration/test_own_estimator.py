@@ -18,14 +18,14 @@ NAME = "running_mean:RunningMean"
 
 @pytest.fixture(scope="module")
 def run_dir(train, command, tmp_path_factory) -> Path:
-    """Killed (SIGKILL) after step 1 of 3, and resumed."""
+    """Killed (SIGKILL) after step 1 of 3, and resumed in async mode."""
     output = tmp_path_factory.mktemp("own")
     argv = command(output, advantage_estimator=NAME, ckpt__save_steps=1, ckpt__load_enable=True)
     first = train(argv, PYTHONPATH=EXAMPLE)
     first.wait_for_step(output / "model" / "run", 1)
     os.killpg(first.process.pid, signal.SIGKILL)
     first.process.wait()
-    train(argv, PYTHONPATH=EXAMPLE).succeed()
+    train([*argv, "--train.async_enable"], PYTHONPATH=EXAMPLE).succeed()
     return output / "model" / "run"
 
 

@@ -89,8 +89,8 @@ def test_a_file_is_scored_by_the_rules_of_the_example(tmp_path, module):
 BAD = {
     "no module": ("", "nowhere:TASK", "--tasks nowhere:TASK: there is no module nowhere, neither in this folder nor on"),
     "no submodule": ("", "mine.deeper:TASK", "there is no module mine.deeper"),
-    "no attribute": ("OTHER = Benchmark('other')", "mine:TASK", "mine has no TASK; it has OTHER"),
-    "no benchmark": ("", "mine:TASK", "mine has no TASK; it has nothing"),
+    "no attribute": ("OTHER = Benchmark('other')", "mine:TASK", r"mine \(\S+mine.py\) has no TASK; it has OTHER"),
+    "no benchmark": ("", "mine:TASK", r"mine \(\S+mine.py\) has no TASK; it has nothing"),
     "wrong type": ("TASK = {'name': 'x'}", "mine:TASK", r"has to be a openrlhf_ebpo.eval.\S+.Benchmark, and is a builtins.dict"),
     "the type itself": ("", "mine:Benchmark", "and is a builtins.type"),
     "a broken module": ("1 / 0", "mine:TASK", "importing mine failed: ZeroDivisionError: division by zero"),

@@ -80,13 +80,14 @@ def test_a_path_that_names_no_estimator_is_an_error_that_says_why(path, shown, t
         ("?", ""),
         ("../evil:X", ""),
         ("a.b:", ""),
+        ("mine.Mine", "mine:Mine"),
         ("a:b:c", ""),
     ],
 )
 def test_an_unknown_name_is_answered_with_the_list_and_the_nearest(name, hint):
     with pytest.raises(argparse.ArgumentTypeError) as error:
         registry.known(name)
-    assert (f"did you mean {hint}? " in str(error.value)) == bool(hint)
+    assert (f"Did you mean {hint}? " in str(error.value)) == bool(hint)
     assert all(known in str(error.value) for known in registry.ESTIMATORS)
 
 
@@ -127,12 +128,33 @@ OK = torch.zeros(2, 2)
     [
         (None, "step() gave NoneType"),
         ((OK, OK), "step() gave tuple"),
-        (Step(OK, torch.zeros(4), {}), "advantages of shape (4,), wanted (2, 2)"),
-        (Step(torch.zeros(2), OK, {}), "baselines of shape (2,), wanted (2, 1) or (2, 2)"),
-        (Step(0.5, OK, {}), "baselines of shape float"),
-        (Step(OK, OK, {}, shrinkage=OK), "shrinkage of shape (2, 2), wanted (2, 1)"),
+        (
+            Step(OK, torch.zeros(4), {}),
+            "advantages is a Tensor of shape (4,), torch.float32; wanted is a torch tensor of",
+        ),
+        (Step(torch.zeros(2), OK, {}), "baselines is a Tensor of shape (2,), torch.float32; wanted"),
+        (Step(0.5, OK, {}), "baselines is a float; wanted is a torch tensor of floats of shape (2, 1) or (2, 2)"),
+        (Step(OK, OK.numpy(), {}), "advantages is a ndarray of shape (2, 2), float32; wanted is a torch tensor"),
+        (
+            Step(OK, OK.bool(), {}),
+            "advantages is a Tensor of shape (2, 2), torch.bool; wanted is a torch tensor of floats",
+        ),
+        (Step(OK, OK, {}, shrinkage=OK), "shrinkage is a Tensor of shape (2, 2), torch.float32; wanted"),
         (Step(OK, torch.full((2, 2), torch.nan), {}), "the advantages of 3 valid responses are not finite"),
+        (
+            Step(OK, torch.full((2, 2), 1e300, dtype=torch.float64), {}),
+            "the advantages of 3 valid responses are not finite",
+        ),
+        (Step(OK, OK, {}, metrics=None), "metrics is a NoneType, it must be a dictionary"),
+        (Step(OK, OK, {}, metrics={1: 2.0}), "the metric 1 is a float"),
+        (Step(OK, OK, {}, metrics={"a": torch.ones(3)}), "the metric 'a' is a Tensor"),
+        (Step(OK, OK, {}, metrics={"a": "x"}), "the metric 'a' is a str"),
+        (
+            Step(OK, OK, {}, metrics={"step": 3.5}),
+            "the metric 'step' is a float; names are strings other than step and time",
+        ),
     ],
+    ids=str,
 )
 def test_a_broken_contract_names_the_estimator_and_what_was_wrong(result, shown):
     with pytest.raises(EstimatorError) as error:
@@ -140,15 +162,79 @@ def test_a_broken_contract_names_the_estimator_and_what_was_wrong(result, shown)
     assert "--advantage_estimator mine:Own" in str(error.value) and shown in str(error.value)
 
 
+def test_a_step_that_changes_its_batch_is_refused():
+    class Own(Estimator):
+        def step(self, batch, state):
+            batch.rewards.add_(1)
+            return Step(OK, OK, {})
+
+    batch = Batch.of(torch.ones(2, 2), torch.ones(2, 2).bool())
+    with pytest.raises(EstimatorError, match="step\\(\\) changed the batch"):
+        estimate(Own(CONFIG, "mine:Own"), batch, {})
+
+
 def test_what_an_excluded_response_gets_is_ignored():
     result = estimate(gives(Step(OK, torch.tensor([[1.0, -1.0], [2.0, torch.nan]]), {})), BATCH, {})
     assert result.advantages.tolist() == [[1.0, -1.0], [2.0, 0.0]]
 
 
-@pytest.mark.parametrize("state", [{"a": object()}, {"a": float("nan")}, {"schema": 3}, ["a"]])
-def test_a_state_that_cannot_be_stored_is_an_error_at_once(state):
-    with pytest.raises(StateError, match="the state of mine:Own"):
+@pytest.mark.parametrize(
+    "state",
+    [
+        *({"a": object()}, {"a": float("nan")}, {"schema": 3}, ["a"], {"a": (1, 2)}),
+        *({"by": {0: 1.0}}, {1: 1.0, "1": 2.0}, {"a prompt": 0.5}),  # keys that `initial` has not
+    ],
+    ids=str,
+)
+def test_a_state_that_would_not_come_back_is_an_error_at_once(state):
+    with pytest.raises(StateError, match="mine:Own"):
         stored.pack(gives(None), state)
+
+
+def test_an_identity_comes_back_as_it_is():
+    class Own(Estimator):
+        def identity(self):
+            return {**super().identity(), "layers": (1, 2)}
+
+    with pytest.raises(StateError, match="comes back from JSON as something else"):
+        stored.pack(Own(CONFIG), {})
+
+
+BROKEN = {
+    "no step": ("", "NotImplementedError: Broken has no step"),
+    "no super": ("    def __init__(self, config, name): pass", "AttributeError"),
+    "another signature": ("    def __init__(self, scale): pass", "TypeError"),
+    "no words": ("    def __init__(self, *args): raise ValueError", "ValueError"),
+    "initial": ("    initial = 1 / 1", "TypeError: 'float' object is not callable"),
+    "per-prompt keys": (
+        "    def step(self, batch, state):\n"
+        "        return Step(batch.rewards, batch.rewards, {**state, **dict.fromkeys(batch.prompt_ids, 0.5)})",
+        "StateError: mine:Broken would not take its own state back",
+    ),
+    "no valid response in a group": (
+        "    def step(self, batch, state):\n        return Step(batch.rewards, batch.rewards / 0, state)",
+        "EstimatorError: --advantage_estimator mine:Broken: the advantages of",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_is_broken_in_ones_own_is_found_before_the_run(case, tmp_path, monkeypatch):
+    body, shown = BROKEN[case]
+    head = "from openrlhf_ebpo.estimator.contract import Estimator, Step\nclass Broken(Estimator):\n    pass\n"
+    module = f"broken_{list(BROKEN).index(case)}"
+    (tmp_path / f"{module}.py").write_text(f"{head}{body}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(UsageError) as error:
+        registry.rehearse(registry.build(f"{module}:Broken", CONFIG))
+    assert str(error.value).startswith(f"--advantage_estimator {module}:Broken")
+    assert shown.replace("mine:", f"{module}:") in str(error.value)
+
+
+def test_the_rehearsal_passes_what_works(example):
+    registry.rehearse(example)
+    registry.rehearse(registry.build("ebpo", CONFIG))
 
 
 def test_settings_that_an_estimator_refuses_are_a_usage_error():
