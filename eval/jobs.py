@@ -62,7 +62,11 @@ class Job:
         return [question for question in self.task.questions if question.id not in self.records]
 
     def add(self, question_id: str, record: dict) -> None:
-        """Raises StorageError; the question then counts as not done."""
+        """Append a finished question to the progress file.
+
+        Raises:
+            StorageError: it cannot be written; the question then counts as not done.
+        """
         with storing(self.directory / PROGRESS):
             self.append({"id": question_id, **record})
         self.records[question_id] = record
@@ -122,8 +126,10 @@ def open_jobs(stack: ExitStack, jobs: Sequence[Job], results: Path, force: bool)
 
 
 def check_finished(job: Job) -> None:
-    """Raises:
-    UsageError: the result that is there was made with other settings.
+    """Check that the result on disk was made with this job's settings.
+
+    Raises:
+        UsageError: it was made with others.
     """
     found = json.loads((job.directory / "summary.json").read_text()).get("settings", {})
     names = [name for name in job.settings if found.get(name) != job.settings[name]]

@@ -106,8 +106,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Raises:
-    UsageError: a mistake in the flags or in what they name; all are found before the first engine starts, but for
+    """Evaluate what the flags ask for, and write results and report.
+
+    Raises:
+        UsageError: a mistake in the flags or in what they name; all are found before the first engine starts, but for
         the length that a model can read.
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
@@ -185,8 +187,10 @@ def form_of(args: argparse.Namespace, protocol: Protocol) -> PromptForm:
 
 
 def load_tasks(args: argparse.Namespace, protocol: Protocol) -> list[Task]:
-    """Raises:
-    UsageError: none, one that cannot be had, or two of one name.
+    """The tasks of --tasks, cut to --limit questions, without those whose gold answer the scorer cannot read.
+
+    Raises:
+        UsageError: none, one that cannot be had, or two of one name.
     """
     specs = tasks.split_specs(args.tasks)
     if not specs:

@@ -89,8 +89,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Raises:
-    UsageError: a mistake in the flags or the input; all are found before the first answer is graded.
+    """Score the input file and write the output.
+
+    Raises:
+        UsageError: a mistake in the flags or the input; all are found before the first answer is graded.
     """
     check(args)
     protocol = protocols.get(args.extraction)
@@ -117,8 +119,10 @@ def score_all(args: argparse.Namespace, protocol: Protocol, total: int) -> list[
 
 
 def check(args: argparse.Namespace) -> None:
-    """Raises:
-    UsageError: all problems with the flags, one a line; or with the input's columns.
+    """Check the flags and the input's columns.
+
+    Raises:
+        UsageError: all problems with the flags, one per line; or with the input's columns.
     """
     problems = []
     if args.extraction not in EXTRACTIONS:

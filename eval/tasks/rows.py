@@ -43,8 +43,10 @@ class HubSet:
 
 
 def file_rows(path: str | Path) -> Rows:
-    """Raises:
-    UsageError: no such file, another kind of file, a broken or an empty one.
+    """All rows of a local .jsonl or .parquet file.
+
+    Raises:
+        UsageError: no such file, another kind of file, a broken or an empty one.
     """
     columns = column_names(path, FLAG)
     rows = [row for batch in read_rows(path, flag=FLAG) for row in batch]
@@ -141,8 +143,10 @@ def make_task(
 
 
 def question_text(row: dict, column: str) -> str:
-    """Raises:
-    ValueError: there is none.
+    """The question in this column of a row, stripped.
+
+    Raises:
+        ValueError: there is none.
     """
     text = lookup(row, column)
     if not isinstance(text, str) or not text.strip():

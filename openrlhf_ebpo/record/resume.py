@@ -43,8 +43,12 @@ def latest_checkpoint(ckpt_path: str | Path, estimator: str) -> Path | None:
 
 
 def check_fresh(ckpt_path: str | Path, estimator: str) -> None:
-    """For a run that begins at step 0. Raises CheckpointError where another run's checkpoints lie: this run's would take
-    the places of some, and a resume could not tell the two runs apart."""
+    """Check, for a run that begins at step 0, that no other run's checkpoints are there: this run's would replace some of
+    them, and a resume could not tell the two runs apart.
+
+    Raises:
+        CheckpointError: there are some.
+    """
     folders = groups(ckpt_path, estimator)
     if found := newest_whole(folders).tag:
         raise CheckpointError(
@@ -165,7 +169,11 @@ class Search(NamedTuple):
         return [f"warning: the checkpoint {folder / tag} is skipped: {why}" for tag, why in self.skipped.items()]
 
     def check(self) -> None:
-        """Raises CheckpointError where a run that goes on would begin at step 0 beside what is left of checkpoints."""
+        """Check that there is a whole checkpoint, or never was one.
+
+        Raises:
+            CheckpointError: the run would begin at step 0 beside what is left of checkpoints.
+        """
         if self.lost:
             raise CheckpointError(self.refusal())
 

@@ -54,7 +54,11 @@ def _move_checkpoints_aside(ckpt_path: Path) -> None:
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Raises RunDirectoryError where another process holds the folder."""
+    """Hold the lock of `folder` inside.
+
+    Raises:
+        RunDirectoryError: another process holds it.
+    """
     check_free(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -90,7 +90,11 @@ def open_run(
 
 
 def check_run_dir(run_dir: Path, argv: list[str], args: dict, resume: bool, force: bool) -> dict | None:
-    """The run that this command continues, None where it begins a new one. Raises as `open_run` does."""
+    """The run that this command continues, None where it begins a new one.
+
+    Raises:
+        RunDirectoryError: as `open_run`.
+    """
     if run_dir.exists() and not run_dir.is_dir():
         raise RunDirectoryError(f"--logger.run_dir {run_dir} is a file; name a directory")
     if not (run_dir / "run.json").exists() and run_dir.is_dir() and any(p.name != LOCK for p in run_dir.iterdir()):

@@ -45,8 +45,10 @@ def folder_reader(folder: Path) -> Reader:
 
 
 def read_file(path: Path) -> dict:
-    """Raises:
-    ModelFileError: no JSON object.
+    """The JSON object in a file.
+
+    Raises:
+        ModelFileError: it cannot be read, or holds no JSON object.
     """
     try:
         found = json.loads(path.read_text())

@@ -217,7 +217,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def check_flags(values: dict) -> None:
-    """Raises UsageError where a value makes no sense. values: by flag, without the dashes."""
+    """Check the settings of Clip-Cov and KL-Cov. values: by flag, without the dashes.
+
+    Raises:
+        UsageError: a value makes no sense; names its flag.
+    """
     for flag in ("actor.clip_cov.ratio", "actor.kl_cov.ratio"):
         if not 0 <= values[flag] <= 1:
             raise UsageError(f"--{flag} is {values[flag]:g}; give a share of the tokens, 0 to 1")

@@ -122,7 +122,11 @@ def _sign(path: Path) -> tuple:
 
 
 def open_file(run: Run, name: str, needed: tuple[str, ...] = NEEDED) -> pq.ParquetFile:
-    """Raises RunError where it cannot be read, leads out of the run, or lacks what every schema so far has."""
+    """Open a rollout file of a run.
+
+    Raises:
+        RunError: it cannot be read, leads out of the run, or lacks a column that every schema so far has.
+    """
     try:
         file = pq.ParquetFile(inside(run, "rollouts", name))
     except (pa.ArrowException, OSError, ValueError):
@@ -166,7 +170,11 @@ def cut(file: pq.ParquetFile, row_groups: list[int], columns: list[str], rows: s
 
 
 def rows_of(table: pa.Table) -> list[dict]:
-    """Raises RunError where a column cannot be read."""
+    """The rows of a table as dicts.
+
+    Raises:
+        RunError: a column cannot be read.
+    """
     names = table.column_names
     return [dict(zip(names, values, strict=True)) for values in zip(*map(listed, table.columns), strict=True)]
 

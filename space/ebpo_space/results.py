@@ -153,7 +153,11 @@ def _read(run: Run, path: Path, place: str) -> Result:
 
 
 def _step(folder: str) -> int:
-    """Raises ValueError for a folder that names none."""
+    """The step that a folder's name gives.
+
+    Raises:
+        ValueError: it gives none.
+    """
     if not (found := _STEP.fullmatch(folder)):
         raise ValueError(f"no step: {folder}")
     return int(found[1])
@@ -221,7 +225,11 @@ class Question:
 
 
 def questions(run: Run, result: Result) -> Sequence[Question]:
-    """Every question with its success rate, in order. Raises RunError where the samples cannot be read."""
+    """Every question with its success rate, in order.
+
+    Raises:
+        RunError: the samples cannot be read.
+    """
     try:
         status = inside(run, result.place, "samples.parquet").stat()
     except OSError:

@@ -47,7 +47,11 @@ def prepare_driver() -> None:
 
 
 def check_args(args) -> None:
-    """Raises UsageError for what cannot work at all on this machine."""
+    """Check the arguments for what cannot work on a machine without CUDA.
+
+    Raises:
+        UsageError: a flag asks for it; names the flag.
+    """
     impossible = [
         (args.ds.ring_attn_size > 1, "ds.ring_attn_size", "ring attention needs flash-attn; leave it at 1"),
         (args.ds.tensor_parallel_size > 1, "ds.tensor_parallel_size", "leave it at 1"),
