@@ -35,7 +35,7 @@ class Grader:
 
     Args:
         extraction, scorer: as protocols.Protocol has them.
-        workers: processes; None: one a core.
+        workers: processes; None: one per core.
         seconds: of processor time for one answer.
     """
 

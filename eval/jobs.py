@@ -1,7 +1,7 @@
 """One task for one model: what has been generated, on disk as it comes, and the result made of it.
 
 <results>/<protocol>/<task>/step-000000/
-  progress.jsonl    settings, then a line a question with all its responses; gone once the result is there
+  progress.jsonl    settings, then one line per question with all its responses; gone once the result is there
   samples.parquet, summary.json    the result (record/results.py)
 """
 

@@ -36,7 +36,7 @@ def model_colours(count: int) -> list[str]:
 
 
 def curves(path: str | Path, panels: Mapping[str, Sequence[Line]], title: str, x_label: str, powers: bool) -> None:
-    """Write a PNG with a panel a title; lines of one label have one colour in all of them.
+    """Write a PNG with one panel per title; lines of one label have one colour in all of them.
 
     powers: x is 1, 2, 4, … on a logarithmic axis and all panels share one y axis from 0; otherwise each has its own.
     """
@@ -86,7 +86,7 @@ def pass_rate_shares(rates: np.ndarray) -> np.ndarray:
 
 
 def _grid(panels: int, title: str, sharey: bool, key: bool):
-    """A figure with at most COLUMNS panels a row, its title, and room for a key, at the top left; and its axes."""
+    """A figure with at most COLUMNS panels per row, its title, and room for a key, at the top left; and its axes."""
     from matplotlib.figure import Figure
 
     columns = min(panels, COLUMNS)

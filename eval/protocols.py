@@ -81,7 +81,7 @@ class Protocol:
         return {"name": self.name, "fingerprint": self.fingerprint(), **self.settings()}
 
     def describe(self) -> str:
-        """All settings, one a line."""
+        """All settings, one per line."""
         lines = [f"protocol {self.name}, version {self.version} ({self.fingerprint()})"]
         for label, value in _described(self):
             lines.append(f"  {label:<22}{value}")

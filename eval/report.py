@@ -39,7 +39,7 @@ MANY = "eval_report"
 
 @dataclass(frozen=True)
 class Model:
-    """What one directory holds: a column a step, in step order."""
+    """What one directory holds: one column per step, in step order."""
 
     label: str
     directory: Path

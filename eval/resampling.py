@@ -51,7 +51,7 @@ def percentile_interval(means: np.ndarray, level: float = 0.95) -> np.ndarray:
 
 
 def compare(a: Sequence[np.ndarray], b: Sequence[np.ndarray], seed: int = 0) -> dict:
-    """Paired comparison of two models on the same questions: one array (Q,) a task, values from 0 to 1.
+    """Paired comparison of two models on the same questions: one array (Q,) per task, values from 0 to 1.
 
     Returns:
         difference (b - a, mean over tasks of the mean over questions), interval (95 %, bootstrap over questions),

@@ -136,7 +136,7 @@ def check(args: argparse.Namespace) -> None:
     """All that can be found wrong with the flags alone; makes the model's path absolute.
 
     Raises:
-        UsageError: all problems, one a line.
+        UsageError: all problems, one per line.
     """
     problems = []
     if bool(args.model) == bool(args.checkpoints):

@@ -81,7 +81,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--extraction", default="default", metavar="NAME", help=f"{' or '.join(EXTRACTIONS)}; see above (%(default)s)"
     )
     parser.add_argument("--task", metavar="NAME", help="benchmark of the golds; see above")
-    parser.add_argument("--workers", type=int, metavar="N", help="grading processes (default: one a core)")
+    parser.add_argument("--workers", type=int, metavar="N", help="grading processes (default: one per core)")
     parser.add_argument(
         "--seconds", type=float, default=SECONDS, help="processor time for one answer (%(default)s, as in training)"
     )

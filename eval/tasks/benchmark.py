@@ -47,7 +47,7 @@ class Benchmark:
     rows: how many the copies of it have; a note says where there are others. other_sets: row counts of sets that go by
         the same name, and which they are; these are refused.
     notes: what is worth knowing of a copy.
-    released_n: responses a question under the protocol `released`, where it is not the protocol's own number.
+    released_n: responses per question under the protocol `released`, where it is not the protocol's own number.
     reported: pass@1 in percent in the paper (arXiv 2602.05165) by (model, G) and method.
 
     `prompt`, `gold` and `rules` raise ValueError, in words, for a row that cannot be used; it is named and left out.

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 # Twice what vLLM runs at a time on its largest devices, so that it is busy when some end. What waits has cost nothing.
 SEQUENCES_IN_FLIGHT = 2048
-# Workers print into the progress bar: errors, and what a reward function prints, but not 30 warnings an engine.
+# Workers print into the progress bar: errors, and what a reward function prints, but not 30 warnings per engine.
 QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore"}
 
 

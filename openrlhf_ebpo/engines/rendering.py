@@ -43,7 +43,7 @@ def prompt_lengths(prompts: list[Prompt], model: str) -> list[int]:
 
 @functools.cache
 def tokenizer_of(model: str, use_fast: bool = True):
-    """The tokenizer as training sets it up; read once a process."""
+    """The tokenizer as training sets it up; read once per process."""
     from openrlhf.utils.utils import get_tokenizer
 
     return get_tokenizer(model, None, "left", use_fast=use_fast)

@@ -33,7 +33,7 @@ def read_entries(path: str | Path | None) -> list[dict]:
     """The entries of a JSON file, for run.json; [] for None.
 
     Raises:
-        UsageError: the file cannot be read or an entry is wrong; all problems, one a line.
+        UsageError: the file cannot be read or an entry is wrong; all problems, one per line.
     """
     if path is None:
         return []

@@ -1,6 +1,6 @@
 """Which checkpoint a run goes on from: the newest that is whole. Needs neither torch nor DeepSpeed.
 
-A checkpoint is a folder, its tag, that DeepSpeed fills: one file or more a rank. While it is being saved, its files.json
+A checkpoint is a folder, its tag, that DeepSpeed fills: one file or more per rank. While it is being saved, its files.json
 says so; when all files are on disk, files.json lists them with their sizes. `latest`, which DeepSpeed goes by, is a hint:
 it tells apart checkpoints of the same step, and whether a `best_*` one was the last to be saved.
 """

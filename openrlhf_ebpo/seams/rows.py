@@ -1,4 +1,4 @@
-"""SEAMS: everything this project replaces in an installed, unmodified OpenRLHF, one row a thing.
+"""SEAMS: everything this project replaces in an installed, unmodified OpenRLHF, one row per replacement.
 
 Replacements are names, imported when a row is applied (install.py), so the table imports none of them.
 """
@@ -111,7 +111,7 @@ SEAMS = (
         "openrlhf_ebpo.engines.rendering:PromptsNameTheirTokenizer",
         where="controller, sample generator",
         why="upstream pickles the whole tokenizer for every prompt, and unpickles it in the rollout actor: one to two "
-        "minutes of the controller a step of 512 prompts, and seconds of every engine's event loop",
+        "minutes of the controller per step of 512 prompts, and seconds of every engine's event loop",
         until="upstream loads the tokenizer in the rollout actor",
     ),
     Seam(

@@ -8,7 +8,7 @@ equations 10 to 14. Over the N response tokens of a batch, each token's share of
 Clip-Cov takes tokens of high covariance out of the policy gradient; KL-Cov puts a KL penalty on them.
 
 The batch is the micro-batch of one rank, as in the released code (verl's clip_cov and kl_cov): the loss sees no
-more than that. The ⌊ratio·N⌋ tokens are at least one, so with few tokens a micro-batch more are chosen than the
+more than that. The ⌊ratio·N⌋ tokens are at least one, so with few tokens per micro-batch more are chosen than the
 ratio says; the metric policy/cov_selected_fraction tells. docs/policy_loss.md has the formulas and what differs.
 
 Both are written as upstream's own PPO loss with changed advantages: clipping, vLLM importance correction,

@@ -10,9 +10,9 @@ import functools
 
 import torch
 
-ENTROPY_ROWS = 256  # rows of logits a chunk: 256 x 152,000 in float32 is 156 MB
+ENTROPY_ROWS = 256  # rows of logits per chunk: 256 x 152,000 in float32 is 156 MB
 NO_TOKENS = 1e-6  # a weight of nothing that can still be divided by
-KL_MICRO_BATCHES = 4  # micro-batches a rank that policy/kl_per_step is estimated on
+KL_MICRO_BATCHES = 4  # micro-batches per rank that policy/kl_per_step is estimated on
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""One rollout batch as a table, a row a response: what the run log keeps so that a person can ask what an answer
+"""One rollout batch as a table, one row per response: what the run log keeps so that a person can ask what an answer
 got, and what GRPO would have given it."""
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Estimated:
-    """baselines and advantages: (G,) one a response."""
+    """baselines and advantages: (G,) one per response."""
 
     baselines: np.ndarray
     advantages: np.ndarray

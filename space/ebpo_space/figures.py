@@ -155,7 +155,7 @@ def board(sections: Sequence[dict], unit: str = "", zoom: tuple[float, float] | 
 
 
 def pass_panel(task: str, curves: Sequence[tuple[str, int, bool, list[tuple[int, dict]]]]) -> dict:
-    """pass@k over k, one line a checkpoint. curves: (label, colour number, dashed, [(k, metric)])."""
+    """pass@k over k, one line per checkpoint. curves: (label, colour number, dashed, [(k, metric)])."""
     traces, values = [], []
     for label, shade, dashed, points in curves:
         ks, metrics = [k for k, _ in points], [m for _, m in points]

@@ -1,7 +1,7 @@
 """Rollouts: an index of all groups from the light columns, and the answers of one group.
 
 A run of a million rows has a few hundred thousand groups. Their index is made from the columns without text, a file at a
-time, once a file; it takes some 100 bytes a group. Prompts and answers are read for what is on the page only.
+time, once per file; it takes some 100 bytes per group. Prompts and answers are read for what is on the page only.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def cluster(tmp_path_factory):
 
 
 def flags(workshop: Path, output: Path, **changes) -> list[str]:
-    """A small, fast training command: 8 prompts x 4 responses a step, three steps; `changes` override, None removes."""
+    """A small, fast training command: 8 prompts x 4 responses per step, three steps; `changes` override, None removes."""
     settings = {
         "actor.model_name_or_path": workshop / "tied",
         "data.prompt_dataset": workshop / "prompts.jsonl",
