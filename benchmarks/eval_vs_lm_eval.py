@@ -1,4 +1,4 @@
-"""Generation of the evaluation harness against lm-eval 0.4.13's vLLM backend: tokens per second, and scores of one text.
+"""Generation of the evaluation harness against lm-eval 0.4.13's vLLM backend: tokens per second, scores of one text.
 
 Both get the same model, prompts (compared token by token) and sampling, each through an engine in processes of its own:
 ours through the rollout actors of `eval.run`, lm-eval's through `VLLM.generate_until` with its batch size "auto". They

@@ -101,7 +101,7 @@ def plan(model: Model, tasks: Sequence[Task], protocol: Protocol, form: PromptFo
 
 
 def prompt_settings(form: PromptForm) -> dict:
-    """A form without where it is from."""
+    """The settings of a form, without its source."""
     return {name: value for name, value in dataclasses.asdict(form).items() if name != "source" and value is not None}
 
 
@@ -109,7 +109,7 @@ def open_jobs(stack: ExitStack, jobs: Sequence[Job], results: Path, force: bool)
     """Claim the jobs' directories until `stack` closes, and read what they hold. force: move that aside first.
 
     Raises:
-        UsageError: what is there is from other settings, or another process is at it.
+        UsageError: what is there is from other settings, or another process has it locked.
     """
     aside = results / "superseded" / f"{datetime.now():%Y%m%dT%H%M%S.%f}"
     for job in jobs:

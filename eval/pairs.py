@@ -1,4 +1,4 @@
-"""Rows with the columns `gold` and `response`: what is to be compared, by which rules."""
+"""Rows with the columns `gold` and `response`: what is compared, and by which rules."""
 
 from __future__ import annotations
 

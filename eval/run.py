@@ -204,7 +204,7 @@ def load_tasks(args: argparse.Namespace, protocol: Protocol) -> list[Task]:
 
 
 def first(task: Task, limit: int | None) -> Task:
-    """A quick look has a name of its own: it must not be taken for the task."""
+    """The task cut to its first `limit` questions, under a name of its own: it must not be taken for the task."""
     if limit is None:
         return task
     return dataclasses.replace(task, name=f"{task.name}-first{limit}", questions=task.questions[:limit])
@@ -254,7 +254,8 @@ def evaluate(row: Sequence[Job], protocol: Protocol, form: PromptForm, results: 
             generate_missing(todo, protocol, form, results, args)
         seconds = time.monotonic() - started
         print("scoring", flush=True)
-        with Grader(protocol.extraction, protocol.scorer) as grader:  # not earlier: Ray's end ends all children
+        # not earlier: Ray's shutdown kills all child processes
+        with Grader(protocol.extraction, protocol.scorer) as grader:
             for job in todo:
                 jobs.finish(job, grader, protocol, form, seconds)
     except (ClusterError, GenerationError, StorageError, GraderError) as error:

@@ -101,7 +101,7 @@ class Benchmark:
         return self._call("notes", Sequence, rows)
 
     def _call(self, which: str, kind: type, *arguments):
-        """What one of its functions says.
+        """Call one of its functions, and check the type of its result.
 
         Raises:
             ValueError: the row cannot be used. UsageError: the function is wrong.
@@ -110,7 +110,7 @@ class Benchmark:
             found = getattr(self, which)(*arguments)
         except (ValueError, UsageError):
             raise
-        except Exception as error:  # somebody's code
+        except Exception as error:  # user code: any exception
             raise UsageError(f"{self._said(which, arguments)} raised {type(error).__name__}: {error}") from error
         if not isinstance(found, kind):
             raise UsageError(f"{self._said(which, arguments)} is {found!r:.60}; it has to be a {kind.__name__}")

@@ -73,7 +73,7 @@ def hub_rows(hub: HubSet, columns: Sequence[str], named: str, name: str) -> Rows
         builder = load_dataset_builder(hub.repo, hub.subset, revision=hub.revision)
         builder.download_and_prepare()
         data = builder.as_dataset(split=hub.split)
-    except Exception as error:  # the Hub's client lets errors of several libraries through
+    except Exception as error:  # the Hub's client raises errors of several libraries
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise UsageError(
             f"{FLAG} {named}: {hub.repo} cannot be had from the Hub ({reason}). {_local_file(named, name)}"

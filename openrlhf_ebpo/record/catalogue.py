@@ -14,7 +14,7 @@ from enum import Flag, auto
 
 
 class Shown(Flag):
-    """Where a metric stands without being asked for."""
+    """Where a metric is shown by default."""
 
     NOWHERE = 0
     SPACE = auto()  # a panel of the page Dynamics
@@ -24,7 +24,7 @@ class Shown(Flag):
 
 @dataclass(frozen=True)
 class Metric:
-    """One number a step.
+    """One number per step.
 
     Attributes:
         name: as in metrics.jsonl. `<k>` stands for a whole number, another `<...>` for any text.
@@ -32,8 +32,8 @@ class Metric:
         unit: "" for a plain number.
         tells: what it is; plain text that fits under a panel.
         worry: when to look closer, "" where it never says so by itself.
-        shown: where it stands without being asked for.
-        stand_in: the metric that a panel shows for a run without this one.
+        shown: where it is shown by default.
+        stand_in: the fallback that a panel shows for a run without this metric.
     """
 
     name: str

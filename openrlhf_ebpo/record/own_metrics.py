@@ -83,5 +83,5 @@ def problem(entry: object) -> str | None:
 
 
 def _cut(value: object) -> str:
-    text = ascii(value) if isinstance(value, str) else type(value).__name__  # whose repr may be endless
+    text = ascii(value) if isinstance(value, str) else type(value).__name__  # other values have reprs of any length
     return text if len(text) <= 80 else text[:77] + "..."

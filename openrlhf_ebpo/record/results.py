@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import replacing, write_json
 
-LIMITED = re.compile(r"-first\d+$")  # what --limit puts behind a name
+LIMITED = re.compile(r"-first\d+$")  # the suffix that --limit adds to a task's name
 SCHEMA = 1
 NEEDED = ("model", "step", "task", "protocol", "metrics")  # of a summary.json
 SAMPLES = pa.schema(

@@ -1,8 +1,8 @@
-"""Which checkpoint a run goes on from: the newest that is whole. Needs neither torch nor DeepSpeed.
+"""Which checkpoint a run resumes from: the newest that is whole, with all its files. Needs neither torch nor DeepSpeed.
 
-A checkpoint is a folder, its tag, that DeepSpeed fills: one file or more per rank. While it is being saved, its files.json
-says so; when all files are on disk, files.json lists them with their sizes. `latest`, which DeepSpeed goes by, is a hint:
-it tells apart checkpoints of the same step, and whether a `best_*` one was the last to be saved.
+A checkpoint is a folder, its tag, that DeepSpeed fills: one file or more per rank. While it is being saved, its
+files.json says so; when all files are on disk, files.json lists them with their sizes. `latest`, which DeepSpeed goes
+by, is a hint: it tells apart checkpoints of the same step, and whether a `best_*` one was the last to be saved.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHARD = re.compile(r"(?:(?:bf16_)?zero_pp_rank_(\d+)_)?mp_rank_(\d+)_(model|opti
 
 
 class CheckpointError(UsageError):
-    """No checkpoint can be gone on from; the message says why and what to do."""
+    """No checkpoint can be resumed from; the message says why and what to do."""
 
 
 def groups(ckpt_path: str | Path, estimator: str) -> list[Path]:
@@ -43,8 +43,8 @@ def latest_checkpoint(ckpt_path: str | Path, estimator: str) -> Path | None:
 
 
 def check_fresh(ckpt_path: str | Path, estimator: str) -> None:
-    """Check, for a run that begins at step 0, that no other run's checkpoints are there: this run's would replace some of
-    them, and a resume could not tell the two runs apart.
+    """Check, for a run that begins at step 0, that no other run's checkpoints are there: this run's would replace some
+    of them, and a resume could not tell the two runs apart.
 
     Raises:
         CheckpointError: there are some.

@@ -35,7 +35,7 @@ class OwnCode:
     references: tuple[str, ...]
 
     def __str__(self) -> str:
-        # of somebody else's choice: no signs that a terminal obeys
+        # untrusted text: escape sequences must not reach the terminal
         named = ", ".join(each if each.isprintable() else repr(each) for each in (self.auto_class, *self.references))
         return f"{self.file}: {named}"
 

@@ -235,7 +235,7 @@ def check_flags(values: dict) -> None:
 
 
 def notices(args) -> list[str]:
-    """Warnings about settings that are allowed and do little. args: upstream's, nested."""
+    """Warnings about settings that are allowed and have little effect. args: upstream's, nested."""
     loss_type = args.actor.policy_loss_type
     if loss_type not in TYPES:
         return []

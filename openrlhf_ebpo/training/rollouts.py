@@ -63,7 +63,7 @@ class Rollouts:
 
     @classmethod
     def before_shaping(cls, experiences, errors: list[str], clusters: list[str | None]) -> Rollouts:
-        """Keep what the advantage stage is about to change. `errors` and `clusters` are in prompt order."""
+        """Snapshot of what the advantage stage will change. `errors` and `clusters` are in prompt order."""
         index = torch.tensor(list(itertools.chain.from_iterable(e.index for e in experiences)))
         order = index.argsort()
 

@@ -51,7 +51,7 @@ class EBPOTrainer:
 
     def train_step(self, rollout_samples, global_step):
         untrained = len(rollout_samples) % self.args.train.batch_size
-        if untrained:  # upstream says nothing
+        if untrained:  # upstream does not warn
             logger.warning(
                 "step %d: the last %d of %d responses fill no optimizer step of --train.batch_size %d: OpenRLHF drops "
                 "them, or mixes them into the next step",
@@ -75,7 +75,7 @@ class EBPOTrainer:
         self.run_log.write_metrics(global_step, metrics)
         saves = global_step % self.args.ckpt.save_steps == 0
         if saves:
-            self.run_log.flush()  # a checkpoint vouches for all rows up to it
+            self.run_log.flush()  # a resume from this checkpoint relies on all rows up to its step
             self.hub.before_saving(global_step)
         super().save_logs_and_checkpoints(global_step, logs_dict, self._complete(client_states))
         if saves:
@@ -113,7 +113,7 @@ class EBPOTrainer:
 
 
 class OnThisNode:
-    """Stands in for a Ray actor class: `.remote()` puts the actor on the node of the process that calls it."""
+    """Stands in for a Ray actor class: `.remote()` schedules the actor on the caller's node (node affinity)."""
 
     def __init__(self, actor_class):
         self.actor_class = actor_class
@@ -124,7 +124,7 @@ class OnThisNode:
 
 
 class TrainerOnThisNode(OnThisNode):
-    """Finds a user's own estimator where the command found it: of its sys.path, Ray's workers get one folder."""
+    """Passes on the driver's sys.path, so that a user's own estimator can be imported: Ray's workers get one folder."""
 
     def remote(self, *args, **kwargs):
         return super().remote(*args, import_from=list(sys.path), **kwargs)

@@ -90,7 +90,7 @@ def line_traces(lines: Sequence[Line], share: float, zoom: tuple[float, float] |
 
 
 def plotly_text(text: str, limit: int = 40) -> str:
-    """Plotly reads a few tags in names and labels: none of theirs here."""
+    """Escaped for Plotly, which renders a few HTML tags in names and labels."""
     return middle_cut(text, limit).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 

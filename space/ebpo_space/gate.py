@@ -1,4 +1,4 @@
-"""What visitors may ask the server for: the few routes that the pages use. Gradio has some fifty: uploads, files, proxies,
+"""An allowlist of requests: the few routes that the pages use. Gradio has some fifty: uploads, files, proxies,
 streams, whatever its next version adds. Pages read runs and send a few values, so everything else is refused."""
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _no_file(found: dict) -> dict:
 
 
 def _again(body: bytes, receive):
-    """The body that was read, then whatever comes after it."""
+    """`receive` that replays the body that was read, then passes on what comes after it."""
     messages = iter([{"type": "http.request", "body": body, "more_body": False}])
 
     async def replayed():

@@ -164,7 +164,7 @@ def _step(folder: str) -> int:
 
 
 def _name(value) -> str:
-    """Short enough for a link, and without the half characters that JSON may hold and no page can."""
+    """Short enough for a link, and without lone surrogates, which JSON may hold and UTF-8 cannot encode."""
     return str(value)[:_NAME].encode("utf-8", "replace").decode()
 
 
@@ -239,7 +239,7 @@ def questions(run: Run, result: Result) -> Sequence[Question]:
 
 @functools.lru_cache(64)
 def _questions(run: Run, place: str, changed: int, size: int) -> tuple[Question, ...]:
-    """`changed` and `size` of the file: what is kept is that of the file as it is."""
+    """Cached by `changed` and `size` of the file, so that a changed one is read again."""
     counted: dict[str, list] = {}
     for i, row in enumerate(_rows(run, place, ("question_id", "question", "gold", "correct"))):
         key = str(row.get("question_id") or row.get("question"))

@@ -99,7 +99,7 @@ class Workspace:
 
 
 def attempt(make: Callable, otherwise, problems: list[str]):
-    """What `make` gives, or `otherwise` and a line among the problems."""
+    """The result of `make` or, where it raises RunError, `otherwise`, with the message added to `problems`."""
     try:
         return make()
     except RunError as error:

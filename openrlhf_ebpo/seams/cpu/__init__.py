@@ -43,7 +43,7 @@ def prepare_driver() -> None:
         raise UsageError("\n".join(f"vLLM needs {native.with_remedy(cause)}" for cause in missing))
     os.environ.setdefault("TORCHDYNAMO_DISABLE", WORKER_ENV["TORCHDYNAMO_DISABLE"])
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
-        del os.environ["CUDA_VISIBLE_DEVICES"]  # the empty string breaks Ray's mapping of the pretend GPUs
+        del os.environ["CUDA_VISIBLE_DEVICES"]  # the empty string breaks Ray's mapping of its logical GPUs
 
 
 def check_args(args) -> None:
