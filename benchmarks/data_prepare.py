@@ -1,7 +1,7 @@
 """Time and memory of `openrlhf-ebpo data prepare` at the size of DAPO-Math-17K: 1.8 million rows.
 
 Writes made-up rows with DAPO's columns to a temporary folder (about 1 GB), runs the command in a process of its own and
-prints rows a second and the most memory that the process held. Twice: as in DAPO, with each question about 100 times,
+prints rows per second and the most memory that the process held. Twice: as in DAPO, with each question about 100 times,
 and the worst case, with every question once.
 """
 

@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--questions", type=int, default=1274, help="(%(default)s)")
     parser.add_argument("--n", type=int, default=32, help="responses to a question (%(default)s)")
     parser.add_argument("--characters", type=int, default=0, help="make every response at least so long")
-    parser.add_argument("--workers", type=int, help="grading processes (default: one a core)")
+    parser.add_argument("--workers", type=int, help="grading processes (default: one per core)")
     options = parser.parse_args()
     rng = random.Random(0)
     questions = [make_question(rng, number, options) for number in range(options.questions)]

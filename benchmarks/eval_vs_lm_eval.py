@@ -1,4 +1,4 @@
-"""Generation of the evaluation harness against lm-eval 0.4.13's vLLM backend: tokens a second, and scores of one text.
+"""Generation of the evaluation harness against lm-eval 0.4.13's vLLM backend: tokens per second, scores of one text.
 
 Both get the same model, prompts (compared token by token) and sampling, each through an engine in processes of its own:
 ours through the rollout actors of `eval.run`, lm-eval's through `VLLM.generate_until` with its batch size "auto". They
@@ -6,7 +6,7 @@ take turns, and the one that begins changes from pair to pair; the other engine 
 from prompts to decoded texts, with everything that the harness does in between. Tokens are those that vLLM returns, the
 end token included.
 
-  theirs, ours   generated tokens a second
+  theirs, ours   generated tokens per second
   ratio          ours / theirs; the interval is Student's over the pairs' log ratios. Goal: its lower end at least 0.95
 
 All texts of both are then scored twice: by our grader under the protocol `default`, and by `math_verify.verify` on the

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from openrlhf_ebpo.harness import harness
 
-PROMPTS, EPOCH = 512, 34  # prompts a step; steps that about 17,000 prompts make
+PROMPTS, EPOCH = 512, 34  # prompts per step; steps that about 17,000 prompts make
 LONGEST = 8192
 EVERY, VALIDATION, SAMPLES = 50, 500, 16  # one evaluation of 500 prompts x 16 every 50 steps
 PAPERS = [task for task in harness("tasks").BENCHMARKS.values() if task.reported]
@@ -29,7 +29,7 @@ RUNS, LONGEST_IN_EVALUATION = 32, 20480
 class Model:
     name: str
     parameters: float
-    cache: int  # bytes of keys and values a token
+    cache: int  # bytes of keys and values per token
     engine_80gb: int = 1  # GPUs a vLLM engine, on 80 GB
 
 
@@ -37,7 +37,7 @@ class Model:
 class Machine:
     name: str
     gpus: int
-    memory: float  # bytes a GPU
+    memory: float  # bytes per GPU
     bandwidth: float  # bytes/s, data sheet
     flops: float  # bfloat16 without sparsity, data sheet
     share: float  # of memory, for vLLM
@@ -115,7 +115,7 @@ def _on_each(model: Model, method: Method, group: int, assumed) -> list[str]:
 
 
 def once(assumed) -> list[tuple]:
-    """What is done once a model: (what, model, hours on each machine)."""
+    """What is done once per model: (what, model, hours on each machine)."""
     longer = argparse.Namespace(**{**vars(assumed), "length": assumed.evaluation_length})
     return [
         row
@@ -141,7 +141,7 @@ def parse(argv: list[str] | None = None):
         ("--prompt", 200, "mean prompt length in tokens"),
         ("--mfu", 0.3, "share of the data sheet's arithmetic that training reaches"),
         ("--bandwidth_share", 0.6, "share of the data sheet's memory bandwidth that decoding reaches"),
-        ("--rest", 40, "seconds a step for all else"),
+        ("--rest", 40, "seconds per step for all else"),
     ):
         parser.add_argument(flag, type=type(default), default=default, help=f"{text} (%(default)s)")
     return parser.parse_args(argv)

@@ -30,9 +30,9 @@ PROMPT_TOKENS = 12
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--responses", type=int, default=4096, help="responses a step (default 4096)")
-    parser.add_argument("--tokens", type=int, default=8000, help="tokens a response (default 8000)")
-    parser.add_argument("--micro_batch", type=int, default=8, help="responses a micro-batch (default 8)")
+    parser.add_argument("--responses", type=int, default=4096, help="responses per step (default 4096)")
+    parser.add_argument("--tokens", type=int, default=8000, help="tokens per response (default 8000)")
+    parser.add_argument("--micro_batch", type=int, default=8, help="responses per micro-batch (default 8)")
     options = parser.parse_args()
     torch.set_num_threads(1)  # what Ray gives the trainer
     rewards = torch.rand(options.responses // GROUP, GROUP)

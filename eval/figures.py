@@ -88,7 +88,7 @@ def steady_tasks(history: History) -> list[str]:
 
 
 def draw_validation(output: Path, histories: Mapping[str, History]) -> list[str]:
-    """One model: one picture with its metrics. Several: a picture a metric. Returns the files' names."""
+    """One model: one picture with its metrics. Several: one picture per metric. Returns the files' names."""
     if not histories:
         return []
     curves = {label: _over_steps(history) for label, history in histories.items()}

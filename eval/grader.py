@@ -31,11 +31,11 @@ COMPARED = ("answer_type", "is_multiple_answer", "ordered", "unit", "tolerance")
 
 
 class Grader:
-    """Grading processes and what they have said so far. Every method may be called from many threads at once.
+    """Grading processes and a cache of their results. Every method is thread-safe.
 
     Args:
         extraction, scorer: as protocols.Protocol has them.
-        workers: processes; None: one a core.
+        workers: processes; None: one per core.
         seconds: of processor time for one answer.
     """
 
@@ -86,7 +86,7 @@ class Grader:
 
     def compare(self, gold: str, rules: Rules, answer: str) -> tuple[bool, str | None]:
         """Whether an answer equals a gold one, and the error as in `grade`."""
-        longest = 8 * max(MAX_CHARACTERS, 4 * len(gold))  # hopeless, and not worth being remembered
+        longest = 8 * max(MAX_CHARACTERS, 4 * len(gold))  # too long to match, and not worth caching
         return (False, None) if len(answer) > longest else self._compare_once(gold, rules, answer)
 
     def _compare(self, gold: str, rules: Rules, answer: str) -> tuple[bool, str | None]:

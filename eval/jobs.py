@@ -1,7 +1,7 @@
 """One task for one model: what has been generated, on disk as it comes, and the result made of it.
 
 <results>/<protocol>/<task>/step-000000/
-  progress.jsonl    settings, then a line a question with all its responses; gone once the result is there
+  progress.jsonl    settings, then one line per question with all its responses; gone once the result is there
   samples.parquet, summary.json    the result (record/results.py)
 """
 
@@ -62,7 +62,11 @@ class Job:
         return [question for question in self.task.questions if question.id not in self.records]
 
     def add(self, question_id: str, record: dict) -> None:
-        """Raises StorageError; the question then counts as not done."""
+        """Append a finished question to the progress file.
+
+        Raises:
+            StorageError: it cannot be written; the question then counts as not done.
+        """
         with storing(self.directory / PROGRESS):
             self.append({"id": question_id, **record})
         self.records[question_id] = record
@@ -97,7 +101,7 @@ def plan(model: Model, tasks: Sequence[Task], protocol: Protocol, form: PromptFo
 
 
 def prompt_settings(form: PromptForm) -> dict:
-    """A form without where it is from."""
+    """The settings of a form, without its source."""
     return {name: value for name, value in dataclasses.asdict(form).items() if name != "source" and value is not None}
 
 
@@ -105,7 +109,7 @@ def open_jobs(stack: ExitStack, jobs: Sequence[Job], results: Path, force: bool)
     """Claim the jobs' directories until `stack` closes, and read what they hold. force: move that aside first.
 
     Raises:
-        UsageError: what is there is from other settings, or another process is at it.
+        UsageError: what is there is from other settings, or another process has it locked.
     """
     aside = results / "superseded" / f"{datetime.now():%Y%m%dT%H%M%S.%f}"
     for job in jobs:
@@ -122,8 +126,10 @@ def open_jobs(stack: ExitStack, jobs: Sequence[Job], results: Path, force: bool)
 
 
 def check_finished(job: Job) -> None:
-    """Raises:
-    UsageError: the result that is there was made with other settings.
+    """Check that the result on disk was made with this job's settings.
+
+    Raises:
+        UsageError: it was made with others.
     """
     found = json.loads((job.directory / "summary.json").read_text()).get("settings", {})
     names = [name for name in job.settings if found.get(name) != job.settings[name]]

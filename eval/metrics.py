@@ -32,7 +32,7 @@ def standard_error(correct: np.ndarray) -> float | None:
 
 
 def pass_at_k(correct: np.ndarray, k: int) -> np.ndarray:
-    """(Q,) unbiased chance that k samples hold a right one: 1 - C(n - c, k) / C(n, k), c right ones of n.
+    """(Q,) unbiased estimate of P(at least one of k samples is right): 1 - C(n - c, k) / C(n, k), c of n are right.
 
     Computed as a product of k factors in [0, 1], so it neither overflows nor cancels. Source: Chen et al. 2021.
     """
@@ -47,12 +47,13 @@ def majority_at_k(correct: np.ndarray, classes: np.ndarray, k: int) -> np.ndarra
     """(Q,) expected correctness of the majority vote of k samples, exact: the mean over all subsets of k of the n.
 
     Samples without an answer do not vote; where nobody votes, the vote is wrong. Ties are averaged: each of the
-    leading classes wins with the same chance. A class is as right as its samples are on average.
+    leading classes wins with equal probability. A class is as right as its samples are on average.
 
-    Exact without enumerating: each sample is drawn with chance k/n by itself, conditional on k being drawn, so the
-    counts of the classes are independent binomials. For a class that wins with m votes, polynomials in the number of
-    drawn samples are multiplied over the other classes, whose counts end at m; a class that ties carries a factor y,
-    and 1/(1 + ties) is the integral of y^ties over [0, 1], which Gauss-Legendre nodes give exactly.
+    Exact without enumerating: each sample is drawn independently with probability k/n, conditional on k being
+    drawn, so the counts of the classes are independent binomials. For a class that wins with m votes, polynomials
+    in the number of drawn samples are multiplied over the other classes, whose counts end at m; a class that ties
+    carries a factor y, and 1/(1 + ties) is the integral of y^ties over [0, 1], which Gauss-Legendre nodes give
+    exactly.
     """
     n = _check_k(correct, k)
     chances = _binomials(n, k)
@@ -80,7 +81,7 @@ def _check_k(correct: np.ndarray, k: int) -> int:
 
 
 def _binomials(n: int, k: int) -> np.ndarray:
-    """(n + 1, k + 1): chance that i of a samples are drawn, each with chance k/n."""
+    """(n + 1, k + 1): probability that i of a samples are drawn, each with probability k/n."""
     table = np.zeros((n + 1, k + 1))
     table[0, 0] = 1
     for a in range(n):
@@ -90,7 +91,7 @@ def _binomials(n: int, k: int) -> np.ndarray:
 
 
 def _wins(own: int, silent: int, others: tuple, chances: np.ndarray, nodes: np.ndarray, weights: np.ndarray) -> float:
-    """Chance that a class of `own` samples wins the vote of k; its share of a tie counts."""
+    """Probability that a class of `own` samples wins the vote of k; its share of a tie counts."""
     n, k = len(chances) - 1, chances.shape[1] - 1
     drawn = np.arange(k + 1)
     wins = drawn[1:, None, None]  # axes: winning votes m = 1 … k, nodes, samples drawn so far

@@ -82,8 +82,10 @@ def is_adapter(path: str) -> bool:
 
 
 def base_of(adapter: str) -> str:
-    """Raises:
-    UsageError: the adapter does not say what it adapts.
+    """Path or name of the base model that a LoRA adapter was trained on.
+
+    Raises:
+        UsageError: the adapter's configuration does not name it.
     """
     try:
         return json.loads((Path(adapter) / ADAPTER).read_text())["base_model_name_or_path"]

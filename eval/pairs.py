@@ -1,4 +1,4 @@
-"""Rows with the columns `gold` and `response`: what is to be compared, by which rules."""
+"""Rows with the columns `gold` and `response`: what is compared, and by which rules."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ def rules_text(rules: Rules) -> str:
 
 
 def _checked(value) -> Rules:
-    """Raises:
-    ValueError: no rules; says which field is wrong.
+    """Parse a row's own `rules`, an object or its JSON text.
+
+    Raises:
+        ValueError: these are no rules; says which field is wrong.
     """
     try:
         given = json.loads(value) if isinstance(value, str) else value

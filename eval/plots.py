@@ -30,13 +30,13 @@ class Line:
 
 
 def model_colours(count: int) -> list[str]:
-    """One model: the accent. Several: the first, which the others are compared with, is grey."""
+    """One model: the accent colour. Several: the first, the baseline of the comparison, is grey."""
     others = [COLOURS[i % len(COLOURS)] for i in range(max(count - 1, 1))]
     return others if count == 1 else [QUIET, *others]
 
 
 def curves(path: str | Path, panels: Mapping[str, Sequence[Line]], title: str, x_label: str, powers: bool) -> None:
-    """Write a PNG with a panel a title; lines of one label have one colour in all of them.
+    """Write a PNG with one panel per title; lines of one label have one colour in all of them.
 
     powers: x is 1, 2, 4, … on a logarithmic axis and all panels share one y axis from 0; otherwise each has its own.
     """
@@ -86,7 +86,7 @@ def pass_rate_shares(rates: np.ndarray) -> np.ndarray:
 
 
 def _grid(panels: int, title: str, sharey: bool, key: bool):
-    """A figure with at most COLUMNS panels a row, its title, and room for a key, at the top left; and its axes."""
+    """A figure with at most COLUMNS panels per row, its title, and room for a legend, at the top left; and its axes."""
     from matplotlib.figure import Figure
 
     columns = min(panels, COLUMNS)
@@ -103,7 +103,7 @@ def _grid(panels: int, title: str, sharey: bool, key: bool):
 
 
 def _dress(axes, title: str) -> None:
-    """Title at the left, no box, a quiet grid."""
+    """Title at the left, no frame, a light grid."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set_title(title, loc="left", fontsize=9.5, color=INK, pad=6)
@@ -187,7 +187,7 @@ def _lighter(colour: str) -> tuple[float, ...]:
 
 
 def _key(figure, names: Sequence[tuple[str, str]]) -> None:
-    """The names in their colours, in one row under the title."""
+    """The legend: the names in their colours, in one row under the title."""
     from matplotlib.lines import Line2D
 
     handles = [Line2D([], [], color=colour, linewidth=4, solid_capstyle="round") for _, colour in names]

@@ -56,8 +56,10 @@ class PromptForm:
 
 
 def check_template(template: str) -> None:
-    """Raises:
-    UsageError: neither a known name nor a text with {question} in it.
+    """Check the value of --template.
+
+    Raises:
+        UsageError: neither a known name nor a text with {question} in it.
     """
     if template != TRAINING and template not in TEMPLATES and QUESTION not in template:
         raise UsageError(

@@ -81,7 +81,7 @@ class Protocol:
         return {"name": self.name, "fingerprint": self.fingerprint(), **self.settings()}
 
     def describe(self) -> str:
-        """All settings, one a line."""
+        """All settings, one per line."""
         lines = [f"protocol {self.name}, version {self.version} ({self.fingerprint()})"]
         for label, value in _described(self):
             lines.append(f"  {label:<22}{value}")
@@ -108,8 +108,10 @@ PROTOCOLS = {
 
 
 def get(name: str) -> Protocol:
-    """Raises:
-    UsageError: no such protocol.
+    """The protocol of this name.
+
+    Raises:
+        UsageError: no such protocol.
     """
     if name in PROTOCOLS:
         return PROTOCOLS[name]
@@ -136,8 +138,10 @@ def override(protocol: Protocol, **changes) -> Protocol:
 
 
 def check(protocol: Protocol) -> None:
-    """Raises:
-    UsageError: a setting that makes no sense; names its flag.
+    """Check that a protocol's settings are in range and fit together.
+
+    Raises:
+        UsageError: a setting that makes no sense; names its flag.
     """
     counts = {"n": protocol.n, "max_new_tokens": protocol.max_new_tokens, "max_model_len": protocol.max_model_len}
     problems = [
@@ -162,8 +166,10 @@ def check(protocol: Protocol) -> None:
 
 
 def check_scorer(protocol: Protocol) -> None:
-    """Raises:
-    UsageError: the installed math-verify is not the protocol's, and would score differently under its name.
+    """Check that the installed math-verify is the version that the protocol names.
+
+    Raises:
+        UsageError: it is another one, and would score differently under the protocol's name.
     """
     if protocol.scorer != MATH_VERIFY:
         return

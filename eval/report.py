@@ -13,7 +13,7 @@ protocols never share a table: where there are several, choose one with --protoc
 How to read it
   pass@1     mean over all samples; ± is the standard error across runs (how far sampling again would land), the
              95 % interval is over questions (how far other questions of the kind would land)
-  pass@k     unbiased chance that at least one of k samples is right
+  pass@k     unbiased estimate of the probability that at least one of k samples is right
   maj@k      expected correctness of the majority vote of k samples; equivalent answers vote together
   p          two-sided sign-flip test over questions, not corrected for the number of comparisons
 """
@@ -39,7 +39,7 @@ MANY = "eval_report"
 
 @dataclass(frozen=True)
 class Model:
-    """What one directory holds: a column a step, in step order."""
+    """What one directory holds: one column per step, in step order."""
 
     label: str
     directory: Path

@@ -51,7 +51,7 @@ def percentile_interval(means: np.ndarray, level: float = 0.95) -> np.ndarray:
 
 
 def compare(a: Sequence[np.ndarray], b: Sequence[np.ndarray], seed: int = 0) -> dict:
-    """Paired comparison of two models on the same questions: one array (Q,) a task, values from 0 to 1.
+    """Paired comparison of two models on the same questions: one array (Q,) per task, values from 0 to 1.
 
     Returns:
         difference (b - a, mean over tasks of the mean over questions), interval (95 %, bootstrap over questions),
@@ -69,7 +69,7 @@ def compare(a: Sequence[np.ndarray], b: Sequence[np.ndarray], seed: int = 0) -> 
 
 
 def sign_flip_p(shares: np.ndarray, seed: int = 0, draws: int = DRAWS) -> float:
-    """Two-sided p-value that the sum of `shares` (Q,) is 0 when every share has either sign with the same chance.
+    """Two-sided p-value that the sum of `shares` (Q,) is 0 when every share has either sign with probability ½.
 
     Exact for up to 14 shares that are not 0, else from `draws` random flips, the observed one counted among them.
     """

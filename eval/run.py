@@ -106,8 +106,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Raises:
-    UsageError: a mistake in the flags or in what they name; all are found before the first engine starts, but for
+    """Evaluate what the flags ask for, and write results and report.
+
+    Raises:
+        UsageError: a mistake in the flags or in what they name; all are found before the first engine starts, but for
         the length that a model can read.
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
@@ -134,7 +136,7 @@ def check(args: argparse.Namespace) -> None:
     """All that can be found wrong with the flags alone; makes the model's path absolute.
 
     Raises:
-        UsageError: all problems, one a line.
+        UsageError: all problems, one per line.
     """
     problems = []
     if bool(args.model) == bool(args.checkpoints):
@@ -185,8 +187,10 @@ def form_of(args: argparse.Namespace, protocol: Protocol) -> PromptForm:
 
 
 def load_tasks(args: argparse.Namespace, protocol: Protocol) -> list[Task]:
-    """Raises:
-    UsageError: none, one that cannot be had, or two of one name.
+    """The tasks of --tasks, cut to --limit questions, without those whose gold answer the scorer cannot read.
+
+    Raises:
+        UsageError: none, one that cannot be had, or two of one name.
     """
     specs = tasks.split_specs(args.tasks)
     if not specs:
@@ -200,7 +204,7 @@ def load_tasks(args: argparse.Namespace, protocol: Protocol) -> list[Task]:
 
 
 def first(task: Task, limit: int | None) -> Task:
-    """A quick look has a name of its own: it must not be taken for the task."""
+    """The task cut to its first `limit` questions, under a name of its own: it must not be taken for the task."""
     if limit is None:
         return task
     return dataclasses.replace(task, name=f"{task.name}-first{limit}", questions=task.questions[:limit])
@@ -250,7 +254,8 @@ def evaluate(row: Sequence[Job], protocol: Protocol, form: PromptForm, results: 
             generate_missing(todo, protocol, form, results, args)
         seconds = time.monotonic() - started
         print("scoring", flush=True)
-        with Grader(protocol.extraction, protocol.scorer) as grader:  # not earlier: Ray's end ends all children
+        # not earlier: Ray's shutdown kills all child processes
+        with Grader(protocol.extraction, protocol.scorer) as grader:
             for job in todo:
                 jobs.finish(job, grader, protocol, form, seconds)
     except (ClusterError, GenerationError, StorageError, GraderError) as error:

@@ -81,7 +81,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--extraction", default="default", metavar="NAME", help=f"{' or '.join(EXTRACTIONS)}; see above (%(default)s)"
     )
     parser.add_argument("--task", metavar="NAME", help="benchmark of the golds; see above")
-    parser.add_argument("--workers", type=int, metavar="N", help="grading processes (default: one a core)")
+    parser.add_argument("--workers", type=int, metavar="N", help="grading processes (default: one per core)")
     parser.add_argument(
         "--seconds", type=float, default=SECONDS, help="processor time for one answer (%(default)s, as in training)"
     )
@@ -89,8 +89,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Raises:
-    UsageError: a mistake in the flags or the input; all are found before the first answer is graded.
+    """Score the input file and write the output.
+
+    Raises:
+        UsageError: a mistake in the flags or the input; all are found before the first answer is graded.
     """
     check(args)
     protocol = protocols.get(args.extraction)
@@ -117,8 +119,10 @@ def score_all(args: argparse.Namespace, protocol: Protocol, total: int) -> list[
 
 
 def check(args: argparse.Namespace) -> None:
-    """Raises:
-    UsageError: all problems with the flags, one a line; or with the input's columns.
+    """Check the flags and the input's columns.
+
+    Raises:
+        UsageError: all problems with the flags, one per line; or with the input's columns.
     """
     problems = []
     if args.extraction not in EXTRACTIONS:

@@ -306,7 +306,7 @@ def hostile_run(directory: Path, megabytes: float = 5.0) -> Path:
 
 
 def large_run(directory: Path, rows: int, size: int = 8, per_step: int = 4096) -> Path:
-    """Rollouts of `rows` rows, a file a step, answers of some hundred characters."""
+    """Rollouts of `rows` rows, one file per step, answers of some hundred characters."""
     (directory / "rollouts").mkdir(parents=True)
     (directory / "run.json").write_text(json.dumps({"schema": 1, "name": "large", "status": "complete", "args": {}}))
     rng = np.random.default_rng(0)

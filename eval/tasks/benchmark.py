@@ -47,7 +47,7 @@ class Benchmark:
     rows: how many the copies of it have; a note says where there are others. other_sets: row counts of sets that go by
         the same name, and which they are; these are refused.
     notes: what is worth knowing of a copy.
-    released_n: responses a question under the protocol `released`, where it is not the protocol's own number.
+    released_n: responses per question under the protocol `released`, where it is not the protocol's own number.
     reported: pass@1 in percent in the paper (arXiv 2602.05165) by (model, G) and method.
 
     `prompt`, `gold` and `rules` raise ValueError, in words, for a row that cannot be used; it is named and left out.
@@ -101,7 +101,7 @@ class Benchmark:
         return self._call("notes", Sequence, rows)
 
     def _call(self, which: str, kind: type, *arguments):
-        """What one of its functions says.
+        """Call one of its functions, and check the type of its result.
 
         Raises:
             ValueError: the row cannot be used. UsageError: the function is wrong.
@@ -110,7 +110,7 @@ class Benchmark:
             found = getattr(self, which)(*arguments)
         except (ValueError, UsageError):
             raise
-        except Exception as error:  # somebody's code
+        except Exception as error:  # user code: any exception
             raise UsageError(f"{self._said(which, arguments)} raised {type(error).__name__}: {error}") from error
         if not isinstance(found, kind):
             raise UsageError(f"{self._said(which, arguments)} is {found!r:.60}; it has to be a {kind.__name__}")

@@ -16,8 +16,10 @@ SEED = 100_000_000  # item i is drawn with seed + i: near seeds share items, so 
 
 
 def load_gym(spec: str) -> Task:
-    """Raises:
-    UsageError: reasoning-gym is not installed, or has no such data set or setting.
+    """The task of a spec NAME[:size=100,seed=1,…]: generated questions, scored by reasoning-gym.
+
+    Raises:
+        UsageError: reasoning-gym is not installed, or has no such data set or setting.
     """
     name, _, text = spec.partition(":")
     settings = {"size": SIZE, "seed": SEED, **_settings(text, spec)}

@@ -29,5 +29,5 @@ def ordered(tasks: Iterable[str]) -> list[str]:
 
 
 def described() -> str:
-    """The benchmarks for --help, one a line."""
+    """The benchmarks for --help, one per line."""
     return "\n".join(f"  {task.name:<15} {task.about}" for task in BENCHMARKS.values())

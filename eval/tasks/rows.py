@@ -43,8 +43,10 @@ class HubSet:
 
 
 def file_rows(path: str | Path) -> Rows:
-    """Raises:
-    UsageError: no such file, another kind of file, a broken or an empty one.
+    """All rows of a local .jsonl or .parquet file.
+
+    Raises:
+        UsageError: no such file, another kind of file, a broken or an empty one.
     """
     columns = column_names(path, FLAG)
     rows = [row for batch in read_rows(path, flag=FLAG) for row in batch]
@@ -71,7 +73,7 @@ def hub_rows(hub: HubSet, columns: Sequence[str], named: str, name: str) -> Rows
         builder = load_dataset_builder(hub.repo, hub.subset, revision=hub.revision)
         builder.download_and_prepare()
         data = builder.as_dataset(split=hub.split)
-    except Exception as error:  # the Hub's client lets errors of several libraries through
+    except Exception as error:  # the Hub's client raises errors of several libraries
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise UsageError(
             f"{FLAG} {named}: {hub.repo} cannot be had from the Hub ({reason}). {_local_file(named, name)}"
@@ -141,8 +143,10 @@ def make_task(
 
 
 def question_text(row: dict, column: str) -> str:
-    """Raises:
-    ValueError: there is none.
+    """The question in this column of a row, stripped.
+
+    Raises:
+        ValueError: there is none.
     """
     text = lookup(row, column)
     if not isinstance(text, str) or not text.strip():

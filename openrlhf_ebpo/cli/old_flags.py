@@ -88,7 +88,7 @@ def suggestions() -> dict[str, str]:
 
 
 def shell_command(argv: list[str], program: str) -> str:
-    """The command for a shell, a flag a line, without --dry_run."""
+    """The command for a shell, a flag per line, without --dry_run."""
     lines = [shlex.join(given.words) for given in _split(argv) if given.words and given.flag != "--dry_run"]
     return " \\\n  ".join([program, *lines])
 

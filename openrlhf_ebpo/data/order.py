@@ -232,7 +232,7 @@ def cluster_lines(clusters: Sequence[str], block: int | None) -> list[str]:
 
 
 def rate_lines(rates: np.ndarray) -> list[str]:
-    """Pass rates along the file, a tenth of the rows a line: mean, lowest to highest, a bar."""
+    """Pass rates along the file, a tenth of the rows per line: mean, lowest to highest, a bar."""
     parts = np.array_split(rates, min(PARTS, len(rates)))
     ends = np.cumsum([len(part) for part in parts])
     return ["pass rate along the file: rows, mean, lowest to highest"] + [

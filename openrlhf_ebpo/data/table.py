@@ -191,10 +191,10 @@ def _json_row(line: bytes, number: int, path, flag: str) -> dict:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise UsageError(
-            f"{flag} {path}, line {number} is no JSON ({error}): a .jsonl file has an object a line"
+            f"{flag} {path}, line {number} is no JSON ({error}): a .jsonl file has an object per line"
         ) from None
     if not isinstance(row, dict):
-        raise UsageError(f"{flag} {path}, line {number} is no JSON object: a .jsonl file has an object a line")
+        raise UsageError(f"{flag} {path}, line {number} is no JSON object: a .jsonl file has an object per line")
     return row
 
 

@@ -82,7 +82,7 @@ def show(report: dict) -> None:
 
 
 def plot(output: str | Path, report: dict) -> None:
-    """Write OUTPUT.png: a bar a cluster."""
+    """Write OUTPUT.png: one bar per cluster."""
     from matplotlib.figure import Figure
 
     rows = report["clusters"][:SHOWN][::-1]

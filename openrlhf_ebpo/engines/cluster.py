@@ -27,11 +27,11 @@ FEWER_IN_TRAINING = (
 
 
 class ClusterError(ReportedError, RuntimeError):
-    """The Ray cluster cannot carry this run; the message says what is missing."""
+    """The Ray cluster cannot be used for this run; the message says why, and what is missing."""
 
 
 def gpus_needed(args) -> int:
-    """GPUs that upstream's placement asks for; on a machine without CUDA they are pretend GPUs."""
+    """GPUs that upstream's placement groups ask for; on a machine without CUDA they are logical resources of Ray."""
     colocate_all = args.train.colocate_all and not args.train.async_enable
     actor = args.actor.num_nodes * args.actor.num_gpus_per_node
     total = actor
@@ -53,12 +53,12 @@ def ray_for(args) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def ray_with(gpus: int, fewer: str, environment: dict[str, str] | None = None) -> Iterator[None]:
-    """Ray is up inside, with enough GPUs, and gone (or left) afterwards, also after Ctrl-C.
+    """Context manager: Ray is up, with enough GPUs, and shut down (or disconnected from) at exit, also after Ctrl-C.
 
     Joins the cluster of RAY_ADDRESS, of `ray job submit`, or one that runs on this machine; otherwise starts one.
 
     Args:
-        gpus: how many are needed, with one CPU each; on a machine without CUDA they are pretend GPUs.
+        gpus: how many are needed, with one CPU each; on a machine without CUDA they are logical resources of Ray.
         fewer: for the error message, how the user asks for fewer.
         environment: more variables for the workers, where neither the job nor the user has set them.
 
@@ -73,7 +73,7 @@ def ray_with(gpus: int, fewer: str, environment: dict[str, str] | None = None) -
     previous = signal.signal(signal.SIGTERM, interrupt)
     try:
         _connect(gpus, runtime_env(environment))
-        signal.signal(signal.SIGTERM, interrupt)  # ray.init puts in its own, which ends the process at once
+        signal.signal(signal.SIGTERM, interrupt)  # ray.init installs a handler that exits at once
         check_resources(gpus, ray.cluster_resources(), fewer)
         if waiting := waits_for_others(gpus, ray.available_resources().get("GPU", 0)):
             print(waiting, flush=True)
@@ -126,7 +126,7 @@ def engines_too(original):
 
 def joins_a_cluster() -> bool:
     """RAY_ADDRESS decides ("local": start one); without it a cluster of `ray start` on this machine is joined. (Ray's
-    own address file alone may be a leftover.)"""
+    own address file alone may be stale.)"""
     from ray._private.services import find_gcs_addresses
 
     address = os.environ.get("RAY_ADDRESS")
@@ -157,13 +157,17 @@ def runtime_env(environment: dict[str, str] | None = None) -> dict:
 
 
 def check_resources(needed: int, found: dict[str, float], fewer: str = FEWER_IN_TRAINING) -> None:
-    """Upstream waits forever for a placement group that does not fit: one GPU and one CPU for each share."""
+    """Check the cluster's size, one CPU per GPU: upstream waits forever for a placement group that does not fit.
+
+    Raises:
+        ClusterError: there are too few GPUs or CPUs.
+    """
     gpus, cpus = found.get("GPU", 0), found.get("CPU", 0)
     if gpus >= needed and cpus >= needed:
         return
     remedy = (
-        f"start it with `ray start --head --num-gpus={needed} --num-cpus={needed + 1}` (pretend ones do on a machine "
-        "without CUDA)"
+        f"start it with `ray start --head --num-gpus={needed} --num-cpus={needed + 1}` (on a machine without "
+        "CUDA they are logical resources)"
         if is_cpu_stack()
         else f"add nodes, or {fewer}"
     )
@@ -173,7 +177,7 @@ def check_resources(needed: int, found: dict[str, float], fewer: str = FEWER_IN_
 
 
 def waits_for_others(needed: int, free: float) -> str | None:
-    """Upstream waits without a word where another job of the cluster has the GPUs, also one of this machine."""
+    """A message where another job holds GPUs of the cluster, also of a local one: upstream waits for them silently."""
     if free >= needed:
         return None
     return (
@@ -183,7 +187,7 @@ def waits_for_others(needed: int, free: float) -> str | None:
 
 
 def end_processes(children: list[psutil.Process]) -> None:
-    """End processes of ours that outlive Ray's shutdown: vLLM's engine process has been seen to stay for minutes."""
+    """Kill child processes orphaned by Ray's shutdown: vLLM's engine process has been seen to stay for minutes."""
     _, alive = psutil.wait_procs(children, timeout=SHUTDOWN_SECONDS)
     for process in alive:
         print(f"ending orphaned process {process.pid}", file=sys.stderr)

@@ -33,9 +33,9 @@ from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 logger = logging.getLogger(__name__)
 
-# Twice what vLLM runs at a time on its largest devices, so that it is busy when some end. What waits has cost nothing.
+# Twice vLLM's largest default of max_num_seqs, so that its batch stays full as sequences end. Queued ones cost nothing.
 SEQUENCES_IN_FLIGHT = 2048
-# Workers print into the progress bar: errors, and what a reward function prints, but not 30 warnings an engine.
+# Workers print into the progress bar: errors, and what a reward function prints, but not 30 warnings per engine.
 QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore"}
 
 
@@ -111,7 +111,7 @@ def prepare_process() -> None:
 
 @contextlib.contextmanager
 def engines(settings: EngineSettings) -> Iterator[list]:
-    """Ray (joined or started) with the engines up, data parallel, each on its own GPUs; afterwards all is gone.
+    """Ray (joined or started) with the engines up, data parallel, each on its own GPUs; at exit all is shut down.
 
     Raises:
         UsageError: the model cannot read max_len tokens. ClusterError: too few GPUs.
@@ -127,17 +127,17 @@ def engines(settings: EngineSettings) -> Iterator[list]:
             started = psutil.Process().children(recursive=True)
             yield actors
     finally:
-        end_processes(started)  # vLLM's core outlives its killed actor, and is an orphaned process then
+        end_processes(started)  # vLLM's EngineCore outlives its killed actor as an orphaned process
 
 
 def _check_window(settings: EngineSettings) -> None:
-    """What each engine would find out after half a minute."""
+    """Check `max_len` against the model's context window, which each engine would do after half a minute."""
     from vllm.config import ModelConfig
 
     try:
         ModelConfig(settings.model, max_model_len=settings.max_len, trust_remote_code=trusted(), dtype="bfloat16")
     except ValueError as error:
-        if "max_model_len" in str(error):  # the rest may be about this node, which need not have a GPU
+        if "max_model_len" in str(error):  # other errors may be about this node, which need not have a GPU
             raise UsageError(
                 f"{settings.model} does not read {settings.max_len} tokens (--max_len or --max_model_len; without it, "
                 f"the longest prompt and --max_new_tokens): {textwrap.shorten(str(error), 600, placeholder=' …')}"
@@ -233,7 +233,7 @@ def generate(
 
 
 def _free_engine(alive: dict[int, object], running: dict, n: int) -> int | None:
-    """The engine with the fewest prompts, if it has room for another."""
+    """The least loaded engine, if it has room for another prompt."""
     load = Counter(index for index, _ in running.values())
     index = min(alive, key=lambda i: load[i])
     return index if load[index] < max(SEQUENCES_IN_FLIGHT // n, 2) else None
@@ -247,7 +247,7 @@ def _bury(alive: dict[int, object], index: int, error: Exception) -> None:
 
 
 def _engine_is_gone(error: Exception) -> bool:
-    """The actor's process has ended, or vLLM's core, a process of its own behind it."""
+    """Whether the actor's process has ended, or vLLM's EngineCore, a child process of it."""
     import ray
     from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -264,8 +264,8 @@ def _sender(sampling: Sampling, settings: EngineSettings):
         max_tokens=sampling.max_new_tokens,
         min_tokens=1,
         skip_special_tokens=False,
-        output_kind=RequestOutputKind.FINAL_ONLY,  # upstream throws away what comes before
-        detokenize=settings.agent is not None,  # only an agent gets vLLM's text, not the tokens
+        output_kind=RequestOutputKind.FINAL_ONLY,  # upstream discards partial outputs
+        detokenize=settings.agent is not None,  # only an agent reads vLLM's text; all else takes token ids
     )
     tokenizer = TokenizerByReference(settings.model)
 
@@ -290,7 +290,7 @@ def _sample(response: dict) -> Sample:
     reward, error = response["reward"], response.get(ERROR_KEY)
     if reward is not None and error is None:
         try:
-            reward = float(finite_number(reward, "reward"))  # an agent's has not been looked at yet
+            reward = float(finite_number(reward, "reward"))  # an agent's has not been validated yet
         except RewardError as found:
             reward, error = None, str(found)
     return Sample(tokens, bool(response["truncated"]), reward, error)

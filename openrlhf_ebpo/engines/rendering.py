@@ -11,7 +11,7 @@ from openrlhf_ebpo.errors import UsageError
 
 @dataclass(frozen=True)
 class Prompt:
-    """text: as the model gets it, with any template applied. key: to know it by; label: for the reward."""
+    """text: as the model gets it, with any template applied. key: identifies it; label: for the reward."""
 
     key: str | int
     text: str
@@ -31,7 +31,7 @@ def render(
     try:
         template = tokenizer_of(model).apply_chat_template if apply_chat_template else None
         return [Prompt(row["id"], *preprocess_data(row, input_template, "prompt", "label", template)) for row in rows]
-    except Exception as error:  # a template is a program of the model's makers: it raises what it likes
+    except Exception as error:  # a chat template is Jinja code of the model's authors: any exception
         raise UsageError(f"the prompts cannot be put into the form that {model} reads: {error}") from error
 
 
@@ -43,7 +43,7 @@ def prompt_lengths(prompts: list[Prompt], model: str) -> list[int]:
 
 @functools.cache
 def tokenizer_of(model: str, use_fast: bool = True):
-    """The tokenizer as training sets it up; read once a process."""
+    """The tokenizer as training sets it up; cached per process."""
     from openrlhf.utils.utils import get_tokenizer
 
     return get_tokenizer(model, None, "left", use_fast=use_fast)

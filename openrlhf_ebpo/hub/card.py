@@ -95,7 +95,11 @@ def model_card(run_dir: Path, step: int | None, repo: str) -> dict[str, bytes]:
 
 
 def read(run_dir: Path) -> dict:
-    """run.json. Raises UsageError where there is none, or a damaged one, or where a record is a link out of the run."""
+    """run.json of a run directory.
+
+    Raises:
+        UsageError: there is none, it is damaged, or a record is a link out of the run.
+    """
     for name in RECORDS:
         if os.path.lexists(run_dir / name):
             local_file(run_dir / name, run_dir)

@@ -48,7 +48,7 @@ def metadata(run: dict, base: str | None, repo: str, rows: list[dict], run_dir: 
 @functools.cache
 def licence(model: str | None, base: str | None) -> dict[str, str]:
     """The card's licence fields: those of the base model's own card, in its folder or on the Hub; a reference to the
-    base model where its card cannot be read; none for a folder without a card. The Hub is asked once a process."""
+    base model where its card cannot be read; none for a folder without a card. The Hub is asked once per process."""
     try:
         card = (_card_in(Path(model)) if model else {}) or (_card_of(base) if base else {})
     except (HubError, ValueError, yaml.YAMLError) as error:

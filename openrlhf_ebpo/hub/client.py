@@ -189,7 +189,11 @@ def _retry_after(response) -> float | None:
 
 
 def check_repo_id(repo: str, flag: str = "--repo") -> None:
-    """Raises UsageError unless `repo` is owner/name, and no token that got there by mistake."""
+    """Check that `repo` is an owner/name of the Hub; a token pasted in its place is not echoed.
+
+    Raises:
+        UsageError: it is not, or looks like a token.
+    """
     if redacted_text(repo) != repo:
         raise UsageError(f"{flag}: this looks like a token; a repo of the Hub is owner/name")
     name = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"

@@ -20,7 +20,11 @@ TEXT = (".json", ".jsonl", ".md", ".txt", ".jinja", ".py", ".js", ".css", ".html
 
 
 def refuse_secrets(files: Mapping[str, Content]) -> None:
-    """Raises UsageError where a text file, or a path, holds what looks like a secret; names the file, never the secret."""
+    """Check that neither a text file nor a path holds what looks like a secret.
+
+    Raises:
+        UsageError: one does; names the file, never the secret.
+    """
     for path, content in files.items():
         if redacted_text(path) != path:
             raise UsageError(f"{redacted_text(path)}: the name of this file holds what looks like a secret; rename it")

@@ -27,7 +27,11 @@ class LocalFile:
     modified: int  # ns
 
     def open(self) -> BinaryIO:
-        """Raises HubError where another file is there now, or the file has changed."""
+        """Open the file, if it is still the one that was listed.
+
+        Raises:
+            HubError: it is gone, was replaced or has changed.
+        """
         try:
             file = os.fdopen(os.open(self.path, _FLAGS), "rb")
         except OSError as error:

@@ -180,8 +180,12 @@ def tidy(run_dir: str | Path) -> None:
 
 
 def check_whole(item: Item) -> None:
-    """Raises UsageError where files are missing or cut: by a machine that lost power, or somebody who made room. A model
-    without its weights would be pushed, and verified, too."""
+    """Check that a snapshot still has all its files at their sizes: a power failure may truncate some, and a user may
+    delete some to free space. A model without its weights would be pushed, and verified, too.
+
+    Raises:
+        UsageError: files are missing or truncated.
+    """
     found = {path: file.stat().st_size for path, file in item.files().items()}
     if wrong := [path for path, size in item.sizes.items() if found.get(path) != size]:
         raise UsageError(

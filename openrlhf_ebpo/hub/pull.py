@@ -204,7 +204,7 @@ def chosen(remote: Iterable[str], trust_pickle: bool) -> tuple[list[str], list[s
 
 
 def shown(paths: Iterable[str]) -> str:
-    """Names of somebody else's choice, without signs that a terminal obeys."""
+    """Untrusted names, escaped: no escape sequence reaches the terminal."""
     return ", ".join(path if path.isprintable() else repr(path) for path in paths)
 
 

@@ -153,7 +153,11 @@ def _push_files(run_dir: Path, item: Item, files: Mapping[str, Content], api) ->
 
 
 def still_current(item: Item) -> None:
-    """Raises HubError where the step has been repeated meanwhile: its files are other ones now."""
+    """Check that the step has not been saved again since its files were listed.
+
+    Raises:
+        HubError: it has, and its files are other ones now.
+    """
     if not outbox.current(item):
         raise HubError(f"step {item.step} was saved again while it was being pushed; the new one is pushed next")
 

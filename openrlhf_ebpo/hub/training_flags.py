@@ -85,7 +85,11 @@ def _boolean(text: str) -> bool:
 
 
 def check_flags(values: dict) -> None:
-    """Raises UsageError for what is wrong with the flags alone; `values` is the flat namespace."""
+    """Check the --hub.* flags by themselves; `values` is the flat namespace.
+
+    Raises:
+        UsageError: all that is wrong with them.
+    """
     problems = []
     if not values["hub.repo"]:
         for flag in ("hub.branch_per_step", "hub.full_state"):

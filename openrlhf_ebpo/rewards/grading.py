@@ -90,7 +90,11 @@ def _last_answer_line(text: str) -> str | None:
 
 
 def grade(gold: str, answer: str) -> bool:
-    """Whether an extracted answer equals the gold one. Raises GoldError where the gold cannot be read."""
+    """Whether an extracted answer equals the gold one.
+
+    Raises:
+        GoldError: the gold cannot be read.
+    """
     golds = parse_gold(gold)
     gold, answer = clean(gold), clean(answer)
     if answer == gold:
@@ -110,7 +114,11 @@ def grade(gold: str, answer: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def parse_gold(gold: str) -> list:
-    """math-verify's reading of a gold answer: a sympy expression, then its text. Raises GoldError."""
+    """Parse a gold answer with math-verify: a sympy expression, then its text.
+
+    Raises:
+        GoldError: the gold cannot be read.
+    """
     import sympy
 
     text = clean(gold)

@@ -1,1 +1,1 @@
-"""Where this project enters an installed, unmodified OpenRLHF: what is replaced there, checked and put in place."""
+"""Monkey patches of an installed, unmodified OpenRLHF: the table of what is replaced, its check and its application."""

@@ -35,7 +35,7 @@ class OwnCode:
     references: tuple[str, ...]
 
     def __str__(self) -> str:
-        # of somebody else's choice: no signs that a terminal obeys
+        # untrusted text: escape sequences must not reach the terminal
         named = ", ".join(each if each.isprintable() else repr(each) for each in (self.auto_class, *self.references))
         return f"{self.file}: {named}"
 
@@ -45,8 +45,10 @@ def folder_reader(folder: Path) -> Reader:
 
 
 def read_file(path: Path) -> dict:
-    """Raises:
-    ModelFileError: no JSON object.
+    """The JSON object in a file.
+
+    Raises:
+        ModelFileError: it cannot be read, or holds no JSON object.
     """
     try:
         found = json.loads(path.read_text())

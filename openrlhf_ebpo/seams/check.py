@@ -41,7 +41,11 @@ def check_unchanged(seams: tuple[Seam, ...]) -> None:
 
 
 def installed_release() -> str:
-    """Raises SeamError where there is none."""
+    """Version of the installed OpenRLHF.
+
+    Raises:
+        SeamError: OpenRLHF is not installed.
+    """
     try:
         return importlib.metadata.version("openrlhf")
     except importlib.metadata.PackageNotFoundError:
@@ -52,7 +56,11 @@ def installed_release() -> str:
 
 
 def check_same_as_drivers() -> None:
-    """Raises SeamError in a Ray worker whose node has another release than the driver's, where the driver said its own."""
+    """Check, in a Ray worker, that its node has the driver's release of OpenRLHF, where the driver passed its own on.
+
+    Raises:
+        SeamError: it has another.
+    """
     here, drivers = installed_release(), os.environ.get(DRIVERS_RELEASE)
     if drivers and drivers != here:
         raise SeamError(

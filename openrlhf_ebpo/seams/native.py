@@ -56,7 +56,7 @@ def failing_import(code: str) -> str | None:
 
 
 def remedy(cause: str) -> str | None:
-    """What to install where `cause`, a loader's message, names a library that is not there."""
+    """What to install where `cause`, a message of the dynamic loader, names a library that is not there."""
     found = re.search(r"(\S+\.so[.\d]*): cannot open shared object file", cause)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""SEAMS: everything this project replaces in an installed, unmodified OpenRLHF, one row a thing.
+"""SEAMS: everything this project replaces in an installed, unmodified OpenRLHF, one row per replacement.
 
 Replacements are names, imported when a row is applied (install.py), so the table imports none of them.
 """
@@ -90,8 +90,8 @@ SEAMS = (
         "SamplesGenerator",
         "openrlhf_ebpo.training.prompts:SamplesWithClusters",
         where="controller, sample generator",
-        why="upstream drops a prompt's data source on the way to its samples; the run log and the estimator need the "
-        "cluster that a prompt belongs to",
+        why="upstream drops a prompt's data source on the way to its samples; the prompt's cluster goes to the "
+        "run log and, as `batch.clusters`, to estimators (EBPO does not use it)",
         until="upstream carries columns of the data set to the experience",
         link="https://github.com/OpenRLHF/OpenRLHF/issues/1077",
     ),
@@ -111,7 +111,7 @@ SEAMS = (
         "openrlhf_ebpo.engines.rendering:PromptsNameTheirTokenizer",
         where="controller, sample generator",
         why="upstream pickles the whole tokenizer for every prompt, and unpickles it in the rollout actor: one to two "
-        "minutes of the controller a step of 512 prompts, and seconds of every engine's event loop",
+        "minutes of the controller per step of 512 prompts, and seconds of every engine's event loop",
         until="upstream loads the tokenizer in the rollout actor",
     ),
     Seam(

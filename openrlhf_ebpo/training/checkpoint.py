@@ -73,7 +73,7 @@ class PolicyWithPrior:
 
 def save_then_rotate(original):
     """Replacement of DeepspeedStrategy.save_ckpt: the new checkpoint is whole, and `latest` names it, before an old one
-    goes. It needs room for one checkpoint more than upstream's."""
+    is deleted. It needs disk space for one checkpoint more than upstream's."""
 
     @functools.wraps(original)
     def save_ckpt(
@@ -97,7 +97,7 @@ def save_then_rotate(original):
             resume.begin_checkpoint(directory)
         torch_dist_barrier_and_cuda_sync()
         model.save_checkpoint(save_dir, tag=tag, client_state=client_state, save_latest=False)
-        sync_folder(directory)  # by every rank: a disk may hold back what another machine has written
+        sync_folder(directory)  # by every rank: fsync reaches the writes of its own node only
         torch_dist_barrier_and_cuda_sync()
         if self.is_rank_0():
             self._write_ckpt_metric(str(directory), metric_value, metric_key=metric_key)
@@ -165,7 +165,7 @@ def load_newest_whole(original):
 
 
 def of_rank_0(strategy, decide: Callable[[], resume.Search]) -> resume.Search:
-    """One answer for all ranks: the disk may show them different things."""
+    """Rank 0's decision, broadcast to all ranks: a shared file system may show each a different state."""
     import torch.distributed
 
     found = [decide() if strategy.is_rank_0() else None]
@@ -175,7 +175,7 @@ def of_rank_0(strategy, decide: Callable[[], resume.Search]) -> resume.Search:
 
 
 def _delete(checkpoint: str) -> str:
-    """What happened, in words. A network disk that will not delete is no reason to end a training."""
+    """Delete a checkpoint, and return a message. A file system that refuses is no reason to end a training."""
     try:
         shutil.rmtree(checkpoint)
     except FileNotFoundError:

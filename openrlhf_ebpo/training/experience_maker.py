@@ -44,7 +44,7 @@ class EBPOExperienceMaker:
 
     @torch.no_grad()
     def make_experience_batch(self, rollout_samples):
-        # upstream's batching takes numbers only, so what is text leaves the samples here
+        # upstream's batching takes numbers only, so text is taken out of the samples here
         self._errors = [sample.info.pop(ERROR_KEY, [""])[0] for sample in rollout_samples]
         self._clusters = [sample.info.pop(CLUSTER_KEY, [None])[0] for sample in rollout_samples]
         if self.estimator:
@@ -115,7 +115,7 @@ class EBPOExperienceMaker:
         experience.returns, experience.info["return"] = token_returns(
             advantages, experience.action_mask, experience.kl, self.kl_ctl.value
         )
-        experience.kl = None  # before the copy, which can take its place
+        experience.kl = None  # before the copy, which can reuse its memory
         experience.advantages = experience.returns.clone()
 
     def _observe(self, experiences, rollouts: Rollouts) -> Estimate:
@@ -147,7 +147,7 @@ def complete_info(samples) -> None:
     for key in keys:
         there = [sample.info[key].reshape(-1) for sample in samples if key in sample.info]
         if len(there) == len(samples) and bool(torch.cat(there).isfinite().all()):
-            continue  # seen at once: one by one it takes seconds for 16,000 samples
+            continue  # one vectorised check: sample by sample it takes seconds for 16,000 of them
         known = [s.info[key].float() for s in samples if key in s.info and bool(s.info[key].float().isfinite().all())]
         mean = torch.stack(known).mean(0) if known else torch.zeros(1)
         for sample in samples:

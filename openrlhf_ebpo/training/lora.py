@@ -40,7 +40,7 @@ def synced_weights(model) -> list[SyncedWeight]:
     """The weights of a PeftModel's base model, adapters left out, names as in the Hugging Face model.
 
     Raises:
-        ValueError: an adapter is on a weight that embedding and head share.
+        ValueError: an adapter is on a tied weight, which embedding and head share.
     """
     from peft.tuners.lora import LoraLayer
 
@@ -82,7 +82,7 @@ class MergedWeightSync:
         torch_dist_barrier_and_cuda_sync()
 
     def _send(self, name: str, weight: torch.Tensor, last: bool) -> None:
-        """From rank 0 to all engines, over the group that upstream made for it."""
+        """Broadcast from rank 0 to all engines, over upstream's process group for weight updates."""
         import ray
 
         refs = self._announce("update_weight", name, weight, last)
@@ -95,13 +95,13 @@ class MergedWeightSync:
         ray.get(refs)
 
     def _send_by_ipc(self, name: str, weight: torch.Tensor, last: bool) -> None:
-        """With --train.colocate_all an engine opens the memory of the rank that it shares its GPU with."""
+        """CUDA IPC, for --train.colocate_all: an engine maps the memory of the rank that it shares its GPU with."""
         import ray
         from openrlhf.trainer.ray.utils import get_physical_gpu_id
         from openrlhf.utils.distributed_util import torch_dist_barrier_and_cuda_sync
         from torch.multiprocessing.reductions import reduce_tensor
 
-        own = weight.clone()  # an allocation of its own: a handle stands for the whole block
+        own = weight.clone()  # an allocation of its own: an IPC handle exports the whole allocation
         handles: list = [None] * torch.distributed.get_world_size()
         torch.distributed.all_gather_object(handles, (get_physical_gpu_id(), reduce_tensor(own)))
         if torch.distributed.get_rank() == 0:

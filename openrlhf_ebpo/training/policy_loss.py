@@ -8,7 +8,7 @@ equations 10 to 14. Over the N response tokens of a batch, each token's share of
 Clip-Cov takes tokens of high covariance out of the policy gradient; KL-Cov puts a KL penalty on them.
 
 The batch is the micro-batch of one rank, as in the released code (verl's clip_cov and kl_cov): the loss sees no
-more than that. The ⌊ratio·N⌋ tokens are at least one, so with few tokens a micro-batch more are chosen than the
+more than that. The ⌊ratio·N⌋ tokens are at least one, so with few tokens per micro-batch more are chosen than the
 ratio says; the metric policy/cov_selected_fraction tells. docs/policy_loss.md has the formulas and what differs.
 
 Both are written as upstream's own PPO loss with changed advantages: clipping, vLLM importance correction,
@@ -217,7 +217,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def check_flags(values: dict) -> None:
-    """Raises UsageError where a value makes no sense. values: by flag, without the dashes."""
+    """Check the settings of Clip-Cov and KL-Cov. values: by flag, without the dashes.
+
+    Raises:
+        UsageError: a value makes no sense; names its flag.
+    """
     for flag in ("actor.clip_cov.ratio", "actor.kl_cov.ratio"):
         if not 0 <= values[flag] <= 1:
             raise UsageError(f"--{flag} is {values[flag]:g}; give a share of the tokens, 0 to 1")
@@ -231,7 +235,7 @@ def check_flags(values: dict) -> None:
 
 
 def notices(args) -> list[str]:
-    """Warnings about settings that are allowed and do little. args: upstream's, nested."""
+    """Warnings about settings that are allowed and have little effect. args: upstream's, nested."""
     loss_type = args.actor.policy_loss_type
     if loss_type not in TYPES:
         return []

@@ -10,9 +10,9 @@ import functools
 
 import torch
 
-ENTROPY_ROWS = 256  # rows of logits a chunk: 256 x 152,000 in float32 is 156 MB
-NO_TOKENS = 1e-6  # a weight of nothing that can still be divided by
-KL_MICRO_BATCHES = 4  # micro-batches a rank that policy/kl_per_step is estimated on
+ENTROPY_ROWS = 256  # rows of logits per chunk: 256 x 152,000 in float32 is 156 MB
+NO_TOKENS = 1e-6  # token count of an empty batch: negligible, and a valid divisor
+KL_MICRO_BATCHES = 4  # micro-batches per rank that policy/kl_per_step is estimated on
 
 
 @torch.no_grad()
@@ -70,8 +70,8 @@ class PolicyMetrics:
         """Sum of k3 and number of tokens, on a few evenly spaced micro-batches of the step's own responses."""
         total = torch.zeros(2, dtype=torch.float64)
         items = self.replay_buffer.items
-        # what training put on the device at a time; --train.dynamic_batch_enable sets it to 1, as one response always
-        # fits, and pays no heed to --train.micro_batch_size
+        # the micro-batch size of training; --train.dynamic_batch_enable sets it to 1, as one response always
+        # fits, and ignores --train.micro_batch_size
         size = self.replay_buffer.sample_batch_size
         device = torch.cuda.current_device()
         batches = len(items) // size

@@ -2,7 +2,7 @@
 be trained on.
 
 Upstream always shuffles, and drops every column but prompt, label and images on the way to the samples. A
-curriculum needs the order; the run log and the estimator get the cluster with each sample.
+curriculum needs the order. Clusters go to the run log and, as `batch.clusters`, to estimators; EBPO does not use them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class PromptsWithClusters:
 
 
 class SamplesWithClusters:
-    """Mixin over SamplesGenerator: a training sample knows the cluster of its prompt."""
+    """Mixin over SamplesGenerator: each sample carries the cluster of its prompt."""
 
     def _process_response_into_experience(self, response, **kwargs):
         experience = super()._process_response_into_experience(response, **kwargs)

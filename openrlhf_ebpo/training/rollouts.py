@@ -1,4 +1,4 @@
-"""One rollout batch as a table, a row a response: what the run log keeps so that a person can ask what an answer
+"""One rollout batch as a table, one row per response: what the run log keeps so that a person can ask what an answer
 got, and what GRPO would have given it."""
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Rollouts:
 
     @classmethod
     def before_shaping(cls, experiences, errors: list[str], clusters: list[str | None]) -> Rollouts:
-        """Keep what the advantage stage is about to change. `errors` and `clusters` are in prompt order."""
+        """Snapshot of what the advantage stage will change. `errors` and `clusters` are in prompt order."""
         index = torch.tensor(list(itertools.chain.from_iterable(e.index for e in experiences)))
         order = index.argsort()
 

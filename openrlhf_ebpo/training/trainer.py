@@ -48,7 +48,7 @@ class EBPOTrainer:
 
     def train_step(self, rollout_samples, global_step):
         untrained = len(rollout_samples) % self.args.train.batch_size
-        if untrained:  # upstream says nothing
+        if untrained:  # upstream does not warn
             logger.warning(
                 "step %d: the last %d of %d responses fill no optimizer step of --train.batch_size %d: OpenRLHF drops "
                 "them, or mixes them into the next step",
@@ -72,7 +72,7 @@ class EBPOTrainer:
         self.run_log.write_metrics(global_step, metrics)
         saves = global_step % self.args.ckpt.save_steps == 0
         if saves:
-            self.run_log.flush()  # a checkpoint vouches for all rows up to it
+            self.run_log.flush()  # a resume from this checkpoint relies on all rows up to its step
             self.hub.before_saving(global_step)
         super().save_logs_and_checkpoints(global_step, logs_dict, self._complete(client_states))
         if saves:
@@ -110,7 +110,7 @@ class EBPOTrainer:
 
 
 class OnThisNode:
-    """Stands in for a Ray actor class: `.remote()` puts the actor on the node of the process that calls it."""
+    """Stands in for a Ray actor class: `.remote()` schedules the actor on the caller's node (node affinity)."""
 
     def __init__(self, actor_class):
         self.actor_class = actor_class

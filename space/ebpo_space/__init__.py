@@ -5,7 +5,7 @@ metrics.py             metrics.jsonl, followed while it grows
 groups.py, search.py   rollouts/*.parquet: an index of groups, one group's answers, search
 results.py             eval/: results, questions, samples
 estimators.py          baselines and advantages under GRPO, Dr. GRPO, RLOO and EBPO; their error against the Bayes risk
-text.py, mathml.py     model text made harmless, formulas made readable (symbols.py: what LaTeX calls them)
+text.py, mathml.py     model text escaped, formulas made readable (symbols.py: what LaTeX calls them)
 links.py               a view and its address
 figures.py, picture.py, cards.py, tables.py   data -> Plotly figures, SVG, HTML; pure
 pages/                 dynamics, samples, evaluation, understand: what each page shows

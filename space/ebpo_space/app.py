@@ -25,7 +25,7 @@ RENDER = {
     "evaluation": evaluation.render,
     "understand": understand.render,
 }
-REFRESH = 5.0  # seconds between looks at a run that may still be growing
+REFRESH = 5.0  # seconds between polls of a run that may still be growing
 DATA = ("board",)  # what space.js draws; all else that pages show is HTML, or text
 UNKNOWN = object()  # a value that no control has
 _FILTERS = ("steps", "cluster", "from", "to", "rewards_from", "rewards_to", "text")
@@ -39,7 +39,7 @@ def build(workspace: Workspace) -> gr.Blocks:
 
         def show(session: Session, turn: Turn, also: dict | None = None) -> dict:
             try:
-                stamp = fingerprint(workspace, turn.view)  # first: what is written meanwhile, the next tick sees
+                stamp = fingerprint(workspace, turn.view)  # before reading: the next tick sees later writes
                 update = _shown(parts, workspace, turn.view)
             except BaseException:
                 session.fail()
@@ -64,7 +64,7 @@ def build(workspace: Workspace) -> gr.Blocks:
             return show(session, session.begin({}))
 
         def edited(name: str, session: Session, located: str, value) -> dict:
-            if session.view is None or value == session.view[name]:  # a menu also says so when an answer fills it
+            if session.view is None or value == session.view[name]:  # a dropdown also fires when a response sets it
                 return gr.skip()
             also = {"at": "", "shown": 1} if name in _FILTERS else {}
             return show(session, session.begin({name: value, **also}, located, typed={name: value}))
@@ -80,7 +80,7 @@ def build(workspace: Workspace) -> gr.Blocks:
         quiet = {"outputs": outputs, "show_progress": "hidden", "api_visibility": "private", "queue": False}
         demo.load(load, visitor, **quiet)
         gr.Timer(REFRESH).tick(tick, visitor, **quiet)
-        parts.locator.click(whole, [visitor, parts.locator], **quiet)  # an answer was overtaken on its way
+        parts.locator.click(whole, [visitor, parts.locator], **quiet)  # responses arrived out of order
         for component in parts.clickable:
             # not "always_last": it sends a later click with the first one's data
             component.click(clicked, [visitor, parts.locator], trigger_mode="multiple", **quiet)

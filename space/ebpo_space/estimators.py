@@ -1,4 +1,4 @@
-"""Baselines and raw advantages of one group under several estimators, and what their baselines are off by.
+"""Baselines and raw advantages of one group under several estimators, and the error of their baselines.
 
 Shown to explain, without torch: one group at a time. Names are the registry's; EBPO's formulas the project's own,
 `estimator/shrinkage.py`. A further one is one entry of ESTIMATORS (what a group gets) and, if its baseline is linear in
@@ -30,7 +30,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Estimated:
-    """baselines and advantages: (G,) one a response."""
+    """baselines and advantages: (G,) one per response."""
 
     baselines: np.ndarray
     advantages: np.ndarray

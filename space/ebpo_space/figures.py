@@ -90,7 +90,7 @@ def line_traces(lines: Sequence[Line], share: float, zoom: tuple[float, float] |
 
 
 def plotly_text(text: str, limit: int = 40) -> str:
-    """Plotly reads a few tags in names and labels: none of theirs here."""
+    """Escaped for Plotly, which renders a few HTML tags in names and labels."""
     return middle_cut(text, limit).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -155,7 +155,7 @@ def board(sections: Sequence[dict], unit: str = "", zoom: tuple[float, float] | 
 
 
 def pass_panel(task: str, curves: Sequence[tuple[str, int, bool, list[tuple[int, dict]]]]) -> dict:
-    """pass@k over k, one line a checkpoint. curves: (label, colour number, dashed, [(k, metric)])."""
+    """pass@k over k, one line per checkpoint. curves: (label, colour number, dashed, [(k, metric)])."""
     traces, values = [], []
     for label, shade, dashed, points in curves:
         ks, metrics = [k for k, _ in points], [m for _, m in points]

@@ -1,4 +1,4 @@
-"""What visitors may ask the server for: the few routes that the pages use. Gradio has some fifty: uploads, files, proxies,
+"""An allowlist of requests: the few routes that the pages use. Gradio has some fifty: uploads, files, proxies,
 streams, whatever its next version adds. Pages read runs and send a few values, so everything else is refused."""
 
 from __future__ import annotations
@@ -49,7 +49,11 @@ class Gate:
 
 
 async def admitted(scope, receive):
-    """`receive` for the app. Raises Refused."""
+    """`receive` for the app, once the request is admitted; the body of a call is read and checked here.
+
+    Raises:
+        Refused: the pages do not make such a request.
+    """
     if scope["method"] in ("GET", "HEAD") and READ.fullmatch(scope["path"]):
         return receive
     if scope["method"] != "POST" or not CALL.fullmatch(scope["path"]):
@@ -77,7 +81,11 @@ async def _whole(receive) -> bytes:
 
 
 def check(body: bytes) -> None:
-    """Raises Refused for what is no JSON or describes a file."""
+    """Check the body of a call.
+
+    Raises:
+        Refused: it is not JSON, or describes a file.
+    """
     try:
         json.loads(body, object_hook=_no_file)
     except (ValueError, RecursionError):
@@ -91,7 +99,7 @@ def _no_file(found: dict) -> dict:
 
 
 def _again(body: bytes, receive):
-    """The body that was read, then whatever comes after it."""
+    """`receive` that replays the body that was read, then passes on what comes after it."""
     messages = iter([{"type": "http.request", "body": body, "more_body": False}])
 
     async def replayed():

@@ -1,7 +1,7 @@
-"""Rollouts: an index of all groups from the light columns, and the answers of one group.
+"""Rollouts: an index of all groups, and the answers of one group.
 
 A run of a million rows has a few hundred thousand groups. Their index is made from the columns without text, a file at a
-time, once a file; it takes some 100 bytes a group. Prompts and answers are read for what is on the page only.
+time, once per file; it takes some 100 bytes per group. Prompts and answers are read for what is on the page only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NUMBERS = ("reward", "group_mean", "baseline", "shrinkage", "advantage", "grpo_a
 LIGHT = ("group", "prompt_id", "cluster", "valid", "error", "truncated", *NUMBERS)
 NEEDED = ("group", "prompt", "response", "reward")
 _NAME = re.compile(r"step-(\d{1,9})\.parquet", re.ASCII)
-_LARGEST = 2 * 2**30  # bytes of one column set of one file, unpacked
+_LARGEST = 2 * 2**30  # bytes of one column set of one file, decompressed
 _CLOSE = 1e-6
 _AT_A_TIME = 256  # rows
 
@@ -62,7 +62,7 @@ class Groups:
 
 
 class Index:
-    """All groups of one run; `read` takes in new files and lets go of removed ones."""
+    """All groups of one run; `read` adds new files and drops removed ones."""
 
     def __init__(self, run: Run, fail: float = 0.0, passing: float = 1.0):
         self.run, self.middle = run, (fail + passing) / 2
@@ -122,7 +122,11 @@ def _sign(path: Path) -> tuple:
 
 
 def open_file(run: Run, name: str, needed: tuple[str, ...] = NEEDED) -> pq.ParquetFile:
-    """Raises RunError where it cannot be read, leads out of the run, or lacks what every schema so far has."""
+    """Open a rollout file of a run.
+
+    Raises:
+        RunError: it cannot be read, leads out of the run, or lacks a column that every schema so far has.
+    """
     try:
         file = pq.ParquetFile(inside(run, "rollouts", name))
     except (pa.ArrowException, OSError, ValueError):
@@ -152,7 +156,7 @@ def read_columns(run: Run, name: str, columns: tuple[str, ...], rows: slice | No
 
 
 def cut(file: pq.ParquetFile, row_groups: list[int], columns: list[str], rows: slice) -> pa.Table:
-    """Rows of these row groups, counted from the first one's start. A few hundred at a time are unpacked: a step's
+    """Rows of these row groups, counted from the first one's start. Decoded in batches of a few hundred: a step's
     answers may have hundreds of megabytes, and many visitors may look at once."""
     parts, at = [], 0
     for batch in file.iter_batches(_AT_A_TIME, row_groups=row_groups, columns=columns):
@@ -166,7 +170,11 @@ def cut(file: pq.ParquetFile, row_groups: list[int], columns: list[str], rows: s
 
 
 def rows_of(table: pa.Table) -> list[dict]:
-    """Raises RunError where a column cannot be read."""
+    """The rows of a table as dicts.
+
+    Raises:
+        RunError: a column cannot be read.
+    """
     names = table.column_names
     return [dict(zip(names, values, strict=True)) for values in zip(*map(listed, table.columns), strict=True)]
 

@@ -27,7 +27,7 @@ def is_repo(text: str) -> bool:
 
 
 def is_allowed(repo: str, allowed: Iterable[str]) -> bool:
-    """Listed as owner/name, or its owner is."""
+    """Whether the allowlist has the repo, as owner/name, or its owner."""
     return repo in set(allowed) or repo.partition("/")[0] in set(allowed)
 
 

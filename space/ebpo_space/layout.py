@@ -34,7 +34,7 @@ class Parts:
 
 
 def lay_out(workspace: Workspace, export: Callable) -> Parts:
-    """Must run inside gr.Blocks()."""
+    """Create all components; must run inside gr.Blocks()."""
     parts = Parts()
     with gr.Row(elem_classes=["top-row"]):
         _html(parts, "masthead", value=HEADER, js=_ACTIONS + " window.space.start(trigger);")
@@ -61,7 +61,7 @@ def lay_out(workspace: Workspace, export: Callable) -> Parts:
 def _html(
     parts: Parts, name: str, value: str = "", js: str = _ACTIONS, classes: tuple[str, ...] = (), **more
 ) -> gr.HTML:
-    """Our own HTML. The template holds the value as it is: no value is ever a template."""
+    """HTML that this app has written, inserted verbatim: a value is never parsed as a template."""
     made = gr.HTML(value, js_on_load=js, apply_default_css=False, elem_classes=["own", *classes], **more)
     parts.shown[name] = made
     if _ACTIONS in js:

@@ -1,6 +1,6 @@
 """A view and its address: what is on the page is in the URL, and a URL opens the same page.
 
-Whatever comes from a visitor goes through `clean`, so pages get values of the right type and within their limits.
+Whatever comes from a visitor is validated by `clean`, so pages get values of the right type and within their limits.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ PARAMETERS: dict[str, tuple[object, Callable]] = {  # name in the address: value
 
 
 def clean(values: Mapping) -> dict:
-    """A whole view: defaults for what is absent or makes no sense, unknown names left out."""
+    """A whole view: defaults for what is absent or invalid, unknown names dropped."""
     view = {}
     for name, (default, parse) in PARAMETERS.items():
         try:

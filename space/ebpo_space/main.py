@@ -77,7 +77,7 @@ def listed(variable: str) -> list[str]:
 
 
 def check_given(parser: argparse.ArgumentParser, given: str) -> None:
-    """A mistake that is visible at the start is said at the start."""
+    """Check the arguments, so that a mistake is reported before the app starts."""
     from .hub import is_repo
     from .runs import find_runs
 

@@ -52,7 +52,7 @@ class Follower:
         self._metrics = Metrics()
 
     def read(self) -> Metrics:
-        """All whole lines so far; a file that was replaced or cut is read anew."""
+        """All whole lines so far; a file that was replaced or truncated is read from its start."""
         with self._lock:
             try:
                 with open(self.path, "rb") as file:

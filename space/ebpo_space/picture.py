@@ -104,7 +104,7 @@ def _labels(group: Drawn, x) -> list[str]:
 
 
 def _crossings(named: list[tuple[str, str, float]], ys: tuple[int, ...], sides: tuple[int, ...]) -> int:
-    """How bad a placing is: a name outside the picture counts more than all marks that names cross."""
+    """Cost of a placement: a name outside the picture costs more than all marks that names cross."""
     bad = 0
     for (_, text, at), y, side in zip(named, ys, sides, strict=True):
         near, far = sorted((at + 4 * side, at + side * (6 + _LETTER * len(text))))

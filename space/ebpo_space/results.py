@@ -153,14 +153,18 @@ def _read(run: Run, path: Path, place: str) -> Result:
 
 
 def _step(folder: str) -> int:
-    """Raises ValueError for a folder that names none."""
+    """The step that a folder's name gives.
+
+    Raises:
+        ValueError: it gives none.
+    """
     if not (found := _STEP.fullmatch(folder)):
         raise ValueError(f"no step: {folder}")
     return int(found[1])
 
 
 def _name(value) -> str:
-    """Short enough for a link, and without the half characters that JSON may hold and no page can."""
+    """Short enough for a link, and without lone surrogates, which JSON may hold and UTF-8 cannot encode."""
     return str(value)[:_NAME].encode("utf-8", "replace").decode()
 
 
@@ -221,7 +225,11 @@ class Question:
 
 
 def questions(run: Run, result: Result) -> Sequence[Question]:
-    """Every question with its success rate, in order. Raises RunError where the samples cannot be read."""
+    """Every question with its success rate, in order.
+
+    Raises:
+        RunError: the samples cannot be read.
+    """
     try:
         status = inside(run, result.place, "samples.parquet").stat()
     except OSError:
@@ -231,7 +239,7 @@ def questions(run: Run, result: Result) -> Sequence[Question]:
 
 @functools.lru_cache(64)
 def _questions(run: Run, place: str, changed: int, size: int) -> tuple[Question, ...]:
-    """`changed` and `size` of the file: what is kept is that of the file as it is."""
+    """Cached by `changed` and `size` of the file, so that a changed one is read again."""
     counted: dict[str, list] = {}
     for i, row in enumerate(_rows(run, place, ("question_id", "question", "gold", "correct"))):
         key = str(row.get("question_id") or row.get("question"))

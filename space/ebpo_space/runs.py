@@ -1,7 +1,7 @@
 """Which runs there are: directories given at the start, and data set repos of the Hub within an allowlist.
 
 A visitor only ever names a run by its key. Paths come from the command line alone, and files of a run are opened through
-`inside`, so a link in a run cannot lead out of it.
+`inside`, so a symbolic link in a run cannot lead out of it.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Runs:
         return self._fetch(key, found)
 
     def _fetch(self, key: str, found: Run | None) -> Run:
-        """Now and then again, for a repo may grow; what is here stays where the Hub does not answer."""
+        """Download a run, also again at intervals, as it may grow; the copy here stays if the Hub does not answer."""
         try:
             path, problems = self.fetch(key, self.cache)
         except RunError:

@@ -53,7 +53,11 @@ class Found:
 
 
 def step_range(text: str, groups: Groups) -> tuple[int, int]:
-    """First and last step. Raises RunError for text that is none."""
+    """First and last step of a filter's text.
+
+    Raises:
+        RunError: the text is no range of steps.
+    """
     text = (text or "latest").strip().lower()
     if not len(groups):
         return 0, 0
@@ -139,7 +143,11 @@ def position_of(groups: Groups, step: int, group: int) -> int | None:
 
 
 def answers(run: Run, groups: Groups, position: int) -> list[dict]:
-    """The rows of one group, all columns. Raises RunError where the file has gone or is damaged."""
+    """The rows of one group, all columns.
+
+    Raises:
+        RunError: the file is gone or damaged.
+    """
     step, row, size = (int(values[position]) for values in (groups.step, groups.row, groups.size))
     name = file_of(run, step)
     if name is None:
@@ -155,7 +163,11 @@ def history(groups: Groups, prompt_id: str | None) -> np.ndarray:
 
 
 def exported(rows: list[dict], **about) -> str:
-    """One group as JSON: everything its rows hold. Raises RunError where it is too large for a browser."""
+    """One group as JSON: everything its rows hold.
+
+    Raises:
+        RunError: it is too large for a browser.
+    """
     if sum(len(str(row.get("response") or "")) for row in rows) > EXPORTED:
         raise RunError(
             f"This group's answers have more than {EXPORTED >> 20} million characters; read the Parquet file."

@@ -1,4 +1,4 @@
-"""What the Gradio server sends besides Gradio's own: our static files, Plotly, and headers that keep a page to itself.
+"""What the Gradio server sends besides Gradio's own: our static files, Plotly, and security headers.
 What it accepts is in gate.py."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .gate import Gate
 
 STATIC = Path(__file__).parent / "static"
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-# Text is escaped before it gets here; if an escape were ever forgotten, the page could still load and send nothing.
+# Text is escaped before it gets here; if an escape were forgotten, a page could not load or send anything elsewhere.
 POLICY = "; ".join(
     (
         "default-src 'self'",

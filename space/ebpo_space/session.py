@@ -1,5 +1,5 @@
-"""What one visitor looks at, kept on the server: the only copy of a view. Every event changes it here, so none works on an
-older one, and only the latest answers.
+"""What one visitor looks at, kept on the server: the only copy of a view. Every event changes it here, so none works on
+a stale one, and only the latest event's result is sent.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-LIMITS = _names("sum prod lim max min")  # sub- and superscripts stand below and above
+LIMITS = _names("sum prod lim max min")  # their sub- and superscripts are set as limits, below and above
 FUNCTIONS = _names("""
     sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log ln exp lim max min gcd lcm det dim mod deg sup inf
 """)

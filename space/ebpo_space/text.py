@@ -1,4 +1,4 @@
-"""HTML of this app, and model text made harmless: whatever is put into `html` and is not HTML goes through `harmless`."""
+"""HTML of this app, and escaping of model text: whatever is put into `html` and is not HTML goes through `harmless`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ SHOWN = 20_000  # characters of one text on a page; an export has all of them
 _REFERENCES = {ord(c): f"&#{ord(c)};" for c in "&<>\"'`${}\\"} | {0: "<wbr>"}
 # Browsers take seconds to lay out one word of 20,000 letters: NUL, which `plain` leaves nowhere, marks where it may break.
 _LONG = re.compile(r"\S{60}(?=\S)")
-# NUL and other control characters, and what hides or turns text around (zero-width, bidi, tags): shown, not obeyed.
+# NUL and other control characters, and invisible or direction-changing ones (zero-width, bidi, tags): shown as ⟨U+…⟩.
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
 )
-# A few marks on one letter are a language; dozens of them climb over the lines above.
+# Combining marks: a few per letter are ordinary writing; dozens of them cover the lines above.
 _STACKED = re.compile(
     "([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]{4})[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+"
 )
 _MATHS = re.compile(
     r"\$\$(.{1,2000}?)\$\$|\\\[(.{1,2000}?)\\\]|\\\((.{1,2000}?)\\\)|\$(?!\s)([^$\n]{1,500}?)(?<!\s)\$(?!\d)", re.S
 )
-_PUNCTUATION = re.compile("[.,;:!?)]*")  # stays on a formula's line
+_PUNCTUATION = re.compile("[.,;:!?)]*")  # is kept on the line of the formula before it
 _FORMULAS = 400  # drawn in one text; the rest stays as it was written
 
 
@@ -56,7 +56,7 @@ def plain(text) -> str:
 
 
 def harmless(text, limit: int = SHOWN) -> HTML:
-    """Text as HTML that shows it and does nothing else, at most `limit` characters of it and a note of the rest."""
+    """Text escaped for HTML, at most `limit` characters of it and a note of the rest."""
     text = "" if text is None else str(text)
     shown = _LONG.sub(lambda match: match[0] + "\0", plain(text[:limit]))
     return HTML(shown.translate(_REFERENCES)) + _rest(len(text) - limit)  # noqa: S704
@@ -70,8 +70,8 @@ def attribute(text, limit: int | None = None) -> HTML:
 
 
 def readable(text, limit: int = SHOWN, on_the_line: bool = False) -> HTML:
-    r"""Like `harmless`, with formulas between $…$, $$…$$, \(…\) and \[…\] as MathML. What the small converter does not
-    know stays as it was written."""
+    r"""Like `harmless`, with formulas between $…$, $$…$$, \(…\) and \[…\] as MathML. What the converter does not
+    know stays LaTeX source."""
     text = "" if text is None else str(text)
     shown, parts, last = text[:limit], [], 0
     for number, match in enumerate(_MATHS.finditer(shown)):

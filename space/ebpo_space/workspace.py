@@ -58,7 +58,11 @@ class Workspace:
         return view["runs"] or self.runs.listed()[:SHOWN_AT_FIRST]
 
     def open(self, key: str) -> Opened:
-        """Raises RunError where there is no such run; everything less is among the problems."""
+        """A run with its metrics and groups; what of it cannot be read is listed in `problems`.
+
+        Raises:
+            RunError: there is no such run.
+        """
         run = self.runs.get(key)
         problems = list(run.problems)
         about = attempt(lambda: describe(run), {}, problems)
@@ -95,7 +99,7 @@ class Workspace:
 
 
 def attempt(make: Callable, otherwise, problems: list[str]):
-    """What `make` gives, or `otherwise` and a line among the problems."""
+    """The result of `make` or, where it raises RunError, `otherwise`, with the message added to `problems`."""
     try:
         return make()
     except RunError as error:

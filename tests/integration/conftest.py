@@ -50,7 +50,7 @@ def cluster(tmp_path_factory):
     from openrlhf_ebpo.seams.stack import is_cpu_stack
 
     if not is_cpu_stack():
-        pytest.skip("this cluster's GPUs are pretended; on a GPU machine run `pytest -m gpu`")
+        pytest.skip("this cluster's GPUs are logical only; on a GPU machine run `pytest -m gpu`")
     modules = str(tmp_path_factory.mktemp("modules"))
     # the nodes' workers inherit them
     os.environ.update(WANDB_MODE="offline", WANDB_API_KEY="0" * 40, HF_MODULES_CACHE=modules)
@@ -69,7 +69,7 @@ def cluster(tmp_path_factory):
 
 
 def flags(workshop: Path, output: Path, **changes) -> list[str]:
-    """A small, fast training command: 8 prompts x 4 responses a step, three steps; `changes` override, None removes."""
+    """A small, fast training command: 8 prompts x 4 responses per step, 3 steps; `changes` override, None removes."""
     settings = {
         "actor.model_name_or_path": workshop / "tied",
         "data.prompt_dataset": workshop / "prompts.jsonl",

@@ -14,7 +14,7 @@ import torch
 from openrlhf_ebpo.record.run_log import read_metrics, read_rollouts, read_run
 from openrlhf_ebpo.training.rollouts import prompt_id
 
-BATCH = 8  # prompts a step
+BATCH = 8  # prompts per step
 METHODS = ["clip_cov", "dapo", "dr_grpo", "ebpo_difficulty", "ebpo_naive", "kl_cov", "reinforce_baseline", "rloo"]
 ELSEWHERE = ["ebpo_topic", "grpo"]  # test_train_and_resume.py, test_launch.py
 AT_A_TIME = 2  # a launch leaves cores idle while processes start and wait for each other
@@ -25,7 +25,7 @@ def runs(train, command, method_flags, curriculum, tmp_path_factory):
     """method -> its run directory, output folder and the drivers' texts. All are trained, two at a time."""
 
     def argv(output: Path, method: str, **changes) -> list[str]:
-        # no warm-up, so that the first step moves the policy; two optimizer steps a batch
+        # no warm-up, so that the first step moves the policy; two optimizer steps per batch
         settings = {"actor__lr_scheduler": "constant", "train__batch_size": 16, "data__max_samples": 2 * BATCH}
         theirs, ours = command(output, data__prompt_dataset=curriculum, **settings), method_flags(method)
         last = [str(word) for name, value in changes.items() for word in (f"--{name.replace('__', '.')}", value)]

@@ -43,11 +43,15 @@ def prepare_driver() -> None:
         raise UsageError("\n".join(f"vLLM needs {native.with_remedy(cause)}" for cause in missing))
     os.environ.setdefault("TORCHDYNAMO_DISABLE", WORKER_ENV["TORCHDYNAMO_DISABLE"])
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
-        del os.environ["CUDA_VISIBLE_DEVICES"]  # the empty string breaks Ray's mapping of the pretend GPUs
+        del os.environ["CUDA_VISIBLE_DEVICES"]  # the empty string breaks Ray's mapping of its logical GPUs
 
 
 def check_args(args) -> None:
-    """Raises UsageError for what cannot work at all on this machine."""
+    """Check the arguments for what cannot work on a machine without CUDA.
+
+    Raises:
+        UsageError: a flag asks for it; names the flag.
+    """
     impossible = [
         (args.ds.ring_attn_size > 1, "ds.ring_attn_size", "ring attention needs flash-attn; leave it at 1"),
         (args.ds.tensor_parallel_size > 1, "ds.tensor_parallel_size", "leave it at 1"),

@@ -8,6 +8,6 @@ if ((GPU_GB < 100)); then
     tensor_parallel=2 # 30 GB of weights would leave one 80 GB GPU little room for the cache
     memory=(--vllm.gpu_memory_utilization 0.65 --train.max_tokens_per_gpu 12288 --rollout.max_tokens_per_gpu 12288)
     if ((gpus < 16)); then
-        memory+=(--ds.adam_offload) # 12 bytes a weight, 22 GB a GPU on eight
+        memory+=(--ds.adam_offload) # 12 bytes per weight, 22 GB per GPU on eight
     fi
 fi

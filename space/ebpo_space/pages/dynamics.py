@@ -1,4 +1,4 @@
-"""Training dynamics: runs overlaid, one panel a metric."""
+"""Training dynamics: runs overlaid, one panel per metric."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def _listed(names: list[str]) -> str:
 
 
 def _rows(rewards: np.ndarray, setting: Setting) -> HTML:
-    """A card an estimator; the bars of all share one scale."""
+    """One card per estimator; the bars of all share one scale."""
     found = {name: estimate(rewards, setting) for name, estimate in ESTIMATORS.items()}
     widest = max(0.5, *(float(np.abs(each.advantages).max()) for each in found.values()))
     return joined(_row(name, rewards, each, widest) for name, each in found.items())
@@ -257,7 +257,7 @@ def centring(view: dict, setting: Setting) -> HTML:
         "<p>With one S for the batch and groups of one size, standardising subtracts the batch’s mean advantage, and μ<sub>glob</sub> with it:</p>"
         '<p class="identity">A − mean A = r − [(1 − S)·μ<sub>m</sub> + S·mean of this batch’s rewards]</p>'
         "<p>So only S carries history into the update. Below, a batch of groups under two prior means: every baseline moves, and no "
-        "final advantage does. The prior mean does matter without centring, for groups of unequal size, and for a prior a cluster.</p>"
+        "final advantage does. The prior mean does matter without centring, for groups of unequal size, and for a prior per cluster.</p>"
         '<div class="scroll" tabindex="0" role="region" aria-label="A batch under two prior means"><table><caption>A batch under two prior means</caption>'
         '<thead><tr><th scope="col">right answers</th><th scope="col">V, μ<sub>glob</sub> = {0}</th>'
         '<th scope="col">V, μ<sub>glob</sub> = {1}</th><th scope="col">final A, right / wrong, μ<sub>glob</sub> = {0}</th>'

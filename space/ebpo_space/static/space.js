@@ -201,7 +201,7 @@ window.space = (() => {
       const others = [...this.panels.values()].filter((p) => p !== source && p.plot.data && p.spec.linked);
       await Promise.all(others.map((p) => Plotly.relayout(p.plot, change)));
       this.linking = false;
-      // the server has sent a few hundred points a line: it sends as many again for what is looked at now
+      // the server has sent a few hundred points per line: it sends as many again for what is looked at now
       clearTimeout(this.asking);
       const wish = reset ? "" : range.map((v) => Number(v).toPrecision(8)).join(":");
       this.asking = setTimeout(() => tell(this.trigger, { zoom: wish }), 250);
