@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 
 from openrlhf_ebpo.rewards.grading import GoldError
 
-from .tasks import MATH, REASONING_GYM, Benchmark, Rules
+from .tasks import Benchmark, Rules
 
 RULES = {field.name: field for field in fields(Rules)}
 PLAIN = Benchmark("rows")  # of no benchmark: golds as they are, a list is several answers
@@ -54,14 +54,9 @@ def _checked(value) -> Rules:
     if not isinstance(given, dict):
         raise ValueError(f"its rules are no JSON object: {str(value)[:60]!r}")
     given = {name: each for name, each in given.items() if each is not None}
-    for name, each in given.items():
+    for name in given:
         if name not in RULES:
             raise ValueError(f"its rules have {name!r}; there are {', '.join(RULES)}")
-        wanted = (int, float) if name == "tolerance" else type(RULES[name].default)
-        if not isinstance(each, wanted) or (isinstance(each, bool) and wanted is not bool):
-            raise ValueError(f"its rule {name} cannot be {each!r:.60}")
-    if given.get("kind", MATH) not in (MATH, REASONING_GYM):
-        raise ValueError(f"its rule kind cannot be {given['kind']!r:.60}; there are {MATH} and {REASONING_GYM}")
     return Rules(**given)
 
 

@@ -61,7 +61,7 @@ from openrlhf_ebpo.eval import protocols, tasks
 from openrlhf_ebpo.eval.grader import NO_GOLD, SECONDS, Grader
 from openrlhf_ebpo.eval.pairs import PLAIN, read_pair, rules_text
 from openrlhf_ebpo.eval.protocols import MATH_VERIFY, Protocol
-from openrlhf_ebpo.eval.tasks import Benchmark
+from openrlhf_ebpo.eval.tasks import Benchmark, own
 from openrlhf_ebpo.files import replacing
 from openrlhf_ebpo.progress import progress_file
 from openrlhf_ebpo.rewards.grading import GoldError
@@ -173,7 +173,7 @@ def identity(args: argparse.Namespace, protocol: Protocol) -> dict:
         "input": f"{Path(args.input).name}@{digest}",
         "extraction": protocol.extraction,
         "scorer": scorer,
-        "task": args.task,
+        "task": args.task if args.task is None else own.identity(args.task),
         "seconds": args.seconds,
     }
 

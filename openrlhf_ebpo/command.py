@@ -105,6 +105,18 @@ def flush_or_discard() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+@contextlib.contextmanager
+def nothing_required(parser: argparse.ArgumentParser) -> Iterator[None]:
+    required = [each for each in (*parser._actions, *parser._mutually_exclusive_groups) if each.required]
+    for each in required:
+        each.required = False
+    try:
+        yield
+    finally:
+        for each in required:
+            each.required = True
+
+
 def parse(
     parser: argparse.ArgumentParser, argv: Sequence[str] | None, also: dict[str, str] | None = None
 ) -> argparse.Namespace:
@@ -113,10 +125,11 @@ def parse(
     Args:
         also: flags that are accepted though the parser does not know them -> how an answer names them.
     """
-    args, unknown = parser.parse_known_args(argv)
+    with nothing_required(parser):  # or a mistyped flag would be answered with the one that it was meant to be
+        _, unknown = parser.parse_known_args(argv)
     flags = [item.partition("=")[0] for item in unknown if item.startswith("-")]
     if not unknown:
-        return args
+        return parser.parse_args(argv)
     known = {**{flag: flag for flag in parser._option_string_actions}, **(also or {})}
     lines = [f"no such flag: {flag}{_suggestion(flag, known, parser.prog)}" for flag in flags]
     lines = lines or [f"unexpected argument: {unknown[0]!r}"]

@@ -17,7 +17,7 @@ from .gold import gold_text, integer_text
 from .rows import HubSet, Rows
 from .types import Rules
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 
 
 def as_it_is(question: str, row: Mapping) -> str:
@@ -46,7 +46,7 @@ class Benchmark:
     rules: (row, value of the answer column) -> how answers are compared with the gold.
     rows: how many the copies of it have; a note says where there are others. other_sets: row counts of sets that go by
         the same name, and which they are; these are refused.
-    notes: what is worth knowing of a copy.
+    notes: what is worth knowing of a copy, as a list of sentences.
     released_n: responses per question under the protocol `released`, where it is not the protocol's own number.
     reported: pass@1 in percent in the paper (arXiv 2602.05165) by (model, G) and method.
 
@@ -75,7 +75,8 @@ class Benchmark:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name) or LIMITED.search(self.name):
             raise ValueError(
-                f"a benchmark's name has letters, digits, dots and dashes, and no -firstN at its end: {self.name!r:.60}"
+                "a benchmark's name has up to 80 letters, digits, dots, dashes and underscores, and no -firstN at its "
+                f"end: {self.name!r:.60}"
             )
         kinds = {"copies": (HubSet, Path), "question": str, "answer": str, "columns": str, "rows": int}
         for which, kind in kinds.items():
@@ -94,11 +95,19 @@ class Benchmark:
     def rules_of(self, row: Mapping, answer, gold: str) -> Rules:
         """With the answer as the data set spells it; all spellings of an integer are the same."""
         rules = self._call("rules", Rules, row, answer)
-        first = str(answer[0] if isinstance(answer, (list, tuple)) else answer)
+        first = str(answer[0] if isinstance(answer, (list, tuple)) and answer else answer)
         return rules if self.integer or rules.source_gold or first == gold else replace(rules, source_gold=first)
 
     def notes_of(self, rows: Rows) -> Sequence[str]:
-        return self._call("notes", Sequence, rows)
+        try:
+            found = self._call("notes", Sequence, rows)
+        except ValueError as error:
+            raise UsageError(f"benchmark {self.name}: notes: {error}") from error
+        if isinstance(found, str):
+            raise UsageError(
+                f"benchmark {self.name}: notes gives the text {found!r:.60}; it has to be a list of sentences"
+            )
+        return found
 
     def _call(self, which: str, kind: type, *arguments):
         """Call one of its functions, and check the type of its result.
@@ -110,7 +119,7 @@ class Benchmark:
             found = getattr(self, which)(*arguments)
         except (ValueError, UsageError):
             raise
-        except Exception as error:  # user code: any exception
+        except (Exception, SystemExit) as error:  # user code: any exception
             raise UsageError(f"{self._said(which, arguments)} raised {type(error).__name__}: {error}") from error
         if not isinstance(found, kind):
             raise UsageError(f"{self._said(which, arguments)} is {found!r:.60}; it has to be a {kind.__name__}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import MappingProxyType
 
 from openrlhf_ebpo.data.source import lookup
 from openrlhf_ebpo.data.table import READ_SUFFIXES
@@ -32,6 +33,7 @@ def load_benchmark(benchmark: Benchmark, named: str, place: str | None = None, d
     answer = choose_column(rows.columns, benchmark.answer, rows.place, "gold answer")
 
     def read(row: dict) -> tuple[str, str, Rules]:
+        row = MappingProxyType(row)  # a function of the benchmark that changed it would change the gold
         text, value = benchmark.prompt_of(question_text(row, question), row), lookup(row, answer)
         gold = benchmark.gold_of(value)
         return text, gold, benchmark.rules_of(row, value, gold)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 
 MATH = "math"
 REASONING_GYM = "reasoning_gym"
@@ -33,6 +34,22 @@ class Rules:
     tolerance: float | None = None
     source_gold: str = ""
     entry: str = ""
+
+    def __post_init__(self) -> None:
+        """Scoring trusts these: a tolerance that is text would count every answer as wrong.
+
+        Raises:
+            ValueError: a field of another type, a tolerance below 0, an unknown kind; names the field.
+        """
+        for each in fields(self):
+            value = getattr(self, each.name)
+            wanted = (int, float, type(None)) if each.name == "tolerance" else type(each.default)
+            if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+                raise ValueError(f"its rule {each.name} cannot be {value!r:.60}")
+        if self.tolerance is not None and not 0 <= self.tolerance < math.inf:
+            raise ValueError(f"its rule tolerance cannot be {self.tolerance!r:.60}; give a number of at least 0")
+        if self.kind not in (MATH, REASONING_GYM):
+            raise ValueError(f"its rule kind cannot be {self.kind!r:.60}; there are {MATH} and {REASONING_GYM}")
 
 
 @dataclass(frozen=True)

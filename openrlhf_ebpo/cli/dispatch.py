@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from openrlhf_ebpo import __version__
 from openrlhf_ebpo.command import error_exit
 
 
@@ -34,8 +35,10 @@ def dispatcher(
         given = list(sys.argv[1:] if argv is None else argv)
         if default and (not given or given[0].startswith("-")):
             given.insert(0, default)
-        if given[:1] in (["-h"], ["--help"]):
+        if given[:1] in (["-h"], ["--help"], ["help"]):
             print(listing(prog, about, commands))
+        elif given[:1] == ["--version"]:
+            print(f"openrlhf_ebpo {__version__}")
         elif given and given[0] in commands:
             importlib.import_module(commands[given[0]].module).main(given[1:])
         else:

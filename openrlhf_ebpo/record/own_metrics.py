@@ -68,8 +68,10 @@ def _read(path: Path) -> list:
 
 def problem(entry: object) -> str | None:
     """What is wrong with an entry, in words; None where nothing is."""
-    if not isinstance(entry, dict) or any(field not in entry for field in NEEDED):
+    if not isinstance(entry, dict):
         return f"an object with {' and '.join(NEEDED)} is needed, not {_cut(entry)}"
+    if missing := [field for field in NEEDED if field not in entry]:
+        return f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
     for field, value in entry.items():
         if field not in LONGEST:
             return f"there is no field {_cut(field)}; the fields are {', '.join(LONGEST)}"
@@ -77,6 +79,8 @@ def problem(entry: object) -> str | None:
             return f"{field} is {_cut(value)}; text of at most {LONGEST[field]} printable characters is needed"
         if field in NEEDED and not value.strip():
             return f"{field} is empty"
+    if entry["name"] != entry["name"].strip():
+        return f"name is {_cut(entry['name'])}, with a space at its end: no metric is logged so"
     if entry["name"] in COLUMNS or find(entry["name"]):
         return f"{entry['name']!r} is a name of OpenRLHF's or of this project's own; choose another"
     return None

@@ -93,8 +93,11 @@ def source_fingerprint(module: str, name: str) -> str | None:
     path = module_path(module)
     if not path.is_file():
         return None
-    source = path.read_text()
-    node = ast.parse(source)
+    source = path.read_text(encoding="utf-8")  # whatever the locale says
+    try:
+        node = ast.parse(source)
+    except SyntaxError:
+        return "no Python"  # fits no row
     for part in name.split("."):
         node = next((n for n in getattr(node, "body", ()) if getattr(n, "name", None) == part), None)
         if node is None:

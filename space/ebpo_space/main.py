@@ -25,6 +25,7 @@ from pathlib import Path
 
 from openrlhf_ebpo import __version__
 from openrlhf_ebpo.command import Parser, error_exit
+from openrlhf_ebpo.command import parse as parse_flags
 
 
 @error_exit("space")
@@ -66,7 +67,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         help="where repositories are downloaded to (default: ~/.cache/openrlhf_ebpo_space)",
     )
     parser.add_argument("--open", action="store_true", help="open a browser")
-    options = parser.parse_args(argv)
+    options = parse_flags(parser, argv)
     for given in options.runs:
         check_given(parser, given)
     return options

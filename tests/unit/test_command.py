@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_ebpo import cli
+from openrlhf_ebpo import __version__, cli
 from openrlhf_ebpo.cli import data, hub
 from openrlhf_ebpo.cli import eval as evaluation
 from openrlhf_ebpo.command import command, error_exit
@@ -210,3 +210,30 @@ def test_a_reader_that_goes_away_is_no_traceback(body, status, said):
     done = subprocess.run([sys.executable, "-c", PRINTS.format(body)], text=True, timeout=60, **ends)
     os.close(writes)
     assert (done.returncode, done.stderr) == (status, said)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["data", "prepare", "--outptu", "x"], "no such flag: --outptu. Did you mean --output?"),
+        (["eval", "score", "--inptu", "x", "--ouptut", "y"], "no such flag: --inptu. Did you mean --input"),
+        (["eval", "--modle", "x"], "no such flag: --modle. Did you mean --model"),
+        (["space", "--rnus", "x"], "no such flag: --rnus. Did you mean --runs?"),
+    ],
+    ids=" ".join,
+)
+def test_a_mistyped_flag_is_answered_before_one_that_is_missing(words, said, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(words)
+    assert stopped.value.code == 2 and said in capsys.readouterr().err
+
+
+def test_a_missing_flag_is_named(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["data", "prepare"])
+    assert stopped.value.code == 2 and "required: --output" in capsys.readouterr().err
+
+
+def test_the_version(capsys):
+    cli.main(["--version"])
+    assert capsys.readouterr().out == f"openrlhf_ebpo {__version__}\n"

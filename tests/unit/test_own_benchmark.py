@@ -91,7 +91,7 @@ BAD = {
     "no submodule": ("", "mine.deeper:TASK", "there is no module mine.deeper"),
     "no attribute": ("OTHER = Benchmark('other')", "mine:TASK", r"mine \(\S+mine.py\) has no TASK; it has OTHER"),
     "no benchmark": ("", "mine:TASK", r"mine \(\S+mine.py\) has no TASK; it has nothing"),
-    "wrong type": ("TASK = {'name': 'x'}", "mine:TASK", r"has to be a openrlhf_ebpo.eval.\S+.Benchmark, and is a builtins.dict"),
+    "wrong type": ("TASK = {'name': 'x'}", "mine:TASK", r"has to be an openrlhf_ebpo.eval.\S+.Benchmark, and is a builtins.dict"),
     "the type itself": ("", "mine:Benchmark", "and is a builtins.type"),
     "a broken module": ("1 / 0", "mine:TASK", "importing mine failed: ZeroDivisionError: division by zero"),
     "no syntax": ("def", "mine:TASK", "importing mine failed: SyntaxError"),
@@ -100,7 +100,7 @@ BAD = {
     "a taken name": ("TASK = Benchmark('aime24')", "mine:TASK", "its name is aime24, which is another benchmark here"),
     "a path as a name": ("TASK = Benchmark('../../etc')", "mine:TASK", r"ValueError: a benchmark's name .*'../../etc'"),
     "a limited name": ("TASK = Benchmark('x-first20')", "mine:TASK", "no -firstN at its end"),
-    "no name": ("TASK = Benchmark(None)", "mine:TASK", "a benchmark's name has letters"),
+    "no name": ("TASK = Benchmark(None)", "mine:TASK", "a benchmark's name has up to 80 letters"),
     "a copy": ("TASK = Benchmark('x', copies=('me/x',))", "mine:TASK", r"copies must be a tuple of HubSet or Path, not \('me"),
     "a column": ("TASK = Benchmark('x', question='q')", "mine:TASK", "question must be a tuple of str, not 'q'"),
     "no data": ("TASK = Benchmark('x')", "mine:TASK", "no data of its own; name a file, --tasks mine:TASK=FILE"),
@@ -110,6 +110,21 @@ BAD = {
     "a gold": ("TASK = Benchmark('x', gold=int)", "mine:TASK=q.jsonl", r"x: gold\('1'\) is 1; it has to be a str"),
     "rules": ("TASK = Benchmark('x', rules=lambda row, a: {})", "mine:TASK=q.jsonl", "it has to be a Rules"),
     "notes": ("TASK = Benchmark('x', notes=lambda rows: None)", "mine:TASK=q.jsonl", r"notes\(.* is None; .* Sequence"),
+    "a note": ("TASK = Benchmark('x', notes=lambda rows: 'abc')", "mine:TASK=q.jsonl", "x: notes gives the text 'abc'"),
+    "a prompt that exits": ("TASK = Benchmark('x', prompt=lambda q, row: exit(3))", "mine:TASK=q.jsonl", "raised SystemExit: 3"),
+    "a prompt that changes the row": (
+        "TASK = Benchmark('x', prompt=lambda q, row: row.update(answer='2') or q)", "mine:TASK=q.jsonl", "raised AttributeError"
+    ),
+    "a tolerance of text": (
+        "TASK = Benchmark('x', rules=lambda row, a: Rules(tolerance='0.1'))", "mine:TASK=q.jsonl", "rule tolerance cannot be '0.1'"
+    ),
+    "a tolerance of nothing": (
+        "TASK = Benchmark('x', rules=lambda row, a: Rules(tolerance=float('nan')))", "mine:TASK=q.jsonl", "rule tolerance cannot be nan"
+    ),
+    "a unit of nothing": (
+        "TASK = Benchmark('x', rules=lambda row, a: Rules(unit=None))", "mine:TASK=q.jsonl", "rule unit cannot be None"
+    ),
+    "a kind": ("TASK = Benchmark('x', rules=lambda row, a: Rules(kind='mth'))", "mine:TASK=q.jsonl", "rule kind cannot be 'mth'"),
 }  # fmt: skip
 
 
@@ -128,6 +143,23 @@ def test_scoring_names_its_own_flag(here, name):
     (here / "pairs.jsonl").write_text('{"gold": "1", "response": "1"}\n')
     with pytest.raises(SystemExit, match=f"error: --task {name}: "):
         score.main(["--input", "pairs.jsonl", "--output", "o.jsonl", "--task", name])
+
+
+def test_an_empty_list_as_the_answer_leaves_the_row_out(here):
+    own(here, "TASK = Benchmark('x', gold=lambda answer: ','.join(answer) or 'none')")
+    (here / "q.jsonl").write_text('{"question": "Q", "answer": []}\n{"question": "R", "answer": ["1"]}\n')
+    assert [question.gold for question in tasks.load("mine:TASK=q.jsonl").questions] in (["none", "1"], ["1"])
+
+
+def test_scores_by_other_rules_are_not_continued(here):
+    from openrlhf_ebpo.eval.tasks import own as own_module
+
+    own(here, "TASK = Benchmark('x')")
+    tasks.find("mine:TASK", "--task")
+    before = own_module.identity("mine:TASK")
+    (here / "mine.py").write_text((here / "mine.py").read_text() + "\n# other rules\n")
+    assert before.startswith("mine:TASK@") and own_module.identity("mine:TASK") != before
+    assert own_module.identity("aime24") == "aime24"
 
 
 def test_no_file_of_the_working_directory_stands_in_for_an_installed_package(here):
