@@ -88,34 +88,6 @@ def build(name: str, config: EstimatorConfig) -> Estimator | None:
     return estimator
 
 
-def rehearse(estimator: Estimator) -> None:
-    """Two steps on made-up rewards, storing and restoring: what breaks in a user's own estimator breaks before the run.
-
-    Raises:
-        UsageError: its code raised an exception, or broke the contract.
-    """
-    import torch
-
-    from openrlhf_ebpo.estimator import stored
-    from openrlhf_ebpo.estimator.advantage import estimate
-    from openrlhf_ebpo.estimator.contract import Batch
-
-    size, low, high = estimator.config.n_samples_per_prompt, estimator.config.fail_reward, estimator.config.pass_reward
-    rewards = torch.full((3, size), low, dtype=torch.float64)
-    rewards[0], rewards[1, 0] = high, high  # all pass, one passes, all fail
-    valid = torch.ones_like(rewards, dtype=torch.bool)
-    valid[2, 0] = False
-    batch = Batch.of(rewards, valid, ("a", "b", "c"), ("topic", "topic", None))
-    try:
-        state = estimator.initial()
-        for _ in range(2):
-            state = stored.unpack(estimator, stored.pack(estimator, estimate(estimator, batch, state).state))
-    except Exception as error:  # somebody's code
-        raise UsageError(
-            f"{FLAG} {estimator.name} fails on made-up rewards: {type(error).__name__}: {error}"
-        ) from error
-
-
 def known(name: str, of_openrlhf: Sequence[str] | None = None) -> str:
     """The name, for argparse; whether a user's own is there, `build` says.
 

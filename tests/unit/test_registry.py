@@ -12,6 +12,7 @@ from openrlhf_ebpo.estimator import registry, stored
 from openrlhf_ebpo.estimator.advantage import EstimatorError, estimate
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch, Estimator, Step
+from openrlhf_ebpo.estimator.rehearsal import rehearse
 from openrlhf_ebpo.estimator.stored import PriorMismatch, StateError
 
 ROOT = Path(__file__).parents[2]
@@ -227,14 +228,14 @@ def test_what_is_broken_in_ones_own_is_found_before_the_run(case, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     with pytest.raises(UsageError) as error:
-        registry.rehearse(registry.build(f"{module}:Broken", CONFIG))
+        rehearse(registry.build(f"{module}:Broken", CONFIG))
     assert str(error.value).startswith(f"--advantage_estimator {module}:Broken")
     assert shown.replace("mine:", f"{module}:") in str(error.value)
 
 
 def test_the_rehearsal_passes_what_works(example):
-    registry.rehearse(example)
-    registry.rehearse(registry.build("ebpo", CONFIG))
+    rehearse(example)
+    rehearse(registry.build("ebpo", CONFIG))
 
 
 def test_settings_that_an_estimator_refuses_are_a_usage_error():
