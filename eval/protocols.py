@@ -84,7 +84,7 @@ class Protocol:
         """All settings, one per line."""
         lines = [f"protocol {self.name}, version {self.version} ({self.fingerprint()})"]
         for label, value in _described(self):
-            lines.append(f"  {label:<22}{value}")
+            lines.append(f"  {label:<24}{value}")
         return "\n".join(lines)
 
 

@@ -66,9 +66,9 @@ def kill_an_engine() -> None:
 
 
 def test_every_question_is_asked_once_though_an_engine_dies_and_the_command_is_killed(start, run_dir, tmp_path):
-    def wait_for(count: int) -> None:
+    def wait_for(count: int, said: str = "") -> None:
         deadline = time.time() + 240
-        while len(lines(progress)) < count:
+        while len(lines(progress)) < count or said not in (tmp_path / "first.log").read_text():
             output = (tmp_path / "first.log").read_text()
             assert process.poll() is None and time.time() < deadline, output[-6000:]
             time.sleep(0.005)
@@ -79,6 +79,7 @@ def test_every_question_is_asked_once_though_an_engine_dies_and_the_command_is_k
     wait_for(10)
     kill_an_engine()
     wait_for(60)
+    wait_for(0, said="1 left")  # the other engine may have answered the rest of 60 before the death is noticed
     process.kill()
     process.wait()
     kept = lines(progress)

@@ -1,6 +1,7 @@
 """Protocols: their settings, names and refusals; the prompts they ask with; how the released script scores."""
 
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -248,3 +249,8 @@ def test_the_run_of_an_exported_model(tmp_path):
     (run / "checkpoints.jsonl").write_text(json.dumps({"step": 5, "model": str(model)}) + "\n")
     assert run_of(str(model)) == run
     assert run_of("Qwen/Qwen3-8B") is None
+
+
+def test_the_description_keeps_labels_and_values_apart():
+    lines = PROTOCOLS["default"].describe().splitlines()[1:]
+    assert len({re.match(r"  \S.*?  +(?=\S)", line).end() for line in lines}) == 1

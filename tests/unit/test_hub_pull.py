@@ -18,7 +18,7 @@ REPO = "owner/model"
 @pytest.fixture
 def client(hub, monkeypatch):
     monkeypatch.setenv("OPENRLHF_EBPO_HUB_PAUSE", "0.01")
-    monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", "1")
+    monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", "3")
     return hub_api(hub.url, hub.token)
 
 

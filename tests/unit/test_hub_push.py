@@ -25,7 +25,7 @@ REPO = "owner/model"
 
 @pytest.fixture
 def client(hub, monkeypatch):
-    monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", "1")
+    monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", "3")
     monkeypatch.setattr("openrlhf_ebpo.hub.push.card", lambda run_dir, step, repo, report: {"README.md": b"# card\n"})
     return hub_api(hub.url, hub.token)
 
