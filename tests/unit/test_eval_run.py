@@ -226,7 +226,7 @@ def test_a_quick_look_and_changed_settings_are_seen_in_the_names(folder, answere
     assert asked == [q for q, _ in QUESTIONS[:2]]
     name = "released+n=4,temperature=0.5,template=raw,seed=7"
     output = capsys.readouterr().out
-    assert f"protocol {name}, version 1" in output and "temperature           0.5" in output
+    assert f"protocol {name}, version 1" in output and "temperature             0.5" in output
     (found,) = results.find_results(folder / "out")
     assert protocols.PROTOCOLS["released"].samples("olympiadbench-first2") == 4
     assert found.task == "file-q-first2" and found.path == folder / "out" / name / "file-q-first2" / "step-000000"
