@@ -74,7 +74,8 @@ class EBPOTrainer:
         if saves:
             self.run_log.flush()  # a resume from this checkpoint relies on all rows up to its step
             self.hub.before_saving(global_step)
-        super().save_logs_and_checkpoints(global_step, logs_dict, self._complete(client_states))
+            client_states = self._complete(client_states)  # else unused, and a state per prompt takes a while to pack
+        super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
         if saves:
             self._log_checkpoint(global_step, f"global_step{global_step}")
             self.hub.queue_saved(global_step)
