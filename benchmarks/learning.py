@@ -84,13 +84,15 @@ def settings(job: Job, seeds: list[int], shape: policy.Shape) -> dict:
 
 
 def done(job: Job, seeds: list[int], shape: policy.Shape, output: Path) -> bool:
+    """Whether the result is there, of these seeds at least."""
     if not job.file(output).exists():
         return False
-    found = json.loads(job.file(output).read_text())
-    for name, wanted in settings(job, seeds, shape).items():
-        if found[name] != wanted:
+    found, wanted = json.loads(job.file(output).read_text()), settings(job, seeds, shape)
+    for name in wanted:
+        if (found[name][: len(seeds)] if name == "seeds" else found[name]) != wanted[name]:
             raise UsageError(
-                f"{job.file(output)} has other {name} ({found[name]}, now {wanted}): name another --output"
+                f"{job.file(output)} has other {name} ({found[name]}, now {wanted[name]}): move it away, or name another "
+                "--output"
             )
     return True
 
