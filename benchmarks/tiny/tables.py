@@ -135,8 +135,14 @@ def difference(one: dict, other: dict, name: str = "end") -> np.ndarray:
 
 
 def interval(paired: np.ndarray) -> str:
-    margin = stats.t.ppf(0.5 + CONFIDENCE / 2, len(paired) - 1) * paired.std(ddof=1) / len(paired) ** 0.5
-    return f"{paired.mean():+.3f} ± {margin:.3f}"
+    middle, margin = mean_and_margin(paired)
+    return f"{middle:+.3f} ± {margin:.3f}"
+
+
+def mean_and_margin(values: np.ndarray) -> tuple[float, float]:
+    """Half the width of the t-interval is the margin."""
+    factor = stats.t.ppf(0.5 + CONFIDENCE / 2, len(values) - 1)
+    return float(values.mean()), float(factor * values.std(ddof=1) / len(values) ** 0.5)
 
 
 def row(each: dict, base: dict) -> list[str]:
