@@ -1,8 +1,9 @@
 """One prior a cluster, pooled towards the run's: what is known of few groups stays close to the run's prior.
 
-A cluster's prior is the mixture of its own moments, with weight n_c, and of the run's, with weight κ groups. κ is estimated
-by one-way analysis of variance: the spread of group means inside clusters over that of the clusters' true means. Clusters
-that do not differ have κ = ∞, which is one prior for the run; a new cluster (n_c = 0) has the run's.
+A cluster's mean is the run's until groups of the cluster say otherwise: n_c of them have weight n_c / (n_c + κ). κ is
+estimated by one-way analysis of variance: the variance of group means inside clusters over that of the clusters' true
+means. Variances are pooled in the same way, with a κ from the variances inside groups, and τ² towards what is typical inside
+clusters. Clusters that do not differ have κ = ∞, which is one prior for the run; a new cluster (n_c = 0) has the run's.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from openrlhf_ebpo.estimator.history import History
-from openrlhf_ebpo.estimator.prior import MOMENTS, Moments, Prior
+from openrlhf_ebpo.estimator.prior import Moments, Prior
 
 if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.config import EstimatorConfig
     from openrlhf_ebpo.estimator.groups import Groups
 
+COLUMNS = ("rewards", "group_means", "within", "inverse_sizes")
 LIMIT = 4096  # clusters that are remembered; beyond it those that were seen longest ago are forgotten
 LEAST_COUNT = 1e-3  # groups; a cluster of which less is left is forgotten
 
@@ -28,7 +30,7 @@ class Table:
     """Moments of every cluster, as Moments of arrays (C,), and the batch in which it was last seen."""
 
     names: tuple[str, ...] = ()
-    moments: dict[str, Moments] = field(default_factory=lambda: {name: each_empty(0) for name in MOMENTS})
+    moments: dict[str, Moments] = field(default_factory=lambda: {name: each_empty(0) for name in COLUMNS})
     seen: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def to_dict(self) -> dict:
@@ -45,7 +47,7 @@ class Table:
         names, seen = tuple(saved["names"]), np.array(saved["seen"], np.int64)
         moments = {
             name: Moments(**{key: np.array(value, np.float64) for key, value in saved["moments"][name].items()})
-            for name in MOMENTS
+            for name in COLUMNS
         }
         columns = [seen, *(getattr(each, key) for each in moments.values() for key in ("count", "mean", "m2"))]
         if not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
@@ -91,7 +93,7 @@ def updated(before: Table, groups: Groups, factor: float) -> Table:
     rows = rows_of(groups, {name: row for row, name in enumerate(names)})
     evidence = moments_of(groups, rows, len(names))
     older = {name: padded(each, len(names), factor) for name, each in before.moments.items()}
-    moments = {name: merged(older[name], evidence[name]) for name in MOMENTS}
+    moments = {name: merged(older[name], evidence[name]) for name in COLUMNS}
     seen = np.concatenate([before.seen, np.zeros(len(names) - len(before.names), np.int64)])
     seen[rows[(rows >= 0) & groups.alive[:, 0]]] = before.seen.max(initial=0) + 1
     return kept(Table(tuple(names), moments, seen))
@@ -110,26 +112,56 @@ def kept(table: Table) -> Table:
 
 def pooled(table: Table, run: Prior, groups: Groups) -> Prior:
     """The prior of every group of a batch, as Moments of arrays (M, 1)."""
-    rows = rows_of(groups, {name: row for row, name in enumerate(table.names)})
-    counts = np.append(table.moments["group_means"].count, 0.0)[rows, None]  # row -1: no such cluster
-    share = counts / np.maximum(counts + pooling(table.moments["group_means"]), LEAST_COUNT)
-    own = {name: at(padded(each, len(each.count) + 1, 1.0), rows[:, None]) for name, each in table.moments.items()}
-    moments = {name: mixed(own[name], getattr(run, name), share) for name in MOMENTS}
-    return Prior(**moments, batches=run.batches)
+    rows = rows_of(groups, {name: row for row, name in enumerate(table.names)})[:, None]
+    own = {name: at(padded(each, len(table.names) + 1, 1.0), rows) for name, each in table.moments.items()}  # -1: empty
+    count = own["group_means"].count
+    of_means, of_variances = (share(count, pooling(table.moments[name])) for name in ("group_means", "within"))
+    typical = mixed(inside(table.moments["group_means"]), run.group_means.variance, of_means)
+    moments = {
+        "rewards": (
+            mixed(own["rewards"].mean, run.mean, of_means),
+            mixture_variance(own["rewards"], run.rewards, of_means),
+        ),
+        "group_means": (
+            mixed(own["group_means"].mean, run.group_means.mean, of_means),
+            mixed(own["group_means"].variance, typical, of_variances),
+        ),
+        "within": (mixed(own["within"].mean, run.within.mean, of_variances), 0.0),
+        "inverse_sizes": (run.inverse_sizes.mean, 0.0),
+    }
+    counted = np.full_like(count, max(run.rewards.count, 1))
+    known = {name: Moments(counted, mean, counted * variance) for name, (mean, variance) in moments.items()}
+    return Prior(**known, batches=run.batches)
 
 
-def pooling(group_means: Moments) -> float:
+def pooling(values: Moments) -> float:
     """κ, the weight of the run's prior in groups: variance inside clusters over variance between them (one-way analysis of
     variance); infinite where clusters do not differ."""
-    there = group_means.count > 0
-    counts, means = group_means.count[there], group_means.mean[there]
+    there = values.count > 0
+    counts, means = values.count[there], values.mean[there]
     total = counts.sum()
     if len(counts) < 2 or total <= len(counts):
         return np.inf
-    centre = counts @ means / total
-    inside = group_means.m2.sum() / (total - len(counts))
-    between = counts @ (means - centre) ** 2 - (len(counts) - 1) * inside
-    return inside * (total - counts @ counts / total) / between if between > 0 else np.inf
+    within = inside(values)
+    between = counts @ (means - counts @ means / total) ** 2 - (len(counts) - 1) * within
+    return within * (total - counts @ counts / total) / between if between > 0 else np.inf
+
+
+def inside(values: Moments) -> float:
+    """Mean variance inside a cluster."""
+    return values.m2.sum() / max(values.count.sum() - (values.count > 0).sum(), LEAST_COUNT)
+
+
+def share(count: np.ndarray, kappa: float) -> np.ndarray:
+    return count / np.maximum(count + kappa, LEAST_COUNT)
+
+
+def mixed(own: np.ndarray, run: np.ndarray | float, weight: np.ndarray) -> np.ndarray:
+    return weight * own + (1 - weight) * run
+
+
+def mixture_variance(own: Moments, run: Moments, weight: np.ndarray) -> np.ndarray:
+    return mixed(own.variance, run.variance, weight) + weight * (1 - weight) * (own.mean - run.mean) ** 2
 
 
 def moments_of(groups: Groups, rows: np.ndarray, size: int) -> dict[str, Moments]:
@@ -171,14 +203,6 @@ def merged(one: Moments, other: Moments) -> Moments:
     share = other.count / np.where(count > 0, count, 1)
     delta = other.mean - one.mean
     return Moments(count, one.mean + delta * share, one.m2 + other.m2 + delta**2 * one.count * share)
-
-
-def mixed(own: Moments, run: Moments, share: np.ndarray) -> Moments:
-    """Mixture with the run's moments, the own ones with this weight; the count is the run's."""
-    count = np.full_like(share, max(run.count, 1))
-    mean = share * own.mean + (1 - share) * run.mean
-    spread = share * own.variance + (1 - share) * run.variance + share * (1 - share) * (own.mean - run.mean) ** 2
-    return Moments(count, mean, count * spread)
 
 
 def padded(each: Moments, size: int, factor: float) -> Moments:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -76,9 +76,14 @@ class Groups:
         )
         if not detailed:
             return simple
-        freedom = np.where(self.freedom > DEGENERATE, self.freedom, 0.0)
-        within = Moments.of(self.variances[alive], (totals * freedom)[alive])
-        return Prior(simple.rewards, simple.group_means, 1, within, Moments.of(1 / self.sizes[alive], totals[alive]))
+        totals, freedom = totals[alive], np.where(self.freedom > DEGENERATE, self.freedom, 0.0)[alive]
+        between = totals.sum() - (totals**2).sum() / totals.sum()  # degrees of freedom of the group means
+        return replace(
+            simple,
+            within=Moments.of(self.variances[alive], totals * freedom),
+            inverse_sizes=Moments.of(1 / self.sizes[alive], totals),
+            spread=Moments(between, simple.group_means.m2 / between) if between > DEGENERATE else Moments(),
+        )
 
     def are_binary(self, config: EstimatorConfig) -> bool:
         """Whether every valid reward is the fail or the pass value."""

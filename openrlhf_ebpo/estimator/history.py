@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.groups import Groups
 
 HALF_LIVES = (1, 2, 4, 8, 16, 32, 64, 128, math.inf)  # of the adaptive history, in rollout batches
+SLOWER = 2  # places in HALF_LIVES: variances are remembered four times as long as means
 FORGETTING_OF_WEIGHTS = 0.99  # α of Raftery et al. 2010
 STEP_SIZE, LEAST_FACTOR = 0.01, 0.5  # of the adaptive forgetting factor: η of Bodenham and Adams, and half-life 1
 LEAST_SPREAD = 1e-4  # of p(1 − p): τ² stays this far from 0 and from p(1 − p) in a likelihood
@@ -39,9 +40,17 @@ class Mixture:
         return weights / weights.sum()
 
     @property
+    def members(self) -> list[Prior]:
+        """One for each half-life: its own means, and variances of one that remembers four times as long. Variances are
+        harder to estimate and change more slowly; taken about each batch's own mean, they do not grow with its drift."""
+        slower = self.priors[SLOWER:] + self.priors[-1:] * SLOWER
+        return [with_variances(prior, other) for prior, other in zip(self.priors, slower, strict=True)]
+
+    @property
     def prior(self) -> Prior:
         """The weighted mixture: its variances hold how far the means of its members lie apart, too."""
-        moments = {name: mixture([getattr(prior, name) for prior in self.priors], self.weights) for name in MOMENTS}
+        members, weights = self.members, self.weights
+        moments = {name: mixture([getattr(each, name) for each in members], weights) for name in MOMENTS}
         return replace(self.priors[-1], **moments)
 
     @property
@@ -122,7 +131,7 @@ def averaged(before: Mixture, batch: Prior, groups: Groups, config: EstimatorCon
     batches so far, w_h ∝ w_h^0.99 · p(batch | prior_h), before the batch enters it."""
     log_weights = FORGETTING_OF_WEIGHTS * np.array(before.log_weights)
     if not before.priors[-1].empty:
-        log_weights = log_weights + log_likelihoods(before.priors, groups, config)
+        log_weights = log_weights + log_likelihoods(before.members, groups, config)
     priors = tuple(prior.discounted(factor).merge(batch) for prior, factor in zip(before.priors, FACTORS, strict=True))
     return Mixture(priors, tuple((log_weights - log_weights.max()).tolist()))
 
@@ -144,6 +153,18 @@ def adaptive_forgetting(before: Forgetting, batch: Prior, groups: Groups, config
         factor,
         factor * before.count_slope + past.count,
         factor * before.sum_slope + past.count * past.mean,
+    )
+
+
+def with_variances(prior: Prior, other: Prior) -> Prior:
+    """The means of one prior, the variances of another."""
+    means = prior.group_means
+    between = other.spread.mean if other.spread.count else other.group_means.variance  # batches of one group: no spread
+    return replace(
+        prior,
+        group_means=Moments(means.count, means.mean, means.count * between),
+        within=other.within,
+        inverse_sizes=other.inverse_sizes,
     )
 
 

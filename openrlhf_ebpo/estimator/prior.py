@@ -65,8 +65,8 @@ class Prior:
     """What is known of the groups seen so far: immutable, `merge` returns the next one.
 
     `rewards` holds every valid reward r[m,i], `group_means` every group mean μ_m, `batches` the number of rollout batches
-    that entered. `within` holds the unbiased variance s²_m inside every group, `inverse_sizes` every 1/G_m; both stay empty
-    under a variant that reads neither.
+    that entered. `within` holds the unbiased variance s²_m inside every group, `inverse_sizes` every 1/G_m, `spread` the
+    unbiased variance of group means in every batch; they stay empty under a variant that reads none.
     """
 
     rewards: Moments = field(default_factory=Moments)
@@ -74,6 +74,7 @@ class Prior:
     batches: int = 0
     within: Moments = field(default_factory=Moments)
     inverse_sizes: Moments = field(default_factory=Moments)
+    spread: Moments = field(default_factory=Moments)
 
     @classmethod
     def of(cls, rewards: ArrayLike, group_means: ArrayLike) -> Prior:
@@ -82,13 +83,8 @@ class Prior:
 
     def merge(self, batch: Prior) -> Prior:
         """Algorithm 1, line "update moments", for a whole rollout batch."""
-        return Prior(
-            self.rewards.merge(batch.rewards),
-            self.group_means.merge(batch.group_means),
-            self.batches + batch.batches,
-            self.within.merge(batch.within),
-            self.inverse_sizes.merge(batch.inverse_sizes),
-        )
+        moments = {name: getattr(self, name).merge(getattr(batch, name)) for name in MOMENTS}
+        return Prior(**moments, batches=self.batches + batch.batches)
 
     def discounted(self, factor: float) -> Prior:
         """Every group counts `factor` times as much."""
@@ -143,7 +139,7 @@ class Prior:
         return cls(**moments, batches=_whole_count(saved["batches"]))
 
 
-MOMENTS = ("rewards", "group_means", "within", "inverse_sizes")
+MOMENTS = ("rewards", "group_means", "within", "inverse_sizes", "spread")
 ALWAYS_STORED = {"rewards", "group_means", "batches"}
 
 
