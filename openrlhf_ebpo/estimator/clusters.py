@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from openrlhf_ebpo.estimator.history import History
-from openrlhf_ebpo.estimator.prior import Moments, Prior
+from openrlhf_ebpo.estimator.prior import Moments, Prior, check_keys
 
 if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.config import EstimatorConfig
@@ -44,9 +44,11 @@ class Table:
         """Raises:
         KeyError, TypeError, ValueError: it is damaged.
         """
+        check_keys(saved, ("names", "moments", "seen"))
+        check_keys(saved["moments"], COLUMNS)
         names, seen = tuple(saved["names"]), np.array(saved["seen"], np.int64)
         moments = {
-            name: Moments(**{key: np.array(value, np.float64) for key, value in saved["moments"][name].items()})
+            name: Moments(*(np.array(saved["moments"][name][key], np.float64) for key in ("count", "mean", "m2")))
             for name in COLUMNS
         }
         columns = [seen, *(getattr(each, key) for each in moments.values() for key in ("count", "mean", "m2"))]
@@ -77,11 +79,15 @@ def clustered(history: History) -> History:
         run = history.update(before.run, batch, groups, config)
         return Clustered(run, updated(before.table, groups, history.factor(run, groups, config)))
 
+    def restore(saved: dict) -> Clustered:
+        check_keys(saved, ("run", "clusters"))
+        return Clustered(history.restore(saved["run"]), Table.from_dict(saved["clusters"]))
+
     return replace(
         history,
         update=update,
         initial=lambda: Clustered(history.initial()),
-        restore=lambda saved: Clustered(history.restore(saved["run"]), Table.from_dict(saved["clusters"])),
+        restore=restore,
         read=lambda state, groups: pooled(state.table, history.read(state.run, groups), groups),
         metrics=lambda state: {**history.metrics(state.run), "ebpo/clusters": len(state.table.names)},
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from openrlhf_ebpo.estimator.prior import MOMENTS, Moments, Prior, finite
+from openrlhf_ebpo.estimator.prior import MOMENTS, Moments, Prior, check_keys, finite
 from openrlhf_ebpo.estimator.shrinkage import DEGENERATE
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ class Mixture:
         """Raises:
         KeyError, TypeError, ValueError: it is damaged, or of another grid of half-lives.
         """
-        if saved.keys() != {"priors", "log_weights"} or {len(each) for each in saved.values()} != {len(HALF_LIVES)}:
+        check_keys(saved, ("priors", "log_weights"))
+        if {len(each) for each in saved.values()} != {len(HALF_LIVES)}:
             raise ValueError(f"an adaptive history has {len(HALF_LIVES)} priors and log_weights")
         log_weights = tuple(map(finite, saved["log_weights"]))
         if max(log_weights) != 0:
@@ -100,6 +101,7 @@ class Forgetting:
         """Raises:
         KeyError, TypeError, ValueError: it is damaged.
         """
+        check_keys(saved, ("prior", "factor", "count_slope", "sum_slope"))
         prior = Prior.from_dict(saved["prior"])
         state = cls(prior, **{key: finite(value) for key, value in saved.items() if key != "prior"})
         if not LEAST_FACTOR <= state.factor <= 1:

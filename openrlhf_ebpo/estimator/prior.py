@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
@@ -133,8 +134,7 @@ class Prior:
         Raises:
             KeyError, TypeError, ValueError: it is damaged.
         """
-        if not ALWAYS_STORED <= saved.keys() <= {*MOMENTS, "batches"}:
-            raise ValueError(f"it has {sorted(saved)}")
+        check_keys(saved, ALWAYS_STORED, MOMENTS)
         moments = {name: _moments(saved[name]) for name in MOMENTS if name in saved}
         return cls(**moments, batches=_whole_count(saved["batches"]))
 
@@ -150,6 +150,18 @@ def _moments(saved: dict) -> Moments:
     if moments.count < 0 or moments.m2 < 0 or (not moments.count and (moments.mean or moments.m2)):
         raise ValueError(f"no values have the moments {moments}")
     return moments
+
+
+def check_keys(saved: dict, needed: Collection[str], allowed: Collection[str] = ()) -> None:
+    """Whether a stored dictionary holds what it must, and nothing else.
+
+    Raises:
+        TypeError, ValueError: it does not.
+    """
+    if not isinstance(saved, dict):
+        raise TypeError(f"a {type(saved).__name__} where a dictionary was stored")
+    if not set(needed) <= saved.keys() <= {*needed, *allowed}:
+        raise ValueError(f"it has {sorted(saved)}")
 
 
 def finite(number: float) -> float:
