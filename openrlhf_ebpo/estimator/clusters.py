@@ -18,7 +18,7 @@ from openrlhf_ebpo.estimator.prior import Moments, Prior, check_keys
 
 if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.config import EstimatorConfig
-    from openrlhf_ebpo.estimator.groups import Groups
+    from openrlhf_ebpo.estimator.evidence import Groups
 
 COLUMNS = ("rewards", "group_means", "within", "inverse_sizes")
 LIMIT = 4096  # clusters that are remembered; beyond it those that were seen longest ago are forgotten

@@ -9,7 +9,7 @@ import numpy as np
 from openrlhf_ebpo.estimator import presets
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch, Estimator, Step
-from openrlhf_ebpo.estimator.groups import Groups
+from openrlhf_ebpo.estimator.evidence import Groups
 from openrlhf_ebpo.estimator.shrinkage import DEGENERATE, shrunk_baseline
 
 if TYPE_CHECKING:

@@ -1,105 +1,65 @@
-"""What a rollout batch says about its groups, and how much each response and each group counts in it."""
+"""What the estimators of methods/ and upstream.py share: statistics over valid responses, and nothing that a paper claims.
+
+Every function is pure; M is the number of groups in a rollout batch, G the responses of a group.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from openrlhf_ebpo.estimator.prior import Moments, Prior
+from openrlhf_ebpo.estimator.contract import Batch, Estimator
 from openrlhf_ebpo.estimator.shrinkage import DEGENERATE
 
 if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.config import EstimatorConfig
-    from openrlhf_ebpo.estimator.contract import Batch
     from openrlhf_ebpo.estimator.shapes import PerGroup, PerResponse
 
-LEAST_WEIGHT = 1e-6  # of a valid response, relative to the batch's mean weight: a group without any would have no mean
 
+class GroupEstimator(Estimator):
+    """Base of those that compare the responses to one prompt with each other.
 
-@dataclass(frozen=True)
-class Groups:
-    """The groups of a batch.
-
-    rewards, weights: (M, G), weight 0 where not valid. means, sizes, importance: (M, 1). `sizes` are the numbers of
-    valid responses; under unequal weights the effective ones, (Σw)²/Σw² (Kish). alive: (M, 1) bool, whether there is any.
-    clusters: M names, or ().
+    Raises:
+        ValueError: fewer than 2 responses per prompt.
     """
 
-    rewards: PerResponse
-    weights: PerResponse
-    means: PerGroup
-    sizes: PerGroup
-    alive: PerGroup
-    importance: PerGroup
-    clusters: tuple[str | None, ...] = ()
-
-    @classmethod
-    def of(cls, batch: Batch, weights: PerResponse) -> Groups:
-        total = weights.sum(-1, keepdims=True)
-        alive = total > 0
-        means = (batch.rewards * weights).sum(-1, keepdims=True) / np.where(alive, total, 1)
-        sizes = total**2 / np.where(alive, (weights**2).sum(-1, keepdims=True), 1)
-        return cls(batch.rewards, weights, means, np.maximum(sizes, 1), alive, batch.importance, batch.clusters)
-
-    @property
-    def count(self) -> int:
-        """Prompts with a valid response."""
-        return int(self.alive.sum())
-
-    @property
-    def totals(self) -> PerGroup:
-        """How much each group counts among the others: its responses' mean weight, relative to the batch's, times its
-        importance."""
-        weight = self.weights.sum(-1, keepdims=True) / self.sizes
-        return self.importance * weight / weight[self.alive].mean()
-
-    @property
-    def variances(self) -> PerGroup:
-        """s²_m, unbiased; 0 where there is but one response."""
-        squares = (self.weights * (self.rewards - self.means) ** 2).sum(-1, keepdims=True)
-        return squares / np.where(self.freedom > DEGENERATE, self.weights.sum(-1, keepdims=True) * self.freedom, 1)
-
-    @property
-    def freedom(self) -> PerGroup:
-        """Degrees of freedom of s²_m as a fraction of the size, 1 − 1/G_m."""
-        return 1 - 1 / self.sizes
-
-    def evidence(self, detailed: bool) -> Prior:
-        """This batch alone; the moments inside groups only where they are asked for."""
-        present, alive, totals = self.weights > 0, self.alive, self.totals
-        simple = Prior(
-            Moments.of(self.rewards[present], (self.weights * self.importance)[present]),
-            Moments.of(self.means[alive], totals[alive]),
-            batches=1,
-        )
-        if not detailed:
-            return simple
-        totals, freedom = totals[alive], np.where(self.freedom > DEGENERATE, self.freedom, 0.0)[alive]
-        between = totals.sum() - (totals**2).sum() / totals.sum()  # degrees of freedom of the group means
-        return replace(
-            simple,
-            within=Moments.of(self.variances[alive], totals * freedom),
-            inverse_sizes=Moments.of(1 / self.sizes[alive], totals),
-            spread=Moments(between, simple.group_means.m2 / between) if between > DEGENERATE else Moments(),
-        )
-
-    def are_binary(self, config: EstimatorConfig) -> bool:
-        """Whether every valid reward is the fail or the pass value."""
-        present = self.rewards[self.weights > 0]
-        distance = np.minimum(abs(present - config.fail_reward), abs(present - config.pass_reward))
-        return bool(distance.max() <= DEGENERATE * config.reward_range)
+    def __init__(self, config: EstimatorConfig, name: str = ""):
+        super().__init__(config, name)
+        if config.n_samples_per_prompt < 2:
+            raise ValueError(
+                f"--rollout.n_samples_per_prompt is {config.n_samples_per_prompt}: {self.name} needs at least 2. It compares "
+                "the responses to one prompt with each other."
+            )
 
 
-def equal_weights(batch: Batch) -> PerResponse:
-    return batch.valid.astype(np.float64)
+def weighted_mean(values: PerResponse, weights: PerResponse, valid: PerResponse) -> PerGroup:
+    """Σ w·r / Σ w over the valid responses of each row, (M, 1); the plain mean where all weights are 0, 0 where none is valid."""
+    weights = np.where(valid, weights, 0.0)
+    weights = np.where(weights.any(-1, keepdims=True), weights, valid)
+    total = weights.sum(-1, keepdims=True)
+    return (values * weights).sum(-1, keepdims=True) / np.where(total == 0, 1.0, total)
 
 
-def score_weights(batch: Batch) -> PerResponse:
-    """Σ_t (1 − π_old(y_t))² of each valid response: the reward's mean under these weights is the constant baseline with the
-    least gradient variance (Weaver and Tao 2001; Greensmith, Bartlett and Baxter 2004)."""
-    mean = batch.score_weights[batch.valid].mean()
-    if not mean > 0:
-        return equal_weights(batch)
-    return np.maximum(batch.score_weights, LEAST_WEIGHT * mean) * batch.valid
+def others_in_group(rewards: PerResponse, valid: PerResponse) -> PerResponse:
+    """Mean reward of the group's other valid responses, (M, G); the response's own where there is no other, so that nothing
+    comes of it."""
+    others = valid.sum(-1, keepdims=True) - 1
+    total = (rewards * valid).sum(-1, keepdims=True)
+    return np.where(others > 0, (total - rewards) / np.maximum(others, 1), rewards)
+
+
+def deviations(
+    rewards: PerResponse, baselines: PerGroup | PerResponse, valid: PerResponse, reward_range: float
+) -> PerResponse:
+    """r − b, (M, G), 0 where not valid. Up to 1e-6 of the range it counts as none: the mean of eight times 0.3 is not 0.3,
+    and what divides by a small spread would enlarge the rounding."""
+    difference = np.where(valid, rewards - baselines, 0.0)
+    return np.where(np.abs(difference) <= DEGENERATE * reward_range, 0.0, difference)
+
+
+def successes(batch: Batch, config: EstimatorConfig) -> PerResponse:
+    """Rewards from 0 (fail) to 1 (pass), (M, G), 0 where not valid: for what is defined for binary rewards. Length penalties
+    can take a reward out of this range; it is cut off there."""
+    share = (batch.rewards - config.fail_reward) / config.reward_range
+    return np.where(batch.valid, np.clip(share, 0.0, 1.0), 0.0)

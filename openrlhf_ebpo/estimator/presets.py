@@ -14,13 +14,13 @@ import numpy as np
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator.clusters import clustered
-from openrlhf_ebpo.estimator.groups import equal_weights, score_weights
+from openrlhf_ebpo.estimator.evidence import equal_weights, score_weights
 from openrlhf_ebpo.estimator.history import HISTORIES
 from openrlhf_ebpo.estimator.shrinkage import DEGENERATE, EPSILON, scale, shrinkage_weight, standardise
 
 if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.config import EstimatorConfig
-    from openrlhf_ebpo.estimator.groups import Groups
+    from openrlhf_ebpo.estimator.evidence import Groups
     from openrlhf_ebpo.estimator.prior import Prior
     from openrlhf_ebpo.estimator.shapes import PerGroup, PerResponse
 
