@@ -45,8 +45,8 @@ def test_the_error_is_what_a_simulation_finds():
 
 
 def test_one_group_under_every_estimator():
-    prior = Prior().update([1, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0], [0.25, 1, 0])
-    setting = Setting(prior.mean, prior.within_variance, prior.between_variance)
+    prior = Prior.of([1, 0, 0, 0, 1, 1, 1, 1, 0, 0, 0, 0], [0.25, 1, 0])
+    setting = Setting(prior.mean, prior.pooled_variance, prior.raw_between_variance)
     rewards = np.array([1.0, 0, 0, 0])
     found = {name: estimate(rewards, setting) for name, estimate in ESTIMATORS.items()}
     assert found["EBPO"].baselines[0] == pytest.approx(0.2919664, abs=1e-7)
