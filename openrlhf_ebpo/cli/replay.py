@@ -43,6 +43,7 @@ PREFIX = config.FLAG.removeprefix("--") + "."
 REWARDS = ("fail_reward", "pass_reward")  # the run's, whatever else is asked for
 RUNS_OWN = ("reset_prior", "reward_clip_range", "n_samples_per_prompt")  # of EstimatorConfig, and of no replay
 ROUNDING = 1e-4  # of the step's largest advantage: OpenRLHF sums in float32
+NOISE = 1e-12  # of the largest advantage: float64's own
 MOST_RESPONSES = 2**16  # of a prompt
 LINES = 20  # of the table
 OUTPUT = pa.schema(
@@ -208,8 +209,9 @@ def known_starts(ran: Ran, estimator: Estimator, same: bool, init_prior: str | N
         rows = [(row["step"], row["state"]) for row in read_json_lines(path)]
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise RunDirectoryError(f"{path} is damaged ({str(error)[:300]})") from error
-    logged_ones = {step: stored.unpack(estimator, state, f"{path}, step {ascii(step)[:20]}") for step, state in rows}
-    return {**logged_ones, **starts}
+    if not all(type(step) is int for step, _ in rows):
+        raise RunDirectoryError(f"{path} is damaged (a step is no whole number)")
+    return {**{step: stored.unpack(estimator, state, f"{path}, step {step}") for step, state in rows}, **starts}
 
 
 def check_steps(ran: Ran, estimator: Estimator, steps: Sequence[int], starts: dict[int, Any]) -> None:
@@ -331,8 +333,9 @@ def verdict(ran: Ran, estimator: Estimator, same: bool, found: dict[int, Differe
         if not whole.unequal:
             return f"bit for bit: {size}, baselines and advantages as logged"
         first = next(step for step, each in found.items() if each.unequal)
+        cause = ": rounding, of an older version or of another machine" if whole.largest < NOISE * whole.scale else ""
         raise ReportedError(
-            f"not as logged: {whole.unequal:,} of {whole.responses:,} responses differ, first in step {first}; {largest}"
+            f"not as logged: {whole.unequal:,} of {whole.responses:,} responses differ, first in step {first}; {largest}{cause}"
         )
     if ran.unlogged:
         return f"{size}: {largest}. It says little: OpenRLHF also applied {', '.join(ran.unlogged)}, which no rollout holds"

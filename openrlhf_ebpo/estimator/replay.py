@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -103,8 +104,8 @@ def keeps_state(estimator: Estimator) -> bool:
 def unknown_starts(steps: Sequence[int], starts: Collection[int]) -> list[int]:
     """Logged steps of which nobody knows the state before: neither the first step of a run, nor one after another logged
     one, nor one of `starts`."""
-    before = [0, *steps[:-1]]
-    return [step for step, previous in zip(steps, before, strict=True) if step != previous + 1 and step not in starts]
+    pairs = itertools.pairwise([0, *steps])
+    return [step for previous, step in pairs if step != previous + 1 and step not in starts]
 
 
 def replay(estimator: Estimator, steps: Iterable[Logged], starts: Mapping[int, Any]) -> Iterator[Replayed]:

@@ -47,15 +47,15 @@ def read_columns(path: Path) -> dict[str, np.ndarray]:
 def _read(path: Path) -> dict[str, np.ndarray]:
     if not path.is_file():
         raise RunDirectoryError(f"{path} is no file")
-    with pq.ParquetFile(path, read_dictionary=list(TEXTS), memory_map=False) as file:
-        names = file.schema_arrow.names
-        if lacking := [name for name in NEEDED if names.count(name) != 1]:
-            raise RunDirectoryError(
-                f"{path} must have one column {' and one '.join(lacking)}; it has {len(names)} others"
-            )
-        wanted = [name for name in (*NEEDED, *NUMBERS, *TEXTS) if names.count(name) == 1]
-        _check_size(path, file.metadata, wanted)
-        table = file.read(columns=list(dict.fromkeys(wanted)))
+    metadata = pq.read_metadata(path)
+    names = metadata.schema.to_arrow_schema().names
+    if lacking := [name for name in NEEDED if names.count(name) != 1]:
+        raise RunDirectoryError(f"{path} must have one column {' and one '.join(lacking)}; its columns: {len(names)}")
+    wanted = list(dict.fromkeys(name for name in (*NEEDED, *NUMBERS, *TEXTS) if names.count(name) == 1))
+    _check_size(path, metadata, wanted)
+    texts = [name for name in TEXTS if name in wanted]
+    with pq.ParquetFile(path, metadata=metadata, read_dictionary=texts) as file:
+        table = file.read(columns=wanted)
     kinds = {**dict.fromkeys(WHOLE, pa.int64()), **dict.fromkeys(NUMBERS, pa.float64()), "valid": pa.bool_()}
     numbers = {name: _numbers(path, table, name, kind) for name, kind in kinds.items() if name in table.column_names}
     return numbers | {name: _texts(path, table, name) for name in TEXTS if name in table.column_names}
