@@ -40,8 +40,8 @@ from openrlhf_ebpo.record.rollout_columns import logged_steps, read_columns
 from openrlhf_ebpo.record.run_log import PRIOR_STARTS, RunDirectoryError, read_run
 
 PREFIX = config.FLAG.removeprefix("--") + "."
-REWARDS = ("fail_reward", "pass_reward")  # the run's, whatever else is asked for
-RUNS_OWN = ("reset_prior", "reward_clip_range", "n_samples_per_prompt")  # of EstimatorConfig, and of no replay
+REWARDS = ("fail_reward", "pass_reward", "reward_clip_range")  # the run's, whatever else is asked for
+OF_TRAINING = {"n_samples_per_prompt", "reset_prior", "init_prior"}  # of EstimatorConfig, and no settings of a replay
 ROUNDING = 1e-4  # of the step's largest advantage: OpenRLHF sums in float32
 NOISE = 1e-12  # of the largest advantage: float64's own
 MOST_RESPONSES = 2**16  # of a prompt
@@ -90,9 +90,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     for action in parser._actions:
         if action.dest.startswith(PREFIX):
             action.default = argparse.SUPPRESS  # what is not given is as it was in the run
-    for name in RUNS_OWN:
-        if hidden := parser._option_string_actions.get(f"--{PREFIX}{name}"):
-            hidden.help = argparse.SUPPRESS
+    parser._option_string_actions[f"--{PREFIX}reset_prior"].help = argparse.SUPPRESS
     preset = parser._option_string_actions[f"--{PREFIX}preset"]
     preset.option_strings.append("--preset")
     parser._option_string_actions["--preset"] = preset
@@ -140,7 +138,7 @@ def read_ran(folder: Path) -> Ran:
             f"{folder}/run.json: its rollout.n_samples_per_prompt is {ascii(size)[:80]}, and not 1 to {MOST_RESPONSES}"
         )
     settings = _dig(args, "algo", "advantage", "ebpo")
-    names = {field.name for field in fields(EstimatorConfig)} - {*RUNS_OWN, "init_prior"}
+    names = {field.name for field in fields(EstimatorConfig)} - OF_TRAINING
     settings = {k: v for k, v in settings.items() if k in names} if isinstance(settings, dict) else {}
     every = _dig(args, "logger", "rollouts_every")
     return Ran(folder, name, size, settings, every, found.get("status") == "running", list(unlogged(args, name)))
@@ -179,6 +177,8 @@ def wanted(ran: Ran, name: str | None, given: dict[str, Any]) -> Estimator:
     parts = {k: v for k, v in given.items() if k != "init_prior"}
     kept = {k: v for k, v in ran.settings.items() if k in REWARDS or not parts.keys() - {*REWARDS}}
     try:
+        if isinstance(clip := kept.get("reward_clip_range"), list):
+            kept["reward_clip_range"] = tuple(map(float, clip))  # JSON's, with infinity as text
         settings = EstimatorConfig(ran.size, **{**kept, **parts})
     except (TypeError, ValueError, ArithmeticError) as error:
         where = "" if parts else f"{ran.folder}/run.json: "
@@ -340,7 +340,8 @@ def verdict(ran: Ran, estimator: Estimator, same: bool, found: dict[int, Differe
     if ran.unlogged:
         return f"{size}: {largest}. It says little: OpenRLHF also applied {', '.join(ran.unlogged)}, which no rollout holds"
     if any(each.largest > ROUNDING * max(each.scale, 1e-12) for each in found.values()):
-        raise ReportedError(f"not as logged: {largest}, more than OpenRLHF's rounding in float32")
+        why = " (which gives up to 0.9 to a group whose rewards are all 0.3)" if estimator.name == "group_norm" else ""
+        raise ReportedError(f"not as logged: {largest}, more than OpenRLHF's rounding in float32{why}")
     return f"as logged, within OpenRLHF's rounding in float32: {size}; {largest}"
 
 

@@ -16,6 +16,7 @@ import pytest
 from replay_runs import G, M, train
 
 from openrlhf_ebpo.cli import main
+from openrlhf_ebpo.estimator.advantage import grpo_advantages
 from openrlhf_ebpo.estimator.replay import ReplayError, logged, unknown_starts
 from openrlhf_ebpo.files import read_json_lines, write_json
 from openrlhf_ebpo.record.rollout_columns import MOST_ROWS, read_columns
@@ -157,6 +158,33 @@ def test_a_sparse_log_has_the_states_that_its_rollouts_do_not_tell(tmp_path, rep
     assert replay(run, "--estimator", "score_weighted")[0] == 0
     status, said = replay(run, EBPO + ".pass_reward", 2)
     assert status == 1 and "state before step 2 is not known: the run had --logger.rollouts_every 2" in said
+
+
+def as_grpo(run_dir: Path, step: int) -> None:
+    """As if OpenRLHF had computed it: in float32, and without a baseline in the log."""
+
+    def change(table):
+        known = set_column("valid", pa.array([True] * M * G))(set_column("reward", pa.array(rewards))(table))
+        without = set_column("baseline", pa.nulls(M * G, pa.float64()))(known)
+        return set_column("advantage", pa.array(advantages.astype(np.float32).astype(float).ravel()))(without)
+
+    rewards = np.nan_to_num(read_rollouts(run_dir, step)["reward"].to_numpy())
+    advantages = grpo_advantages(rewards.reshape(M, G), np.ones((M, G), bool), 1.0)
+    rewrite(run_dir, step, change)
+
+
+def test_what_openrlhf_computed_agrees_within_its_rounding(run, replay):
+    for step in range(1, 6):
+        as_grpo(run, step)
+    change_settings(run, lambda args: args["algo"]["advantage"].update(estimator="group_norm"))
+    status, said = replay(run)
+    assert status == 0 and said.startswith("as logged, within OpenRLHF's rounding in float32: 5 steps, 120 responses")
+    rewrite(run, 3, lambda table: set_column("advantage", pc.add(table["advantage"], 1e-2))(table))
+    status, said = replay(run)
+    assert status == 1 and "more than OpenRLHF's rounding" in said
+    change_settings(run, lambda args: args["algo"]["kl"].update(init_coef=0.01))
+    status, said = replay(run)
+    assert status == 0 and "OpenRLHF also applied --algo.kl.init_coef 0.01 (KL penalties)" in said
 
 
 # Another one
