@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from openrlhf_ebpo.errors import ReportedError
-from openrlhf_ebpo.estimator.advantage import EstimatorError, estimate
+from openrlhf_ebpo.estimator.advantage import Estimate, EstimatorError, estimate
 from openrlhf_ebpo.estimator.contract import Batch, Estimator
 
 if TYPE_CHECKING:
@@ -116,15 +116,22 @@ def replay(estimator: Estimator, steps: Iterable[Logged], starts: Mapping[int, A
     """
     state = estimator.initial()
     for each in steps:
-        state = starts.get(each.step, state)
-        try:
-            with np.errstate(all="ignore"):  # what is not finite in the end is an EstimatorError
-                result = estimate(estimator, each.batch, state)
-        except (EstimatorError, ReplayError, ArithmeticError, LookupError, TypeError, ValueError) as error:
-            raise ReplayError(f"{each.source}: {estimator.name} cannot be replayed: {error}") from error
+        result = stepped(estimator, each.batch, starts.get(each.step, state), each.source)
         state = result.state
-        shape = each.advantages.shape
-        yield Replayed(each, np.broadcast_to(result.baselines, shape), result.advantages, state)
+        yield Replayed(each, np.broadcast_to(result.baselines, each.advantages.shape), result.advantages, state)
+
+
+def stepped(estimator: Estimator, batch: Batch, state: Any, source: str) -> Estimate:
+    """One step, of a batch from anywhere.
+
+    Raises:
+        ReplayError: the estimator cannot work with it; the message begins with `source`.
+    """
+    try:
+        with np.errstate(all="ignore"):  # what is not finite in the end is an EstimatorError
+            return estimate(estimator, batch, state)
+    except (EstimatorError, ReportedError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise ReplayError(f"{source}: {estimator.name} cannot be replayed: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -29,55 +29,59 @@ def logged_steps(run_dir: Path) -> dict[int, Path]:
     return dict(sorted((int(match[1]), path) for match, path in named if match))
 
 
-def read_columns(path: Path) -> dict[str, np.ndarray]:
+def read_columns(path: Path, named: str = "", most_rows: int = MOST_ROWS) -> dict[str, np.ndarray]:
     """name -> one value per response, of those columns above that the file has: float64 with NaN for null; int64; bool;
     text as objects, None for null.
+
+    Args:
+        named: what errors call the file, where not by its path.
 
     Raises:
         RunDirectoryError: the file is damaged, too large, lacks a column of NEEDED, or has one of another type.
     """
     try:
-        return _read(path)
+        return _read(path, named or str(path), most_rows)
     except (pa.ArrowException, OSError, ValueError, TypeError, MemoryError) as error:
         if isinstance(error, RunDirectoryError):
             raise
-        raise RunDirectoryError(f"{path} is no rollout file, or is damaged: {str(error)[:300]}") from error
+        why = "" if named else f": {str(error)[:300]}"  # it may hold the path
+        raise RunDirectoryError(f"{named or path} is no rollout file, or is damaged{why}") from error
 
 
-def _read(path: Path) -> dict[str, np.ndarray]:
+def _read(path: Path, named: str, most_rows: int) -> dict[str, np.ndarray]:
     if not path.is_file():
-        raise RunDirectoryError(f"{path} is no file")
+        raise RunDirectoryError(f"{named} is no file")
     metadata = pq.read_metadata(path)
     names = metadata.schema.to_arrow_schema().names
     if lacking := [name for name in NEEDED if names.count(name) != 1]:
-        raise RunDirectoryError(f"{path} must have one column {' and one '.join(lacking)}; its columns: {len(names)}")
+        raise RunDirectoryError(f"{named} must have one column {' and one '.join(lacking)}; its columns: {len(names)}")
     wanted = list(dict.fromkeys(name for name in (*NEEDED, *NUMBERS, *TEXTS) if names.count(name) == 1))
-    _check_size(path, metadata, wanted)
+    _check_size(named, metadata, wanted, most_rows)
     texts = [name for name in TEXTS if name in wanted]
     with pq.ParquetFile(path, metadata=metadata, read_dictionary=texts) as file:
         table = file.read(columns=wanted)
     kinds = {**dict.fromkeys(WHOLE, pa.int64()), **dict.fromkeys(NUMBERS, pa.float64()), "valid": pa.bool_()}
-    numbers = {name: _numbers(path, table, name, kind) for name, kind in kinds.items() if name in table.column_names}
-    return numbers | {name: _texts(path, table, name) for name in TEXTS if name in table.column_names}
+    numbers = {name: _numbers(named, table, name, kind) for name, kind in kinds.items() if name in table.column_names}
+    return numbers | {name: _texts(named, table, name) for name in TEXTS if name in table.column_names}
 
 
-def _check_size(path: Path, metadata: pq.FileMetaData, wanted: list[str]) -> None:
+def _check_size(named: str, metadata: pq.FileMetaData, wanted: list[str], most_rows: int) -> None:
     columns = [i for i in range(metadata.num_columns) if metadata.schema.column(i).path.split(".")[0] in wanted]
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     size = sum(group.column(i).total_uncompressed_size for group in groups for i in columns)
-    if metadata.num_rows > MOST_ROWS or size > MOST_BYTES:
+    if metadata.num_rows > most_rows or size > MOST_BYTES:
         raise RunDirectoryError(
-            f"{path} says that it has {metadata.num_rows:,} rows, {size:,} bytes without the texts; at most {MOST_ROWS:,} "
+            f"{named} says that it has {metadata.num_rows:,} rows, {size:,} bytes without the texts; at most {most_rows:,} "
             f"rows and {MOST_BYTES:,} bytes are read"
         )
 
 
-def _numbers(path: Path, table: pa.Table, name: str, kind: pa.DataType) -> np.ndarray:
+def _numbers(named: str, table: pa.Table, name: str, kind: pa.DataType) -> np.ndarray:
     column = table[name]
     if not (pa.types.is_boolean(column.type) if name == "valid" else _is_number(column.type)):
-        raise RunDirectoryError(f"{path}: the column {name} is of type {str(column.type)[:80]}, and not {kind}")
+        raise RunDirectoryError(f"{named}: the column {name} is of type {str(column.type)[:80]}, and not {kind}")
     if column.null_count and kind != pa.float64():
-        raise RunDirectoryError(f"{path}: the column {name} lacks {column.null_count:,} values")
+        raise RunDirectoryError(f"{named}: the column {name} lacks {column.null_count:,} values")
     return column.cast(kind).to_numpy()
 
 
@@ -85,12 +89,12 @@ def _is_number(kind: pa.DataType) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
 
-def _texts(path: Path, table: pa.Table, name: str) -> np.ndarray:
+def _texts(named: str, table: pa.Table, name: str) -> np.ndarray:
     """From a dictionary, so that a long text that many rows share is there once."""
     column = table[name].combine_chunks()
     if pa.types.is_null(column.type):
         return np.full(len(column), None)
     if not (pa.types.is_dictionary(column.type) and pa.types.is_string(column.type.value_type)):
-        raise RunDirectoryError(f"{path}: the column {name} is of type {str(column.type)[:80]}, and not text")
+        raise RunDirectoryError(f"{named}: the column {name} is of type {str(column.type)[:80]}, and not text")
     values = np.array([*column.dictionary.to_pylist(), None], dtype=object)
     return values[column.indices.fill_null(len(values) - 1).to_numpy(zero_copy_only=False)]
