@@ -10,9 +10,9 @@ the policy's probability of the one right answer.
     python benchmarks/learning.py --cells g2-5 --output runs/bench    train what is not there yet, a JSON file a run
     python benchmarks/learning.py --table --output runs/bench         the tables, in Markdown, of what is there
 
-An estimator is a name of the registry, EBPO with a preset (ebpo.corrected), or a class of one's own (MODULE:NAME);
-NAME+entropy=0.01 adds an entropy bonus to the loss. `--replicate 1` trains with other random numbers: two replicates of
-one estimator show what difference is noise.
+An estimator is a name of the registry, or a class of one's own (MODULE:NAME). EBPO's presets and parts follow its name
+(ebpo.corrected+weights=score); +entropy=0.01 adds an entropy bonus to the loss. `--replicate 1` trains with other random
+numbers: two replicates of one estimator show what difference is noise.
 """
 
 from __future__ import annotations
@@ -128,18 +128,24 @@ def train(cell: Cell, job: Job, weights: torch.Tensor, seeds: list[int], shape: 
     return {"evaluations": [{name: rounded(value) for name, value in row.items()} for row in rows]}
 
 
-def made(name: str, group: int) -> tuple[Estimator, float]:
-    """The estimator and the weight of the entropy in the loss.
+def made(spec: str, group: int) -> tuple[Estimator, float]:
+    """The estimator, and the weight of the entropy in the loss, of NAME[.PRESET][+PART=CHOICE …][+entropy=WEIGHT].
 
     Raises:
-        UsageError: there is no such estimator, or nothing but training itself computes it.
+        UsageError: there is no such estimator or part, or nothing but training itself computes it.
     """
-    name, _, entropy = name.partition("+entropy=")
-    base, _, preset = name.partition(".") if ":" not in name else (name, "", "")
-    estimator = registry.offline(base, EstimatorConfig(n_samples_per_prompt=group, preset=preset or "paper"))
+    named, *parts = spec.split("+")
+    name, _, preset = named.partition(".") if ":" not in named else (named, "", "")
+    options = dict(part.partition("=")[::2] for part in parts)
+    try:
+        entropy = float(options.pop("entropy", 0))
+        config = EstimatorConfig(n_samples_per_prompt=group, preset=preset or "paper", **options)
+        estimator = registry.offline(registry.known(name), config)
+    except (argparse.ArgumentTypeError, TypeError, ValueError) as error:
+        raise UsageError(f"--estimators {spec}: {error}") from None
     if estimator is None:
-        raise UsageError(f"--estimators {name}: it cannot be computed from a batch's rewards")
-    return estimator, float(entropy or 0)
+        raise UsageError(f"--estimators {spec}: it cannot be computed from a batch's rewards")
+    return estimator, entropy
 
 
 def draws(cell: Cell, seeds: list[int], replicate: int) -> Iterator[tuple[list[list[str]], torch.Tensor]]:

@@ -168,11 +168,12 @@ def mean(numbers: list[float | None], digits: int) -> str:
     return f"{np.mean(found):.{digits}f}" if found else ""
 
 
-def title(estimator: str) -> str:
-    name, _, entropy = estimator.partition("+entropy=")
-    base, _, preset = name.partition(".") if ":" not in name else (name, "", "")
-    shown = registry.title(base) + (f" {preset}" if preset else "")
-    return shown + (f", entropy bonus {entropy}" if entropy else "")
+def title(spec: str) -> str:
+    named, *parts = spec.split("+")
+    name, _, preset = named.partition(".") if ":" not in named else (named, "", "")
+    return ", ".join(
+        [registry.title(name) + (f" {preset}" if preset else ""), *(part.replace("=", " ") for part in parts)]
+    )
 
 
 def learning_rates(here: list[dict]) -> list[str]:

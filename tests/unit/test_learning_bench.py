@@ -6,6 +6,7 @@ import importlib
 import json
 import math
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -169,10 +170,27 @@ def test_what_a_warm_start_shows(bench, examples):
     assert longest < 0.05 if examples == "mixed" else longest > 0.4
 
 
-def test_unknown_estimators_are_told_at_once(bench, output):
-    with pytest.raises(UsageError, match=r"gae.*cannot be computed"):
-        bench.learning.main(["--cells", "tiny", "--estimators", "gae", "--output", str(output)])
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    {
+        "gae": "cannot be computed from a batch's rewards",
+        "grpo": "there is no estimator 'grpo'. Did you mean group_norm",
+        "ebpo.peper": "unknown preset 'peper'",
+        "ebpo+weight=score": "unexpected keyword argument 'weight'",
+        "ebpo+weights=some": "choose from none, score",
+        "ebpo+entropy=much": "could not convert string to float: 'much'",
+    }.items(),
+)
+def test_unknown_estimators_are_told_at_once(bench, output, spec, said):
+    with pytest.raises(UsageError, match=re.escape(f"--estimators {spec}: ") + ".*" + re.escape(said)):
+        bench.learning.main(["--cells", "tiny", "--estimators", "group_norm", spec, "--output", str(output)])
     assert not any(output.iterdir())
+
+
+def test_presets_and_parts_of_ebpo(bench):
+    estimator, entropy = bench.learning.made("ebpo.corrected+weights=score+entropy=0.01", 4)
+    assert (estimator.config.preset, estimator.config.weights, entropy) == ("corrected", "score", 0.01)
+    assert bench.tables.title("ebpo.corrected+weights=score") == "EBPO corrected, weights score"
 
 
 # Tables
