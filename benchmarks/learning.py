@@ -34,6 +34,7 @@ from tiny.cells import CELLS, Cell
 from tiny.warm_starts import warm_start
 from tqdm import tqdm
 
+from openrlhf_ebpo.command import error_exit
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.estimator.config import EstimatorConfig
@@ -245,4 +246,5 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    with error_exit():
+        main()

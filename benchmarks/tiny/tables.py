@@ -7,7 +7,6 @@ like a folder of results.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from tiny.cells import CELLS
 
 BASE = "group_norm"
 COMMON_LR = 8e-4
+SHOWN = ("ebpo", "james_stein", "score_weighted", "ebpo.corrected+weights=score+normalise=scale")  # in the overview
 LEVEL = 0.75  # of GRPO's rise: the success at which rollouts, pass@64 and entropy are compared
 POWER, CONFIDENCE = 0.8, 0.95
 COLUMNS = (
@@ -34,8 +34,8 @@ def show(source: Path, cells: list[str], export: Path | None) -> None:
     Raises:
         UsageError: nothing is there.
     """
-    summaries = summarised(source)
-    print("\n\n".join(text for name in cells if (text := cell_text(name, summaries))))
+    summaries = [each for each in summarised(source) if each["cell"] in cells]
+    print(f"{overview(summaries)}\n\n{details(summaries)}")
     if export:
         write_text(export, "[\n" + ",\n".join(json.dumps(each, separators=(",", ":")) for each in summaries) + "\n]\n")
 
@@ -51,7 +51,7 @@ def summarised(source: Path) -> list[dict]:
 
 
 def is_base(job: dict) -> bool:
-    return job["estimator"] == BASE and job["lr"] == COMMON_LR and job["replicate"] == 0
+    return job["estimator"] == BASE and is_common(job)
 
 
 def level(run: dict) -> float:
@@ -99,19 +99,50 @@ def shortened(numbers: np.ndarray) -> list[float | None]:
     return [None if np.isnan(x) else float(f"{x:.4g}") for x in numbers]
 
 
+# All regimes
+
+
+def overview(summaries: list[dict]) -> str:
+    """A row a regime: success at the end at the common learning rate."""
+    columns = ["regime", "seeds", title(BASE), *(f"{title(name)} minus GRPO" for name in SHOWN), "smallest visible"]
+    rows = []
+    for name in CELLS:
+        runs = {each["estimator"]: each for each in summaries if each["cell"] == name and is_common(each)}
+        if base := runs.get(BASE):
+            shown = [interval(difference(runs[each], base)) if each in runs else "" for each in SHOWN]
+            again = replicated(name, summaries)
+            noise = f"{visible(base, again):.3f}" if again else ""
+            rows.append([CELLS[name].title, str(base["seeds"]), f"{np.mean(base['end']):.3f}", *shown, noise])
+    return table(columns, rows)
+
+
+def details(summaries: list[dict]) -> str:
+    return "\n\n".join(text for name in CELLS if (text := cell_text(name, summaries)))
+
+
+def is_common(job: dict) -> bool:
+    return job["lr"] == COMMON_LR and job["replicate"] == 0
+
+
+def replicated(cell: str, summaries: list[dict]) -> dict | None:
+    """GRPO again, with other random numbers."""
+    key = (cell, BASE, COMMON_LR, 1)
+    return next((e for e in summaries if (e["cell"], e["estimator"], e["lr"], e["replicate"]) == key), None)
+
+
 # One regime
 
 
-def cell_text(name: str, summaries: Iterable[dict]) -> str:
+def cell_text(name: str, summaries: list[dict]) -> str:
     """Its tables; empty where GRPO, which all is compared with, is not there."""
     here = [each for each in summaries if each["cell"] == name]
     base = next((each for each in here if is_base(each)), None)
     if base is None:
         return ""
-    again = next((e for e in here if e["estimator"] == BASE and e["lr"] == COMMON_LR and e["replicate"] == 1), None)
+    again = replicated(name, here)
     noise = f"smallest visible difference {visible(base, again):.3f}" if again else "noise not measured"
     header = f"**{CELLS[name].title}** (`{name}`; {base['seeds']} seeds; {noise})"
-    common = [each for each in here if each["lr"] == COMMON_LR and each["replicate"] == 0]
+    common = [each for each in here if is_common(each)]
     lines = table([c.format(level=base["level"]) for c in COLUMNS], [row(each, base) for each in ordered(common)])
     return "\n\n".join([header, lines, *learning_rates(here)])
 
