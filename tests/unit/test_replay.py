@@ -78,9 +78,19 @@ def change_settings(run_dir: Path, change) -> None:
 # The one that ran
 
 
-@pytest.mark.parametrize("estimator", ["ebpo", "score_weighted"])
-def test_the_estimator_that_ran_gives_what_is_logged_bit_for_bit(tmp_path, replay, estimator):
-    train(tmp_path / "run", estimator)
+@pytest.mark.parametrize(
+    ("estimator", "parts"),
+    [
+        ("ebpo", {}),
+        ("ebpo", {"preset": "corrected", "clusters": "cluster"}),
+        ("ebpo", {"history": "half_life", "half_life": 12.0, "weights": "score", "normalise": "scale"}),
+        ("ebpo", {"history": "adaptive_forgetting", "order": "lagged", "saturated": "zero"}),
+        ("score_weighted", {}),
+    ],
+    ids=str,
+)
+def test_the_estimator_that_ran_gives_what_is_logged_bit_for_bit(tmp_path, replay, estimator, parts):
+    train(tmp_path / "run", estimator, **parts)
     assert replay(tmp_path / "run") == (0, f"bit for bit: {ALL}, baselines and advantages as logged")
     assert not (tmp_path / "run" / PRIOR_STARTS).exists()
 
