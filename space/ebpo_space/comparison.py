@@ -13,6 +13,7 @@ from .tables import table
 from .text import HTML, harmless, html, joined
 
 _SAME = 0.005  # advantages that are shown as one number
+_NOTHING = 1e-9  # what rounding leaves
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def _span(values: np.ndarray, written) -> HTML:
     if not values.size:
         return HTML('<span class="none">–</span>')
     low, high = float(values.min()), float(values.max())
-    parts = [low] if high - low < _SAME else [low, high]
+    parts = [0.0 if abs(edge) < _NOTHING else edge for edge in ([low] if high - low < _SAME else [low, high])]
     return joined([html("{}", written(parts[0])), *(html(" … {}", written(part)) for part in parts[1:])])
 
 

@@ -235,8 +235,9 @@ def test_understand_answers_at_once(visit):
     page = visit("?tab=understand")
     page.wait_for_selector(".story")
     assert "All 4 answers are wrong" in page.locator(".story").inner_text()
-    ebpo = page.locator(".estimator", has_text="EBPO").inner_text()
-    assert "baseline 0.14" in ebpo and "−0.14" in ebpo
+    ebpo = page.locator("table.estimators tr", has_text="EBPO").inner_text().split("\t")
+    assert ebpo[1] == "0.14" and "−" in ebpo[3]
+    assert page.locator("table.estimators tbody tr").count() > 10
     page.get_by_label("range slider for Right answers").press("ArrowRight")
     page.wait_for_function("() => document.querySelector('.story').innerText.includes('1 of 4 answers right')")
     assert "right=1" in page.url
@@ -280,7 +281,7 @@ def test_pages_fit_a_phone(visit):
     for name in READY:
         turn(page, name)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
-        assert page.evaluate(wide, ".panel, .answer, .groups, .story, .notice, .chip, .estimator") == 0, name
+        assert page.evaluate(wide, ".panel, .answer, .groups, .story, .notice, .chip, .every") == 0, name
 
 
 def test_a_hostile_run_is_shown_and_does_nothing(visit):

@@ -17,6 +17,8 @@ from replay_runs import G, M, train
 
 from openrlhf_ebpo.cli import main
 from openrlhf_ebpo.estimator.advantage import grpo_advantages
+from openrlhf_ebpo.estimator.presets import PRESETS
+from openrlhf_ebpo.estimator.registry import ESTIMATORS, computed_here
 from openrlhf_ebpo.estimator.replay import ReplayError, logged, unknown_starts
 from openrlhf_ebpo.files import read_json_lines, write_json
 from openrlhf_ebpo.record.rollout_columns import MOST_ROWS, read_columns
@@ -25,6 +27,10 @@ from openrlhf_ebpo.record.run_log import PRIOR_STARTS, RunDirectoryError, read_r
 RECORDED = Path(__file__).parents[1] / "data" / "quickstart_run"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "estimator"
 EBPO = "--algo.advantage.ebpo"
+HALF_LIFE = (
+    f"error: {EBPO}.half_life is 9 and {EBPO}.history run: a number of prompts belongs to {EBPO}.history half_life, and to "
+    "no other"
+)
 ALL = f"5 steps, {5 * (M * G - 1)} responses"
 
 
@@ -78,9 +84,20 @@ def change_settings(run_dir: Path, change) -> None:
 # The one that ran
 
 
-@pytest.mark.parametrize("estimator", ["ebpo", "score_weighted"])
-def test_the_estimator_that_ran_gives_what_is_logged_bit_for_bit(tmp_path, replay, estimator):
-    train(tmp_path / "run", estimator)
+VARIANTS = [
+    *((name, {}) for name in ESTIMATORS if computed_here(name)),
+    *(("ebpo", {"preset": preset}) for preset in PRESETS if preset != "paper"),
+    ("ebpo", {"history": "half_life", "half_life": 12.0, "clusters": "cluster"}),
+    ("ebpo", {"history": "adaptive_forgetting", "order": "lagged", "saturated": "zero"}),
+    ("ebpo", {"weights": "score", "saturated": "zero", "normalise": "scale"}),
+]
+
+
+@pytest.mark.parametrize(("estimator", "settings"), VARIANTS)
+def test_the_estimator_that_ran_gives_what_is_logged_bit_for_bit(tmp_path, replay, estimator, settings):
+    """Every one, resumed once: its state went through a checkpoint."""
+    states = train(tmp_path / "run", estimator, to=3, **settings)
+    train(tmp_path / "run", estimator, states=json.loads(json.dumps(states)), **settings)
     assert replay(tmp_path / "run") == (0, f"bit for bit: {ALL}, baselines and advantages as logged")
     assert not (tmp_path / "run" / PRIOR_STARTS).exists()
 
@@ -106,13 +123,6 @@ def test_a_reward_that_was_changed_afterwards_changes_all_that_follows(run, repl
     rewrite(run, 2, set_column("reward", pa.array(flipped, pa.float32())))
     status, said = replay(run)
     assert status == 1 and f"{4 * (M * G - 1)} of 115 responses differ, first in step 2" in said
-
-
-def test_a_resumed_run_is_replayed_bit_for_bit_and_needs_no_state(tmp_path, replay):
-    states = train(tmp_path / "run", to=3)
-    train(tmp_path / "run", states=states)
-    assert replay(tmp_path / "run")[1].startswith("bit for bit: 5 steps")
-    assert not (tmp_path / "run" / PRIOR_STARTS).exists()
 
 
 @pytest.mark.parametrize("reset", [{"reset_prior": True}, {"reset_prior": True, "init_prior": "{tmp}/prior.json"}])
@@ -219,6 +229,15 @@ def test_flags_of_the_estimator_make_it_another_one(trained, replay):
     status, said = replay(trained, f"{EBPO}.pass_reward", 2)
     assert status == 0 and not said.startswith("bit for bit")
     assert replay(trained, "--preset", "paper")[1].startswith("bit for bit")
+    assert replay(trained, "--preset", "corrected")[1].startswith(f"{ALL}: the largest difference")
+    assert replay(trained, f"{EBPO}.half_life", 9) == (1, HALF_LIFE)
+
+
+def test_beside_one_part_the_others_are_the_presets(tmp_path, replay):
+    train(tmp_path / "run", preset="corrected")
+    assert not replay(tmp_path / "run", f"{EBPO}.history", "adaptive")[1].startswith("bit for bit")
+    flags = ("--preset", "corrected", f"{EBPO}.history", "adaptive")
+    assert replay(tmp_path / "run", *flags)[1].startswith("bit for bit")
 
 
 def test_a_users_own_runs_only_when_the_user_names_it(tmp_path, replay, monkeypatch):
