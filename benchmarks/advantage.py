@@ -136,6 +136,7 @@ def make_experiences(prompts: int, samples: int, tokens: int, micro_batch: int, 
     experiences = ORIGINAL.split_rollout_samples(splitter, rollouts)
     for e in experiences:
         e.kl = torch.randn(e.action_mask.shape).mul_(0.1) if kl else torch.zeros(e.action_mask.shape)
+        e.action_log_probs = -torch.rand(e.action_mask.shape)
         e.info |= {"kl": e.kl.mean(-1), "logprobs_diff": e.kl.mean(-1)}
     return experiences
 

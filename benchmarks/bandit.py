@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 
+import numpy as np
 import torch
 
 from openrlhf_ebpo.estimator.advantage import grpo_advantages
@@ -62,15 +63,15 @@ def train(estimator: str, start: float, args: argparse.Namespace, seed: int) -> 
         chosen = torch.randperm(args.prompts, generator=random)[: args.batch]
         log_probs = logits[chosen].log_softmax(-1)
         responses = torch.multinomial(log_probs.detach().exp(), args.group, replacement=True, generator=random)
-        rewards = (responses == RIGHT).double()
-        valid = torch.ones_like(rewards, dtype=torch.bool)
+        rewards = (responses == RIGHT).double().numpy()
+        valid = np.ones_like(rewards, dtype=bool)
         if estimator == "ebpo":
             result = ebpo.step(Batch.of(rewards, valid), state)
             state, advantages = result.state, result.advantages
         else:
             advantages = grpo_advantages(rewards, valid, ebpo.config.reward_range)
         adam.zero_grad()
-        (-advantages * log_probs.gather(1, responses)).mean().backward()
+        (-torch.tensor(advantages) * log_probs.gather(1, responses)).mean().backward()
         adam.step()
     return success_rates(logits.detach()).mean()
 

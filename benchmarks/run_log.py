@@ -70,6 +70,7 @@ def make_experiences(responses: int, tokens: int, micro_batch: int) -> list:
             sequences=torch.randint(4, 100, (micro_batch, length)),
             attention_mask=torch.ones(micro_batch, length, dtype=torch.long),
             action_mask=action_mask.clone(),
+            action_log_probs=-torch.rand(micro_batch, length - 1),
             rewards=torch.rand(micro_batch),
             response_length=torch.full((micro_batch,), tokens),
             truncated=torch.zeros(micro_batch, dtype=torch.bool),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
+import numpy as np
 import torch
 
 from openrlhf_ebpo.estimator.advantage import Estimate, estimate
@@ -12,4 +15,7 @@ from openrlhf_ebpo.estimator.prior import Prior
 
 
 def ebpo_step(rewards: torch.Tensor, valid: torch.Tensor, prior: Prior, config: EstimatorConfig) -> Estimate:
-    return estimate(EBPO(config), Batch.of(rewards, valid), prior)
+    """With the result's arrays as tensors."""
+    result = estimate(EBPO(config), Batch.of(rewards.numpy(), valid.numpy()), prior)
+    arrays = {f.name: getattr(result, f.name) for f in fields(result)}
+    return replace(result, **{name: torch.tensor(a) for name, a in arrays.items() if isinstance(a, np.ndarray)})

@@ -95,6 +95,7 @@ def experience(prompts: tuple[str, str]) -> SimpleNamespace:
         sequences=torch.tensor([[1, 10, 11], [1, 12, 13], [2, 14, 15], [2, 16, 17]]),
         attention_mask=torch.ones(4, 3, dtype=torch.long),
         action_mask=torch.ones(4, 2, dtype=torch.long),
+        action_log_probs=torch.tensor([[-0.1, -2.0]] * 4),
         rewards=torch.tensor([1.0, 0.0, 0.0, float("nan")]),
         truncated=torch.tensor([False] * 4),
         response_length=torch.tensor([2] * 4),

@@ -8,7 +8,7 @@ It trains, is logged, saved with every checkpoint and restored like the ones of 
 openrlhf_ebpo/estimator/contract.py; M is the number of prompts in a batch, G the number of responses per prompt.
 """
 
-import torch
+import numpy as np
 
 from openrlhf_ebpo.estimator.contract import Batch, Estimator, Step
 
@@ -27,5 +27,5 @@ class RunningMean(Estimator):
             "count": self.keep * state["count"] + batch.valid.sum().item(),
         }
         mean = seen["reward_sum"] / seen["count"]
-        baselines = torch.full((len(batch.rewards), 1), mean, dtype=torch.float64)
+        baselines = np.full((len(batch.rewards), 1), mean)
         return Step(baselines, batch.rewards - baselines, seen, metrics={"running_mean/mean": mean})

@@ -1,1 +1,1 @@
-"""The estimator itself: prior, shrinkage, advantages. Needs torch and numpy, nothing else."""
+"""The estimator itself: prior, shrinkage, advantages. Needs numpy, nothing else."""

@@ -1,17 +1,17 @@
-"""One rollout batch under an estimator, with what the run log and the metrics say about it; values spread over tokens."""
+"""One rollout batch under an estimator, with what the run log and the metrics say about it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 
 from openrlhf_ebpo.estimator.contract import Batch, Estimator, Step
 from openrlhf_ebpo.estimator.shrinkage import DEGENERATE, group_mean
 
 if TYPE_CHECKING:
-    from openrlhf_ebpo.estimator.shapes import ActionMask, PerGroup, PerResponse, PerToken, Values
+    from openrlhf_ebpo.estimator.shapes import PerGroup, PerResponse
 
 
 RESERVED = ("step", "time")  # of each row of metrics.jsonl
@@ -23,11 +23,10 @@ class EstimatorError(RuntimeError):
 
 @dataclass(frozen=True)
 class Estimate:
-    """What one rollout batch of M groups of G responses got. All tensors float64.
+    """What one rollout batch of M groups of G responses got. All arrays float64, `valid` bool.
 
     rewards, valid, advantages, grpo_advantages: (M, G); group_means, shrinkage: (M, 1); baselines: (M, 1) or (M, G);
-    NaN where the estimator has none. `valid` holds 1 for samples that count and 0 for excluded ones, whose advantage
-    is 0. `grpo_advantages` is what GRPO's group normalisation would have given, with 0 for constant groups.
+    NaN where the estimator has none. An excluded sample is not valid and has advantage 0. `grpo_advantages` is what GRPO's group normalisation would have given, with 0 for constant groups.
     `state` is the estimator's after this batch.
     """
 
@@ -48,13 +47,12 @@ def estimate(estimator: Estimator, batch: Batch, state: Any) -> Estimate:
     Raises:
         EstimatorError: what it gave is not what the contract says.
     """
-    given = batch.rewards.clone(), batch.valid.clone()
+    given = batch.rewards.copy(), batch.valid.copy()
     step = estimator.step(batch, state)
     check(estimator, batch, step)
-    if not all(map(torch.equal, given, (batch.rewards, batch.valid))):
+    if not all(map(np.array_equal, given, (batch.rewards, batch.valid))):
         raise EstimatorError(f"{_who(estimator)}: step() changed the batch that it was given; work on a copy")
-    valid = batch.valid.bool()
-    advantages = step.advantages.detach().double().masked_fill(~valid, 0.0)
+    advantages = np.where(batch.valid, np.asarray(step.advantages, np.float64), 0.0)
     return observed(batch, advantages, estimator.config.fail_reward, estimator.config.pass_reward, step)
 
 
@@ -63,17 +61,17 @@ def observed(batch: Batch, advantages: PerResponse, fail: float, success: float,
     estimators) there is neither baseline nor shrinkage."""
     means = group_mean(batch.rewards, batch.valid)
     grpo = grpo_advantages(batch.rewards, batch.valid, success - fail)
-    unknown = torch.full_like(means, torch.nan)
+    unknown = np.full_like(means, np.nan)
     metrics = dict(step.metrics) if step else {}
     if step:
-        rescued = (grpo == 0) & (advantages != 0) & batch.valid.bool()
-        metrics["ebpo/rescued_fraction"] = (rescued.sum() / batch.valid.sum()).item()
+        rescued = (grpo == 0) & (advantages != 0) & batch.valid
+        metrics["ebpo/rescued_fraction"] = float(rescued.sum() / batch.valid.sum())
     return Estimate(
         rewards=batch.rewards,
         valid=batch.valid,
         group_means=means,
-        shrinkage=unknown if step is None or step.shrinkage is None else step.shrinkage.double(),
-        baselines=step.baselines.double() if step else unknown,
+        shrinkage=unknown if step is None or step.shrinkage is None else np.asarray(step.shrinkage, np.float64),
+        baselines=np.asarray(step.baselines, np.float64) if step else unknown,
         advantages=advantages,
         grpo_advantages=grpo,
         state=step.state if step else None,
@@ -85,7 +83,7 @@ def check(estimator: Estimator, batch: Batch, step: Step) -> None:
     """Whether the estimator kept its contract.
 
     Raises:
-        EstimatorError: it gave no Step; something that is no tensor of floats, or of another shape; an advantage of a valid
+        EstimatorError: it gave no Step; something that is no array of floats, or of another shape; an advantage of a valid
             response that is not finite in float32, as which it is trained on; a metric that is no number.
     """
     if not isinstance(step, Step):
@@ -97,13 +95,14 @@ def check(estimator: Estimator, batch: Batch, step: Step) -> None:
         *([("shrinkage", [per_group])] if step.shrinkage is not None else []),
     ):
         value = getattr(step, name)
-        if not isinstance(value, torch.Tensor) or not value.is_floating_point() or tuple(value.shape) not in shapes:
+        if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.shape not in shapes:
             shape = f" of shape {tuple(value.shape)}, {value.dtype}" if hasattr(value, "shape") else ""
             raise EstimatorError(
-                f"{_who(estimator)}: {name} is a {type(value).__name__}{shape}; wanted is a torch tensor of floats of shape "
+                f"{_who(estimator)}: {name} is a {type(value).__name__}{shape}; wanted is a numpy array of floats of shape "
                 f"{' or '.join(map(str, shapes))}"
             )
-    broken = int((~step.advantages.float().isfinite() & batch.valid.bool()).sum())
+    with np.errstate(over="ignore"):
+        broken = int((~np.isfinite(step.advantages.astype(np.float32)) & batch.valid).sum())
     if broken:
         raise EstimatorError(f"{_who(estimator)}: the advantages of {broken} valid responses are not finite")
     check_metrics(estimator, step.metrics)
@@ -121,7 +120,7 @@ def check_metrics(estimator: Estimator, metrics: dict[str, float]) -> None:
         if not isinstance(name, str) or name in RESERVED or not isinstance(value, (int, float)):
             raise EstimatorError(
                 f"{_who(estimator)}: the metric {name!r} is a {type(value).__name__}; names are strings other than "
-                f"{' and '.join(RESERVED)}, and values Python's numbers (tensor.item())"
+                f"{' and '.join(RESERVED)}, and values Python's numbers (array.item())"
             )
 
 
@@ -133,10 +132,10 @@ def grpo_advantages(rewards: PerResponse, valid: PerResponse, reward_range: floa
     """GRPO's (r − μ) / (std + 1e-9) within each group, (M, G); 0 where all rewards of the group are equal to
     1e-6 of the range (rounding would otherwise blow up: eight times 0.3 can give ±0.9)."""
     centred = (rewards - group_mean(rewards, valid)) * valid
-    sizes = valid.sum(-1, keepdim=True)
-    std = ((centred**2).sum(-1, keepdim=True) / (sizes - 1).clamp(min=1)).sqrt()
-    constant = centred.abs().amax(-1, keepdim=True) <= DEGENERATE * reward_range
-    return torch.where(constant, 0.0, centred / (std + 1e-9))
+    freedom = np.maximum(valid.sum(-1, keepdims=True) - 1, 1)
+    std = np.sqrt((centred**2).sum(-1, keepdims=True) / freedom)
+    constant = np.abs(centred).max(-1, keepdims=True) <= DEGENERATE * reward_range
+    return np.where(constant, 0.0, centred / (std + 1e-9))
 
 
 def group_outcomes(
@@ -144,45 +143,10 @@ def group_outcomes(
 ) -> dict[str, float]:
     """Fractions of groups whose valid rewards all equal the fail, or the pass, value (to 1e-6 of the range)."""
     tolerance = DEGENERATE * (pass_reward - fail_reward)
-    ignored = valid == 0
-    groups = (~ignored.all(-1)).sum().clamp(min=1)
+    alive = valid.any(-1)
 
     def fraction(value: float) -> float:
-        everywhere = (((rewards - value).abs() <= tolerance) | ignored).all(-1) & ~ignored.all(-1)
-        return (everywhere.sum() / groups).item()
+        everywhere = ((np.abs(rewards - value) <= tolerance) | ~valid).all(-1) & alive
+        return float(everywhere.sum() / max(alive.sum(), 1))
 
     return {"ebpo/all_fail_fraction": fraction(fail_reward), "ebpo/all_pass_fraction": fraction(pass_reward)}
-
-
-def last_action(action_mask: ActionMask) -> torch.Tensor:
-    """Index of the last action token of each response, (B, 1); the last position where there is none."""
-    length = action_mask.size(1)
-    numbers = torch.arange(1, length + 1, dtype=torch.int32, device=action_mask.device)
-    return ((action_mask.int() * numbers).amax(1, keepdim=True).long() - 1) % length
-
-
-def token_returns(
-    values: Values, action_mask: ActionMask, kl: PerToken | None = None, kl_coef: float = 0.0
-) -> tuple[PerToken, Values]:
-    """Spread one value per response over its tokens, minus the KL still to come: upstream's undiscounted return.
-
-    Args:
-        values: (B,) finite advantages. action_mask: (B, A). kl: (B, A) per-token KL, or None where it is not in the
-            reward.
-
-    Returns:
-        returns (B, A) float32: the value at every position up to the last action token and 0 after it; with KL, the
-        reversed cumulative sum of value-at-the-end − kl_coef · kl over action tokens. And the sum of each response's
-        per-token rewards, (B,).
-    """
-    values = values.to(torch.float32)
-    if kl is None:
-        # Floats (exact up to 2^24 tokens) that turn in place into 1 up to the last action and 0 after it, then into
-        # the result: half the time of torch.where. + 0.0 makes 0 of the -0.0 of negative values.
-        numbers = torch.arange(1, action_mask.size(1) + 1, dtype=torch.float32, device=action_mask.device)
-        last = (action_mask * numbers).amax(1, keepdim=True)
-        return numbers.repeat(len(values), 1).le_(last).mul_(values[:, None]).add_(0.0), values
-    rewards = (-kl_coef * kl).scatter_add_(1, last_action(action_mask), values[:, None].to(kl.dtype))
-    totals = rewards.sum(-1)
-    returns = rewards.mul_(action_mask).flip(1).cumsum_(1).flip(1)
-    return returns, totals

@@ -9,8 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
-    import torch
+    from numpy.typing import ArrayLike
 
     from openrlhf_ebpo.estimator.config import EstimatorConfig
     from openrlhf_ebpo.estimator.shapes import PerGroup, PerResponse
@@ -18,36 +20,68 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Batch:
-    """One trained rollout batch. Rows are groups.
+    """One trained rollout batch. Rows are groups. Arrays are numpy's; torch.from_numpy makes a tensor of one.
 
     rewards: (M, G) float64, after length penalties and --reward.clip_range; 0 where not valid.
-    valid: (M, G) float64, 1 where the response counts and 0 where its reward failed or it has no action tokens.
+    valid: (M, G) bool, False where the reward failed or the response has no action tokens.
     prompt_ids: M strings, the same for the same prompt and label in every run.
     clusters: M strings, or None for a prompt without a cluster (--data.cluster_key).
+    lengths: (M, G) float64, action tokens of each response.
+    score_weights: (M, G) float64, Σ_t (1 − π_old(y_t))² over its action tokens: how far one update along its score moves
+        the policy.
+    importance: (M, 1) float64, how much a group counts where prompts were not drawn evenly, mean 1.
     """
 
     rewards: PerResponse
     valid: PerResponse
-    prompt_ids: tuple[str, ...] = ()
-    clusters: tuple[str | None, ...] = ()
+    prompt_ids: tuple[str, ...]
+    clusters: tuple[str | None, ...]
+    lengths: PerResponse
+    score_weights: PerResponse
+    importance: PerGroup
 
     @classmethod
-    def of(cls, rewards: torch.Tensor, valid: torch.Tensor, prompt_ids=(), clusters=()) -> Batch:
-        """From rewards (M, G) of any float dtype, whose invalid entries may hold anything, and valid (M, G) bool.
+    def of(
+        cls,
+        rewards: ArrayLike,
+        valid: ArrayLike,
+        prompt_ids=(),
+        clusters=(),
+        lengths: ArrayLike | None = None,
+        score_weights: ArrayLike | None = None,
+        importance: ArrayLike | None = None,
+    ) -> Batch:
+        """From rewards (M, G), whose invalid entries may hold anything, and valid (M, G) bool; ones for what is not given.
 
         Raises:
             ValueError: the shapes differ, or nothing is valid.
         """
+        rewards, valid = np.asarray(rewards, np.float64), np.array(valid, bool)
         if rewards.shape != valid.shape or rewards.ndim != 2:
-            raise ValueError(f"rewards {tuple(rewards.shape)} and valid {tuple(valid.shape)} must both be (M, G)")
+            raise ValueError(f"rewards {rewards.shape} and valid {valid.shape} must both be (M, G)")
         if not valid.any():
             raise ValueError("no sample of this rollout batch is valid: nothing to estimate from")
-        return cls(rewards.double().masked_fill(~valid, 0.0), valid.double(), tuple(prompt_ids), tuple(clusters))
+        return cls(
+            np.where(valid, rewards, 0.0),
+            valid,
+            tuple(prompt_ids),
+            tuple(clusters),
+            _shaped(lengths, rewards.shape, "lengths"),
+            _shaped(score_weights, rewards.shape, "score_weights"),
+            _shaped(importance, (len(rewards), 1), "importance"),
+        )
+
+
+def _shaped(values: ArrayLike | None, shape: tuple[int, ...], name: str) -> np.ndarray:
+    values = np.ones(shape) if values is None else np.array(values, np.float64)
+    if values.shape != shape:
+        raise ValueError(f"{name} {values.shape} must be {shape}")
+    return values
 
 
 @dataclass(frozen=True)
 class Step:
-    """What an estimator makes of a batch.
+    """What an estimator makes of a batch, as numpy arrays of floats.
 
     advantages: (M, G), one per response, as training uses them (before any KL penalty); what invalid responses get is
         ignored. baselines: (M, 1) or (M, G), what was taken from the rewards, for the run log.

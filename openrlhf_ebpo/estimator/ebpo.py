@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+import numpy as np
+
 from openrlhf_ebpo.estimator.config import FLAG, EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch, Estimator, Step
 from openrlhf_ebpo.estimator.presets import PRESETS, code_of
@@ -35,24 +37,23 @@ class EBPO(Estimator):
         return Prior()
 
     def step(self, batch: Batch, state: Prior) -> Step:
-        """All tensors float64."""
         parts, reward_range = self.parts, self.config.reward_range
         rewards, valid = batch.rewards, batch.valid
-        present = rewards[valid.bool()]
+        present = rewards[valid]
         means = group_mean(rewards, valid)
-        sizes = valid.sum(-1)[:, None]
+        sizes = valid.sum(-1, keepdims=True)
         alive = sizes > 0
 
-        after = parts["history"](state, present.cpu().numpy(), means[alive].cpu().numpy())
+        after = parts["history"](state, present, means[alive])
         prior = parts["order"](state, after)
         within, between = parts["within_variance"](prior), parts["between_variance"](prior)
-        shrinkage, baselines = parts["prior"](prior, within, between, means, sizes.clamp(min=1), reward_range)
+        shrinkage, baselines = parts["prior"](prior, within, between, means, np.maximum(sizes, 1), reward_range)
         advantages = parts["normalise"]((rewards - baselines) * valid, valid, reward_range)
-        if present.amax() - present.amin() <= DEGENERATE * reward_range:
+        if np.ptp(present) <= DEGENERATE * reward_range:
             # groups of unequal size have unequal S: standardising would blow their tiny differences up
             advantages = advantages * 0.0
         metrics = {
-            "ebpo/shrinkage": shrinkage[alive].mean().item(),
+            "ebpo/shrinkage": float(shrinkage[alive].mean()),
             "ebpo/prior_mean": prior.mean,
             "ebpo/within_variance": within,
             "ebpo/between_variance": between,

@@ -25,12 +25,14 @@ FLAG = "--advantage_estimator"
 @dataclass(frozen=True)
 class Entry:
     """title: the name in papers. baseline: what is taken from a response's reward, and what follows. code: import path
-    of the Estimator; None where OpenRLHF computes it."""
+    of the Estimator. upstream: OpenRLHF computes it in training; `code` is then what gives the same from a run's rollouts,
+    None where they do not tell (a critic's values)."""
 
     title: str
     baseline: str
     arxiv: str | None = None
     code: str | None = None
+    upstream: bool = False
 
 
 ESTIMATORS = {
@@ -40,15 +42,20 @@ ESTIMATORS = {
         "2602.05165",
         "openrlhf_ebpo.estimator.ebpo:EBPO",
     ),
-    "group_norm": Entry("GRPO", "the group's mean, then divided by the group's standard deviation", "2402.03300"),
-    "dr_grpo": Entry("Dr. GRPO", "the group's mean", "2503.20783"),
-    "rloo": Entry("RLOO", "the mean of the group's other responses", "2402.14740"),
-    "reinforce_baseline": Entry(
-        "REINFORCE++-baseline", "the group's mean, then standardised over the batch's tokens", "2501.03262"
+    "group_norm": Entry(
+        "GRPO", "the group's mean, then divided by the group's standard deviation", "2402.03300", upstream=True
     ),
-    "reinforce": Entry("REINFORCE++", "none, then standardised over the batch's tokens", "2501.03262"),
-    "flash_reinforce": Entry("FlashREINFORCE", "the batch's mean"),
-    "gae": Entry("PPO (GAE)", "a critic's value of every token", "1707.06347"),
+    "dr_grpo": Entry("Dr. GRPO", "the group's mean", "2503.20783", upstream=True),
+    "rloo": Entry("RLOO", "the mean of the group's other responses", "2402.14740", upstream=True),
+    "reinforce_baseline": Entry(
+        "REINFORCE++-baseline",
+        "the group's mean, then standardised over the batch's tokens",
+        "2501.03262",
+        upstream=True,
+    ),
+    "reinforce": Entry("REINFORCE++", "none, then standardised over the batch's tokens", "2501.03262", upstream=True),
+    "flash_reinforce": Entry("FlashREINFORCE", "the batch's mean", upstream=True),
+    "gae": Entry("PPO (GAE)", "a critic's value of every token", "1707.06347", upstream=True),
 }
 
 
@@ -62,18 +69,27 @@ def title(name: str) -> str:
 
 def computed_here(name: str) -> bool:
     """Whether this project computes the advantages, and not OpenRLHF."""
-    return is_import_path(name) or (name in ESTIMATORS and ESTIMATORS[name].code is not None)
+    return is_import_path(name) or (name in ESTIMATORS and not ESTIMATORS[name].upstream)
 
 
 def build(name: str, config: EstimatorConfig) -> Estimator | None:
-    """The estimator of this name; None where OpenRLHF computes it.
+    """The estimator that computes this run's advantages; None where OpenRLHF does.
 
     Raises:
         UsageError: a user's own cannot be imported, is none, or does not take these settings.
     """
+    return offline(name, config) if computed_here(name) else None
+
+
+def offline(name: str, config: EstimatorConfig) -> Estimator | None:
+    """The estimator of this name, also of OpenRLHF's own; None where nothing but training itself can compute it.
+
+    Raises:
+        UsageError: as `build`.
+    """
     from openrlhf_ebpo.estimator.contract import Estimator
 
-    if not computed_here(name):
+    if name in ESTIMATORS and ESTIMATORS[name].code is None:
         return None
     found = load(ESTIMATORS[name].code if name in ESTIMATORS else name, FLAG)
     if not (isinstance(found, type) and issubclass(found, Estimator)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import torch
+import numpy as np
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import stored
@@ -31,8 +31,8 @@ def rehearse(estimator: Estimator) -> None:
 
 def made_up(config: EstimatorConfig) -> Batch:
     """Four groups: all pass, one passes, all fail with a response left out, no response is valid."""
-    rewards = torch.full((4, config.n_samples_per_prompt), config.fail_reward, dtype=torch.float64)
+    rewards = np.full((4, config.n_samples_per_prompt), config.fail_reward)
     rewards[0], rewards[1, 0] = config.pass_reward, config.pass_reward
-    valid = torch.ones_like(rewards, dtype=torch.bool)
+    valid = np.ones_like(rewards, dtype=bool)
     valid[2, 0], valid[3] = False, False
     return Batch.of(rewards, valid, ("a", "b", "c", "d"), ("topic", "topic", None, None))

@@ -1,12 +1,14 @@
 """Shrinkage weights, baselines and normalisation: the formulas of EBPO, nothing else.
 
-Every function is pure and works on numpy and torch arrays alike (neither is imported); M is the number of
-groups in a rollout batch, G the responses of a group. Source: arXiv 2602.05165, Algorithm 1.
+Every function is pure; M is the number of groups in a rollout batch, G the responses of a group. Source: arXiv 2602.05165, Algorithm 1.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.shapes import PerGroup, PerResponse
@@ -20,10 +22,9 @@ def group_mean(rewards: PerResponse, valid: PerResponse) -> PerGroup:
 
     Args:
         rewards: (M, G); invalid entries may hold anything finite.
-        valid: (M, G), 1 where the sample counts and 0 where it does not, in the dtype of `rewards`.
+        valid: (M, G) bool.
     """
-    size = valid.sum(-1)[:, None]
-    return (rewards * valid).sum(-1)[:, None] / (size + (size == 0))
+    return (rewards * valid).sum(-1, keepdims=True) / np.maximum(valid.sum(-1, keepdims=True), 1)
 
 
 def shrinkage_weight(
@@ -38,8 +39,8 @@ def shrinkage_weight(
     """
     noise = within_variance / group_size
     total = noise + between_variance
-    degenerate = (total <= DEGENERATE * reward_range**2) * 1.0
-    return degenerate + (1 - degenerate) * (noise / (total + degenerate))
+    degenerate = total <= DEGENERATE * reward_range**2
+    return np.where(degenerate, 1.0, noise / np.where(degenerate, 1.0, total))
 
 
 def shrunk_baseline(mean: PerGroup, prior_mean: float, shrinkage: PerGroup | float) -> PerGroup:
@@ -49,13 +50,14 @@ def shrunk_baseline(mean: PerGroup, prior_mean: float, shrinkage: PerGroup | flo
 
 def standardise(advantages: PerResponse, valid: PerResponse, reward_range: float) -> PerResponse:
     """(A − mean A) / (std A + ε) over the valid responses of the batch, one value per response; invalid ones
-    get 0. The standard deviation is the sample one (n − 1). All 0 where std A ≤ 1e-6 × range.
+    get 0. The standard deviation is the sample one (n − 1). All 0 where std A ≤ 1e-6 × range. Sums are exactly rounded, so
+    the result has the same bits on every machine.
 
     Args:
         advantages: (M, G) raw advantages.
-        valid: (M, G) of 0 and 1, same dtype.
+        valid: (M, G) bool.
     """
-    count = valid.sum()
-    centred = (advantages - (advantages * valid).sum() / count) * valid
-    std = ((centred**2).sum() / max(float(count) - 1.0, 1.0)) ** 0.5
-    return centred * float(std > DEGENERATE * reward_range) / (std + EPSILON)
+    present = advantages[valid]
+    mean = math.fsum(present) / present.size
+    std = math.sqrt(math.fsum((present - mean) ** 2) / max(present.size - 1, 1))
+    return (advantages - mean) * valid * (std > DEGENERATE * reward_range) / (std + EPSILON)

@@ -10,15 +10,17 @@ from __future__ import annotations
 import itertools
 import logging
 
+import numpy as np
 import torch
 
 from openrlhf_ebpo.estimator import registry
-from openrlhf_ebpo.estimator.advantage import Estimate, estimate, observed, token_returns
+from openrlhf_ebpo.estimator.advantage import Estimate, estimate, observed
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.rewards.guard import INFO_KEY as ERROR_KEY
 from openrlhf_ebpo.rewards.guard import RewardError
 from openrlhf_ebpo.training.prompts import INFO_KEY as CLUSTER_KEY
+from openrlhf_ebpo.training.returns import token_returns
 from openrlhf_ebpo.training.rollouts import Rollouts
 
 logger = logging.getLogger(__name__)
@@ -68,14 +70,14 @@ class EBPOExperienceMaker:
 
     def _estimate(self, experiences, rollouts: Rollouts) -> Estimate:
         rewards, valid = self._rewards(experiences, rollouts)
-        size = self.config.n_samples_per_prompt
-        batch = Batch.of(rewards, valid, rollouts.prompt_ids(every=size), rollouts.clusters[::size])
-        result = estimate(self.estimator, batch, self.state)
+        result = estimate(self.estimator, self._batch(rewards, valid, rollouts), self.state)
         self.state = result.state
 
         # an excluded sample is logged with the mean of the others, which leaves the logged mean as it is
-        logged = torch.where(valid, result.rewards, result.rewards[valid].mean()).float()
-        columns = (result.advantages, valid, logged, group_std(result).float().expand_as(logged))
+        logged = np.where(result.valid, result.rewards, result.rewards[result.valid].mean())
+        stds = np.broadcast_to(group_std(result), logged.shape)
+        advantages, logged, stds = (torch.tensor(c) for c in (result.advantages, logged, stds))
+        columns = (advantages, valid, logged.float(), stds.float())
         sizes = [len(experience.rewards) for experience in experiences]
         back = rollouts.order.argsort()
         pieces = (column.reshape(-1)[back].split(sizes) for column in columns)
@@ -84,6 +86,17 @@ class EBPOExperienceMaker:
             experience.info["reward"] = reward
             experience.info["group_reward_std"] = std
         return result
+
+    def _batch(self, rewards: torch.Tensor, valid: torch.Tensor, rollouts: Rollouts) -> Batch:
+        size = self.config.n_samples_per_prompt
+        return Batch.of(
+            rewards.double().numpy(),
+            valid.numpy(),
+            rollouts.prompt_ids(every=size),
+            rollouts.clusters[::size],
+            rollouts.action_counts.reshape(-1, size).numpy(),
+            rollouts.score_weights.reshape(-1, size).numpy(),
+        )
 
     def _rewards(self, experiences, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:
         """Rewards after length penalties and explicit clipping, and which of them count; both (M, G)."""
@@ -129,15 +142,15 @@ class EBPOExperienceMaker:
         advantages = in_order(
             (e.advantages * e.action_mask).sum(-1) / e.action_mask.sum(-1).clamp(min=1) for e in experiences
         )
-        batch = Batch(rewards, torch.ones_like(rewards))
-        return observed(batch, advantages, self.config.fail_reward, self.config.pass_reward)
+        batch = self._batch(rewards, torch.ones_like(rewards, dtype=torch.bool), rollouts)
+        return observed(batch, advantages.numpy(), self.config.fail_reward, self.config.pass_reward)
 
 
-def group_std(result: Estimate) -> torch.Tensor:
+def group_std(result: Estimate) -> np.ndarray:
     """Unbiased standard deviation of each group's valid rewards, (M, 1)."""
     deviations = (result.rewards - result.group_means) * result.valid
-    freedom = (result.valid.sum(-1, keepdim=True) - 1).clamp(min=1)
-    return ((deviations**2).sum(-1, keepdim=True) / freedom).sqrt()
+    freedom = np.maximum(result.valid.sum(-1, keepdims=True) - 1, 1)
+    return np.sqrt((deviations**2).sum(-1, keepdims=True) / freedom)
 
 
 def complete_info(samples) -> None:

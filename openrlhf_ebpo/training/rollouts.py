@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 import torch
 
@@ -37,6 +38,8 @@ SCHEMA = pa.schema(
         ("grpo_advantage", pa.float64()),
         ("response_length", pa.int32()),
         ("truncated", pa.bool_()),
+        ("action_tokens", pa.int32()),
+        ("score_weight", pa.float64()),
     ]
 )
 
@@ -45,13 +48,14 @@ SCHEMA = pa.schema(
 class Rollouts:
     """N responses in prompt order (groups contiguous). Their tokens are decoded later, in the run log's thread.
 
-    order: (N,) where in the experiences' concatenation each row stands. raw_rewards: (N,). action_counts: (N,).
+    order: (N,) where in the experiences' concatenation each row stands. raw_rewards, action_counts, score_weights: (N,).
     responses: int32 tokens of each response, copied: a sixth, or less, of the padded tensors, which are then free.
     """
 
     order: torch.Tensor
     raw_rewards: torch.Tensor
     action_counts: torch.Tensor
+    score_weights: torch.Tensor
     response_lengths: torch.Tensor
     truncated: torch.Tensor
     responses: list[torch.Tensor]
@@ -78,6 +82,7 @@ class Rollouts:
             order=order,
             raw_rewards=column("rewards").float(),
             action_counts=torch.cat([e.action_mask.sum(-1) for e in experiences])[order],
+            score_weights=torch.cat([score_weights(e.action_log_probs, e.action_mask) for e in experiences])[order],
             response_lengths=column("response_length"),
             truncated=column("truncated").bool(),
             responses=in_order(map(response_tokens, experiences)),
@@ -98,8 +103,8 @@ class Rollouts:
         """The rows of `SCHEMA`. Decoding takes seconds for long responses."""
         groups, size = self.result.rewards.shape
 
-        def per_group(values: torch.Tensor) -> list:
-            return [None if v != v else v for v in values.expand(groups, size).reshape(-1).tolist()]
+        def per_response(values: np.ndarray) -> list:
+            return [None if v != v else v for v in np.broadcast_to(values, (groups, size)).ravel().tolist()]
 
         return pa.table(
             {
@@ -111,22 +116,19 @@ class Rollouts:
                 "prompt": self.prompts,
                 "response": list(self._texts(tokenizer)),
                 "label": [str(gym.readable(label)) for label in self.labels],
-                "raw_reward": per_group(self.raw_rewards.reshape(groups, size)),
-                "reward": [
-                    r if ok else None
-                    for r, ok in zip(
-                        self.result.rewards.reshape(-1).tolist(), self.result.valid.reshape(-1).tolist(), strict=True
-                    )
-                ],
-                "valid": [bool(ok) for ok in self.result.valid.reshape(-1).tolist()],
+                "raw_reward": per_response(self.raw_rewards.numpy().reshape(groups, size)),
+                "reward": per_response(np.where(self.result.valid, self.result.rewards, np.nan)),
+                "valid": self.result.valid.ravel().tolist(),
                 "error": [error or None for error in self.errors],
-                "group_mean": per_group(self.result.group_means),
-                "baseline": per_group(self.result.baselines),
-                "shrinkage": per_group(self.result.shrinkage),
-                "advantage": per_group(self.result.advantages),
-                "grpo_advantage": per_group(self.result.grpo_advantages),
+                "group_mean": per_response(self.result.group_means),
+                "baseline": per_response(self.result.baselines),
+                "shrinkage": per_response(self.result.shrinkage),
+                "advantage": per_response(self.result.advantages),
+                "grpo_advantage": per_response(self.result.grpo_advantages),
                 "response_length": self.response_lengths.tolist(),
                 "truncated": self.truncated.tolist(),
+                "action_tokens": self.action_counts.tolist(),
+                "score_weight": self.score_weights.tolist(),
             },
             schema=SCHEMA,
         )
@@ -136,6 +138,12 @@ class Rollouts:
         for start in range(0, len(self.responses), DECODE_BATCH_SIZE):
             chunk = self.responses[start : start + DECODE_BATCH_SIZE]
             yield from tokenizer.batch_decode([tokens.tolist() for tokens in chunk], skip_special_tokens=False)
+
+
+def score_weights(log_probs: torch.Tensor, action_mask: torch.Tensor) -> torch.Tensor:
+    """Σ_t (1 − π_old(y_t))² over each response's action tokens, (B,) float64; log_probs, action_mask: (B, A)."""
+    surprise = torch.expm1(log_probs.float())
+    return surprise.square_().mul_(action_mask).sum(-1, dtype=torch.float64)
 
 
 def response_tokens(experience) -> list[torch.Tensor]:

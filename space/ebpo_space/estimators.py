@@ -143,7 +143,7 @@ def centred_batch(successes: np.ndarray, size: int, setting: Setting) -> tuple[n
     wrong answer of each group (M,), NaN where the group has none."""
     rewards = (np.arange(size)[None] < np.asarray(successes)[:, None]).astype(float)
     baselines = shrunk_baseline(rewards.mean(-1, keepdims=True), setting.prior_mean, setting.shrinkage(size))
-    final = standardise(rewards - baselines, np.ones_like(rewards), 1.0)
+    final = standardise(rewards - baselines, np.ones_like(rewards, dtype=bool), 1.0)
     right = np.where(successes > 0, final[:, 0], np.nan)
     wrong = np.where(successes < size, final[:, -1], np.nan)
     return baselines[:, 0], right, wrong

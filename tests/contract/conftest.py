@@ -127,6 +127,7 @@ def make_maker():
                 shape = samples.action_mask.shape
                 samples.values = torch.randn(shape, generator=generator)
                 samples.kl = torch.randn(shape, generator=generator)
+                samples.action_log_probs = -torch.rand(shape, generator=generator)
                 samples.info["kl"] = masked_mean(samples.kl, samples.action_mask, dim=-1)
                 samples.info["logprobs_diff"] = samples.info["kl"].clone()
             return samples_list

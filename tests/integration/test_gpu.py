@@ -10,10 +10,10 @@ import pytest
 import torch
 from estimates import ebpo_step
 
-from openrlhf_ebpo.estimator.advantage import token_returns
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.record.run_log import read_metrics
+from openrlhf_ebpo.training.returns import token_returns
 
 pytestmark = [
     pytest.mark.gpu,

@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,7 +18,7 @@ from openrlhf_ebpo.estimator.stored import PriorMismatch, StateError
 
 ROOT = Path(__file__).parents[2]
 CONFIG = EstimatorConfig(n_samples_per_prompt=2)
-BATCH = Batch.of(torch.tensor([[1.0, 0.0], [0.0, 0.0]]), torch.tensor([[True, True], [True, False]]))
+BATCH = Batch.of([[1.0, 0.0], [0.0, 0.0]], [[True, True], [True, False]])
 
 
 @pytest.fixture
@@ -121,7 +122,7 @@ def gives(result):
     return Own(CONFIG, "mine:Own")
 
 
-OK = torch.zeros(2, 2)
+OK = np.zeros((2, 2))
 
 
 @pytest.mark.parametrize(
@@ -130,25 +131,28 @@ OK = torch.zeros(2, 2)
         (None, "step() gave NoneType"),
         ((OK, OK), "step() gave tuple"),
         (
-            Step(OK, torch.zeros(4), {}),
-            "advantages is a Tensor of shape (4,), torch.float32; wanted is a torch tensor of",
+            Step(OK, np.zeros(4), {}),
+            "advantages is a ndarray of shape (4,), float64; wanted is a numpy array of",
         ),
-        (Step(torch.zeros(2), OK, {}), "baselines is a Tensor of shape (2,), torch.float32; wanted"),
-        (Step(0.5, OK, {}), "baselines is a float; wanted is a torch tensor of floats of shape (2, 1) or (2, 2)"),
-        (Step(OK, OK.numpy(), {}), "advantages is a ndarray of shape (2, 2), float32; wanted is a torch tensor"),
+        (Step(np.zeros(2), OK, {}), "baselines is a ndarray of shape (2,), float64; wanted"),
+        (Step(0.5, OK, {}), "baselines is a float; wanted is a numpy array of floats of shape (2, 1) or (2, 2)"),
         (
-            Step(OK, OK.bool(), {}),
-            "advantages is a Tensor of shape (2, 2), torch.bool; wanted is a torch tensor of floats",
+            Step(OK, torch.zeros(2, 2), {}),
+            "advantages is a Tensor of shape (2, 2), torch.float32; wanted is a numpy array",
         ),
-        (Step(OK, OK, {}, shrinkage=OK), "shrinkage is a Tensor of shape (2, 2), torch.float32; wanted"),
-        (Step(OK, torch.full((2, 2), torch.nan), {}), "the advantages of 3 valid responses are not finite"),
         (
-            Step(OK, torch.full((2, 2), 1e300, dtype=torch.float64), {}),
+            Step(OK, OK > 0, {}),
+            "advantages is a ndarray of shape (2, 2), bool; wanted is a numpy array of floats",
+        ),
+        (Step(OK, OK, {}, shrinkage=OK), "shrinkage is a ndarray of shape (2, 2), float64; wanted"),
+        (Step(OK, np.full((2, 2), np.nan), {}), "the advantages of 3 valid responses are not finite"),
+        (
+            Step(OK, np.full((2, 2), 1e300), {}),
             "the advantages of 3 valid responses are not finite",
         ),
         (Step(OK, OK, {}, metrics=None), "metrics is a NoneType, it must be a dictionary"),
         (Step(OK, OK, {}, metrics={1: 2.0}), "the metric 1 is a float"),
-        (Step(OK, OK, {}, metrics={"a": torch.ones(3)}), "the metric 'a' is a Tensor"),
+        (Step(OK, OK, {}, metrics={"a": np.ones(3)}), "the metric 'a' is a ndarray"),
         (Step(OK, OK, {}, metrics={"a": "x"}), "the metric 'a' is a str"),
         (
             Step(OK, OK, {}, metrics={"step": 3.5}),
@@ -166,16 +170,16 @@ def test_a_broken_contract_names_the_estimator_and_what_was_wrong(result, shown)
 def test_a_step_that_changes_its_batch_is_refused():
     class Own(Estimator):
         def step(self, batch, state):
-            batch.rewards.add_(1)
+            batch.rewards[:] += 1
             return Step(OK, OK, {})
 
-    batch = Batch.of(torch.ones(2, 2), torch.ones(2, 2).bool())
+    batch = Batch.of(np.ones((2, 2)), np.ones((2, 2), bool))
     with pytest.raises(EstimatorError, match="step\\(\\) changed the batch"):
         estimate(Own(CONFIG, "mine:Own"), batch, {})
 
 
 def test_what_an_excluded_response_gets_is_ignored():
-    result = estimate(gives(Step(OK, torch.tensor([[1.0, -1.0], [2.0, torch.nan]]), {})), BATCH, {})
+    result = estimate(gives(Step(OK, np.array([[1.0, -1.0], [2.0, np.nan]]), {})), BATCH, {})
     assert result.advantages.tolist() == [[1.0, -1.0], [2.0, 0.0]]
 
 

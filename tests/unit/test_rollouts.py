@@ -38,6 +38,7 @@ def micro_batch(index: list[int], width: int) -> SimpleNamespace:
         sequences=torch.tensor([r[1] + [0] * (width - len(r[1])) for r in rows]),
         attention_mask=attention,
         action_mask=actions,
+        action_log_probs=torch.log1p(-torch.tensor(0.5)).expand(actions.shape),
         rewards=torch.tensor([r[4] for r in rows]),
         truncated=torch.tensor([r[5] for r in rows]),
         response_length=torch.tensor([r[6] for r in rows]),
@@ -86,6 +87,8 @@ def test_every_column_stands_in_prompt_order_whatever_the_micro_batches(layout):
         "grpo_advantage": result.grpo_advantages.reshape(-1).tolist(),
         "response_length": [2, 1, 4, 0],
         "truncated": [False, False, True, False],
+        "action_tokens": [2, 1, 4, 0],
+        "score_weight": [0.5, 0.25, 1.0, 0.0],
     }
     assert list(found) == list(expected)
     for column, values in expected.items():

@@ -37,7 +37,7 @@ MAY_IMPORT = {
 }
 PACKAGES_OF = {  # beside the standard library, where that is a promise
     **{name: set() for name in TOP},
-    "estimator": {"numpy", "torch"},
+    "estimator": {"numpy"},
     "record": {"matplotlib", "numpy", "psutil", "pyarrow"},
 }
 BASE = {"numpy", "psutil", "pyarrow", "wrapt"}

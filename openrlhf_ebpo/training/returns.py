@@ -1,0 +1,45 @@
+"""One value per response, spread over its tokens."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import torch
+
+Values: TypeAlias = torch.Tensor  # (B,) float32, one per response of a micro-batch
+PerToken: TypeAlias = torch.Tensor  # (B, A) float32, A positions of the action mask
+ActionMask: TypeAlias = torch.Tensor  # (B, A) bool or integer, 1 for action tokens
+
+
+def last_action(action_mask: ActionMask) -> torch.Tensor:
+    """Index of the last action token of each response, (B, 1); the last position where there is none."""
+    length = action_mask.size(1)
+    numbers = torch.arange(1, length + 1, dtype=torch.int32, device=action_mask.device)
+    return ((action_mask.int() * numbers).amax(1, keepdim=True).long() - 1) % length
+
+
+def token_returns(
+    values: Values, action_mask: ActionMask, kl: PerToken | None = None, kl_coef: float = 0.0
+) -> tuple[PerToken, Values]:
+    """Spread one value per response over its tokens, minus the KL still to come: upstream's undiscounted return.
+
+    Args:
+        values: (B,) finite advantages. action_mask: (B, A). kl: (B, A) per-token KL, or None where it is not in the
+            reward.
+
+    Returns:
+        returns (B, A) float32: the value at every position up to the last action token and 0 after it; with KL, the
+        reversed cumulative sum of value-at-the-end − kl_coef · kl over action tokens. And the sum of each response's
+        per-token rewards, (B,).
+    """
+    values = values.to(torch.float32)
+    if kl is None:
+        # Floats (exact up to 2^24 tokens) that turn in place into 1 up to the last action and 0 after it, then into
+        # the result: half the time of torch.where. + 0.0 makes 0 of the -0.0 of negative values.
+        numbers = torch.arange(1, action_mask.size(1) + 1, dtype=torch.float32, device=action_mask.device)
+        last = (action_mask * numbers).amax(1, keepdim=True)
+        return numbers.repeat(len(values), 1).le_(last).mul_(values[:, None]).add_(0.0), values
+    rewards = (-kl_coef * kl).scatter_add_(1, last_action(action_mask), values[:, None].to(kl.dtype))
+    totals = rewards.sum(-1)
+    returns = rewards.mul_(action_mask).flip(1).cumsum_(1).flip(1)
+    return returns, totals
