@@ -187,7 +187,8 @@ def advantage_stage(maker_class, estimator: str, samples: int, kl: bool, experie
         tokenizer=None,
     )
     samples = sum(len(e.index) for e in experiences)
-    maker._errors, maker._clusters = [""] * samples, [None] * samples  # as make_experience_batch leaves them
+    # as make_experience_batch leaves them
+    maker._errors, maker._clusters, maker._importance = [""] * samples, [None] * samples, [1.0] * samples
     return maker.compute_advantages_and_returns(experiences)
 
 

@@ -159,6 +159,7 @@ def rollouts(rng, texts: Texts, problems: list, rewards: torch.Tensor, valid: to
         order=torch.arange(count),
         raw_rewards=torch.where(failed, torch.nan, rewards.reshape(-1)),
         action_counts=torch.ones(count),
+        score_weights=torch.ones(count),
         response_lengths=torch.tensor(lengths),
         truncated=torch.tensor(cut),
         responses=[torch.tensor([texts.token(text)]) for text in responses],
@@ -166,6 +167,7 @@ def rollouts(rng, texts: Texts, problems: list, rewards: torch.Tensor, valid: to
         labels=[problems[i // size][1] for i in range(count)],
         errors=["TimeoutError: the grader took longer than 10 s" if f else "" for f in failed.tolist()],
         clusters=[problems[i // size][2] for i in range(count)],
+        importance=[1.0] * count,
     )
 
 

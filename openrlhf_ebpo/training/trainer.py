@@ -13,7 +13,7 @@ from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.record.run_log import RunLog
 from openrlhf_ebpo.seams.install import subclass
 from openrlhf_ebpo.training.checkpoint import STATE_KEY, starting_state
-from openrlhf_ebpo.training.prompts import at_next_prompt
+from openrlhf_ebpo.training.prompts import at_next_prompt, check_same_order
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +33,7 @@ class EBPOTrainer:
         if not states:  # an interrupted first save leaves a folder from which DeepSpeed loads nothing
             print(f"No complete checkpoint in {self.args.ckpt.path}: starting from step 0")
             states = {"episode": 0, "global_step": 0, "total_consumed_prompts": 0, "data_loader_state_dict": {}}
+        check_same_order(states, self.args.data.order)
         maker = self.experience_maker
         if maker.estimator:
             maker.state = starting_state(states, maker.estimator, self.args.ckpt.path)
