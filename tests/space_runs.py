@@ -158,8 +158,8 @@ def rollouts(rng, texts: Texts, problems: list, rewards: torch.Tensor, valid: to
     return Rollouts(
         order=torch.arange(count),
         raw_rewards=torch.where(failed, torch.nan, rewards.reshape(-1)),
-        action_counts=torch.ones(count),
-        score_weights=torch.ones(count),
+        action_counts=torch.tensor(lengths),
+        score_weights=torch.tensor(0.2 * lengths),
         response_lengths=torch.tensor(lengths),
         truncated=torch.tensor(cut),
         responses=[torch.tensor([texts.token(text)]) for text in responses],
@@ -186,7 +186,7 @@ def metrics(rng, share: float, pace: float, result, config, batch, estimator: st
         "ppo_clip_ratio": abs(0.01 * rng.standard_normal()),
         "ppo_kl": 1e-5 * rng.standard_normal(),
         "kl": 0.02 * share * pace,
-        "ebpo/reward_error_fraction": 1 - result.valid.mean(),
+        "ebpo/reward_error_fraction": 1 - result.valid.double().mean(),
         **own,
     }
     return found
@@ -367,6 +367,8 @@ def large_run(directory: Path, rows: int, size: int = 8, per_step: int = 4096) -
             "grpo_advantage": grpo.ravel().astype(float),
             "response_length": rng.integers(100, 900, per_step).astype(np.int32),
             "truncated": rng.random(per_step) < 0.02,
+            "action_tokens": np.full(per_step, 300, np.int32),
+            "score_weight": rng.random(per_step) * 300,
         }
         path = directory / "rollouts" / f"step-{step:06d}.parquet"
         pq.write_table(pa.table(flat, schema=SCHEMA), path, compression="zstd")

@@ -29,8 +29,8 @@ ROLLOUTS = meanings(
         "grpo_advantage": "what GRPO would have given for these rewards; 0 in a group of equal rewards",
         "response_length": "tokens of the response",
         "truncated": "whether the response reached the token limit",
-        "action_tokens": "tokens of the response that were trained on",
-        "score_weight": "sum of (1 - probability)^2 over these tokens",
+        "action_tokens": "tokens of the response that are trained on",
+        "score_weight": "sum of (1 - probability)² over them, what score-weighted baselines weigh the response with",
         "importance": "how much the group counts for all prompts; 1 unless they were drawn unevenly",
     }
 )

@@ -306,11 +306,11 @@ def test_with_install_the_same_process_start_replaces_them():
 def test_the_estimator_needs_neither_ray_nor_openrlhf_and_a_reader_of_runs_no_torch():
     python(
         "import sys\n"
-        "import openrlhf_ebpo.estimator.shrinkage\n"
+        "import openrlhf_ebpo.estimator.registry\n"
         "assert not {'numpy', 'torch'} & set(sys.modules)\n"
-        "import openrlhf_ebpo.record.run_log, openrlhf_ebpo.estimator.prior, openrlhf_ebpo.estimator.config\n"
+        "import openrlhf_ebpo.record.run_log, openrlhf_ebpo.estimator.advantage, openrlhf_ebpo.estimator.config\n"
         "assert not {'torch', 'ray', 'openrlhf'} & set(sys.modules)\n"
-        "import openrlhf_ebpo.estimator.advantage, openrlhf_ebpo.training.rollouts, openrlhf_ebpo.training.checkpoint\n"
+        "import openrlhf_ebpo.training.rollouts, openrlhf_ebpo.training.checkpoint\n"
         "assert not {'ray', 'openrlhf', 'vllm', 'deepspeed'} & set(sys.modules)\n"
     )
 

@@ -156,6 +156,18 @@ def test_centring_cancels_the_prior_mean_where_all_groups_share_one_weight(rows)
     torch.testing.assert_close(result.advantages * (without.std() + 1e-6), without, rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("size", [2, 3, 4, 8])
+def test_it_is_a_leave_one_out_james_stein_baseline_up_to_scale(size):
+    """docs/theory.md: r − V = c·(r − [(1 − λ)·mean of the others + λ·μ_glob])."""
+    rewards = torch.rand(20, size, generator=torch.Generator().manual_seed(size), dtype=torch.float64)
+    result = ebpo_step(rewards, torch.ones_like(rewards).bool(), Prior(), EstimatorConfig(n_samples_per_prompt=size))
+    weight = result.shrinkage[0, 0]
+    others = (rewards.sum(-1, keepdim=True) - rewards) / (size - 1)
+    scale, towards_prior = (size - 1 + weight) / size, weight * size / (size - 1 + weight)
+    expected = scale * (rewards - ((1 - towards_prior) * others + towards_prior * result.state.mean))
+    torch.testing.assert_close(rewards - result.baselines, expected, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("value", [0.0, 1.0, 0.3])
 def test_a_first_batch_of_one_value_shrinks_fully_and_moves_nothing(value):
     result = ebpo_step(torch.full((3, 4), value), ALL, Prior(), CONFIG)
