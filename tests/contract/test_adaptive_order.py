@@ -221,7 +221,7 @@ def test_rewards_are_measured_from_fail_to_pass(args, reward, expected):
 
 def test_an_agent_that_changes_its_prompt_is_an_error(args):
     rollouts = Rollouts(args, rows(), rename=lambda prompt: f"{prompt}!")
-    with pytest.raises(RuntimeError, match="8 prompts came back that were not drawn.*--data.order shuffle"):
+    with pytest.raises(RuntimeError, match=r"8 prompts came back that were not drawn.*--data.order shuffle"):
         rollouts.batch()
 
 
@@ -229,9 +229,9 @@ def test_a_checkpoint_of_another_order_is_refused(args):
     saved = {"data_loader_state_dict": Rollouts(args, rows()).loader.state_dict()}
     check_same_order(saved, "adaptive")
     check_same_order({"data_loader_state_dict": {}}, "adaptive")
-    with pytest.raises(CheckpointError, match="--data.order is as_is, and was adaptive"):
+    with pytest.raises(CheckpointError, match=r"--data.order is as_is, and was adaptive"):
         check_same_order(saved, "as_is")
-    with pytest.raises(CheckpointError, match="--data.order is adaptive, and was shuffle or as_is"):
+    with pytest.raises(CheckpointError, match=r"--data.order is adaptive, and was shuffle or as_is"):
         check_same_order({"data_loader_state_dict": {"_num_yielded": 3}}, "adaptive")
 
 

@@ -31,7 +31,10 @@ def write_run(values, order: str | None) -> None:
     ("changes", "expected"),
     [
         ({"reward.remote_url": None}, r"a reward model's \(--reward.model_name_or_path\) come later"),
-        ({"algo.dynamic_filtering_enable": True}, "--algo.dynamic_filtering_enable drops prompts.*leave one of the two"),
+        (
+            {"algo.dynamic_filtering_enable": True},
+            "--algo.dynamic_filtering_enable drops prompts.*leave one of the two",
+        ),
         ({"rollout.vllm_generate_batch_size": 16}, "vllm_generate_batch_size 16 is above --rollout.batch_size 8"),
     ],
 )
