@@ -53,7 +53,7 @@ def estimators() -> str:
 
 def _estimator(name: str, entry: Entry) -> str:
     paper = f"[{entry.title}](https://arxiv.org/abs/{entry.arxiv})" if entry.arxiv else entry.title
-    return f"| `{name}` | {paper} | {entry.baseline} | {'this package' if entry.code else 'OpenRLHF'} |"
+    return f"| `{name}` | {paper} | {entry.baseline} | {'OpenRLHF' if entry.upstream else 'this package'} |"
 
 
 def metrics() -> str:

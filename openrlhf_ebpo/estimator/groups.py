@@ -41,6 +41,14 @@ def weighted_mean(values: PerResponse, weights: PerResponse, valid: PerResponse)
     return (values * weights).sum(-1, keepdims=True) / np.where(total == 0, 1.0, total)
 
 
+def others_in_group(rewards: PerResponse, valid: PerResponse) -> PerResponse:
+    """Mean reward of the group's other valid responses, (M, G); the response's own where there is no other, so that nothing
+    comes of it."""
+    others = valid.sum(-1, keepdims=True) - 1
+    total = (rewards * valid).sum(-1, keepdims=True)
+    return np.where(others > 0, (total - rewards) / np.maximum(others, 1), rewards)
+
+
 def deviations(
     rewards: PerResponse, baselines: PerGroup | PerResponse, valid: PerResponse, reward_range: float
 ) -> PerResponse:

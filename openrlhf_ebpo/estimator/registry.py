@@ -47,19 +47,98 @@ ESTIMATORS = {
         "the batch's mean, weighted by the squared norm of each response's score, then divided by the root mean square",
         code="openrlhf_ebpo.estimator.methods.score_weighted:ScoreWeighted",
     ),
-    "group_norm": Entry(
-        "GRPO", "the group's mean, then divided by the group's standard deviation", "2402.03300", upstream=True
+    "opo": Entry(
+        "OPO",
+        "the group's mean, weighted by the length of each response",
+        "2505.23585",
+        "openrlhf_ebpo.estimator.methods.opo:OPO",
     ),
-    "dr_grpo": Entry("Dr. GRPO", "the group's mean", "2503.20783", upstream=True),
-    "rloo": Entry("RLOO", "the mean of the group's other responses", "2402.14740", upstream=True),
+    "james_stein": Entry(
+        "James–Stein",
+        "the mean of the group's other responses, shrunk towards the other prompts'",
+        "2511.03710",
+        "openrlhf_ebpo.estimator.methods.james_stein:JamesStein",
+    ),
+    "bnpo": Entry(
+        "BNPO",
+        "the group's mean, then divided by a Beta density at that mean, fitted to the batch",
+        "2506.02864",
+        "openrlhf_ebpo.estimator.methods.bnpo:BNPO",
+    ),
+    "dbb": Entry(
+        "GRPO-DBB",
+        "the prompt's success rate over its discounted history, then divided by the standard deviation that goes with it",
+        "2603.18444",
+        "openrlhf_ebpo.estimator.methods.dbb:DBB",
+    ),
+    "spo": Entry(
+        "SPO",
+        "the prompt's success rate over its discounted history before this batch, then standardised over the batch",
+        "2509.13232",
+        "openrlhf_ebpo.estimator.methods.spo:SPO",
+    ),
+    "maxrl": Entry(
+        "MaxRL",
+        "the group's mean, then divided by that mean",
+        "2602.02710",
+        "openrlhf_ebpo.estimator.methods.maxrl:MaxRL",
+    ),
+    "ngrpo": Entry(
+        "NGRPO",
+        "the mean of the group and one pass more, then divided by their standard deviation",
+        "2509.18851",
+        "openrlhf_ebpo.estimator.methods.ngrpo:NGRPO",
+    ),
+    "ha_dw": Entry(
+        "HA-DW",
+        "as GRPO, then weighted by how far the group's success rate is from the latest batches'",
+        "2601.08521",
+        "openrlhf_ebpo.estimator.methods.ha_dw:HADW",
+    ),
+    "global_mean": Entry(
+        "Global mean",
+        "the batch's mean, then divided by the batch's standard deviation",
+        code="openrlhf_ebpo.estimator.methods.global_mean:GlobalMean",
+    ),
+    "grpo_batch_norm": Entry(
+        "GRPO, batch-normalised",
+        "the group's mean, then standardised over the batch",
+        code="openrlhf_ebpo.estimator.methods.grpo_batch_norm:GRPOBatchNorm",
+    ),
+    "group_norm": Entry(
+        "GRPO",
+        "the group's mean, then divided by the group's standard deviation",
+        "2402.03300",
+        code="openrlhf_ebpo.estimator.upstream:GroupNorm",
+        upstream=True,
+    ),
+    "dr_grpo": Entry(
+        "Dr. GRPO", "the group's mean", "2503.20783", code="openrlhf_ebpo.estimator.upstream:DrGRPO", upstream=True
+    ),
+    "rloo": Entry(
+        "RLOO",
+        "the mean of the group's other responses",
+        "2402.14740",
+        code="openrlhf_ebpo.estimator.upstream:RLOO",
+        upstream=True,
+    ),
     "reinforce_baseline": Entry(
         "REINFORCE++-baseline",
         "the group's mean, then standardised over the batch's tokens",
         "2501.03262",
+        code="openrlhf_ebpo.estimator.upstream:ReinforceBaseline",
         upstream=True,
     ),
-    "reinforce": Entry("REINFORCE++", "none, then standardised over the batch's tokens", "2501.03262", upstream=True),
-    "flash_reinforce": Entry("FlashREINFORCE", "the batch's mean", upstream=True),
+    "reinforce": Entry(
+        "REINFORCE++",
+        "none, then standardised over the batch's tokens",
+        "2501.03262",
+        code="openrlhf_ebpo.estimator.upstream:Reinforce",
+        upstream=True,
+    ),
+    "flash_reinforce": Entry(
+        "FlashREINFORCE", "the batch's mean", code="openrlhf_ebpo.estimator.upstream:FlashReinforce", upstream=True
+    ),
     "gae": Entry("PPO (GAE)", "a critic's value of every token", "1707.06347", upstream=True),
 }
 

@@ -100,9 +100,10 @@ def test_what_the_installed_openrlhf_has_decides():
         registry.known("rloo", of_openrlhf=["new_one"])
 
 
-def test_only_what_openrlhf_computes_has_no_code():
+def test_what_openrlhf_computes_in_training_can_be_computed_from_rollouts_but_for_a_critics():
     for name, entry in registry.ESTIMATORS.items():
-        assert (registry.build(name, CONFIG) is None) == (entry.code is None) == (not registry.computed_here(name))
+        assert (registry.build(name, CONFIG) is None) == entry.upstream == (not registry.computed_here(name))
+        assert (registry.offline(name, CONFIG) is None) == (name == "gae")
     assert registry.computed_here("my_package:Mine")
     assert not registry.computed_here("nonsense from a run file")
 

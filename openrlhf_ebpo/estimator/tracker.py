@@ -1,0 +1,126 @@
+"""What each prompt's responses came to in earlier batches: discounted counts of passes and failures.
+
+The state of per-prompt estimators. A prompt is known by its id (Batch.prompt_ids). Of more than LIMIT prompts those are
+forgotten that were not drawn for the longest time, and start anew.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from openrlhf_ebpo.estimator.contract import Batch, Estimator
+from openrlhf_ebpo.estimator.groups import successes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+LIMIT = 100_000
+Counts = tuple[float, float]  # passes, failures
+
+
+@dataclass(frozen=True)
+class Tracker:
+    """Immutable. counts: by prompt id, the one drawn longest ago first."""
+
+    counts: dict[str, Counts] = field(default_factory=dict)
+
+    def with_counts(self, latest: Iterable[tuple[str, Counts]]) -> Tracker:
+        """A new one with these; the prompts given become the latest drawn."""
+        counts = dict(self.counts)
+        for prompt_id, pair in latest:
+            counts.pop(prompt_id, None)
+            counts[prompt_id] = pair
+        for oldest in list(itertools.islice(counts, max(len(counts) - LIMIT, 0))):
+            del counts[oldest]
+        return Tracker(counts)
+
+    def as_dict(self) -> dict:
+        """For JSON: one line a prompt, "id passes failures", in order."""
+        return {"prompts": [f"{name} {passes!r} {failures!r}" for name, (passes, failures) in self.counts.items()]}
+
+    @classmethod
+    def from_dict(cls, saved: dict) -> Tracker:
+        """Restore exactly what `as_dict` gave.
+
+        Raises:
+            ValueError: it is damaged.
+        """
+        if saved.keys() != {"prompts"} or not isinstance(saved["prompts"], list):
+            raise ValueError(f"it has {sorted(saved)}, a tracker has a list of prompts")
+        found = dict(map(_parsed, saved["prompts"]))
+        if len(found) != len(saved["prompts"]):
+            raise ValueError("a prompt is in it twice")
+        return cls().with_counts(found.items())
+
+
+def _parsed(line: str) -> tuple[str, Counts]:
+    if not isinstance(line, str) or line.count(" ") < 2:
+        raise ValueError(f"{line!r} is not a prompt's id, passes and failures")
+    name, *numbers = line.rsplit(" ", 2)
+    passes, failures = map(float, numbers)
+    if not (0 <= passes < math.inf and 0 <= failures < math.inf):
+        raise ValueError(f"{line!r} is no prompt's counts")
+    return name, (passes, failures)
+
+
+def visit(
+    tracker: Tracker,
+    prompt_ids: tuple[str, ...],
+    passes: np.ndarray,
+    failures: np.ndarray,
+    keep: float,
+    start: Counts,
+) -> tuple[np.ndarray, np.ndarray, Tracker]:
+    """One batch: of each prompt that has a response, the counts so far are discounted once, and those of the batch added.
+
+    Groups of the same prompt are one visit, for they are the same policy's. Without ids each group is a prompt of its own, and
+    nothing is kept.
+
+    Args:
+        passes, failures: (M,), of a group's valid responses.
+        keep: what is left of older counts, from 0 to 1.
+        start: the counts of a prompt that was never seen.
+
+    Returns:
+        Counts before and after the batch, each (M, 2), and the tracker after it.
+    """
+    names = prompt_ids or tuple(map(str, range(len(passes))))
+    ids, rows = np.unique(np.array(names, dtype=object), return_inverse=True)
+    known = tracker.counts if prompt_ids else {}
+    before = np.array([known.get(name, start) for name in ids])
+    seen = np.stack([np.bincount(rows, passes), np.bincount(rows, failures)], axis=-1)
+    visited = seen.any(-1)
+    after = np.where(visited[:, None], keep * before + seen, before)
+    latest = zip(ids[visited], map(tuple, after[visited].tolist()), strict=True)
+    return before[rows], after[rows], tracker.with_counts(latest) if prompt_ids else tracker
+
+
+class TrackerEstimator(Estimator):
+    """Base of those whose state is a Tracker.
+
+    keep: what is left of older counts when a prompt is drawn again. start: the counts of a prompt that was never seen.
+    """
+
+    keep: float
+    start: Counts
+
+    def initial(self) -> Tracker:
+        return Tracker()
+
+    def rates(self, batch: Batch, state: Tracker) -> tuple[np.ndarray, np.ndarray, Tracker]:
+        """Success rates of the groups' prompts before and after this batch, each (M, 1), and the tracker after it."""
+        passes = successes(batch, self.config).sum(-1)
+        counts = visit(state, batch.prompt_ids, passes, batch.valid.sum(-1) - passes, self.keep, self.start)
+        before, after = ((pairs[:, 0] / pairs.sum(-1))[:, None] for pairs in counts[:2])
+        return before, after, counts[2]
+
+    def save(self, state: Tracker) -> dict:
+        return state.as_dict()
+
+    def restore(self, saved: dict) -> Tracker:
+        return Tracker.from_dict(saved)
