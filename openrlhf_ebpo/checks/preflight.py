@@ -88,7 +88,7 @@ def check_sft_files(args: dict) -> None:
         problems.append("--data.dataset is missing: name a JSON lines, Parquet or CSV file, or a Hub data set")
     for flag in ("data.dataset", "eval.dataset"):
         for name in filter(None, (args[flag] or "").split(",")):
-            problems += [f"--{flag} {name}: {problem}" for problem in _dataset_problems(name, columns)]
+            problems += [f"--{flag} {name}: {problem}" for problem in dataset_problems(name, columns)]
     if model := args["model.model_name_or_path"]:
         problems += model_problems("--model.model_name_or_path", model, ask_hub=not args.get("use_ms"))
     else:
@@ -107,11 +107,12 @@ def _check_datasets(args: dict) -> list[str]:
         if flag == "data.prompt_dataset":
             wanted = {**columns, "--data.cluster_key": args.get("data.cluster_key")}
         for name in filter(None, (args.get(flag) or "").split(",")):
-            problems += [f"--{flag} {name}: {problem}" for problem in _dataset_problems(name, wanted)]
+            problems += [f"--{flag} {name}: {problem}" for problem in dataset_problems(name, wanted)]
     return problems
 
 
-def _dataset_problems(name: str, columns: dict[str, str | None]) -> list[str]:
+def dataset_problems(name: str, columns: dict[str, str | None]) -> list[str]:
+    """What can be seen of a data set without loading it; nothing of one on the Hub."""
     path = Path(name.partition("@")[0])
     if not path.exists():
         looks_local = path.suffix in DATA_SUFFIXES or path.is_absolute() or name.startswith((".", "~"))

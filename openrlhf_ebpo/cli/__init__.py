@@ -21,6 +21,9 @@ COMMANDS = {
     ),
     "hub": Command("openrlhf_ebpo.cli.hub", "push and pull models, priors, runs and results; deploy the Space"),
     "doctor": Command("openrlhf_ebpo.cli.doctor", "check this machine: versions, libraries, memory, leftovers, GPUs"),
+    "replay": Command(
+        "openrlhf_ebpo.cli.replay", "a run's advantages from its rollouts again: by its estimator, or by another one"
+    ),
     "space": Command(
         "openrlhf_ebpo.cli.space", "look at runs in a browser: dynamics, samples, evaluation, the estimator"
     ),

@@ -22,7 +22,7 @@ from openrlhf_ebpo.cli import old_flags
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import error_exit, parse
 from openrlhf_ebpo.errors import ReportedError, UsageError
-from openrlhf_ebpo.estimator import config, registry, stored
+from openrlhf_ebpo.estimator import config, presets, registry, stored
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.extension import is_import_path, share_search_path
 from openrlhf_ebpo.hub import training as hub
@@ -245,7 +245,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def resolve(flat: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """Fill in what depends on other flags: run directory, absolute paths, explicit reward clipping, secrets."""
+    """Fill in what depends on other flags: run directory, absolute paths, EBPO's parts, explicit reward clipping, secrets."""
     values = vars(flat)
     values["logger.run_dir"] = values["logger.run_dir"] or str(Path(values["ckpt.output_dir"]) / "run")
     clip = values["reward.clip_range"]
@@ -253,6 +253,11 @@ def resolve(flat: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     values["algo.advantage.ebpo.reward_clip_range"] = (
         tuple(clip) if clip is not parser.get_default("reward.clip_range") else None
     )
+    if values["algo.advantage.estimator"] == "ebpo":
+        prefix = "algo.advantage.ebpo."
+        given = {part: values[prefix + part] for part in (*presets.PARTS, "half_life")}
+        parts = presets.chosen(values[prefix + "preset"], given)
+        values.update({prefix + part: choice for part, choice in parts.items()})
     preflight.absolute_paths(values)
     hide_secrets(values)
 
@@ -335,7 +340,7 @@ def adapt(args) -> list[str]:
         )
     if registry.computed_here(estimator) and (args.algo.advantage.gamma != 1 or args.algo.advantage.no_std_norm):
         notices.append(f"warning: --algo.advantage.gamma and --algo.advantage.no_std_norm do nothing under {estimator}")
-    notices += policy_loss.notices(args) + batch_notices(args) + resume_notices(args)
+    notices += part_notices(args) + policy_loss.notices(args) + batch_notices(args) + resume_notices(args)
     if args.data.order == "as_is" and (args.rollout.vllm_generate_batch_size or 0) > args.rollout.batch_size:
         notices.append(
             "warning: with --rollout.vllm_generate_batch_size above --rollout.batch_size, resuming leaves out the prompts "
@@ -348,6 +353,20 @@ def adapt(args) -> list[str]:
         cpu.prepare_driver()
         notices += [f"no CUDA: {change}" for change in cpu.adapt_args(args)]
     return notices
+
+
+def part_notices(args) -> list[str]:
+    """Parts of EBPO that change nothing: under another estimator, and clusters that no prompt has."""
+    estimator, ebpo, flag = args.algo.advantage.estimator, args.algo.advantage.ebpo, presets.FLAG
+    if estimator in registry.ESTIMATORS and estimator != "ebpo":
+        given = [part for part in (*presets.PARTS, "half_life") if getattr(ebpo, part) is not None]
+        return [f"warning: {flag}.{part} does nothing under {estimator}" for part in given]
+    if estimator != "ebpo" or ebpo.clusters != "cluster":
+        return []
+    column = {"--data.cluster_key": args.data.cluster_key or prompts.CLUSTER_COLUMN}
+    names = (args.data.prompt_dataset or "").split(",")
+    problems = [f"{name} {problem}" for name in names for problem in preflight.dataset_problems(name, column)]
+    return [f"warning: {flag}.clusters cluster: {problem}; its prompts get the run's prior" for problem in problems]
 
 
 def resume_notices(args) -> list[str]:

@@ -1,23 +1,26 @@
-"""EBPO: one step of arXiv 2602.05165, Algorithm 1. Update the moments with this batch, then use them."""
+"""EBPO: one step of arXiv 2602.05165, Algorithm 1. Update the prior with this batch, then use it; each part by its choice."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from openrlhf_ebpo.estimator.config import FLAG, EstimatorConfig
+from openrlhf_ebpo.estimator import presets
+from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch, Estimator, Step
-from openrlhf_ebpo.estimator.presets import PRESETS, code_of
-from openrlhf_ebpo.estimator.prior import Prior
-from openrlhf_ebpo.estimator.shrinkage import DEGENERATE, group_mean
+from openrlhf_ebpo.estimator.evidence import Groups
+from openrlhf_ebpo.estimator.shrinkage import DEGENERATE, shrunk_baseline
+
+if TYPE_CHECKING:
+    from openrlhf_ebpo.estimator.shapes import PerGroup
 
 
 class EBPO(Estimator):
-    """Its state is the `Prior`.
+    """Its state is that of its history: the `Prior` of the run in preset `paper`.
 
     Raises:
-        ValueError: fewer than 2 responses per prompt, or a preset that no code implements.
+        ValueError: fewer than 2 responses per prompt, or parts that do not go together.
     """
 
     def __init__(self, config: EstimatorConfig, name: str = ""):
@@ -27,46 +30,59 @@ class EBPO(Estimator):
                 f"--rollout.n_samples_per_prompt is {config.n_samples_per_prompt}: ebpo needs at least 2. It estimates "
                 "how noisy a group's mean is from the spread inside groups, and one response has none."
             )
-        self.variant = PRESETS[config.preset]
-        try:
-            self.parts = code_of(self.variant)
-        except ValueError as error:
-            raise ValueError(f"{FLAG}.preset {config.preset}: {error}") from None
+        presets.check(config.variant)
+        self.variant = config.variant
+        self.parts = {part: choices[self.variant[part]] for part, choices in presets.PARTS.items()}
+        self.history = self.parts["clusters"](self.parts["history"])
+        reads = self.variant["within_variance"], self.variant["between_variance"]
+        self.detailed = self.history.detailed or reads != ("pooled", "raw")
 
-    def initial(self) -> Prior:
-        return Prior()
+    def initial(self) -> Any:
+        return self.history.initial()
 
-    def step(self, batch: Batch, state: Prior) -> Step:
-        parts, reward_range = self.parts, self.config.reward_range
-        rewards, valid = batch.rewards, batch.valid
-        present = rewards[valid]
-        means = group_mean(rewards, valid)
-        sizes = valid.sum(-1, keepdims=True)
-        alive = sizes > 0
+    def step(self, batch: Batch, state: Any) -> Step:
+        parts, config = self.parts, self.config
+        groups = Groups.of(batch, parts["weights"](batch))
+        after = self.history.update(state, groups.evidence(self.detailed), groups, config)
+        used = parts["order"](state, after)
+        prior = self.history.read(used, groups)
 
-        after = parts["history"](state, present, means[alive])
-        prior = parts["order"](state, after)
         within, between = parts["within_variance"](prior), parts["between_variance"](prior)
-        shrinkage, baselines = parts["prior"](prior, within, between, means, np.maximum(sizes, 1), reward_range)
-        advantages = parts["normalise"]((rewards - baselines) * valid, valid, reward_range)
-        if np.ptp(present) <= DEGENERATE * reward_range:
-            # groups of unequal size have unequal S: standardising would blow their tiny differences up
-            advantages = advantages * 0.0
+        shrinkage, anchor = parts["prior"](prior, self.history.mean(prior), within, between, groups, config)
+        shrinkage = parts["saturated"](shrinkage, groups, config)
+        baselines = shrunk_baseline(groups.means, anchor, shrinkage)
+        advantages = self._normalised(batch, batch.rewards - baselines)
+
+        def mean(values: PerGroup | float) -> float:
+            if isinstance(values, (int, float)):
+                return values
+            return float(np.broadcast_to(values, groups.alive.shape)[groups.alive].mean())
+
         metrics = {
-            "ebpo/shrinkage": float(shrinkage[alive].mean()),
-            "ebpo/prior_mean": prior.mean,
-            "ebpo/within_variance": within,
-            "ebpo/between_variance": between,
-            "ebpo/prior_count": after.rewards.count,
+            "ebpo/shrinkage": mean(shrinkage),
+            "ebpo/prior_mean": mean(anchor),
+            "ebpo/within_variance": mean(within),
+            "ebpo/between_variance": mean(between),
+            "ebpo/prior_count": mean((prior if used is after else self.history.read(after, groups)).rewards.count),
+            **self.history.metrics(after),
         }
         return Step(baselines, advantages, after, shrinkage, metrics)
 
-    def save(self, state: Prior) -> dict:
-        return asdict(state)
+    def _normalised(self, batch: Batch, raw: np.ndarray) -> np.ndarray:
+        """Zeros where all rewards of the batch are equal: groups of unequal size, or of several clusters, have unequal
+        baselines, and dividing by the spread would blow their tiny differences up."""
+        config = self.config
+        constant = np.ptp(batch.rewards[batch.valid]) <= DEGENERATE * config.reward_range
+        if constant and self.variant["normalise"] != "none":
+            return np.zeros_like(raw)
+        return self.parts["normalise"](raw, batch.valid, config.reward_range)
 
-    def restore(self, saved: dict) -> Prior:
-        return Prior.from_dict(saved)
+    def save(self, state: Any) -> dict:
+        return state.to_dict()
+
+    def restore(self, saved: dict) -> Any:
+        return self.history.restore(saved)
 
     def identity(self) -> dict:
         """Raw τ² depends on G, the moments on the reward's scale."""
-        return {**super().identity(), "variant": self.variant}
+        return {**super().identity(), "variant": presets.stored(self.variant)}

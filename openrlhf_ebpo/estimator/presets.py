@@ -6,55 +6,147 @@ of PARTS: what no code computes cannot be chosen, nor stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from openrlhf_ebpo.estimator.prior import Prior
-from openrlhf_ebpo.estimator.shrinkage import shrinkage_weight, shrunk_baseline, standardise
+import numpy as np
+
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.estimator.clusters import clustered
+from openrlhf_ebpo.estimator.evidence import equal_weights, score_weights
+from openrlhf_ebpo.estimator.history import HISTORIES
+from openrlhf_ebpo.estimator.shrinkage import DEGENERATE, EPSILON, scale, shrinkage_weight, standardise
 
 if TYPE_CHECKING:
-    from openrlhf_ebpo.estimator.shapes import PerGroup
+    from openrlhf_ebpo.estimator.config import EstimatorConfig
+    from openrlhf_ebpo.estimator.evidence import Groups
+    from openrlhf_ebpo.estimator.prior import Prior
+    from openrlhf_ebpo.estimator.shapes import PerGroup, PerResponse
+
+FLAG = "--algo.advantage.ebpo"
 
 
 def gaussian(
-    prior: Prior, within: float, between: float, means: PerGroup, sizes: PerGroup, reward_range: float
-) -> tuple[PerGroup, PerGroup]:
-    """Shrinkage and baselines of groups with these means and numbers of valid responses."""
-    shrinkage = shrinkage_weight(within, between, sizes, reward_range)
-    return shrinkage, shrunk_baseline(means, prior.mean, shrinkage)
+    prior: Prior, mean: float, within: float, between: float, groups: Groups, config: EstimatorConfig
+) -> tuple[PerGroup, PerGroup | float]:
+    """Shrinkage of every group, and what it is shrunk towards. Before any history a group has its own mean."""
+    if prior.empty:
+        return own_mean(prior, mean, within, between, groups, config)
+    return shrinkage_weight(within, between, groups.sizes, config.reward_range), mean
 
 
-PARTS: dict[str, dict[str, Callable]] = {
-    "history": {"run": Prior.update},
-    "order": {"update_then_use": lambda before, after: after},
-    "within_variance": {"pooled": attrgetter("within_variance")},
-    "between_variance": {"raw": attrgetter("between_variance")},
-    "prior": {"gaussian": gaussian},
-    "normalise": {"batch": standardise},
-}
-
-PRESETS = {
-    "paper": {
-        "history": "run",
-        "order": "update_then_use",
-        "within_variance": "pooled",
-        "between_variance": "raw",
-        "prior": "gaussian",
-        "normalise": "batch",
-    },
-}
-
-
-def code_of(variant: Mapping[str, str]) -> dict[str, Callable]:
-    """The function of every part.
+def beta_binomial(
+    prior: Prior, mean: float, within: float, between: float, groups: Groups, config: EstimatorConfig
+) -> tuple[PerGroup, PerGroup | float]:
+    """V = (α + Σr) / (α + β + G), which is shrinkage (α + β) / (α + β + G) towards α / (α + β), in units where rewards are 0
+    and 1. α and β by the method of moments from the group means; α = β = 1 before any history.
 
     Raises:
-        ValueError: a part is missing or unknown, or no code computes what was chosen for it.
+        UsageError: a reward is neither the fail nor the pass value.
     """
-    if variant.keys() != PARTS.keys():
-        raise ValueError(f"a preset must choose exactly {', '.join(PARTS)}")
-    for part, choice in variant.items():
-        if choice not in PARTS[part]:
-            raise ValueError(f"{part} {choice!r} is not implemented, there is {', '.join(PARTS[part])}")
-    return {part: PARTS[part][choice] for part, choice in variant.items()}
+    if not groups.are_binary(config):
+        raise UsageError(
+            f"{FLAG}.prior beta_binomial needs rewards that are {config.fail_reward} or {config.pass_reward} "
+            f"({FLAG}.fail_reward, {FLAG}.pass_reward), and this batch has others, for example by a length penalty: use "
+            f"{FLAG}.prior gaussian"
+        )
+    rate = (prior.group_means.mean - config.fail_reward) / config.reward_range
+    rate = 0.5 if prior.empty else rate
+    spread = between / config.reward_range**2
+    most = rate * (1 - rate)
+    usable = (spread > EPSILON) & (spread < most - EPSILON)
+    size = np.where(usable, most / np.where(usable, spread, 1) - 1, 2.0)
+    alpha, beta = np.maximum(size * rate, EPSILON), np.maximum(size * (1 - rate), EPSILON)
+    anchor = config.fail_reward + config.reward_range * alpha / (alpha + beta)
+    return (alpha + beta) / (alpha + beta + groups.sizes), anchor
+
+
+def own_mean(
+    prior: Prior, mean: float, within: float, between: float, groups: Groups, config: EstimatorConfig
+) -> tuple[PerGroup, PerGroup | float]:
+    """S = 0: the group's mean."""
+    return np.zeros_like(groups.means), mean
+
+
+def muted(shrinkage: PerGroup, groups: Groups, config: EstimatorConfig) -> PerGroup:
+    """An all-pass group has its own mean as baseline, so its raw advantage is 0."""
+    below = (groups.rewards < config.pass_reward - DEGENERATE * config.reward_range) & (groups.weights > 0)
+    return np.where(below.any(-1, keepdims=True), shrinkage, 0.0)
+
+
+def unscaled(advantages: PerResponse, valid: PerResponse, reward_range: float) -> PerResponse:
+    return advantages * valid
+
+
+PARTS: dict[str, dict[str, Any]] = {
+    "history": HISTORIES,
+    "order": {"update_then_use": lambda before, after: after, "lagged": lambda before, after: before},
+    "within_variance": {"pooled": attrgetter("pooled_variance"), "within": attrgetter("within_variance")},
+    "between_variance": {
+        "raw": attrgetter("raw_between_variance"),
+        "corrected": attrgetter("corrected_between_variance"),
+    },
+    "prior": {"gaussian": gaussian, "beta_binomial": beta_binomial, "none": own_mean},
+    "normalise": {"batch": standardise, "scale": scale, "none": unscaled},
+    "clusters": {"run": lambda history: history, "cluster": clustered},
+    "saturated": {"shrink": lambda shrinkage, groups, config: shrinkage, "zero": muted},
+    "weights": {"none": equal_weights, "score": score_weights},
+}
+
+PAPER = {
+    "history": "run",
+    "order": "update_then_use",
+    "within_variance": "pooled",
+    "between_variance": "raw",
+    "prior": "gaussian",
+    "normalise": "batch",
+    "clusters": "run",
+    "saturated": "shrink",
+    "weights": "none",
+}
+PRESETS = {
+    "paper": PAPER,
+    "release": {**PAPER, "history": "batch"},
+    "revision": {**PAPER, "order": "lagged", "within_variance": "within", "prior": "beta_binomial"},
+    "corrected": {**PAPER, "history": "adaptive", "within_variance": "within", "between_variance": "corrected"},
+}
+ADDED = ("clusters", "saturated", "weights")  # not stored where they are as in the paper: older priors do not have them
+
+
+def chosen(preset: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What every part is: what was given, else what the preset says. `half_life` only where the history has one."""
+    parts = {part: choice if given.get(part) is None else given[part] for part, choice in PRESETS[preset].items()}
+    return parts | ({"half_life": given["half_life"]} if given.get("half_life") is not None else {})
+
+
+def check(variant: Mapping[str, Any]) -> None:
+    """Whether these parts go together.
+
+    Raises:
+        ValueError: no code computes one, or two contradict each other; the message names the flags.
+    """
+    for part in PARTS:
+        if variant.get(part) not in PARTS[part]:
+            raise ValueError(f"{FLAG}.{part} {variant.get(part)!r}: choose from {', '.join(PARTS[part])}")
+    half_life = variant.get("half_life")
+    if (half_life is not None) != (variant["history"] == "half_life"):
+        given = f"{half_life:g}" if half_life is not None else "missing"
+        raise ValueError(
+            f"{FLAG}.half_life is {given} and {FLAG}.history {variant['history']}: a number of prompts belongs to "
+            f"{FLAG}.history half_life, and to no other"
+        )
+    if half_life is not None and not 0 < half_life < float("inf"):
+        raise ValueError(
+            f"{FLAG}.half_life is {half_life}: give a number of prompts above 0; what never forgets is {FLAG}.history run"
+        )
+    if variant["weights"] == "score" and variant["prior"] == "beta_binomial":
+        raise ValueError(
+            f"{FLAG}.weights score does not go with {FLAG}.prior beta_binomial, which counts successes: use {FLAG}.prior "
+            "gaussian"
+        )
+
+
+def stored(variant: Mapping[str, Any]) -> dict[str, Any]:
+    """The variant as an identity, equal to what priors stored before a part was added."""
+    return {part: choice for part, choice in variant.items() if part not in ADDED or choice != PAPER[part]}

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 import operator
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,20 +19,23 @@ from numpy.typing import ArrayLike
 
 @dataclass(frozen=True)
 class Moments:
-    """Count, mean and sum of squared deviations (M2) of the values seen so far; float64."""
+    """Count, mean and sum of squared deviations (M2) of the values seen so far; float64. The count is the sum of weights
+    where values are weighted, or older ones discounted."""
 
-    count: int = 0
+    count: float = 0
     mean: float = 0.0
     m2: float = 0.0
 
     @classmethod
-    def of(cls, values: ArrayLike) -> Moments:
-        """Moments of one batch of any shape, two passes, each sum exactly rounded."""
+    def of(cls, values: ArrayLike, weights: ArrayLike | None = None) -> Moments:
+        """Moments of one batch of any shape, two passes, each sum exactly rounded. Weights are not negative."""
         values = np.asarray(values, dtype=np.float64).ravel()
-        if not values.size:
+        weights = np.ones_like(values) if weights is None else np.asarray(weights, dtype=np.float64).ravel()
+        total = math.fsum(weights)
+        if not total:
             return cls()
-        mean = math.fsum(values) / values.size
-        return cls(values.size, mean, math.fsum((values - mean) ** 2))
+        mean = math.fsum(weights * values) / total
+        return cls(_whole(total), mean, math.fsum(weights * (values - mean) ** 2))
 
     def merge(self, other: Moments) -> Moments:
         """Chan's parallel update: the moments of both sets of values together."""
@@ -45,32 +49,52 @@ class Moments:
         m2 = self.m2 + other.m2 + delta * delta * self.count * other.count / count
         return Moments(count, mean, m2)
 
+    def discounted(self, factor: float) -> Moments:
+        """The same values, each counting `factor` times as much."""
+        if factor == 1:
+            return self
+        return Moments(self.count * factor, self.mean, self.m2 * factor) if self.count * factor else Moments()
+
     @property
     def variance(self) -> float:
         """Population variance (divisor n), as the released code has it; 0 before any value."""
-        return self.m2 / self.count if self.count else 0.0
+        return self.m2 / (self.count + (self.count == 0))
 
 
 @dataclass(frozen=True)
 class Prior:
-    """Immutable state of the estimator; `update` returns the next one.
+    """What is known of the groups seen so far: immutable, `merge` returns the next one.
 
-    `rewards` holds every valid reward r[m,i], `group_means` every group mean μ_m, `batches` the number of
-    rollout batches that entered.
+    `rewards` holds every valid reward r[m,i], `group_means` every group mean μ_m, `batches` the number of rollout batches
+    that entered. `within` holds the unbiased variance s²_m inside every group, `inverse_sizes` every 1/G_m, `spread` the
+    unbiased variance of group means in every batch; they stay empty under a variant that reads none.
     """
 
     rewards: Moments = field(default_factory=Moments)
     group_means: Moments = field(default_factory=Moments)
     batches: int = 0
+    within: Moments = field(default_factory=Moments)
+    inverse_sizes: Moments = field(default_factory=Moments)
+    spread: Moments = field(default_factory=Moments)
 
-    def update(self, rewards: ArrayLike, group_means: ArrayLike) -> Prior:
-        """Merge one trained rollout batch (Algorithm 1, line "update moments")."""
-        return replace(
-            self,
-            rewards=self.rewards.merge(Moments.of(rewards)),
-            group_means=self.group_means.merge(Moments.of(group_means)),
-            batches=self.batches + 1,
-        )
+    @classmethod
+    def of(cls, rewards: ArrayLike, group_means: ArrayLike) -> Prior:
+        """One batch alone."""
+        return cls(Moments.of(rewards), Moments.of(group_means), batches=1)
+
+    def merge(self, batch: Prior) -> Prior:
+        """Algorithm 1, line "update moments", for a whole rollout batch."""
+        moments = {name: getattr(self, name).merge(getattr(batch, name)) for name in MOMENTS}
+        return Prior(**moments, batches=self.batches + batch.batches)
+
+    def discounted(self, factor: float) -> Prior:
+        """Every group counts `factor` times as much."""
+        moments = {name: getattr(self, name).discounted(factor) for name in MOMENTS}
+        return replace(self, **moments)
+
+    @property
+    def empty(self) -> bool:
+        return not self.batches
 
     @property
     def mean(self) -> float:
@@ -78,39 +102,85 @@ class Prior:
         return self.rewards.mean
 
     @property
-    def within_variance(self) -> float:
+    def pooled_variance(self) -> float:
         """σ², pooled: the variance of all rewards so far."""
         return self.rewards.variance
 
     @property
-    def between_variance(self) -> float:
+    def within_variance(self) -> float:
+        """σ², within: the mean variance inside a group."""
+        return self.within.mean
+
+    @property
+    def raw_between_variance(self) -> float:
         """τ², raw: the variance of all group means so far."""
         return self.group_means.variance
 
+    @property
+    def corrected_between_variance(self) -> float:
+        """τ², corrected: without what the noise of the means adds (method of moments)."""
+        return np.maximum(self.group_means.variance - self.within.mean * self.inverse_sizes.mean, 0.0)
+
+    def to_dict(self) -> dict:
+        """As it is stored, without what the variant leaves empty."""
+        return {
+            key: value for key, value in asdict(self).items() if key in ALWAYS_STORED or getattr(self, key) != Moments()
+        }
+
     @classmethod
     def from_dict(cls, saved: dict) -> Prior:
-        """Restore exactly what `dataclasses.asdict` gave.
+        """Restore exactly what `to_dict` gave.
 
         Raises:
             KeyError, TypeError, ValueError: it is damaged.
         """
-        if saved.keys() != {"rewards", "group_means", "batches"}:
-            raise ValueError(f"it has {sorted(saved)}")
-        return cls(_moments(saved["rewards"]), _moments(saved["group_means"]), _count(saved["batches"]))
+        check_keys(saved, ALWAYS_STORED, MOMENTS)
+        moments = {name: _moments(saved[name]) for name in MOMENTS if name in saved}
+        return cls(**moments, batches=_whole_count(saved["batches"]))
+
+
+MOMENTS = ("rewards", "group_means", "within", "inverse_sizes", "spread")
+ALWAYS_STORED = {"rewards", "group_means", "batches"}
 
 
 def _moments(saved: dict) -> Moments:
     moments = Moments(**saved)
-    _count(moments.count)
-    for number in (moments.mean, moments.m2):
-        if isinstance(number, (str, bool)) or not math.isfinite(number):
-            raise ValueError(f"{number!r} is no finite number")
-    if moments.m2 < 0 or (not moments.count and (moments.mean or moments.m2)):
+    for number in (moments.count, moments.mean, moments.m2):
+        finite(number)
+    if moments.count < 0 or moments.m2 < 0 or (not moments.count and (moments.mean or moments.m2)):
         raise ValueError(f"no values have the moments {moments}")
     return moments
 
 
-def _count(number: int) -> int:
+def check_keys(saved: dict, needed: Collection[str], allowed: Collection[str] = ()) -> None:
+    """Whether a stored dictionary holds what it must, and nothing else.
+
+    Raises:
+        TypeError, ValueError: it does not.
+    """
+    if not isinstance(saved, dict):
+        raise TypeError(f"a {type(saved).__name__} where a dictionary was stored")
+    if not set(needed) <= saved.keys() <= {*needed, *allowed}:
+        raise ValueError(f"it has {sorted(saved)}")
+
+
+def finite(number: float) -> float:
+    """The number itself.
+
+    Raises:
+        TypeError, ValueError: it is none, or not finite.
+    """
+    if isinstance(number, (str, bool)) or not math.isfinite(number):
+        raise ValueError(f"{number!r} is no finite number")
+    return number
+
+
+def _whole_count(number: int) -> int:
     if isinstance(number, bool) or operator.index(number) < 0:
         raise ValueError(f"{number!r} is no count")
     return number
+
+
+def _whole(total: float) -> float:
+    """An integer where it is one, as unweighted counts are stored."""
+    return int(total) if total.is_integer() else total

@@ -57,7 +57,16 @@ def standardise(advantages: PerResponse, valid: PerResponse, reward_range: float
         advantages: (M, G) raw advantages.
         valid: (M, G) bool.
     """
-    present = advantages[valid]
-    mean = math.fsum(present) / present.size
-    std = math.sqrt(math.fsum((present - mean) ** 2) / max(present.size - 1, 1))
+    mean, std = _mean_and_std(advantages[valid])
     return (advantages - mean) * valid * (std > DEGENERATE * reward_range) / (std + EPSILON)
+
+
+def scale(advantages: PerResponse, valid: PerResponse, reward_range: float) -> PerResponse:
+    """A / (std A + ε): `standardise` without the centring."""
+    _, std = _mean_and_std(advantages[valid])
+    return advantages * valid * (std > DEGENERATE * reward_range) / (std + EPSILON)
+
+
+def _mean_and_std(present: PerResponse) -> tuple[float, float]:
+    mean = math.fsum(present) / present.size
+    return mean, math.sqrt(math.fsum((present - mean) ** 2) / max(present.size - 1, 1))

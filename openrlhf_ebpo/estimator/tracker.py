@@ -31,7 +31,7 @@ class Tracker:
 
     def with_counts(self, latest: Iterable[tuple[str, Counts]]) -> Tracker:
         """A new one with these; the prompts given become the latest drawn."""
-        counts = dict(self.counts)
+        counts = self.counts.copy()  # unlike dict(...), it is fast also where keys were taken out
         for prompt_id, pair in latest:
             counts.pop(prompt_id, None)
             counts[prompt_id] = pair
@@ -89,15 +89,16 @@ def visit(
     Returns:
         Counts before and after the batch, each (M, 2), and the tracker after it.
     """
-    names = prompt_ids or tuple(map(str, range(len(passes))))
-    ids, rows = np.unique(np.array(names, dtype=object), return_inverse=True)
-    known = tracker.counts if prompt_ids else {}
-    before = np.array([known.get(name, start) for name in ids])
+    places: dict[object, int] = {}
+    rows = np.array([places.setdefault(name, len(places)) for name in prompt_ids or range(len(passes))])
+    before = np.array([tracker.counts.get(name, start) for name in places])
     seen = np.stack([np.bincount(rows, passes), np.bincount(rows, failures)], axis=-1)
-    visited = seen.any(-1)
-    after = np.where(visited[:, None], keep * before + seen, before)
-    latest = zip(ids[visited], map(tuple, after[visited].tolist()), strict=True)
-    return before[rows], after[rows], tracker.with_counts(latest) if prompt_ids else tracker
+    visited = seen.any(-1, keepdims=True)
+    after = np.where(visited, keep * before + seen, before)
+    if prompt_ids:
+        drawn = itertools.compress(zip(places, map(tuple, after.tolist()), strict=True), visited)
+        tracker = tracker.with_counts(drawn)
+    return before[rows], after[rows], tracker
 
 
 class TrackerEstimator(Estimator):

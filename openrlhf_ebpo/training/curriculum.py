@@ -2,7 +2,7 @@
 
 A prompt's success rate p has a Beta posterior whose older counts are discounted (MoPPS, arXiv 2507.04632). It starts from
 the successes of its cluster so far, where MoPPS starts from a constant. A rate is drawn from every posterior (Thompson
-sampling); it makes the weight sqrt(p(1 - p)) plus a floor (SPO, arXiv 2509.13232).
+sampling); it makes the weight p(1 - p), plus a floor as SPO has it (arXiv 2509.13232, for sqrt(p(1 - p))).
 
 MoPPS then takes the n prompts nearest to p = 1/2. Here n prompts are drawn with inclusion probabilities in proportion to
 the weights. So the probabilities are known exactly, and a mean over the drawn prompts, each weighted by `importance`,
@@ -17,9 +17,9 @@ from typing import TypeAlias
 import numpy as np
 
 PerPrompt: TypeAlias = np.ndarray
-PASSES = 2  # an epoch is so many draws for each prompt
+PASSES = 2  # an epoch has so many draws for each prompt
 DISCOUNT = 0.5  # of a prompt's earlier counts where new ones come: MoPPS's value for a policy that learns fast
-FLOOR = 0.05  # what SPO adds to every weight; the largest weight without it is 0.5
+FLOOR = 0.01  # added to every weight; the largest weight without it is 0.25
 POOLED = 10  # prompts of the whole run that a cluster's mean counts as its own
 CORRELATION = 0.01, 0.9  # limits of the intraclass correlation
 
@@ -61,7 +61,7 @@ def draw(state: Curriculum, n: int, rng: np.random.Generator) -> tuple[np.ndarra
     left = max(state.left, np.count_nonzero(~state.drawn))  # longer, where prompts were added or left out
     at_least = np.where(state.drawn, 0.0, min(1.0, n / left))
     rates = rng.beta(*posterior(state))
-    probabilities = inclusion_probabilities(np.sqrt(rates * (1 - rates)) + FLOOR, at_least, n)
+    probabilities = inclusion_probabilities(rates * (1 - rates) + FLOOR, at_least, n)
     indices = systematic_sample(probabilities, state.drawn, n, rng)
     return indices, probabilities[indices]
 

@@ -17,6 +17,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.record.resume import CheckpointError
 from openrlhf_ebpo.record.run_log import read_run
 from openrlhf_ebpo.training.adaptive_prompts import AdaptivePrompts, is_curriculum
+from openrlhf_ebpo.training.curriculum import PASSES
 from openrlhf_ebpo.training.rollouts import prompt_id
 
 logger = logging.getLogger(__name__)
@@ -35,8 +36,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         choices=["shuffle", "as_is", ADAPTIVE],
         help="shuffle: a seeded random order, as OpenRLHF does; as_is: the rows of --data.prompt_dataset one after the "
         "other, for a curriculum. Resuming goes on at the next row; after a whole episode of shuffle it may repeat an order. "
-        "adaptive: prompts that sometimes pass and sometimes fail come more often, and each one at least once in two "
-        "episodes; needs rewards of --reward.remote_url or --train.agent_func_path (docs/data.md)",
+        "adaptive: prompts that sometimes pass and sometimes fail come more often; needs rewards of --reward.remote_url or "
+        "--train.agent_func_path (docs/data.md)",
+    )
+    group.add_argument(
+        "--data.coverage",
+        type=int,
+        default=PASSES,
+        metavar="EPISODES",
+        help="with --data.order adaptive, every prompt comes at least once in so many episodes; the more there are, the "
+        f"freer is the choice ({PASSES})",
     )
     group.add_argument(
         "--data.cluster_key",
@@ -74,6 +83,11 @@ def adaptive_problems(values: dict) -> list[str]:
         problems.append(
             "--algo.dynamic_filtering_enable drops prompts by their rewards after they were drawn, --data.order adaptive "
             "avoids them before: leave one of the two out"
+        )
+    if values["data.coverage"] < 2:
+        problems.append(
+            f"--data.coverage is {values['data.coverage']}: where every prompt has to come in every episode there is nothing to "
+            "choose. Give 2 or more, or --data.order shuffle"
         )
     size, generated = values["rollout.batch_size"], values["rollout.vllm_generate_batch_size"] or 0
     if generated > size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 
@@ -34,11 +35,14 @@ class EBPOTrainer:
             print(f"No complete checkpoint in {self.args.ckpt.path}: starting from step 0")
             states = {"episode": 0, "global_step": 0, "total_consumed_prompts": 0, "data_loader_state_dict": {}}
         check_same_order(states, self.args.data.order)
-        maker = self.experience_maker
+        maker, step, continues = self.experience_maker, states["global_step"], True
         if maker.estimator:
+            initial = self._prior_state()
             maker.state = starting_state(states, maker.estimator, self.args.ckpt.path)
-            self.run_log.write_prior(self._prior_state())
-        self.run_log.roll_back(states["global_step"])
+            state = self._prior_state()
+            continues = state == (states.get(STATE_KEY) if step else initial)
+            self.run_log.write_prior(state)
+        self.run_log.roll_back(step, continues)
         return states
 
     def fit(self, *args, **kwargs):
@@ -58,9 +62,11 @@ class EBPOTrainer:
                 len(rollout_samples),
                 self.args.train.batch_size,
             )
+        before = self.experience_maker.state
         status, global_step = super().train_step(rollout_samples, global_step)
         started = time.time()
-        self.run_log.write_rollouts(global_step, self.experience_maker.rollouts)
+        began_from = functools.partial(self._packed, before) if self.experience_maker.estimator else None
+        self.run_log.write_rollouts(global_step, self.experience_maker.rollouts, began_from)
         if state := self._prior_state():
             self.run_log.write_prior(state)
         status.update(self.experience_maker.metrics)
@@ -92,8 +98,10 @@ class EBPOTrainer:
             self._log_checkpoint(global_step, f"best_global_step{global_step}")
 
     def _prior_state(self) -> dict | None:
-        maker = self.experience_maker
-        return stored.pack(maker.estimator, maker.state) if maker.estimator else None
+        return self._packed(self.experience_maker.state) if self.experience_maker.estimator else None
+
+    def _packed(self, state) -> dict:
+        return stored.pack(self.experience_maker.estimator, state)
 
     def _complete(self, client_states: dict | None) -> dict:
         state = self._prior_state()

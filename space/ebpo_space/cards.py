@@ -91,11 +91,12 @@ def _meter(rate: float) -> HTML:
     )
 
 
-def detail(rows: Sequence[dict], *, about: dict, picture: str, history: str, raw: bool) -> HTML:
+def detail(rows: Sequence[dict], *, about: dict, picture: str, history: str, raw: bool, every: str) -> HTML:
     """One group: prompt, numbers, picture, the same prompt at other steps, its answers.
 
     Args:
-        about: run, step, group, mean, baseline, shrinkage, kind, estimator (name of the run's).
+        about: run, step, group, mean, baseline, shrinkage, kind, estimator (title of the run's).
+        every: the group under every estimator.
     """
     first = rows[0]
     write = harmless if raw else readable
@@ -104,9 +105,9 @@ def detail(rows: Sequence[dict], *, about: dict, picture: str, history: str, raw
     numbers = joined(_fact(*fact) for fact in facts)
     return html(
         '<article class="group">{}<div class="split"><section class="prompt" aria-label="Prompt"><pre tabindex="0">{}</pre>{}'
-        '</section><section class="why" aria-label="Baseline"><dl>{}</dl>{}</section></div>{}{}</article>',
+        '</section><section class="why" aria-label="Baseline"><dl>{}</dl>{}</section></div>{}{}{}</article>',
         *(_heading(first, about, raw), write(first.get("prompt")), _label(first), numbers, picture, history),
-        _answers(rows, write, about["estimator"]),
+        *(_answers(rows, write, about["estimator"]), every),
     )
 
 

@@ -1,19 +1,27 @@
-"""Baselines and raw advantages of one group under several estimators, and the error of their baselines.
+"""Every estimator of the registry on one batch, and the error of EBPO's baselines in theory.
 
-Shown to explain, without torch: one group at a time. Names are the registry's; EBPO's formulas the project's own,
-`estimator/shrinkage.py`. A further one is one entry of ESTIMATORS (what a group gets) and, if its baseline is linear in
-the group's mean, one of WEIGHTS (its error).
+What a batch gets comes from the code that trains (openrlhf_ebpo/estimator), without torch. A baseline that is linear in
+the group's mean has an error in closed form: one entry of WEIGHTS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from openrlhf_ebpo.estimator.registry import title
-from openrlhf_ebpo.estimator.shrinkage import shrinkage_weight, shrunk_baseline, standardise
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.estimator.config import EstimatorConfig
+from openrlhf_ebpo.estimator.contract import Batch
+from openrlhf_ebpo.estimator.registry import ESTIMATORS, offline
+from openrlhf_ebpo.estimator.replay import ReplayError, keeps_state, stepped
+from openrlhf_ebpo.estimator.shrinkage import shrinkage_weight
+
+LONG_HISTORY = 10**12  # rewards: beside them a batch changes nothing that can be seen
+OTHERS = 63  # prompts in a batch beside the visitor's
 
 
 @dataclass(frozen=True)
@@ -27,52 +35,60 @@ class Setting:
     def shrinkage(self, size: int) -> float:
         return float(shrinkage_weight(self.within, self.between, size, 1.0))
 
+    def state(self) -> dict:
+        """As EBPO saves it."""
+        variances = {"rewards": self.within, "group_means": self.between}
+        moments = {
+            name: {"count": LONG_HISTORY, "mean": self.prior_mean, "m2": variance * LONG_HISTORY}
+            for name, variance in variances.items()
+        }
+        return {**moments, "batches": 1}
+
 
 @dataclass(frozen=True)
-class Estimated:
-    """baselines and advantages: (G,) one per response."""
+class Given:
+    """What one estimator of the registry gives to a batch. baselines, advantages: (M, G). alone: it would know more than
+    this batch in a run, and does not here."""
 
     baselines: np.ndarray
     advantages: np.ndarray
+    alone: bool = False
 
 
-def grpo(rewards: np.ndarray, setting: Setting) -> Estimated:
-    """(r − μ) / std of the group; 0 where all rewards are equal."""
-    centred = rewards - rewards.mean()
-    std = rewards.std(ddof=1)
-    advantages = np.zeros_like(rewards) if std <= 1e-6 else centred / (std + 1e-9)
-    return Estimated(np.full_like(rewards, rewards.mean()), advantages)
+def given(name: str, batch: Batch, config: EstimatorConfig, saved: dict | None = None) -> Given | None:
+    """What this estimator gives, from a saved state or its first one; None where only training can tell.
+
+    Raises:
+        UsageError, ReplayError: it cannot work with these settings, or with this batch.
+    """
+    estimator = offline(name, config)
+    if estimator is None:
+        return None
+    state = estimator.restore(saved) if saved else estimator.initial()
+    result = stepped(estimator, batch, state, "this batch")
+    baselines = np.broadcast_to(result.baselines, result.advantages.shape)
+    return Given(baselines, result.advantages, keeps_state(estimator) and not saved)
 
 
-def dr_grpo(rewards: np.ndarray, setting: Setting) -> Estimated:
-    """r − μ."""
-    return Estimated(np.full_like(rewards, rewards.mean()), rewards - rewards.mean())
+def under_every(
+    batch: Batch, config: EstimatorConfig, saved: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Given], list[str]]:
+    """name -> what it gives, in the registry's order; and the names of those that cannot work with this batch."""
+    found, left_out = {}, []
+    for name in ESTIMATORS:
+        try:
+            if one := given(name, batch, config, (saved or {}).get(name)):
+                found[name] = one
+        except (UsageError, ReplayError):
+            left_out.append(name)
+    return found, left_out
 
 
-def rloo(rewards: np.ndarray, setting: Setting) -> Estimated:
-    """r minus the mean of the other responses."""
-    others = (rewards.sum() - rewards) / (len(rewards) - 1)
-    return Estimated(others, rewards - others)
-
-
-def ebpo(rewards: np.ndarray, setting: Setting) -> Estimated:
-    """r − V with V = (1 − S)·μ + S·μ_glob; before the batch is standardised."""
-    baseline = shrunk_baseline(rewards.mean(), setting.prior_mean, setting.shrinkage(len(rewards)))
-    return Estimated(np.full_like(rewards, baseline), rewards - baseline)
-
-
-ESTIMATORS: dict[str, Callable[[np.ndarray, Setting], Estimated]] = {
-    title("group_norm"): grpo,
-    title("dr_grpo"): dr_grpo,
-    title("rloo"): rloo,
-    title("ebpo"): ebpo,
-}
-FORMULAS = {  # an estimator without one is shown without
-    title("group_norm"): "(r − μ) / the group’s standard deviation",
-    title("dr_grpo"): "r − μ",
-    title("rloo"): "r − mean of the other answers",
-    title("ebpo"): "r − V, then standardised over the batch",
-}
+def binary_batch(successes: np.ndarray, size: int) -> Batch:
+    """Groups with 0/1 rewards, the right answers first."""
+    rewards = (np.arange(size) < np.asarray(successes)[:, None]).astype(float)
+    ids = tuple(f"prompt {number}" for number in range(len(rewards)))
+    return Batch.of(rewards, np.ones_like(rewards, dtype=bool), ids, (None,) * len(ids))
 
 
 @dataclass(frozen=True)
@@ -92,9 +108,22 @@ class World:
             raise ValueError("a Beta distribution needs 0 < mean < 1 and 0 < variance < mean·(1 − mean)")
 
 
+def others(world: World, size: int) -> np.ndarray:
+    """Right answers of OTHERS further groups: quantiles of the Beta-binomial distribution."""
+    total = world.mean * (1 - world.mean) / world.between - 1
+    a, b = world.mean * total, (1 - world.mean) * total
+
+    def log_beta(x: float, y: float) -> float:
+        return math.lgamma(x) + math.lgamma(y) - math.lgamma(x + y)
+
+    logs = [math.log(math.comb(size, k)) + log_beta(k + a, size - k + b) - log_beta(a, b) for k in range(size + 1)]
+    below = np.cumsum(np.exp(logs))
+    return np.minimum(np.searchsorted(below, (np.arange(OTHERS) + 0.5) / OTHERS), size)
+
+
 def bayes_weight(world: World, size: int) -> float:
     """The S of the posterior mean, which no baseline can beat."""
-    return (world.within / size) / (world.within / size + world.between)
+    return float(shrinkage_weight(world.within, world.between, size, 1.0))
 
 
 def paper_weight(world: World, size: int) -> float:
@@ -139,11 +168,9 @@ def error_curves(world: World, sizes: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def centred_batch(successes: np.ndarray, size: int, setting: Setting) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One batch of groups with 0/1 rewards: baselines (M,), and the final, standardised advantages of a right and of a
-    wrong answer of each group (M,), NaN where the group has none."""
-    rewards = (np.arange(size)[None] < np.asarray(successes)[:, None]).astype(float)
-    baselines = shrunk_baseline(rewards.mean(-1, keepdims=True), setting.prior_mean, setting.shrinkage(size))
-    final = standardise(rewards - baselines, np.ones_like(rewards, dtype=bool), 1.0)
-    right = np.where(successes > 0, final[:, 0], np.nan)
-    wrong = np.where(successes < size, final[:, -1], np.nan)
-    return baselines[:, 0], right, wrong
+    """One batch of groups with 0/1 rewards under EBPO: baselines (M,), and the final, standardised advantages of a right
+    and of a wrong answer of each group (M,), NaN where the group has none."""
+    found = given("ebpo", binary_batch(successes, size), EstimatorConfig(size), setting.state())
+    right = np.where(successes > 0, found.advantages[:, 0], np.nan)
+    wrong = np.where(successes < size, found.advantages[:, -1], np.nan)
+    return found.baselines[:, 0], right, wrong

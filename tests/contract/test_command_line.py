@@ -12,6 +12,7 @@ from openrlhf_ebpo.cli import train_ppo_ray
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import parse
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.estimator.presets import PARTS, PRESETS
 from openrlhf_ebpo.redact import Secret, redacted_argv
 from openrlhf_ebpo.seams.check import installed_release
 
@@ -76,6 +77,7 @@ def test_our_own_flags_come_on_top(upstreams_parser):
         "--algo.advantage.ebpo.pass_reward",
         "--algo.advantage.ebpo.reset_prior",
         "--algo.advantage.ebpo.init_prior",
+        *(f"--algo.advantage.ebpo.{part}" for part in (*PARTS, "half_life")),
         "--actor.clip_cov.ratio",
         "--actor.clip_cov.bounds",
         "--actor.kl_cov.ratio",
@@ -159,8 +161,27 @@ def test_a_good_command_comes_out_nested_and_validated(command, tmp_path):
         "reset_prior": False,
         "init_prior": None,
         "reward_clip_range": None,
+        "half_life": None,
+        **PRESETS["paper"],
     }
     assert args.logger.run_dir.startswith(str(tmp_path))
+
+
+def test_a_part_beside_a_preset_wins_and_run_json_shows_what_results(command):
+    flags = ["preset=revision", "history=half_life", "half_life=512"]
+    args = validated([*command, *(f"--algo.advantage.ebpo.{flag}" for flag in flags)])
+    shown = {part: getattr(args.algo.advantage.ebpo, part) for part in (*PARTS, "half_life")}
+    assert shown == {**PRESETS["revision"], "history": "half_life", "half_life": 512.0}
+
+
+def test_parts_that_change_nothing_are_named(command, capsys):
+    clusters = ["--algo.advantage.ebpo.clusters", "cluster", "--dry_run"]
+    train_ppo_ray.main([*command, *clusters])
+    assert "has no column 'cluster' (--data.cluster_key)" in capsys.readouterr().out
+    train_ppo_ray.main([*command, *clusters, "--data.cluster_key", "label"])
+    assert "warning: --algo.advantage.ebpo.clusters" not in capsys.readouterr().out
+    train_ppo_ray.main([*command, *clusters, "--advantage_estimator", "group_norm"])
+    assert "warning: --algo.advantage.ebpo.clusters does nothing under group_norm" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("given", [("-10", "10"), ("0", "1")])
@@ -241,6 +262,12 @@ def test_a_dry_run_prints_the_configuration_without_secrets_and_starts_nothing(c
         (["--vllm.num_engines", "0"], "--vllm.num_engines"),
         (["--logger.rollouts_every", "0"], "--logger.rollouts_every is 0"),
         (["--algo.advantage.ebpo.pass_reward", "-1"], "--algo.advantage.ebpo.pass_reward"),
+        (["--algo.advantage.ebpo.half_life", "512"], "--algo.advantage.ebpo.half_life is 512 and"),
+        (["--algo.advantage.ebpo.history", "half_life"], "--algo.advantage.ebpo.half_life is missing and"),
+        (
+            ["--algo.advantage.ebpo.preset", "revision", "--algo.advantage.ebpo.weights", "score"],
+            "--algo.advantage.ebpo.weights score does not go with --algo.advantage.ebpo.prior beta_binomial",
+        ),
         (["--data.label_key", "answer"], "has no column 'answer' (--data.label_key)"),
         (["--logger.run_dir", "data.jsonl"], "--logger.run_dir"),
         (["--logger.metrics", "reward.py"], "reward.py: no JSON"),

@@ -12,6 +12,7 @@ import pytest
 import torch
 from estimates import ebpo_step
 
+from openrlhf_ebpo.cli import main
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.ebpo import EBPO
 from openrlhf_ebpo.estimator.prior import Prior
@@ -71,6 +72,12 @@ def test_the_prior_after_a_restart_is_the_one_of_the_logged_rewards_to_the_last_
     expected = pack(EBPO(CONFIG), prior_from_logged_rewards(story.run_dir, 6))
     assert json.loads((story.run_dir / "prior.json").read_text()) == expected
     assert expected["batches"] == 6 and expected["rewards"]["count"] == 6 * 32
+
+
+def test_a_replay_of_the_rollouts_gives_the_same_advantages_to_the_last_bit(story, capsys):
+    main(["replay", str(story.run_dir)])
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "bit for bit: 6 steps, 192 responses, baselines and advantages as logged"
 
 
 def test_the_prior_lies_beside_every_checkpoint_and_export(story):

@@ -28,8 +28,8 @@ def test_the_worked_example_in_all_its_numbers():
     result = ebpo_step(EXAMPLE, ALL, Prior(), CONFIG)
     assert numbers(result.group_means) == [0.25, 1.0, 0.0]
     assert result.state.mean == pytest.approx(5 / 12, rel=1e-14)
-    assert result.state.within_variance == pytest.approx(35 / 144, rel=1e-14)
-    assert result.state.between_variance == pytest.approx(13 / 72, rel=1e-14)
+    assert result.state.pooled_variance == pytest.approx(35 / 144, rel=1e-14)
+    assert result.state.raw_between_variance == pytest.approx(13 / 72, rel=1e-14)
     assert numbers(result.shrinkage) == pytest.approx([35 / 139] * 3, rel=1e-14)
     assert numbers(result.baselines) == pytest.approx([0.2919664, 0.8531175, 0.1049161], abs=5e-8)
     assert (result.rewards - result.baselines)[2, 0].item() == pytest.approx(-0.1049161, abs=5e-8)
@@ -125,7 +125,7 @@ def test_estimate_is_the_slow_reference_batch_after_batch(drawn):
     for rewards, valid in runs:
         result = ebpo_step(torch.tensor(rewards, dtype=torch.float64), torch.tensor(valid), prior, config)
         prior, expected = result.state, slow_step(history, rewards, valid, low, high)
-        found = (prior.mean, prior.within_variance, prior.between_variance)
+        found = (prior.mean, prior.pooled_variance, prior.raw_between_variance)
         assert found == pytest.approx(expected["prior"], rel=1e-9, abs=1e-12)
         assert prior.rewards.count == len(history["rewards"])
         for name, values in (("weights", result.shrinkage), ("baselines", result.baselines)):
@@ -148,7 +148,7 @@ def test_rewards_in_float32_are_taken_as_they_are():
 @settings(deadline=None)
 def test_centring_cancels_the_prior_mean_where_all_groups_share_one_weight(rows):
     rewards = torch.tensor(rows, dtype=torch.float64)
-    prior = Prior().update([1.0] * 20 + [0.0] * 30, [0.2] * 5 + [0.9] * 3)
+    prior = Prior.of([1.0] * 20 + [0.0] * 30, [0.2] * 5 + [0.9] * 3)
     result = ebpo_step(rewards, torch.ones_like(rewards).bool(), prior, CONFIG)
     raw, weight = rewards - result.baselines, result.shrinkage[0, 0]
     without = rewards - ((1 - weight) * result.group_means + weight * rewards.mean())

@@ -72,8 +72,8 @@ def test_the_only_checkpoint_never_goes():
     assert checkpoints_to_delete(saved(("s1", None, 1)), "s1", 0, 0) == []
 
 
-OWN = Prior().update([1.0, 0.0], [0.5])
-OTHER = Prior().update([1.0, 1.0, 0.0], [2 / 3])
+OWN = Prior.of([1.0, 0.0], [0.5])
+OTHER = Prior.of([1.0, 1.0, 0.0], [2 / 3])
 
 
 def ebpo(n_samples_per_prompt: int = 4, **settings) -> EBPO:

@@ -15,6 +15,7 @@ def values(tmp_path):
         "reward.remote_url": "reward.py",
         "train.agent_func_path": None,
         "algo.dynamic_filtering_enable": False,
+        "data.coverage": 2,
         "rollout.batch_size": 8,
         "rollout.vllm_generate_batch_size": None,
         "ckpt.load_enable": True,
@@ -35,6 +36,7 @@ def write_run(values, order: str | None) -> None:
             {"algo.dynamic_filtering_enable": True},
             "--algo.dynamic_filtering_enable drops prompts.*leave one of the two",
         ),
+        ({"data.coverage": 1}, "--data.coverage is 1: .* Give 2 or more"),
         ({"rollout.vllm_generate_batch_size": 16}, "vllm_generate_batch_size 16 is above --rollout.batch_size 8"),
     ],
 )

@@ -72,29 +72,29 @@ def test_sums_are_exactly_rounded_so_the_order_of_a_batch_leaves_the_same_bits()
     assert Moments.of(values) == Moments.of(rng.permutation(values)) == Moments.of(values[::-1])
 
 
-def test_update_returns_the_next_prior_and_leaves_the_old_one():
-    before = Prior().update([1.0, 0.0], [0.5])
+def test_merge_returns_the_next_prior_and_leaves_the_old_one():
+    before = Prior.of([1.0, 0.0], [0.5])
     kept = pack(EBPO_4, before)
-    after = before.update([1.0, 1.0, 0.0, 1.0], [1.0, 0.5])
+    after = before.merge(Prior.of([1.0, 1.0, 0.0, 1.0], [1.0, 0.5]))
     assert pack(EBPO_4, before) == kept
     assert (after.rewards.count, after.group_means.count, after.batches) == (6, 3, 2)
     assert after.mean == pytest.approx(4 / 6)
-    assert after.within_variance == pytest.approx(np.var([1, 0, 1, 1, 0, 1]))
-    assert after.between_variance == pytest.approx(np.var([0.5, 1.0, 0.5]))
+    assert after.pooled_variance == pytest.approx(np.var([1, 0, 1, 1, 0, 1]))
+    assert after.raw_between_variance == pytest.approx(np.var([0.5, 1.0, 0.5]))
     with pytest.raises(AttributeError):
         after.batches = 7
 
 
 @given(st.lists(VALUES, min_size=1, max_size=9), st.lists(VALUES, min_size=1, max_size=9))
 def test_a_prior_comes_back_from_json_to_the_last_bit(rewards, means):
-    prior = Prior().update(rewards, means).update(means, rewards)
+    prior = Prior.of(rewards, means).merge(Prior.of(means, rewards))
     state = json.loads(json.dumps(pack(EBPO_4, prior)))
     assert state == pack(EBPO_4, prior)
     assert unpack(EBPO_4, state) == prior
 
 
 def stored(**changes) -> dict:
-    return {**pack(EBPO_4, Prior().update([1.0, 0.0, 0.0, 0.0], [0.25])), **changes}
+    return {**pack(EBPO_4, Prior.of([1.0, 0.0, 0.0, 0.0], [0.25])), **changes}
 
 
 def read(tmp_path, state) -> Prior:
@@ -104,7 +104,7 @@ def read(tmp_path, state) -> Prior:
 
 
 def test_a_prior_that_fits_is_read(tmp_path):
-    assert read(tmp_path, stored()) == Prior().update([1.0, 0.0, 0.0, 0.0], [0.25])
+    assert read(tmp_path, stored()) == Prior.of([1.0, 0.0, 0.0, 0.0], [0.25])
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,20 @@ from html.parser import HTMLParser
 from urllib.parse import parse_qsl
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from space_runs import hostile_run, learning_run
 
+from openrlhf_ebpo.estimator.registry import ESTIMATORS
 from openrlhf_ebpo.record.catalogue import Shown, shown_in
+from openrlhf_ebpo.space.cards import signed
 from openrlhf_ebpo.space.figures import number
 from openrlhf_ebpo.space.links import PARAMETERS, address, clean
 from openrlhf_ebpo.space.pages import dynamics, evaluation, samples, understand
 from openrlhf_ebpo.space.picture import WIDTH, Drawn, implied_prior_mean, picture
 from openrlhf_ebpo.space.runs import Runs
-from openrlhf_ebpo.space.search import KINDS
+from openrlhf_ebpo.space.search import KINDS, answers, position_of
 from openrlhf_ebpo.space.tables import different_settings
 from openrlhf_ebpo.space.workspace import Workspace
 
@@ -101,6 +105,59 @@ def test_samples_of_another_estimator_have_no_picture(workspace):
     assert "<svg" not in show(workspace, "samples", run="grpo")["detail"]
 
 
+def lines(detail: str) -> dict[str, str]:
+    """Title of an estimator -> its line of the table."""
+    rows = re.findall(r'<th scope="row"><b>(.*?)</b>(.*?)</tr>', detail)
+    return {name: re.sub(r"<[^>]+>", " ", rest) for name, rest in rows}
+
+
+@pytest.mark.parametrize("run", ["ebpo", "grpo"])
+def test_samples_show_a_group_under_every_estimator(workspace, run):
+    detail = show(workspace, "samples", run=run, at="5.3")["detail"]
+    found = lines(detail)
+    assert list(found) == [entry.title for name, entry in ESTIMATORS.items() if name != "gae"]
+    used = [name for name, line in found.items() if "used in training" in line]
+    assert used == [{"ebpo": "EBPO", "grpo": "GRPO"}[run]]
+    rows = [row for row in answers(workspace.open(run).run, *group_at(workspace, run, 5, 3)) if row["valid"]]
+    best = max(row["reward"] for row in rows)
+    logged = next(row["advantage"] for row in rows if row["reward"] == best)
+    assert signed(logged) in found[used[0]]
+    assert ("from this batch alone" in found["EBPO"]) == (run != "ebpo") and "from this batch alone" in found["SPO"]
+
+
+def group_at(workspace, run, step, group):
+    groups = workspace.index(workspace.open(run)).read()[0]
+    return groups, position_of(groups, step, group)
+
+
+def test_samples_of_a_users_own_estimator_have_its_line_first(workspace, tmp_path):
+    folder = learning_run(tmp_path / "own", steps=2, seed=1, name="own", prompts=4, estimator="my_package.mine:Mine")
+    detail = show(Workspace(Runs([str(folder)])), "samples", runs="own", at="1.2")["detail"]
+    assert next(iter(lines(detail))) == "Mine" and "used in training" in lines(detail)["Mine"]
+
+
+def test_rollouts_of_an_older_version_name_the_estimators_that_need_more(tmp_path):
+    folder = learning_run(tmp_path / "old", steps=1, seed=1, name="old", prompts=4)
+    path = folder / "rollouts" / "step-000001.parquet"
+    pq.write_table(pq.read_table(path).drop_columns(["score_weight", "action_tokens"]), path)
+    detail = show(Workspace(Runs([str(folder)])), "samples", runs="old", at="1.2")["detail"]
+    assert "Score-weighted" in re.search(r"Not to be computed from these rollouts: ([^<]*)", detail)[1]
+    assert "Score-weighted" not in lines(detail) and "EBPO" in lines(detail)
+
+
+@pytest.mark.parametrize("column", ["advantage", "sample", "reward"])
+def test_rollouts_that_cannot_be_computed_again_say_so_and_show_the_rest(tmp_path, column):
+    folder = learning_run(tmp_path / "odd", steps=1, seed=1, name="odd", prompts=4)
+    path = folder / "rollouts" / "step-000001.parquet"
+    table = pq.read_table(path)
+    pq.write_table(table.set_column(table.column_names.index(column), column, pa.array(["1"] * len(table))), path)
+    detail = show(Workspace(Runs([str(folder)])), "samples", runs="odd", at="1.2")["detail"]
+    if column != "reward":  # without which there are no groups at all
+        assert f"rollouts/step-000001.parquet: the column {column} is of type string" in detail
+        assert detail.count("<li class=") == 4
+    assert str(tmp_path) not in detail
+
+
 def test_the_export_names_what_is_gone(workspace):
     name, text = samples.export_group(workspace, {"run": "ebpo", "step": 5, "group": 3})
     assert name == "step-000005-group-3.json" and len(json.loads(text)["responses"]) == 4
@@ -134,7 +191,7 @@ def test_without_runs_every_page_says_what_to_do():
 @pytest.mark.parametrize("right", [0, 1, 4])
 def test_understand_tells_what_each_estimator_does(right):
     found = understand.render(clean({"right": right, "g": 4}))
-    assert found["story"].count('class="estimator"') == 4
+    assert found["story"].count('<th scope="row">') == len(ESTIMATORS) - 1  # not a critic's
     assert ("learn nothing here" in found["story"]) == (right in (0, 4))
     assert set(panels(found)) == {"advantages", "baselines", "error", "spread"}
 

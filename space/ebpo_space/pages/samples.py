@@ -8,10 +8,11 @@ import numpy as np
 
 from openrlhf_ebpo.estimator.registry import title
 
-from ..cards import EBPO, PAGE, detail, group_list, history_bar
+from ..cards import PAGE, detail, group_list, history_bar
 from ..errors import RunError
 from ..groups import Groups, Index, file_of, listed, read_columns
 from ..picture import Drawn, implied_prior_mean, picture
+from ..replayed import under_every_estimator
 from ..search import KINDS, Filter, answers, choose, exported, history, position_of
 from ..tables import NO_RUNS, choice, empty, notices, setting
 from ..text import HTML, html, joined, run_name
@@ -128,18 +129,20 @@ def _detail(view: dict, opened: Opened, index: Index, groups: Groups, p: int, fa
             "baseline": float(groups.baseline[p]),
             "shrinkage": float(groups.shrinkage[p]),
         },
-        "estimator": estimator_of(opened),
+        "estimator": title(estimator_of(opened)),
     }
     visits = history_bar(groups, history(groups, groups.prompt_id[p]), p)
-    return detail(rows, about=about, picture=_picture(opened, groups, p), history=visits, raw=view["raw"])
+    every = under_every_estimator(opened, groups, p, estimator_of(opened))
+    shown = {"picture": _picture(opened, groups, p), "history": visits, "every": every}
+    return detail(rows, about=about, raw=view["raw"], **shown)
 
 
 def estimator_of(opened: Opened) -> str:
-    """The name of the run's estimator; EBPO where run.json does not say."""
+    """The run's --advantage_estimator; ebpo where run.json does not say."""
     found = opened.about
     for part in ("args", "algo", "advantage", "estimator"):
         found = found.get(part) if isinstance(found, dict) else None
-    return title(found) if isinstance(found, str) and found else EBPO
+    return found if isinstance(found, str) and found else "ebpo"
 
 
 def _picture(opened: Opened, groups: Groups, p: int) -> HTML:
@@ -147,7 +150,7 @@ def _picture(opened: Opened, groups: Groups, p: int) -> HTML:
     mean, baseline, shrinkage = float(groups.mean[p]), float(groups.baseline[p]), float(groups.shrinkage[p])
     if not all(map(math.isfinite, (mean, baseline, shrinkage))):
         other = HTML("<small>A prior, and a baseline between it and the group’s mean, are EBPO’s.</small>")
-        return HTML() if estimator_of(opened) == EBPO else other
+        return HTML() if estimator_of(opened) == "ebpo" else other
     at = lambda name: opened.metrics.at(int(groups.step[p]), f"ebpo/{name}")  # noqa: E731
     prior_mean = at("prior_mean")
     return picture(

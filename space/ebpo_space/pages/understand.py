@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import numpy as np
 
+from openrlhf_ebpo.estimator.config import EstimatorConfig
+from openrlhf_ebpo.estimator.registry import ESTIMATORS, title
+
 from ..cards import signed
-from ..estimators import ESTIMATORS, FORMULAS, WEIGHTS, Estimated, Setting, World, centred_batch, ebpo, error_curves
+from ..comparison import Line, comparison
+from ..estimators import (
+    OTHERS,
+    WEIGHTS,
+    Given,
+    Setting,
+    World,
+    binary_batch,
+    centred_batch,
+    error_curves,
+    given,
+    others,
+    under_every,
+)
 from ..figures import board, colour, number, packed, plotly_text
 from ..picture import Drawn, picture
 from ..text import HTML, html, joined
 
 SIZES = np.arange(2, 33)
-SHADES = {"GRPO": 1, "Dr. GRPO": 2, "RLOO": 5, "EBPO": 0}
+SHADES = {"group_norm": 1, "dr_grpo": 2, "rloo": 5, "ebpo": 0}  # of the estimators that have a line in the plots
 INTRO = HTML(
     "For each prompt the policy writes G answers, its group; a right one gets reward 1, a wrong one 0. An answer’s advantage is its "
     "reward minus a baseline. The group’s own mean μ is a noisy baseline, and no signal at all where all answers are alike. EBPO "
@@ -24,85 +40,76 @@ _SPREAD = (0.002, 0.98)  # of mean·(1 − mean), where a Beta distribution exis
 def render(view: dict, workspace: object = None) -> dict:
     """intro: what this is about; story: HTML of one group under every estimator; board: the plots; centring: its text."""
     setting = Setting(view["mean"], view["within"], view["between"])
-    rewards = (np.arange(view["g"]) < view["right"]).astype(float)
     return {
         "intro": html('<p class="intro">{}</p>', INTRO),
-        "story": story(rewards, setting),
+        "story": story(view, setting),
         "board": board(plots(view, setting)),
         "centring": centring(view, setting),
     }
 
 
-def story(rewards: np.ndarray, setting: Setting) -> HTML:
-    size, right = len(rewards), int(rewards.sum())
-    shrinkage, mean = setting.shrinkage(size), float(rewards.mean())
-    baseline = float(ESTIMATORS["EBPO"](rewards, setting).baselines[0])
+def under_all(view: dict, setting: Setting) -> dict[str, Given]:
+    """The visitor's group, the first of a batch, under every estimator."""
+    size = view["g"]
+    batch = binary_batch(np.append(view["right"], others(world_of(view), size)), size)
+    return under_every(batch, EstimatorConfig(size), {"ebpo": setting.state()})[0]
+
+
+def story(view: dict, setting: Setting) -> HTML:
+    size, right = view["g"], view["right"]
+    found = under_all(view, setting)
+    shrinkage, mean, baseline = setting.shrinkage(size), right / size, float(found["ebpo"].baselines[0, 0])
     drawn = picture(Drawn(mean, baseline, shrinkage, setting.prior_mean, setting.within, setting.between, size))
-    dots = joined(html('<i class="{}"></i>', "hit" if r else "miss") for r in rewards)
+    dots = joined(html('<i class="{}"></i>', "hit" if i < right else "miss") for i in range(size))
     return html(
         '<section class="story"><div class="head"><div class="dots" role="img" aria-label="{} of {} answers right">{}</div>'
         '<p>{}</p><p class="formula"><span>S = (σ²/G) / (σ²/G + τ²) = <b>{}</b></span>'
-        "<span>V = (1 − S)·μ + S·μ<sub>glob</sub> = <b>{}</b></span></p></div>{}</section>"
-        '<h2 class="sr">Baseline and advantages of each estimator</h2><section class="estimators">{}</section>',
-        *(right, size, dots, _sentence(rewards, setting), number(shrinkage), number(baseline), drawn),
-        _rows(rewards, setting),
+        "<span>V = (1 − S)·μ + S·μ<sub>glob</sub> = <b>{}</b></span></p></div>{}</section>{}",
+        *(right, size, dots, _sentence(size, right, found), number(shrinkage), number(baseline), drawn),
+        _every(size, right, found),
     )
 
 
-def _sentence(rewards: np.ndarray, setting: Setting) -> str:
-    size, right = len(rewards), int(rewards.sum())
-    found = {name: float(np.abs(estimate(rewards, setting).advantages).max()) for name, estimate in ESTIMATORS.items()}
-    silent = [name for name, widest in found.items() if widest < 1e-9]
-    if not silent:
+def _sentence(size: int, right: int, found: dict[str, Given]) -> str:
+    if 0 < right < size:
         return f"{right} of {size} answers right. Every estimator learns here; they differ in baseline and scale."
-    kind = "wrong" if right == 0 else "right"
-    others = f" EBPO gives each {signed(float(ebpo(rewards, setting).advantages[0]))}." if "EBPO" not in silent else ""
-    return f"All {size} answers are {kind}. {_listed(silent)} learn nothing here.{others}"
+    silent = [title(name) for name, one in found.items() if np.abs(one.advantages[0]).max() < 1e-9]
+    most = f"{len(silent)} of {len(found)} estimators, GRPO among them, learn nothing here." if silent else ""
+    gained = float(found["ebpo"].advantages[0, 0])
+    kind = "right" if right else "wrong"
+    return f"All {size} answers are {kind}. {most} EBPO gives each {signed(gained)}."
 
 
-def _listed(names: list[str]) -> str:
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-
-
-def _rows(rewards: np.ndarray, setting: Setting) -> HTML:
-    """One card per estimator; the bars of all share one scale."""
-    found = {name: estimate(rewards, setting) for name, estimate in ESTIMATORS.items()}
-    widest = max(0.5, *(float(np.abs(each.advantages).max()) for each in found.values()))
-    return joined(_row(name, rewards, each, widest) for name, each in found.items())
-
-
-def _row(name: str, rewards: np.ndarray, found: Estimated, widest: float) -> HTML:
-    """Baseline and advantages of one estimator, as numbers and bars around zero."""
-    kinds = [("right", rewards > 0.5), ("wrong", rewards < 0.5)]
-    bars = joined(
-        _bar(kind, float(found.advantages[mask][0]), float(found.baselines[mask][0]), widest)
-        for kind, mask in kinds
-        if mask.any()
+def _every(size: int, right: int, found: dict[str, Given]) -> HTML:
+    kinds = {"right answer": np.arange(size) < right, "wrong answer": np.arange(size) >= right}
+    lines = [
+        Line(
+            title(name),
+            ESTIMATORS[name].baseline,
+            one.baselines[0],
+            [one.advantages[0][mask] for mask in kinds.values()],
+            strong=name == "ebpo",
+            alone=one.alone,
+        )
+        for name, one in found.items()
+    ]
+    note = (
+        f"In one batch with {OTHERS} other prompts, whose success rates follow the sliders’ mean and τ². All answers are equally long "
+        "and equally likely here: what weighs them by length or by score differs in a run alone."
     )
-    return html(
-        '<div class="estimator" style="--shade:var(--{})"><h3>{}</h3><small>{}</small>{}</div>',
-        *(colour(SHADES.get(name, 3)), name, FORMULAS.get(name, ""), bars),
-    )
-
-
-def _bar(kind: str, advantage: float, baseline: float, widest: float) -> HTML:
-    half = abs(advantage) / widest * 50
-    left = 50 if advantage >= 0 else 50 - half
-    return html(
-        '<div class="gain"><span>{} answer<small>baseline {}</small></span>'
-        '<span class="track"><i style="left:{:.1f}%;width:{:.1f}%"></i></span><b>{}</b></div>',
-        *(kind, number(baseline), left, half, signed(advantage)),
-    )
+    shown = comparison(lines, list(kinds), "Baseline and advantages of each estimator")
+    return html('<section class="passage every"><h2>Under every estimator</h2><p>{}</p>{}</section>', note, shown)
 
 
 def plots(view: dict, setting: Setting) -> list[dict]:
+    found = {name: by_right_answers(view, setting, name) for name in SHADES}
     return [
         {
             "title": "Advantage by number of right answers",
-            "note": "One line an estimator: solid for a right answer, dashed for a wrong one. EBPO’s advantage is shown as r − V; the batch is "
-            "standardised after that, as the table at the end shows.",
+            "note": "One line an estimator: solid for a right answer, dashed for a wrong one, in a batch with the same other prompts as "
+            "above.",
             "kind": "two",
-            "panels": [advantage_panel(view["g"], setting), baseline_panel(view["g"], setting)],
+            "panels": [advantage_panel(view, found), baseline_panel(view, found)],
         },
         {
             "title": "How far baselines are off",
@@ -137,29 +144,34 @@ def _names(shades: dict[str, int], values: dict[str, str]) -> list[dict]:
     ]
 
 
-def advantage_panel(size: int, setting: Setting) -> dict:
-    counts, traces = np.arange(size + 1), []
-    for name, estimate in ESTIMATORS.items():
-        found = [estimate((np.arange(size) < k).astype(float), setting).advantages for k in counts]
-        right = [a[0] if k else np.nan for k, a in zip(counts, found, strict=True)]
-        wrong = [a[-1] if k < size else np.nan for k, a in zip(counts, found, strict=True)]
-        traces += [
-            _trace(f"{name}, right", counts, right, SHADES[name]),
-            _trace(f"{name}, wrong", counts, wrong, SHADES[name], "dash"),
-        ]
-    return _whole_ticks(
-        _panel("advantages", "Advantage", traces, "right answers of the group", _names(SHADES, {})), size
-    )
+def by_right_answers(view: dict, setting: Setting, name: str) -> list[Given]:
+    """What a group with 0 to G right answers gets, among the others."""
+    size, rest = view["g"], others(world_of(view), view["g"])
+    saved = setting.state() if name == "ebpo" else None
+    return [given(name, binary_batch(np.append(k, rest), size), EstimatorConfig(size), saved) for k in range(size + 1)]
 
 
-def baseline_panel(size: int, setting: Setting) -> dict:
+def advantage_panel(view: dict, found: dict[str, list[Given]]) -> dict:
+    size, traces = view["g"], []
     counts = np.arange(size + 1)
-    traces, shown = [], {"GRPO": "GRPO, Dr. GRPO: μ", "EBPO": "EBPO: V"}
-    for name in shown:
-        found = [ESTIMATORS[name]((np.arange(size) < k).astype(float), setting).baselines[0] for k in counts]
-        traces.append(_trace(shown[name], counts, found, SHADES[name]))
-    shades = {shown[name]: SHADES[name] for name in shown}
-    return _whole_ticks(_panel("baselines", "Baseline", traces, "right answers of the group", _names(shades, {})), size)
+    for name, each in found.items():
+        right = [one.advantages[0, 0] if k else np.nan for k, one in enumerate(each)]
+        wrong = [one.advantages[0, -1] if k < size else np.nan for k, one in enumerate(each)]
+        traces += [
+            _trace(f"{title(name)}, right", counts, right, SHADES[name]),
+            _trace(f"{title(name)}, wrong", counts, wrong, SHADES[name], "dash"),
+        ]
+    names = _names({title(name): shade for name, shade in SHADES.items()}, {})
+    return _whole_ticks(_panel("advantages", "Advantage", traces, "right answers of the group", names), size)
+
+
+def baseline_panel(view: dict, found: dict[str, list[Given]]) -> dict:
+    counts, shown = np.arange(view["g"] + 1), {"group_norm": "GRPO, Dr. GRPO: μ", "ebpo": "EBPO: V"}
+    traces = [
+        _trace(text, counts, [one.baselines[0, 0] for one in found[name]], SHADES[name]) for name, text in shown.items()
+    ]
+    names = _names({text: SHADES[name] for name, text in shown.items()}, {})
+    return _whole_ticks(_panel("baselines", "Baseline", traces, "right answers of the group", names), view["g"])
 
 
 def _whole_ticks(panel: dict, size: int) -> dict:

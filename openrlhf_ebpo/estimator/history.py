@@ -1,0 +1,271 @@
+"""How much of the past the prior remembers: every history, and the two that find out by themselves.
+
+A history is a state, an `update` of it by a batch, and what it `read`s from it: the `Prior` that the other parts use.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from openrlhf_ebpo.estimator.prior import MOMENTS, Moments, Prior, check_keys, finite
+from openrlhf_ebpo.estimator.shrinkage import DEGENERATE
+
+if TYPE_CHECKING:
+    from openrlhf_ebpo.estimator.config import EstimatorConfig
+    from openrlhf_ebpo.estimator.evidence import Groups
+
+HALF_LIVES = (1, 2, 4, 8, 16, 32, 64, 128, math.inf)  # of the adaptive history, in rollout batches
+SLOWER = 2  # places in HALF_LIVES: variances are remembered four times as long as means
+FORGETTING_OF_WEIGHTS = 0.99  # α of Raftery et al. 2010
+STEP_SIZE, LEAST_FACTOR = 0.01, 0.5  # of the adaptive forgetting factor: η of Bodenham and Adams, and half-life 1
+LEAST_SPREAD = 1e-4  # of p(1 − p): τ² stays this far from 0 and from p(1 − p) in a likelihood
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """One prior for each of HALF_LIVES, and the logarithm of each one's weight, the largest 0."""
+
+    priors: tuple[Prior, ...] = (Prior(),) * len(HALF_LIVES)
+    log_weights: tuple[float, ...] = (0.0,) * len(HALF_LIVES)
+
+    @property
+    def weights(self) -> np.ndarray:
+        weights = np.exp(self.log_weights)
+        return weights / weights.sum()
+
+    @property
+    def members(self) -> list[Prior]:
+        """One for each half-life: its own means, and variances of one that remembers four times as long. Variances are
+        harder to estimate and change more slowly; taken about each batch's own mean, they do not grow with its drift."""
+        slower = self.priors[SLOWER:] + self.priors[-1:] * SLOWER
+        return [with_variances(prior, other) for prior, other in zip(self.priors, slower, strict=True)]
+
+    @property
+    def prior(self) -> Prior:
+        """The weighted mixture: its variances hold how far the means of its members lie apart, too."""
+        members, weights = self.members, self.weights
+        moments = {name: mixture([getattr(each, name) for each in members], weights) for name in MOMENTS}
+        return replace(self.priors[-1], **moments)
+
+    @property
+    def half_life(self) -> float:
+        """Posterior mean, in rollout batches; what never forgets has the age of the run."""
+        return float(self.weights @ np.minimum(HALF_LIVES, self.priors[-1].batches))
+
+    def to_dict(self) -> dict:
+        return {"priors": [prior.to_dict() for prior in self.priors], "log_weights": list(self.log_weights)}
+
+    @classmethod
+    def from_dict(cls, saved: dict) -> Mixture:
+        """Raises:
+        KeyError, TypeError, ValueError: it is damaged, or of another grid of half-lives.
+        """
+        check_keys(saved, ("priors", "log_weights"))
+        if {len(each) for each in saved.values()} != {len(HALF_LIVES)}:
+            raise ValueError(f"an adaptive history has {len(HALF_LIVES)} priors and log_weights")
+        log_weights = tuple(map(finite, saved["log_weights"]))
+        if max(log_weights) != 0:
+            raise ValueError("the largest of the log_weights must be 0")
+        return cls(tuple(map(Prior.from_dict, saved["priors"])), log_weights)
+
+
+@dataclass(frozen=True)
+class Forgetting:
+    """A prior whose discount factor follows the gradient of its own forecast error.
+
+    `count_slope` and `sum_slope` are the derivatives of the prior's Σ1 and Σμ_m (discounted) by the factor.
+    """
+
+    prior: Prior = field(default_factory=Prior)
+    factor: float = 1.0
+    count_slope: float = 0.0
+    sum_slope: float = 0.0
+
+    @property
+    def half_life(self) -> float:
+        """In rollout batches, at most the age of the run."""
+        return float(min(-1 / math.log2(self.factor), self.prior.batches) if self.factor < 1 else self.prior.batches)
+
+    def to_dict(self) -> dict:
+        slopes = {"count_slope": self.count_slope, "sum_slope": self.sum_slope}
+        return {"prior": self.prior.to_dict(), "factor": self.factor, **slopes}
+
+    @classmethod
+    def from_dict(cls, saved: dict) -> Forgetting:
+        """Raises:
+        KeyError, TypeError, ValueError: it is damaged.
+        """
+        check_keys(saved, ("prior", "factor", "count_slope", "sum_slope"))
+        prior = Prior.from_dict(saved["prior"])
+        state = cls(prior, **{key: finite(value) for key, value in saved.items() if key != "prior"})
+        if not LEAST_FACTOR <= state.factor <= 1:
+            raise ValueError(f"the factor is {state.factor}")
+        return state
+
+
+def run(before: Prior, batch: Prior, groups: Groups, config: EstimatorConfig) -> Prior:
+    """All batches so far (the paper)."""
+    return before.merge(batch)
+
+
+def latest(before: Prior, batch: Prior, groups: Groups, config: EstimatorConfig) -> Prior:
+    """This batch alone (the released code)."""
+    return replace(batch, batches=before.batches + 1)
+
+
+def discounted(before: Prior, batch: Prior, groups: Groups, config: EstimatorConfig) -> Prior:
+    """Every group counts half as much once `half_life` further prompts have been trained on."""
+    return before.discounted(half_life_factor(groups, config)).merge(batch)
+
+
+def half_life_factor(groups: Groups, config: EstimatorConfig) -> float:
+    return 0.5 ** (groups.count / config.half_life)
+
+
+def averaged(before: Mixture, batch: Prior, groups: Groups, config: EstimatorConfig) -> Mixture:
+    """Dynamic model averaging (Raftery, Kárný and Ettler 2010): each half-life is weighed by how well its prior foretold the
+    batches so far, w_h ∝ w_h^0.99 · p(batch | prior_h), before the batch enters it."""
+    log_weights = FORGETTING_OF_WEIGHTS * np.array(before.log_weights)
+    if not before.priors[-1].empty:
+        log_weights = log_weights + log_likelihoods(before.members, groups, config)
+    priors = tuple(prior.discounted(factor).merge(batch) for prior, factor in zip(before.priors, FACTORS, strict=True))
+    return Mixture(priors, tuple((log_weights - log_weights.max()).tolist()))
+
+
+FACTORS = tuple(0.5 ** (1 / half_life) for half_life in HALF_LIVES)
+
+
+def adaptive_forgetting(before: Forgetting, batch: Prior, groups: Groups, config: EstimatorConfig) -> Forgetting:
+    """One step down the gradient of the squared forecast error of the batch's mean (Bodenham and Adams 2016, "Continuous
+    monitoring for changepoints in data streams using adaptive estimation"), in units of its variance, at most STEP_SIZE."""
+    factor, past, new = before.factor, before.prior.group_means, batch.group_means
+    if past.count:
+        slope = (before.sum_slope - past.mean * before.count_slope) / past.count
+        unit = max(past.variance, DEGENERATE * config.reward_range**2) / new.count
+        factor -= STEP_SIZE * min(max(2 * (past.mean - new.mean) * slope / unit, -1.0), 1.0)
+        factor = min(max(factor, LEAST_FACTOR), 1.0)
+    return Forgetting(
+        before.prior.discounted(factor).merge(batch),
+        factor,
+        factor * before.count_slope + past.count,
+        factor * before.sum_slope + past.count * past.mean,
+    )
+
+
+def with_variances(prior: Prior, other: Prior) -> Prior:
+    """The means of one prior, the variances of another."""
+    means = prior.group_means
+    between = other.spread.mean if other.spread.count else other.group_means.variance  # batches of one group: no spread
+    return replace(
+        prior,
+        group_means=Moments(means.count, means.mean, means.count * between),
+        within=other.within,
+        inverse_sizes=other.inverse_sizes,
+    )
+
+
+def mixture(members: Sequence[Moments], weights: np.ndarray) -> Moments:
+    """Moments of a value that comes from each member with this probability; the count is the mean one."""
+    counts, means, variances = (
+        np.array([getattr(each, key) for each in members]) for key in ("count", "mean", "variance")
+    )
+    count, mean = float(weights @ counts), float(weights @ means)
+    if not count:
+        return Moments()
+    return Moments(count, mean, count * float(weights @ (variances + (means - mean) ** 2)))
+
+
+def log_likelihoods(priors: Sequence[Prior], groups: Groups, config: EstimatorConfig) -> np.ndarray:
+    """log p(this batch | each prior), up to a constant: Beta-Binomial where rewards are binary and weigh the same, else
+    normal in the group means."""
+    alive = groups.alive[:, 0]
+    means, sizes, importance = (each[alive, 0] for each in (groups.means, groups.sizes, groups.importance))
+    if config.variant["weights"] == "none" and groups.are_binary(config):
+        rates = (means - config.fail_reward) / config.reward_range
+        successes = np.rint(rates * sizes).astype(int)
+        logs = beta_binomial_logs(*beta_parameters(priors, config), successes, sizes.astype(int) - successes)
+    else:
+        logs = normal_logs(priors, means, sizes, config)
+    return (logs * importance).sum(-1)
+
+
+def beta_parameters(priors: Sequence[Prior], config: EstimatorConfig) -> tuple[np.ndarray, np.ndarray]:
+    """α and β of each prior by the method of moments, (H, 1). Half a success and half a failure are added, so that a history
+    without a success does not rule one out."""
+    counts = np.array([prior.group_means.count for prior in priors])
+    rates = (np.array([prior.group_means.mean for prior in priors]) - config.fail_reward) / config.reward_range
+    rates = np.clip((counts * rates + 0.5) / (counts + 1), LEAST_SPREAD, 1 - LEAST_SPREAD)
+    most = rates * (1 - rates)
+    spread = np.array([prior.corrected_between_variance for prior in priors]) / config.reward_range**2
+    size = most / np.clip(spread, LEAST_SPREAD * most, (1 - LEAST_SPREAD) * most) - 1
+    return (size * rates)[:, None], (size * (1 - rates))[:, None]
+
+
+def beta_binomial_logs(alpha: np.ndarray, beta: np.ndarray, successes: np.ndarray, failures: np.ndarray) -> np.ndarray:
+    """log p(successes, failures) of every group under every prior, (H, M), without the binomial coefficient."""
+
+    def rising(start: np.ndarray, steps: np.ndarray) -> np.ndarray:
+        """log of start · (start + 1) ⋯, so many factors."""
+        logs = np.log(start + np.arange(steps.max(initial=0))).cumsum(-1)
+        return np.pad(logs, ((0, 0), (1, 0)))[:, steps]
+
+    return rising(alpha, successes) + rising(beta, failures) - rising(alpha + beta, successes + failures)
+
+
+def normal_logs(priors: Sequence[Prior], means: np.ndarray, sizes: np.ndarray, config: EstimatorConfig) -> np.ndarray:
+    """log density of every group mean under every prior, (H, M)."""
+    centre = np.array([[prior.group_means.mean] for prior in priors])
+    between = np.array([[prior.corrected_between_variance] for prior in priors])
+    within = np.array([[prior.within_variance] for prior in priors])
+    variance = np.maximum(between + within / sizes, DEGENERATE * config.reward_range**2)
+    return -0.5 * (np.log(variance) + (means - centre) ** 2 / variance)
+
+
+@dataclass(frozen=True)
+class History:
+    """How a state takes a batch in, and what is read from it.
+
+    update: (state, this batch's prior, its groups, config) -> the next state. read: the prior for these groups. mean:
+    μ_glob of what was read. factor: what the update to this state multiplied older groups with. detailed: it reads the
+    moments inside groups, whatever the other parts read.
+    """
+
+    update: Callable[[Any, Prior, Groups, EstimatorConfig], Any]
+    initial: Callable[[], Any] = Prior
+    restore: Callable[[dict], Any] = Prior.from_dict
+    read: Callable[[Any, Groups], Prior] = lambda state, groups: state
+    mean: Callable[[Prior], float] = attrgetter("mean")
+    factor: Callable[[Any, Groups, EstimatorConfig], float] = lambda state, groups, config: 1.0
+    metrics: Callable[[Any], dict[str, float]] = lambda state: {}
+    detailed: bool = False
+
+
+HISTORIES = {
+    "run": History(run),
+    # the released code takes the mean of group means; with full groups it is the same
+    "batch": History(latest, mean=attrgetter("group_means.mean"), factor=lambda state, groups, config: 0.0),
+    "half_life": History(discounted, factor=lambda state, groups, config: half_life_factor(groups, config)),
+    "adaptive": History(
+        averaged,
+        Mixture,
+        Mixture.from_dict,
+        read=lambda state, groups: state.prior,
+        factor=lambda state, groups, config: float(state.weights @ FACTORS),
+        metrics=lambda state: {"ebpo/half_life": state.half_life},
+        detailed=True,
+    ),
+    "adaptive_forgetting": History(
+        adaptive_forgetting,
+        Forgetting,
+        Forgetting.from_dict,
+        read=lambda state, groups: state.prior,
+        factor=lambda state, groups, config: state.factor,
+        metrics=lambda state: {"ebpo/half_life": state.half_life},
+    ),
+}

@@ -1,0 +1,183 @@
+"""A run's logged rollouts through an estimator again: what it gave, or what another one would have given."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from openrlhf_ebpo.errors import ReportedError
+from openrlhf_ebpo.estimator.advantage import Estimate, EstimatorError, estimate
+from openrlhf_ebpo.estimator.contract import Batch, Estimator
+
+if TYPE_CHECKING:
+    from openrlhf_ebpo.estimator.shapes import PerResponse
+
+COLUMNS = {"prompt_ids": "prompt_id", "lengths": "action_tokens", "score_weights": "score_weight"}  # batch -> rollouts
+LARGEST = float(np.finfo(np.float32).max)  # of a reward: training has them in float32
+
+
+class ReplayError(ReportedError, ValueError):
+    """Logged rollouts that cannot be replayed; the message names the file."""
+
+
+@dataclass(frozen=True)
+class LoggedBatch(Batch):
+    """A batch of a run log, which may be older than some columns: an estimator that asks for one gets an error."""
+
+    def __getattr__(self, name: str):
+        if name in COLUMNS:
+            raise ReplayError(f"it needs the column {COLUMNS[name]}, which these rollouts, of an older version, lack")
+        raise AttributeError(name)
+
+
+@dataclass(frozen=True)
+class Logged:
+    """One step of a run log. prompt_ids: M, None where not known; baselines, advantages: (M, G), what training used, NaN
+    for a baseline that is not known."""
+
+    step: int
+    source: str
+    prompt_ids: tuple[str | None, ...]
+    batch: Batch
+    baselines: PerResponse
+    advantages: PerResponse
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """baselines, advantages: (M, G) of the estimator that is replayed; state: its own after this step."""
+
+    logged: Logged
+    baselines: PerResponse
+    advantages: PerResponse
+    state: Any
+
+
+def logged(step: int, columns: Mapping[str, np.ndarray], size: int, source: str) -> Logged:
+    """From columns of a rollout file, one value per response, groups of `size` next to each other.
+
+    Raises:
+        ReplayError: the rows are not whole groups in order, nothing is valid, or a valid response has no finite reward
+            or advantage.
+    """
+    rows = len(columns["reward"])
+    expected = np.arange(rows)
+    if not rows or rows % size or np.any((columns["group"] * size + columns["sample"]) != expected):
+        raise ReplayError(f"{source}: its {rows:,} rows are not groups of {size} responses, one after the other")
+    by_group = {name: column.reshape(-1, size) for name, column in columns.items()}
+    valid, reward, advantage = by_group["valid"], by_group["reward"], by_group["advantage"]
+    for name, values in (("reward", reward), ("advantage", advantage)):
+        if broken := int((valid & ~(np.abs(values) <= LARGEST)).sum()):
+            raise ReplayError(f"{source}: {broken:,} valid responses have no finite {name}")
+    prompt_ids = tuple(by_group["prompt_id"][:, 0]) if "prompt_id" in by_group else (None,) * (rows // size)
+    baselines = by_group.get("baseline", np.full_like(reward, np.nan))
+    return Logged(step, source, prompt_ids, _batch(by_group, prompt_ids, source), baselines, advantage)
+
+
+def _batch(by_group: Mapping[str, np.ndarray], prompt_ids: tuple, source: str) -> LoggedBatch:
+    numbers = {name: by_group[name] for name in ("action_tokens", "score_weight", "importance") if name in by_group}
+    for name, values in numbers.items():
+        if not ((values >= 0) & (values <= LARGEST)).all():
+            raise ReplayError(f"{source}: the column {name} has values that are no finite numbers from 0 on")
+    importance = numbers["importance"][:, :1] if "importance" in numbers else None
+    clusters = tuple(by_group["cluster"][:, 0]) if "cluster" in by_group else (None,) * len(prompt_ids)
+    sums = numbers.get("action_tokens"), numbers.get("score_weight")
+    try:
+        batch = LoggedBatch.of(by_group["reward"], by_group["valid"], prompt_ids, clusters, *sums, importance)
+    except ValueError as error:
+        raise ReplayError(f"{source}: {error}") from error
+    for name, column in COLUMNS.items():
+        if column not in by_group or None in by_group[column]:
+            object.__delattr__(batch, name)
+    return batch
+
+
+def keeps_state(estimator: Estimator) -> bool:
+    """Whether a step depends on those before."""
+    return bool(estimator.initial())
+
+
+def unknown_starts(steps: Sequence[int], starts: Collection[int]) -> list[int]:
+    """Logged steps of which nobody knows the state before: neither the first step of a run, nor one after another logged
+    one, nor one of `starts`."""
+    pairs = itertools.pairwise([0, *steps])
+    return [step for previous, step in pairs if step != previous + 1 and step not in starts]
+
+
+def replay(estimator: Estimator, steps: Iterable[Logged], starts: Mapping[int, Any]) -> Iterator[Replayed]:
+    """Every step from the state after the one before; `starts`: step -> state before it, where it is another one.
+
+    Raises:
+        ReplayError: the estimator cannot work with a step; the message names its file.
+    """
+    state = estimator.initial()
+    for each in steps:
+        result = stepped(estimator, each.batch, starts.get(each.step, state), each.source)
+        state = result.state
+        yield Replayed(each, np.broadcast_to(result.baselines, each.advantages.shape), result.advantages, state)
+
+
+def stepped(estimator: Estimator, batch: Batch, state: Any, source: str) -> Estimate:
+    """One step, of a batch from anywhere.
+
+    Raises:
+        ReplayError: the estimator cannot work with it; the message begins with `source`.
+    """
+    try:
+        with np.errstate(all="ignore"):  # what is not finite in the end is an EstimatorError
+            return estimate(estimator, batch, state)
+    except (EstimatorError, ReportedError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        raise ReplayError(f"{source}: {estimator.name} cannot be replayed: {error}") from error
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How the advantages of one step, or of several, differ, over valid responses; fractions are of these.
+
+    responses: how many. unequal: those whose advantage or (known) baseline has not the same bits. largest, mean: of
+    |replayed − logged| advantage; scale: the largest |logged|. turned: fraction whose advantage changes its sign. zero_*: fraction without any gradient.
+    std_*: of the advantages.
+    """
+
+    responses: int
+    unequal: int
+    largest: float
+    scale: float
+    mean: float
+    turned: float
+    zero_logged: float
+    zero_replayed: float
+    std_logged: float
+    std_replayed: float
+
+    @classmethod
+    def of(cls, step: Replayed) -> Difference:
+        valid = step.logged.batch.valid
+        was, now = step.logged.advantages[valid], step.advantages[valid]
+        known = np.isfinite(step.logged.baselines[valid])
+        baselines_differ = known & (step.logged.baselines[valid] != step.baselines[valid])
+        return cls(
+            responses=int(valid.sum()),
+            unequal=int(((was != now) | baselines_differ).sum()),
+            largest=float(np.abs(now - was).max()),
+            scale=float(np.abs(was).max()),
+            mean=float(np.abs(now - was).mean()),
+            turned=float((was * now < 0).mean()),
+            zero_logged=float((was == 0).mean()),
+            zero_replayed=float((now == 0).mean()),
+            std_logged=float(was.std()),
+            std_replayed=float(now.std()),
+        )
+
+    @classmethod
+    def over(cls, steps: Sequence[Difference]) -> Difference:
+        """Sums, the largest, and means over responses."""
+        weights = [step.responses for step in steps]
+        values = {f.name: np.average([getattr(step, f.name) for step in steps], weights=weights) for f in fields(cls)}
+        sums = {name: sum(getattr(step, name) for step in steps) for name in ("responses", "unequal")}
+        most = {name: max(getattr(step, name) for step in steps) for name in ("largest", "scale")}
+        return cls(**{**{name: float(value) for name, value in values.items()}, **sums, **most})

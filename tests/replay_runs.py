@@ -1,0 +1,123 @@
+"""Small runs that the project's own trainer mixin and run log have written, with a stand-in for OpenRLHF's trainer.
+
+Rewards are drawn by step, so that a resumed run sees what the first one saw.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+from openrlhf_ebpo.estimator import registry
+from openrlhf_ebpo.estimator.advantage import estimate
+from openrlhf_ebpo.estimator.config import EstimatorConfig
+from openrlhf_ebpo.estimator.contract import Batch
+from openrlhf_ebpo.record.run_log import close_run, open_run
+from openrlhf_ebpo.training.checkpoint import STATE_KEY
+from openrlhf_ebpo.training.rollouts import Rollouts
+from openrlhf_ebpo.training.trainer import EBPOTrainer
+
+M, G = 6, 4
+
+
+class Tokenizer:
+    def batch_decode(self, rows, skip_special_tokens):
+        return [" ".join(map(str, row)) for row in rows]
+
+
+def rollouts_of(step: int) -> Rollouts:
+    """M groups of G responses, one of them without a reward; prompts come back, weights and lengths are uneven."""
+    rng = np.random.default_rng(step)
+    drawn = rng.choice((0.0, 1.0), (M, G)) * (rng.random((M, 1)) > 0.3)
+    drawn = torch.tensor(drawn.astype(np.float32)).reshape(-1)
+    drawn[int(rng.integers(M * G))] = torch.nan
+    names = [f"prompt {number}" for number in rng.choice(3 * M, M, replace=False) for _ in range(G)]
+    count = M * G
+    return Rollouts(
+        order=torch.arange(count),
+        raw_rewards=drawn,
+        action_counts=torch.tensor(rng.integers(1, 30, count)),
+        score_weights=torch.tensor(rng.random(count)),
+        response_lengths=torch.tensor(rng.integers(1, 40, count)),
+        truncated=torch.zeros(count, dtype=torch.bool),
+        responses=[torch.tensor([1])] * count,
+        prompts=names,
+        labels=["1"] * count,
+        errors=["" if ok else "ValueError: no number" for ok in drawn.isfinite()],
+        clusters=[f"topic {name[-1]}" if name[-1] < "5" else None for name in names],
+    )
+
+
+def batch_of(rollouts: Rollouts) -> Batch:
+    rewards = rollouts.raw_rewards.double().reshape(M, G).numpy()
+    return Batch.of(
+        rewards,
+        np.isfinite(rewards),
+        rollouts.prompt_ids(every=G),
+        rollouts.clusters[::G],
+        rollouts.action_counts.reshape(M, G).numpy(),
+        rollouts.score_weights.reshape(M, G).numpy(),
+    )
+
+
+class Upstream:
+    """What OpenRLHF's trainer does, as far as it concerns the run log."""
+
+    def __init__(self, args, estimator, states):
+        self.args, self.tokenizer, self.states = args, Tokenizer(), states
+        self.experience_maker = SimpleNamespace(
+            estimator=estimator, state=estimator.initial(), rollouts=None, metrics={}
+        )
+
+    def init_checkpoint_states(self):
+        return self.states
+
+    def train_step(self, rollout_samples, global_step):
+        maker, rollouts = self.experience_maker, rollouts_of(global_step + 1)
+        result = estimate(maker.estimator, batch_of(rollouts), maker.state)
+        maker.state, maker.rollouts = result.state, rollouts.with_result(result)
+        return {}, global_step + 1
+
+
+class Trainer(EBPOTrainer, Upstream):
+    """Gives what a checkpoint after its last step holds."""
+
+    def run(self, to: int) -> dict:
+        step = self.init_checkpoint_states()["global_step"]
+        while step < to:
+            status, step = self.train_step([], step)
+            self.run_log.write_metrics(step, status)
+        self.run_log.flush()
+        return {"global_step": step, STATE_KEY: self._prior_state()}
+
+
+def arguments(run_dir: Path, estimator: str, to: int, every: int = 1, **ebpo) -> dict:
+    return {
+        "actor": {"model_name_or_path": "m"},
+        "data": {"prompt_dataset": "d"},
+        "train": {"seed": 7, "batch_size": M * G, "num_episodes": to},
+        "rollout": {"n_samples_per_prompt": G},
+        "ckpt": {"path": "c"},
+        "algo": {"advantage": {"estimator": estimator, "ebpo": {"preset": "paper", **ebpo}}, "kl": {"init_coef": 0.0}},
+        "logger": {"run_dir": str(run_dir), "rollouts_every": every},
+        "hub": {"repo": None},
+    }
+
+
+def train(
+    run_dir: Path, estimator: str = "ebpo", to: int = 5, states: dict | None = None, every: int = 1, **ebpo
+) -> dict:
+    """Begin a run, or go on from `states`; closed as complete."""
+    args = arguments(run_dir, estimator, to, every, **ebpo)
+    open_run(run_dir, name="r", argv=[str(to)], args=args, resume=bool(states), force=False)
+    built = registry.build(estimator, EstimatorConfig(G, **args["algo"]["advantage"]["ebpo"]))
+    states = Trainer(_namespace(args), built, states or {"global_step": 0}).run(to)
+    close_run(run_dir, "complete")
+    return states
+
+
+def _namespace(values):
+    return SimpleNamespace(**{k: _namespace(v) for k, v in values.items()}) if isinstance(values, dict) else values

@@ -1,0 +1,443 @@
+"""Replay: the advantages of a run from its rollouts again, and what a run log must say for it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from replay_runs import G, M, train
+
+from openrlhf_ebpo.cli import main
+from openrlhf_ebpo.estimator.advantage import grpo_advantages
+from openrlhf_ebpo.estimator.replay import ReplayError, logged, unknown_starts
+from openrlhf_ebpo.files import read_json_lines, write_json
+from openrlhf_ebpo.record.rollout_columns import MOST_ROWS, read_columns
+from openrlhf_ebpo.record.run_log import PRIOR_STARTS, RunDirectoryError, read_rollouts, read_run, rollouts_path
+
+RECORDED = Path(__file__).parents[1] / "data" / "quickstart_run"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "estimator"
+EBPO = "--algo.advantage.ebpo"
+ALL = f"5 steps, {5 * (M * G - 1)} responses"
+
+
+@pytest.fixture
+def replay(capsys):
+    """Runs the command: (exit status, last line of the output, or the error)."""
+
+    def run(*argv) -> tuple[int, str]:
+        status = 0
+        try:
+            main(["replay", *map(str, argv)])
+        except SystemExit as stop:
+            if isinstance(stop.code, str):
+                print(stop.code)
+            status = stop.code if isinstance(stop.code, int) else 1
+        return status, capsys.readouterr().out.rstrip().splitlines()[-1]
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    train(folder)
+    return folder
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    """A copy that a test may break."""
+    return Path(shutil.copytree(trained, tmp_path / "copy"))
+
+
+def rewrite(run_dir: Path, step: int, change) -> Path:
+    """A step's file as `change` makes it of the table."""
+    path = rollouts_path(run_dir, step)
+    pq.write_table(change(pq.read_table(path)), path)
+    return path
+
+
+def set_column(name: str, values):
+    return lambda table: table.set_column(table.column_names.index(name), name, values)
+
+
+def change_settings(run_dir: Path, change) -> None:
+    run = read_run(run_dir)
+    change(run["args"])
+    write_json(run_dir / "run.json", run)
+
+
+# The one that ran
+
+
+@pytest.mark.parametrize("estimator", ["ebpo", "score_weighted"])
+def test_the_estimator_that_ran_gives_what_is_logged_bit_for_bit(tmp_path, replay, estimator):
+    train(tmp_path / "run", estimator)
+    assert replay(tmp_path / "run") == (0, f"bit for bit: {ALL}, baselines and advantages as logged")
+    assert not (tmp_path / "run" / PRIOR_STARTS).exists()
+
+
+def test_one_other_bit_in_one_advantage_is_found(run, replay):
+    advantages = read_rollouts(run, 3)["advantage"].to_numpy().copy()
+    advantages[7] = np.nextafter(advantages[7], 9)
+    rewrite(run, 3, set_column("advantage", pa.array(advantages)))
+    status, said = replay(run)
+    assert status == 1 and "1 of 115 responses differ, first in step 3" in said
+    assert "rounding" in said
+
+
+def test_another_baseline_beside_the_same_advantages_is_found(run, replay):
+    rewrite(run, 2, lambda table: set_column("baseline", pc.add(table["baseline"], 1e-3))(table))
+    status, said = replay(run)
+    assert status == 1 and "first in step 2" in said
+
+
+def test_a_reward_that_was_changed_afterwards_changes_all_that_follows(run, replay):
+    rewards = read_rollouts(run, 2)["reward"].to_pylist()
+    flipped = [r if r is None or i else 1 - r for i, r in enumerate(rewards)]
+    rewrite(run, 2, set_column("reward", pa.array(flipped, pa.float32())))
+    status, said = replay(run)
+    assert status == 1 and f"{4 * (M * G - 1)} of 115 responses differ, first in step 2" in said
+
+
+def test_a_resumed_run_is_replayed_bit_for_bit_and_needs_no_state(tmp_path, replay):
+    states = train(tmp_path / "run", to=3)
+    train(tmp_path / "run", states=states)
+    assert replay(tmp_path / "run")[1].startswith("bit for bit: 5 steps")
+    assert not (tmp_path / "run" / PRIOR_STARTS).exists()
+
+
+@pytest.mark.parametrize("reset", [{"reset_prior": True}, {"reset_prior": True, "init_prior": "{tmp}/prior.json"}])
+def test_a_run_that_left_its_prior_out_says_from_which_state_it_went_on(tmp_path, replay, reset):
+    train(tmp_path / "other", to=2)
+    shutil.copy(tmp_path / "other" / "prior.json", tmp_path)
+    reset = {k: v.format(tmp=tmp_path) if isinstance(v, str) else v for k, v in reset.items()}
+    run = tmp_path / "run"
+    states = train(run, to=3)
+    train(run, states=states, **reset)
+    assert [row["step"] for row in read_json_lines(run / PRIOR_STARTS)] == [4]
+    assert replay(run)[1].startswith("bit for bit")
+    train(run, to=6, states=states)  # once more from the same checkpoint, with its own prior
+    assert not read_json_lines(run / PRIOR_STARTS)
+    assert replay(run)[1].startswith("bit for bit: 6 steps")
+    assert [row["step"] for row in read_json_lines(next((run / "superseded").iterdir()) / PRIOR_STARTS)] == [4]
+
+
+def test_a_run_that_began_with_another_ones_prior_says_so_and_an_old_log_can_be_helped(tmp_path, replay):
+    train(tmp_path / "other", to=2)
+    prior, run = tmp_path / "other" / "prior.json", tmp_path / "run"
+    train(run, init_prior=str(prior))
+    assert [row["step"] for row in read_json_lines(run / PRIOR_STARTS)] == [1]
+    assert replay(run)[1].startswith("bit for bit")
+    (run / PRIOR_STARTS).unlink()  # as a log of an older version is
+    status, said = replay(run)
+    assert status == 1 and "first in step 1" in said
+    assert replay(run, f"{EBPO}.init_prior", prior)[1].startswith("bit for bit")
+
+
+def test_a_run_that_goes_on_in_another_run_directory_can_be_replayed_there(tmp_path, replay):
+    states = train(tmp_path / "first", to=3)
+    train(tmp_path / "second", states=states)
+    assert [row["step"] for row in read_json_lines(tmp_path / "second" / PRIOR_STARTS)] == [4]
+    assert replay(tmp_path / "second")[1].startswith("bit for bit: 2 steps")
+
+
+def test_a_sparse_log_has_the_states_that_its_rollouts_do_not_tell(tmp_path, replay):
+    run = tmp_path / "run"
+    train(run, every=2, to=6)
+    assert [row["step"] for row in read_json_lines(run / PRIOR_STARTS)] == [2, 4, 6]
+    assert replay(run)[1].startswith("bit for bit: 3 steps")
+    assert replay(run, "--estimator", "score_weighted")[0] == 0
+    status, said = replay(run, EBPO + ".pass_reward", 2)
+    assert status == 1 and "state before step 2 is not known: the run had --logger.rollouts_every 2" in said
+
+
+def as_grpo(run_dir: Path, step: int) -> None:
+    """As if OpenRLHF had computed it: in float32, and without a baseline in the log."""
+
+    def change(table):
+        known = set_column("valid", pa.array([True] * M * G))(set_column("reward", pa.array(rewards))(table))
+        without = set_column("baseline", pa.nulls(M * G, pa.float64()))(known)
+        return set_column("advantage", pa.array(advantages.astype(np.float32).astype(float).ravel()))(without)
+
+    rewards = np.nan_to_num(read_rollouts(run_dir, step)["reward"].to_numpy())
+    advantages = grpo_advantages(rewards.reshape(M, G), np.ones((M, G), bool), 1.0)
+    rewrite(run_dir, step, change)
+
+
+def test_what_openrlhf_computed_agrees_within_its_rounding(run, replay):
+    for step in range(1, 6):
+        as_grpo(run, step)
+    change_settings(run, lambda args: args["algo"]["advantage"].update(estimator="group_norm"))
+    status, said = replay(run)
+    assert status == 0 and said.startswith("as logged, within OpenRLHF's rounding in float32: 5 steps, 120 responses")
+    rewrite(run, 3, lambda table: set_column("advantage", pc.add(table["advantage"], 1e-2))(table))
+    status, said = replay(run)
+    assert status == 1 and "more than OpenRLHF's rounding" in said
+    change_settings(run, lambda args: args["algo"]["kl"].update(init_coef=0.01))
+    status, said = replay(run)
+    assert status == 0 and "OpenRLHF also applied --algo.kl.init_coef 0.01 (KL penalties)" in said
+
+
+# Another one
+
+
+def test_another_estimator_gives_a_table_and_what_it_would_have_given(tmp_path, replay):
+    train(tmp_path / "a", "ebpo")
+    train(tmp_path / "b", "score_weighted")
+    out = tmp_path / "out.parquet"
+    status, said = replay(tmp_path / "a", "--estimator", "score_weighted", "--output", out)
+    assert status == 0 and said.startswith(f"{ALL}: the largest difference")
+    found, other = pq.read_table(out), pa.concat_tables([read_rollouts(tmp_path / "b", step) for step in range(1, 6)])
+    assert found["replayed_advantage"].to_pylist() == other["advantage"].to_pylist()
+    assert found["replayed_baseline"].to_pylist() == other["baseline"].to_pylist()
+    own = pa.concat_tables([read_rollouts(tmp_path / "a", step) for step in range(1, 6)])
+    for column in ("step", "group", "sample", "prompt_id", "valid", "baseline", "advantage", "reward"):
+        assert found[column].to_pylist() == own[column].to_pylist(), column
+    assert replay(tmp_path / "b", "--estimator", "ebpo", "--output", out, "--force")[0] == 0
+    assert pq.read_table(out)["replayed_advantage"].to_pylist() == own["advantage"].to_pylist()
+
+
+def test_the_table_counts_what_turns_and_what_teaches_nothing(trained, capsys):
+    main(["replay", str(trained), "--estimator", "score_weighted"])
+    header, *steps, last = [line.split() for line in capsys.readouterr().out.splitlines()[3:-2]]
+    assert header[:2] == ["steps", "responses"] and [line[0] for line in steps] == ["1", "2", "3", "4", "5"]
+    assert last[0] == "all" and last[1] == "115"
+    one = pa.concat_tables([read_rollouts(trained, step) for step in range(1, 6)]).filter(pc.field("valid"))
+    assert float(last[5].rstrip("%")) == pytest.approx(100 * np.mean(one["advantage"].to_numpy() == 0), abs=0.06)
+
+
+def test_flags_of_the_estimator_make_it_another_one(trained, replay):
+    status, said = replay(trained, f"{EBPO}.pass_reward", 2)
+    assert status == 0 and not said.startswith("bit for bit")
+    assert replay(trained, "--preset", "paper")[1].startswith("bit for bit")
+
+
+def test_a_users_own_runs_only_when_the_user_names_it(tmp_path, replay, monkeypatch):
+    monkeypatch.chdir(EXAMPLE)
+    train(tmp_path / "run", "running_mean:RunningMean")
+    monkeypatch.chdir(tmp_path)
+    status, said = replay(tmp_path / "run")
+    assert status == 1 and "--estimator running_mean:RunningMean" in said
+    monkeypatch.chdir(EXAMPLE)
+    assert replay(tmp_path / "run", "--estimator", "running_mean:RunningMean")[1].startswith("bit for bit")
+
+
+def test_neither_torch_nor_ray_is_loaded(trained):
+    code = f"import sys\nfrom openrlhf_ebpo.cli import main\nmain(['replay', {str(trained)!r}])\n"
+    code += "assert not {'torch', 'ray'} & sys.modules.keys()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "bit for bit" in done.stdout, done.stderr
+
+
+# What may be wrong
+
+
+def test_a_run_that_is_still_being_written_is_replayed_as_far_as_it_is(run, replay, capsys):
+    write_json(run / "run.json", {**read_run(run), "status": "running"})
+    (run / "rollouts" / ".step-000006.parquet.7.tmp").write_bytes(b"PAR1 half")
+    assert replay(run)[1].startswith("bit for bit: 5 steps")
+    shutil.rmtree(run / "rollouts")
+    assert replay(run) == (1, f"error: {run}/rollouts holds no step yet")
+
+
+def test_a_missing_step_is_named_and_does_not_matter_without_a_state(run, replay):
+    rollouts_path(run, 3).unlink()
+    status, said = replay(run)
+    assert status == 1 and "state before step 4 is not known: no rollouts of step 3" in said
+    assert replay(run, "--estimator", "score_weighted")[1].startswith("4 steps")
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1 and no more PAR1", None])
+def test_a_damaged_file_is_named(run, replay, content):
+    path = rollouts_path(run, 4)
+    path.write_bytes(path.read_bytes()[:-100] if content is None else content)
+    status, said = replay(run)
+    assert status == 1 and f"{path} is no rollout file, or is damaged" in said
+
+
+def test_nothing_is_left_of_an_output_that_could_not_be_finished(run, replay, tmp_path):
+    rollouts_path(run, 4).write_bytes(b"")
+    assert replay(run, "--output", tmp_path / "out.parquet")[0] == 1
+    assert list(tmp_path.iterdir()) == [run]
+
+
+def test_an_output_that_is_there_is_kept(trained, replay, tmp_path):
+    out = tmp_path / "out.parquet"
+    out.write_text("mine")
+    status, said = replay(trained, "--output", out)
+    assert status == 1 and "--force" in said and out.read_text() == "mine"
+
+
+def test_rollouts_of_an_older_version_suffice_unless_a_column_is_needed(run, replay):
+    for step in range(1, 6):
+        rewrite(run, step, lambda table: table.drop_columns(["action_tokens", "score_weight"]))
+    assert replay(run)[1].startswith("bit for bit")
+    status, said = replay(run, "--estimator", "score_weighted")
+    assert (
+        status == 1
+        and "step-000001.parquet: score_weighted cannot be replayed: it needs the column score_weight" in said
+    )
+
+
+def test_the_recorded_quickstart_of_an_older_version(replay):
+    status, said = replay(RECORDED)
+    assert status == 1 and "its state before step 20 is not known: no rollouts of step 19" in said
+
+
+def test_importance_is_read_where_it_is_logged(run):
+    weights = pa.array(np.repeat(np.arange(1.0, M + 1), G))
+    path = rewrite(run, 1, lambda table: table.append_column("importance", weights))
+    assert logged(1, read_columns(path), G, "x").batch.importance.ravel().tolist() == [1, 2, 3, 4, 5, 6]
+
+
+HOSTILE = {
+    "text in numbers": (set_column("reward", pa.array(["1"] * M * G)), "the column reward is of type string"),
+    "lists": (set_column("advantage", pa.array([[1.0]] * M * G)), "the column advantage is of type list"),
+    "numbers in text": (set_column("prompt_id", pa.array([1] * M * G)), "the column prompt_id is of type int64"),
+    "infinity": (set_column("reward", pa.array([np.inf] * M * G)), "23 valid responses have no finite reward"),
+    "beyond float32": (set_column("reward", pa.array([1e300] * M * G)), "23 valid responses have no finite reward"),
+    "no advantage": (set_column("advantage", pa.nulls(M * G, pa.float64())), "no finite advantage"),
+    "nothing valid": (set_column("valid", pa.array([False] * M * G)), "no sample of this rollout batch is valid"),
+    "unknown validity": (set_column("valid", pa.nulls(M * G, pa.bool_())), "the column valid lacks 24 values"),
+    "negative tokens": (set_column("action_tokens", pa.array([-1] * M * G)), "the column action_tokens has values"),
+    "no such weights": (set_column("score_weight", pa.array([np.nan] * M * G)), "the column score_weight has values"),
+    "a group too short": (lambda table: table.slice(1), "are not groups of 4 responses"),
+    "groups out of order": (lambda table: table.take(list(range(M * G))[::-1]), "are not groups of 4 responses"),
+    "huge groups": (set_column("group", pa.array([2**62] * M * G)), "are not groups of 4 responses"),
+    "no rows": (lambda table: table.slice(0, 0), "its 0 rows are not groups of 4 responses"),
+    "a column too few": (
+        lambda table: table.drop_columns(["valid", "group"]),
+        "must have one column group and one valid",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_columns_are_an_error_that_names_the_file(run, replay, kind):
+    change, expected = HOSTILE[kind]
+    path = rewrite(run, 2, change)
+    status, said = replay(run)
+    assert status == 1 and said.startswith(f"error: {path}") and expected in said
+
+
+def test_more_rows_than_any_step_has_are_not_read(run, replay):
+    """A few kilobytes on disk: runs of equal values."""
+    rows = MOST_ROWS + 1
+    names = ("group", "sample", "reward", "advantage")
+    table = pa.table({**{name: np.zeros(rows, np.int8) for name in names}, "valid": np.ones(rows, bool)})
+    path = rewrite(run, 2, lambda _: table)
+    assert path.stat().st_size < 1e6
+    status, said = replay(run)
+    assert status == 1 and f"{path} says that it has {rows:,} rows" in said
+
+
+def test_a_folder_or_a_pipe_in_place_of_a_file_holds_nobody_up(run, replay):
+    import os
+
+    path = rollouts_path(run, 2)
+    path.unlink()
+    os.mkfifo(path)
+    assert replay(run) == (1, f"error: {path} is no file")
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda a: a["rollout"].update(n_samples_per_prompt="4"), "rollout.n_samples_per_prompt is '4'"),
+        (lambda a: a["rollout"].update(n_samples_per_prompt=10**30), "rollout.n_samples_per_prompt is 1000"),
+        (lambda a: a["rollout"].update(n_samples_per_prompt=True), "rollout.n_samples_per_prompt is True"),
+        (lambda a: a.update(rollout=[]), "rollout.n_samples_per_prompt is None"),
+        (lambda a: a["algo"]["advantage"].update(estimator="\x1b[2J"), r"estimator is '\x1b[2J', no estimator"),
+        (lambda a: a["algo"]["advantage"].update(estimator=["ebpo"]), "estimator is ['ebpo'], no estimator"),
+        (lambda a: a["algo"]["advantage"].update(estimator="os:system"), "--estimator os:system"),
+        (lambda a: a["algo"]["advantage"]["ebpo"].update(preset=["paper"]), "run.json: "),
+        (lambda a: a["algo"]["advantage"]["ebpo"].update(pass_reward="much"), "run.json: "),
+        (lambda a: a["algo"]["advantage"]["ebpo"].update(pass_reward=10**400), "run.json: "),
+    ],
+)
+def test_a_hostile_run_json_is_an_error_that_names_it(run, replay, change, expected):
+    change_settings(run, change)
+    status, said = replay(run)
+    assert status == 1 and said.startswith(f"error: {run}/run.json") and expected in said
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("[1]\n", "is damaged"),
+        ('{"step": 2}\n', "is damaged"),
+        ("{\n", "is damaged"),
+        ('{"step": [], "state": {}}\n', "is damaged"),
+        ("[" * 100_000 + "\n", "is damaged"),
+        ('{"step": 2, "state": {"schema": 1}}\n', "does not say which estimator it belongs to"),
+        ('{"step": 2, "state": {"schema": 1, "identity": {"estimator": "spo"}}}\n', "belongs to another estimator"),
+    ],
+)
+def test_a_hostile_list_of_states_is_an_error_that_names_it(run, replay, content, expected):
+    (run / PRIOR_STARTS).write_text(content)
+    status, said = replay(run)
+    assert status == 1 and str(run / PRIOR_STARTS) in said and expected in said
+
+
+def test_states_beyond_all_bounds_are_an_error_that_names_the_file(run, replay):
+    saved = json.loads((run / "prior.json").read_text())
+    saved["rewards"]["count"] = 10**400
+    (run / PRIOR_STARTS).write_text(json.dumps({"step": 2, "state": saved}) + "\n")
+    status, said = replay(run)
+    assert status == 1 and said.startswith("error: ") and str(run) in said
+
+
+def test_a_folder_without_a_run_and_one_above_a_run(tmp_path, trained, replay):
+    assert "holds no run.json: give the --logger.run_dir" in replay(tmp_path)[1]
+    shutil.copytree(trained, tmp_path / "run")
+    assert f"there is one in {tmp_path}/run" in replay(tmp_path)[1]
+
+
+def test_what_cannot_be_replayed_says_why(trained, replay, capsys):
+    assert "a critic's values" in replay(trained, "--estimator", "gae")[1]
+    assert "leave it out" in replay(trained, f"{EBPO}.reset_prior")[1]
+    with pytest.raises(SystemExit) as stop:
+        main(["replay", str(trained), "--estimator", "grop"])
+    assert stop.value.code == 2 and "there is no estimator 'grop'" in capsys.readouterr().err
+
+
+def test_the_help_teaches(capsys):
+    with pytest.raises(SystemExit):
+        main(["replay", "--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    for words in ("bit for bit", "--estimator", "--preset", f"{EBPO}.init_prior", "turned", "score_weighted ="):
+        assert words.lower() in said.lower(), words
+    assert "reset_prior" not in said.split("EBPO estimator:")[1].split(f"{EBPO}.preset")[1]
+
+
+# The pure part
+
+
+def test_of_which_steps_the_state_before_is_unknown():
+    assert unknown_starts([1, 2, 3], ()) == []
+    assert unknown_starts([4, 5, 7], {}) == [4, 7]
+    assert unknown_starts([4, 5, 7], {4: 0}) == [7]
+    assert unknown_starts([], ()) == []
+
+
+def test_rows_that_are_no_whole_groups_are_refused():
+    columns = {name: np.zeros(3) for name in ("group", "sample", "reward", "advantage")}
+    with pytest.raises(ReplayError, match=r"^f: its 3 rows are not groups of 4"):
+        logged(1, {**columns, "valid": np.ones(3, bool)}, 4, "f")
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    path = tmp_path / "step-000001.parquet"
+    table = pa.table([pa.array([0])] * 6, names=["group", "sample", "reward", "valid", "advantage", "group"])
+    pq.write_table(table, path)
+    with pytest.raises(RunDirectoryError, match="must have one column group"):
+        read_columns(path)
