@@ -3,6 +3,9 @@
 import numpy as np
 import pytest
 
+from openrlhf_ebpo.estimator.config import EstimatorConfig
+from openrlhf_ebpo.estimator.contract import Batch
+from openrlhf_ebpo.estimator.ebpo import EBPO
 from openrlhf_ebpo.training import curriculum
 from openrlhf_ebpo.training.curriculum import Curriculum
 
@@ -210,6 +213,25 @@ def test_weighted_by_importance_the_prior_is_the_populations(shape):
     assert variance == pytest.approx(rates.var() + (rates * (1 - rates)).mean() / group, rel=0.02)
     if shape == (0.2, 1.8):
         assert means.mean() > 1.3 * rates.mean()
+
+
+def test_ebpos_prior_is_that_of_an_even_draw():
+    """The estimator itself, given the importance: prior mean and τ² within 2 % of the population's."""
+    rng = np.random.default_rng(2)
+    size, n, group = 1000, 64, 4
+    rates = rng.beta(0.2, 1.8, size=size)
+    ebpo = EBPO(EstimatorConfig(n_samples_per_prompt=group))
+    even = uneven = ebpo.initial()
+    for _, _, inclusion, successes in run(curriculum.start(np.zeros(size, int)), rates, n, 1000, rng, group):
+        rewards = (np.arange(group) < successes[:, None]).astype(float)
+        importance = curriculum.importance(inclusion, n, size)[:, None]
+        even = ebpo.step(Batch.of(rewards, rewards >= 0, importance=importance), even).state
+        uneven = ebpo.step(Batch.of(rewards, rewards >= 0), uneven).state
+    between = rates.var() + (rates * (1 - rates)).mean() / group
+    assert even.rewards.mean == pytest.approx(rates.mean(), rel=0.02)
+    assert even.raw_between_variance == pytest.approx(between, rel=0.02)
+    assert even.pooled_variance == pytest.approx(rates.mean() * (1 - rates.mean()), rel=0.02)
+    assert uneven.rewards.mean > 1.3 * rates.mean()
 
 
 def test_more_prompts_than_there_are_cannot_be_drawn(rng):
