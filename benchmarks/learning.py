@@ -10,9 +10,9 @@ the policy's probability of the one right answer.
     python benchmarks/learning.py --cells g2-5 --output runs/bench    train what is not there yet, a JSON file a run
     python benchmarks/learning.py --table --output runs/bench         the tables, in Markdown, of what is there
 
-An estimator is a name of the registry, EBPO with a preset (ebpo.corrected), or a class of one's own (MODULE:NAME);
-NAME+entropy=0.01 adds an entropy bonus to the loss. `--replicate 1` trains with other random numbers: two replicates of
-one estimator show what difference is noise.
+An estimator is a name of the registry, or a class of one's own (MODULE:NAME). EBPO's presets and parts follow its name
+(ebpo.corrected+weights=score); +entropy=0.01 adds an entropy bonus to the loss. `--replicate 1` trains with other random
+numbers: two replicates of one estimator show what difference is noise.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from tiny.cells import CELLS, Cell
 from tiny.warm_starts import warm_start
 from tqdm import tqdm
 
+from openrlhf_ebpo.command import error_exit
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.estimator.config import EstimatorConfig
@@ -84,13 +85,15 @@ def settings(job: Job, seeds: list[int], shape: policy.Shape) -> dict:
 
 
 def done(job: Job, seeds: list[int], shape: policy.Shape, output: Path) -> bool:
+    """Whether the result is there, of these seeds at least."""
     if not job.file(output).exists():
         return False
-    found = json.loads(job.file(output).read_text())
-    for name, wanted in settings(job, seeds, shape).items():
-        if found[name] != wanted:
+    found, wanted = json.loads(job.file(output).read_text()), settings(job, seeds, shape)
+    for name in wanted:
+        if (found[name][: len(seeds)] if name == "seeds" else found[name]) != wanted[name]:
             raise UsageError(
-                f"{job.file(output)} has other {name} ({found[name]}, now {wanted}): name another --output"
+                f"{job.file(output)} has other {name} ({found[name]}, now {wanted[name]}): move it away, or name another "
+                "--output"
             )
     return True
 
@@ -126,18 +129,24 @@ def train(cell: Cell, job: Job, weights: torch.Tensor, seeds: list[int], shape: 
     return {"evaluations": [{name: rounded(value) for name, value in row.items()} for row in rows]}
 
 
-def made(name: str, group: int) -> tuple[Estimator, float]:
-    """The estimator and the weight of the entropy in the loss.
+def made(spec: str, group: int) -> tuple[Estimator, float]:
+    """The estimator, and the weight of the entropy in the loss, of NAME[.PRESET][+PART=CHOICE …][+entropy=WEIGHT].
 
     Raises:
-        UsageError: there is no such estimator, or nothing but training itself computes it.
+        UsageError: there is no such estimator or part, or nothing but training itself computes it.
     """
-    name, _, entropy = name.partition("+entropy=")
-    base, _, preset = name.partition(".") if ":" not in name else (name, "", "")
-    estimator = registry.offline(base, EstimatorConfig(n_samples_per_prompt=group, preset=preset or "paper"))
+    named, *parts = spec.split("+")
+    name, _, preset = named.partition(".") if ":" not in named else (named, "", "")
+    options = dict(part.partition("=")[::2] for part in parts)
+    try:
+        entropy = float(options.pop("entropy", 0))
+        config = EstimatorConfig(n_samples_per_prompt=group, preset=preset or "paper", **options)
+        estimator = registry.offline(registry.known(name), config)
+    except (argparse.ArgumentTypeError, TypeError, ValueError) as error:
+        raise UsageError(f"--estimators {spec}: {error}") from None
     if estimator is None:
-        raise UsageError(f"--estimators {name}: it cannot be computed from a batch's rewards")
-    return estimator, float(entropy or 0)
+        raise UsageError(f"--estimators {spec}: it cannot be computed from a batch's rewards")
+    return estimator, entropy
 
 
 def draws(cell: Cell, seeds: list[int], replicate: int) -> Iterator[tuple[list[list[str]], torch.Tensor]]:
@@ -237,4 +246,5 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    with error_exit():
+        main()

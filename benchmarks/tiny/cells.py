@@ -39,8 +39,8 @@ CELLS = {
     "long-5": Cell(0.05, steps=600),
     "g8-5": Cell(0.05, group=8),
     "g4-60": Cell(0.6),
-    "wrong-g2": Cell(0.1, group=2, examples="confidently_wrong"),
-    "wrong": Cell(0.1, examples="confidently_wrong"),
+    "wrong-g2": Cell(0.1, group=2, steps=30, examples="confidently_wrong"),
+    "wrong": Cell(0.1, steps=30, examples="confidently_wrong"),
     "mixed": Cell(0.4, examples="mixed"),
     "mini-batches": Cell(0.3, mini_batches=4),
     "g4-1": Cell(0.01),
@@ -51,6 +51,7 @@ CELLS = {
     "sort": Cell(0.1, task="sort"),
     "sort-g2": Cell(0.05, group=2, task="sort"),
     "quickstart": Cell(0.05, group=2, rollouts=256, steps=80),
+    "long-sort": Cell(0.1, task="sort", steps=600),
     "long-30": Cell(0.3, steps=600),
     "long-g2": Cell(0.05, group=2, steps=600),
 }

@@ -33,7 +33,7 @@ def words() -> tuple[list[str], list[str]]:
     return plain[:HELDOUT], plain[HELDOUT:]
 
 
-def shape(width: int, layers: int) -> Shape:
+def shape(width: int = 32, layers: int = 1) -> Shape:
     return Shape(PROMPT, RESPONSE, width, layers=layers)
 
 
