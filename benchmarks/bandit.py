@@ -1,11 +1,16 @@
 """EBPO and GRPO on a simulated policy: where shrinkage helps, and where it does not. A quarter of a minute on one core.
 
 A softmax bandit: 512 prompts, 64 answers each, one of them right, and a table of logits in place of a network, so
-prompts share nothing. A step draws 64 prompts and 4 responses for each, rewards 1 or 0, and makes one Adam step
-(learning rate 0.05) on the policy gradient, by the advantages that the package computes. The first logits are normal
+prompts share nothing. A step draws 64 prompts and 4 responses for each, rewards 1 or 0, and makes one optimizer step
+on the policy gradient, by the advantages that the package computes. The first logits are normal
 with standard deviation `--spread`, plus one of `--starts` for the right answer: with a greater spread, prompts differ
 more in how hard they are. It prints the mean success rate at the end, over all prompts, with its standard error over
 seeds; "start" and "groups that all fail" are those of the first logits.
+
+**Do not take these numbers for a network's.** EBPO's large gain here is an artefact of Adam on a table: Adam divides each
+logit's gradient by its size, so that it acts like a sign, and answers that are hardly ever drawn drift up by EBPO's
+push against what fails. `--optimizer sgd` shows both without it, each at the learning rate that is best for it. learning.py
+trains networks.
 """
 
 from __future__ import annotations
@@ -15,21 +20,26 @@ import argparse
 import numpy as np
 import torch
 
-from openrlhf_ebpo.estimator.advantage import grpo_advantages
+from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
-from openrlhf_ebpo.estimator.ebpo import EBPO
 
 RIGHT = 0  # the right answer's place in the table
+ESTIMATORS = ("group_norm", "ebpo")
+OPTIMIZERS = {  # with learning rates: SGD's steps are as long as the advantages are large
+    "adam": (torch.optim.Adam, [0.05]),
+    "sgd": (torch.optim.SGD, [10.0, 30.0, 100.0, 300.0, 1000.0]),
+}
 
 
 def main(argv: list[str] | None = None) -> None:
     args = parse(argv)
-    print("| start | groups that all fail | GRPO | EBPO |\n| --- | --- | --- | --- |")
+    titles = " | ".join(map(registry.title, ESTIMATORS))
+    print(f"| start | groups that all fail | {titles} |\n| --- | --- | --- | --- |")
     for start in args.starts:
         success = success_rates(first_logits(start, args, seed=0))
         all_fail = ((1 - success) ** args.group).mean()
-        ends = [ended(estimator, start, args) for estimator in ("group_norm", "ebpo")]
+        ends = [ended(estimator, start, args) for estimator in ESTIMATORS]
         shown = [f"{rates.mean():.3f} ± {rates.std() / len(rates) ** 0.5:.3f}" for rates in ends]
         print(f"| {success.mean():.1%} | {all_fail:.0%} | {shown[0]} | {shown[1]} |", flush=True)
 
@@ -44,35 +54,37 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--prompts", type=int, default=512)
     parser.add_argument("--batch", type=int, default=64, help="prompts per step (64)")
     parser.add_argument("--answers", type=int, default=64)
-    parser.add_argument("--lr", type=float, default=0.05)
-    return parser.parse_args(argv)
+    parser.add_argument("--optimizer", choices=OPTIMIZERS, default="adam")
+    parser.add_argument(
+        "--lr", type=float, nargs="+", help="of several each estimator's best counts (Adam: 0.05; SGD: 10 to 1000)"
+    )
+    args = parser.parse_args(argv)
+    args.lr = args.lr or OPTIMIZERS[args.optimizer][1]
+    return args
 
 
 def ended(estimator: str, start: float, args: argparse.Namespace) -> torch.Tensor:
-    """Mean success rate after the last step, one value a seed."""
-    return torch.stack([train(estimator, start, args, seed) for seed in range(args.seeds)])
+    """Mean success rate after the last step, one value a seed, at the learning rate where it is highest."""
+    ends = [torch.stack([train(estimator, start, args, lr, seed) for seed in range(args.seeds)]) for lr in args.lr]
+    return max(ends, key=torch.mean)
 
 
-def train(estimator: str, start: float, args: argparse.Namespace, seed: int) -> torch.Tensor:
+def train(estimator: str, start: float, args: argparse.Namespace, lr: float, seed: int) -> torch.Tensor:
     random = torch.Generator().manual_seed(seed)
     logits = first_logits(start, args, seed).requires_grad_()
-    adam = torch.optim.Adam([logits], lr=args.lr)
-    ebpo = EBPO(EstimatorConfig(n_samples_per_prompt=args.group))
-    state = ebpo.initial()
+    optimizer = OPTIMIZERS[args.optimizer][0]([logits], lr=lr)
+    computed = registry.offline(estimator, EstimatorConfig(n_samples_per_prompt=args.group))
+    state = computed.initial()
     for _ in range(args.steps):
         chosen = torch.randperm(args.prompts, generator=random)[: args.batch]
         log_probs = logits[chosen].log_softmax(-1)
         responses = torch.multinomial(log_probs.detach().exp(), args.group, replacement=True, generator=random)
         rewards = (responses == RIGHT).double().numpy()
-        valid = np.ones_like(rewards, dtype=bool)
-        if estimator == "ebpo":
-            result = ebpo.step(Batch.of(rewards, valid), state)
-            state, advantages = result.state, result.advantages
-        else:
-            advantages = grpo_advantages(rewards, valid, ebpo.config.reward_range)
-        adam.zero_grad()
-        (-torch.tensor(advantages) * log_probs.gather(1, responses)).mean().backward()
-        adam.step()
+        step = computed.step(Batch.of(rewards, np.ones_like(rewards, dtype=bool)), state)
+        state = step.state
+        optimizer.zero_grad()
+        (-torch.tensor(step.advantages) * log_probs.gather(1, responses)).mean().backward()
+        optimizer.step()
     return success_rates(logits.detach()).mean()
 
 

@@ -112,13 +112,13 @@ def histories(args: argparse.Namespace) -> Iterator[list[str]]:
     names = ("run", "batch", "half_life 4", "half_life 8", "adaptive", "adaptive_forgetting")
     yield from head("prompts a step", "Beta(a, b)", "preset paper", *names)
     for prompts in (128, 32):
-        for a, b in SHAPES:
-            for title, source in (
-                (f"({a:g}, {b:g})", still(a, b, prompts)),
-                (f"a + b = {a + b:g}, rising", rising(a + b, args.steps, prompts)),
-            ):
-                settings = [{"preset": "paper"}, *(history(name, prompts) | BEST for name in names)]
-                yield [str(prompts), title, *(cell(args, args.steps, 4, each, source) for each in settings)]
+        sources = {f"({a:g}, {b:g})": still(a, b, prompts) for a, b in SHAPES}
+        sources |= {
+            f"a + b = {size:g}, rising": rising(size, args.steps, prompts) for size in dict.fromkeys(map(sum, SHAPES))
+        }
+        for title, source in sources.items():
+            settings = [{"preset": "paper"}, *(history(name, prompts) | BEST for name in names)]
+            yield [str(prompts), title, *(cell(args, args.steps, 4, each, source) for each in settings)]
 
 
 def history(name: str, prompts: int) -> dict:

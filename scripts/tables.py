@@ -1,4 +1,4 @@
-"""The tables in docs/ that are made from code: estimators, metrics, and what is replaced in OpenRLHF.
+"""The tables in docs/ that are made from code: estimators, metrics, what is replaced in OpenRLHF, and from saved results.
 
 python scripts/tables.py --write
 python scripts/tables.py --check     exit status 1 where a page is not what the code says
@@ -17,6 +17,8 @@ from openrlhf_ebpo.record.catalogue import GROUPS, Metric
 from openrlhf_ebpo.seams.__main__ import markdown as seams
 
 DOCS = Path(__file__).parents[1] / "docs"
+sys.path.append(str(DOCS.parent / "benchmarks"))
+from tiny import tables as learning  # noqa: E402  (from benchmarks/)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -70,10 +72,16 @@ def _metric(metric: Metric) -> str:
     return f"| {' | '.join(cells)} |".replace("|  |", "| |")
 
 
+def learned(made: Callable[[list[dict]], str]) -> str:
+    return made(learning.summarised(DOCS / "results" / "learning.json"))
+
+
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "estimators": ("estimator.md", estimators),
     "metrics": ("run_directory.md", metrics),
     "rows": ("upgrading.md", seams),
+    "regimes": ("results.md", lambda: learned(learning.overview)),
+    "learning": ("results.md", lambda: learned(learning.details)),
 }
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ class EBPO(Estimator):
     """Its state is that of its history: the `Prior` of the run in preset `paper`.
 
     Raises:
-        ValueError: fewer than 2 responses per prompt, or parts that do not go together.
+        ValueError: fewer than 2 responses per prompt.
     """
 
     def __init__(self, config: EstimatorConfig, name: str = ""):
@@ -30,7 +30,6 @@ class EBPO(Estimator):
                 f"--rollout.n_samples_per_prompt is {config.n_samples_per_prompt}: ebpo needs at least 2. It estimates "
                 "how noisy a group's mean is from the spread inside groups, and one response has none."
             )
-        presets.check(config.variant)
         self.variant = config.variant
         self.parts = {part: choices[self.variant[part]] for part, choices in presets.PARTS.items()}
         self.history = self.parts["clusters"](self.parts["history"])

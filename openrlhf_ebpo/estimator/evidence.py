@@ -69,11 +69,8 @@ class Groups:
     def evidence(self, detailed: bool) -> Prior:
         """This batch alone; the moments inside groups only where they are asked for."""
         present, alive, totals = self.weights > 0, self.alive, self.totals
-        simple = Prior(
-            Moments.of(self.rewards[present], (self.weights * self.importance)[present]),
-            Moments.of(self.means[alive], totals[alive]),
-            batches=1,
-        )
+        responses = (self.weights * self.importance)[present]
+        simple = Prior.of(self.rewards[present], self.means[alive], responses, totals[alive])
         if not detailed:
             return simple
         totals, freedom = totals[alive], np.where(self.freedom > DEGENERATE, self.freedom, 0.0)[alive]

@@ -105,11 +105,13 @@ PAPER = {
     "saturated": "shrink",
     "weights": "none",
 }
+CORRECTED = {**PAPER, "history": "adaptive", "within_variance": "within", "between_variance": "corrected"}
 PRESETS = {
     "paper": PAPER,
     "release": {**PAPER, "history": "batch"},
     "revision": {**PAPER, "order": "lagged", "within_variance": "within", "prior": "beta_binomial"},
-    "corrected": {**PAPER, "history": "adaptive", "within_variance": "within", "between_variance": "corrected"},
+    "corrected": CORRECTED,
+    "robust": {**CORRECTED, "weights": "score", "normalise": "scale"},  # not the paper's: docs/results.md
 }
 ADDED = ("clusters", "saturated", "weights")  # not stored where they are as in the paper: older priors do not have them
 

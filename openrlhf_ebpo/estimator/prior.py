@@ -78,9 +78,15 @@ class Prior:
     spread: Moments = field(default_factory=Moments)
 
     @classmethod
-    def of(cls, rewards: ArrayLike, group_means: ArrayLike) -> Prior:
+    def of(
+        cls,
+        rewards: ArrayLike,
+        group_means: ArrayLike,
+        reward_weights: ArrayLike | None = None,
+        group_weights: ArrayLike | None = None,
+    ) -> Prior:
         """One batch alone."""
-        return cls(Moments.of(rewards), Moments.of(group_means), batches=1)
+        return cls(Moments.of(rewards, reward_weights), Moments.of(group_means, group_weights), batches=1)
 
     def merge(self, batch: Prior) -> Prior:
         """Algorithm 1, line "update moments", for a whole rollout batch."""

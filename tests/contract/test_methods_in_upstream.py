@@ -1,4 +1,4 @@
-"""The estimators of the literature through the patched experience maker: what they are given, and what training gets."""
+"""The estimators of the literature, and parts of EBPO, through the patched experience maker: what they are given, and what training gets."""
 
 import numpy as np
 import pytest
@@ -6,10 +6,16 @@ import pytest
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.estimator.advantage import estimate
 from openrlhf_ebpo.estimator.contract import Batch
+from openrlhf_ebpo.training.prompts import INFO_KEY as CLUSTER_KEY
 
 REWARDS = [1.0, 0.0, 0.0, 0.5, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
 EMPTY = 7  # a response without action tokens
-METHODS = [name for name, entry in registry.ESTIMATORS.items() if ".methods." in (entry.code or "")]
+METHODS = [(name, {}) for name, entry in registry.ESTIMATORS.items() if ".methods." in (entry.code or "")]
+VARIANTS = [
+    ("ebpo", {"preset": "corrected", "weights": "score", "normalise": "scale"}),
+    ("ebpo", {"history": "adaptive_forgetting", "saturated": "zero"}),
+    ("ebpo", {"history": "half_life", "half_life": 6.0, "order": "lagged", "clusters": "cluster"}),
+]
 
 
 def batch_of(rollouts) -> Batch:
@@ -19,23 +25,27 @@ def batch_of(rollouts) -> Batch:
         result.rewards,
         result.valid,
         rollouts.prompt_ids(every=4),
-        (),
+        rollouts.clusters[::4],
         rollouts.action_counts.reshape(3, 4).numpy(),
         rollouts.score_weights.reshape(3, 4).numpy(),
     )
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(("name", "parts"), [*METHODS, *VARIANTS], ids=str)
 def test_training_gets_what_the_estimator_gives_for_the_run_logs_rollouts(
-    name, rollout_args, answers, to_samples, make_maker, patched_class
+    name, parts, rollout_args, answers, to_samples, make_maker, patched_class
 ):
-    args = rollout_args(name, G=4, **{"train.dynamic_batch_enable": True})
+    flags = {f"algo.advantage.ebpo.{part}": choice for part, choice in parts.items()}
+    args = rollout_args(name, G=4, **{"train.dynamic_batch_enable": True}, **flags)
     maker = make_maker(patched_class, args)
     state = maker.state
     for seed in range(2):
         responses = answers(REWARDS, seed).responses()
         responses[EMPTY]["action_ranges"] = []
-        experiences = maker.make_experience_batch(to_samples(responses, args))
+        samples = to_samples(responses, args)
+        for i, sample in enumerate(samples):
+            sample.info[CLUSTER_KEY] = [("easy", "hard", None)[i // 4]]
+        experiences = maker.make_experience_batch(samples)
         expected = estimate(maker.estimator, batch_of(maker.rollouts), state)
         state = expected.state
         assert np.array_equal(maker.rollouts.result.advantages, expected.advantages)

@@ -1,0 +1,231 @@
+"""What the results of learning.py say, in Markdown: paired differences with 95 % t-intervals, and what difference is noise.
+
+A summary is what a run's tables need, one value a seed; --export writes all summaries to one file, which --table reads
+like a folder of results.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.estimator import registry
+from openrlhf_ebpo.files import write_text
+from tiny.cells import CELLS
+
+BASE = "group_norm"
+COMMON_LR = 8e-4
+SHOWN = ("ebpo", "james_stein", "score_weighted", "ebpo.corrected+weights=score+normalise=scale")  # in the overview
+LEVEL = 0.75  # of GRPO's rise: the success at which rollouts, pass@64 and entropy are compared
+POWER, CONFIDENCE = 0.8, 0.95
+COLUMNS = (
+    *("estimator", "success at the end", "minus GRPO's", "seeds ahead", "rollouts to {level:.2f}, in GRPO's"),
+    *("pass@64 there", "entropy there", "pass@64 at the end", "gradient norm", "all-fail groups"),
+)
+
+
+def show(source: Path, cells: list[str], export: Path | None) -> None:
+    """Print the tables of what is there, and write what they are made of to `export`.
+
+    Raises:
+        UsageError: nothing is there.
+    """
+    summaries = [each for each in summarised(source) if each["cell"] in cells]
+    print(f"{overview(summaries)}\n\n{details(summaries)}")
+    if export:
+        write_text(export, "[\n" + ",\n".join(json.dumps(each, separators=(",", ":")) for each in summaries) + "\n]\n")
+
+
+def summarised(source: Path) -> list[dict]:
+    if source.is_file():
+        return json.loads(source.read_text())
+    runs = [json.loads(file.read_text()) for file in sorted(source.glob("*/*.json"))]
+    if not runs:
+        raise UsageError(f"--output {source}: there is no result of learning.py")
+    base = {run["job"]["cell"]: run for run in runs if is_base(run["job"])}
+    return [summary(run, level(base[run["job"]["cell"]])) for run in runs if run["job"]["cell"] in base]
+
+
+def is_base(job: dict) -> bool:
+    return job["estimator"] == BASE and is_common(job)
+
+
+def level(run: dict) -> float:
+    curve = values(run, "pass@1").mean(1)
+    return float(curve[0] + LEVEL * (curve[-1] - curve[0]))
+
+
+def values(run: dict, name: str) -> np.ndarray:
+    """(evaluations, seeds); the first evaluation, before any step, has no gradient and no rollouts."""
+    return np.array([row[name] for row in run["evaluations"] if name in row], float)
+
+
+def summary(run: dict, wanted: float) -> dict:
+    rollouts = np.array([row["rollouts"] for row in run["evaluations"]], float)
+    success, pass64 = values(run, "pass@1"), values(run, "pass@64")
+    entropy = values(run, "entropy")
+    entropy = np.concatenate([entropy[:1], entropy])  # before the first step: as at the first evaluation
+    at = {"rollouts_at": np.repeat(rollouts[:, None], success.shape[1], 1), "pass64_at": pass64, "entropy_at": entropy}
+    found = {
+        "end": success[-1],
+        "pass64": pass64[-1],
+        "entropy": entropy[-1],
+        "grad_norm": values(run, "grad_norm").mean(0),
+        "all_fail": values(run, "all_fail")[0],
+        **{name: where_reached(success, wanted, curve) for name, curve in at.items()},
+    }
+    return {**run["job"], "seeds": len(run["seeds"]), "level": round(wanted, 4)} | {
+        k: shortened(v) for k, v in found.items()
+    }
+
+
+def where_reached(success: np.ndarray, wanted: float, curve: np.ndarray) -> np.ndarray:
+    """`curve` (evaluations, seeds) where each seed's success first is `wanted`, between evaluations; NaN: never."""
+    found = np.full(success.shape[1], np.nan)
+    for seed, reached in enumerate((success >= wanted).T):
+        if reached.any():
+            i = max(int(reached.argmax()), 1)
+            below, above = success[i - 1, seed], success[i, seed]
+            share = (wanted - below) / (above - below) if above > below else 1.0
+            found[seed] = curve[i - 1, seed] + np.clip(share, 0, 1) * (curve[i, seed] - curve[i - 1, seed])
+    return found
+
+
+def shortened(numbers: np.ndarray) -> list[float | None]:
+    return [None if np.isnan(x) else float(f"{x:.4g}") for x in numbers]
+
+
+# All regimes
+
+
+def overview(summaries: list[dict]) -> str:
+    """A row a regime: success at the end at the common learning rate."""
+    columns = ["regime", "seeds", title(BASE), *(f"{title(name)} minus GRPO" for name in SHOWN), "smallest visible"]
+    rows = []
+    for name in CELLS:
+        runs = {each["estimator"]: each for each in summaries if each["cell"] == name and is_common(each)}
+        if base := runs.get(BASE):
+            shown = [interval(difference(runs[each], base)) if each in runs else "" for each in SHOWN]
+            again = replicated(name, summaries)
+            noise = f"{visible(base, again):.3f}" if again else ""
+            rows.append([CELLS[name].title, str(base["seeds"]), f"{np.mean(base['end']):.3f}", *shown, noise])
+    return table(columns, rows)
+
+
+def details(summaries: list[dict]) -> str:
+    return "\n\n".join(text for name in CELLS if (text := cell_text(name, summaries)))
+
+
+def is_common(job: dict) -> bool:
+    return job["lr"] == COMMON_LR and job["replicate"] == 0
+
+
+def replicated(cell: str, summaries: list[dict]) -> dict | None:
+    """GRPO again, with other random numbers."""
+    key = (cell, BASE, COMMON_LR, 1)
+    return next((e for e in summaries if (e["cell"], e["estimator"], e["lr"], e["replicate"]) == key), None)
+
+
+# One regime
+
+
+def cell_text(name: str, summaries: list[dict]) -> str:
+    """Its tables; empty where GRPO, which all is compared with, is not there."""
+    here = [each for each in summaries if each["cell"] == name]
+    base = next((each for each in here if is_base(each)), None)
+    if base is None:
+        return ""
+    again = replicated(name, here)
+    noise = f"smallest visible difference {visible(base, again):.3f}" if again else "noise not measured"
+    header = f"**{CELLS[name].title}** (`{name}`; {base['seeds']} seeds; {noise})"
+    common = [each for each in here if is_common(each)]
+    lines = table([c.format(level=base["level"]) for c in COLUMNS], [row(each, base) for each in ordered(common)])
+    return "\n\n".join([header, lines, *learning_rates(here)])
+
+
+def ordered(summaries: list[dict]) -> list[dict]:
+    return sorted(summaries, key=lambda each: (not is_base(each), -np.mean(each["end"])))
+
+
+def visible(one: dict, other: dict) -> float:
+    """The difference of two means over seeds that a paired t-test at 95 % finds four times in five, by two runs that
+    differ in their random numbers alone."""
+    noise = difference(one, other)
+    free = len(noise) - 1
+    factor = stats.t.ppf(0.5 + CONFIDENCE / 2, free) + stats.t.ppf(POWER, free)
+    return float(factor * noise.std(ddof=1) / len(noise) ** 0.5)
+
+
+def difference(one: dict, other: dict, name: str = "end") -> np.ndarray:
+    count = min(len(one[name]), len(other[name]))
+    return np.array(one[name][:count], float) - np.array(other[name][:count], float)
+
+
+def interval(paired: np.ndarray) -> str:
+    middle, margin = mean_and_margin(paired)
+    return f"{middle:+.3f} ± {margin:.3f}"
+
+
+def mean_and_margin(values: np.ndarray) -> tuple[float, float]:
+    """Half the width of the t-interval is the margin."""
+    factor = stats.t.ppf(0.5 + CONFIDENCE / 2, len(values) - 1)
+    return float(values.mean()), float(factor * values.std(ddof=1) / len(values) ** 0.5)
+
+
+def row(each: dict, base: dict) -> list[str]:
+    paired = difference(each, base)
+    cells = [title(each["estimator"]), f"{np.mean(each['end']):.3f}"]
+    cells += ["", ""] if each is base else [interval(paired), f"{(paired > 0).sum()} of {len(paired)}"]
+    cells += [ratio(each, base), mean(each["pass64_at"], 3), mean(each["entropy_at"], 2)]
+    return [*cells, mean(each["pass64"], 3), mean(each["grad_norm"], 2), f"{np.mean(each['all_fail']):.0%}"]
+
+
+def ratio(each: dict, base: dict) -> str:
+    """Rollouts of all seeds together over GRPO's, of the seeds that reached the level."""
+    pairs = [(a, b) for a, b in zip(each["rollouts_at"], base["rollouts_at"], strict=False) if a and b]
+    if not pairs:
+        return "never"
+    mine, theirs = map(sum, zip(*pairs, strict=True))
+    missed = each["rollouts_at"].count(None)
+    return f"{mine / theirs:.2f}" + (f" ({missed} seeds never)" if missed else "")
+
+
+def mean(numbers: list[float | None], digits: int) -> str:
+    found = [x for x in numbers if x is not None]
+    return f"{np.mean(found):.{digits}f}" if found else ""
+
+
+def title(spec: str) -> str:
+    named, *parts = spec.split("+")
+    name, _, preset = named.partition(".") if ":" not in named else (named, "", "")
+    return ", ".join(
+        [registry.title(name) + (f" {preset}" if preset else ""), *(part.replace("=", " ") for part in parts)]
+    )
+
+
+def learning_rates(here: list[dict]) -> list[str]:
+    """The ends at each learning rate of the grid, and each estimator at its best; none where there is no grid."""
+    rates = sorted({each["lr"] for each in here})
+    runs = {(each["estimator"], each["lr"]): each for each in here if each["replicate"] == 0}
+    tried = [
+        name for name in dict.fromkeys(e["estimator"] for e in ordered(here)) if all((name, r) in runs for r in rates)
+    ]
+    if len(rates) < 2 or BASE not in tried:
+        return []
+    best = {name: max((runs[name, rate] for rate in rates), key=lambda each: np.mean(each["end"])) for name in tried}
+    rows = []
+    for name in tried:
+        ends = [f"{np.mean(runs[name, rate]['end']):.3f}" for rate in rates]
+        shown = "" if name == BASE else interval(difference(best[name], best[BASE]))
+        rows.append([title(name), *ends, f"{best[name]['lr']:g}", shown])
+    columns = ["estimator", *(f"{rate:.2g}" for rate in rates), "best rate", "minus GRPO's, both at their best"]
+    return ["Success at the end by learning rate:", table(columns, rows)]
+
+
+def table(columns: list[str], rows: list[list[str]]) -> str:
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
