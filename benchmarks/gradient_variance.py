@@ -26,8 +26,8 @@ from tiny.warm_starts import warm_start
 from tqdm import tqdm
 
 TRUE = "dr_grpo"
-ESTIMATORS = ["dr_grpo", "group_norm", "ebpo", "james_stein", "opo", "score_weighted", "tiny.mixtures:Nothing"]
-AT_THE_START = ["g2-5", "g4-5", "g4-30", "g4-60", "mixed", "wrong", "g8-5", "sort"]
+ESTIMATORS = ["group_norm", "ebpo", "james_stein", "score_weighted", "ebpo.robust", "tiny.mixtures:NoBaseline"]
+AT_THE_START = ["g2-5", "g4-5", "g4-30", "g4-60", "mixed", "wrong", "sort"]
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -49,7 +49,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--cells", nargs="+", choices=[*CELLS], default=AT_THE_START, metavar="CELL")
     parser.add_argument("--estimators", nargs="+", default=ESTIMATORS, metavar="NAME")
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--batches", type=int, default=100, help="of each seed (100)")
+    parser.add_argument("--batches", type=int, default=50, help="of each seed (50)")
     parser.add_argument("--threads", type=int, default=2, help="of torch (2)")
     parser.add_argument(
         "--output", type=Path, default=Path("runs/learning"), help="where learning.py keeps warm starts"

@@ -52,6 +52,5 @@ CELLS = {
     "sort-g2": Cell(0.05, group=2, task="sort"),
     "quickstart": Cell(0.05, group=2, rollouts=256, steps=80),
     "long-sort": Cell(0.1, task="sort", steps=600),
-    "long-30": Cell(0.3, steps=600),
-    "long-g2": Cell(0.05, group=2, steps=600),
+    "longest-sort": Cell(0.1, task="sort", steps=1800),
 }

@@ -87,7 +87,7 @@ class Root(Mixture):
         return np.array(weighted_mean(rewards, np.sqrt(weights)))
 
 
-class Nothing(Mixture):
+class NoBaseline(Mixture):
     """The reward itself: what no baseline at all does."""
 
     def baselines(self, rewards, weights):
@@ -107,3 +107,6 @@ class SilentFailures(Estimator):
     def step(self, batch: Batch, state) -> Step:
         step = self.ebpo.step(batch, state)
         return replace(step, advantages=np.where(batch.rewards.any(1, keepdims=True), step.advantages, 0.0))
+
+
+Nothing = NoBaseline

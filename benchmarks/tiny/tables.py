@@ -19,7 +19,7 @@ from tiny.cells import CELLS
 
 BASE = "group_norm"
 COMMON_LR = 8e-4
-SHOWN = ("ebpo", "james_stein", "score_weighted", "ebpo.corrected+weights=score+normalise=scale")  # in the overview
+SHOWN = ("ebpo", "james_stein", "score_weighted", "ebpo.robust")  # in the overview
 LEVEL = 0.75  # of GRPO's rise: the success at which rollouts, pass@64 and entropy are compared
 POWER, CONFIDENCE = 0.8, 0.95
 COLUMNS = (
@@ -148,7 +148,8 @@ def cell_text(name: str, summaries: list[dict]) -> str:
 
 
 def ordered(summaries: list[dict]) -> list[dict]:
-    return sorted(summaries, key=lambda each: (not is_base(each), -np.mean(each["end"])))
+    base = next(filter(is_base, summaries))
+    return sorted(summaries, key=lambda each: (each is not base, -difference(each, base).mean()))
 
 
 def visible(one: dict, other: dict) -> float:

@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = {"estimator.md": "| `ebpo` |", "run_directory.md": "| `ebpo/shrinkage` |", "upgrading.md": "### Without a GPU"}
+PAGES = {
+    "estimator.md": "| `ebpo` |",
+    "run_directory.md": "| `ebpo/shrinkage` |",
+    "upgrading.md": "### Without a GPU",
+    "results.md": "| regime |",
+}
 
 
 def call(*argv):
