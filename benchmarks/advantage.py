@@ -238,6 +238,7 @@ def advantage_stage(
     count = sum(len(e.index) for e in experiences)
     # as make_experience_batch leaves them
     maker._errors, maker._clusters = [""] * count, [f"cluster {7 * (i // samples) % CLUSTERS}" for i in range(count)]
+    maker._importance = [1.0] * count
     return maker.compute_advantages_and_returns(experiences)
 
 

@@ -29,7 +29,7 @@ class Tokenizer:
 
 
 def rollouts_of(step: int) -> Rollouts:
-    """M groups of G responses, one of them without a reward; prompts come back, weights and lengths are uneven."""
+    """M groups of G responses, one of them without a reward; prompts come back, weights, lengths and importance are uneven."""
     rng = np.random.default_rng(step)
     drawn = rng.choice((0.0, 1.0), (M, G)) * (rng.random((M, 1)) > 0.3)
     drawn = torch.tensor(drawn.astype(np.float32)).reshape(-1)
@@ -47,6 +47,7 @@ def rollouts_of(step: int) -> Rollouts:
         prompts=names,
         labels=["1"] * count,
         errors=["" if ok else "ValueError: no number" for ok in drawn.isfinite()],
+        importance=np.repeat(rng.dirichlet(np.full(M, 5.0)) * M, G).tolist(),
         clusters=[f"topic {name[-1]}" if name[-1] < "5" else None for name in names],
     )
 
@@ -60,6 +61,7 @@ def batch_of(rollouts: Rollouts) -> Batch:
         rollouts.clusters[::G],
         rollouts.action_counts.reshape(M, G).numpy(),
         rollouts.score_weights.reshape(M, G).numpy(),
+        np.array(rollouts.importance).reshape(M, G)[:, :1],
     )
 
 
@@ -97,7 +99,7 @@ class Trainer(EBPOTrainer, Upstream):
 def arguments(run_dir: Path, estimator: str, to: int, every: int = 1, **ebpo) -> dict:
     return {
         "actor": {"model_name_or_path": "m"},
-        "data": {"prompt_dataset": "d"},
+        "data": {"prompt_dataset": "d", "order": "shuffle"},
         "train": {"seed": 7, "batch_size": M * G, "num_episodes": to},
         "rollout": {"n_samples_per_prompt": G},
         "ckpt": {"path": "c"},

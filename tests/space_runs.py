@@ -167,6 +167,7 @@ def rollouts(rng, texts: Texts, problems: list, rewards: torch.Tensor, valid: to
         labels=[problems[i // size][1] for i in range(count)],
         errors=["TimeoutError: the grader took longer than 10 s" if f else "" for f in failed.tolist()],
         clusters=[problems[i // size][2] for i in range(count)],
+        importance=[1.0] * count,
     )
 
 
@@ -368,6 +369,7 @@ def large_run(directory: Path, rows: int, size: int = 8, per_step: int = 4096) -
             "truncated": rng.random(per_step) < 0.02,
             "action_tokens": np.full(per_step, 300, np.int32),
             "score_weight": rng.random(per_step) * 300,
+            "importance": [1.0] * per_step,
         }
         path = directory / "rollouts" / f"step-{step:06d}.parquet"
         pq.write_table(pa.table(flat, schema=SCHEMA), path, compression="zstd")

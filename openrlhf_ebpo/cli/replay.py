@@ -1,4 +1,4 @@
-"""openrlhf-ebpo replay: a run's advantages computed again from its rollouts, by its estimator or by another one.
+"""A run's advantages computed again from its rollouts, by its estimator or by another one.
 
 The estimator that ran: is every advantage what the logged rewards say? Bit for bit for what this package computes, within
 float32's rounding for what OpenRLHF computes; anything else ends with status 1. Another one: what it would have given for
@@ -6,7 +6,8 @@ the same responses (not where the run would have gone with it). No GPU, no torch
 
   openrlhf-ebpo replay runs/quickstart/run                                check the run
   openrlhf-ebpo replay runs/quickstart/run --estimator group_norm         what GRPO would have given
-  openrlhf-ebpo replay runs/quickstart/run --output replayed.parquet      and every response of it
+  openrlhf-ebpo replay runs/quickstart/run --preset corrected             what EBPO would have given with other parts
+  openrlhf-ebpo replay runs/quickstart/run --output replayed.parquet      a row for every response, too
 
 How to read the table, which compares the advantages that training used (logged) with the replayed ones
   mean |diff|   mean of |replayed - logged|

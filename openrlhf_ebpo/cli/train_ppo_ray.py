@@ -266,6 +266,7 @@ def check_before_imports(flat: argparse.Namespace, stored_argv: list[str]) -> No
     """All that can be found wrong within a second."""
     values = vars(flat)
     policy_loss.check_flags(values)
+    prompts.check_flags(values)
     preflight.check_files(values)
     model_check.check_model(values)
     if problems := lora.check(values):

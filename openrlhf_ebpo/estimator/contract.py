@@ -29,7 +29,8 @@ class Batch:
     lengths: (M, G) float64, action tokens of each response.
     score_weights: (M, G) float64, Σ_t (1 − π_old(y_t))² over its action tokens: how far one update along its score moves
         the policy.
-    importance: (M, 1) float64, how much a group counts where prompts were not drawn evenly, mean 1.
+    importance: (M, 1) float64, how much a group counts for all prompts: 1, or where they were drawn unevenly (--data.order
+        adaptive) 1 on average over many batches.
     """
 
     rewards: PerResponse

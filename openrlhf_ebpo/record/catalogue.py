@@ -126,6 +126,10 @@ GROUPS = (
         Metric("ebpo/reward_error_fraction", "Reward errors", "fraction", "of responses whose reward failed", "above 0: read the errors in the rollouts", SPACE),
         Metric("dynamic_filtering_pass_rate", "Kept by the filter", "", "share of prompts as OpenRLHF computes it; with --algo.dynamic_filtering_enable"),
     )),
+    Group("Curriculum", "With --data.order adaptive.", (
+        Metric("curriculum/reward_mean", "Reward on all prompts", "", "estimate of what an even draw would have earned: rewards weighted by importance", "falls: what some prompts gain, others lose"),
+        Metric("curriculum/effective_prompts", "Effective prompts", "prompts", "evenly drawn ones that would tell as much about all prompts", "near 1: a few prompts decide what the prior learns"),
+    )),
     Group("Packaged rewards", "With --reward.remote_url math or reasoning_gym.", (
         Metric("math_no_answer", "No answer", "fraction", "of responses in which no answer was found", "rises: the answer’s form is lost"),
         Metric("math_timeout", "Cut off", "fraction", "of responses whose grading took too long or crashed", "rises: look at these answers"),

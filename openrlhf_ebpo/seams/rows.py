@@ -108,6 +108,14 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ppo_utils.samples_generator",
         "SamplesGenerator",
+        "openrlhf_ebpo.training.adaptive_prompts:ObservedSamples",
+        where="controller, sample generator; with --data.order adaptive",
+        why="the data loader never learns what its prompts earned",
+        until="upstream tells its data loader the rewards of a batch",
+    ),
+    Seam(
+        "openrlhf.trainer.ppo_utils.samples_generator",
+        "SamplesGenerator",
         "openrlhf_ebpo.engines.rendering:PromptsNameTheirTokenizer",
         where="controller, sample generator",
         why="upstream pickles the whole tokenizer for every prompt, and unpickles it in the rollout actor: one to two "
@@ -127,7 +135,8 @@ SEAMS = (
         "DeepspeedStrategy.setup_dataloader",
         "openrlhf_ebpo.training.prompts:order_as_asked",
         where="controller, sample generator",
-        why="the prompts are always shuffled, which undoes a curriculum (--data.order as_is)",
+        why="the prompts are always shuffled, which undoes a curriculum (--data.order as_is), and never chosen by their "
+        "rewards (--data.order adaptive)",
         until="upstream has a flag for the order",
     ),
     Seam(

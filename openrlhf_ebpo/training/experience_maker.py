@@ -19,6 +19,8 @@ from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.rewards.guard import INFO_KEY as ERROR_KEY
 from openrlhf_ebpo.rewards.guard import RewardError
+from openrlhf_ebpo.training.adaptive_prompts import INFO_KEY as IMPORTANCE_KEY
+from openrlhf_ebpo.training.adaptive_prompts import uneven_draw
 from openrlhf_ebpo.training.prompts import INFO_KEY as CLUSTER_KEY
 from openrlhf_ebpo.training.returns import token_returns
 from openrlhf_ebpo.training.rollouts import Rollouts
@@ -46,9 +48,10 @@ class EBPOExperienceMaker:
 
     @torch.no_grad()
     def make_experience_batch(self, rollout_samples):
-        # upstream's batching takes numbers only, so text is taken out of the samples here
+        # upstream's batching takes tensors only, so what is none is taken out of the samples here
         self._errors = [sample.info.pop(ERROR_KEY, [""])[0] for sample in rollout_samples]
         self._clusters = [sample.info.pop(CLUSTER_KEY, [None])[0] for sample in rollout_samples]
+        self._importance = [sample.info.pop(IMPORTANCE_KEY, [1.0])[0] for sample in rollout_samples]
         if self.estimator:
             _raise_if_all_failed(self._errors)
             complete_info(rollout_samples)
@@ -57,7 +60,7 @@ class EBPOExperienceMaker:
 
     @torch.no_grad()
     def compute_advantages_and_returns(self, experiences):
-        rollouts = Rollouts.before_shaping(experiences, self._errors, self._clusters)
+        rollouts = Rollouts.before_shaping(experiences, self._errors, self._clusters, self._importance)
         if self.estimator:
             result = self._estimate(experiences, rollouts)
         else:
@@ -65,7 +68,8 @@ class EBPOExperienceMaker:
             result = self._observe(experiences, rollouts)
         self.rollouts = rollouts.with_result(result)
         failed = sum(map(bool, self._errors)) / len(self._errors)
-        self.metrics = {**result.metrics, "ebpo/reward_error_fraction": failed}
+        drawn = uneven_draw(result.rewards, result.valid, np.array(self._importance))
+        self.metrics = {**result.metrics, **drawn, "ebpo/reward_error_fraction": failed}
         return experiences
 
     def _estimate(self, experiences, rollouts: Rollouts) -> Estimate:
@@ -96,6 +100,7 @@ class EBPOExperienceMaker:
             rollouts.clusters[::size],
             rollouts.action_counts.reshape(-1, size).numpy(),
             rollouts.score_weights.reshape(-1, size).numpy(),
+            np.array(rollouts.importance[::size])[:, None],
         )
 
     def _rewards(self, experiences, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,5 +1,5 @@
-"""Training prompts in the order that the data came in (--data.order as_is), each with its cluster, in batches that can
-be trained on.
+"""Training prompts in the order that was asked for (--data.order), each with its cluster, in batches that can be trained
+on.
 
 Upstream always shuffles, and drops every column but prompt, label and images on the way to the samples. A
 curriculum needs the order. Clusters go to the run log and, as `batch.clusters`, to estimators; EBPO does not use them.
@@ -11,13 +11,20 @@ import argparse
 import functools
 import logging
 import math
+from pathlib import Path
 
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.record.resume import CheckpointError
+from openrlhf_ebpo.record.run_log import read_run
+from openrlhf_ebpo.training.adaptive_prompts import AdaptivePrompts, is_curriculum
+from openrlhf_ebpo.training.curriculum import PASSES
 from openrlhf_ebpo.training.rollouts import prompt_id
 
 logger = logging.getLogger(__name__)
 
 CLUSTER_COLUMN = "cluster"
 INFO_KEY = "ebpo_cluster"  # in Experience.info: a list of one string or None
+ADAPTIVE = "adaptive"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -26,9 +33,19 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--data.order",
         type=str,
         default="shuffle",
-        choices=["shuffle", "as_is"],
+        choices=["shuffle", "as_is", ADAPTIVE],
         help="shuffle: a seeded random order, as OpenRLHF does; as_is: the rows of --data.prompt_dataset one after the "
-        "other, for a curriculum. Resuming goes on at the next row; after a whole episode of shuffle it may repeat an order",
+        "other, for a curriculum. Resuming goes on at the next row; after a whole episode of shuffle it may repeat an order. "
+        "adaptive: prompts that sometimes pass and sometimes fail come more often; needs rewards of --reward.remote_url or "
+        "--train.agent_func_path (docs/data.md)",
+    )
+    group.add_argument(
+        "--data.coverage",
+        type=int,
+        default=PASSES,
+        metavar="EPISODES",
+        help="with --data.order adaptive, every prompt comes at least once in so many episodes; the more there are, the "
+        f"freer is the choice ({PASSES})",
     )
     group.add_argument(
         "--data.cluster_key",
@@ -37,6 +54,65 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="COLUMN",
         help=f"column with the prompt's cluster (topic); recorded with every rollout. Default: '{CLUSTER_COLUMN}' where "
         "the data set has it",
+    )
+
+
+def check_flags(values: dict) -> None:
+    """Whether --data.order can be had with the other settings, and at a resume is the run's own.
+
+    Raises:
+        UsageError: all that is wrong, one problem per line.
+    """
+    problems = adaptive_problems(values) if values["data.order"] == ADAPTIVE else []
+    run = read_run(Path(values["logger.run_dir"])) if values["ckpt.load_enable"] else None
+    was = (run or {}).get("args", {}).get("data", {}).get("order", "shuffle")
+    if run and (was == ADAPTIVE) != (values["data.order"] == ADAPTIVE):
+        problems.append(_other_order(was, values["data.order"]))
+    if problems:
+        raise UsageError("\n".join(problems))
+
+
+def adaptive_problems(values: dict) -> list[str]:
+    problems = []
+    if not (values["reward.remote_url"] or values["train.agent_func_path"]):
+        problems.append(
+            "--data.order adaptive learns from rewards as they are generated, and a reward model's (--reward."
+            "model_name_or_path) come later: give --reward.remote_url or --train.agent_func_path, or another --data.order"
+        )
+    if values["algo.dynamic_filtering_enable"]:
+        problems.append(
+            "--algo.dynamic_filtering_enable drops prompts by their rewards after they were drawn, --data.order adaptive "
+            "avoids them before: leave one of the two out"
+        )
+    if values["data.coverage"] < 2:
+        problems.append(
+            f"--data.coverage is {values['data.coverage']}: where every prompt has to come in every episode there is nothing to "
+            "choose. Give 2 or more, or --data.order shuffle"
+        )
+    size, generated = values["rollout.batch_size"], values["rollout.vllm_generate_batch_size"] or 0
+    if generated > size:
+        problems.append(
+            f"--rollout.vllm_generate_batch_size {generated} is above --rollout.batch_size {size}: --data.order adaptive draws "
+            "every batch by what the one before has earned; leave it out"
+        )
+    return problems
+
+
+def check_same_order(states: dict, order: str) -> None:
+    """Whether a checkpoint's data loader state is one of this order.
+
+    Raises:
+        CheckpointError: one is a curriculum's and the other is not.
+    """
+    saved = states.get("data_loader_state_dict")
+    if saved and is_curriculum(saved) != (order == ADAPTIVE):
+        raise CheckpointError(_other_order(ADAPTIVE if is_curriculum(saved) else "shuffle or as_is", order))
+
+
+def _other_order(was: str, now: str) -> str:
+    return (
+        f"--data.order is {now}, and was {was} where this run was saved: which prompts come next cannot be told. Give the "
+        "former one, or start another run from an exported model"
     )
 
 
@@ -105,9 +181,14 @@ def order_as_asked(original):
     """Wraps DeepspeedStrategy.setup_dataloader, which train_ppo_ray calls for the prompts with shuffle=True."""
 
     @functools.wraps(original)
-    def setup_dataloader(self, replay_buffer, batch_size, pin_memory=False, shuffle=True, *args, **kwargs):
-        shuffle = shuffle and getattr(self.args.data, "order", "shuffle") == "shuffle"  # train_sft has no such flag
-        return original(self, replay_buffer, batch_size, pin_memory, shuffle, *args, **kwargs)
+    def setup_dataloader(
+        self, replay_buffer, batch_size, pin_memory=False, shuffle=True, collate_fn=None, *args, **kwargs
+    ):
+        order = getattr(self.args.data, "order", "shuffle")  # train_sft has no such flag
+        if shuffle and order == ADAPTIVE:
+            return AdaptivePrompts(replay_buffer, collate_fn, self.args)
+        shuffle = shuffle and order == "shuffle"
+        return original(self, replay_buffer, batch_size, pin_memory, shuffle, collate_fn, *args, **kwargs)
 
     return setup_dataloader
 

@@ -40,6 +40,7 @@ SCHEMA = pa.schema(
         ("truncated", pa.bool_()),
         ("action_tokens", pa.int32()),
         ("score_weight", pa.float64()),
+        ("importance", pa.float64()),
     ]
 )
 
@@ -63,11 +64,14 @@ class Rollouts:
     labels: list[str]
     errors: list[str]
     clusters: list[str | None]
+    importance: list[float]
     result: Estimate | None = None
 
     @classmethod
-    def before_shaping(cls, experiences, errors: list[str], clusters: list[str | None]) -> Rollouts:
-        """Snapshot of what the advantage stage will change. `errors` and `clusters` are in prompt order."""
+    def before_shaping(
+        cls, experiences, errors: list[str], clusters: list[str | None], importance: list[float] | None = None
+    ) -> Rollouts:
+        """Snapshot of what the advantage stage will change. `errors`, `clusters` and `importance` are in prompt order."""
         index = torch.tensor(list(itertools.chain.from_iterable(e.index for e in experiences)))
         order = index.argsort()
 
@@ -90,6 +94,7 @@ class Rollouts:
             labels=in_order(e.labels for e in experiences),
             errors=errors,
             clusters=clusters,
+            importance=importance or [1.0] * len(errors),
         )
 
     def with_result(self, result: Estimate) -> Rollouts:
@@ -129,6 +134,7 @@ class Rollouts:
                 "truncated": self.truncated.tolist(),
                 "action_tokens": self.action_counts.tolist(),
                 "score_weight": self.score_weights.tolist(),
+                "importance": self.importance,
             },
             schema=SCHEMA,
         )

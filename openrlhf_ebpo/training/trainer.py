@@ -14,7 +14,7 @@ from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.record.run_log import RunLog
 from openrlhf_ebpo.seams.install import subclass
 from openrlhf_ebpo.training.checkpoint import STATE_KEY, starting_state
-from openrlhf_ebpo.training.prompts import at_next_prompt
+from openrlhf_ebpo.training.prompts import at_next_prompt, check_same_order
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +34,7 @@ class EBPOTrainer:
         if not states:  # an interrupted first save leaves a folder from which DeepSpeed loads nothing
             print(f"No complete checkpoint in {self.args.ckpt.path}: starting from step 0")
             states = {"episode": 0, "global_step": 0, "total_consumed_prompts": 0, "data_loader_state_dict": {}}
+        check_same_order(states, self.args.data.order)
         maker, step, continues = self.experience_maker, states["global_step"], True
         if maker.estimator:
             initial = self._prior_state()

@@ -84,6 +84,7 @@ def test_our_own_flags_come_on_top(upstreams_parser):
         "--actor.kl_cov.coef",
         "--data.order",
         "--data.cluster_key",
+        "--data.coverage",
         "--hub.repo",
         "--hub.private",
         "--hub.every",

@@ -312,10 +312,13 @@ def test_the_recorded_quickstart_of_an_older_version(replay):
     assert status == 1 and "its state before step 20 is not known: no rollouts of step 19" in said
 
 
-def test_importance_is_read_where_it_is_logged(run):
-    weights = pa.array(np.repeat(np.arange(1.0, M + 1), G))
-    path = rewrite(run, 1, lambda table: table.append_column("importance", weights))
-    assert logged(1, read_columns(path), G, "x").batch.importance.ravel().tolist() == [1, 2, 3, 4, 5, 6]
+def test_importance_counts_where_it_is_logged_and_else_is_even(run, replay):
+    assert len({*logged(1, read_columns(rollouts_path(run, 1)), G, "x").batch.importance.ravel()}) == M
+    for step in range(1, 6):
+        rewrite(run, step, lambda table: table.drop_columns(["importance"]))
+    assert (logged(1, read_columns(rollouts_path(run, 1)), G, "x").batch.importance == 1).all()
+    status, said = replay(run)
+    assert status == 1 and "first in step 1" in said
 
 
 HOSTILE = {

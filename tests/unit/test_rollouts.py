@@ -52,7 +52,7 @@ LAYOUTS = [[[0, 1, 2, 3]], [[2, 0], [3, 1]], [[3, 2, 1], [0]], [[1], [3], [0], [
 
 def table_of(layout):
     experiences = [micro_batch(index, width=5 + n) for n, index in enumerate(layout)]
-    rollouts = Rollouts.before_shaping(experiences, ERRORS, CLUSTERS)
+    rollouts = Rollouts.before_shaping(experiences, ERRORS, CLUSTERS, [0.5, 0.5, 2.0, 2.0])
     for experience in experiences:  # the advantage stage shapes rewards in place afterwards
         experience.rewards += 100.0
         experience.action_mask = experience.action_mask * 0
@@ -89,6 +89,7 @@ def test_every_column_stands_in_prompt_order_whatever_the_micro_batches(layout):
         "truncated": [False, False, True, False],
         "action_tokens": [2, 1, 4, 0],
         "score_weight": [0.5, 0.25, 1.0, 0.0],
+        "importance": [0.5, 0.5, 2.0, 2.0],
     }
     assert list(found) == list(expected)
     for column, values in expected.items():

@@ -1,5 +1,8 @@
 """The numbers of the Space's Understand page."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -80,6 +83,15 @@ def test_what_a_batch_gets_is_what_the_estimator_gives_in_training():
         assert np.array_equal(one.advantages, step.advantages), name
     alone = {name for name, one in under_every(batch, CONFIG, {"ebpo": PRIOR.state()})[0].items() if one.alone}
     assert {"spo", "dbb"} <= alone and not alone & {"ebpo", "group_norm", "rloo", "score_weighted"}
+
+
+def test_the_pages_compute_without_torch():
+    code = (
+        "import sys\nfrom openrlhf_ebpo.space.links import clean\nfrom openrlhf_ebpo.space.pages import samples, understand\n"
+        "understand.render(clean({}))\nassert samples and not {'torch', 'ray'} & sys.modules.keys()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
 
 
 def test_estimators_that_cannot_work_with_a_batch_are_named():
