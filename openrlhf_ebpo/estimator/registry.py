@@ -42,6 +42,11 @@ ESTIMATORS = {
         "2602.05165",
         "openrlhf_ebpo.estimator.ebpo:EBPO",
     ),
+    "score_weighted": Entry(
+        "Score-weighted",
+        "the batch's mean, weighted by the squared norm of each response's score, then divided by the root mean square",
+        code="openrlhf_ebpo.estimator.methods.score_weighted:ScoreWeighted",
+    ),
     "group_norm": Entry(
         "GRPO", "the group's mean, then divided by the group's standard deviation", "2402.03300", upstream=True
     ),
