@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import itertools
 import json
 import sys
 from collections.abc import Sequence
@@ -76,18 +77,22 @@ def train_missing(output: Path, estimators: Sequence[str], seeds: Sequence[int],
         StageFailed: a training failed.
     """
     check_settings(output, {"steps": steps, "prompts_per_step": PROMPTS_PER_STEP, "group": N_SAMPLES_PER_PROMPT})
-    run_stages(preparation(output))
-    missing = [
-        (n, s) for s in dict.fromkeys(seeds) for n in dict.fromkeys(estimators) if not file_of(output, n, s).exists()
-    ]
-    with tqdm(missing, unit="run", disable=not sys.stderr.isatty()) as bar:
-        for number, (estimator, seed) in enumerate(bar, 1):
+    todo = missing(output, estimators, seeds)
+    if todo:
+        run_stages(preparation(output))
+    with tqdm(todo, unit="run", disable=not sys.stderr.isatty()) as bar:
+        for number, (seed, estimator) in enumerate(bar, 1):
             name, done, train = training(output, arm_of(output, estimator, seed), estimator, steps, seed)
-            bar.write(f"run {number} of {len(missing)}: seed {seed}, {name}", file=sys.stdout)
+            bar.write(f"run {number} of {len(todo)}: seed {seed}, {name}", file=sys.stdout)
             sys.stdout.flush()
             if not done():
                 train()
             write_json(file_of(output, estimator, seed), result_of(output, estimator, seed, steps))
+
+
+def missing(output: Path, estimators: Sequence[str], seeds: Sequence[int]) -> list[tuple[int, str]]:
+    wanted = itertools.product(dict.fromkeys(seeds), dict.fromkeys(estimators))
+    return [(seed, name) for seed, name in wanted if not file_of(output, name, seed).exists()]
 
 
 def check_settings(output: Path, settings: dict) -> None:
