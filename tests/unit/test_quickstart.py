@@ -13,7 +13,7 @@ from openrlhf_ebpo.command import Parser
 from openrlhf_ebpo.files import append_json_line
 from openrlhf_ebpo.quickstart import __main__ as quickstart
 from openrlhf_ebpo.quickstart import tasks, tiny_model
-from openrlhf_ebpo.quickstart.compare import same_prompts, table
+from openrlhf_ebpo.quickstart.compare import arm_of, same_prompts, table
 from openrlhf_ebpo.quickstart.evaluate import (
     MAX_NEW_TOKENS,
     N_SAMPLES,
@@ -236,6 +236,20 @@ def test_the_arms_differ_in_nothing_but_the_estimator_and_where_they_write(tmp_p
         "logger.wandb.run_name",
     }
     assert training(tmp_path, tmp_path, "score_weighted")[0] == "training: Score-weighted, 80 steps"
+
+
+def test_the_space_finds_the_arms_and_calls_them_by_their_estimators(tmp_path):
+    from openrlhf_ebpo.space.runs import Runs
+
+    begun(tmp_path)
+    (tmp_path / "data").mkdir()
+    for name in ("ebpo", "group_norm"):
+        run_dir = arm_of(tmp_path, name) / "run"
+        write_metrics(run_dir, 3, ["rollout/reward_mean"])
+        (run_dir.parent / "model").mkdir()
+    runs = Runs([str(tmp_path)])
+    assert runs.listed() == ["ebpo", "group_norm"]
+    assert [runs.get(name).path for name in runs.listed()] == [arm_of(tmp_path, n) / "run" for n in runs.listed()]
 
 
 def test_the_warm_start_is_the_model_nearest_to_the_wanted_success(tmp_path):
