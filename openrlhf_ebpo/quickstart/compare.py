@@ -45,8 +45,8 @@ def compare(directory: Path, estimators: Sequence[str]) -> None:
             **first_steps(directory / "warm_start", run_dir),
         }
     titles = " and ".join(map(registry.title, estimators))
-    shown = f"{titles}: reasoning-gym spell_backward, G = {N_SAMPLES_PER_PROMPT}, the same warm start and prompts"
-    plot_runs({registry.title(name): run_dir for name, run_dir in runs.items()}, directory / PICTURE, shown)
+    heading = f"{titles}: reasoning-gym spell_backward, G = {N_SAMPLES_PER_PROMPT}, one warm start"
+    plot_runs({registry.title(name): run_dir for name, run_dir in runs.items()}, directory / PICTURE, heading)
     result = {
         "heldout_questions": before.shape[0],
         "samples_per_question": before.shape[1],
@@ -105,7 +105,10 @@ def table(result: dict, directory: Path) -> str:
     cell = max(7, *(len(title) for title in rows[0][1]))
     lines = [f"{name:<{width}}" + "".join(f"  {value:>{cell}}" for value in values) for name, values in rows]
     lines += ["", *differences(result), ""]
-    lines += [f"picture          {shown(directory / PICTURE)}", f"run directories  {shown(directory / 'arms')}/*/run"]
+    lines += [
+        f"picture          {os.path.relpath(directory / PICTURE)}",
+        f"run directories  {os.path.relpath(directory / 'arms')}/*/run",
+    ]
     return "\n" + "\n".join(f"  {line}".rstrip() for line in lines) + "\n"
 
 
@@ -121,15 +124,11 @@ def differences(result: dict) -> list[str]:
     lines += [f"The interval is of the tasks ({measured}), not of training: other seeds are in {RESULTS}."]
     if len(pairs) > 1:
         same = "the same prompts, in the same order" if result["same_prompts"] else "NOT the same prompts"
-        lines += [f"All began with the same model and were given {same}: {training(result)}."]
+        lines += [f"All began with the same model and were given {same}: {effort(result)}."]
     else:
-        lines += [f"Trained for {training(result)}."]
+        lines += [f"Trained for {effort(result)}."]
     return lines
 
 
-def training(result: dict) -> str:
+def effort(result: dict) -> str:
     return f"{result['steps']} steps of {result['prompts_per_step']} x {result['n_samples_per_prompt']} responses"
-
-
-def shown(path: Path) -> str:
-    return os.path.relpath(path)
