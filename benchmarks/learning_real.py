@@ -16,6 +16,7 @@ import argparse
 import functools
 import itertools
 import json
+import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,9 +37,9 @@ from openrlhf_ebpo.quickstart.stages import (
     PROMPTS_PER_STEP,
     SIZES,
     STEPS,
+    Training,
     preparation,
     run_stages,
-    training,
 )
 
 ESTIMATORS = ["ebpo", "group_norm", "score_weighted"]
@@ -82,12 +83,23 @@ def train_missing(output: Path, estimators: Sequence[str], seeds: Sequence[int],
         run_stages(preparation(output))
     with tqdm(todo, unit="run", disable=not sys.stderr.isatty()) as bar:
         for number, (seed, estimator) in enumerate(bar, 1):
-            name, done, train = training(output, arm_of(output, estimator, seed), estimator, steps, seed)
+            arm, prompts_file = arm_of(output, estimator, seed), shuffled(output, seed)
+            name, done, train = Training(output, arm, estimator, steps, seed, prompts_file).stage
             bar.write(f"run {number} of {len(todo)}: seed {seed}, {name}", file=sys.stdout)
             sys.stdout.flush()
             if not done():
                 train()
             write_json(file_of(output, estimator, seed), result_of(output, estimator, seed, steps))
+
+
+def shuffled(output: Path, seed: int) -> str:
+    """The name of the file in data/ with the training tasks in this seed's order."""
+    path = output / "data" / f"train-seed-{seed}.jsonl"
+    if not path.exists():
+        rows = (output / "data" / "train.jsonl").read_text().splitlines(keepends=True)
+        random.Random(seed).shuffle(rows)
+        write_text(path, "".join(rows))
+    return path.name
 
 
 def missing(output: Path, estimators: Sequence[str], seeds: Sequence[int]) -> list[tuple[int, str]]:

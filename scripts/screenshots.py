@@ -29,7 +29,12 @@ COLOURS = 128  # keeps a picture below 150 kB
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="run directories, or folders of them; the first is shown answer by answer")
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="run directories, or folders of them; the first is shown answer by answer",
+    )
     options = parser.parse_args()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -25,7 +25,7 @@ from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.quickstart.compare import arm_of, compare, table
 from openrlhf_ebpo.quickstart.launch import StageFailed
-from openrlhf_ebpo.quickstart.stages import preparation, run_stages, training
+from openrlhf_ebpo.quickstart.stages import Training, preparation, run_stages
 from openrlhf_ebpo.record.run_log import move_aside
 
 ESTIMATORS = ("ebpo", "group_norm")
@@ -108,7 +108,7 @@ def stages(directory: Path, estimators: Sequence[str]) -> list:
     done = partial(finished, directory, estimators)
     return [
         *preparation(directory),
-        *(training(directory, arm_of(directory, name), name) for name in estimators),
+        *(Training(directory, arm_of(directory, name), name).stage for name in estimators),
         ("evaluation: held-out tasks, before and after", done, partial(compare, directory, estimators)),
     ]
 

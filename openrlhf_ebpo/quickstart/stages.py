@@ -13,6 +13,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from openrlhf_ebpo.seams.stack import is_cpu_stack
 STEPS = 80
 PROMPTS_PER_STEP = 128
 N_SAMPLES_PER_PROMPT = 2  # where the estimators differ most, for the same number of responses
-SEED = 42  # of the prompts' order and of sampling
+SEED = 42  # of sampling
 WARM_START_BATCH = 32
 WARM_START_STEPS = 240
 WARM_START_EXPORT_EVERY = 10  # optimizer steps
@@ -137,55 +138,75 @@ def nearest(models: list[Path], success: Callable[[Path], float]) -> tuple[Path,
     return min(measured.items(), key=lambda pair: abs(pair[1] - WARM_START_SUCCESS))
 
 
-def training(directory: Path, arm: Path, estimator: str, steps: int = STEPS, seed: int = SEED) -> Stage:
-    last = "prior.json" if registry.computed_here(estimator) else "tokenizer.json"  # what is written last
-    name = f"training: {registry.title(estimator)}, {steps} steps"
-    return name, (arm / "model" / last).exists, partial(train, directory, arm, estimator, steps, seed)
+@dataclass(frozen=True)
+class Training:
+    """One arm: the warm start of `directory`, trained with one estimator.
+
+    Attributes:
+        arm: its folder, below `directory`.
+        seed: of sampling.
+        prompts: the file in `directory`/data with its tasks. They are taken in the file's order, so that all arms get the
+            same: OpenRLHF's own shuffling of prompts does not follow --train.seed.
+    """
+
+    directory: Path
+    arm: Path
+    estimator: str
+    steps: int = STEPS
+    seed: int = SEED
+    prompts: str = "train.jsonl"
+
+    @property
+    def stage(self) -> Stage:
+        last = "prior.json" if registry.computed_here(self.estimator) else "tokenizer.json"  # what is written last
+        name = f"training: {registry.title(self.estimator)}, {self.steps} steps"
+        return name, (self.arm / "model" / last).exists, self.train
+
+    def train(self) -> None:
+        """In a file, where nobody sees a bar move, lines say how far it is."""
+        in_a_file = not sys.stderr.isatty()
+        if in_a_file:
+            print("      starting Ray and vLLM", flush=True)
+        log = self.directory / "logs" / f"train-{'-'.join(self.arm.relative_to(self.directory).parts)}.log"
+        with tqdm(
+            total=self.steps, unit="step", desc="      starting Ray and vLLM", disable=in_a_file, leave=False
+        ) as bar:
+            launch("train_ppo_ray", training_flags(self), log, lambda: show_progress(bar, self.arm / "run"))
+            show_progress(bar, self.arm / "run")
 
 
-def train(directory: Path, arm: Path, estimator: str, steps: int, seed: int) -> None:
-    """Train the warm start of `directory` on its tasks. With one seed, all estimators see the same prompts, in one order."""
-    in_a_file = not sys.stderr.isatty()
-    if in_a_file:
-        print("      starting Ray and vLLM", flush=True)
-    log = directory / "logs" / f"train-{'-'.join(arm.relative_to(directory).parts)}.log"
-    with tqdm(total=steps, unit="step", desc="      starting Ray and vLLM", disable=in_a_file, leave=False) as bar:
-        flags = training_flags(directory, arm, estimator, steps, seed)
-        launch("train_ppo_ray", flags, log, lambda: show_progress(bar, arm / "run"))
-        show_progress(bar, arm / "run")
-
-
-def training_flags(directory: Path, arm: Path, estimator: str, steps: int, seed: int) -> dict:
+def training_flags(training: Training) -> dict:
     flags = {
-        "actor.model_name_or_path": directory / "warm_start",
-        "data.prompt_dataset": directory / "data" / "train.jsonl",
-        "data.max_samples": steps * PROMPTS_PER_STEP,
+        "actor.model_name_or_path": training.directory / "warm_start",
+        "data.prompt_dataset": training.directory / "data" / training.prompts,
+        "data.order": "as_is",
+        "data.max_samples": training.steps * PROMPTS_PER_STEP,
         "data.input_key": "prompt",
         "data.label_key": "entry",
         "data.input_template": tasks.TEMPLATE,
         "data.max_len": 48,
         "reward.remote_url": "reasoning_gym",
-        "advantage_estimator": estimator,
+        "advantage_estimator": training.estimator,
         "rollout.n_samples_per_prompt": N_SAMPLES_PER_PROMPT,
         "rollout.batch_size": PROMPTS_PER_STEP,
         "rollout.micro_batch_size": 64,
         "rollout.max_new_tokens": 14,
         "train.batch_size": PROMPTS_PER_STEP * N_SAMPLES_PER_PROMPT,
         "train.micro_batch_size": 64,
-        "train.seed": seed,
+        "train.seed": training.seed,
         "actor.adam.lr": 8e-4,
         "actor.num_gpus_per_node": 1,
         "ref.num_gpus_per_node": 1,
         "vllm.num_engines": 1,
         "algo.kl.init_coef": 0,
         "ds.zero_stage": 0,
-        "ckpt.path": arm / "checkpoints",
-        "ckpt.output_dir": arm / "model",
+        "ckpt.path": training.arm / "checkpoints",
+        "ckpt.output_dir": training.arm / "model",
         "ckpt.save_steps": 20,
         "ckpt.max_num": 2,
         "ckpt.load_enable": True,  # goes on from the last checkpoint, or starts where there is none
-        "logger.run_dir": arm / "run",
-        "logger.wandb.run_name": f"{directory.name}-{arm.name}",
+        "logger.run_dir": training.arm / "run",
+        "logger.wandb.run_name": f"{training.directory.name}-{training.arm.name}",
     }
     if not is_cpu_stack():  # policy and vLLM share one GPU
         flags |= {"train.colocate_all": True, "vllm.gpu_memory_utilization": 0.3, "vllm.enforce_eager": True}

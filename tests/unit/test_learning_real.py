@@ -85,6 +85,17 @@ def test_only_what_has_no_result_is_trained_seed_by_seed(bench, tmp_path):
     assert bench.missing(tmp_path, ["my.module:Own"], [1]) == [(1, "my.module:Own")]
 
 
+def test_each_seed_has_an_order_of_its_own_the_same_every_time(bench, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.jsonl").write_text("".join(f"{number}\n" for number in range(100)))
+    names = [bench.shuffled(tmp_path, seed) for seed in (1, 2, 1)]
+    texts = [(tmp_path / "data" / name).read_text().split() for name in names]
+    assert names[0] == names[2] != names[1] and texts[0] != texts[1]
+    assert sorted(texts[0]) == sorted(texts[1]) == sorted(str(number) for number in range(100))
+    (tmp_path / "data" / names[0]).unlink()
+    assert bench.shuffled(tmp_path, 1) == names[0] and (tmp_path / "data" / names[0]).read_text().split() == texts[0]
+
+
 def test_a_finished_call_starts_nothing_and_its_export_gives_the_same_table(bench, tmp_path, capsys):
     output = written(bench, tmp_path / "out", results())
     argv = ["--output", str(output), "--estimators", "ebpo", "group_norm"]

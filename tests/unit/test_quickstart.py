@@ -25,7 +25,7 @@ from openrlhf_ebpo.quickstart.evaluate import (
     paired_difference,
 )
 from openrlhf_ebpo.quickstart.launch import StageFailed, launch, show_progress, tqdm
-from openrlhf_ebpo.quickstart.stages import WARM_START_SUCCESS, in_order, nearest, training, training_flags
+from openrlhf_ebpo.quickstart.stages import WARM_START_SUCCESS, Training, in_order, nearest, training_flags
 from openrlhf_ebpo.quickstart.tasks import TEMPLATE
 from openrlhf_ebpo.record.plot import COLOURS, PANELS, plot_runs, smooth
 from openrlhf_ebpo.record.results import SCHEMA, find_results
@@ -226,7 +226,7 @@ def test_every_stage_with_a_result_is_passed_over(tmp_path):
 
 
 def test_the_arms_differ_in_nothing_but_the_estimator_and_where_they_write(tmp_path):
-    one, other = (training_flags(tmp_path, tmp_path / "arms" / name, name, 80, 42) for name in ("ebpo", "rloo"))
+    one, other = (training_flags(Training(tmp_path, tmp_path / "arms" / n, n)) for n in ("ebpo", "rloo"))
     different = {name for name in one if one[name] != other[name]}
     assert different == {
         "advantage_estimator",
@@ -235,7 +235,8 @@ def test_the_arms_differ_in_nothing_but_the_estimator_and_where_they_write(tmp_p
         "logger.run_dir",
         "logger.wandb.run_name",
     }
-    assert training(tmp_path, tmp_path, "score_weighted")[0] == "training: Score-weighted, 80 steps"
+    assert one["data.order"] == "as_is"  # the default order does not follow --train.seed
+    assert Training(tmp_path, tmp_path, "score_weighted").stage[0] == "training: Score-weighted, 80 steps"
 
 
 def test_the_space_finds_the_arms_and_calls_them_by_their_estimators(tmp_path):
