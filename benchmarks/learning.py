@@ -41,7 +41,8 @@ from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch, Estimator
 from openrlhf_ebpo.files import write_json
 
-LR, BETAS, MAX_NORM, CLIP, WARMUP = 8e-4, (0.9, 0.95), 1.0, 0.2, 0.03
+LR = tables.COMMON_LR
+BETAS, MAX_NORM, CLIP, WARMUP = (0.9, 0.95), 1.0, 0.2, 0.03
 EVALUATIONS = 15
 PASS_AT = (1, 4, 16, 64)
 ESTIMATORS = ["group_norm", "ebpo", "score_weighted", "dr_grpo", "james_stein", "opo"]

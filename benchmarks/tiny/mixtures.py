@@ -107,6 +107,3 @@ class SilentFailures(Estimator):
     def step(self, batch: Batch, state) -> Step:
         step = self.ebpo.step(batch, state)
         return replace(step, advantages=np.where(batch.rewards.any(1, keepdims=True), step.advantages, 0.0))
-
-
-Nothing = NoBaseline
