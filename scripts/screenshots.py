@@ -1,9 +1,8 @@
 """The pictures of the Space in README and docs: `python scripts/screenshots.py RUN [RUN ...]`. Needs Chromium.
 
-Those of the README show the quickstart, and the same training with GRPO:
+Those of the README show both arms of the quickstart:
 
-  bash scripts/quickstart.sh && bash scripts/quickstart.sh runs/grpo --estimator group_norm
-  python scripts/screenshots.py runs/quickstart runs/grpo
+  bash scripts/quickstart.sh && python scripts/screenshots.py runs/quickstart
 """
 
 from __future__ import annotations
@@ -30,7 +29,12 @@ COLOURS = 128  # keeps a picture below 150 kB
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="run directories; the first is shown answer by answer")
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="run directories, or folders of them; the first is shown answer by answer",
+    )
     options = parser.parse_args()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

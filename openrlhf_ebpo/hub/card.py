@@ -114,7 +114,7 @@ def read(run_dir: Path) -> dict:
 
 def reward_curve(run_dir: Path, last_step: int) -> bytes | None:
     """A PNG of reward, shrinkage and entropy up to a step; None without metrics or matplotlib."""
-    from openrlhf_ebpo.record.plot import plot_run
+    from openrlhf_ebpo.record.plot import plot_runs
 
     rows = [row for row in read_metrics(run_dir) if row["step"] <= last_step and row.get(catalogue.REWARD) is not None]
     panels = [metric for metric in CURVES if any(row.get(metric.name) is not None for row in rows)]
@@ -123,7 +123,7 @@ def reward_curve(run_dir: Path, last_step: int) -> bytes | None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "training.png"
         try:
-            plot_run(run_dir, path, panels=panels, last_step=last_step)
+            plot_runs({"": run_dir}, path, panels=panels, last_step=last_step)
         except ModuleNotFoundError as error:
             logger.warning(
                 "the card has no picture: %s is not installed (pip install 'openrlhf_ebpo[plot]')", error.name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from statistics import NormalDist
 from typing import NamedTuple
@@ -87,12 +87,13 @@ def success_rate(model: str | Path, tasks: list[dict]) -> float:
     return float(np.mean(graded(tasks, sample(model, [task["prompt"] for task in tasks]))))
 
 
-def evaluate(model: str | Path, tasks: list[dict], run_dir: Path, step: int) -> np.ndarray:
-    """Whether each response to `tasks` is right, (tasks, N_SAMPLES); also saved in the run as a result of the evaluation
-    harness, so that cards and the Space show it."""
+def evaluate(model: str | Path, tasks: list[dict], run_dirs: Iterable[Path], step: int) -> np.ndarray:
+    """Whether each response to `tasks` is right, (tasks, N_SAMPLES); also saved in each of the runs as a result of the
+    evaluation harness, so that cards and the Space show it."""
     responses = sample(model, [task["prompt"] for task in tasks])
     correct = np.array(graded(tasks, responses))
-    save(run_dir, str(model), step, tasks, responses, correct)
+    for run_dir in run_dirs:
+        save(run_dir, str(model), step, tasks, responses, correct)
     return correct
 
 

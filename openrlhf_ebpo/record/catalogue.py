@@ -18,7 +18,7 @@ class Shown(Flag):
 
     NOWHERE = 0
     SPACE = auto()  # a panel of the page Dynamics
-    PICTURE = auto()  # training.png
+    PICTURE = auto()  # comparison.png of the quickstart
     CARD = auto()  # the picture of a model card
 
 

@@ -1,8 +1,8 @@
-"""A picture of a run: the metrics that the catalogue shows there."""
+"""A picture of runs: the metrics that the catalogue shows there."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,35 +12,54 @@ from openrlhf_ebpo.record.catalogue import REWARD, Metric, Shown, shown_in
 from openrlhf_ebpo.record.run_log import read_metrics
 
 PANELS = tuple(shown_in(Shown.PICTURE))
+COLOURS = ("#1f4e8c", "#c4561a", "#2e7d4f", "#7b3f98", "#8a6d00", "#b0305c")  # told apart by the colour-blind too
 
 
-def plot_run(
-    run_dir: str | Path,
+def plot_runs(
+    runs: Mapping[str, str | Path],
     path: str | Path,
     title: str = "",
     panels: Sequence[Metric] = PANELS,
     last_step: float = float("inf"),
 ) -> None:
-    """Write a PNG: each metric that the run has, raw and smoothed over training steps, up to `last_step`."""
+    """Write a PNG: each metric that a run has, raw and smoothed over training steps, up to `last_step`.
+
+    Args:
+        runs: run directories by the names that the legend gives them; one run has no legend.
+    """
     from matplotlib.figure import Figure
 
-    rows = [row for row in read_metrics(run_dir) if REWARD in row and row["step"] <= last_step]
-    panels = [panel for panel in panels if any(row.get(panel.name) is not None for row in rows)] or panels
+    rows = {name: steps_of(run_dir, last_step) for name, run_dir in runs.items()}
+    panels = [panel for panel in panels if any(points(steps, panel) for steps in rows.values())] or panels
     figure = Figure(figsize=(3 * len(panels), 3.2), layout="constrained")
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        points = [(row["step"], row[panel.name]) for row in rows if row.get(panel.name) is not None]
-        if points:
-            steps, values = map(np.asarray, zip(*points, strict=True))
-            axes.plot(steps, values, color="#9bb7d4", linewidth=0.8)
-            axes.plot(steps, smooth(values), color="#1f4e8c", linewidth=2)
+        for number, (name, steps) in enumerate(rows.items()):
+            draw(axes, points(steps, panel), name, COLOURS[number % len(COLOURS)])
         axes.set_title(panel.with_unit(panel.title), fontsize=10)
         axes.set_xlabel("step", fontsize=9)
         axes.tick_params(labelsize=8)
         axes.grid(alpha=0.25)
+    if len(runs) > 1:
+        figure.axes[0].legend(fontsize=9, frameon=False)
     if title:
         figure.suptitle(title, fontsize=11)
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=110, format="png")
+
+
+def steps_of(run_dir: str | Path, last_step: float) -> list[dict]:
+    return [row for row in read_metrics(run_dir) if REWARD in row and row["step"] <= last_step]
+
+
+def points(rows: Sequence[dict], metric: Metric) -> list[tuple[int, float]]:
+    return [(row["step"], row[metric.name]) for row in rows if row.get(metric.name) is not None]
+
+
+def draw(axes, found: list[tuple[int, float]], name: str, colour: str) -> None:
+    if found:
+        steps, values = map(np.asarray, zip(*found, strict=True))
+        axes.plot(steps, values, color=colour, alpha=0.35, linewidth=0.8)
+        axes.plot(steps, smooth(values), color=colour, linewidth=2, label=name)
 
 
 def smooth(values: np.ndarray) -> np.ndarray:

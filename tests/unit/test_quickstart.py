@@ -6,11 +6,14 @@ import json
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from openrlhf_ebpo.command import Parser
 from openrlhf_ebpo.files import append_json_line
 from openrlhf_ebpo.quickstart import __main__ as quickstart
 from openrlhf_ebpo.quickstart import tasks, tiny_model
+from openrlhf_ebpo.quickstart.compare import arm_of, same_prompts, table
 from openrlhf_ebpo.quickstart.evaluate import (
     MAX_NEW_TOKENS,
     N_SAMPLES,
@@ -21,9 +24,12 @@ from openrlhf_ebpo.quickstart.evaluate import (
     graded,
     paired_difference,
 )
+from openrlhf_ebpo.quickstart.launch import StageFailed, launch, show_progress, tqdm
+from openrlhf_ebpo.quickstart.stages import WARM_START_SUCCESS, Training, in_order, nearest, training_flags
 from openrlhf_ebpo.quickstart.tasks import TEMPLATE
-from openrlhf_ebpo.record.plot import PANELS, plot_run, smooth
+from openrlhf_ebpo.record.plot import COLOURS, PANELS, plot_runs, smooth
 from openrlhf_ebpo.record.results import SCHEMA, find_results
+from openrlhf_ebpo.record.run_log import rollouts_path
 from openrlhf_ebpo.rewards import gym
 
 SIZES = {"heldout": 30, "validation": 10, "train": 50, "warm_start": 40}
@@ -65,8 +71,9 @@ def test_the_evaluation_is_a_result_of_the_harness(tmp_path):
     held_out = tasks.split(SIZES)["heldout"][:3]
     texts = [TEMPLATE.format(task["prompt"]) + task["label"] for task in held_out]
     tiny_model.build(tmp_path / "model", texts)
-    correct = evaluate(tmp_path / "model", held_out, tmp_path / "run", 7)
+    correct = evaluate(tmp_path / "model", held_out, [tmp_path / "run", tmp_path / "other"], 7)
     (result,) = find_results(tmp_path / "run")
+    assert [other.summary for other in find_results(tmp_path / "other")] == [result.summary]
     assert (result.step, result.task, result.n) == (7, tasks.DATASET, N_SAMPLES) and correct.shape == (3, N_SAMPLES)
     assert result.summary["schema"] == SCHEMA and result.summary["metrics"]["pass@1"]["value"] == correct.mean()
     assert (result.samples.correct == correct).all() and result.samples.lengths.max() <= MAX_NEW_TOKENS
@@ -86,64 +93,188 @@ def test_smoothing_is_a_mean_over_the_values_around():
     assert smoothed[0] == pytest.approx(np.mean(values[:4]))
 
 
-def test_the_picture_is_a_small_png(tmp_path):
-    for step in range(1, 30):
-        append_json_line(tmp_path / "metrics.jsonl", {"step": step, **{panel.name: step / 30 for panel in PANELS}})
-    append_json_line(tmp_path / "metrics.jsonl", {"step": 30, "policy/entropy": None, "rollout/reward_mean": 1.0})
-    plot_run(tmp_path, tmp_path / "training.png", "title")
-    data = (tmp_path / "training.png").read_bytes()
-    assert data.startswith(b"\x89PNG") and 10_000 < len(data) < 300_000
+def write_metrics(run_dir, last, names):
+    run_dir.mkdir(parents=True)
+    for step in range(1, last + 1):
+        append_json_line(run_dir / "metrics.jsonl", {"step": step, **dict.fromkeys(names, step / 30)})
 
 
-def test_a_finished_run_prints_its_table_and_does_nothing_else(tmp_path, capsys):
-    (tmp_path / "data").mkdir()
-    result = {
-        "heldout_questions": 256,
-        "samples_per_question": 8,
-        "before": 0.3,
-        "after": 0.5,
-        "rise": [0.2, 0.15, 0.25],
-        "steps": 120,
-        "all_fail_first_ten_steps": 0.4,
-        "all_fail_gradient": {"ebpo": 12.3, "group_norm": 0.0},
+def test_the_picture_of_two_runs_is_a_small_png_with_both(tmp_path):
+    from PIL import Image
+
+    names = [panel.name for panel in PANELS]
+    write_metrics(tmp_path / "a", 29, names)
+    append_json_line(tmp_path / "a" / "metrics.jsonl", {"step": 30, "policy/entropy": None, names[0]: 1.0})
+    write_metrics(tmp_path / "b", 20, names[:2])  # the other has no prior
+    plot_runs({"EBPO": tmp_path / "a", "GRPO": tmp_path / "b"}, tmp_path / "two.png", "title")
+    plot_runs({"": tmp_path / "a"}, tmp_path / "one.png", "title")
+    assert (tmp_path / "two.png").read_bytes().startswith(b"\x89PNG")
+    assert 10_000 < (tmp_path / "two.png").stat().st_size < 300_000
+    assert [drawn(tmp_path / name) for name in ("two.png", "one.png")] == [[True, True], [True, False]]
+    assert Image.open(tmp_path / "two.png").width == 330 * len(PANELS)
+
+
+def drawn(picture):
+    """Whether the colours of the first and of the second run are there."""
+    from PIL import Image
+
+    there = {colour for _, colour in Image.open(picture).convert("RGB").getcolors(1 << 24)}
+    return [tuple(bytes.fromhex(colour[1:])) in there for colour in COLOURS[:2]]
+
+
+def arm(after, rise, difference, all_fail=0.9):
+    return {"after": after, "rise": rise, "difference": difference, "all_fail_first_ten_steps": all_fail}
+
+
+def result_of_two(**changes):
+    arms = {
+        "ebpo": arm(0.137, [0.085, 0.07, 0.1], [0.037, 0.025, 0.049]),
+        "group_norm": arm(0.1, [0.048, 0.03, 0.06], None, 0.91),
     }
-    (tmp_path / "result.json").write_text(json.dumps(result))
+    whole = {"steps": 80, "prompts_per_step": 128, "n_samples_per_prompt": 2, "before": 0.052, "arms": arms}
+    measured = {"heldout_questions": 512, "samples_per_question": 8, "reference": "group_norm", "same_prompts": True}
+    return {**whole, **measured, **changes}
+
+
+def begun(directory, estimators=("ebpo", "group_norm")):
+    (directory / "arms").mkdir(parents=True)
+    (directory / "arms" / "estimators.json").write_text(json.dumps(estimators))
+    return directory
+
+
+def test_a_finished_run_prints_both_arms_and_does_nothing_else(tmp_path, capsys):
+    (begun(tmp_path) / "result.json").write_text(json.dumps(result_of_two()))
     before = sorted(tmp_path.rglob("*"))
     quickstart.main([str(tmp_path)])
     text = capsys.readouterr().out
-    assert "+0.200  [+0.150, +0.250]" in text and "EBPO 12.3, GRPO 0" in text and "40%" in text
+    lines = {" ".join(line.split()) for line in text.splitlines()}
+    assert {"EBPO GRPO", "held-out success before 0.052 0.052", "held-out success after 0.137 0.100"} <= lines
+    assert "EBPO - GRPO +0.037, 95 % interval [+0.025, +0.049]" in lines
+    assert "of the tasks (512 tasks x 8 samples), not of training" in text and "docs/results.md" in text
+    assert "the same prompts, in the same order: 80 steps of 128 x 2 responses" in text
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_an_unfinished_run_of_an_earlier_version_is_refused_before_anything_starts(tmp_path):
+def test_the_table_says_where_the_prompts_were_not_the_same(tmp_path):
+    assert "NOT the same prompts" in table(result_of_two(same_prompts=False), tmp_path)
+
+
+def test_the_table_of_one_arm_has_its_rise(tmp_path):
+    one = result_of_two(arms={"rloo": arm(0.1, [0.05, 0.03, 0.07], None)}, reference="rloo")
+    text = table(one, tmp_path)
+    assert "rise of RLOO  +0.050, 95 % interval [+0.030, +0.070]" in text and "same prompts" not in text
+
+
+def test_two_runs_were_given_the_same_prompts_or_not(tmp_path):
+    given = {"a": [["p", "q"], ["r", "s"]], "b": [["q", "p"], ["s", "r"]], "c": [["r", "s"], ["p", "q"]]}
+    for name, steps in given.items():
+        write_metrics(tmp_path / name, len(steps), ["rollout/reward_mean"])
+        (tmp_path / name / "rollouts").mkdir()
+        for step, prompts in enumerate(steps, 1):
+            pq.write_table(pa.table({"prompt": prompts}), rollouts_path(tmp_path / name, step))
+    assert same_prompts([tmp_path / "a", tmp_path / "b"])
+    assert not same_prompts([tmp_path / "a", tmp_path / "c"])
+
+
+def test_an_arm_that_is_wanted_later_is_added_to_those_that_are_there(tmp_path):
+    assert quickstart.planned(tmp_path, ()) == ["ebpo", "group_norm"]
+    assert quickstart.planned(tmp_path, ["rloo", "rloo"]) == ["rloo"]
+    begun(tmp_path, ["rloo"])
+    assert quickstart.planned(tmp_path, ()) == ["rloo"]
+    assert quickstart.planned(tmp_path, ["ebpo"]) == ["rloo", "ebpo"]
+    (tmp_path / "result.json").write_text(json.dumps(result_of_two(arms={"rloo": {}})))
+    assert quickstart.finished(tmp_path, ["rloo"]) and not quickstart.finished(tmp_path, ["rloo", "ebpo"])
+
+
+def test_estimators_are_a_list_or_one_by_one_in_front_of_the_directory(tmp_path):
+    parser = Parser("quickstart", "")
+    quickstart.add_flags(parser)
+    assert parser.parse_args(["--estimator", "rloo", "runs/x"]).estimators == ["rloo"]
+    options = parser.parse_args(["runs/x", "--estimators", "ebpo", "rloo"])
+    assert options.estimators == ["ebpo", "rloo"] and str(options.run_dir) == "runs/x"
+
+
+def test_a_critics_estimator_is_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        quickstart.main([str(tmp_path), "--estimators", "ebpo", "gae"])
+    assert "--estimators gae learns with a critic" in str(exit_.value) and not any(tmp_path.iterdir())
+
+
+def test_what_an_earlier_version_left_is_refused_before_anything_starts(tmp_path):
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "train.jsonl").write_text('{"prompt": "Spell", "label": "maj"}\n')
-    with pytest.raises(quickstart.StageFailed, match=r"earlier version(.*)--force"):
-        quickstart.check_directory(tmp_path, force=False)
-    tasks.write(tmp_path / "data", {"train": [{"prompt": "p", "label": "a", "entry": "{}"}]})
-    quickstart.check_directory(tmp_path, force=False)
+    (tmp_path / "result.json").write_text('{"estimator": "ebpo", "before": 0.3, "after": 0.7}')
+    with pytest.raises(SystemExit, match=r"earlier version(.*)--force"):
+        quickstart.main([str(tmp_path)])
+    quickstart.check_directory(begun(tmp_path / "new"), force=False)
+
+
+def test_every_stage_with_a_result_is_passed_over(tmp_path):
+    names = [(name.partition(":")[0], done()) for name, done, _ in quickstart.stages(tmp_path, ["ebpo", "rloo"])]
+    kinds = ["tasks", "model", "warm start", "training", "training", "evaluation"]
+    assert names == [(kind, False) for kind in kinds]
+    for path in (
+        "data/warm_start.jsonl",
+        "base/tokenizer.json",
+        "warm_start/config.json",
+        "arms/ebpo/model/prior.json",
+    ):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).touch()
+    (tmp_path / "arms/rloo/model").mkdir(parents=True)
+    (tmp_path / "arms/rloo/model/tokenizer.json").touch()
+    assert [done() for _, done, _ in quickstart.stages(tmp_path, ["ebpo", "rloo"])] == [True] * 5 + [False]
+
+
+def test_the_arms_differ_in_nothing_but_the_estimator_and_where_they_write(tmp_path):
+    one, other = (training_flags(Training(tmp_path, tmp_path / "arms" / n, n)) for n in ("ebpo", "rloo"))
+    different = {name for name in one if one[name] != other[name]}
+    assert different == {
+        "advantage_estimator",
+        "ckpt.path",
+        "ckpt.output_dir",
+        "logger.run_dir",
+        "logger.wandb.run_name",
+    }
+    assert one["data.order"] == "as_is"  # the default order does not follow --train.seed
+    assert Training(tmp_path, tmp_path, "score_weighted").stage[0] == "training: Score-weighted, 80 steps"
+
+
+def test_the_space_finds_the_arms_and_calls_them_by_their_estimators(tmp_path):
+    from openrlhf_ebpo.space.runs import Runs
+
+    begun(tmp_path)
+    (tmp_path / "data").mkdir()
+    for name in ("ebpo", "group_norm"):
+        run_dir = arm_of(tmp_path, name) / "run"
+        write_metrics(run_dir, 3, ["rollout/reward_mean"])
+        (run_dir.parent / "model").mkdir()
+    runs = Runs([str(tmp_path)])
+    assert runs.listed() == ["ebpo", "group_norm"]
+    assert [runs.get(name).path for name in runs.listed()] == [arm_of(tmp_path, n) / "run" for n in runs.listed()]
+
+
+def test_the_warm_start_is_the_model_nearest_to_the_wanted_success(tmp_path):
+    for step in (100, 20, 60, 40, 80):
+        (tmp_path / f"global_step{step}_hf").mkdir()
+    models = in_order(tmp_path)
+    assert [model.name for model in models] == [f"global_step{step}_hf" for step in (20, 40, 60, 80, 100)]
+    success = dict(zip(models, (0.0, 0.01, WARM_START_SUCCESS - 0.005, WARM_START_SUCCESS + 0.02, 0.3), strict=True))
+    assert nearest(models, success.get) == (models[2], WARM_START_SUCCESS - 0.005)
+    with pytest.raises(StageFailed, match="never solved 5%"):
+        nearest(models[:3], success.get)
+    with pytest.raises(StageFailed, match="never solved"):
+        nearest([], success.get)
 
 
 def test_a_directory_of_something_else_is_refused_and_force_moves_it_aside(tmp_path):
     directory = tmp_path / "run"
     directory.mkdir()
     (directory / "precious.txt").write_text("keep me")
-    with pytest.raises(quickstart.StageFailed, match="holds something else"):
+    with pytest.raises(StageFailed, match="holds something else"):
         quickstart.check_directory(directory, force=False)
     quickstart.check_directory(directory, force=True)
     assert not directory.exists()
     assert [p.read_text() for p in tmp_path.glob("run.*/precious.txt")] == ["keep me"]
-
-
-def test_a_run_goes_on_with_its_own_estimator_and_no_other(tmp_path):
-    assert quickstart.check_estimator(tmp_path, None) == "ebpo"
-    assert quickstart.check_estimator(tmp_path, "rloo") == "rloo"
-    run = {"schema": 1, "args": {"algo": {"advantage": {"estimator": "group_norm"}}}}
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "run.json").write_text(json.dumps(run))
-    assert quickstart.check_estimator(tmp_path, None) == "group_norm"
-    with pytest.raises(quickstart.StageFailed, match="holds a run with --estimator group_norm"):
-        quickstart.check_estimator(tmp_path, "ebpo")
 
 
 def test_groups_whose_responses_all_fail_are_counted():
@@ -152,16 +283,16 @@ def test_groups_whose_responses_all_fail_are_counted():
 
 
 def test_a_stage_that_fails_shows_the_end_of_its_log(tmp_path):
-    with pytest.raises(quickstart.StageFailed, match=r"train_sft failed \(exit status 2\)(.|\n)*--no.such.flag"):
-        quickstart.launch("train_sft", {"no.such.flag": 1}, tmp_path)
+    with pytest.raises(StageFailed, match=r"train_sft failed \(exit status 2\)(.|\n)*--no.such.flag"):
+        launch("train_sft", {"no.such.flag": 1}, tmp_path / "logs" / "sft.log")
 
 
 def test_in_a_file_a_line_every_tenth_step_says_how_far_it_is(tmp_path, capsys):
-    bar = quickstart.tqdm(total=40, disable=True)
-    quickstart.show_progress(bar, tmp_path)
+    bar = tqdm(total=40, disable=True)
+    show_progress(bar, tmp_path)
     for step in range(1, 40):
         append_json_line(tmp_path / "metrics.jsonl", {"step": step, "rollout/reward_mean": step / 100})
         if step not in (10, 19):  # it looks now and then only
-            quickstart.show_progress(bar, tmp_path)
+            show_progress(bar, tmp_path)
     lines = capsys.readouterr().out.splitlines()
     assert lines == [f"      step {s} of 40: reward {s / 100:.2f}" for s in (11, 20, 30)]

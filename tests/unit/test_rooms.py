@@ -154,11 +154,11 @@ def test_an_import_against_the_table_is_found_wherever_it_stands(tmp_path):
     path = tmp_path / "run_log.py"
     path.write_text(
         "from openrlhf_ebpo import __version__, files\nimport ray.util\n"
-        "def f():\n    from ..training.trainer import EBPOTrainer\n    from .plot import plot_run\n    import openrlhf_ebpo.eval.run\n"
+        "def f():\n    from ..training.trainer import EBPOTrainer\n    from .plot import plot_runs\n    import openrlhf_ebpo.eval.run\n"
     )
     module = f"{PACKAGE}.record.run_log"
     found = set(imported(module, path))
-    assert {"ray.util", f"{PACKAGE}.files", f"{PACKAGE}.record.plot.plot_run"} <= found
+    assert {"ray.util", f"{PACKAGE}.files", f"{PACKAGE}.record.plot.plot_runs"} <= found
     refused = {name for name in found if not is_allowed(module, name)}
     assert refused == {f"{PACKAGE}.training.trainer.EBPOTrainer", f"{PACKAGE}.eval.run"}
 

@@ -1,0 +1,227 @@
+"""Estimators compared by what a model learns on the real stack: Ray, DeepSpeed, vLLM; the quickstart's model and task.
+
+Every seed has its own order of prompts and its own sampling. All estimators of a seed begin with the same warm start (one
+for all seeds) and are given the same prompts in the same order; success is that on held-out tasks after the last step.
+
+    python benchmarks/learning_real.py --output runs/learning_real             train what is not there yet, a JSON file a run
+    python benchmarks/learning_real.py --table --output runs/learning_real     the table, in Markdown, of what is there
+    python benchmarks/learning_real.py --table --output docs/results/learning_real.json      the same of what --export wrote
+
+A run takes two to three minutes on two cores. An interrupted call goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import json
+import random
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+from tqdm import tqdm
+
+from openrlhf_ebpo.command import command
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.estimator import registry
+from openrlhf_ebpo.files import write_json, write_text
+from openrlhf_ebpo.progress import fingerprint, model_identity
+from openrlhf_ebpo.quickstart.compare import REFERENCE, prompts
+from openrlhf_ebpo.quickstart.evaluate import N_SAMPLES, evaluate, read_tasks
+from openrlhf_ebpo.quickstart.stages import (
+    N_SAMPLES_PER_PROMPT,
+    PROMPTS_PER_STEP,
+    SIZES,
+    STEPS,
+    Training,
+    preparation,
+    run_stages,
+)
+
+ESTIMATORS = ["ebpo", "group_norm", "score_weighted"]
+SEEDS = [1, 2, 3]
+CONFIDENCE, POWER = 0.95, 0.8
+COMMON = ("start", "steps", "prompts_per_step", "n_samples_per_prompt", "tasks", "samples", "warm_start")  # of all runs
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--output", type=Path, default=Path("runs/learning_real"), metavar="DIR")
+    parser.add_argument("--estimators", nargs="+", type=registry.known, default=ESTIMATORS, metavar="NAME")
+    parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS, metavar="N", help="default: 1 2 3")
+    parser.add_argument("--steps", type=int, default=60, help=f"default: 60; at most {STEPS}")
+    parser.add_argument("--table", action="store_true", help="train nothing; --output may be a file of --export")
+    parser.add_argument("--export", type=Path, metavar="FILE", help="also write all results into one file")
+
+
+def run(options: argparse.Namespace) -> None:
+    if not options.table:
+        if not 1 <= options.steps <= STEPS:
+            raise UsageError(f"--steps {options.steps}: the quickstart's tasks are enough for 1 to {STEPS}")
+        if "gae" in options.estimators:
+            raise UsageError("--estimators gae learns with a critic, and the quickstart trains none")
+        train_missing(options.output.absolute(), options.estimators, options.seeds, options.steps)
+    results = read_results(options.output)
+    print(table(results))
+    if options.export:
+        write_text(options.export, "[\n" + ",\n".join(json.dumps(result) for result in results) + "\n]\n")
+
+
+def train_missing(output: Path, estimators: Sequence[str], seeds: Sequence[int], steps: int) -> None:
+    """Seed by seed, so that what is there after half of the time can be compared.
+
+    Raises:
+        UsageError: `output` was begun with other settings.
+        StageFailed: a training failed.
+    """
+    check_settings(output, {"steps": steps, "prompts_per_step": PROMPTS_PER_STEP, "group": N_SAMPLES_PER_PROMPT})
+    todo = missing(output, estimators, seeds)
+    if todo:
+        run_stages(preparation(output))
+    with tqdm(todo, unit="run", disable=not sys.stderr.isatty()) as bar:
+        for number, (seed, estimator) in enumerate(bar, 1):
+            arm, prompts_file = arm_of(output, estimator, seed), shuffled(output, seed)
+            name, done, train = Training(output, arm, estimator, steps, seed, prompts_file).stage
+            bar.write(f"run {number} of {len(todo)}: seed {seed}, {name}", file=sys.stdout)
+            sys.stdout.flush()
+            if not done():
+                train()
+            write_json(file_of(output, estimator, seed), result_of(output, estimator, seed, steps))
+
+
+def shuffled(output: Path, seed: int) -> str:
+    """The name of the file in data/ with the training tasks in this seed's order."""
+    path = output / "data" / f"train-seed-{seed}.jsonl"
+    if not path.exists():
+        rows = (output / "data" / "train.jsonl").read_text().splitlines(keepends=True)
+        random.Random(seed).shuffle(rows)
+        write_text(path, "".join(rows))
+    return path.name
+
+
+def missing(output: Path, estimators: Sequence[str], seeds: Sequence[int]) -> list[tuple[int, str]]:
+    wanted = itertools.product(dict.fromkeys(seeds), dict.fromkeys(estimators))
+    return [(seed, name) for seed, name in wanted if not file_of(output, name, seed).exists()]
+
+
+def check_settings(output: Path, settings: dict) -> None:
+    path = output / "settings.json"
+    if not path.exists():
+        write_json(path, settings)
+    elif (found := json.loads(path.read_text())) != settings:
+        raise UsageError(f"--output {output} was begun with {found}, and this is {settings}: name another directory")
+
+
+def arm_of(output: Path, estimator: str, seed: int) -> Path:
+    return output / "arms" / f"seed-{seed}" / estimator.replace(":", ".")
+
+
+def file_of(output: Path, estimator: str, seed: int) -> Path:
+    return output / "results" / f"seed-{seed}-{estimator.replace(':', '.')}.json"
+
+
+def result_of(output: Path, estimator: str, seed: int, steps: int) -> dict:
+    arm = arm_of(output, estimator, seed)
+    return {
+        "estimator": estimator,
+        "seed": seed,
+        "start": success(output, output / "warm_start"),
+        "end": success(output, arm / "model", arm / "run", steps),
+        "steps": steps,
+        "prompts_per_step": PROMPTS_PER_STEP,
+        "n_samples_per_prompt": N_SAMPLES_PER_PROMPT,
+        "tasks": SIZES["heldout"],
+        "samples": N_SAMPLES,
+        "warm_start": model_identity(str(output / "warm_start")),
+        "prompts": fingerprint(json.dumps([sorted(step) for step in prompts(arm / "run")]).encode()),
+    }
+
+
+@functools.cache
+def success(output: Path, model: Path, run_dir: Path | None = None, step: int = 0) -> float:
+    heldout = read_tasks(output / "data" / "heldout.jsonl")
+    return float(evaluate(model, heldout, [run_dir] if run_dir else [], step).mean())
+
+
+def read_results(source: Path) -> list[dict]:
+    """What is in a folder of results, or in a file of --export.
+
+    Raises:
+        UsageError: there is nothing, or runs of different settings.
+    """
+    files = [source] if source.is_file() else sorted((source / "results").glob("*.json"))
+    read = [json.loads(path.read_text()) for path in files]
+    results = read[0] if source.is_file() else read
+    if not results:
+        raise UsageError(f"--output {source}: there is no result of learning_real.py")
+    for name in COMMON:
+        if len(found := {result[name] for result in results}) > 1:
+            raise UsageError(f"--output {source}: runs of different {name} cannot be compared: {sorted(found)}")
+    return results
+
+
+# The table
+
+
+def table(results: Sequence[dict]) -> str:
+    """In Markdown: held-out success at the end, and what it is beside GRPO's for the same seeds."""
+    ends: dict[str, dict[int, float]] = {}
+    for result in results:
+        ends.setdefault(result["estimator"], {})[result["seed"]] = result["end"]
+    start, base = results[0]["start"], ends.get(REFERENCE, {})
+    seeds = sorted({result["seed"] for result in results})
+    head = ["estimator", *(f"seed {seed}" for seed in seeds), "mean", "rise, in GRPO's", "minus GRPO's", "visible"]
+    lines = [head, ["---"] * len(head)]
+    for name in sorted(ends, key=lambda name: (name != REFERENCE, -np.mean(list(ends[name].values())))):
+        own = ends[name]
+        cells = [registry.title(name), *(f"{own[seed]:.3f}" if seed in own else "" for seed in seeds)]
+        cells += [f"{np.mean(list(own.values())):.3f}"]
+        pairs = np.array([(own[seed], base[seed]) for seed in seeds if seed in own and seed in base]).reshape(-1, 2)
+        lines.append([*cells, *(["1", "", ""] if name == REFERENCE else compared(pairs, start))])
+    rows = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return "\n\n".join([described(results[0]), rows, NOTE, *other_prompts(results)])
+
+
+NOTE = (
+    "Minus GRPO's: the mean difference over seeds, with its 95 % t-interval. Visible: the smallest difference that so many "
+    "pairs as noisy as these would show four times in five."
+)
+
+
+def described(result: dict) -> str:
+    return (
+        f"**G = {result['n_samples_per_prompt']}, {result['prompts_per_step']} prompts a step, {result['steps']} steps; start "
+        f"{result['start']:.3f}** (held-out success on {result['tasks']} tasks × {result['samples']} samples)"
+    )
+
+
+def compared(pairs: np.ndarray, start: float) -> list[str]:
+    """Of (seeds, 2) ends, an estimator's and GRPO's: ratio of rises, difference with its interval, what could be seen."""
+    if not len(pairs):
+        return ["", "", ""]
+    rises = pairs.mean(0) - start
+    ratio = f"{rises[0] / rises[1]:.2f}" if rises[1] > 0 else ""
+    difference = pairs[:, 0] - pairs[:, 1]
+    free = len(difference) - 1
+    if not free:
+        return [ratio, f"{difference[0]:+.3f}", ""]
+    error = difference.std(ddof=1) / len(difference) ** 0.5
+    inner, outer = stats.t.ppf(POWER, free), stats.t.ppf(0.5 + CONFIDENCE / 2, free)
+    return [ratio, f"{difference.mean():+.3f} ± {outer * error:.3f}", f"{(inner + outer) * error:.3f}"]
+
+
+def other_prompts(results: Sequence[dict]) -> list[str]:
+    """A line for each seed whose runs were not given the same prompts."""
+    seen: dict[int, set[str]] = {}
+    for result in results:
+        seen.setdefault(result["seed"], set()).add(result["prompts"])
+    return [f"Seed {seed}: NOT the same prompts in all runs." for seed, orders in seen.items() if len(orders) > 1]
+
+
+main = command("python benchmarks/learning_real.py", __doc__, add_flags, run)
+
+if __name__ == "__main__":
+    main()

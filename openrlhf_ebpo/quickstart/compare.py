@@ -1,0 +1,134 @@
+"""The arms of a quickstart on the same held-out tasks: result.json, the table, the picture."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from openrlhf_ebpo.estimator import registry
+from openrlhf_ebpo.files import write_json
+from openrlhf_ebpo.quickstart.stages import N_SAMPLES_PER_PROMPT, PROMPTS_PER_STEP, STEPS
+from openrlhf_ebpo.record.run_log import read_metrics, read_rollouts, read_run
+
+REFERENCE = "group_norm"  # what the others are held against, where it is among them
+PICTURE = "comparison.png"
+RESULTS = "docs/results.md"
+
+
+def arm_of(directory: Path, estimator: str) -> Path:
+    return directory / "arms" / estimator.replace(":", ".")
+
+
+def compare(directory: Path, estimators: Sequence[str]) -> None:
+    """Evaluate the warm start and every arm, draw the picture, write result.json."""
+    from openrlhf_ebpo.quickstart.evaluate import evaluate, paired_difference, read_tasks
+    from openrlhf_ebpo.record.plot import plot_runs
+
+    heldout = read_tasks(directory / "data" / "heldout.jsonl")
+    runs = {name: arm_of(directory, name) / "run" for name in estimators}
+    before = evaluate(directory / "warm_start", heldout, runs.values(), 0)
+    after = {
+        name: evaluate(arm_of(directory, name) / "model", heldout, [run_dir], last_step(run_dir))
+        for name, run_dir in runs.items()
+    }
+    against = reference(estimators)
+    arms = {}
+    for name, run_dir in runs.items():
+        arms[name] = {
+            "after": float(after[name].mean()),
+            "rise": paired_difference(before, after[name]),
+            "difference": None if name == against else paired_difference(after[against], after[name]),
+            "steps": last_step(run_dir),
+            **first_steps(directory / "warm_start", run_dir),
+        }
+    titles = " and ".join(map(registry.title, estimators))
+    heading = f"{titles}: reasoning-gym spell_backward, G = {N_SAMPLES_PER_PROMPT}, one warm start"
+    plot_runs({registry.title(name): run_dir for name, run_dir in runs.items()}, directory / PICTURE, heading)
+    result = {
+        "heldout_questions": before.shape[0],
+        "samples_per_question": before.shape[1],
+        "prompts_per_step": PROMPTS_PER_STEP,
+        "n_samples_per_prompt": N_SAMPLES_PER_PROMPT,
+        "steps": STEPS,
+        "before": float(before.mean()),
+        "reference": against,
+        "same_prompts": same_prompts(list(runs.values())),
+        "arms": arms,
+        "versions": read_run(runs[against])["versions"],
+    }
+    write_json(directory / "result.json", result)
+
+
+def reference(estimators: Sequence[str]) -> str:
+    return REFERENCE if REFERENCE in estimators else estimators[-1]
+
+
+def last_step(run_dir: Path) -> int:
+    return read_metrics(run_dir)[-1]["step"]
+
+
+def first_steps(warm_start: Path, run_dir: Path) -> dict:
+    """What most groups are at the start, and what one of them does."""
+    from openrlhf_ebpo.quickstart.evaluate import all_fail_fraction, all_fail_gradient
+
+    first = [read_rollouts(run_dir, step) for step in range(1, min(10, last_step(run_dir)) + 1)]
+    return {
+        "all_fail_first_ten_steps": float(np.mean([all_fail_fraction(rollouts) for rollouts in first])),
+        "all_fail_gradient": all_fail_gradient(warm_start, first[0], "advantage"),
+    }
+
+
+def same_prompts(run_dirs: Sequence[Path]) -> bool:
+    """Whether all runs were given the same prompts, step by step."""
+    orders = [prompts(run_dir) for run_dir in run_dirs]
+    return all(order == orders[0] for order in orders)
+
+
+def prompts(run_dir: Path) -> list[set[str]]:
+    """Of each step; a set, since a batch is complete in the order in which its responses end."""
+    columns = (read_rollouts(run_dir, step).column("prompt") for step in range(1, last_step(run_dir) + 1))
+    return [set(column.to_pylist()) for column in columns]
+
+
+def table(result: dict, directory: Path) -> str:
+    arms = result["arms"]
+    rows = [
+        ("", [registry.title(name) for name in arms]),
+        ("held-out success before", [f"{result['before']:.3f}"] * len(arms)),
+        ("held-out success after", [f"{arm['after']:.3f}" for arm in arms.values()]),
+        ("groups that all fail, first ten steps", [f"{arm['all_fail_first_ten_steps']:.0%}" for arm in arms.values()]),
+    ]
+    width = max(len(name) for name, _ in rows)
+    cell = max(7, *(len(title) for title in rows[0][1]))
+    lines = [f"{name:<{width}}" + "".join(f"  {value:>{cell}}" for value in values) for name, values in rows]
+    lines += ["", *differences(result), ""]
+    lines += [
+        f"picture          {os.path.relpath(directory / PICTURE)}",
+        f"run directories  {os.path.relpath(directory / 'arms')}/*/run",
+    ]
+    return "\n" + "\n".join(f"  {line}".rstrip() for line in lines) + "\n"
+
+
+def differences(result: dict) -> list[str]:
+    """What the arms differ by, and what the interval is of."""
+    against = registry.title(result["reference"])
+    pairs = [(f"{registry.title(n)} - {against}", arm["difference"]) for n, arm in result["arms"].items()]
+    found = [(name, values) for name, values in pairs if values] or [
+        (f"rise of {against}", result["arms"][result["reference"]]["rise"])
+    ]
+    measured = f"{result['heldout_questions']} tasks x {result['samples_per_question']} samples"
+    lines = [f"{name}  {mean:+.3f}, 95 % interval [{low:+.3f}, {high:+.3f}]" for name, (mean, low, high) in found]
+    lines += [f"The interval is of the tasks ({measured}), not of training: other seeds are in {RESULTS}."]
+    if len(pairs) > 1:
+        same = "the same prompts, in the same order" if result["same_prompts"] else "NOT the same prompts"
+        lines += [f"All began with the same model and were given {same}: {effort(result)}."]
+    else:
+        lines += [f"Trained for {effort(result)}."]
+    return lines
+
+
+def effort(result: dict) -> str:
+    return f"{result['steps']} steps of {result['prompts_per_step']} x {result['n_samples_per_prompt']} responses"

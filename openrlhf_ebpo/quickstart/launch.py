@@ -1,0 +1,70 @@
+"""One of our command lines as a process of its own: its output in a log, a bar that shows how far it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tqdm import tqdm
+
+from openrlhf_ebpo.errors import ReportedError
+from openrlhf_ebpo.record.run_log import read_metrics
+
+
+class StageFailed(ReportedError):
+    """A stage cannot begin, or ended without its result; in words for the person who started it."""
+
+
+def launch(command: str, flags: dict, log: Path, progress: Callable[[], None] = lambda: None) -> None:
+    """Run it, its output appended to `log`. Ctrl-C reaches it, and it is waited for.
+
+    Raises:
+        StageFailed: its exit status is not 0; with the end of the log.
+    """
+    argv = [sys.executable, "-m", f"openrlhf_ebpo.cli.{command}"]
+    for flag, value in flags.items():
+        argv += [f"--{flag}"] if value is True else [f"--{flag}", str(value)]
+    log.parent.mkdir(exist_ok=True)
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    environment.setdefault("OMP_NUM_THREADS", "1")  # so small a model gains nothing from threads, and waits for them
+    with open(log, "a") as output:
+        process = subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT, env=environment, process_group=0)
+        try:
+            while process.poll() is None:
+                progress()
+                time.sleep(0.5)
+        finally:
+            stop(process)
+    if process.returncode:
+        tail = "\n".join(log.read_text(errors="replace").replace("\r", "\n").splitlines()[-25:])
+        raise StageFailed(f"{command} failed (exit status {process.returncode}). The end of {log}:\n{tail}")
+
+
+def stop(process: subprocess.Popen) -> None:
+    """Interrupt a command that still runs, and wait until it has cleaned up behind itself."""
+    if process.poll() is not None:
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave it alone
+    os.killpg(process.pid, signal.SIGINT)
+    try:
+        process.wait(timeout=40)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def show_progress(bar: tqdm, run_dir: Path) -> None:
+    """A bar that moves; where it is disabled, since nobody sees it move, a line every tenth step."""
+    metrics = read_metrics(run_dir)
+    if not metrics or metrics[-1]["step"] <= bar.n:
+        return
+    step, reward = metrics[-1]["step"], f"reward {metrics[-1]['rollout/reward_mean']:.2f}"
+    if bar.disable and step // 10 > bar.n // 10:
+        print(f"      step {step} of {bar.total}: {reward}", flush=True)
+    bar.n = step
+    bar.set_description_str(f"      {reward}")

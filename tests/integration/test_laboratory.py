@@ -1,0 +1,154 @@
+"""All estimators of the package in turn, on prompts that are drawn adaptively: sync, killed, then async; LoRA, dynamic
+batches and an agent of two turns all the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from in_turn import NAMES
+
+from openrlhf_ebpo.estimator import registry, stored
+from openrlhf_ebpo.estimator.config import EstimatorConfig
+from openrlhf_ebpo.record.run_log import read_metrics, read_rollouts, read_run
+from openrlhf_ebpo.training.curriculum import start, update
+from openrlhf_ebpo.training.rollouts import prompt_id
+
+HERE = str(Path(__file__).parent)
+NAME = "in_turn:InTurn"
+PROMPTS, BATCH, EPISODE = 48, 8, 6  # prompts, prompts a step, steps an episode
+EPOCH, STEPS = 2 * EPISODE, 4 * EPISODE  # the curriculum's epoch is two episodes
+SAVED, KILLED = EPOCH, EPOCH + 2
+AGENT = """
+import torch
+from openrlhf.utils.agent import AgentInstanceBase, MultiTurnAgentExecutor
+
+class TwoTurns(AgentInstanceBase):
+    def __init__(self):
+        self.turns = 0
+    async def step(self, states, **kwargs):
+        self.turns += 1
+        passed = float(sum(map(ord, states["action_text"])) % 3 == 0 and ord(states["label"]) % 4 > 0)
+        return {"rewards": torch.tensor(passed if self.turns == 2 else 0.0), "scores": torch.tensor(passed),
+                "environment_feedback": "" if self.turns == 2 else "p", "done": self.turns == 2}
+
+class AgentExecutor(MultiTurnAgentExecutor):
+    def __init__(self):
+        super().__init__(TwoTurns)
+"""
+
+
+@pytest.fixture(scope="module")
+def story(train, command, curriculum, tmp_path_factory):
+    output = tmp_path_factory.mktemp("laboratory")
+    (output / "agent.py").write_text(AGENT)
+    run_dir = output / "model" / "run"
+    argv = command(
+        output,
+        advantage_estimator=NAME,
+        train__agent_func_path=output / "agent.py",
+        reward__remote_url=None,
+        train__dynamic_batch_enable=True,
+        ds__lora__rank=4,
+        data__prompt_dataset=curriculum,
+        data__order="adaptive",
+        data__max_samples=PROMPTS,
+        train__num_episodes=STEPS // EPISODE,
+        ckpt__save_steps=SAVED,
+        ckpt__load_enable=True,
+    )
+    first = train(argv, PYTHONPATH=HERE)
+    first.wait_for_step(run_dir, KILLED)
+    os.killpg(first.process.pid, signal.SIGKILL)
+    first.process.wait()
+    train([*argv, "--train.async_enable"], PYTHONPATH=HERE).succeed()
+    assert len(NAMES) <= STEPS, "give the story more episodes: not every estimator has had its turn"
+    return SimpleNamespace(output=output, run_dir=run_dir, argv=argv)
+
+
+def test_every_estimator_trains_and_its_state_is_the_one_of_the_logged_rollouts(story, monkeypatch, capsys):
+    """`replay` computes all estimators' states again, through the kill and into async mode."""
+    from openrlhf_ebpo.cli import replay
+
+    rows = read_metrics(story.run_dir)
+    assert read_run(story.run_dir)["status"] == "complete"
+    assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
+    assert all(row[f"in_turn/{each}"] is not None for row in rows for each in NAMES)
+    taught = {row["step"] for row in rows if any(read_rollouts(story.run_dir, row["step"])["advantage"].to_pylist())}
+    assert len(taught) >= STEPS // 2, "rewards differ, and estimators make something of it"
+    monkeypatch.setattr(sys, "path", [HERE, *sys.path])
+    replay.main([str(story.run_dir), "--estimator", NAME])  # somebody's own code runs when it is named
+    assert "bit for bit" in capsys.readouterr().out
+    ended = json.loads((story.run_dir / "prior.json").read_text())
+    assert ended["turn"] == STEPS
+    for place in (story.output / "ckpt" / "_actor" / f"global_step{STEPS}", story.output / "model"):
+        assert json.loads((place / "prior.json").read_text()) == ended
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_other_estimator_takes_its_state(story, name):
+    config = EstimatorConfig(n_samples_per_prompt=4)
+    ended = json.loads((story.run_dir / "prior.json").read_text())
+    mine = {"schema": stored.SCHEMA, "identity": ended["identity"]["members"][name], **ended["states"][name]}
+    for other in {*filter(registry.computed_here, registry.ESTIMATORS)} - {name.split()[0]}:
+        with pytest.raises(stored.PriorMismatch, match="belongs to another estimator"):
+            stored.unpack(registry.build(other, config), mine)
+
+
+def drawn(table) -> dict[str, float]:
+    """Importance of each prompt."""
+    found = dict(zip(table["prompt_id"].to_pylist(), table["importance"].to_pylist(), strict=True))
+    assert len(found) == BATCH and len(table) == 4 * BATCH
+    return found
+
+
+@pytest.mark.parametrize("first", range(1, STEPS, EPOCH))
+def test_every_prompt_is_drawn_in_an_epoch_although_the_run_was_killed(story, curriculum, first):
+    rows = [json.loads(line) for line in curriculum.read_text().splitlines()[:PROMPTS]]
+    wanted = {prompt_id(row["prompt"], row["label"]) for row in rows}
+    epoch = range(first, first + EPOCH)
+    assert set().union(*(drawn(read_rollouts(story.run_dir, step)) for step in epoch)) == wanted
+
+
+def test_steps_that_were_lost_are_drawn_again_as_they_were(story):
+    aside = sorted(story.run_dir.glob("superseded/*/rollouts/step-*.parquet"))
+    first = min(aside, key=lambda path: path.name)
+    assert drawn(pq.read_table(first)) == drawn(read_rollouts(story.run_dir, int(first.stem[-6:])))
+
+
+def test_the_checkpoint_holds_the_counts_of_the_logged_rewards(story):
+    folder = story.output / "ckpt" / "_actor" / f"global_step{STEPS}"
+    states = torch.load(folder / "mp_rank_00_model_states.pt", weights_only=False)
+    saved = states["data_loader_state_dict"]
+    state = start(np.zeros(PROMPTS, int))
+    places = {name: i for i, name in enumerate(saved["prompts"].tolist())}
+    for step in range(1, STEPS + 1):
+        table = read_rollouts(story.run_dir, step)
+        groups = np.array([places[name] for name in table["prompt_id"].to_pylist()[::4]])
+        successes = table["raw_reward"].to_numpy().reshape(-1, 4).sum(1)
+        state = update(state, groups, successes, np.full(BATCH, 4))
+    assert saved["successes"].tolist() == state.successes.tolist()
+    assert saved["failures"].tolist() == state.failures.tolist()
+    assert saved["draws"] == STEPS and saved["left"] == 2 * PROMPTS and not saved["drawn"].any()
+
+
+def test_the_metrics_tell_what_an_even_draw_would_have_earned(story):
+    for row in read_metrics(story.run_dir):
+        table = read_rollouts(story.run_dir, row["step"])
+        weights, rewards = table["importance"].to_numpy(), table["reward"].to_numpy()
+        assert row["curriculum/reward_mean"] == pytest.approx(np.average(rewards, weights=weights), rel=1e-5)
+        assert 1 < row["curriculum/effective_prompts"] <= BATCH
+
+
+def test_a_run_is_not_resumed_in_another_order(story, run_in_process, monkeypatch):
+    monkeypatch.setattr(sys, "path", [HERE, *sys.path])
+    argv = [word if word != "adaptive" else "as_is" for word in story.argv]
+    assert "--data.order is as_is, and was adaptive" in run_in_process(argv)

@@ -1,0 +1,127 @@
+"""benchmarks/learning_real.py: what is still to be trained, and the table of what is there."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from openrlhf_ebpo.errors import UsageError
+
+PATH = Path(__file__).parents[2] / "benchmarks" / "learning_real.py"
+
+
+@pytest.fixture(scope="module")
+def bench():
+    spec = importlib.util.spec_from_file_location("learning_real", PATH)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+ENDS = {  # start 0.04; the differences to GRPO are 0.02, 0.03, 0.04
+    "group_norm": {1: 0.09, 2: 0.08, 3: 0.07},
+    "ebpo": {1: 0.11, 2: 0.11, 3: 0.11},
+}
+
+
+def result(estimator, seed, end, **changes):
+    measured = {
+        "start": 0.04,
+        "end": end,
+        "tasks": 512,
+        "samples": 8,
+        "warm_start": "warm_start@1",
+        "prompts": f"p{seed}",
+    }
+    settings = {"steps": 60, "prompts_per_step": 128, "n_samples_per_prompt": 2}
+    return {"estimator": estimator, "seed": seed, **measured, **settings, **changes}
+
+
+def results():
+    return [result(name, seed, end) for name, ends in ENDS.items() for seed, end in ends.items()]
+
+
+def written(bench, output, found):
+    (output / "results").mkdir(parents=True)
+    for each in found:
+        bench.file_of(output, each["estimator"], each["seed"]).write_text(json.dumps(each))
+    return output
+
+
+def rows(text):
+    table = [[cell.strip() for cell in line[1:-1].split("|")] for line in text.splitlines() if line.startswith("|")]
+    return {cells[0]: cells[1:] for cells in table}
+
+
+def test_the_table_has_every_seed_the_ratio_of_rises_and_a_paired_interval(bench):
+    text = bench.table(results())
+    assert "start 0.040" in text and "512 tasks × 8 samples" in text and "60 steps" in text
+    found = rows(text)
+    assert list(found) == ["estimator", "---", "GRPO", "EBPO"]
+    assert found["GRPO"] == ["0.090", "0.080", "0.070", "0.080", "1", "", ""]
+    # 0.01 / sqrt(3) = 0.00577; t with 2 degrees of freedom: 4.303 at 97.5 %, 1.061 at 80 %
+    assert found["EBPO"] == ["0.110", "0.110", "0.110", "0.110", "1.75", "+0.030 ± 0.025", "0.031"]
+
+
+def test_an_unfinished_table_compares_the_seeds_that_are_there(bench):
+    found = rows(bench.table([each for each in results() if (each["estimator"], each["seed"]) != ("ebpo", 2)]))
+    assert found["EBPO"][:4] == ["0.110", "", "0.110", "0.110"] and found["EBPO"][5].startswith("+0.030 ± ")
+    one = rows(bench.table([result("ebpo", 1, 0.11), result("group_norm", 1, 0.09)]))
+    assert one["EBPO"] == ["0.110", "0.110", "1.40", "+0.020", ""]
+    assert rows(bench.table([result("ebpo", 1, 0.11)]))["EBPO"] == ["0.110", "0.110", "", "", ""]
+
+
+def test_a_seed_whose_runs_saw_other_prompts_is_named(bench):
+    assert "NOT the same prompts" not in bench.table(results())
+    assert "Seed 2: NOT the same prompts" in bench.table([*results(), result("rloo", 2, 0.1, prompts="others")])
+
+
+def test_only_what_has_no_result_is_trained_seed_by_seed(bench, tmp_path):
+    written(bench, tmp_path, results()[:4])  # GRPO's three, and EBPO's first
+    assert bench.missing(tmp_path, ["ebpo", "group_norm"], [1, 2, 3]) == [(2, "ebpo"), (3, "ebpo")]
+    assert bench.missing(tmp_path, ["my.module:Own"], [1]) == [(1, "my.module:Own")]
+
+
+def test_each_seed_has_an_order_of_its_own_the_same_every_time(bench, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.jsonl").write_text("".join(f"{number}\n" for number in range(100)))
+    names = [bench.shuffled(tmp_path, seed) for seed in (1, 2, 1)]
+    texts = [(tmp_path / "data" / name).read_text().split() for name in names]
+    assert names[0] == names[2] != names[1] and texts[0] != texts[1]
+    assert sorted(texts[0]) == sorted(texts[1]) == sorted(str(number) for number in range(100))
+    (tmp_path / "data" / names[0]).unlink()
+    assert bench.shuffled(tmp_path, 1) == names[0] and (tmp_path / "data" / names[0]).read_text().split() == texts[0]
+
+
+def test_a_finished_call_starts_nothing_and_its_export_gives_the_same_table(bench, tmp_path, capsys):
+    output = written(bench, tmp_path / "out", results())
+    argv = ["--output", str(output), "--estimators", "ebpo", "group_norm"]
+    bench.main([*argv, "--export", str(tmp_path / "all.json")])
+    first = capsys.readouterr().out
+    assert "| EBPO | 0.110" in first and sorted(path.name for path in output.iterdir()) == ["results", "settings.json"]
+    bench.main(["--table", "--output", str(tmp_path / "all.json")])
+    assert capsys.readouterr().out == first
+    with pytest.raises(SystemExit, match=r"was begun with .*name another directory"):
+        bench.main([*argv, "--steps", "40"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["--steps", "0"], "--steps 0: the quickstart's tasks are enough for 1 to"),
+        (["--estimators", "gae"], "--estimators gae learns with a critic"),
+        (["--table"], "there is no result of learning_real.py"),
+    ],
+)
+def test_mistakes_are_named(bench, tmp_path, argv, expected):
+    with pytest.raises(SystemExit, match=expected):
+        bench.main(["--output", str(tmp_path), *argv])
+
+
+def test_runs_of_different_settings_are_not_put_into_one_table(bench, tmp_path):
+    found = [*results(), result("rloo", 1, 0.1, steps=80)]
+    with pytest.raises(UsageError, match=r"runs of different steps cannot be compared: \[60, 80\]"):
+        bench.read_results(written(bench, tmp_path, found))
