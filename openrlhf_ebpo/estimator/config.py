@@ -94,7 +94,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         choices=sorted(PRESETS),
         help="which form: paper; release = the authors' released code; revision = the paper's later revision; corrected = "
         "adaptive history, unbiased variances; robust = that, with responses weighted by their scores: not the paper's, and ahead "
-        "of it in all our measurements. The parts below, where not given, are the preset's",
+        "of it wherever we measured (docs/results.md). The parts below, where not given, are the preset's",
     )
     for part, choices in PARTS.items():
         group.add_argument(f"{FLAG}.{part}", type=str, default=None, choices=list(choices), help=HELP[part])
