@@ -135,8 +135,8 @@ SEAMS = (
         "DeepspeedStrategy.setup_dataloader",
         "openrlhf_ebpo.training.prompts:order_as_asked",
         where="controller, sample generator",
-        why="the prompts are always shuffled, which undoes a curriculum (--data.order as_is), and never chosen by their "
-        "rewards (--data.order adaptive)",
+        why="the prompts are always shuffled, which undoes a curriculum (--data.order as_is), by no seed (shuffle), and never "
+        "chosen by their rewards (--data.order adaptive)",
         until="upstream has a flag for the order",
     ),
     Seam(

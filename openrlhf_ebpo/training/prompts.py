@@ -13,6 +13,8 @@ import logging
 import math
 from pathlib import Path
 
+import torch
+
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.record.resume import CheckpointError
 from openrlhf_ebpo.record.run_log import read_run
@@ -34,7 +36,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=str,
         default="shuffle",
         choices=["shuffle", "as_is", ADAPTIVE],
-        help="shuffle: a seeded random order, as OpenRLHF does; as_is: the rows of --data.prompt_dataset one after the "
+        help="shuffle: a random order by --train.seed; as_is: the rows of --data.prompt_dataset one after the "
         "other, for a curriculum. Resuming goes on at the next row; after a whole episode of shuffle it may repeat an order. "
         "adaptive: prompts that sometimes pass and sometimes fail come more often; needs rewards of --reward.remote_url or "
         "--train.agent_func_path (docs/data.md)",
@@ -184,13 +186,23 @@ def order_as_asked(original):
     def setup_dataloader(
         self, replay_buffer, batch_size, pin_memory=False, shuffle=True, collate_fn=None, *args, **kwargs
     ):
-        order = getattr(self.args.data, "order", "shuffle")  # train_sft has no such flag
+        order = getattr(self.args.data, "order", None)  # train_sft has no such flag
         if shuffle and order == ADAPTIVE:
             return AdaptivePrompts(replay_buffer, collate_fn, self.args)
-        shuffle = shuffle and order == "shuffle"
+        if shuffle and order == "shuffle":
+            kwargs["sampler"] = seeded_shuffle(replay_buffer, self.args.train.seed)
+        shuffle = shuffle and order != "as_is"
         return original(self, replay_buffer, batch_size, pin_memory, shuffle, collate_fn, *args, **kwargs)
 
     return setup_dataloader
+
+
+def seeded_shuffle(prompts, seed: int):
+    """Upstream seeds the order only where torch.distributed runs, and the trainer's process has no process group: two runs
+    with one --train.seed would see different prompts. Its state is saved and restored as that of upstream's own sampler."""
+    from torchdata.stateful_dataloader.sampler import RandomSampler
+
+    return RandomSampler(prompts, generator=torch.Generator().manual_seed(seed))
 
 
 def at_next_prompt(client_states: dict) -> dict:

@@ -16,10 +16,11 @@ def loader(sections):
     from openrlhf.datasets import PromptDataset
     from openrlhf.utils.deepspeed.deepspeed import DeepspeedStrategy
 
-    def build(order: str, num_workers: int = 0, cluster_key=None, column="cluster"):
+    def build(order: str, num_workers: int = 0, cluster_key=None, column="cluster", seed=42):
         strategy = DeepspeedStrategy.__new__(DeepspeedStrategy)
         names = {"order": order, "cluster_key": cluster_key, "input_key": "q", "label_key": "a", "image_key": "images"}
-        strategy.args = SimpleNamespace(data=SimpleNamespace(**names, apply_chat_template=False))
+        data = SimpleNamespace(**names, apply_chat_template=False)
+        strategy.args = SimpleNamespace(data=data, train=SimpleNamespace(seed=seed))
         strategy.is_rank_0 = lambda: False
         rows = [{"q": f"prompt {i}", "a": str(i), column: None if i == 3 else i % 2} for i in range(ROWS)]
         prompts = PromptDataset(datasets.Dataset.from_list(rows), SimpleNamespace(), strategy)
@@ -39,6 +40,25 @@ def test_as_is_keeps_the_order_and_shuffle_does_not(loader):
     assert drawn(iter(loader("as_is"))) == in_order
     shuffled = drawn(iter(loader("shuffle")))
     assert shuffled != in_order and sorted(shuffled, key=int) == in_order
+
+
+def test_shuffle_follows_the_seed_into_the_next_episode(loader):
+    """Upstream's own does not, where no process group is."""
+    orders = {}
+    for name, seed in (("one", 1), ("same", 1), ("other", 2)):
+        prompts = loader("shuffle", seed=seed)
+        orders[name] = [drawn(iter(prompts)) for _ in range(2)]
+    assert orders["one"] == orders["same"] != orders["other"]
+    assert orders["one"][0] != orders["one"][1], "episodes differ"
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_resumed_shuffle_goes_on_in_its_order(loader, num_workers):
+    whole = drawn(iter(loader("shuffle", num_workers, seed=3)))
+    before, after = loader("shuffle", num_workers, seed=3), loader("shuffle", num_workers, seed=4)
+    assert drawn(iter(before), 8) == whole[:8]
+    after.load_state_dict(before.state_dict())
+    assert drawn(iter(after)) == whole[8:]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
