@@ -299,7 +299,7 @@ def check_estimator(values: dict) -> None:
     if estimator is None:
         return
     if is_import_path(name):
-        from openrlhf_ebpo.estimator.rehearsal import rehearse  # torch, which the user's own imports too
+        from openrlhf_ebpo.estimator.rehearsal import rehearse
 
         rehearse(estimator)
     if not values["vllm.num_engines"]:

@@ -91,7 +91,7 @@ SEAMS = (
         "openrlhf_ebpo.training.prompts:SamplesWithClusters",
         where="controller, sample generator",
         why="upstream drops a prompt's data source on the way to its samples; the prompt's cluster goes to the "
-        "run log and, as `batch.clusters`, to estimators (EBPO does not use it)",
+        "run log and, as `batch.clusters`, to estimators (EBPO with clusters)",
         until="upstream carries columns of the data set to the experience",
         link="https://github.com/OpenRLHF/OpenRLHF/issues/1077",
     ),

@@ -2,7 +2,7 @@
 on.
 
 Upstream always shuffles, and drops every column but prompt, label and images on the way to the samples. A
-curriculum needs the order. Clusters go to the run log and, as `batch.clusters`, to estimators; EBPO does not use them.
+curriculum needs the order. Clusters go to the run log and, as `batch.clusters`, to estimators.
 """
 
 from __future__ import annotations
