@@ -8,15 +8,16 @@ import numpy as np
 
 from openrlhf_ebpo.estimator import presets
 from openrlhf_ebpo.estimator.config import EstimatorConfig
-from openrlhf_ebpo.estimator.contract import Batch, Estimator, Step
+from openrlhf_ebpo.estimator.contract import Batch, Step
 from openrlhf_ebpo.estimator.evidence import Groups
+from openrlhf_ebpo.estimator.groups import GroupEstimator
 from openrlhf_ebpo.estimator.shrinkage import DEGENERATE, shrunk_baseline
 
 if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.shapes import PerGroup
 
 
-class EBPO(Estimator):
+class EBPO(GroupEstimator):
     """Its state is that of its history: the `Prior` of the run in preset `paper`.
 
     Raises:
@@ -25,11 +26,6 @@ class EBPO(Estimator):
 
     def __init__(self, config: EstimatorConfig, name: str = ""):
         super().__init__(config, name)
-        if config.n_samples_per_prompt < 2:
-            raise ValueError(
-                f"--rollout.n_samples_per_prompt is {config.n_samples_per_prompt}: ebpo needs at least 2. It estimates "
-                "how noisy a group's mean is from the spread inside groups, and one response has none."
-            )
         self.variant = config.variant
         self.parts = {part: choices[self.variant[part]] for part, choices in presets.PARTS.items()}
         self.history = self.parts["clusters"](self.parts["history"])

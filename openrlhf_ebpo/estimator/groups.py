@@ -1,4 +1,4 @@
-"""What the estimators of methods/ and upstream.py share: statistics over valid responses, and nothing that a paper claims.
+"""What EBPO, methods/ and upstream.py share: statistics over valid responses, and nothing that a paper claims.
 
 Every function is pure; M is the number of groups in a rollout batch, G the responses of a group.
 """
