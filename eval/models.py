@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openrlhf_ebpo.checks.model_check import CAUSAL_LM
-from openrlhf_ebpo.checks.preflight import code_problems, model_problems
+from openrlhf_ebpo.checks.preflight import check_fetched, model_problems
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import read_json_lines
+from openrlhf_ebpo.models.folder import problems as folder_problems
 from openrlhf_ebpo.progress import fingerprint, model_identity
 from openrlhf_ebpo.record.run_log import RunDirectoryError, read_metrics, read_run
 from openrlhf_ebpo.seams.install import install
@@ -22,8 +23,6 @@ from openrlhf_ebpo.seams.remote_code import trusted
 logger = logging.getLogger(__name__)
 
 ADAPTER = "adapter_config.json"
-WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
-INDEX = "model.safetensors.index.json"
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 
 
@@ -120,8 +119,8 @@ def check(path: str, flag: str = "--model") -> None:
     """
     name = base_of(path) if is_adapter(path) else path
     problems = model_problems(flag, name)
-    if path != name:
-        problems += code_problems(flag, path)  # an adapter may have a tokenizer of its own
+    if path != name:  # an adapter may have a tokenizer of its own
+        problems += [f"{flag} {path}: {problem}" for problem in folder_problems(path)]
     if problems:
         raise UsageError("\n".join(problems))
     install()  # transformers is imported next, and rows for it come first
@@ -136,31 +135,7 @@ def check(path: str, flag: str = "--model") -> None:
     classes = config.architectures or []
     if classes and not any(each.endswith((*CAUSAL_LM, "ForConditionalGeneration")) for each in classes):
         raise UsageError(f"{flag} {name}: its config.json says {', '.join(classes)}, which does not generate text")
-    for folder in {path, name}:
-        if Path(folder).is_dir():
-            _check_weights(Path(folder), flag)
-
-
-def _check_weights(folder: Path, flag: str) -> None:
-    """What an engine would find out after half a minute, and not say in words.
-
-    Raises:
-        UsageError: there are no weights, some are missing, or a file is cut off or a mere Git LFS pointer.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    index = folder / INDEX
-    listed = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else set()
-    if missing := sorted(name for name in listed if not (folder / name).is_file()):
-        raise UsageError(f"{flag} {folder}: {', '.join(missing)} of its weights are missing ({INDEX} lists them)")
-    if not any(file for pattern in WEIGHTS for file in folder.glob(pattern)):
-        raise UsageError(f"{flag} {folder}: the folder has no weights ({' or '.join(WEIGHTS)})")
-    for file in folder.glob("*.safetensors"):
-        try:
-            with safe_open(file, "np"):
-                pass
-        except SafetensorError as error:
-            raise UsageError(f"{flag} {file}: it is damaged or not all there; copy it again ({error})") from error
+    check_fetched(flag, name)
 
 
 @contextmanager

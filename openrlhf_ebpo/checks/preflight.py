@@ -17,6 +17,8 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import model_configs
 from openrlhf_ebpo.hub.client import HubError
 from openrlhf_ebpo.models import auto_map
+from openrlhf_ebpo.models.folder import problems as folder_problems
+from openrlhf_ebpo.models.weights import WeightsError
 from openrlhf_ebpo.seams.remote_code import trusted
 
 DATA_SUFFIXES = (".json", ".jsonl", ".csv", ".parquet", ".arrow")
@@ -28,6 +30,7 @@ PATH_FLAGS = (
     "logger.tensorboard_dir",
     "algo.advantage.ebpo.init_prior",
 )
+MODEL_FLAGS = tuple(f"{model}.model_name_or_path" for model in ("actor", "critic", "reward", "model"))
 # Short names for the reward files of this package.
 BUILT_IN = {
     "reward.remote_url": {"math": "math.py", "reasoning_gym": "reasoning_gym.py"},
@@ -46,10 +49,9 @@ def absolute_paths(args: dict) -> None:
     for flag in PATH_FLAGS:
         if args.get(flag):
             args[flag] = str(Path(args[flag]).expanduser().absolute())
-    for flag in ("actor", "critic", "reward", "model"):
-        key = f"{flag}.model_name_or_path"
-        if args.get(key):
-            args[key] = _absolute_if_local(args[key])
+    for flag in MODEL_FLAGS:
+        if args.get(flag):
+            args[flag] = _absolute_if_local(args[flag])
     for flag, names in BUILT_IN.items():
         if args.get(flag) in names:
             args[flag] = str(REWARDS / names[args[flag]])
@@ -162,28 +164,64 @@ def _check_models(args: dict) -> list[str]:
 
 
 def model_problems(flag: str, name: str, ask_hub: bool = True) -> list[str]:
-    """What is wrong with a model, as far as its name and its configuration tell. Of a name on the Hub the configuration
-    is fetched where this machine does not have it; where the Hub cannot be reached, nothing is known and nothing wrong.
+    """What is wrong with a model: of a folder, that it is not whole and inert; of a name on the Hub, what its configuration
+    tells, which is fetched where this machine does not have it. Where the Hub cannot be reached, nothing is known and
+    nothing wrong; `check_fetched` looks at the rest before it is loaded.
     """
     path = Path(name)
     if path.is_dir() and not (path / "config.json").is_file():
         return [f"{flag} {name}: the folder has no config.json, so no model"]
     if not path.exists() and (path.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1):
         return [f"{flag} {name}: no such folder"]
-    return code_problems(flag, name, ask_hub)
+    if path.is_dir():
+        return [f"{flag} {name}: {problem}" for problem in folder_problems(path)]
+    return _code_problems(flag, name, ask_hub)
 
 
-def code_problems(flag: str, name: str, ask_hub: bool = True) -> list[str]:
-    """That the model brings code of its own which it needs, unless that is to run."""
+def _code_problems(flag: str, name: str, ask_hub: bool) -> list[str]:
+    """That a model on the Hub brings code of its own which it needs, unless that is to run."""
     if trusted():
         return []
     try:
-        read = auto_map.folder_reader(Path(name)) if Path(name).is_dir() else model_configs.reader(name, ask_hub)
-        return [f"{flag} {name}: {auto_map.refusal(code)}" for code in auto_map.needed_code(read)[:1]]
+        code = auto_map.needed_code(model_configs.reader(name, ask_hub))
+        return [f"{flag} {name}: {auto_map.refusal(each)}" for each in code[:1]]
     except (auto_map.ModelFileError, model_configs.NoModel) as error:
         return [f"{flag} {name}: {error}"]
     except HubError:
         return []
+
+
+def check_fetched(flag: str, names: str | None) -> None:
+    """Before anything is loaded: the models of a flag that are names on the Hub are brought into this machine's cache, as
+    loading them would, and are whole and inert. Folders have been looked at already.
+
+    Raises:
+        UsageError: one is not; one problem a line.
+    """
+    problems = []
+    for name in filter(None, (names or "").split(",")):
+        if not Path(name).exists():
+            problems += [f"{flag} {name}: {problem}" for problem in _snapshot_problems(name)]
+    if problems:
+        raise UsageError("\n".join(problems))
+
+
+def check_models_fetched(args: dict) -> None:
+    """The same for all models that a training loads. args: by flag.
+
+    Raises:
+        UsageError: one is not whole, or not inert.
+    """
+    for flag in MODEL_FLAGS if not args.get("use_ms") else ():
+        check_fetched(f"--{flag}", args.get(flag))
+
+
+def _snapshot_problems(name: str) -> list[str]:
+    try:
+        folder = model_configs.snapshot(name)
+    except (model_configs.NoModel, WeightsError) as error:
+        return [str(error)]
+    return folder_problems(folder) if folder else []
 
 
 def _check_reward(args: dict) -> list[str]:

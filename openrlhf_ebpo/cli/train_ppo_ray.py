@@ -94,6 +94,7 @@ def run(argv: list[str]) -> None:
         print("dry run: flags, files and settings are fine; nothing was started")
         return
     print("\n".join(notices), flush=True)
+    preflight.check_models_fetched(vars(flat))
 
     claim = run_lock.claimed(
         Path(args.logger.run_dir),

@@ -49,6 +49,7 @@ def run(argv: list[str]) -> None:
     preflight.absolute_paths(vars(flat))
     hide_secrets(vars(flat))
     preflight.check_sft_files(vars(flat))
+    preflight.check_models_fetched(vars(flat))
     install()
     single_process_environment()
     args = command.validate(flat)

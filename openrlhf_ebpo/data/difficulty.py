@@ -95,6 +95,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     remote_code.trust(args)
     check(args)
+    preflight.check_fetched("--model", args.model)
     table = read_table(args.input, ("id", "prompt", "label"))
     table = table.slice(0, args.limit)
     gym_check.check_labels(args.reward, {args.input: "--input"}, "label")

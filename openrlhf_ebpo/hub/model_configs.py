@@ -1,4 +1,5 @@
-"""The small files of a model on the Hub, before anything else of it: from this machine's cache, or else fetched."""
+"""A model on the Hub by its name: first its small files, from this machine's cache or else fetched; then, before anything
+is loaded, the whole of it, as it lies in the cache."""
 
 from __future__ import annotations
 
@@ -7,7 +8,10 @@ from pathlib import Path
 
 from openrlhf_ebpo.hub.client import HubError, hub_errors
 from openrlhf_ebpo.models.auto_map import Reader, read_file
+from openrlhf_ebpo.models.folder import MODEL_INDEX, PICKLES
+from openrlhf_ebpo.models.weights import read_index
 
+SMALL = (".json", ".txt", ".model", ".jinja", ".tiktoken")
 REFUSED = (401, 403, 404)  # statuses of the Hub that stay until somebody does something
 
 
@@ -58,3 +62,42 @@ def _fetched(name: str, file: str) -> Path | None:
         if error.status in REFUSED:
             raise NoModel(f"no such folder, and {error}") from error
         raise
+
+
+def snapshot(name: str) -> Path | None:
+    """The folder in the client's cache with all that loading the model reads, fetched where it is not there yet; None
+    where this machine has nothing of it and the Hub cannot be reached.
+
+    Raises:
+        NoModel: the Hub refuses, or has no such model. WeightsError: its index is none.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=_wanted(name)))
+    except HubError as error:
+        if error.status in REFUSED:
+            raise NoModel(f"no such folder, and {error}") from error
+    try:
+        return Path(snapshot_download(name, local_files_only=True))
+    except LocalEntryNotFoundError:
+        return None
+
+
+def _wanted(name: str) -> list[str]:
+    """Names of files to fetch: weights as the index lists them, and no second form of the same weights.
+
+    Raises:
+        HubError: the Hub refuses, or cannot be asked.
+    """
+    from huggingface_hub import HfApi, constants, hf_hub_download
+
+    with hub_errors(f"looking at {name}"):
+        if constants.HF_HUB_OFFLINE:
+            raise HubError(f"looking at {name}: HF_HUB_OFFLINE is set")
+        names = [file.rfilename for file in HfApi().model_info(name).siblings if "/" not in file.rfilename]
+        index = Path(hf_hub_download(name, MODEL_INDEX)) if MODEL_INDEX in names else None
+    weights = set(read_index(index).values()) if index else {each for each in names if each.endswith(".safetensors")}
+    weights = weights or {each for each in names if each.endswith(PICKLES)}
+    return [each for each in names if each.endswith(SMALL) or each in weights]

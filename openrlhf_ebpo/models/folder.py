@@ -27,6 +27,7 @@ JSON = re.compile(
     r"special_tokens_map|added_tokens|vocab|tekken|chat_template)\.json"
 )
 INDEX = ".safetensors.index.json"
+MODEL_INDEX = f"model{INDEX}"
 SHARD = re.compile(r"(.+)-(\d{5,})-of-(\d{5,})\.safetensors")
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 TWINS = {"pytorch_model": "model", "adapter_model": "adapter_model"}  # how the same weights begin in safetensors
@@ -48,8 +49,9 @@ def problems(folder: str | Path, code: bool = True) -> list[str]:
     if unsafe:
         return unsafe[:SHOWN]  # nothing else of such a folder is opened
     names = [entry.name for entry in entries if not entry.is_dir()]
-    found = [*_weight_problems(folder, names), *_json_problems(folder, names)]
-    return (found or (_code_problems(folder) if code and not trusted() else []))[:SHOWN]
+    unread = list(_json_problems(folder, names))
+    own = _code_problems(folder) if code and not unread and not trusted() else []
+    return [*own, *unread, *_weight_problems(folder, names)][:SHOWN]
 
 
 def check(folder: str | Path, what: str = "", code: bool = True) -> None:

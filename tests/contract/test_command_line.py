@@ -6,7 +6,9 @@ import runpy
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from openrlhf_ebpo.cli import train_ppo_ray
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
@@ -130,6 +132,7 @@ def command(tmp_path, monkeypatch) -> list[str]:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text('{"model_type": "qwen3"}')
     (tmp_path / "model" / "tokenizer.json").write_text('{"model": {}}')
+    save_file({"w": np.zeros(1)}, tmp_path / "model" / "model.safetensors")
     return [
         *("--actor.model_name_or_path", "model"),
         *("--data.prompt_dataset", "data.jsonl"),

@@ -7,8 +7,10 @@ import json
 import multiprocessing
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from safetensors.numpy import save_file
 
 from openrlhf_ebpo import progress
 from openrlhf_ebpo.data import difficulty, difficulty_report
@@ -27,7 +29,7 @@ ROWS = [
 def folder(tmp_path) -> Path:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
-    (tmp_path / "model" / "model.safetensors").write_bytes(b"first weights")
+    save_file({"w": np.zeros(1)}, tmp_path / "model" / "model.safetensors")
     (tmp_path / "reward.py").write_text("def reward_func(queries, prompts, labels, **kwargs): ...\n")
     write_rows(tmp_path / "in.jsonl", ROWS)
     return tmp_path
@@ -152,7 +154,7 @@ def test_a_model_is_known_by_its_weights_not_by_where_it_lies(folder):
     (folder / "elsewhere").mkdir()
     moved = (folder / "model").rename(folder / "elsewhere" / "model")
     assert model_identity(str(moved)) == before and before.startswith("model@")
-    (moved / "model.safetensors").write_bytes(b"other weights")
+    save_file({"w": np.ones(1)}, moved / "model.safetensors")
     assert model_identity(str(moved)) != before
     assert model_identity("Qwen/Qwen3-8B") == "Qwen/Qwen3-8B"
 

@@ -177,13 +177,13 @@ def test_a_model_that_does_not_load_is_found_before_anything_starts(folder):
 def test_weights_that_are_not_all_there_are_found_before_anything_starts(folder):
     weights = folder / "model" / "model.safetensors"
     whole = weights.read_bytes()
-    for content in (whole[:-1], b"version https://git-lfs.github.com/spec/v1\n"):
+    for content in (whole[:-1], bytes(len(whole)), b"version https://git-lfs.github.com/spec/v1\n"):
         weights.write_bytes(content)
-        assert "model.safetensors: it is damaged or not all there" in error_of(arguments(folder))
+        assert f"--model {folder / 'model'}: model.safetensors is " in error_of(arguments(folder))
     weights.unlink()
-    assert "the folder has no weights (*.safetensors or" in error_of(arguments(folder))
-    (folder / "model" / models.INDEX).write_text('{"weight_map": {"weight": "model-2.safetensors"}}')
-    assert "model-2.safetensors of its weights are missing" in error_of(arguments(folder))
+    assert "the folder has no weights (*.safetensors)" in error_of(arguments(folder))
+    (folder / "model" / "model.safetensors.index.json").write_text('{"weight_map": {"weight": "model-2.safetensors"}}')
+    assert "names model-2.safetensors, which is missing" in error_of(arguments(folder))
     assert not (folder / "out").exists()
 
 

@@ -9,10 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from safetensors.numpy import save_file
 
 from openrlhf_ebpo.quickstart.tiny_model import build_tokenizer
 
@@ -86,6 +88,7 @@ def place(tmp_path_factory) -> Path:
             tokenizer.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
         tokenizer.save_pretrained(root / "models" / name)
         (root / "models" / name / "config.json").write_text(json.dumps(PUBLISHED[name]))
+        save_file({"w": np.zeros(1)}, root / "models" / name / "model.safetensors")
     (root / "data").mkdir()
     for name in ("train", "validation", "topic_order", *(f"difficulty_order_{model}" for model in MODELS)):
         pq.write_table(pa.Table.from_pylist(ROWS), root / "data" / f"{name}.parquet")

@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 from types import SimpleNamespace as Box
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
+from safetensors.numpy import save_file
 
 from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.cli import train_ppo_ray
@@ -22,6 +24,7 @@ def good(tmp_path) -> dict:
     (tmp_path / "reward.py").write_text("def reward_func(queries, prompts, labels):\n    return {'rewards': 1.0}\n")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
+    save_file({"w": np.zeros(1)}, tmp_path / "model" / "model.safetensors")
     return {
         "data.prompt_dataset": str(tmp_path / "data.jsonl"),
         "data.input_key": "prompt",

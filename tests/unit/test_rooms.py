@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "checks": {"hub", "models", "rewards", "seams"},
     "training": {"estimator", "hub", "record", "rewards", "seams"},
     "data": {"checks", "engines", "record", "rewards", "seams"},
-    "eval": {"checks", "data", "engines", "record", "rewards", "seams"},
+    "eval": {"checks", "data", "engines", "models", "record", "rewards", "seams"},
     "space": {"estimator", "eval", "record"},
     "quickstart": {"estimator", "record", "rewards", "seams"},
     "cli": {"checks", "engines", "estimator", "hub", "record", "rewards", "seams", "space", "training"},

@@ -1,0 +1,95 @@
+"""A model that is named by OWNER/NAME is whole and inert in this machine's cache before anything of it is loaded."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from openrlhf_ebpo.checks import preflight
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.eval import models
+from openrlhf_ebpo.seams import remote_code
+
+SHARDS = {f"model-0000{n}-of-00002.safetensors": save({f"layer.{n}": np.ones(3)}) for n in (1, 2)}
+INDEX = {"weight_map": {f"layer.{n}": name for n, name in enumerate(SHARDS, start=1)}}
+MODEL = {
+    "config.json": json.dumps({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}).encode(),
+    "tokenizer.json": b"{}",
+    "model.safetensors.index.json": json.dumps(INDEX).encode(),
+    **SHARDS,
+}
+SECOND = next(reversed(SHARDS))
+
+
+@pytest.fixture(autouse=True)
+def as_before():
+    yield
+    remote_code.trusted.answer = False
+
+
+@pytest.fixture
+def publish(use_hub):
+    from hub_server import File
+
+    def publish(**changes: bytes | None) -> None:
+        files = {**MODEL, **changes}
+        content = {path: File(text, lfs=False) for path, text in files.items() if text is not None}
+        use_hub.create("owner/name").commit("main", content, "model")
+
+    return publish
+
+
+def test_what_loading_reads_is_fetched_once_and_nothing_else(publish, use_hub):
+    strangers = {"pytorch_model.bin": b"x", "original/x.safetensors": b"x", "consolidated.safetensors": b"x"}
+    publish(**strangers)
+    preflight.check_fetched("--model", "owner/name")
+    fetched = {request.partition("?")[0].rpartition("/")[2] for request in use_hub.requests if "/resolve/" in request}
+    assert fetched == set(MODEL)
+    downloads = use_hub.count("GET .*(/resolve/|/lfs/)")
+    models.check("owner/name")
+    assert use_hub.count("GET .*(/resolve/|/lfs/)") == downloads
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({SECOND: bytes(len(SHARDS[SECOND]))}, f"{SECOND} is no safetensors file"),
+        ({SECOND: SHARDS[SECOND] + b"x"}, f"{SECOND} is padded"),
+        ({SECOND: None}, f"names {SECOND}, which is missing"),
+        ({"model.safetensors.index.json": b'{"weight_map": {"x": "../../x"}}'}, "names ../../x, which is no file"),
+        ({"tokenizer.json": b"[]"}, "tokenizer.json holds a JSON list"),
+        (
+            {**dict.fromkeys([*SHARDS, "model.safetensors.index.json"]), "pytorch_model.bin": b"\x80\x04."},
+            "pytorch_model.bin has weights as a pickle",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_model_that_is_not_whole_or_not_inert_is_refused_before_it_loads(publish, changes, said):
+    publish(**changes)
+    with pytest.raises(UsageError, match=r"--model owner/name: ") as caught:
+        models.check("owner/name")
+    assert said in str(caught.value)
+
+
+def test_with_the_flag_pickles_are_taken(publish):
+    publish(**{**dict.fromkeys([*SHARDS, "model.safetensors.index.json"]), "pytorch_model.bin": b"\x80\x04."})
+    remote_code.trusted.answer = True
+    preflight.check_fetched("--model", "owner/name")
+
+
+def test_a_training_looks_at_all_its_models_and_waits_for_no_hub(publish, use_hub, monkeypatch):
+    publish(**{SECOND: None})
+    args = {"actor.model_name_or_path": "owner/name", "reward.model_name_or_path": "owner/name,owner/none"}
+    with pytest.raises(UsageError, match=r"^--actor.model_name_or_path owner/name: .* missing$"):
+        preflight.check_models_fetched(args)
+    with pytest.raises(UsageError, match=r"missing\n--reward.* owner/none: no such folder, and .*404"):
+        preflight.check_models_fetched({**args, "actor.model_name_or_path": ""})
+    preflight.check_models_fetched({**args, "use_ms": True})
+    use_hub.fail(".*", 503, times=99)
+    preflight.check_models_fetched({"actor.model_name_or_path": "owner/other"})
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    preflight.check_models_fetched({"actor.model_name_or_path": "owner/other"})
+    with pytest.raises(UsageError, match="missing"):  # what is in the cache is looked at without a Hub too
+        preflight.check_models_fetched(args)
