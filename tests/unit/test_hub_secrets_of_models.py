@@ -1,0 +1,204 @@
+"""Secrets and strangers in a model's folder: they never get to the Hub, against the unmodified client."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import hub_runs
+import pytest
+from fake_secrets import TOKENIZER, leaked
+from huggingface_hub import HfApi
+from safetensors.numpy import save_file
+
+from openrlhf_ebpo.cli import hub as hub_cli
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.files import write_json
+from openrlhf_ebpo.hub import outbox
+from openrlhf_ebpo.hub.client import HubError
+from openrlhf_ebpo.hub.local_files import local_file
+from openrlhf_ebpo.hub.push import drain
+from openrlhf_ebpo.hub.upload import allow_open_files, publish
+
+MODEL = "owner/model"
+
+
+def queue(run_dir, step=2, **how):
+    model = run_dir.parent / "ckpt" / f"global_step{step}_hf"
+    return outbox.add(run_dir, step, model, repo=MODEL, **how)
+
+
+def test_models_as_they_are_published_pass(hub, api, make_run):
+    run_dir = make_run()
+    model = run_dir.parent / "ckpt" / "global_step2_hf"
+    configs = json.loads((Path(__file__).parents[1] / "data" / "model_configs.json").read_text())
+    index = {"weight_map": {"layer.attention.key": "model.safetensors", "cls_token": "model.safetensors"}}
+    files = {
+        "tokenizer_config.json": TOKENIZER,
+        "special_tokens_map.json": {k: v for k, v in TOKENIZER.items() if k.endswith("_token")},
+        "vocab.json": {"password": 1, "token": 2, "api_key": 3},
+        "config.json": {**next(iter(configs.values())), "id2label": {"0": "password"}},
+        "model.safetensors.index.json": index,
+        "generation_config.json": {"eos_token_id": [1, 2]},
+    }
+    for name, value in files.items():
+        write_json(model / name, value)
+    (model / "merges.txt").write_text("#version: 0.2\ns k\nh f\n")
+    (model / "additional_chat_templates").mkdir()
+    (model / "additional_chat_templates" / "tool.jinja").write_text("{{ tools }}")
+    (model / "LICENSE").write_text("Apache License")
+    queue(run_dir)
+    assert drain(run_dir, api) is None
+    assert {*files, "merges.txt", "additional_chat_templates/tool.jinja", "LICENSE"} <= set(hub.repo(MODEL).files())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tokenizer_config.json", {**TOKENIZER, "token": "short"}),
+        ("tokenizer_config.json", {**TOKENIZER, "init": [{"use_auth_token": "whatever"}]}),
+        ("config.json", {"api_key": "k"}),
+        ("generation_config.json", {"note": "hf" + "_" + "NEEDLE" * 6}),
+        ("chat_template.jinja", "{# " + "gh" + "p_" + "NEEDLE" * 6 + " #}"),
+        ("README.md", "git clone https://me" + ":NEEDLE@host.test/x"),
+        ("tokenizer_config.json", '{"token": "NEEDLE", "token": null}'),
+    ],
+)
+def test_a_models_own_file_with_a_secret_is_refused_before_anything_goes(hub, use_hub, make_run, name, value):
+    run_dir = make_run()
+    path = run_dir.parent / "ckpt" / "global_step4_hf" / name
+    path.write_text(value if isinstance(value, str) else json.dumps(value))
+    with pytest.raises(SystemExit) as stopped:
+        hub_cli.main(["push", str(run_dir), "--repo", MODEL])
+    words = stopped.value.code
+    assert words.startswith("error: ") and name in words and "secret" in words and "NEEDLE" not in words
+    assert outbox.items(run_dir) == [] and not hub.repos
+
+
+def test_secrets_in_the_metadata_of_weights_are_refused(make_run):
+    run_dir = make_run()
+    weights = run_dir.parent / "ckpt" / "global_step2_hf" / "model.safetensors"
+    import numpy as np
+
+    save_file({"cls_token": np.zeros(3)}, weights, metadata={"format": "pt", "hf_token": "whatever"})
+    with pytest.raises(UsageError, match=r"model\.safetensors keeps a secret under 'hf_token'"):
+        queue(run_dir)
+
+
+def test_only_files_that_make_up_a_model_go_and_the_others_are_named(hub, use_hub, make_run, capsys):
+    run_dir = make_run()
+    model = run_dir.parent / "ckpt" / "global_step4_hf"
+    strangers = ["train_args.json", "notes.txt", ".env.json", ".hidden.safetensors", "id_rsa.txt", "data.parquet"]
+    for name in strangers:
+        (model / name).write_text("NEEDLE")
+    (model / "logs").mkdir()
+    (model / "logs" / "config.json").write_text("{}")
+    state = run_dir.parent / "ckpt" / "_actor" / "global_step4"
+    (state / "notes.txt").write_text("NEEDLE")
+    hub_cli.main(["push", str(run_dir), "--repo", MODEL, "--full_state"])
+    files = hub.repo(MODEL).files()
+    assert not [path for path in files if Path(path).name in strangers or path.startswith("logs")]
+    assert "full_state/_actor/global_step4/mp_rank_00_model_states.pt" in files
+    assert not leaked(hub, ["NEEDLE"])
+    (said,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("left out")]
+    assert all(name in said for name in [*strangers, "logs/", "global_step4/notes.txt"]) and "hf upload" in said
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors", "full_state"])
+def test_a_link_out_of_the_model_is_refused_and_one_inside_followed(hub, api, make_run, tmp_path, name):
+    run_dir = make_run()
+    model, state = run_dir.parent / "ckpt" / "global_step2_hf", run_dir.parent / "ckpt" / "_actor" / "global_step2"
+    stranger = tmp_path / "id_rsa"
+    stranger.write_bytes(b"NEEDLE" * 300_000)
+    link = state / "x.pt" if name == "full_state" else model / name
+    link.unlink(missing_ok=True)
+    link.symlink_to(stranger)
+    with pytest.raises(UsageError, match=rf"{link} leads to {stranger}, outside of"):
+        queue(run_dir, full_state=[state])
+    assert outbox.items(run_dir) == []
+    link.unlink()
+    (model / "tokenizer.json").unlink(missing_ok=True)
+    (model / "tokenizer.json").symlink_to("config.json")
+    if name == "model.safetensors":
+        hub_runs.export_model(model, 2)
+    queue(run_dir)
+    assert drain(run_dir, api) is None
+    assert hub.repo(MODEL).files()["tokenizer.json"] == hub.repo(MODEL).files()["config.json"]
+
+
+def test_a_file_that_is_none_is_refused(make_run):
+    run_dir = make_run()
+    path = run_dir.parent / "ckpt" / "global_step2_hf" / "tokenizer.json"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UsageError, match=r"tokenizer\.json is not a regular file"):
+        queue(run_dir)
+
+
+def test_what_is_put_into_a_waiting_snapshot_does_not_go(hub, api, make_run, tmp_path):
+    run_dir = make_run()
+    item = queue(run_dir)
+    stranger = tmp_path / "id_rsa"
+    stranger.write_text("NEEDLE")
+    (item.path / "files" / "vocab.txt").symlink_to(stranger)
+    (item.path / "files" / "notes.txt").write_text("NEEDLE")
+    swapped = item.path / "files" / "tokenizer.json"
+    stranger.write_bytes(b"x" * swapped.stat().st_size)
+    swapped.unlink()
+    swapped.symlink_to(stranger)
+    lines = []
+    assert drain(run_dir, api, lines.append, attempts=1).permanent
+    assert "tokenizer.json leads to" in lines[-1]
+    swapped.unlink()
+    swapped.write_text("{}")
+    assert drain(run_dir, api) is None
+    assert not {"vocab.txt", "notes.txt"} & set(hub.repo(MODEL).files()) and not leaked(hub, ["NEEDLE"])
+
+
+# Between the look and the upload
+
+
+def test_a_file_that_is_swapped_during_the_upload_does_not_go(hub, tmp_path):
+    mine, stranger = tmp_path / "mine" / "model.safetensors", tmp_path / "stranger"
+    mine.parent.mkdir()
+    mine.write_bytes(b"weights" * 9)
+    stranger.write_bytes(b"NEEDLE1" * 9)
+
+    class Swapping(HfApi):
+        def create_commit(self, *args, **how):
+            mine.unlink()
+            mine.symlink_to(stranger)
+            return super().create_commit(*args, **how)
+
+    done = publish(Swapping(hub.url, hub.token), MODEL, {"model.safetensors": mine}, message="x", tag="t")
+    assert "model.safetensors" in done.sent and mine.is_symlink()
+    assert hub.repo(MODEL).files("t")["model.safetensors"] == b"weights" * 9
+    assert not leaked(hub, ["NEEDLE"])
+
+
+def test_only_the_file_that_was_looked_at_is_read(tmp_path):
+    path, stranger = tmp_path / "a" / "x", tmp_path / "b"
+    path.parent.mkdir()
+    path.write_text("mine")
+    file = local_file(path)
+    stranger.mkdir()
+    (stranger / "x").write_text("NEED")
+    path.parent.rename(tmp_path / "aside")
+    path.parent.symlink_to(stranger)
+    with pytest.raises(HubError, match="has changed while it was being pushed"):
+        file.read_bytes()
+    with pytest.raises(UsageError, match="outside of"):
+        local_file(path, tmp_path / "aside")
+
+
+def test_many_files_may_be_open_at_once():
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (300, before[1]))
+        allow_open_files(400)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= min(656, before[1] % (1 << 62))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

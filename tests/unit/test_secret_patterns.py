@@ -1,0 +1,122 @@
+"""The one list of what a secret looks like, and what is none."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from fake_secrets import FORMS
+
+from openrlhf_ebpo.redact import (
+    SECRETS,
+    holds_secret,
+    is_secret,
+    redacted,
+    redacted_argv,
+    redacted_text,
+    without_secrets,
+)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_secret_is_known_to_logs_to_tables_and_behind_any_sign(form):
+    needle = "NEEDLE000001WXYZ"
+    secret = FORMS[form].replace("{}", needle)
+    for text in (secret, f"failed: {secret}, again", f'{{"x": "{secret}"}}', f"({secret})", f"/data/me/{secret}/x"):
+        assert needle not in without_secrets(text) and needle not in redacted_text(text), text
+        assert redacted_text(redacted_text(text)) == redacted_text(text)
+        assert pc.match_substring_regex(pa.array([text]), SECRETS)[0].as_py(), text
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("http://host/path?token=x", "http://host/path"),
+        ("http://host/path?x&y=2 and http://b/c?d.", "http://host/path and http://b/c"),
+        ("http://a/x?t=1,2,http://b/y?t=3", "http://a/x,http://b/y"),
+        ("https://me:p@ss@host:80/x?sig=abc#frag", "https://<redacted>@host:80/x"),
+        ("https://host/x#access_token=abc", "https://host/x"),
+        ("https://host/x#section", "https://host/x#section"),
+        (
+            "Max retries exceeded with url: /reward?token=abc (Caused by",
+            "Max retries exceeded with url: /reward (Caused by",
+        ),
+        ("is https://host/x?", "is https://host/x?"),
+    ],
+)
+def test_queries_of_addresses_go_whole(text, left):
+    assert redacted_text(text) == left
+    assert redacted_argv(["--reward.remote_url", text])[1] == left
+    assert redacted({"reward": {"remote_url": [text]}})["reward"]["remote_url"] == [left]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a task-based, risk-averse disk-shaped answer: \\frac{1}{2}",
+        "Qwen/Qwen3-8B, me/data@split, 2 + 2 = ?, sha 0123456789abcdef0123456789abcdef01234567",
+        "from huggingface_hub import hf_hub_download, hf_transfer",
+        "the bearer of this token: eyJ is no key, sk-learn neither",
+        "pip install hf_transformers pypi-simple-repository, class sk-estimator-doc-link, run_hf_experimentalv2",
+        "the bearer responsibilities, Bearer cryptocurrencies; solve ?x=3+y now, if a?b=c:d",
+        "{% if messages[0]['role'] == 'system' %}<|im_start|>{{ eos_token }}",
+    ],
+)
+def test_plain_texts_stay_as_they_are(text):
+    assert redacted_text(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{%- set BOS_TOKEN='<|begin_of_text|>' %} export HF_TOKEN=your_token_here",
+        "PRIMARY_KEY=customer_id, SECRET=CODEWORD1, KEY=abcdefghij is the cipher key",
+        "git clone ssh://git@github.com/x, https://a.b/i?logo=b@2x.png, http://x.com?mail=foo@bar.com, https://x.org,me@x.org",
+    ],
+)
+def test_texts_of_others_keep_what_only_resembles_a_secret(text):
+    """Prompts, templates and files are the user's: nothing is taken out of them, or refused, without need."""
+    assert without_secrets(text) == text
+    assert not pc.match_substring_regex(pa.array([text]), SECRETS)[0].as_py()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "secret"),
+    [
+        ("prefix_token", "▁<PRE>", False),
+        ("image_token", "IMG_CONTEXT", False),
+        ("language_token", "__en__", False),
+        ("user_token", "user", False),
+        ("some_token", "a0b1" * 8, True),
+        ("auth_token", "user", True),
+        ("accessToken", "user", True),
+    ],
+)
+def test_special_tokens_of_models_are_no_secrets(name, value, secret):
+    assert holds_secret(name, value) is secret
+
+
+def test_hostile_texts_do_not_take_long():
+    for text in (
+        "eyJ-" * 50_000,
+        "://" * 50_000,
+        "a://b" * 50_000 + "?",
+        "-----BEGIN PRIVATE KEY" * 9_000,
+        "?a" * 90_000,
+        "sk-" * 60_000,
+        "A_KEY=" * 30_000 + "a" * 50_000,
+        "/a" * 50_000 + "?",
+    ):
+        redacted_text(text)
+
+
+@pytest.mark.parametrize(
+    "name", ["token", "api_key", "hub.api-key", "apiKey", "HF_TOKEN", "password", "Authorization", "x.client_secret",
+             "use_auth_token", "accessToken", "db_passwd", "credentials", "aws_secret_access_key"],
+)  # fmt: skip
+def test_names_of_secrets(name):
+    assert is_secret(name) and holds_secret(name, "anything")
+    assert redacted({name: "short", "deep": {name: ["a", {"b": "c"}]}}) == {
+        name: "<redacted>",
+        "deep": {name: ["<redacted>", {"b": "<redacted>"}]},
+    }
