@@ -12,6 +12,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.content import Content, refuse_secrets
 from openrlhf_ebpo.hub.local_files import LocalFile, files_below, local_file, named, say_left_out
 from openrlhf_ebpo.hub.public import last_part, public_run
+from openrlhf_ebpo.models import folder
 from openrlhf_ebpo.record.resume import FILES, METRIC
 from openrlhf_ebpo.record.run_log import read_run
 from openrlhf_ebpo.redact import holds_secret
@@ -37,14 +38,15 @@ def contents(run_dir: Path, model: Path, full_state: Iterable[Path] = ()) -> dic
     """Path in the repo -> file or bytes of what a step consists of, but for its card.
 
     Raises:
-        UsageError: there is no model in safetensors in `model`; a file of it is a link out of the folder, or holds a
-            secret.
+        UsageError: there is no model in safetensors in `model`, or it is not whole and inert; a file of it is a link out
+            of the folder, or holds a secret.
     """
     names = [path.as_posix() for path in files_below(model, skip=is_deep) if named(path, MODEL)]
     if not any(named(name, [WEIGHTS]) for name in names):
         found = ", ".join(sorted(p.name for p in model.iterdir())[:8]) if model.is_dir() else "no such folder"
         raise UsageError(f"{model} holds no model in safetensors ({found})")
     files: dict[str, Content] = {name: local_file(model / name, model) for name in names}
+    folder.check(model)
     refuse_kept_secrets(files, model)
     files |= {name: public_config(files[name]) for name in CONFIGS if name in names}
     files["run.json"] = json.dumps(public_run(read_run(run_dir) or {}), indent=2).encode() + b"\n"

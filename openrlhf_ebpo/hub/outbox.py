@@ -20,7 +20,8 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,9 +29,10 @@ import psutil
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.hub.content import Content
-from openrlhf_ebpo.hub.local_files import LocalFile
+from openrlhf_ebpo.hub.content import Content, sha256
+from openrlhf_ebpo.hub.local_files import LocalFile, local_file
 from openrlhf_ebpo.hub.model_files import contents, say_what_stays
+from openrlhf_ebpo.models import folder
 from openrlhf_ebpo.record.run_log import timestamp
 
 CARD = ("README.md", "images/training.png")
@@ -48,6 +50,7 @@ class Item:
     branch_per_step: bool
     token: str
     sizes: dict[str, int]  # of what was put into files/
+    hashes: dict[str, str]  # SHA-256 of the same
 
     def files(self) -> dict[str, Path]:
         """Path in the repo -> file: what was put into files/, and the card where it has been made."""
@@ -81,7 +84,7 @@ def _read(path: Path) -> Item | None:
     except FileNotFoundError:
         return None  # taken away meanwhile
     fields = {name: wanted[name] for name in ("step", "repo", "private", "branch_per_step", "token")}
-    return Item(path, **fields, sizes=wanted["files"])
+    return Item(path, **fields, sizes=wanted["files"], hashes=wanted.get("sha256", {}))  # none in an earlier version's
 
 
 def add(
@@ -102,7 +105,7 @@ def add(
         full_state: folders of DeepSpeed checkpoints to go along, `<ckpt.path>/_actor/global_step10`.
 
     Raises:
-        UsageError: there is no model in safetensors in `model`, or something in it may not be published.
+        UsageError: the model is not whole and inert, or something in it may not be published.
         OSError: the disk is full, or the like.
     """
     run_dir = Path(run_dir)
@@ -115,15 +118,27 @@ def add(
         for name, content in files.items():
             _put(content, temporary / "files" / name)
         sizes = {name: (temporary / "files" / name).stat().st_size for name in files}
+        hashes = _hashes(temporary / "files", sizes, step)
         settings = {"step": step, "repo": repo, "private": private, "branch_per_step": branch_per_step}
-        write_json(
-            temporary / "push.json", {**settings, "files": sizes, "token": uuid.uuid4().hex, "time": timestamp()}
-        )
+        what = {"files": sizes, "sha256": hashes, "token": uuid.uuid4().hex, "time": timestamp()}
+        write_json(temporary / "push.json", {**settings, **what})
         _remove(target)
         temporary.rename(target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return _read(target)
+
+
+def _hashes(files: Path, sizes: Mapping[str, int], step: int) -> dict[str, str]:
+    """Of a snapshot's files. Its large ones have another name, through which they could change while they wait, and
+    their size would not tell. Read once, several at a time: shards lie in the system's cache, having just been written."""
+    if (total := sum(sizes.values())) > 1e9:
+        print(
+            f"hub: step {step}: reading {total / 1e9:.1f} GB once, for the hashes that the push is held against",
+            flush=True,
+        )
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        return dict(zip(sizes, pool.map(lambda name: sha256(local_file(files / name, files)), sizes), strict=True))
 
 
 def _put(content: Content, target: Path) -> None:
@@ -179,19 +194,24 @@ def tidy(run_dir: str | Path) -> None:
             shutil.rmtree(aside, ignore_errors=True)
 
 
-def check_whole(item: Item) -> None:
-    """Check that a snapshot still has all its files at their sizes: a power failure may truncate some, and a user may
-    delete some to free space. A model without its weights would be pushed, and verified, too.
+def snapshot_files(item: Item) -> dict[str, LocalFile]:
+    """Path in the repo -> file, of a snapshot that is still what was queued. A power failure may truncate files, a user
+    delete some, and large ones have another name through which they may have changed: a model without its weights, or
+    with other ones, would be pushed, and verified, too.
 
     Raises:
-        UsageError: files are missing or truncated.
+        UsageError: files are missing or have changed, are links, or are no whole model.
     """
-    found = {path: file.stat().st_size for path, file in item.files().items()}
-    if wrong := [path for path, size in item.sizes.items() if found.get(path) != size]:
+    files = {name: local_file(path, item.path) for name, path in item.files().items()}
+    wrong = [name for name, size in item.sizes.items() if name not in files or files[name].size != size]
+    wrong = wrong or [name for name, known in item.hashes.items() if sha256(files[name]) != known]
+    found = [f"{', '.join(wrong[:5])} not as queued"] if wrong else folder.problems(item.path / "files", code=False)
+    if found:
         raise UsageError(
-            f"the snapshot {item.path} is damaged ({', '.join(wrong[:5])}): remove it, and push the step again with --repo "
+            f"the snapshot {item.path} is damaged ({'; '.join(found)}): remove it, and push the step again with --repo "
             f"{item.repo} --step {item.step}"
         )
+    return files
 
 
 def current(item: Item) -> bool:

@@ -14,7 +14,6 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.client import HubError, card_refused, hub_errors, local_problem
 from openrlhf_ebpo.hub.content import Content
-from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.model_files import FULL_STATE
 from openrlhf_ebpo.hub.outbox import Item, step_tag
 from openrlhf_ebpo.hub.retry import ATTEMPTS, pause_after
@@ -121,9 +120,8 @@ def push_item(run_dir: Path, item: Item, api, report: Report = print) -> Publish
     Raises:
         HubError: in words.
     """
-    outbox.check_whole(item)
     made = make_card(run_dir, item, report)
-    files = {**made, **{name: local_file(path, item.path) for name, path in item.files().items()}}
+    files = {**made, **outbox.snapshot_files(item)}
     try:
         return _push_files(run_dir, item, files, api)
     except HubError as error:

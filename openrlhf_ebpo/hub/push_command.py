@@ -35,6 +35,7 @@ from openrlhf_ebpo.hub.push import STALE, card, check_same_run, drain
 from openrlhf_ebpo.hub.retry import ATTEMPTS
 from openrlhf_ebpo.hub.upload import plan, print_plan
 from openrlhf_ebpo.record.run_log import read_metrics, read_run
+from openrlhf_ebpo.seams.remote_code import FLAG, trust
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -55,10 +56,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"give up after so many failures in a row; {ATTEMPTS}",
     )
-    parser.add_argument("--dry_run", action="store_true", help="list the files that would go, with sizes, and stop")
+    parser.add_argument(
+        FLAG, action="store_true", help="also push a model that needs code of its own to load; nothing of it runs here"
+    )
+    parser.add_argument(
+        "--dry_run",
+        action="store_true",
+        help="list the files that would go, with sizes and what is taken out, and stop",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
+    trust(args)
     run_dir = find_run(args.run_dir)
     check_flags(args)
     api = hub_api()
@@ -215,7 +224,7 @@ def dry_run(args: argparse.Namespace, run_dir: Path, api) -> None:
         wanted = {**contents(run_dir, model, full_state), **card(run_dir, step, args.repo)}
         pushes = [(step, args.repo, wanted)]
     else:
-        made = [(item, item.files()) for item in outbox.items(run_dir)]
+        made = [(item, outbox.snapshot_files(item)) for item in outbox.items(run_dir)]
         pushes = [(i.step, i.repo, f if "README.md" in f else {**f, **card(run_dir, i.step, i.repo)}) for i, f in made]
     if not pushes:
         print("\n".join(nothing_to_do(run_dir)))

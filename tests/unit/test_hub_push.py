@@ -264,7 +264,7 @@ def test_a_damaged_snapshot_is_not_pushed_and_takes_nothing_away(hub, client, ma
     weights = outbox.items(run_dir)[0].path / "files" / "model.safetensors"
     damage(weights)
     error = drain(run_dir, client, sleep=pytest.fail)
-    assert "is damaged (model.safetensors)" in str(error) and f"--repo {REPO} --step 4" in str(error)
+    assert "is damaged (model.safetensors not as queued)" in str(error) and f"--repo {REPO} --step 4" in str(error)
     assert_pushed(hub, run_dir, 2)
     assert list(hub.repo(REPO).tags) == ["step-000002"] and len(hub.repo(REPO).history()) == 2
 

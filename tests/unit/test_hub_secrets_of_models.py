@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import hub_runs
+import numpy as np
 import pytest
 from fake_secrets import TOKENIZER, leaked
 from huggingface_hub import HfApi
@@ -33,7 +34,9 @@ def test_models_as_they_are_published_pass(hub, api, make_run):
     run_dir = make_run()
     model = run_dir.parent / "ckpt" / "global_step2_hf"
     configs = json.loads((Path(__file__).parents[1] / "data" / "model_configs.json").read_text())
-    index = {"weight_map": {"layer.attention.key": "model.safetensors", "cls_token": "model.safetensors"}}
+    names = ("layer.attention.key", "cls_token")
+    save_file(dict.fromkeys(names, np.zeros(3)), model / "model.safetensors", {"format": "pt"})
+    index = {"weight_map": dict.fromkeys(names, "model.safetensors")}
     files = {
         "tokenizer_config.json": TOKENIZER,
         "special_tokens_map.json": {k: v for k, v in TOKENIZER.items() if k.endswith("_token")},
@@ -79,8 +82,6 @@ def test_a_models_own_file_with_a_secret_is_refused_before_anything_goes(hub, us
 def test_secrets_in_the_metadata_of_weights_are_refused(make_run):
     run_dir = make_run()
     weights = run_dir.parent / "ckpt" / "global_step2_hf" / "model.safetensors"
-    import numpy as np
-
     save_file({"cls_token": np.zeros(3)}, weights, metadata={"format": "pt", "hf_token": "whatever"})
     with pytest.raises(UsageError, match=r"model\.safetensors keeps a secret under 'hf_token'"):
         queue(run_dir)
@@ -152,6 +153,9 @@ def test_what_is_put_into_a_waiting_snapshot_does_not_go(hub, api, make_run, tmp
     assert "tokenizer.json leads to" in lines[-1]
     swapped.unlink()
     swapped.write_text("{}")
+    assert "vocab.txt leads to" in str(drain(run_dir, api, lines.append, attempts=1))
+    (item.path / "files" / "vocab.txt").unlink()
+    (item.path / "files" / "vocab.txt").write_text("NEEDLE")
     assert drain(run_dir, api) is None
     assert not {"vocab.txt", "notes.txt"} & set(hub.repo(MODEL).files()) and not leaked(hub, ["NEEDLE"])
 

@@ -216,6 +216,9 @@ def test_every_nth_saved_step_is_queued_and_counted(trainer):
     assert [item.step for item in outbox.items(run_dir)] == [4]
 
 
+LARGE = b'{"large": "%s"}' + b" " * outbox.LINK_FROM
+
+
 def test_a_repeated_step_does_not_write_through_its_snapshot(trainer):
     args, run_dir, pushes = trainer
     args.hub.full_state = True
@@ -295,15 +298,18 @@ def test_the_end_names_what_is_left_and_the_command_for_it(trainer, capsys):
     assert f"hub push {run_dir}" in training.when_stopped(args)
 
 
+LARGE = b'{"large": "%s"}' + b" " * outbox.LINK_FROM
+
+
 def test_a_repeated_step_does_not_write_through_a_snapshot_of_hub_push(trainer):
     args, run_dir, pushes = trainer
     model = run_dir.parent / "ckpt" / "global_step2_hf"
-    (model / "tokenizer.json").write_bytes(b"1" * outbox.LINK_FROM)  # transformers writes it in place
+    (model / "tokenizer.json").write_bytes(LARGE % b"1")  # transformers writes it in place
     outbox.add(run_dir, 2, model, repo=REPO)
     args.hub.repo = None
     pushes.before_saving(2)
-    (model / "tokenizer.json").write_bytes(b"2" * outbox.LINK_FROM)
-    assert outbox.items(run_dir)[0].files()["tokenizer.json"].read_bytes() == b"1" * outbox.LINK_FROM
+    (model / "tokenizer.json").write_bytes(LARGE % b"2")
+    assert outbox.items(run_dir)[0].files()["tokenizer.json"].read_bytes() == LARGE % b"1"
 
 
 def test_the_optimizers_state_is_left_out_before_the_disk_is_full_of_deleted_checkpoints(trainer, monkeypatch, capsys):

@@ -1,0 +1,95 @@
+"""What is queued is whole and inert, and what is sent is what was queued."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from openrlhf_ebpo.cli import hub as hub_cli
+from openrlhf_ebpo.files import write_json
+from openrlhf_ebpo.hub import outbox
+from openrlhf_ebpo.hub.push import drain
+from openrlhf_ebpo.seams.remote_code import trusted
+
+REPO = "owner/model"
+
+
+def queue(run_dir, *steps):
+    for step in steps:
+        outbox.add(run_dir, step, run_dir.parent / "ckpt" / f"global_step{step}_hf", repo=REPO)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
+def test_a_waiting_file_that_changes_without_changing_its_size_does_not_go(hub, api, use_hub, make_run, file):
+    run_dir = make_run()
+    model = run_dir.parent / "ckpt" / "global_step4_hf"
+    queue(run_dir, 4)
+    path = model / file if file == "model.safetensors" else outbox.items(run_dir)[0].path / "files" / file
+    before = path.stat()
+    with open(path, "r+b") as opened:  # of the weights through the name that the checkpoint has
+        opened.seek(-2, 2)
+        opened.write(b"~")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    with pytest.raises(SystemExit) as stopped:
+        hub_cli.main(["push", str(run_dir), "--dry_run"])
+    error = drain(run_dir, api, sleep=pytest.fail)
+    for words in (str(error), stopped.value.code):
+        assert f"is damaged ({file} not as queued)" in words
+    assert error.permanent and not hub.repos
+
+
+def test_a_snapshot_of_an_earlier_version_has_no_hashes_and_is_still_looked_at(hub, api, make_run):
+    run_dir = make_run()
+    queue(run_dir, 2, 4)
+    for item in outbox.items(run_dir):
+        wanted = json.loads((item.path / "push.json").read_text())
+        del wanted["sha256"]
+        write_json(item.path / "push.json", wanted)
+    weights = outbox.items(run_dir)[1].path / "files" / "model.safetensors"
+    weights.write_bytes(bytes(weights.stat().st_size))
+    error = drain(run_dir, api, sleep=pytest.fail)
+    assert "model.safetensors is no safetensors file" in str(error)
+    assert list(hub.repo(REPO).tags) == ["step-000002"]
+
+
+INDEX = "model.safetensors.index.json"
+
+
+def zeros(model: Path) -> None:
+    (model / "model.safetensors").write_bytes(bytes(1_200_000))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (zeros, "model.safetensors is no safetensors file"),
+        (lambda model: write_json(model / INDEX, {"weight_map": {"x": "x.safetensors"}}), "x.safetensors, which is missing"),
+        (lambda model: (model / "config.json").write_text("{"), "config.json cannot be read"),
+        (
+            lambda model: write_json(model / "config.json", {"auto_map": {"AutoConfig": "evil/repo--own.Config"}}),
+            "evil/repo--own.Config",
+        ),
+        (lambda model: (model / "pytorch_model.bin").write_bytes(b"x") and (model / "model.safetensors").rename(
+            model / "other.safetensors"), "pytorch_model.bin has weights as a pickle"),
+    ],
+)  # fmt: skip
+def test_a_model_that_is_not_whole_or_not_inert_is_neither_queued_nor_shown_as_fit(use_hub, make_run, damage, said):
+    run_dir = make_run()
+    damage(run_dir.parent / "ckpt" / "global_step4_hf")
+    for more in ((), ("--dry_run",)):
+        with pytest.raises(SystemExit) as stopped:
+            hub_cli.main(["push", str(run_dir), "--repo", REPO, *more])
+        assert said in stopped.value.code
+    assert outbox.items(run_dir) == [] and not use_hub.repos
+
+
+def test_with_the_flag_a_model_that_needs_code_is_pushed(use_hub, make_run):
+    run_dir = make_run()
+    write_json(run_dir.parent / "ckpt" / "global_step4_hf" / "config.json", {"auto_map": {"AutoConfig": "own.Config"}})
+    try:
+        hub_cli.main(["push", str(run_dir), "--repo", REPO, "--trust_remote_code"])
+    finally:
+        trusted.answer = False
+    assert b"own.Config" in use_hub.repo(REPO).files()["config.json"]
