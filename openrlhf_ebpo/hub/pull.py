@@ -1,8 +1,9 @@
 """openrlhf-ebpo hub pull: a model or prior from the Hub into a folder, checked file by file.
 
 Only files that cannot run code come: safetensors, JSON, text, the tokenizer's own. Every file must be what the Hub lists
-(size and hash) and what sha256.json says, which was pushed with it; that says nothing about who pushed it. Where a JSON file
-names code (auto_map), that is said; it runs only with --trust_remote_code. A pull that was cut off goes on where it stopped.
+(size and hash) and what sha256.json says, which was pushed with it; that says nothing about who pushed it, so the model must
+also be whole: every shard of its index, every file as long as its header says. Where a JSON file names code (auto_map),
+that is said; it runs only with --trust_remote_code. A pull that was cut off goes on where it stopped.
 
   openrlhf-ebpo hub pull owner/name model
   openrlhf-ebpo hub pull owner/name model --revision step-000010
@@ -29,6 +30,7 @@ from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.upload import MANIFEST, NOT_IN_MANIFEST, commit_of, listing, megabytes
 from openrlhf_ebpo.models.auto_map import ModelFileError, folder_reader, own_code
+from openrlhf_ebpo.models.folder import INDEX, problems
 from openrlhf_ebpo.seams.remote_code import FLAG
 
 # What cannot run code where it is loaded: weights, configuration, tokenizer, prior, pictures, licences.
@@ -112,7 +114,7 @@ def pull(
 
     Raises:
         UsageError: the folder holds something else.
-        HubError: no such repo or revision, the Hub stays away, or a file is not what was pushed.
+        HubError: no such repo or revision, the Hub stays away, a file is not what was pushed, or the model is not whole.
     """
     from tqdm import tqdm
 
@@ -138,6 +140,7 @@ def pull(
         retrying(lambda path=path: fetch(api, repo, commit, path, remote[path], folder), report=report)
     if rows is not None:
         check_manifest(repo, folder, wanted, rows, trust_pickle)
+    check_model(repo, folder, wanted)
     write_json(folder / RECORD, {**record, "complete": True})
     return Pulled(folder, commit, tuple(wanted), tuple(skipped), rows is not None)
 
@@ -251,6 +254,23 @@ def check_manifest(repo: str, folder: Path, pulled: list[str], rows: dict[str, s
             f"{repo} is not what was pushed: {', '.join([*wrong, *missing][:5])} differ from {MANIFEST} or are missing. "
             f"Somebody has changed the repo since; a tag holds what was pushed: --revision {step_tag(10)}. What differs "
             "was removed here.",
+            permanent=True,
+        )
+
+
+def check_model(repo: str, folder: Path, pulled: Iterable[str]) -> None:
+    """That what came is whole and inert, where it is a model: files that are as they were pushed may not be. Code that
+    it names is no part of what came, and told by `next_step`.
+
+    Raises:
+        HubError: it is not. The files stay for whoever wants to look; the next pull holds them against the Hub again.
+    """
+    if not any(path == "config.json" or path.endswith((".safetensors", INDEX)) for path in pulled):
+        return  # a prior, say
+    if found := problems(folder, code=False):
+        raise HubError(
+            f"{repo} holds no model that is whole and safe to load: {'; '.join(found)}. It was pushed like that: take "
+            "another revision, or ask who has pushed it",
             permanent=True,
         )
 

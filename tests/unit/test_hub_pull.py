@@ -3,7 +3,9 @@
 import json
 
 import hub_runs
+import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.command import command
@@ -13,6 +15,7 @@ from openrlhf_ebpo.hub.pull import RECORD, pull
 from openrlhf_ebpo.hub.upload import publish
 
 REPO = "owner/model"
+WEIGHTS = save({"w": np.ones(2)})
 
 
 @pytest.fixture
@@ -80,12 +83,44 @@ def test_a_model_that_brings_its_own_code_is_not_called_good_nor_to_be_measured_
     client, use_hub, pushed, tmp_path, capsys, file, content
 ):
     files = {"config.json": b"{}", file: json.dumps(content).encode()}
-    publish(client, "owner/own", {**files, "own.py": b"raise SystemExit", "model.safetensors": b"w"}, message="m")
+    publish(client, "owner/own", {**files, "own.py": b"raise SystemExit", "model.safetensors": WEIGHTS}, message="m")
     hub_cli.main(["pull", "owner/own", str(tmp_path / "own")])
     out = capsys.readouterr().out
     assert f"warning: the model brings code of its own: {file}: Auto" in out and "own." in out
     assert "--trust_remote_code" in out and "eval --model" not in out and "verified" not in out
     assert not (tmp_path / "own" / "own.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"model.safetensors": bytes(len(WEIGHTS))}, "model.safetensors is no safetensors file"),
+        ({"model.safetensors": WEIGHTS[:-1]}, "model.safetensors is cut off"),
+        ({"model.safetensors": WEIGHTS + b"0"}, "model.safetensors is padded"),
+        (
+            {
+                "model.safetensors": WEIGHTS,
+                "model.safetensors.index.json": b'{"weight_map": {"v": "lost.safetensors"}}',
+            },
+            "names lost.safetensors, which is missing",
+        ),
+        ({"pytorch_model.bin": b"pickle"}, "the folder has no weights"),
+        ({"model.safetensors": WEIGHTS, "tokenizer.json": b"[]"}, "tokenizer.json holds a JSON list"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_model_that_was_pushed_in_pieces_is_not_called_good(client, use_hub, tmp_path, capsys, files, said):
+    publish(client, "owner/bad", {"config.json": b"{}", **files}, message="m", allow_pickle=True)
+    with pytest.raises(SystemExit) as stopped:
+        hub_cli.main(["pull", "owner/bad", str(tmp_path / "bad")])
+    assert said in stopped.value.code and "eval --model" not in capsys.readouterr().out
+    assert json.loads((tmp_path / "bad" / RECORD).read_text())["complete"] is False
+
+
+def test_a_prior_alone_can_be_pulled(client, use_hub, tmp_path):
+    publish(client, "owner/prior", {"prior.json": b"{}"}, message="m")
+    hub_cli.main(["pull", "owner/prior", str(tmp_path / "prior")])
+    assert (tmp_path / "prior" / "prior.json").read_bytes() == b"{}"
 
 
 @pytest.mark.parametrize("path", ["model.bin", "code.py", "sub/x.pt", "x.pkl", ".hidden.json", "weights.npy", "run.sh"])
