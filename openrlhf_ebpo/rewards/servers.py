@@ -76,7 +76,7 @@ class Servers:
         self._since = began if not self._in_a_row else min(self._since, began)
         self._in_a_row += 1
         seconds = time.monotonic() - self._since
-        if self._in_a_row >= FAILED_IN_A_ROW and seconds >= self._seconds:
+        if not self.failure and self._in_a_row >= FAILED_IN_A_ROW and seconds >= self._seconds:
             self.failure = f"no reward server has given a reward for {seconds:.0f} s, in {self._in_a_row} requests; the last: {why}"
 
     async def _within_limit(self, body: dict) -> dict:
@@ -97,6 +97,12 @@ class Servers:
                     return await post(session, address, body)
             except Refused:
                 raise
+            except (
+                aiohttp.InvalidURL,
+                TypeError,
+                ValueError,
+            ) as error:  # the address, or a label that JSON cannot hold
+                raise Refused(f"{shown(address)} cannot be asked: {excerpt(str(error))}") from None
             except (RewardError, aiohttp.ClientError, OSError) as error:
                 failed.append(cause(address, error))
             await asyncio.sleep(random.uniform(0, min(LONGEST_WAIT, 2.0 ** len(failed) / 2)))
@@ -111,11 +117,7 @@ async def post(session: aiohttp.ClientSession, address: str, body: dict, redirec
     Raises:
         Refused: what would not change. RewardError: what may.
     """
-    try:
-        request = session.post(address, json=body, allow_redirects=False)
-    except (TypeError, ValueError) as error:  # InvalidURL too
-        raise Refused(f"{shown(address)} cannot be asked: {error}") from None
-    async with request as response:
+    async with session.post(address, json=body, allow_redirects=False) as response:
         if response.status in SAME_REQUEST and redirects and (there := own_redirect(address, response)):
             return await post(session, there, body, redirects - 1)
         text = await read(response, address)
