@@ -23,7 +23,7 @@ from openrlhf_ebpo.rewards.returned import RewardError, describe
 from openrlhf_ebpo.rewards.under_way import under_way
 
 MAX_CONCURRENT_CALLS = min(32, (os.cpu_count() or 1) + 4)  # as many as asyncio.to_thread, through which upstream calls
-HOPELESS = 2 * MAX_CONCURRENT_CALLS  # calls that hang or end their process before one comes back
+HOPELESS = 4 * MAX_CONCURRENT_CALLS  # calls that hang or end their process before one comes back
 GROW_SECONDS = 1.0  # calls that wait so long get another process
 
 
@@ -62,7 +62,7 @@ class Calls:
         try:
             reply = await self._ask(arguments)
         except (TooLong, Lost) as failed:
-            self._failed_in_a_row += 1
+            self._count_failure()
             why = took_longer(self._limits.timeout) if isinstance(failed, TooLong) else str(failed)
             raise RewardError(f"reward_func {why}") from None
         self._failed_in_a_row = 0
@@ -81,7 +81,6 @@ class Calls:
     async def _ask_in(self, line: deque, arguments: tuple) -> dict:
         process = await self._place(line)
         try:
-            self._refuse_if_hopeless()
             with under_way.running():
                 return await process.call(arguments, self._limits.timeout)
         except TooLong:
@@ -130,7 +129,10 @@ class Calls:
         return [process for process in self._processes if process.ready]
 
     def _free(self) -> list[RewardProcess]:
-        """With room for one more. One is kept free of new calls while suspects wait for it to be empty."""
+        """With room for one more. One is kept free of new calls while suspects wait for it to be empty. Without much hope
+        there is one call at a time."""
+        if self._failed_in_a_row >= HOPELESS and any(each.load for each in self._processes):
+            return []
         kept = self._processes[-1:] if self._suspects else []
         return [each for each in self._ready() if not each.alone and each.load < self._places and each not in kept]
 
@@ -163,25 +165,26 @@ class Calls:
             self._dispatch()
             await process.tend()
         except (RewardError, OSError) as error:
-            self._end_all_who_wait(describe(error))
+            if not self._ready():
+                self._end_all_who_wait(describe(error))
         finally:
             process.kill()
             if process in self._processes:
                 self._processes.remove(process)
         self._dispatch()
 
-    def _end_all_who_wait(self, error: str) -> None:
-        """A process could not import the file: unless others have, nobody will be called."""
-        if self._ready():
-            return
+    def _end_all_who_wait(self, why: str) -> None:
         for turn in (*self._waiting, *self._suspects):
             if not turn.done():
-                turn.set_exception(RewardError(error))
+                turn.set_exception(RewardError(why))
         self._waiting.clear()
         self._suspects.clear()
 
-    def _refuse_if_hopeless(self) -> None:
+    def _count_failure(self) -> None:
+        """Where nothing comes back any more, those who wait need not try. Of those who come later the first one shows
+        whether there is hope again."""
+        self._failed_in_a_row += 1
         if self._failed_in_a_row >= HOPELESS:
-            raise RewardError(
+            self._end_all_who_wait(
                 f"reward_func is not called any more: its last {self._failed_in_a_row} calls hung or ended their process"
             )

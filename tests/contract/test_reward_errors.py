@@ -148,7 +148,10 @@ def test_waiting_for_a_free_place_does_not_count(responses):
 def test_where_every_call_hangs_the_rest_fail_at_once_and_say_why(responses):
     found = responses(*["hangs"] * 20 * calls.MAX_CONCURRENT_CALLS, "good", seconds=0.2)
     errors = [response[ERROR_KEY] for response in found]
-    assert errors.count("reward_func took longer than 0.2 s (--reward.timeout)") < 4 * calls.MAX_CONCURRENT_CALLS
+    assert (
+        errors.count("reward_func took longer than 0.2 s (--reward.timeout)")
+        < calls.HOPELESS + 2 * calls.MAX_CONCURRENT_CALLS
+    )
     assert "is not called any more: its last" in errors[-1] and "hung" in errors[-1]
 
 

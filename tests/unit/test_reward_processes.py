@@ -80,10 +80,10 @@ def reward_func(queries, prompts, labels):
 
 @pytest.fixture
 def ask(tmp_path):
-    """Labels -> what each gives, a reply or the error's text, all asked for at the same time."""
+    """Labels -> what each gives, a reply or the error's text, all asked for at the same time; `then`: afterwards."""
     (tmp_path / "reward.py").write_text(REWARD)
 
-    def run(*labels: str, timeout: float = 60.0, memory_mb: int = 512, workers: int = 2) -> list:
+    def run(*labels: str, then: tuple = (), timeout: float = 60.0, memory_mb: int = 512, workers: int = 2) -> list:
         async def one(calls: Calls, label: str):
             try:
                 return await calls.run([f"q {label}"], ["q "], [label])
@@ -93,7 +93,8 @@ def ask(tmp_path):
         async def gather():
             calls = Calls(str(tmp_path / "reward.py"), Limits(timeout, memory_mb, workers), HOOK)
             await calls.prepare()
-            return await asyncio.gather(*(one(calls, label) for label in labels))
+            found = await asyncio.gather(*(one(calls, label) for label in labels))
+            return found + await asyncio.gather(*(one(calls, label) for label in then))
 
         return asyncio.run(asyncio.wait_for(gather(), 200))
 
@@ -167,10 +168,11 @@ def test_calls_that_wait_get_another_process_and_no_call_is_made_twice(ask):
     assert sum(by_process.values()) <= len(found)
 
 
-def test_where_every_call_ends_its_process_the_rest_are_not_called(ask):
-    found = ask(*["os._exit"] * 4 * HOPELESS)
-    assert sum("exit code 3" in reply for reply in found) < 2 * HOPELESS
-    assert "is not called any more: its last" in found[-1]
+def test_where_every_call_hangs_the_rest_are_not_called_and_later_ones_are_if_the_first_comes_back(ask):
+    found = ask(*["sleeps"] * 4 * HOPELESS, then=["good"] * 20, timeout=0.2)
+    assert sum("took longer" in reply for reply in found[:-20]) < HOPELESS + 2 * MAX_CONCURRENT_CALLS
+    assert "is not called any more: its last" in found[-21]
+    assert [reply["rewards"] for reply in found[-20:]] == [1.0] * 20
 
 
 def pids(folder) -> list[int]:
