@@ -18,10 +18,6 @@ from openrlhf_ebpo.rewards.returned import RewardError, describe
 
 logger = logging.getLogger(__name__)
 STALL_SECONDS = 30.0
-STALLED = (
-    "the rollout actor has stood still for %.0f s, in an agent's turn, at %s: nothing is generated, and no limit is kept. An "
-    "agent must not block: `await asyncio.to_thread(...)` what takes long"
-)
 
 
 async def await_turn(what: str, turn: Callable[..., Awaitable], *args, seconds: float, **kwargs):
@@ -67,7 +63,7 @@ def _watch(loop: asyncio.AbstractEventLoop, its_thread: int, seconds: float) -> 
             loop.call_soon_threadsafe(turned.set)
         while not turned.wait(seconds) and not loop.is_closed():
             if where := blocking_line(sys._current_frames().get(its_thread)):
-                logger.warning(STALLED, time.monotonic() - since, where)
+                logger.warning(stalled(time.monotonic() - since, where))
         time.sleep(seconds / 10)
 
 
@@ -76,3 +72,10 @@ def blocking_line(frame: FrameType | None) -> str | None:
     if not any(each.f_code is _settled.__code__ for each, _ in traceback.walk_stack(frame)):
         return None
     return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+def stalled(seconds: float, where: str) -> str:
+    return (
+        f"the rollout actor has stood still for {seconds:.0f} s, in an agent's turn, at {where}: nothing is generated, and no "
+        "limit is kept. An agent must not block: `await asyncio.to_thread(...)` what takes long"
+    )
