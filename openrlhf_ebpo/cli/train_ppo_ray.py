@@ -10,7 +10,6 @@ import contextlib
 import functools
 import importlib.util
 import json
-import math
 import sys
 import traceback
 import warnings
@@ -32,7 +31,7 @@ from openrlhf_ebpo.record.own_metrics import read_entries
 from openrlhf_ebpo.record.resume import CheckpointError, check_fresh, groups, newest_whole
 from openrlhf_ebpo.record.run_log import RunDirectoryError, check_run_dir, close_run
 from openrlhf_ebpo.redact import hide_secrets, redacted, redacted_argv
-from openrlhf_ebpo.rewards.calls import TIMEOUT
+from openrlhf_ebpo.rewards import limits
 from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.check import check_release, installed_release
 from openrlhf_ebpo.seams.install import all_seams, install
@@ -200,15 +199,7 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("rewards")
-    group.add_argument(
-        "--reward.timeout",
-        type=float,
-        default=TIMEOUT,
-        metavar="SECONDS",
-        help="for one call of reward_func, or of an agent's reset or step; one that takes longer is a failed reward. The "
-        "packaged rewards limit themselves; a server gets five tries of 180 s from OpenRLHF",
-    )
+    limits.add_flags(parser)
     group = parser.add_argument_group("run directory and checks")
     group.add_argument(
         "--logger.run_dir",
@@ -260,6 +251,7 @@ def resolve(flat: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
         parts = presets.chosen(values[prefix + "preset"], given)
         values.update({prefix + part: choice for part, choice in parts.items()})
     preflight.absolute_paths(values)
+    limits.resolve(values)
     hide_secrets(values)
 
 
@@ -272,8 +264,7 @@ def check_before_imports(flat: argparse.Namespace, stored_argv: list[str]) -> No
     model_check.check_model(values)
     if problems := lora.check(values):
         raise UsageError("\n".join(problems))
-    if not 0 < values["reward.timeout"] < math.inf:
-        raise UsageError(f"--reward.timeout is {values['reward.timeout']}; give a number of seconds above 0")
+    limits.check_flags(values)
     if values["logger.rollouts_every"] < 1:
         raise UsageError(f"--logger.rollouts_every is {values['logger.rollouts_every']}; give 1 or more")
     check_estimator(values)

@@ -41,7 +41,7 @@ from openrlhf_ebpo.engines.generation import EngineSettings, GenerationError, Sa
 from openrlhf_ebpo.engines.rendering import Prompt, prompt_lengths, render
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.progress import file_identity, fingerprint, model_identity, progress_file
-from openrlhf_ebpo.rewards.calls import TIMEOUT
+from openrlhf_ebpo.rewards.limits import MEMORY_MB, SERVER_TIMEOUT, TIMEOUT, Limits, default_timeout
 from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
@@ -63,10 +63,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add(
         "--reward_timeout",
         type=float,
-        default=TIMEOUT,
         metavar="SECONDS",
-        help="for one call of the reward, as training's --reward.timeout (%(default)g)",
+        help=f"for one call of the reward, as training's --reward.timeout ({TIMEOUT:g}; servers: {SERVER_TIMEOUT:g})",
     )
+    add(
+        "--reward_memory", type=int, default=MEMORY_MB, metavar="MB", help="as training's --reward.memory (%(default)s)"
+    )
+    add("--reward_workers", type=int, metavar="N", help="processes of a reward file, as training's --reward.workers")
     add = parser.add_argument_group("prompts and sampling: as in training").add_argument
     add("--n", type=int, default=16, help="responses per prompt (%(default)s)")
     add("--temperature", type=float, default=1.0, help="%(default)s")
@@ -120,6 +123,8 @@ def check(args: argparse.Namespace) -> None:
     values["train.agent_func_path"] = args.agent
     preflight.absolute_paths(values)
     args.model, args.reward, args.agent = values.values()
+    if args.reward_timeout is None:
+        args.reward_timeout = default_timeout(args.reward)
     problems = preflight.model_problems("--model", args.model)
     if bool(args.reward) == bool(args.agent):
         problems.append("give --reward (as training's --reward.remote_url) or --agent (--train.agent_func_path)")
@@ -146,6 +151,8 @@ def flag_problems(args: argparse.Namespace) -> list[str]:
         "temperature": args.temperature >= 0,
         "top_p": 0 < args.top_p <= 1,
         "reward_timeout": 0 < args.reward_timeout < float("inf"),
+        "reward_memory": args.reward_memory >= 0,
+        "reward_workers": args.reward_workers is None or args.reward_workers >= 1,
         "gpu_memory_utilization": 0 < args.gpu_memory_utilization <= 1,
     }
     problems = [f"--{name} {getattr(args, name)} makes no sense" for name, fine in ranges.items() if not fine]
@@ -254,7 +261,7 @@ def engine_settings(args: argparse.Namespace, lengths: list[int]) -> EngineSetti
         seed=args.seed,
         reward=tuple(args.reward.split(",")) if args.reward else (),
         agent=args.agent,
-        reward_timeout=args.reward_timeout,
+        reward_limits=Limits(args.reward_timeout, args.reward_memory, args.reward_workers),
     )
 
 

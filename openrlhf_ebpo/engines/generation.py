@@ -17,14 +17,14 @@ import textwrap
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import psutil
 
 from openrlhf_ebpo.engines.cluster import end_processes, ray_with, reason
 from openrlhf_ebpo.engines.rendering import Prompt, TokenizerByReference
 from openrlhf_ebpo.errors import ReportedError, UsageError
-from openrlhf_ebpo.rewards.calls import TIMEOUT
+from openrlhf_ebpo.rewards.limits import Limits
 from openrlhf_ebpo.seams.check import check_release
 from openrlhf_ebpo.seams.install import all_seams, apply, install
 from openrlhf_ebpo.seams.remote_code import trusted
@@ -49,7 +49,7 @@ class EngineSettings:
 
     max_len: tokens of prompt and response together, as training's --data.max_len.
     reward: as --reward.remote_url, a .py file with `reward_func` or servers' addresses; agent: a .py file with
-        `AgentExecutor`. With neither, responses are not scored. reward_timeout: as --reward.timeout.
+        `AgentExecutor`. With neither, responses are not scored. reward_limits: as --reward.timeout, .memory, .workers.
     """
 
     model: str
@@ -61,7 +61,7 @@ class EngineSettings:
     seed: int = 42
     reward: tuple[str, ...] = ()
     agent: str | None = None
-    reward_timeout: float = TIMEOUT
+    reward_limits: Limits = field(default_factory=Limits)
 
     @property
     def gpus(self) -> int:
@@ -164,7 +164,7 @@ def _start(settings: EngineSettings) -> list:
         remote_rm_url=list(settings.reward) or None,
     )
     try:
-        ray.get([actor.limit_rewards.remote(settings.reward_timeout) for actor in actors])
+        ray.get([actor.limit_rewards.remote(settings.reward_limits) for actor in actors])
     except ray.exceptions.RayError as error:
         raise GenerationError(
             f"an engine for {settings.model} with room for {settings.max_len} tokens did not start: {reason(error)}"

@@ -9,70 +9,27 @@ own cannot leave a sample out, so they stop with the error.
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import math
 from contextvars import ContextVar
+from pathlib import Path
 
-import numpy as np
 import torch
 
 from openrlhf_ebpo.estimator import registry
-from openrlhf_ebpo.rewards.calls import TIMEOUT, Calls, RewardError, await_turn, describe
+from openrlhf_ebpo.rewards.calls import Calls
+from openrlhf_ebpo.rewards.limits import TIMEOUT, Limits
+from openrlhf_ebpo.rewards.returned import RewardError, check_reward, describe, finite_number
+from openrlhf_ebpo.rewards.servers import RewardServerError, Servers
+from openrlhf_ebpo.rewards.turns import await_turn, watch_turns
+from openrlhf_ebpo.rewards.under_way import under_way
+from openrlhf_ebpo.seams import remote_code
 
 logger = logging.getLogger(__name__)
 
 ERROR_KEY = "reward_error"  # in a rollout actor's response
 INFO_KEY = "ebpo_reward_error"  # in Experience.info: a list of one string, "" where all is well
-
-
-def check_reward(returned) -> dict:
-    """Return what a reward function gave for one response, if it can be used: numbers as they are, a list of one
-    number (as reward servers send it) as that number. What it logs beside the reward is upstream's business.
-
-    Args:
-        returned: expected {"rewards": number or tensor of one number, "scores": same, optional, "extra_logs": dict
-            of numbers, optional}.
-
-    Raises:
-        RewardError: it says what was found instead.
-    """
-    if not isinstance(returned, dict):
-        raise RewardError(
-            f"reward_func returned {_show(returned)}; it must return a dict with the key 'rewards' "
-            "(and optionally 'scores' and 'extra_logs')"
-        )
-    if returned.get("rewards") is None:
-        raise RewardError(f"reward_func gave no reward: 'rewards' is missing or None in {_show(returned)}")
-    extra_logs = returned.get("extra_logs") or {}
-    if not isinstance(extra_logs, dict):
-        raise RewardError(f"reward_func gave 'extra_logs' as {_show(extra_logs)}; a dict of numbers is needed")
-    if taken := {"step", "time"} & extra_logs.keys():
-        raise RewardError(
-            f"'extra_logs' has {', '.join(sorted(taken))}, which every row of metrics.jsonl has: rename it"
-        )
-    checked = {k: finite_number(returned[k], k) for k in ("rewards", "scores") if returned.get(k) is not None}
-    return {**returned, **checked}
-
-
-def finite_number(value, name: str):
-    """`value`, out of its list of one; raises RewardError unless it is one finite number."""
-    size = value.numel() if isinstance(value, torch.Tensor) else np.size(value)
-    if size != 1:
-        raise RewardError(f"the reward function gave {size} values as {name!r} for one response: {_show(value)}")
-    if isinstance(value, (list, tuple, np.ndarray)):
-        value = np.asarray(value, dtype=object).item()
-    try:
-        number = math.nan if isinstance(value, (str, bytes)) else float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise RewardError(f"the reward function gave {_show(value)} as {name!r}; one finite number is needed")
-    return value
-
-
-def _show(value) -> str:
-    text = f"{type(value).__name__} {value!r}"
-    return text if len(text) <= 200 else text[:197] + "..."
 
 
 # Each response is computed in an asyncio task of its own, so this is one value per response.
@@ -82,35 +39,61 @@ _turn_seconds: ContextVar[float] = ContextVar("turn_seconds", default=TIMEOUT)
 
 class GuardedSingleTurnExecutor:
     """Mixin over SingleTurnAgentExecutor: a response whose reward failed says so, and no reward is waited for for ever.
+    A reward function of somebody else's is neither imported nor called in this process.
 
     Attributes:
-        reward_timeout: seconds for one call of the reward function. Servers have upstream's limits.
+        reward_limits: set before the first reward is asked for.
     """
 
-    reward_timeout = TIMEOUT
+    reward_limits = Limits()
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self._calls = Calls()
+    def __init__(self, remote_rm_url=None):
+        endpoints = [remote_rm_url] if isinstance(remote_rm_url, str) else list(remote_rm_url or [])
+        others = bool(endpoints) and endpoints[0].endswith(".py") and not is_packaged(endpoints[0])
+        super().__init__(None if others else endpoints)
+        if others:
+            self.reward_endpoints, self.reward_func = endpoints, endpoints[0]  # upstream asks whether there is one
+
+    async def prepare_rewards(self) -> None:
+        """Raises RewardError where the reward file cannot be imported."""
+        if isinstance(self.reward_func, str):
+            await self._calls.prepare()
 
     async def execute(self, *args, **kwargs):
         _failure.set(None)
         response = await super().execute(*args, **kwargs)
         if self.reward_endpoints and response["reward"] is None:
+            if not self.reward_func and self._servers.failure:
+                raise RewardServerError(self._servers.failure)
             response[ERROR_KEY] = _failure.get() or "the reward could not be computed; see the rollout actor's log"
         return response
 
+    @functools.cached_property
+    def _calls(self) -> Calls:
+        return Calls(self.reward_func, self.reward_limits, remote_code.hook())
+
+    @functools.cached_property
+    def _servers(self) -> Servers:
+        return Servers(self._reward_endpoint_cycle, self.reward_limits.timeout)
+
     async def _fetch_rewards_via_func(self, *args):
-        seconds = None if getattr(self.reward_func, "limits_itself", False) else self.reward_timeout
-        return await _checked(asyncio.gather(self._calls.run(self.reward_func, *args, seconds=seconds)))
+        if isinstance(self.reward_func, str):
+            return await _checked(asyncio.gather(self._calls.run(*args)))
+        with under_way.running():  # packaged: grading has limits and processes of its own (pool.py)
+            return await _checked(super()._fetch_rewards_via_func(*args))
 
     async def _fetch_rewards_via_http(self, *args):
-        return await _checked(super()._fetch_rewards_via_http(*args))
+        return await _checked(asyncio.gather(self._servers.ask(*args)))
+
+
+def is_packaged(path: str) -> bool:
+    return Path(path).parent == Path(__file__).parent
 
 
 async def _checked(rewards) -> list:
     try:
-        return [check_reward(reward) for reward in await rewards]
+        with under_way.asked():
+            return [check_reward(reward) for reward in await rewards]
     except Exception as error:  # upstream logs it at INFO and drops it: keep its text, let it go its way
         _failure.set(describe(error))
         raise
@@ -121,17 +104,17 @@ class GuardedMultiTurnExecutor:
     response is what it was until then.
 
     Attributes:
-        reward_timeout: seconds for one call of the agent's `reset` or `step`.
+        reward_limits: its `timeout` is for one call of the agent's `reset` or `step`.
     """
 
-    reward_timeout = TIMEOUT
+    reward_limits = Limits()
 
     def __init__(self, agent_instance_cls):
         super().__init__(type(agent_instance_cls.__name__, (GuardedTurns, agent_instance_cls), {}))
 
     async def execute(self, *args, **kwargs):
         _failure.set(None)
-        _turn_seconds.set(self.reward_timeout)
+        _turn_seconds.set(self.reward_limits.timeout)
         response = await super().execute(*args, **kwargs)
         if error := _failure.get():
             return {**response, "reward": None, "scores": None, ERROR_KEY: error}
@@ -151,17 +134,31 @@ class GuardedTurns:
 
 async def _turn(name: str, otherwise: dict, turn, *args, **kwargs) -> dict:
     try:
-        return await await_turn(f"the agent's {name}", turn, *args, seconds=_turn_seconds.get(), **kwargs)
+        with under_way.asked(), under_way.running():
+            return await await_turn(f"the agent's {name}", turn, *args, seconds=_turn_seconds.get(), **kwargs)
     except RewardError as error:
         _failure.set(str(error))
         return otherwise
 
 
 class LimitedRolloutActor:
-    """Mixin over RolloutRayActor, whose arguments upstream fixes: --reward.timeout is told it afterwards."""
+    """Mixin over RolloutRayActor, whose arguments upstream fixes: the limits of rewards are told it afterwards."""
 
-    def limit_rewards(self, seconds: float) -> None:
-        self.executor.reward_timeout = seconds
+    async def limit_rewards(self, limits: Limits) -> None:
+        """Raises RewardError where the reward file cannot be imported."""
+        self.executor.reward_limits = limits
+        watch_turns()
+        if prepare := getattr(self.executor, "prepare_rewards", None):
+            await prepare()
+
+    def rewards_under_way(self) -> tuple[int, float | None]:
+        """How many rewards (of agents: turns) have not come back, and for how many seconds the oldest has run; None
+        where none runs. An actor whose event loop is blocked does not answer: ask with a limit."""
+        return under_way.state()
+
+
+def limits_of(args) -> Limits:
+    return Limits(args.reward.timeout, args.reward.memory, args.reward.workers)
 
 
 class GuardedSamplesGenerator:
@@ -169,8 +166,14 @@ class GuardedSamplesGenerator:
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        for engine in self.vllm_engines:
-            engine.limit_rewards.remote(self.args.reward.timeout)
+        self._limited = [engine.limit_rewards.remote(limits_of(self.args)) for engine in self.vllm_engines]
+
+    def _generate_vllm(self, *args, **kwargs):
+        import ray
+
+        while self._limited:  # not while the engines start: upstream starts the models meanwhile
+            ray.get(self._limited.pop())
+        return super()._generate_vllm(*args, **kwargs)
 
     def _process_response_into_experience(self, response, **kwargs):
         error = self._reward_error(response)

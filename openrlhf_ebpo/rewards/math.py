@@ -43,9 +43,6 @@ def reward_func(queries, prompts, labels, **_kwargs):
     }
 
 
-reward_func.limits_itself = True  # pool.py: each answer has its time, and waiting for a free process must not count
-
-
 def extra_logs(verdict: Verdict) -> dict[str, float]:
     return {
         "math_no_answer": float(verdict.outcome == "no_answer"),

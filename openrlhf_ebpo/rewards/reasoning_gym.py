@@ -38,9 +38,6 @@ def reward_func(queries, prompts, labels, **_kwargs):
     return {"rewards": rewards, "scores": rewards, "extra_logs": logs}
 
 
-reward_func.limits_itself = True  # as math.py
-
-
 def marks_of(pool: Pool, label: str, response: str) -> float | None:
     """The scorer's marks; None where scoring ended its process.
 

@@ -146,7 +146,7 @@ SEAMS = (
         where="rollout actors",
         why="upstream logs a failing reward function at INFO and goes on without a reward, and takes None, NaN, "
         "infinity and wrong lengths as they come; here the error travels with the sample. It waits for ever for one "
-        "that hangs, or ends with SystemExit or StopIteration",
+        "that hangs, or ends with SystemExit or StopIteration, and dies of one that crashes",
         until="upstream reports reward errors and has a time limit",
     ),
     Seam(

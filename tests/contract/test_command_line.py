@@ -96,6 +96,8 @@ def test_our_own_flags_come_on_top(upstreams_parser):
         "--hub.resume_from",
         "--hub.trust_pickle",
         "--reward.timeout",
+        "--reward.memory",
+        "--reward.workers",
         "--logger.run_dir",
         "--logger.rollouts_every",
         "--logger.no_policy_metrics",

@@ -9,6 +9,7 @@ import pytest
 
 from openrlhf_ebpo.engines.rendering import TokenizerByReference, prompt_lengths, render, tokenizer_of
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.rewards.limits import Limits
 
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 TEXTS = [{"id": "a", "prompt": "1+1=", "label": "2"}]
@@ -75,7 +76,7 @@ def test_a_training_prompt_goes_to_its_engine_with_the_tokenizers_name(model, se
         def __init__(self):
             self.sent, self.limits = [], []
             self.get_num_unfinished_requests = SimpleNamespace(remote=lambda: 0)
-            self.limit_rewards = SimpleNamespace(remote=lambda seconds: self.limits.append(seconds))
+            self.limit_rewards = SimpleNamespace(remote=self.limits.append)
             self.generate_responses = SimpleNamespace(remote=lambda **request: self.sent.append(request))
 
     monkeypatch.setattr(samples_generator, "ray", SimpleNamespace(get=lambda values: values))
@@ -87,6 +88,8 @@ def test_a_training_prompt_goes_to_its_engine_with_the_tokenizers_name(model, se
             "algo.advantage.is_correction_enable": False,  # its name up to 0.11.1
             "rollout.n_samples_per_prompt": 4,
             "reward.timeout": 7.5,
+            "reward.memory": 100,
+            "reward.workers": None,
         }
     )
     engines = [Engine(), Engine()]
@@ -94,7 +97,7 @@ def test_a_training_prompt_goes_to_its_engine_with_the_tokenizers_name(model, se
     generator = samples_generator.SamplesGenerator(SimpleNamespace(args=args), [], None, whole, engines)
     generator._dispatch_prompts_to_vllm(["1+1=", "2+2="], ["2", "4"])
     assert [[request["prompt"] for request in engine.sent] for engine in engines] == [["1+1="], ["2+2="]]
-    assert [engine.limits for engine in engines] == [[7.5], [7.5]]
+    assert [engine.limits for engine in engines] == [[Limits(7.5, 100, None)]] * 2
     sent = pickle.dumps(engines[0].sent[0]["hf_tokenizer"])
     assert len(sent) < 1000 < len(pickle.dumps(whole))
     arrived = pickle.loads(sent)

@@ -8,6 +8,7 @@ import pytest
 
 from openrlhf_ebpo.rewards import calls
 from openrlhf_ebpo.rewards.guard import ERROR_KEY, INFO_KEY, LimitedRolloutActor, RewardError
+from openrlhf_ebpo.rewards.limits import Limits
 
 REWARD_FILE = """
 import sys, time
@@ -67,15 +68,19 @@ def responses(tmp_path):
     return lambda *labels, **limits: run_all(SingleTurnAgentExecutor(str(tmp_path / "reward.py")), labels, **limits)
 
 
-def run_all(executor, labels, seconds: float = 60.0) -> list[dict]:
-    LimitedRolloutActor.limit_rewards(SimpleNamespace(executor=executor), seconds)
+def run_all(executor, labels, seconds: float = 60.0, beside=None, **limits) -> list[dict]:
+    """`beside`: a coroutine function that runs meanwhile."""
 
     async def execute(label: str) -> dict:
         params = SimpleNamespace(max_tokens=4, logprobs=None)
         return await executor.execute(f"q {label}", label, params, 32, Tokenizer(), Engine())
 
     async def gather():
-        return await asyncio.gather(*map(execute, labels))
+        await LimitedRolloutActor.limit_rewards(SimpleNamespace(executor=executor), Limits(seconds, **limits))
+        other = asyncio.ensure_future(beside()) if beside else None
+        found = await asyncio.gather(*map(execute, labels))
+        await (other or asyncio.sleep(0))
+        return found
 
     return asyncio.run(asyncio.wait_for(gather(), 100))
 
@@ -143,18 +148,38 @@ def test_waiting_for_a_free_place_does_not_count(responses):
 def test_where_every_call_hangs_the_rest_fail_at_once_and_say_why(responses):
     found = responses(*["hangs"] * 20 * calls.MAX_CONCURRENT_CALLS, "good", seconds=0.2)
     errors = [response[ERROR_KEY] for response in found]
-    assert errors.count("reward_func took longer than 0.2 s (--reward.timeout)") < 4 * calls.MAX_CONCURRENT_CALLS
-    assert "is not called any more: its last" in errors[-1] and "--reward.timeout" in errors[-1]
+    assert (
+        errors.count("reward_func took longer than 0.2 s (--reward.timeout)")
+        < calls.HOPELESS + 2 * calls.MAX_CONCURRENT_CALLS
+    )
+    assert "is not called any more: its last" in errors[-1] and "hung" in errors[-1]
 
 
-def test_the_packaged_rewards_limit_themselves():
-    """Waiting for one of their processes must not count."""
+def test_an_actor_says_how_many_rewards_have_not_come_back_and_since_when(responses):
+    """Asked while they run: two hang, and one waits for nothing."""
+    seen = []
+
+    async def watch():
+        while not any(count for count, _ in seen) or seen[-1][0]:
+            seen.append(LimitedRolloutActor.rewards_under_way(None))
+            await asyncio.sleep(0.05)
+
+    responses("hangs", "good", "hangs", seconds=1.0, beside=watch)
+    assert max(count for count, _ in seen) >= 2 and seen[-1] == (0, None)
+    assert any(seconds and seconds > 0.3 for count, seconds in seen if count == 2)
+
+
+def test_only_the_packaged_rewards_run_in_the_actor(responses, tmp_path):
+    """They grade in processes of their own, for which waiting must not count. Nobody else's file is even imported."""
     from openrlhf.utils.agent import SingleTurnAgentExecutor
 
     from openrlhf_ebpo.checks.preflight import BUILT_IN, REWARDS
 
     for file in BUILT_IN["reward.remote_url"].values():
-        assert SingleTurnAgentExecutor(str(REWARDS / file)).reward_func.limits_itself is True
+        assert callable(SingleTurnAgentExecutor(str(REWARDS / file)).reward_func)
+    (tmp_path / "reward.py").write_text("import os\nos._exit(3)\n")
+    with pytest.raises(RewardError, match=r"reward.py, while it was imported, ended its process \(exit code 3\)"):
+        run_all(SingleTurnAgentExecutor(str(tmp_path / "reward.py")), ["good"])
 
 
 def agent(step: str, reset: str = "return states"):

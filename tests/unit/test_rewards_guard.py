@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from openrlhf_ebpo.rewards.guard import RewardError, check_reward, describe
+from openrlhf_ebpo.rewards.returned import RewardError, check_reward, describe
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ TOP = {"command", "errors", "extension", "files", "redact", "progress", "harness
 MAY_IMPORT = {
     "estimator": set(),
     "record": set(),
-    "rewards": {"estimator"},
+    "rewards": {"estimator", "seams"},
     "seams": set(),
     "models": {"seams"},
     "engines": {"rewards", "seams"},

@@ -1,0 +1,73 @@
+"""What one rollout actor gives to its rewards, and the flags for it."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass
+
+from openrlhf_ebpo.errors import UsageError
+
+TIMEOUT = 60.0  # seconds for one call
+SERVER_TIMEOUT = 180.0  # one of OpenRLHF's tries
+MEMORY_MB = 8192
+
+
+@dataclass(frozen=True)
+class Limits:
+    """timeout: seconds for one call. memory_mb: MiB that a process of a reward function may take beyond its imports; 0: no
+    limit. workers: such processes, at most; None: an eighth of the cores, 2 to 8.
+    """
+
+    timeout: float = TIMEOUT
+    memory_mb: int = MEMORY_MB
+    workers: int | None = None
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("rewards").add_argument
+    add(
+        "--reward.timeout",
+        type=float,
+        default=None,
+        metavar="SECONDS",
+        help="for one call of reward_func, of an agent's reset or step, or of a reward server with all its tries; one that "
+        f"takes longer is a failed reward. Default {TIMEOUT:g}, for servers {SERVER_TIMEOUT:g}. The packaged rewards limit themselves",
+    )
+    add(
+        "--reward.memory",
+        type=int,
+        default=MEMORY_MB,
+        metavar="MB",
+        help="that each process of a reward_func may take beyond its imports; a call that needs more is a failed reward. "
+        f"Default {MEMORY_MB}; 0: no limit",
+    )
+    add(
+        "--reward.workers",
+        type=int,
+        default=None,
+        metavar="N",
+        help="processes in which each engine calls reward_func, at most: further ones start when calls wait. Each imports "
+        "the file, and has its own state of it. Default: an eighth of the cores, 2 to 8; 1 for files that load a model onto a GPU",
+    )
+
+
+def resolve(values: dict) -> None:
+    """Fill in the default for what gives the rewards."""
+    if values["reward.timeout"] is None:
+        values["reward.timeout"] = default_timeout(values["reward.remote_url"])
+
+
+def default_timeout(reward: str | None) -> float:
+    return SERVER_TIMEOUT if (reward or "").startswith(("http://", "https://")) else TIMEOUT
+
+
+def check_flags(values: dict) -> None:
+    """Raises UsageError where a limit makes no sense."""
+    timeout, memory, workers = (values[f"reward.{name}"] for name in ("timeout", "memory", "workers"))
+    if not 0 < timeout < math.inf:
+        raise UsageError(f"--reward.timeout is {timeout}; give a number of seconds above 0")
+    if memory < 0:
+        raise UsageError(f"--reward.memory is {memory}; give megabytes, or 0 for no limit")
+    if workers is not None and workers < 1:
+        raise UsageError(f"--reward.workers is {workers}; give 1 or more, or leave it out")

@@ -1,0 +1,266 @@
+"""Reward functions that hang, crash, exit, take all memory or leave processes behind: one failed reward each, and the
+others get theirs. Real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from openrlhf_ebpo.rewards.calls import HOPELESS, MAX_CONCURRENT_CALLS, Calls
+from openrlhf_ebpo.rewards.limits import Limits
+from openrlhf_ebpo.rewards.returned import RewardError
+
+HOOK = "openrlhf_ebpo.seams.install.install"
+REWARD = r"""
+import ctypes, os, re, signal, subprocess, sys, threading, time
+CALLS = []
+
+class Hostile(Exception):
+    def __str__(self):
+        sys.exit("no text")
+
+def spawn(code):
+    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    open(os.path.join(os.path.dirname(__file__), "spawned"), "a").write(f"{process.pid}\n")
+
+def reward_func(queries, prompts, labels):
+    kind = labels[0]
+    CALLS.append(kind)
+    if kind == "good": return {"rewards": 1.0, "extra_logs": {"calls": len(CALLS), "pid": os.getpid()}}
+    if kind == "slow": time.sleep(0.3)
+    if kind == "sleeps": time.sleep(1000)
+    if kind == "spins":
+        while True: pass
+    if kind == "regex": re.match(r"(a+)+$", "a" * 60 + "b")
+    if kind == "exits": sys.exit("the judge is gone")
+    if kind == "interrupts": raise KeyboardInterrupt
+    if kind == "os._exit": os._exit(3)
+    if kind == "segfault": ctypes.string_at(0)
+    if kind == "aborts": os.abort()
+    if kind == "killed": os.kill(os.getpid(), signal.SIGKILL)
+    if kind == "memory": return {"rewards": len([bytearray(1 << 20) for _ in range(100_000)])}
+    if kind == "hostile": raise Hostile
+    if kind == "raises": return {}["answer"]
+    if kind == "huge": return {"rewards": 1.0, "extra_logs": {"text": "x" * (2 << 20)}}
+    if kind == "lambda": return {"rewards": 1.0, "extra_logs": {"function": lambda: 1}}
+    if kind == "dropped": return {"rewards": 1.0, "lock": threading.Lock()}
+    if kind == "closes":
+        os.closerange(0, 256)
+        time.sleep(1000)
+    if kind == "writes":
+        for fd in range(3, 64):
+            try: os.write(fd, b"garbage" * 10)
+            except OSError: pass
+        time.sleep(1000)
+    if kind == "prints": print("hello " * 1000, flush=True)
+    if kind == "leaves": spawn("import time; time.sleep(1000)")
+    if kind == "forks":
+        if not os.fork():
+            os.setsid()
+            if os.fork(): os._exit(0)
+            open(os.path.join(os.path.dirname(__file__), "spawned"), "a").write(f"{os.getpid()}\n")
+            time.sleep(1000)
+    if kind == "tensors":
+        import torch
+        return {"rewards": torch.tensor([0.5]), "scores": torch.tensor(1), "extra_logs": {"judge": torch.ones(3)}}
+    if kind == "arrays":
+        import numpy
+        return {"rewards": numpy.array([0.5]), "scores": numpy.float32(1), "extra_logs": {"judge": numpy.int64(2)}}
+    return {"rewards": 0.0}
+"""
+
+
+@pytest.fixture
+def ask(tmp_path):
+    """Labels -> what each gives, a reply or the error's text, all asked for at the same time; `then`: afterwards."""
+    (tmp_path / "reward.py").write_text(REWARD)
+
+    def run(*labels: str, then: tuple = (), timeout: float = 60.0, memory_mb: int = 512, workers: int = 2) -> list:
+        async def one(calls: Calls, label: str):
+            try:
+                return await calls.run([f"q {label}"], ["q "], [label])
+            except RewardError as error:
+                return str(error)
+
+        async def gather():
+            calls = Calls(str(tmp_path / "reward.py"), Limits(timeout, memory_mb, workers), HOOK)
+            await calls.prepare()
+            found = await asyncio.gather(*(one(calls, label) for label in labels))
+            return found + await asyncio.gather(*(one(calls, label) for label in then))
+
+        return asyncio.run(asyncio.wait_for(gather(), 200))
+
+    return run
+
+
+TOO_LONG = "reward_func took longer than 1 s (--reward.timeout)"
+BAD = {
+    "sleeps": TOO_LONG,
+    "spins": TOO_LONG,
+    "regex": f"{TOO_LONG}, and nothing else could run in its process",
+    "exits": "SystemExit: the judge is gone (",
+    "interrupts": "KeyboardInterrupt: ",
+    "os._exit": "reward_func ended its process (exit code 3)",
+    "segfault": "reward_func ended its process (signal 11, SIGSEGV)",
+    "aborts": "reward_func ended its process (signal 6, SIGABRT)",
+    "killed": "reward_func ended its process (signal 9, SIGKILL; somebody killed it",
+    "memory": "reward_func needed more memory than 64 MB (--reward.memory)",
+    "hostile": "Hostile: (it has no text: its __str__ raised SystemExit) (",
+    "raises": "KeyError: 'answer' (",
+    "huge": "bytes for one response; 'extra_logs' is for numbers",
+    "lambda": "is not JSON serializable",
+    "closes": "reward_func",
+    "writes": "reward_func",
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_what_goes_wrong_is_said_and_the_others_get_their_rewards(ask, kind):
+    found = ask("slow", kind, "slow", "good", timeout=1.0, memory_mb=64)
+    assert [reply if isinstance(reply, str) else reply["rewards"] for reply in (*found[:1], *found[2:])] == [
+        0.0,
+        0.0,
+        1.0,
+    ]
+    assert BAD[kind] in found[1]
+
+
+def test_all_of_it_at_once(ask):
+    labels = [*BAD, *["good", "slow"] * 30]
+    found = ask(*labels, timeout=1.5, memory_mb=64)
+    assert [label for label, reply in zip(labels, found, strict=True) if not isinstance(reply, str)] == labels[
+        len(BAD) :
+    ]
+
+
+@pytest.mark.parametrize("kind", ["tensors", "arrays"])
+def test_numbers_cross_the_border_as_numbers(ask, kind):
+    (reply,) = ask(kind)
+    judge = {"tensors": 1.0, "arrays": 2}[kind]
+    assert reply == {"rewards": 0.5, "scores": 1, "extra_logs": {"judge": judge}}
+
+
+def test_what_nobody_reads_may_be_anything_and_prints_are_no_replies(ask):
+    assert [reply["rewards"] for reply in ask("dropped", "prints", "good")] == [1.0, 0.0, 1.0]
+
+
+def test_quick_calls_share_one_process_and_its_state(ask):
+    found = ask(*["good"] * 20)
+    assert len({reply["extra_logs"]["pid"] for reply in found}) == 1
+    assert max(reply["extra_logs"]["calls"] for reply in found) == 20
+
+
+def test_calls_that_wait_get_another_process_and_no_call_is_made_twice(ask):
+    before = time.monotonic()
+    found = ask(*["slow"] * 8 * MAX_CONCURRENT_CALLS, *["good"] * 8)
+    assert all(not isinstance(reply, str) for reply in found), time.monotonic() - before
+    by_process: dict[int, int] = {}
+    for reply in found[-8:]:
+        by_process[reply["extra_logs"]["pid"]] = reply["extra_logs"]["calls"]
+    assert sum(by_process.values()) <= len(found)
+
+
+def test_where_every_call_hangs_the_rest_are_not_called_and_later_ones_are_if_the_first_comes_back(ask):
+    found = ask(*["sleeps"] * 4 * HOPELESS, then=["good"] * 20, timeout=0.2)
+    assert sum("took longer" in reply for reply in found[:-20]) < HOPELESS + 2 * MAX_CONCURRENT_CALLS
+    assert "is not called any more: its last" in found[-21]
+    assert [reply["rewards"] for reply in found[-20:]] == [1.0] * 20
+
+
+def pids(folder) -> list[int]:
+    return [int(line) for line in (folder / "spawned").read_text().split()] if (folder / "spawned").exists() else []
+
+
+def wait_until_gone(processes: list[int]) -> None:
+    def alive(pid: int) -> bool:
+        try:
+            return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    deadline = time.time() + 60
+    while left := [pid for pid in processes if alive(pid)]:
+        assert time.time() < deadline, f"still there: {left}"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("kind", ["leaves", "forks"])
+def test_what_a_function_leaves_behind_ends_with_its_process(ask, tmp_path, kind):
+    ask(kind, "slow", "slow")
+    assert pids(tmp_path)
+    wait_until_gone(pids(tmp_path))
+
+
+PARENT = """
+import asyncio, json, psutil, sys
+from pathlib import Path
+from openrlhf_ebpo.rewards.calls import Calls
+from openrlhf_ebpo.rewards.limits import Limits
+async def main():
+    calls = Calls(sys.argv[1], Limits(60, 512, 2), "openrlhf_ebpo.seams.install.install")
+    asyncio.ensure_future(calls.run(["q"], ["q"], ["leaves"]))
+    while not (Path(sys.argv[1]).parent / "spawned").exists():
+        await asyncio.sleep(0.1)
+    for kind in ("sleeps", "regex"):
+        asyncio.ensure_future(calls.run(["q"], ["q"], [kind]))
+    await asyncio.sleep(1)
+    print(json.dumps([process.pid for process in psutil.Process().children(recursive=True)]), flush=True)
+    await asyncio.sleep(1000)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_nothing_outlives_a_killed_rollout_actor_not_even_in_the_middle_of_a_call(tmp_path, number):
+    (tmp_path / "reward.py").write_text(REWARD)
+    command = [sys.executable, "-c", PARENT, str(tmp_path / "reward.py")]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    found = json.loads(parent.stdout.readline())
+    os.kill(parent.pid, number)
+    parent.wait()
+    assert len(found) >= 2
+    wait_until_gone([*found, *pids(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        (
+            "import no_such_module",
+            "reward.py cannot be imported: ModuleNotFoundError: No module named 'no_such_module'",
+        ),
+        ("import sys; sys.exit(4)", "reward.py cannot be imported: SystemExit: 4"),
+        ("import os; os._exit(4)", "reward.py, while it was imported, ended its process (exit code 4)"),
+        ("reward = 1", "has no attribute 'reward_func'"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_named_at_once(tmp_path, source, shown):
+    (tmp_path / "reward.py").write_text(source)
+    calls = Calls(str(tmp_path / "reward.py"), Limits(), HOOK)
+    with pytest.raises(RewardError) as error:
+        asyncio.run(asyncio.wait_for(calls.prepare(), 100))
+    assert shown in str(error.value)
+
+
+def test_a_model_on_the_gpu_is_loaded_once(tmp_path):
+    """A stand-in for a torch that has been to the GPU, since this has to be seen where there is none."""
+    (tmp_path / "torch.py").write_text("class cuda:\n    is_initialized = staticmethod(lambda: True)\n")
+    (tmp_path / "reward.py").write_text(
+        "import os, time, torch\ndef reward_func(q, p, l):\n    time.sleep(0.1)\n    return {'rewards': os.getpid()}\n"
+    )
+
+    async def gather():
+        calls = Calls(str(tmp_path / "reward.py"), Limits(60, 512, 2), HOOK)
+        return await asyncio.gather(*(calls.run(["q"], ["q"], ["l"]) for _ in range(30 * MAX_CONCURRENT_CALLS)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(tmp_path))
+        assert len({reply["rewards"] for reply in asyncio.run(gather())}) == 1

@@ -1,0 +1,215 @@
+"""Reward servers that fail in every way: the cause reaches the sample, within one deadline. A real server on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import threading
+import time
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from openrlhf_ebpo.rewards import servers
+from openrlhf_ebpo.rewards.returned import RewardError
+from openrlhf_ebpo.rewards.servers import FAILED_IN_A_ROW, LONGEST_BODY, Servers, excerpt, shown
+
+SEEN: Counter = Counter()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """The first part of the path says how it answers."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        size = int(self.headers["Content-Length"])
+        self.asked = json.loads(self.rfile.read(size))
+        SEEN[self.path] += 1
+        with contextlib.suppress(OSError):
+            getattr(self, self.path.partition("?")[0].strip("/").replace("/", "_"))()
+
+    def say(self, status: int, body: bytes, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Type": "application/json", "Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def good(self):
+        self.say(
+            200, json.dumps({"rewards": [float(len(self.asked["query"][0]))], "labels": self.asked["labels"]}).encode()
+        )
+
+    def at_first_not(self):
+        return self.good() if SEEN[self.path] > 2 else self.say(503, b"warming up")
+
+    def error(self):
+        self.say(500, b"Traceback: no CUDA\x1b[31m at http://u:secret@host/x?token=abcdefghijk\n" + b"x" * 10_000)
+
+    def refused(self):
+        self.say(422, b'{"detail": "labels: field required"}')
+
+    def html(self):
+        self.say(200, b"<html>Sign in</html>", Content_Type="text/html")
+
+    def nested(self):
+        self.say(200, b"[" * 200_000)
+
+    def huge(self):
+        self.send_response(200)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            for _ in range(1 << 20):
+                self.wfile.write(b" " * (1 << 16))
+
+    def drips(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "1000")
+        self.end_headers()
+        for _ in range(100):
+            self.wfile.write(b" ")
+            self.wfile.flush()
+            time.sleep(0.1)
+
+    def hangs(self):
+        time.sleep(20)
+
+    def hangs_up(self):
+        self.close_connection = True
+
+    def slash(self):
+        self.say(307, b"", Location="/good")
+
+    def elsewhere(self):
+        self.say(307, b"", Location="http://elsewhere.invalid/reward?token=abc")
+
+    def found(self):
+        self.say(302, b"", Location="/good")
+
+    def round(self):
+        self.say(307, b"", Location="/round")
+
+    def packed(self):
+        self.say(200, b"\x1f\x8b" + b"\0" * 100, Content_Encoding="gzip")
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module")
+def address():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def ask(address):
+    """Paths -> the answer, or the error's text."""
+
+    def run(*paths: str, seconds: float = 1.0):
+        async def one():
+            addresses = itertools.cycle(path if "://" in path else address + path for path in paths)
+            try:
+                return await Servers(addresses, seconds).ask(["query"], ["prompt"], ["label"])
+            except RewardError as error:
+                return str(error)
+
+        return asyncio.run(one())
+
+    return run
+
+
+def test_a_good_server_gets_what_openrlhf_sends(ask):
+    assert ask("/good", seconds=60) == {"rewards": [5.0], "labels": ["label"]}
+
+
+def test_it_is_asked_again_and_then_the_next_one(ask):
+    assert ask("/at/first/not", seconds=60)["rewards"] == [5.0]
+    assert ask("/error", "/good", seconds=60)["rewards"] == [5.0]
+    assert ask("http://127.0.0.1:1/", "/good", seconds=60)["rewards"] == [5.0]
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("/error", "answered HTTP 500: Traceback: no CUDA [31m at http://<redacted>@host/x xxx"),
+        ("/refused", '/refused answered HTTP 422: {"detail": "labels: field required"}'),
+        ("/html", "/html answered with what is not JSON: <html>Sign in</html>"),
+        ("/nested", "answered with what is not JSON: [[[["),
+        ("/packed", "answered with what is not JSON: "),
+        ("/huge", f"answered with more than {LONGEST_BODY} bytes"),
+        ("/drips", "the reward server took longer than 1 s (--reward.timeout)"),
+        ("/hangs", "the reward server took longer than 1 s (--reward.timeout)"),
+        ("/hangs_up", "disconnected"),
+        ("/elsewhere", "HTTP 307, a redirect to http://elsewhere.invalid/reward; give that address"),
+        ("/found", "HTTP 302, a redirect to http://127.0.0.1:"),
+        ("/round", "HTTP 307, a redirect to http://127.0.0.1:"),
+        ("http://127.0.0.1:1/reward?key=abc", "http://127.0.0.1:1/reward: Cannot connect to host"),
+        ("http://user:word@127.0.0.1:1/", "http://127.0.0.1:1/: Cannot connect to host"),
+        ("http://", "cannot be asked"),
+    ],
+)
+def test_the_cause_is_said_without_secrets(ask, path, shown):
+    error = ask(path)
+    assert shown in error
+    assert not {"token", "secret", "key=abc", "word@"} & set(error.split()) and "token=" not in error
+    assert len(error) < 700 and error.isprintable()
+
+
+def test_a_redirect_on_the_same_server_is_followed(ask):
+    assert ask("/slash", seconds=60)["rewards"] == [5.0]
+
+
+def test_what_would_not_change_is_not_asked_again(ask):
+    before = SEEN["/refused"]
+    ask("/refused", seconds=5)
+    assert SEEN["/refused"] == before + 1
+
+
+def together(reward_servers: Servers, times: int) -> list:
+    async def one():
+        try:
+            return await reward_servers.ask(["q"], ["p"], ["l"])
+        except RewardError as error:
+            return str(error)
+
+    async def gather():
+        return await asyncio.gather(*(one() for _ in range(times)))
+
+    return asyncio.run(gather())
+
+
+def test_where_nobody_answers_it_says_so_and_asks_no_more(address, monkeypatch):
+    monkeypatch.setattr(servers, "MAX_CONCURRENT_REQUESTS", FAILED_IN_A_ROW)
+    silent = Servers(itertools.cycle([f"{address}/error"]), 4.0)
+    found = together(silent, 20 * FAILED_IN_A_ROW)
+    assert found[-1] == silent.failure and "no reward server has given a reward for" in silent.failure
+    assert "(--reward.timeout)" in silent.failure
+
+
+def test_one_that_fails_often_is_asked_on_while_it_sometimes_answers(address):
+    half = Servers(itertools.cycle([f"{address}/refused", f"{address}/good"]), 0.01)
+    half._seconds = 30.0
+    together(half, 8 * FAILED_IN_A_ROW)
+    assert half.failure is None
+
+
+def test_refusals_of_a_moment_are_no_end(address):
+    """Bad requests, which fail at once, are counted as failed rewards; only time without an answer ends a run."""
+    quick = Servers(itertools.cycle([f"{address}/refused"]), 60.0)
+    together(quick, 2 * FAILED_IN_A_ROW)
+    assert quick.failure is None
+
+
+def test_addresses_and_texts_are_shown_without_what_lets_somebody_in():
+    assert shown("https://user:word@host:8000/path/x?token=1#y") == "https://host:8000/path/x"
+    assert excerpt("a\n\tb\x00c") == "a b c"
+    assert excerpt("") == "(nothing)"
