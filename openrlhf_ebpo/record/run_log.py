@@ -131,9 +131,9 @@ def _check_own(run_dir: Path, found: dict, argv: list[str], args: dict, resume: 
 
 
 def _comparable(args: dict) -> dict:
-    """Settings without the run's name, whose default is the time of day, and without the wish to resume."""
+    """Settings without the run's name, whose default is the time of day, without the wish to resume, and from where."""
     logger = {k: v for k, v in args.get("logger", {}).items() if k != "wandb"}
-    ckpt = {k: v for k, v in args.get("ckpt", {}).items() if k != "load_enable"}
+    ckpt = {k: v for k, v in args.get("ckpt", {}).items() if k not in ("load_enable", "load_step", "attempt")}
     return {**args, "logger": logger, "ckpt": ckpt}
 
 

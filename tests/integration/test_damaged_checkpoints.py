@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_ebpo.record.resume import damage
+from openrlhf_ebpo.record.manifest import damage
 from openrlhf_ebpo.record.run_log import read_metrics, read_run
 
 
