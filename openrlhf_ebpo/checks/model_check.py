@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.seams.auto_map import ModelFileError, read_file
+from openrlhf_ebpo.models.auto_map import ModelFileError, read_file
 from openrlhf_ebpo.seams.remote_code import trusted
 
 MODEL = "actor.model_name_or_path"

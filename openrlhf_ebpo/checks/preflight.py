@@ -16,8 +16,8 @@ from pathlib import Path
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import model_configs
 from openrlhf_ebpo.hub.client import HubError
-from openrlhf_ebpo.seams import auto_map
-from openrlhf_ebpo.seams.remote_code import FLAG, trusted
+from openrlhf_ebpo.models import auto_map
+from openrlhf_ebpo.seams.remote_code import trusted
 
 DATA_SUFFIXES = (".json", ".jsonl", ".csv", ".parquet", ".arrow")
 PATH_FLAGS = (
@@ -179,19 +179,11 @@ def code_problems(flag: str, name: str, ask_hub: bool = True) -> list[str]:
         return []
     try:
         read = auto_map.folder_reader(Path(name)) if Path(name).is_dir() else model_configs.reader(name, ask_hub)
-        return [f"{flag} {name}: {refusal(code)}" for code in auto_map.needed_code(read)[:1]]
+        return [f"{flag} {name}: {auto_map.refusal(code)}" for code in auto_map.needed_code(read)[:1]]
     except (auto_map.ModelFileError, model_configs.NoModel) as error:
         return [f"{flag} {name}: {error}"]
     except HubError:
         return []
-
-
-def refusal(code: auto_map.OwnCode) -> str:
-    return (
-        f"the model brings code of its own, which would run on this machine ({code}; transformers itself has no such "
-        f"class). Nothing of it was fetched or run. Read that code, and add {FLAG} if you trust it; or take a model that "
-        "needs none"
-    )
 
 
 def _check_reward(args: dict) -> list[str]:

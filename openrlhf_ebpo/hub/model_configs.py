@@ -6,7 +6,7 @@ import functools
 from pathlib import Path
 
 from openrlhf_ebpo.hub.client import HubError, hub_errors
-from openrlhf_ebpo.seams.auto_map import Reader, read_file
+from openrlhf_ebpo.models.auto_map import Reader, read_file
 
 REFUSED = (401, 403, 404)  # statuses of the Hub that stay until somebody does something
 

@@ -28,7 +28,7 @@ from openrlhf_ebpo.hub.model_files import FULL_STATE
 from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.upload import MANIFEST, NOT_IN_MANIFEST, commit_of, listing, megabytes
-from openrlhf_ebpo.seams.auto_map import ModelFileError, folder_reader, own_code
+from openrlhf_ebpo.models.auto_map import ModelFileError, folder_reader, own_code
 from openrlhf_ebpo.seams.remote_code import FLAG
 
 # What cannot run code where it is loaded: weights, configuration, tokenizer, prior, pictures, licences.

@@ -14,9 +14,10 @@ from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.cli import data, train_ppo_ray, train_sft
 from openrlhf_ebpo.engines import cluster
 from openrlhf_ebpo.eval import run as evaluation
+from openrlhf_ebpo.models import auto_map
+from openrlhf_ebpo.models.auto_map import ModelFileError
 from openrlhf_ebpo.quickstart import tiny_model
-from openrlhf_ebpo.seams import auto_map, remote_code
-from openrlhf_ebpo.seams.auto_map import ModelFileError
+from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.install import subclass
 
 PHI = {"model_type": "phi3", "architectures": ["Phi3ForCausalLM"]}

@@ -25,9 +25,10 @@ MAY_IMPORT = {
     "record": set(),
     "rewards": {"estimator"},
     "seams": set(),
+    "models": {"seams"},
     "engines": {"rewards", "seams"},
-    "hub": {"estimator", "record", "seams"},
-    "checks": {"hub", "rewards", "seams"},
+    "hub": {"estimator", "models", "record", "seams"},
+    "checks": {"hub", "models", "rewards", "seams"},
     "training": {"estimator", "hub", "record", "rewards", "seams"},
     "data": {"checks", "engines", "record", "rewards", "seams"},
     "eval": {"checks", "data", "engines", "record", "rewards", "seams"},
@@ -41,7 +42,7 @@ PACKAGES_OF = {  # beside the standard library, where that is a promise
     "record": {"matplotlib", "numpy", "psutil", "pyarrow"},
 }
 BASE = {"numpy", "psutil", "pyarrow", "wrapt"}
-LIGHT = {*TOP, "cli", "hub", "record"}
+LIGHT = {*TOP, "cli", "hub", "models", "record"}
 NEED_MORE = {f"{PACKAGE}.{name}" for name in ("cli.train_ppo_ray", "hub.card", "hub.card_metadata", "hub.run_data")}
 ONLY_BASE = f"""
 import importlib, sys

@@ -7,10 +7,14 @@ name anyway (`model_type`, `architectures`, `tokenizer_class`), the model loads 
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from openrlhf_ebpo.seams.install import install
+from openrlhf_ebpo.seams.remote_code import FLAG
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer_config.json"
@@ -84,20 +88,27 @@ def _entries(file: str, auto_map: object) -> Iterator[OwnCode]:
 
 
 def needed_code(read: Reader) -> list[OwnCode]:
-    """The code without which the model, its tokenizer or its processor does not load as what its files say.
+    """The code without which the model, its tokenizer or its processor does not load as what its files say. Where there
+    is no transformers to ask, that is all that they name.
 
     Raises:
         ModelFileError: a file is damaged.
     """
     found = own_code(read)
-    if not found:
-        return []
-    from openrlhf_ebpo.seams.install import install
-
-    install()  # transformers is imported next, and rows for it come first
-    config = read(CONFIG)
     used = VISION if _sees(read) else TEXT
-    return [code for code in found if code.auto_class in used and not _is_known(code, config, read(code.file))]
+    found = [code for code in found if code.auto_class in used]
+    if not found or importlib.util.find_spec("transformers") is None:
+        return found
+    install()  # transformers is imported next, and rows for it come first
+    return [code for code in found if not _is_known(code, read(CONFIG), read(code.file))]
+
+
+def refusal(code: OwnCode) -> str:
+    return (
+        f"the model brings code of its own, which would run on this machine ({code}; transformers itself has no such "
+        f"class). Nothing of it was fetched or run. Read that code, and add {FLAG} if you trust it; or take a model that "
+        "needs none"
+    )
 
 
 def _is_known(code: OwnCode, config: dict, settings: dict) -> bool:
