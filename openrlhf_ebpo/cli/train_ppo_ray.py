@@ -28,7 +28,7 @@ from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.extension import is_import_path, share_search_path
 from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.hub import training_flags as hub_flags
-from openrlhf_ebpo.record import run_lock
+from openrlhf_ebpo.record import changes, run_lock
 from openrlhf_ebpo.record.own_metrics import read_entries
 from openrlhf_ebpo.record.resume import CheckpointError, Search, check_fresh, groups, newest_whole
 from openrlhf_ebpo.record.run_log import RunDirectoryError, check_run_dir, close_run
@@ -85,6 +85,8 @@ def run(argv: list[str]) -> None:
     args = command.validate(flat)
     notices = [replaced_notice(), *adapt(args), *hub_notices]
     check_run_dir(Path(args.logger.run_dir), stored_argv, redacted(args), args.ckpt.load_enable, force)
+    resumed, lines = changes.resume(args, force)
+    notices += lines
     if dry_run:
         check_by_importing(args)
         notices += model_check.memory_notices(args)
@@ -106,6 +108,7 @@ def run(argv: list[str]) -> None:
         resume=args.ckpt.load_enable,
         force=force,
         metrics=metrics,
+        resumed=resumed,
     )
     train(command, args, claim)
 
@@ -285,7 +288,9 @@ def check_before_imports(flat: argparse.Namespace, stored_argv: list[str]) -> No
     if not 0 < values["reward.timeout"] < math.inf:
         raise UsageError(f"--reward.timeout is {values['reward.timeout']}; give a number of seconds above 0")
     if values["ckpt.load_step"] is not None and values["ckpt.load_step"] < 1:
-        raise UsageError(f"--ckpt.load_step is {values['ckpt.load_step']}; give a step from 1 on, or begin anew with --force")
+        raise UsageError(
+            f"--ckpt.load_step is {values['ckpt.load_step']}; give a step from 1 on, or begin anew with --force"
+        )
     if values["logger.rollouts_every"] < 1:
         raise UsageError(f"--logger.rollouts_every is {values['logger.rollouts_every']}; give 1 or more")
     run_dir, load = Path(values["logger.run_dir"]), values["ckpt.load_enable"]
@@ -359,7 +364,7 @@ def adapt(args) -> list[str]:
         )
     if registry.computed_here(estimator) and (args.algo.advantage.gamma != 1 or args.algo.advantage.no_std_norm):
         notices.append(f"warning: --algo.advantage.gamma and --algo.advantage.no_std_norm do nothing under {estimator}")
-    notices += part_notices(args) + policy_loss.notices(args) + batch_notices(args) + resume_notices(args)
+    notices += part_notices(args) + policy_loss.notices(args) + batch_notices(args)
     if args.data.order == "as_is" and (args.rollout.vllm_generate_batch_size or 0) > args.rollout.batch_size:
         notices.append(
             "warning: with --rollout.vllm_generate_batch_size above --rollout.batch_size, resuming leaves out the prompts "
@@ -386,15 +391,6 @@ def part_notices(args) -> list[str]:
     names = (args.data.prompt_dataset or "").split(",")
     problems = [f"{name} {problem}" for name in names for problem in preflight.dataset_problems(name, column)]
     return [f"warning: {flag}.clusters cluster: {problem}; its prompts get the run's prior" for problem in problems]
-
-
-def resume_notices(args) -> list[str]:
-    if not args.ckpt.load_enable:
-        return []
-    found = newest_whole(groups(args.ckpt.path, args.algo.advantage.estimator), args.ckpt.load_step, contents=True)
-    if found.tag is None:
-        return []
-    return [*found.warnings(), f"resuming from {found.tag} of {args.ckpt.path}"]
 
 
 def batch_notices(args) -> list[str]:

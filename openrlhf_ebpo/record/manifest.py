@@ -126,7 +126,9 @@ def read(checkpoint: Path) -> Manifest | None:
     except (OSError, ValueError, RecursionError) as error:
         return Manifest(problem=f"its {MANIFEST} is damaged ({_short(error)})")
     if found.get("schema") != SCHEMA or type(found.get("complete")) is not bool:
-        return Manifest(problem=f"its {MANIFEST} is of schema {_short(found.get('schema'))}; this version reads {SCHEMA}")
+        return Manifest(
+            problem=f"its {MANIFEST} is of schema {_short(found.get('schema'))}; this version reads {SCHEMA}"
+        )
     if not found["complete"]:
         return Manifest()
     if found.get("tag") != checkpoint.name.removesuffix(REPLACED):
@@ -215,7 +217,9 @@ def damage(checkpoint: Path, contents: bool = False) -> str | None:
         return _damage_without_list(checkpoint)
     if found.problem:
         return found.problem
-    here = {name: saved for name, saved in found.files.items() if not (saved.elsewhere and not (checkpoint / name).exists())}
+    here = {
+        name: saved for name, saved in found.files.items() if not (saved.elsewhere and not (checkpoint / name).exists())
+    }
     wrong_sizes = (_wrong_size(checkpoint / name, saved.size) for name, saved in here.items())
     return next(filter(None, wrong_sizes), None) or _wrong_contents(checkpoint, here, contents)
 
@@ -245,7 +249,11 @@ def _wrong_size(path: Path, saved: int) -> str | None:
         return f"{_short(path.name)} is missing"
     if not stat.S_ISREG(status.st_mode):
         return f"{_short(path.name)} is no file"
-    return None if status.st_size == saved else f"{_short(path.name)} has {status.st_size} bytes, and {_short(saved)} were saved"
+    return (
+        None
+        if status.st_size == saved
+        else f"{_short(path.name)} has {status.st_size} bytes, and {_short(saved)} were saved"
+    )
 
 
 def _wrong_contents(checkpoint: Path, files: Mapping[str, Saved], contents: bool) -> str | None:
@@ -260,7 +268,9 @@ def _wrong_contents(checkpoint: Path, files: Mapping[str, Saved], contents: bool
     if problem := next(filter(None, problems), None):
         return problem
     wrong = (path for path, crc in named.items() if _checked.get(_signature(path), crc) != crc)
-    return next((f"{_short(path.name)} has other contents than were saved (its checksum differs)" for path in wrong), None)
+    return next(
+        (f"{_short(path.name)} has other contents than were saved (its checksum differs)" for path in wrong), None
+    )
 
 
 def _unreadable(path: Path) -> str | None:
@@ -293,7 +303,9 @@ def _crc32(path: Path) -> str:
 
 
 def _opened(path: Path):
-    return open(path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # no FIFO waits
+    return open(
+        path, "rb", buffering=0, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)
+    )  # no FIFO waits
 
 
 @contextlib.contextmanager

@@ -17,7 +17,9 @@ from openrlhf_ebpo.estimator import stored
 from openrlhf_ebpo.estimator.contract import Estimator
 from openrlhf_ebpo.files import sync_folder, unlink_shared, write_json, write_text
 from openrlhf_ebpo.record import manifest, resume
+from openrlhf_ebpo.record.changes import optimizer_settings
 from openrlhf_ebpo.record.run_log import PRIOR
+from openrlhf_ebpo.redact import redacted
 
 STATE_KEY = "ebpo_prior"  # in DeepSpeed's client_states
 
@@ -105,7 +107,8 @@ def save_then_rotate(original):
             self._write_ckpt_metric(str(directory), metric_value, metric_key=metric_key)
             if prior:
                 write_json(directory / PRIOR, prior)
-            manifest.complete(directory, files, prior, attempt=ckpt_setting(self.args, "attempt"))
+            facts = {"attempt": ckpt_setting(self.args, "attempt"), "settings": optimizer_settings(redacted(self.args))}
+            manifest.complete(directory, files, prior, **facts)
             if save_latest:
                 write_text(Path(save_dir, "latest"), tag)
             rotate(self, directory, max_num, max_mem * 1024**3)

@@ -112,7 +112,10 @@ def test_a_file_is_read_once_by_a_process(checkpoint, monkeypatch):
         ('{"schema": 1, "complete": true, "tag": "global_st', "damaged"),
         ("\0" * 400, "damaged"),
         ("[" * 10**5, "damaged"),
-        ('{"schema": 1, "complete": true, "tag": "global_step6", "files": {"a": {"size": ' + "9" * 5000 + "}}}", "damaged"),
+        (
+            '{"schema": 1, "complete": true, "tag": "global_step6", "files": {"a": {"size": ' + "9" * 5000 + "}}}",
+            "damaged",
+        ),
         ('{"schema": 2}', "schema 2"),
         ('{"complete": "yes", "schema": 1}', "schema"),
     ],
@@ -189,7 +192,9 @@ def test_a_pipe_in_place_of_a_file_makes_nobody_wait(checkpoint):
 def test_while_it_is_saved_it_is_unfinished(tmp_path):
     begin(tmp_path / "global_step1")
     (tmp_path / "global_step1" / SHARDS[0]).write_bytes(b"x")
-    assert is_unfinished(tmp_path / "global_step1") and damage(tmp_path / "global_step1") == "its saving was interrupted"
+    assert (
+        is_unfinished(tmp_path / "global_step1") and damage(tmp_path / "global_step1") == "its saving was interrupted"
+    )
 
 
 def test_files_on_another_nodes_own_disk_are_listed_and_not_missed(tmp_path):

@@ -261,7 +261,10 @@ def test_what_comes_after_the_step_is_set_aside_with_its_exports(actor):
     aside = set_later_aside(actor.parent, 2)
     assert sorted(path.name for path in actor.iterdir() if path.is_dir()) == ["global_step2"]
     assert sorted(path.name for path in actor.parent.glob("*_hf")) == ["final_hf", "global_step2_hf"]
-    moved = sorted(str(path.relative_to(aside)) for path in aside.glob("*/*")), sorted(p.name for p in aside.glob("*_hf"))
+    moved = (
+        sorted(str(path.relative_to(aside)) for path in aside.glob("*/*")),
+        sorted(p.name for p in aside.glob("*_hf")),
+    )
     assert moved[0][:2] == ["_actor/best_global_step9", "_actor/global_step10"]
     assert moved[1] == ["best_global_step9_hf", "global_step10_hf"]
     assert newest_whole([actor]).tag == "global_step2" and set_later_aside(actor.parent, 2) is None
