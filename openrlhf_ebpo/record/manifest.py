@@ -177,7 +177,7 @@ def _safe(name: str) -> str:
 
 def _saved(name: str, entry: Any) -> Saved:
     size, crc = (entry.get("size"), entry.get("crc32")) if isinstance(entry, dict) else (None, None)
-    if type(size) is not int or size < 0 or not (crc is None or isinstance(crc, str) and CRC.fullmatch(crc)):
+    if type(size) is not int or size < 0 or not (crc is None or (isinstance(crc, str) and CRC.fullmatch(crc))):
         raise ValueError(f"what it says of {_short(name)} is no size and no checksum")
     return Saved(size, crc, entry.get("elsewhere") is True)
 

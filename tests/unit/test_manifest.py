@@ -177,15 +177,20 @@ def test_a_manifest_that_is_too_large_is_not_read(checkpoint, monkeypatch):
     assert "more than" in damage(checkpoint)
 
 
+def in_time(ask):
+    """What a call gives, None where it is still waiting."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(ask()), daemon=True)
+    thread.start()
+    thread.join(30)
+    return found[0] if found else None
+
+
 def test_a_pipe_in_place_of_a_file_makes_nobody_wait(checkpoint):
     for name in (MANIFEST, SHARDS[0]):
         (checkpoint / name).unlink()
         os.mkfifo(checkpoint / name)
-        found = []
-        thread = threading.Thread(target=lambda: found.append(damage(checkpoint, contents=True)), daemon=True)
-        thread.start()
-        thread.join(30)
-        assert found and found[0]
+        assert in_time(lambda: damage(checkpoint, contents=True))
         complete(checkpoint, {SHARDS[0]: manifest.Saved(5)}) if name == MANIFEST else None
 
 

@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "engines": {"rewards", "seams"},
     "hub": {"estimator", "models", "record", "seams"},
     "checks": {"hub", "models", "rewards", "seams"},
-    "training": {"estimator", "hub", "record", "rewards", "seams"},
+    "training": {"estimator", "hub", "models", "record", "rewards", "seams"},
     "data": {"checks", "engines", "record", "rewards", "seams"},
     "eval": {"checks", "data", "engines", "record", "rewards", "seams"},
     "space": {"estimator", "eval", "record"},
