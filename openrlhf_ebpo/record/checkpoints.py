@@ -67,7 +67,8 @@ def saved(run_dir: str | Path) -> list[Saved]:
 def beside(run_dir: Path, recorded: str) -> Path:
     """A recorded path or, where run and checkpoints were moved or copied together, the one that lies as it did from the
     run directory: a copy must not push what has become of the original."""
-    before = ((read_run(run_dir) or {}).get("args", {}).get("logger") or {}).get("run_dir")
+    logger = (read_run(run_dir) or {}).get("args", {}).get("logger")
+    before = logger.get("run_dir") if isinstance(logger, dict) else None
     moved = Path(os.path.normpath(run_dir / os.path.relpath(recorded, before))) if before else Path(recorded)
     return moved if moved.is_dir() else Path(recorded)
 

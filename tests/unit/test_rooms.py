@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "eval": {"checks", "data", "engines", "record", "rewards", "seams"},
     "space": {"estimator", "eval", "record"},
     "quickstart": {"estimator", "record", "rewards", "seams"},
-    "cli": {"checks", "engines", "estimator", "hub", "record", "rewards", "seams", "space", "training"},
+    "cli": {"checks", "engines", "estimator", "hub", "models", "record", "rewards", "seams", "space", "training"},
 }
 PACKAGES_OF = {  # beside the standard library, where that is a promise
     **{name: set() for name in TOP},
