@@ -13,9 +13,9 @@ from pathlib import Path
 from openrlhf_ebpo.checks.model_check import CAUSAL_LM
 from openrlhf_ebpo.checks.preflight import check_fetched, model_problems
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.models.folder import problems as folder_problems
 from openrlhf_ebpo.progress import fingerprint, model_identity
+from openrlhf_ebpo.record.checkpoints import saved
 from openrlhf_ebpo.record.run_log import RunDirectoryError, read_metrics, read_run
 from openrlhf_ebpo.seams.install import install
 from openrlhf_ebpo.seams.remote_code import trusted
@@ -58,13 +58,12 @@ def of_run(run_dir: str | Path, base: bool = True) -> list[Model]:
 
 def _listed(run_dir: Path) -> dict[int, str]:
     found = {}
-    for row in read_json_lines(run_dir / "checkpoints.jsonl"):
-        path = row.get("model")
-        if path and Path(path).is_dir():
-            found[row["step"]] = path
+    for each in saved(run_dir):
+        if each.model and each.model.is_dir():
+            found[each.step] = str(each.model)
         else:
-            why = f"{path} is not there any more" if path else "it was saved without --ckpt.save_hf"
-            logger.warning("the checkpoint of step %s is left out: %s", row["step"], why)
+            why = f"{each.recorded} is not there any more" if each.model else "it was saved without --ckpt.save_hf"
+            logger.warning("the checkpoint of step %s is left out: %s", each.step, why)
     return found
 
 

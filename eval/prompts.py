@@ -21,7 +21,7 @@ from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, bare_question
 from openrlhf_ebpo.data.source import lookup
 from openrlhf_ebpo.data.table import READ_SUFFIXES, read_rows
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.files import read_json_lines
+from openrlhf_ebpo.record.checkpoints import saved
 from openrlhf_ebpo.record.run_log import RunDirectoryError, read_run
 
 from .tasks import Question
@@ -188,6 +188,6 @@ def _exported(run_dir: Path) -> set[Path]:
     if not (run_dir / "run.json").is_file():
         return set()
     run = read_run(run_dir) or {}
-    models = [row.get("model") for row in read_json_lines(run_dir / "checkpoints.jsonl")]
+    models = [each.recorded for each in saved(run_dir)]
     models.append(run.get("args", {}).get("ckpt", {}).get("output_dir"))
     return {Path(model).resolve() for model in models if model}

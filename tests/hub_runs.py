@@ -9,7 +9,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from openrlhf_ebpo.files import append_json_line, write_json
-from openrlhf_ebpo.record.resume import complete_checkpoint
+from openrlhf_ebpo.record import manifest
 
 PRIOR = {"schema": 1, "rewards": {"count": 64, "mean": 0.25}}
 SECRET = "0123456789abcdef0123456789abcdef01234567"
@@ -39,7 +39,7 @@ def make_run(folder: Path, steps=(2, 4), status: str = "complete", started: str 
         checkpoint = folder / "ckpt" / "_actor" / tag
         checkpoint.mkdir(parents=True)
         (checkpoint / "mp_rank_00_model_states.pt").write_bytes(b"pickle of step %d" % step)
-        complete_checkpoint(checkpoint)
+        manifest.complete(checkpoint)
         paths = {"tag": tag, "checkpoint": str(checkpoint), "model": str(folder / "ckpt" / f"{tag}_hf")}
         append_json_line(run_dir / "checkpoints.jsonl", {"step": step, **paths, "complete": True})
     return run_dir

@@ -102,7 +102,7 @@ def arguments(run_dir: Path, estimator: str, to: int, every: int = 1, **ebpo) ->
         "data": {"prompt_dataset": "d", "order": "shuffle"},
         "train": {"seed": 7, "batch_size": M * G, "num_episodes": to},
         "rollout": {"n_samples_per_prompt": G},
-        "ckpt": {"path": "c"},
+        "ckpt": {"path": "c", "load_step": None},
         "algo": {"advantage": {"estimator": estimator, "ebpo": {"preset": "paper", **ebpo}}, "kl": {"init_coef": 0.0}},
         "logger": {"run_dir": str(run_dir), "rollouts_every": every},
         "hub": {"repo": None},

@@ -24,6 +24,9 @@ COMMANDS = {
     "replay": Command(
         "openrlhf_ebpo.cli.replay", "a run's advantages from its rollouts again: by its estimator, or by another one"
     ),
+    "verify": Command(
+        "openrlhf_ebpo.cli.verify", "is a run what it says it is: rows, advantages, prior, checkpoints, models"
+    ),
     "space": Command(
         "openrlhf_ebpo.cli.space", "look at runs in a browser: dynamics, samples, evaluation, the estimator"
     ),

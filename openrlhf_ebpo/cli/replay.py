@@ -131,21 +131,21 @@ def read_ran(folder: Path) -> Ran:
         inside = f"; there is one in {folder / 'run'}" if (folder / "run" / "run.json").is_file() else ""
         raise RunDirectoryError(f"{folder} holds no run.json{inside}: give the --logger.run_dir of a training")
     args = found.get("args")
-    name, size = _dig(args, "algo", "advantage", "estimator"), _dig(args, "rollout", "n_samples_per_prompt")
+    name, size = dig(args, "algo", "advantage", "estimator"), dig(args, "rollout", "n_samples_per_prompt")
     if not isinstance(name, str) or not (name in registry.ESTIMATORS or is_import_path(name)):
         raise RunDirectoryError(f"{folder}/run.json: its algo.advantage.estimator is {ascii(name)[:80]}, no estimator")
     if type(size) is not int or not 0 < size <= MOST_RESPONSES:
         raise RunDirectoryError(
             f"{folder}/run.json: its rollout.n_samples_per_prompt is {ascii(size)[:80]}, and not 1 to {MOST_RESPONSES}"
         )
-    settings = _dig(args, "algo", "advantage", "ebpo")
+    settings = dig(args, "algo", "advantage", "ebpo")
     names = {field.name for field in fields(EstimatorConfig)} - OF_TRAINING
     settings = {k: v for k, v in settings.items() if k in names} if isinstance(settings, dict) else {}
-    every = _dig(args, "logger", "rollouts_every")
+    every = dig(args, "logger", "rollouts_every")
     return Ran(folder, name, size, settings, every, found.get("status") == "running", list(unlogged(args, name)))
 
 
-def _dig(args: Any, *path: str) -> Any:
+def dig(args: Any, *path: str) -> Any:
     for part in path:
         args = args.get(part) if isinstance(args, dict) else None
     return args
@@ -153,12 +153,12 @@ def _dig(args: Any, *path: str) -> Any:
 
 def unlogged(args: Any, estimator: str) -> Iterator[str]:
     """Settings under which OpenRLHF's own advantages hold more than the rewards say."""
-    coefficient = _dig(args, "algo", "kl", "init_coef")
-    if isinstance(coefficient, (int, float)) and coefficient > 0 and not _dig(args, "algo", "kl", "use_loss"):
+    coefficient = dig(args, "algo", "kl", "init_coef")
+    if isinstance(coefficient, (int, float)) and coefficient > 0 and not dig(args, "algo", "kl", "use_loss"):
         yield f"--algo.kl.init_coef {coefficient:g} (KL penalties)"
-    if estimator == "reinforce" and _dig(args, "algo", "advantage", "gamma") not in (None, 1):
+    if estimator == "reinforce" and dig(args, "algo", "advantage", "gamma") not in (None, 1):
         yield "--algo.advantage.gamma (discounts)"
-    if _dig(args, "algo", "advantage", "no_std_norm"):
+    if dig(args, "algo", "advantage", "no_std_norm"):
         yield "--algo.advantage.no_std_norm"
 
 

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import importlib.util
 import json
+import secrets
 import sys
 import traceback
 import warnings
@@ -26,9 +27,9 @@ from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.extension import is_import_path, share_search_path
 from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.hub import training_flags as hub_flags
-from openrlhf_ebpo.record import run_lock
+from openrlhf_ebpo.record import changes, run_lock
 from openrlhf_ebpo.record.own_metrics import read_entries
-from openrlhf_ebpo.record.resume import CheckpointError, check_fresh, groups, newest_whole
+from openrlhf_ebpo.record.resume import CheckpointError, Search, check_fresh, groups, newest_whole
 from openrlhf_ebpo.record.run_log import RunDirectoryError, check_run_dir, close_run
 from openrlhf_ebpo.redact import hide_secrets, redacted, redacted_argv
 from openrlhf_ebpo.rewards import limits
@@ -83,6 +84,8 @@ def run(argv: list[str]) -> None:
     args = command.validate(flat)
     notices = [replaced_notice(), *adapt(args), *hub_notices]
     check_run_dir(Path(args.logger.run_dir), stored_argv, redacted(args), args.ckpt.load_enable, force)
+    resumed, lines = changes.resume(args, force)
+    notices += lines
     if dry_run:
         check_by_importing(args)
         notices += model_check.memory_notices(args)
@@ -105,6 +108,7 @@ def run(argv: list[str]) -> None:
         resume=args.ckpt.load_enable,
         force=force,
         metrics=metrics,
+        resumed=resumed,
     )
     train(command, args, claim)
 
@@ -169,7 +173,8 @@ def how_to_continue(args) -> str:
         return found.refusal()
     if found.tag is None:
         return f"no checkpoint was complete in {args.ckpt.path} (--ckpt.save_steps is {args.ckpt.save_steps})"
-    repeat = f"{found.tag} is complete: repeat the command with --ckpt.load_enable to go on from it"
+    without = "" if args.ckpt.load_step is None else " and without --ckpt.load_step"
+    repeat = f"{found.tag} is complete: repeat the command with --ckpt.load_enable{without} to go on from it"
     return "\n".join([*found.warnings(), repeat + hub.when_stopped(args)])
 
 
@@ -201,6 +206,14 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     limits.add_flags(parser)
     group = parser.add_argument_group("run directory and checks")
+    group.add_argument(
+        "--ckpt.load_step",
+        type=int,
+        default=None,
+        metavar="N",
+        help="go on from the checkpoint of step N, and not from the newest. What comes after it, checkpoints too, is set aside "
+        "(docs/run_directory.md). For one time: take it out of the command before you repeat it",
+    )
     group.add_argument(
         "--logger.run_dir",
         type=str,
@@ -239,6 +252,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def resolve(flat: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Fill in what depends on other flags: run directory, absolute paths, EBPO's parts, explicit reward clipping, secrets."""
     values = vars(flat)
+    values["ckpt.load_enable"] = values["ckpt.load_enable"] or values["ckpt.load_step"] is not None
     values["logger.run_dir"] = values["logger.run_dir"] or str(Path(values["ckpt.output_dir"]) / "run")
     clip = values["reward.clip_range"]
     # upstream's default clamps the value after the baseline; under ebpo only a range that was asked for applies
@@ -265,18 +279,27 @@ def check_before_imports(flat: argparse.Namespace, stored_argv: list[str]) -> No
     if problems := lora.check(values):
         raise UsageError("\n".join(problems))
     limits.check_flags(values)
+    if values["ckpt.load_step"] is not None and values["ckpt.load_step"] < 1:
+        raise UsageError(
+            f"--ckpt.load_step is {values['ckpt.load_step']}; give a step from 1 on, or begin anew with --force"
+        )
     if values["logger.rollouts_every"] < 1:
         raise UsageError(f"--logger.rollouts_every is {values['logger.rollouts_every']}; give 1 or more")
-    check_estimator(values)
-    run_dir, resume = Path(values["logger.run_dir"]), values["ckpt.load_enable"]
+    run_dir, load = Path(values["logger.run_dir"]), values["ckpt.load_enable"]
     run_lock.check_free(run_dir)
     run_lock.check_free(Path(values["ckpt.path"]))
-    check_run_dir(run_dir, stored_argv, redacted(_nested(values)), resume, flat.force)
-    estimator = values["algo.advantage.estimator"]
-    if resume:
-        newest_whole(groups(values["ckpt.path"], estimator)).check()
+    check_run_dir(run_dir, stored_argv, redacted(_nested(values)), load, flat.force)
+    check_estimator(values)
+    if load:
+        found_checkpoint(values).check()
     elif not flat.force and not values["ckpt.disable_ds"]:
-        check_fresh(values["ckpt.path"], estimator)
+        check_fresh(values["ckpt.path"], values["algo.advantage.estimator"])
+
+
+def found_checkpoint(values: dict) -> Search:
+    """What a resume goes on from. Contents are compared, once: this process remembers checksums."""
+    folders = groups(values["ckpt.path"], values["algo.advantage.estimator"])
+    return newest_whole(folders, values["ckpt.load_step"], contents=True)
 
 
 def check_estimator(values: dict) -> None:
@@ -298,7 +321,7 @@ def check_estimator(values: dict) -> None:
         raise UsageError("--vllm.num_engines is not set: responses are generated by vLLM, give at least 1")
     if config.init_prior:
         stored.read(estimator, config.init_prior)
-    state = stored_prior(values["ckpt.path"]) if values["ckpt.load_enable"] else None
+    state = stored_prior(found_checkpoint(values)) if values["ckpt.load_enable"] else None
     if state and not config.reset_prior:
         stored.unpack(estimator, state, f"the checkpoint in {values['ckpt.path']}")
 
@@ -324,6 +347,7 @@ def replaced_notice() -> str:
 def adapt(args) -> list[str]:
     """Settle what upstream's validation cannot know; returns notices for the user."""
     notices = []
+    args.ckpt.attempt = secrets.token_hex(8)
     estimator = args.algo.advantage.estimator
     if estimator == "ebpo" and args.algo.dynamic_filtering_enable:
         notices.append(
@@ -332,7 +356,7 @@ def adapt(args) -> list[str]:
         )
     if registry.computed_here(estimator) and (args.algo.advantage.gamma != 1 or args.algo.advantage.no_std_norm):
         notices.append(f"warning: --algo.advantage.gamma and --algo.advantage.no_std_norm do nothing under {estimator}")
-    notices += part_notices(args) + policy_loss.notices(args) + batch_notices(args) + resume_notices(args)
+    notices += part_notices(args) + policy_loss.notices(args) + batch_notices(args)
     if args.data.order == "as_is" and (args.rollout.vllm_generate_batch_size or 0) > args.rollout.batch_size:
         notices.append(
             "warning: with --rollout.vllm_generate_batch_size above --rollout.batch_size, resuming leaves out the prompts "
@@ -359,13 +383,6 @@ def part_notices(args) -> list[str]:
     names = (args.data.prompt_dataset or "").split(",")
     problems = [f"{name} {problem}" for name in names for problem in preflight.dataset_problems(name, column)]
     return [f"warning: {flag}.clusters cluster: {problem}; its prompts get the run's prior" for problem in problems]
-
-
-def resume_notices(args) -> list[str]:
-    found = newest_whole(groups(args.ckpt.path, args.algo.advantage.estimator))
-    if not args.ckpt.load_enable or found.tag is None:
-        return []
-    return [*found.warnings(), f"resuming from {found.tag} of {args.ckpt.path}"]
 
 
 def batch_notices(args) -> list[str]:

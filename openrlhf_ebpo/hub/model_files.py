@@ -13,7 +13,7 @@ from openrlhf_ebpo.hub.content import Content, refuse_secrets
 from openrlhf_ebpo.hub.local_files import LocalFile, files_below, local_file, named, say_left_out
 from openrlhf_ebpo.hub.public import last_part, public_run
 from openrlhf_ebpo.models import folder
-from openrlhf_ebpo.record.resume import FILES, METRIC
+from openrlhf_ebpo.record.manifest import MANIFEST, METRIC, OLD_LIST
 from openrlhf_ebpo.record.run_log import read_run
 from openrlhf_ebpo.redact import holds_secret
 
@@ -26,7 +26,7 @@ MODEL = (
     *("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"),
     *("README.md", "LICENSE*", "NOTICE", "NOTICE.txt", "USE_POLICY.md"),
 )
-STATE = ("*.pt", "prior.json", METRIC, FILES)  # of a DeepSpeed checkpoint
+STATE = ("*.pt", "prior.json", METRIC, MANIFEST, OLD_LIST)  # of a DeepSpeed checkpoint
 FULL_STATE = "full_state"  # folder in the repo of the optimizer's and everything else's state: pickles
 INHERITED = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
 CONFIGS = ("config.json", "adapter_config.json")

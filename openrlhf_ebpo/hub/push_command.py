@@ -18,14 +18,12 @@ The token comes from HF_TOKEN or `hf auth login`. RUN_DIR is a training's --logg
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 import sys
 from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.model_files import FULL_STATE, contents, say_what_stays
@@ -34,6 +32,7 @@ from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.push import STALE, card, check_same_run, drain
 from openrlhf_ebpo.hub.retry import ATTEMPTS
 from openrlhf_ebpo.hub.upload import plan, print_plan
+from openrlhf_ebpo.record.checkpoints import beside, saved
 from openrlhf_ebpo.record.run_log import read_metrics, read_run
 from openrlhf_ebpo.seams.remote_code import FLAG, trust
 
@@ -173,12 +172,11 @@ def saved_model(run_dir: Path, step: int | None) -> tuple[int, Path, Path | None
     """
     found: dict[int, tuple[Path, Path | None]] = {}
     gone = []
-    for row in read_json_lines(run_dir / "checkpoints.jsonl"):
-        model, checkpoint = (row.get(name) and beside(run_dir, row[name]) for name in ("model", "checkpoint"))
-        if model and model.is_dir():
-            found[row["step"]] = model, checkpoint if checkpoint and checkpoint.is_dir() else None
-        elif model:
-            gone.append(f"step {row['step']} was saved in {row['model']}, which is gone")
+    for each in saved(run_dir):
+        if each.model and each.model.is_dir():
+            found[each.step] = each.model, each.checkpoint if each.checkpoint and each.checkpoint.is_dir() else None
+        elif each.model:
+            gone.append(f"step {each.step} was saved in {each.recorded}, which is gone")
     if final := final_model(run_dir):
         found.setdefault(*final)
     wanted = max(found, default=None) if step is None else step
@@ -188,14 +186,6 @@ def saved_model(run_dir: Path, step: int | None) -> tuple[int, Path, Path | None
         )
         raise UsageError(f"{run_dir}: no saved model{'' if step is None else f' of step {step}'}; saved steps: {there}")
     return wanted, *found[wanted]
-
-
-def beside(run_dir: Path, recorded: str) -> Path:
-    """A recorded path or, where run and checkpoints were moved or copied together, the one that lies as it did from the
-    run directory: a copy must not push what has become of the original."""
-    before = ((read_run(run_dir) or {}).get("args", {}).get("logger") or {}).get("run_dir")
-    moved = Path(os.path.normpath(run_dir / os.path.relpath(recorded, before))) if before else Path(recorded)
-    return moved if moved.is_dir() else Path(recorded)
 
 
 def final_model(run_dir: Path) -> tuple[int, tuple[Path, None]] | None:

@@ -32,6 +32,7 @@ from openrlhf_ebpo.hub.local_files import files_below, local_file, named, say_le
 from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, render, words
 from openrlhf_ebpo.hub.public import public, public_name, public_run, public_text, slug
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
+from openrlhf_ebpo.record import checkpoints
 from openrlhf_ebpo.record.catalogue import Metric
 from openrlhf_ebpo.record.own_metrics import own_metrics
 from openrlhf_ebpo.record.run_log import PRIOR_STARTS, read_metrics
@@ -126,8 +127,8 @@ def run_files(run_dir: Path, repo: str, scratch: Path) -> dict[str, Content]:
     files |= _evaluations(run_dir, scratch)
     if metrics := [public(row) for row in read_metrics(run_dir)]:
         files[METRICS] = data_repo.parquet_bytes(metrics_table(metrics))
-    if checkpoints := read_json_lines(run_dir / "checkpoints.jsonl"):
-        files[CHECKPOINTS] = data_repo.parquet_bytes([public(row) for row in checkpoints], CHECKPOINT_SCHEMA)
+    if saved := checkpoints.rows(run_dir):
+        files[CHECKPOINTS] = data_repo.parquet_bytes([public(row) for row in saved], CHECKPOINT_SCHEMA)
     rows = evaluations.rows_of(evaluations.of_run(run_dir))
     if rows:
         files[EVALUATIONS] = data_repo.parquet_bytes(rows, evaluations.SCHEMA)
@@ -140,8 +141,9 @@ def run_files(run_dir: Path, repo: str, scratch: Path) -> dict[str, Content]:
 def _records(run_dir: Path, found: dict) -> dict[str, Content]:
     """The JSON files. Lines that are still being written stay behind."""
     files: dict[str, Content] = {"run.json": _json(public_run(found))}
-    for name in ("metrics.jsonl", "checkpoints.jsonl", PRIOR_STARTS):
-        if rows := read_json_lines(run_dir / name):
+    lines = {name: read_json_lines(run_dir / name) for name in ("metrics.jsonl", PRIOR_STARTS)}
+    for name, rows in {**lines, checkpoints.LIST: checkpoints.rows(run_dir)}.items():
+        if rows:
             files[name] = "".join(json.dumps(public(row)) + "\n" for row in rows).encode()
     if (run_dir / "prior.json").is_file():
         files["prior.json"] = _json(public(json.loads((run_dir / "prior.json").read_text())))

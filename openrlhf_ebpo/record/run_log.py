@@ -20,10 +20,11 @@ import math
 import platform
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
+from types import MappingProxyType
 
 import pyarrow.parquet as pq
 
@@ -54,6 +55,7 @@ def open_run(
     force: bool,
     metrics: Sequence[dict] = (),
     seams: Sequence[str] | None = None,
+    resumed: Mapping = MappingProxyType({}),
 ) -> dict:
     """Claim the run directory and write run.json with status "running".
 
@@ -63,6 +65,7 @@ def open_run(
         force: move whatever run is there aside first.
         metrics: what its own metrics are (see own_metrics), already redacted; a resumed run without any keeps its own.
         seams: what is replaced in OpenRLHF while it runs.
+        resumed: from which checkpoint it goes on, and which settings have changed, already redacted.
 
     Raises:
         RunDirectoryError: another run is there, or the path is not a directory.
@@ -84,7 +87,7 @@ def open_run(
         "seed": args["train"]["seed"],
         "metrics": list(metrics) or (found or {}).get("metrics", []),
         "started": found["started"] if found else now,
-        "resumed": [*found.get("resumed", []), now] if found else [],
+        "resumed": [*found.get("resumed", []), {"time": now, **resumed}] if found else [],
         "ended": None,
     }
     write_json(run_dir / "run.json", run)
@@ -131,9 +134,9 @@ def _check_own(run_dir: Path, found: dict, argv: list[str], args: dict, resume: 
 
 
 def _comparable(args: dict) -> dict:
-    """Settings without the run's name, whose default is the time of day, and without the wish to resume."""
+    """Settings without the run's name, whose default is the time of day, without the wish to resume, and from where."""
     logger = {k: v for k, v in args.get("logger", {}).items() if k != "wandb"}
-    ckpt = {k: v for k, v in args.get("ckpt", {}).items() if k != "load_enable"}
+    ckpt = {k: v for k, v in args.get("ckpt", {}).items() if k not in ("load_enable", "load_step", "attempt")}
     return {**args, "logger": logger, "ckpt": ckpt}
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from openrlhf_ebpo.estimator import stored
 from openrlhf_ebpo.estimator.contract import Estimator
 from openrlhf_ebpo.files import sync_folder, unlink_shared, write_json, write_text
-from openrlhf_ebpo.record import resume
+from openrlhf_ebpo.record import manifest, resume
+from openrlhf_ebpo.record.changes import optimizer_settings
 from openrlhf_ebpo.record.run_log import PRIOR
+from openrlhf_ebpo.redact import redacted
 
 STATE_KEY = "ebpo_prior"  # in DeepSpeed's client_states
 
@@ -92,18 +96,19 @@ def save_then_rotate(original):
 
         client_state = client_state or {}
         tag = tag or f"global_step{model.global_steps}"
-        directory = Path(save_dir, tag)
+        directory, prior = Path(save_dir, tag), client_state.get(STATE_KEY)
         if self.is_rank_0():
-            resume.begin_checkpoint(directory)
+            resume.begin_checkpoint(directory, groups_of(self, directory.parent))
         torch_dist_barrier_and_cuda_sync()
-        model.save_checkpoint(save_dir, tag=tag, client_state=client_state, save_latest=False)
-        sync_folder(directory)  # by every rank: fsync reaches the writes of its own node only
-        torch_dist_barrier_and_cuda_sync()
+        with written_by(model) as paths:
+            model.save_checkpoint(save_dir, tag=tag, client_state=client_state, save_latest=False)
+        files = of_all_ranks(synced(directory, paths))
         if self.is_rank_0():
             self._write_ckpt_metric(str(directory), metric_value, metric_key=metric_key)
-            if STATE_KEY in client_state:
-                write_json(directory / PRIOR, client_state[STATE_KEY])
-            resume.complete_checkpoint(directory)
+            if prior:
+                write_json(directory / PRIOR, prior)
+            facts = {"attempt": ckpt_setting(self.args, "attempt"), "settings": optimizer_settings(redacted(self.args))}
+            manifest.complete(directory, files, prior, **facts)
             if save_latest:
                 write_text(Path(save_dir, "latest"), tag)
             rotate(self, directory, max_num, max_mem * 1024**3)
@@ -111,6 +116,52 @@ def save_then_rotate(original):
         gc.collect()
 
     return save_ckpt
+
+
+@contextlib.contextmanager
+def written_by(model) -> Iterator[list[Path]]:
+    """The files that this rank writes inside: what it has just written, it reads from memory, on a shared disk too."""
+    engine, paths = getattr(model, "checkpoint_engine", None), []
+    if engine is None:
+        yield paths
+        return
+    save = engine.save
+
+    def noted(state_dict, path, *args, **kwargs):
+        paths.append(Path(path))
+        return save(state_dict, path, *args, **kwargs)
+
+    engine.save = noted
+    try:
+        yield paths
+    finally:
+        del engine.save
+
+
+def synced(directory: Path, paths: Iterable[Path]) -> dict[str, manifest.Saved]:
+    """Sizes and checksums of these files, once all of the folder is on disk. Done by every rank: fsync reaches the writes of
+    its own node only. The disk is waited for while checksums are computed."""
+    with ThreadPoolExecutor(1) as thread:
+        on_disk = thread.submit(sync_folder, directory)
+        files = manifest.listed(directory, paths)
+        on_disk.result()
+    return files
+
+
+def of_all_ranks(files: dict[str, manifest.Saved]) -> dict[str, manifest.Saved]:
+    """Every rank's, in every rank; no rank comes back before all have called."""
+    import torch.distributed
+
+    if not torch.distributed.is_initialized():
+        return files
+    found: list = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(found, files)
+    return {name: saved for each in found for name, saved in each.items()}
+
+
+def ckpt_setting(args, name: str):
+    """One of this package's settings of checkpoints; None where the command has it not (train_sft)."""
+    return getattr(getattr(args, "ckpt", None), name, None)
 
 
 def groups_of(strategy, folder: Path) -> list[Path]:
@@ -122,16 +173,28 @@ def groups_of(strategy, folder: Path) -> list[Path]:
 
 def rotate(strategy, new: Path, max_num: int, max_bytes: float) -> None:
     """Policy and critic save at the same time, and can only go on from the same step: whoever is done last deletes for
-    both."""
+    both. Only whole checkpoints count and make room; what is damaged goes when it is older than all that are kept."""
     folders = [folder for folder in groups_of(strategy, new.parent) if folder.is_dir()]
-    if any(resume.damage(folder / new.name) for folder in folders):
+    if resume.whole_parts(folders, new.name) != dict.fromkeys(folders, new.name):
         return
+    whole = [tag for tag in resume.tags_of(folders) if resume.whole_parts(folders, tag)]
     for folder in folders:
         same = resume.replaced(folder / new.name)
         for old in [*resume.interrupted_before(folder, new.name), *([same.name] if same.is_dir() else [])]:
-            strategy.print(_delete(str(folder / old)))  # first, for they must not count
-        for old in checkpoints_to_delete(saved_checkpoints(strategy, str(folder)), new.name, max_num, max_bytes):
-            strategy.print(_delete(str(folder / old)))
+            strategy.print(_delete(folder / old))  # first, for they must not count
+        saved = saved_checkpoints(strategy, folder, whole)
+        old = checkpoints_to_delete(saved, new.name, max_num, max_bytes)
+        kept = [each.tag for each in saved if each.tag not in old and not each.tag.startswith(resume.BEST)]
+        for tag in [*old, *damaged_before(folder, whole, kept, max_num)]:
+            strategy.print(_delete(folder / tag))
+
+
+def damaged_before(folder: Path, whole: Iterable[str], kept: list[str], max_num: int) -> list[str]:
+    """Damaged checkpoints that are older than all of as many whole ones as are kept."""
+    if len(kept) < max(max_num, 1):
+        return []
+    oldest = min(map(resume.step_of, kept))
+    return [tag for tag in resume.tags_of([folder]) if tag not in whole and resume.step_of(tag) < oldest]
 
 
 def load_newest_whole(original):
@@ -144,12 +207,14 @@ def load_newest_whole(original):
     @functools.wraps(original)
     def load_ckpt(self, model, load_dir, tag=None, *args, **kwargs):
         if tag is None:
-            found = of_rank_0(self, lambda: resume.newest_whole(groups_of(self, Path(load_dir))))
+            step = ckpt_setting(self.args, "load_step")
+            folders = groups_of(self, Path(load_dir))
+            found = of_rank_0(self, lambda: resume.newest_whole(folders, step, contents=True))
             found.check()
             if found.tag is None:
                 self.print(f"Warning: no checkpoint is complete in {load_dir}: nothing is loaded")
                 return None, {}
-            tag = found.tag
+            tag = found.parts[Path(load_dir)]
             for line in (*found.warnings(), f"Resuming from {load_dir}/{tag}"):
                 self.print(line)
         try:
@@ -174,9 +239,15 @@ def of_rank_0(strategy, decide: Callable[[], resume.Search]) -> resume.Search:
     return found[0]
 
 
-def _delete(checkpoint: str) -> str:
-    """Delete a checkpoint, and return a message. A file system that refuses is no reason to end a training."""
+def _delete(checkpoint: Path) -> str:
+    """Delete a checkpoint, and return a message. A file system that refuses is no reason to end a training; a deletion that
+    is interrupted leaves nothing that looks like a checkpoint."""
     try:
+        os.stat(checkpoint)
+        manifest.begin(checkpoint)
+        for path in checkpoint.iterdir():
+            if path.name != manifest.MANIFEST:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
         shutil.rmtree(checkpoint)
     except FileNotFoundError:
         return f"{checkpoint} was deleted by the critic's process or the policy's"
@@ -192,7 +263,8 @@ class SavedCheckpoint(NamedTuple):
     size: int
 
 
-def saved_checkpoints(strategy, save_dir: str) -> list[SavedCheckpoint]:
+def saved_checkpoints(strategy, folder: Path, tags: Iterable[str]) -> list[SavedCheckpoint]:
+    """Those of `tags` that lie in the folder (train_sft's exports lie beside its checkpoints)."""
     return [
         SavedCheckpoint(
             path.name,
@@ -200,8 +272,8 @@ def saved_checkpoints(strategy, save_dir: str) -> list[SavedCheckpoint]:
             path.stat().st_mtime,
             sum(f.stat().st_size for f in path.rglob("*") if f.is_file()),
         )
-        for path in Path(save_dir).iterdir()
-        if path.is_dir() and resume.TAG.fullmatch(path.name)  # train_sft's exports lie beside its checkpoints
+        for path in (folder / tag for tag in tags)
+        if path.is_dir()
     ]
 
 
@@ -230,11 +302,10 @@ def checkpoints_to_delete(saved: Iterable[SavedCheckpoint], new: str, max_num: i
     return delete
 
 
-def stored_prior(ckpt_path: str | Path) -> dict | None:
+def stored_prior(found: resume.Search) -> dict | None:
     """prior.json of the checkpoint that resuming would load, for an early check; None where it cannot be read (what
     counts is the copy inside the checkpoint)."""
-    latest = resume.latest_checkpoint(ckpt_path, "ebpo")
     try:
-        return json.loads((latest / PRIOR).read_text()) if latest else None
+        return json.loads((found.folders[0] / found.tag / PRIOR).read_text()) if found.tag else None
     except (OSError, ValueError):
         return None

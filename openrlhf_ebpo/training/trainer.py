@@ -5,12 +5,16 @@ from __future__ import annotations
 import functools
 import logging
 import time
+from pathlib import Path
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from openrlhf_ebpo.estimator import stored
 from openrlhf_ebpo.hub import training as hub
+from openrlhf_ebpo.models.folder import problems
+from openrlhf_ebpo.record import checkpoints
+from openrlhf_ebpo.record.resume import set_later_aside
 from openrlhf_ebpo.record.run_log import RunLog
 from openrlhf_ebpo.seams.install import subclass
 from openrlhf_ebpo.training.checkpoint import STATE_KEY, starting_state
@@ -42,7 +46,13 @@ class EBPOTrainer:
             state = self._prior_state()
             continues = state == (states.get(STATE_KEY) if step else initial)
             self.run_log.write_prior(state)
+        if self.args.ckpt.load_step and (aside := set_later_aside(Path(self.args.ckpt.path), step)):
+            print(f"moved the checkpoints of steps after {step} to {aside}", flush=True)
         self.run_log.roll_back(step, continues)
+        if step:
+            found = checkpoints.differences(self.run_log.run_dir, Path(self.args.ckpt.path), step, problems)
+            checkpoints.bring_in_line(self.run_log.run_dir, found)
+            print(*(f"{line}\n" for line in found.words()), sep="", end="", flush=True)
         return states
 
     def fit(self, *args, **kwargs):

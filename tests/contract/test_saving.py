@@ -1,12 +1,15 @@
 """Checkpoints through the patched strategy: upstream's choice of what goes, but only once the new one is complete."""
 
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_ebpo.record.resume import CheckpointError, damage, latest_checkpoint
+from openrlhf_ebpo.record import manifest
+from openrlhf_ebpo.record.manifest import damage
+from openrlhf_ebpo.record.resume import CheckpointError, latest_checkpoint
 from openrlhf_ebpo.record.run_log import PRIOR
 from openrlhf_ebpo.training.checkpoint import STATE_KEY
 
@@ -140,23 +143,19 @@ def test_an_interrupted_save_takes_no_place_among_the_checkpoints(strategy, tmp_
 
 
 def test_every_file_is_on_disk_before_the_list_says_so(strategy, tmp_path, monkeypatch):
-    import os
-
-    from openrlhf_ebpo.record import resume
-
     synced, folder = set(), tmp_path / "global_step1"
-    sync, complete = os.fsync, resume.complete_checkpoint
+    sync, complete = os.fsync, manifest.complete
 
     def fsync(descriptor):
         synced.add(os.readlink(f"/proc/self/fd/{descriptor}"))
         sync(descriptor)
 
-    def checked(checkpoint):
+    def checked(checkpoint, *args, **facts):
         assert {str(folder), str(folder / "weights")} <= synced
-        complete(checkpoint)
+        complete(checkpoint, *args, **facts)
 
     monkeypatch.setattr("os.fsync", fsync)
-    monkeypatch.setattr(resume, "complete_checkpoint", checked)
+    monkeypatch.setattr(manifest, "complete", checked)
     strategy.save_ckpt(Engine(), str(tmp_path), "global_step1")
     assert damage(folder) is None
 
@@ -200,9 +199,54 @@ def test_no_whole_checkpoint_is_an_error_and_none_at_all_is_not(strategy, tmp_pa
     assert folders(tmp_path) == {"global_step1"}
 
 
-def test_what_cannot_be_loaded_though_it_looks_whole_is_named(strategy, tmp_path):
-    strategy.save_ckpt(Engine(), str(tmp_path), "global_step1")
-    (tmp_path / "global_step1" / "weights").write_text("WHOLE")
+def test_a_flipped_byte_makes_the_one_before_the_newest(strategy, tmp_path):
+    for step in (9, 10):
+        strategy.save_ckpt(Engine(), str(tmp_path), f"global_step{step}")
+    (tmp_path / "global_step10" / "weights").write_text("whale")
+    os.utime(tmp_path / "global_step10" / "weights", ns=(1, 1))
+    assert strategy.load_ckpt(Engine(), str(tmp_path))[1] == {"step": "global_step9"}
+
+
+def test_a_damaged_checkpoint_takes_no_whole_ones_place_and_goes_with_those_of_its_age(strategy, tmp_path):
+    for step in (1, 2, 3):
+        strategy.save_ckpt(Engine(), str(tmp_path), f"global_step{step}", 3)
+    (tmp_path / "global_step3" / "weights").unlink()
+    strategy.save_ckpt(Engine(), str(tmp_path), "global_step4", 3)
+    assert folders(tmp_path) == {"global_step1", "global_step2", "global_step3", "global_step4"}
+    strategy.save_ckpt(Engine(), str(tmp_path), "global_step5", 2)
+    assert folders(tmp_path) == {"global_step4", "global_step5"}
+
+
+def test_the_step_that_is_asked_for_is_loaded(strategy, tmp_path):
+    for step in (1, 2):
+        strategy.save_ckpt(Engine(), str(tmp_path), f"global_step{step}")
+    strategy.args.ckpt = SimpleNamespace(load_step=1)
+    assert strategy.load_ckpt(Engine(), str(tmp_path))[1] == {"step": "global_step1"}
+    strategy.args.ckpt.load_step = 3
+    with pytest.raises(CheckpointError, match=r"load_step 3: .*there: 1, 2$"):
+        strategy.load_ckpt(Engine(), str(tmp_path))
+
+
+def test_a_deletion_that_is_interrupted_leaves_no_checkpoint(strategy, tmp_path, monkeypatch):
+    strategy.save_ckpt(Engine(), str(tmp_path), "global_step1", 1)
+    with monkeypatch.context() as patched:
+
+        def die(path):
+            raise KeyboardInterrupt
+
+        patched.setattr("pathlib.Path.unlink", lambda path, **_: die(path) if path.name == "weights" else None)
+        with pytest.raises(KeyboardInterrupt):
+            strategy.save_ckpt(Engine(), str(tmp_path), "global_step2", 1)
+    assert damage(tmp_path / "global_step1") == "its saving was interrupted"
+    strategy.save_ckpt(Engine(), str(tmp_path), "global_step3", 2)
+    assert folders(tmp_path) == {"global_step2", "global_step3"}
+
+
+def test_what_cannot_be_loaded_though_it_is_whole_is_named(strategy, tmp_path):
+    """As one that was saved by another number of GPUs."""
+    (tmp_path / "global_step1").mkdir()
+    (tmp_path / "global_step1" / "weights").write_text("of others")
+    manifest.complete(tmp_path / "global_step1")
     with pytest.raises(CheckpointError, match=r"(?s)global_step1 cannot be loaded \(Assertion.*move it away"):
         strategy.load_ckpt(Engine(), str(tmp_path))
 

@@ -9,14 +9,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_ebpo.record.resume import damage
+from openrlhf_ebpo.cli import main as verify
+from openrlhf_ebpo.record import checkpoints
+from openrlhf_ebpo.record.manifest import damage
 from openrlhf_ebpo.record.run_log import read_metrics, read_run
 
 
 @pytest.fixture(scope="module")
 def story(train, command, run_in_process, tmp_path_factory):
-    """Two ranks with ZeRO 2 train three steps, each saved. Meanwhile the command is given again, also with --force, and
-    from another run directory. Then `latest` is lost and rank 1's shard of step 3 cut in half, and the run goes on."""
+    """Two ranks with ZeRO 2 train three steps, each saved and exported. Meanwhile the command is given again, also with
+    --force, and from another run directory. Then `latest` is lost, so is the line of step 2 in checkpoints.jsonl, a byte of
+    rank 1's shard of step 3 flips, and the run goes on, with another learning rate."""
     output = tmp_path_factory.mktemp("damaged")
     run_dir, actor = output / "model" / "run", output / "ckpt" / "_actor"
 
@@ -25,6 +28,7 @@ def story(train, command, run_in_process, tmp_path_factory):
             "actor__num_gpus_per_node": 2,
             "ds__zero_stage": 2,
             "ckpt__save_steps": 1,
+            "ckpt__save_hf": True,
             "ckpt__load_enable": True,
         }
         return command(output, **settings, **changes)
@@ -36,8 +40,10 @@ def story(train, command, run_in_process, tmp_path_factory):
     first.succeed()
     row_of_step_3 = read_metrics(run_dir)[2]
     (actor / "latest").unlink()
-    halve(next((actor / "global_step3").glob("*zero_pp_rank_1_*")))
-    second = train(argv(ckpt__max_num=4))
+    flip(next((actor / "global_step3").glob("*zero_pp_rank_1_*")))
+    manifests = {path.parent.name: json.loads(path.read_text()) for path in actor.glob("*/manifest.json")}
+    forget(run_dir, "global_step2")
+    second = train(argv(ckpt__max_num=4, actor__adam__lr=5e-2))
     second.succeed()
     return SimpleNamespace(**locals())
 
@@ -47,6 +53,18 @@ def wait_for(path: Path, training, seconds: int = 120) -> None:
     while not path.is_file():
         assert training.process.poll() is None and time.monotonic() < deadline, training.output[-4000:]
         time.sleep(0.1)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def forget(run_dir: Path, tag: str) -> None:
+    """As a death between a save and its line."""
+    path = run_dir / "checkpoints.jsonl"
+    path.write_text("".join(line for line in path.read_text().splitlines(True) if f'"{tag}"' not in line))
 
 
 def halve(path: Path) -> None:
@@ -63,12 +81,47 @@ def test_a_second_command_is_refused_and_the_first_goes_on_undisturbed(story):
 
 
 def test_the_run_went_on_from_the_newest_whole_checkpoint_and_said_so(story):
-    assert "global_step3 is skipped: " in story.second.output and "were saved" in story.second.output
+    assert "global_step3 is skipped: " in story.second.output and "its checksum differs" in story.second.output
     assert "resuming from global_step2 of " in story.second.output
     assert [row["step"] for row in read_metrics(story.run_dir)] == [1, 2, 3]
     (aside,) = [path for path in (story.run_dir / "superseded").iterdir() if path.name.endswith("after-step-000002")]
     assert json.loads((aside / "metrics.jsonl").read_text()) == story.row_of_step_3
     assert json.loads((story.run_dir / "prior.json").read_text())["batches"] == 3
+
+
+def test_every_rank_listed_what_it_wrote(story):
+    for tag, manifest in story.manifests.items():
+        names = list(manifest["files"])
+        assert (
+            manifest["tag"] == tag
+            and len(names) == 3
+            and not any("elsewhere" in each for each in manifest["files"].values())
+        )
+        assert sum("optim_states" in name for name in names) == 2
+        assert manifest["settings"]["actor.adam.lr"] == 1e-2 and manifest["prior"] and manifest["attempt"]
+
+
+def test_the_changed_learning_rate_is_told_and_the_checkpoints_applies(story):
+    assert (
+        "--actor.adam.lr" in story.second.output and "the optimizer in the checkpoint keeps it" in story.second.output
+    )
+    assert read_metrics(story.run_dir)[2]["actor_lr"] == story.row_of_step_3["actor_lr"]
+    run = read_run(story.run_dir)
+    assert run["args"]["actor"]["adam"]["lr"] == 1e-2
+    changed = run["resumed"][0]["changed"]["actor.adam.lr"]
+    assert run["resumed"][0]["checkpoint"] == "global_step2"
+    assert changed == {"was": 1e-2, "now": 5e-2, "applies": "checkpoint"}
+
+
+def test_what_was_not_listed_is_and_the_run_is_what_it_says(story, capsys):
+    assert "global_step2 is complete and was not in checkpoints.jsonl" in story.second.output
+    assert [row["step"] for row in checkpoints.rows(story.run_dir)] == [1, 2, 3]
+    verify(["verify", str(story.run_dir)])
+    assert capsys.readouterr().out.endswith("nothing is wrong\n")
+
+
+def test_a_step_that_is_not_there_is_refused_with_those_that_are(story, run_in_process):
+    assert "steps that are there: 1, 2, 3" in run_in_process(story.argv(ckpt__load_step=7))
 
 
 def test_the_damaged_checkpoint_was_saved_again_and_all_are_whole(story):

@@ -8,7 +8,8 @@ from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.ebpo import EBPO
 from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.estimator.stored import PriorMismatch, pack, unpack
-from openrlhf_ebpo.record.resume import complete_checkpoint
+from openrlhf_ebpo.record import manifest
+from openrlhf_ebpo.record.resume import groups, newest_whole
 from openrlhf_ebpo.training.checkpoint import (
     STATE_KEY,
     SavedCheckpoint,
@@ -138,21 +139,25 @@ def checkpoint_folder(tmp_path, step: int, prior: str):
     folder = tmp_path / "_actor" / f"global_step{step}"
     folder.mkdir(parents=True)
     (folder / "mp_rank_00_model_states.pt").write_text("weights")
-    complete_checkpoint(folder)
+    manifest.complete(folder)
     (folder / "prior.json").write_text(prior)
     return folder
 
 
+def prior_in(ckpt_path):
+    return stored_prior(newest_whole(groups(ckpt_path, "ebpo"), contents=True))
+
+
 def test_the_stored_prior_is_that_of_the_newest_whole_checkpoint(tmp_path):
-    assert stored_prior(tmp_path) is None
+    assert prior_in(tmp_path) is None
     for step, prior in ((3, OWN), (12, OTHER)):
         folder = checkpoint_folder(tmp_path, step, json.dumps(pack(ebpo(), prior)))
-    assert unpack(ebpo(), stored_prior(tmp_path)) == OTHER
+    assert unpack(ebpo(), prior_in(tmp_path)) == OTHER
     (folder / "mp_rank_00_model_states.pt").write_text("weig")
-    assert unpack(ebpo(), stored_prior(tmp_path)) == OWN
+    assert unpack(ebpo(), prior_in(tmp_path)) == OWN
 
 
 def test_a_damaged_prior_beside_a_checkpoint_is_no_traceback(tmp_path):
     """The copy inside the checkpoint is the one that counts."""
     checkpoint_folder(tmp_path, 3, '{"schema": 1, "id')
-    assert stored_prior(tmp_path) is None
+    assert prior_in(tmp_path) is None

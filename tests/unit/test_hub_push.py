@@ -183,7 +183,7 @@ def test_the_optimizers_state_goes_only_when_asked_for_and_does_not_pile_up(hub,
         queue(run_dir, step, full_state=[run_dir.parent / "ckpt" / "_actor" / f"global_step{step}"])
     assert drain(run_dir, client) is None
     state = {p: c for p, c in hub.repo(REPO).files().items() if p.startswith("full_state/")}
-    assert state.pop("full_state/_actor/global_step4/files.json")
+    assert state.pop("full_state/_actor/global_step4/manifest.json")
     assert state == {
         "full_state/_actor/global_step4/mp_rank_00_model_states.pt": b"pickle of step 4",
         "full_state/_actor/latest": b"global_step4",

@@ -5,15 +5,18 @@ import zipfile
 
 import pytest
 
+from openrlhf_ebpo.files import write_json
+from openrlhf_ebpo.record import manifest
+from openrlhf_ebpo.record.manifest import complete, damage
 from openrlhf_ebpo.record.resume import (
     CheckpointError,
     begin_checkpoint,
     check_fresh,
-    complete_checkpoint,
-    damage,
     groups,
     latest_checkpoint,
     newest_whole,
+    set_later_aside,
+    whole_parts,
 )
 
 MODEL = "mp_rank_00_model_states.pt"
@@ -26,12 +29,12 @@ def shard(path, content: bytes = b"x" * 1000):
         archive.writestr("archive/data.pkl", content)
 
 
-def save(folder, tag: str, names=(MODEL,)):
+def save(folder, tag: str, names=(MODEL,), **facts):
     """A checkpoint as this version saves it."""
     begin_checkpoint(folder / tag)
     for name in names:
         shard(folder / tag / name)
-    complete_checkpoint(folder / tag)
+    complete(folder / tag, **facts)
     (folder / "latest").write_text(tag)
 
 
@@ -67,7 +70,7 @@ def test_whatever_latest_says_the_newest_is_taken(actor, latest):
 def test_no_checkpoint_is_no_loss(tmp_path):
     for folder in (tmp_path / "none", tmp_path):
         found = newest_whole([folder])
-        assert found[1:] == (None, {}, False)
+        assert (found.tag, found.skipped, found.lost) == (None, {}, False)
         found.check()
 
 
@@ -129,7 +132,7 @@ def test_a_tag_that_is_saved_again_keeps_its_files_until_it_is_whole(actor):
     begin_checkpoint(actor / "global_step10")  # once more, after a crash
     assert newest_whole([actor]).tag == "global_step10.replaced"
     shard(actor / "global_step10" / MODEL)
-    complete_checkpoint(actor / "global_step10")
+    complete(actor / "global_step10")
     assert newest_whole([actor]).tag == "global_step10"
 
 
@@ -137,7 +140,7 @@ def test_what_a_damaged_folder_holds_is_not_written_over(actor, tmp_path):
     """A snapshot may share its files by hard links."""
     path = actor / "global_step10" / MODEL
     (tmp_path / "snapshot").hardlink_to(path)
-    (actor / "global_step10" / "files.json").write_text("{}")
+    (actor / "global_step10" / "manifest.json").write_text("{}")
     (actor / "latest").unlink()
     begin_checkpoint(actor / "global_step10")
     path.write_bytes(b"new")
@@ -156,7 +159,7 @@ def test_a_best_one_that_latest_does_not_name_is_offered_where_nothing_else_is_w
     save(tmp_path, "global_step31")
     halve(tmp_path / "global_step31" / MODEL)
     found = newest_whole([tmp_path])
-    with pytest.raises(CheckpointError, match=r"best_global_step30 is whole: .*write its name into"):
+    with pytest.raises(CheckpointError, match=r"best_global_step30 is whole: .*give --ckpt.load_step 30"):
         found.check()
     (tmp_path / "latest").write_text("best_global_step30")
     assert newest_whole([tmp_path]).tag == "best_global_step30"
@@ -187,6 +190,85 @@ def test_a_policy_without_its_critic_refuses(tmp_path):
     save(tmp_path / "_actor", "global_step2")
     with pytest.raises(CheckpointError, match="global_step2: _critic: the folder is missing"):
         newest_whole(groups(tmp_path, "gae")).check()
+
+
+def crash_while_saving_again(actor, critic, events):
+    """The one tag, saved by attempt 1 in both, is saved again by attempt 2: `events` happen, then a crash."""
+    for folder in (actor, critic):
+        save(folder, "global_step2", attempt="1")
+        save(folder, "global_step4", attempt="1")
+    for event in events:
+        folder = actor if event[0] == "a" else critic
+        if event[1] == "b":
+            begin_checkpoint(folder / "global_step4", [actor, critic])
+        else:
+            shard(folder / "global_step4" / MODEL, b"y" * 1000)
+            complete(folder / "global_step4", attempt="2")
+
+
+@pytest.mark.parametrize(
+    ("events", "names"),
+    [
+        ([], ("", "")),
+        (["ab"], (".replaced", "")),  # between the two renames
+        (["cb"], ("", ".replaced")),
+        (["ab", "ae"], (".replaced", "")),  # the policy is done before the critic begins
+        (["ab", "cb"], (".replaced", ".replaced")),
+        (["ab", "cb", "ae"], (".replaced", ".replaced")),
+        (["ab", "cb", "ce"], (".replaced", ".replaced")),
+        (["ab", "cb", "ae", "ce"], ("", "")),
+    ],
+)
+def test_a_crash_while_policy_and_critic_save_one_tag_again_loses_and_mixes_nothing(tmp_path, events, names):
+    actor, critic = groups(tmp_path, "gae")
+    crash_while_saving_again(actor, critic, events)
+    found = newest_whole([actor, critic], contents=True)
+    assert found.parts == {actor: "global_step4" + names[0], critic: "global_step4" + names[1]}
+    for folder in (actor, critic):  # the step comes once more: whatever was whole is whole until the new one is
+        begin_checkpoint(folder / "global_step4", [actor, critic])
+        assert newest_whole([actor, critic], contents=True).parts
+        assert step_of_newest(actor, critic) == 4
+    for folder in (actor, critic):
+        shard(folder / "global_step4" / MODEL)
+        complete(folder / "global_step4", attempt="3")
+    assert whole_parts([actor, critic], "global_step4") == {actor: "global_step4", critic: "global_step4"}
+
+
+def step_of_newest(actor, critic) -> int:
+    return manifest.step_of(newest_whole([actor, critic]).tag)
+
+
+# --ckpt.load_step
+
+
+def test_the_step_that_is_asked_for_is_taken_and_another_is_refused_with_those_there(actor):
+    save(actor, "best_global_step6")
+    assert newest_whole([actor], 2).tag == "global_step2" and newest_whole([actor], 2).skipped == {}
+    assert newest_whole([actor], 6).tag == "best_global_step6"
+    with pytest.raises(CheckpointError, match=r"load_step 3: no whole .*steps that are there: 2, 6, 10$"):
+        newest_whole([actor], 3).check()
+    halve(actor / "global_step2" / MODEL)
+    with pytest.raises(CheckpointError, match=r"load_step 2: .*; global_step2: .* were saved; steps .*: 6, 10$"):
+        newest_whole([actor], 2).check()
+    with pytest.raises(CheckpointError, match=r"load_step 2: .*no step is there"):
+        newest_whole([actor.parent / "none"], 2).check()
+
+
+def test_what_comes_after_the_step_is_set_aside_with_its_exports(actor):
+    save(actor, "best_global_step9")
+    for tag in ("global_step2", "global_step10", "best_global_step9", "final"):
+        (actor.parent / f"{tag}_hf").mkdir()
+    aside = set_later_aside(actor.parent, 2)
+    assert sorted(path.name for path in actor.iterdir() if path.is_dir()) == ["global_step2"]
+    assert sorted(path.name for path in actor.parent.glob("*_hf")) == ["final_hf", "global_step2_hf"]
+    moved = (
+        sorted(str(path.relative_to(aside)) for path in aside.glob("*/*")),
+        sorted(p.name for p in aside.glob("*_hf")),
+    )
+    assert moved[0][:2] == ["_actor/best_global_step9", "_actor/global_step10"]
+    assert moved[1] == ["best_global_step9_hf", "global_step10_hf"]
+    assert newest_whole([actor]).tag == "global_step2" and set_later_aside(actor.parent, 2) is None
+    assert damage(aside / "_actor" / "global_step10") is None
 
 
 # Checkpoints of the versions before, without a list
@@ -221,6 +303,19 @@ def test_without_a_list_something_must_say_that_all_was_saved(tmp_path):
         newest_whole([tmp_path]).check()
 
 
+def test_the_sizes_that_the_version_before_listed_still_count(tmp_path):
+    for step in (2, 4):
+        save_without_list(tmp_path, f"global_step{step}")
+        files = {MODEL: (tmp_path / f"global_step{step}" / MODEL).stat().st_size}
+        write_json(tmp_path / f"global_step{step}" / "files.json", {"complete": True, "files": files})
+    assert newest_whole([tmp_path], contents=True).tag == "global_step4"
+    halve(tmp_path / "global_step4" / MODEL)
+    found = newest_whole([tmp_path])
+    assert found.tag == "global_step2" and "were saved" in found.skipped["global_step4"]
+    write_json(tmp_path / "global_step2" / "files.json", {"complete": False})
+    assert newest_whole([tmp_path]).skipped["global_step2"] == "its saving was interrupted"
+
+
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"files": []}', '{"files": {}}', '{"complete": true}', "\xff"])
 def test_a_damaged_list_counts_as_none(tmp_path, text):
     save_without_list(tmp_path, "global_step2")
@@ -241,7 +336,7 @@ def test_a_damaged_list_counts_as_none(tmp_path, text):
     ],
 )
 def test_a_list_of_nonsense_is_damage(tmp_path, files):
-    save(tmp_path, "global_step2")
+    save_without_list(tmp_path, "global_step2")
     (tmp_path / "global_step2" / "files.json").write_text(json.dumps({"complete": True, "files": files}))
     with pytest.raises(CheckpointError) as refused:
         newest_whole([tmp_path]).check()

@@ -29,12 +29,12 @@ MAY_IMPORT = {
     "engines": {"rewards", "seams"},
     "hub": {"estimator", "models", "record", "seams"},
     "checks": {"hub", "models", "rewards", "seams"},
-    "training": {"estimator", "hub", "record", "rewards", "seams"},
+    "training": {"estimator", "hub", "models", "record", "rewards", "seams"},
     "data": {"checks", "engines", "record", "rewards", "seams"},
     "eval": {"checks", "data", "engines", "models", "record", "rewards", "seams"},
     "space": {"estimator", "eval", "record"},
     "quickstart": {"estimator", "record", "rewards", "seams"},
-    "cli": {"checks", "engines", "estimator", "hub", "record", "rewards", "seams", "space", "training"},
+    "cli": {"checks", "engines", "estimator", "hub", "models", "record", "rewards", "seams", "space", "training"},
 }
 PACKAGES_OF = {  # beside the standard library, where that is a promise
     **{name: set() for name in TOP},

@@ -1,0 +1,114 @@
+"""Two ranks save with OpenRLHF's strategy and DeepSpeed, and resume with other settings. Prints a JSON object a ZeRO stage.
+
+python tests/contract/ranks_that_resume.py FOLDER
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+from openrlhf_ebpo.seams.install import install
+
+install()
+import torch  # noqa: E402
+from openrlhf.utils.deepspeed.deepspeed import DeepspeedStrategy  # noqa: E402
+
+from openrlhf_ebpo.training import checkpoint  # noqa: E402
+
+STAGES = (0, 2, 3)
+SAVED = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
+OTHER = {"lr": 5e-3, "betas": (0.5, 0.6), "eps": 1e-4, "weight_decay": 0.7}
+
+
+def space(**values) -> SimpleNamespace:
+    return SimpleNamespace(**values)
+
+
+def strategy(stage: int) -> DeepspeedStrategy:
+    names = ("adam_offload", "use_universal_ckpt", "overlap_comm", "deepcompile")
+    ds = space(
+        param_dtype="bf16",
+        zpg=1,
+        grad_accum_dtype=None,
+        tensor_parallel_size=1,
+        ring_attn_size=1,
+        **dict.fromkeys(names, False),
+    )
+    args = space(
+        ds=ds,
+        train=space(dynamic_batch_enable=False),
+        local_rank=-1,
+        algo=space(advantage=space(estimator="ebpo")),
+        ckpt=space(load_step=None, attempt="a"),
+        actor=space(adam=space(**SAVED)),
+    )
+    made = DeepspeedStrategy(micro_train_batch_size=2, train_batch_size=4, zero_stage=stage, args=args)
+    made.setup_distributed()
+    return made
+
+
+def prepared(made: DeepspeedStrategy, model, adam: dict, scheduler: str, max_norm: float):
+    shape = {"lr_scheduler": scheduler, "lr_warmup_ratio": 0.5, "min_lr_ratio": 0.1, "scheduler_steps": 20}
+    engine, _, schedule = made.prepare(
+        (copy.deepcopy(model), {"optim": "adam", "muon": {}, "adam": adam, "max_norm": max_norm, **shape})
+    )
+    return engine, schedule
+
+
+def step(engine) -> None:
+    batch = torch.ones(2, 8, dtype=next(engine.parameters()).dtype)
+    engine.backward(engine(batch).float().pow(2).mean())
+    engine.step()
+
+
+def numbers(engine, schedule) -> dict:
+    group = engine.optimizer.param_groups[0]
+    shown = {name: group[name] for name in ("initial_lr", "betas", "eps", "weight_decay")}
+    return {
+        **shown,
+        "lr": schedule.get_last_lr()[0],
+        "step": schedule.last_epoch,
+        "max_norm": engine.gradient_clipping(),
+    }
+
+
+def rank(number: int, folder: Path, port: int) -> None:
+    where = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in where.items()})
+    wrote, of_all = [], checkpoint.of_all_ranks
+    checkpoint.of_all_ranks = lambda files: [wrote.extend(files), of_all(files)][1]
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8))
+    for stage in STAGES:
+        made = strategy(stage)
+        engine, schedule = prepared(made, model, SAVED, "cosine_with_min_lr", 1.0)
+        for _ in range(3):
+            step(engine)
+        wrote.clear()
+        made.save_ckpt(engine, str(folder / str(stage)), "global_step3")
+        saved = numbers(engine, schedule)
+        engine, schedule = prepared(made, model, OTHER, "linear", 9.0)
+        made.load_ckpt(engine, str(folder / str(stage)))
+        found = {"stage": stage, "rank": number, "wrote": wrote, "saved": saved, "loaded": numbers(engine, schedule)}
+        (folder / f"{stage}-{number}.json").write_text(json.dumps(found))
+
+
+def main(folder: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    child = os.fork()
+    if not child:
+        rank(1, folder, port)
+        os._exit(0)
+    rank(0, folder, port)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

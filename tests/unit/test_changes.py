@@ -1,0 +1,96 @@
+"""Which settings have changed when a run is resumed, and which of the two applies."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from openrlhf_ebpo.files import write_json
+from openrlhf_ebpo.record import manifest
+from openrlhf_ebpo.record.changes import changes, optimizer_settings, recorded, resume, table
+
+WAS = {
+    "actor": {"adam": {"lr": 1e-6, "betas": [0.9, 0.95]}, "max_norm": 1.0, "lr_scheduler": "cosine"},
+    "train": {"seed": 1, "num_episodes": 1},
+    "ckpt": {"load_enable": False, "attempt": "a"},
+    "logger": {"wandb": {"run_name": "x"}},
+}
+NOW = {
+    "actor": {"adam": {"lr": 1e-5, "betas": [0.9, 0.95]}, "max_norm": 2.0, "lr_scheduler": "cosine", "new": 1},
+    "train": {"seed": 2, "num_episodes": 1},
+    "ckpt": {"load_enable": True, "attempt": "b"},
+    "logger": {"wandb": {"run_name": "y"}},
+}
+
+
+def test_each_change_says_which_of_the_two_applies():
+    found = changes(WAS, {}, NOW)
+    assert [(each.setting, each.was, each.now, each.applies) for each in found] == [
+        ("actor.adam.lr", 1e-6, 1e-5, "checkpoint"),
+        ("actor.max_norm", 1.0, 2.0, "command line"),
+        ("train.seed", 1, 2, "command line"),
+    ]
+    lines = "\n".join(table(found))
+    assert "--actor.adam.lr   1e-06  1e-05   1e-06: the optimizer in the checkpoint keeps it" in lines
+    assert "2; the order of this episode's prompts is the checkpoint's" in lines
+    assert recorded(found)["actor.max_norm"] == {"was": 1.0, "now": 2.0, "applies": "command line"}
+    assert table([]) == [] and changes(WAS, {}, WAS) == []
+
+
+def test_what_the_checkpoint_says_of_its_optimizer_comes_before_the_run():
+    (lr, *_) = changes(WAS, {"actor.adam.lr": 3e-6, "train.seed": 9, "actor.adam.betas": ["x", 1]}, NOW)
+    assert lr.was == 3e-6
+    assert "actor.adam.betas" not in [each.setting for each in changes(WAS, {"actor.adam.betas": ["x", 1]}, NOW)]
+
+
+def test_a_long_value_is_shown_by_its_end():
+    long = {"data": {"prompt_dataset": "/a" * 100 + "/end.jsonl"}}
+    (line,) = [line for line in table(changes({"data": {"prompt_dataset": "b"}}, {}, long)) if "prompt_dataset" in line]
+    assert "/end.jsonl" in line and len(line) < 300
+
+
+def test_the_optimizers_settings_are_those_that_a_checkpoint_restores():
+    names = optimizer_settings({"critic": {"muon": {"lr": 1, "ns_steps": 5}}, **NOW})
+    assert set(names) == {"actor.adam.lr", "actor.adam.betas", "critic.muon.lr"}
+
+
+@pytest.fixture
+def command(tmp_path):
+    folder = tmp_path / "ckpt" / "_actor" / "global_step4"
+    folder.mkdir(parents=True)
+    (folder / "mp_rank_00_model_states.pt").write_bytes(b"x")
+    manifest.complete(folder, settings={"actor.adam.lr": 1e-6})
+    write_json(tmp_path / "run" / "run.json", {"args": WAS})
+
+    def args(**ckpt):
+        found = json.loads(json.dumps(NOW), object_hook=lambda pairs: SimpleNamespace(**pairs))
+        found.ckpt = SimpleNamespace(path=str(tmp_path / "ckpt"), load_enable=True, load_step=None, **ckpt)
+        found.logger = SimpleNamespace(run_dir=str(tmp_path / "run"))
+        found.algo = SimpleNamespace(advantage=SimpleNamespace(estimator="ebpo"))
+        return found
+
+    return args
+
+
+def test_what_the_checkpoint_keeps_becomes_the_setting(command):
+    args = command()
+    row, lines = resume(args, force=False)
+    assert args.actor.adam.lr == 1e-6 and args.actor.max_norm == 2.0
+    assert row["checkpoint"] == "global_step4" and set(row["changed"]) == {
+        "actor.adam.lr",
+        "actor.max_norm",
+        "train.seed",
+    }
+    assert "resuming from global_step4" in lines[0] and len(lines) == 6
+
+
+def test_a_run_that_is_moved_aside_leaves_the_checkpoints_settings(command):
+    args = command()
+    row, _ = resume(args, force=True)
+    assert set(row["changed"]) == {"actor.adam.lr"} and args.actor.adam.lr == 1e-6
+
+
+def test_nothing_to_go_on_from_is_no_change(command, tmp_path):
+    args = command()
+    args.ckpt.path = str(tmp_path / "none")
+    assert resume(args, force=False) == ({}, [])

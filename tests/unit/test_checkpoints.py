@@ -1,0 +1,95 @@
+"""checkpoints.jsonl and the disk: what is complete and not listed, what is listed and gone."""
+
+import json
+import shutil
+
+import pytest
+from hub_runs import export_model, make_run
+
+from openrlhf_ebpo.files import read_json_lines, write_json
+from openrlhf_ebpo.models.folder import problems
+from openrlhf_ebpo.record import manifest
+from openrlhf_ebpo.record.checkpoints import LIST, bring_in_line, differences, rows, saved
+from openrlhf_ebpo.record.run_log import RunDirectoryError
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    return make_run(tmp_path, steps=(2, 4, 6))
+
+
+def forget(run_dir, *steps):
+    """A death between a save and its line."""
+    kept = [row for row in read_json_lines(run_dir / LIST) if row["step"] not in steps]
+    (run_dir / LIST).write_text("".join(json.dumps(row) + "\n" for row in kept))
+
+
+def found(run_dir, step=6):
+    return differences(run_dir, run_dir.parent / "ckpt", step, problems)
+
+
+def test_what_is_in_line_stays_as_it_is(run_dir):
+    before = (run_dir / LIST).read_text()
+    assert found(run_dir).words() == []
+    bring_in_line(run_dir, found(run_dir))
+    assert (run_dir / LIST).read_text() == before
+
+
+def test_a_complete_checkpoint_that_is_not_listed_is_listed_in_its_place(run_dir):
+    before = rows(run_dir)
+    forget(run_dir, 4)
+    assert found(run_dir).words() == [f"global_step4 is complete and was not in {LIST}"]
+    bring_in_line(run_dir, found(run_dir))
+    assert [{k: v for k, v in row.items() if k != "gone"} for row in rows(run_dir)] == before
+    assert found(run_dir).words() == []
+
+
+def test_what_is_not_complete_or_of_a_later_step_is_not_listed(run_dir):
+    forget(run_dir, 2, 4, 6)
+    ckpt = run_dir.parent / "ckpt"
+    (ckpt / "_actor" / "global_step2" / "mp_rank_00_model_states.pt").unlink()
+    (ckpt / "global_step2_hf" / "model.safetensors").write_bytes(b"half")
+    (ckpt / "global_step4_hf" / "config.json").unlink()
+    export_model(ckpt / "best_global_step3_hf", 3)
+    export_model(ckpt / "mine_hf", 1)
+    manifest.begin(ckpt / "_actor" / "best_global_step3")
+    new = found(run_dir, step=4).new
+    assert [(row["tag"], bool(row["checkpoint"]), bool(row["model"])) for row in new] == [
+        ("best_global_step3", False, True),
+        ("global_step4", True, bool(not problems(ckpt / "global_step4_hf"))),
+    ]
+
+
+def test_what_made_room_is_marked_and_what_came_back_is_not(run_dir):
+    ckpt = run_dir.parent / "ckpt"
+    (ckpt / "_actor" / "global_step2").rename(ckpt / "kept")
+    shutil.rmtree(ckpt / "global_step4_hf")
+    bring_in_line(run_dir, found(run_dir))
+    assert [row.get("gone") for row in rows(run_dir)] == [["checkpoint"], ["model"], []]
+    assert found(run_dir).words() == []
+    (ckpt / "kept").rename(ckpt / "_actor" / "global_step2")
+    assert found(run_dir).words() == [f"global_step2 in {LIST}: it is there again"]
+
+
+def test_a_copy_of_the_run_is_read_where_it_lies(run_dir, tmp_path):
+    run = json.loads((run_dir / "run.json").read_text())
+    run["args"]["logger"]["run_dir"] = str(run_dir)
+    write_json(run_dir / "run.json", run)
+    copy = shutil.copytree(run_dir.parent, tmp_path / "copy")
+    assert [each.model for each in saved(copy / "run")] == [copy / "ckpt" / f"global_step{n}_hf" for n in (2, 4, 6)]
+
+
+@pytest.mark.parametrize(
+    "line", ["[1]", '"x"', '{"step": "2"}', '{"step": 1, "model": 5}', '{"step": 1, "checkpoint": "\\u0000"}', "{}"]
+)
+def test_lines_that_make_no_sense_are_left_out(run_dir, line):
+    before = rows(run_dir)
+    with open(run_dir / LIST, "a") as file:
+        file.write(line + "\n")
+    assert rows(run_dir) == before and len(saved(run_dir)) == 3
+
+
+def test_a_damaged_file_is_named(run_dir):
+    (run_dir / LIST).write_text("{\n{}\n")
+    with pytest.raises(RunDirectoryError, match=rf"{LIST} is damaged"):
+        rows(run_dir)

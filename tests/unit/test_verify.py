@@ -1,0 +1,305 @@
+"""openrlhf-ebpo verify: what is wrong with a run is named, what is not is let be, and nothing is written unasked."""
+
+import json
+import os
+import shutil
+
+import pyarrow.parquet as pq
+import pytest
+from hub_runs import export_model
+from replay_runs import train
+
+from openrlhf_ebpo.cli import main
+from openrlhf_ebpo.files import read_json_lines, write_json
+from openrlhf_ebpo.record import manifest
+from openrlhf_ebpo.record.run_log import PRIOR, RunLog, read_run, rollouts_path
+from openrlhf_ebpo.training.checkpoint import STATE_KEY
+
+SHARD = "mp_rank_00_model_states.pt"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Five steps, resumed after the second; checkpoints and exports after 2 and 5."""
+    folder = tmp_path_factory.mktemp("made")
+    states = train(folder / "run", to=2)
+    save(folder, 2, states[STATE_KEY])
+    states = train(folder / "run", to=5, states=json.loads(json.dumps(states)))
+    save(folder, 5, states[STATE_KEY])
+    run = read_run(folder / "run")
+    run["args"]["ckpt"] = {"path": str(folder / "ckpt"), "output_dir": str(folder / "model")}
+    write_json(folder / "run" / "run.json", run)
+    write_json(export_model(folder / "model", 5) / PRIOR, states[STATE_KEY])
+    return folder
+
+
+def save(folder, step, prior):
+    tag = f"global_step{step}"
+    checkpoint = folder / "ckpt" / "_actor" / tag
+    manifest.begin(checkpoint)
+    (checkpoint / SHARD).write_bytes(b"x" * 1000)
+    write_json(checkpoint / PRIOR, prior)
+    manifest.complete(checkpoint, prior=prior)
+    model = export_model(folder / "ckpt" / f"{tag}_hf", step)
+    write_json(model / PRIOR, prior)
+    RunLog(folder / "run", None).write_checkpoint(step, tag=tag, checkpoint=str(checkpoint), model=str(model))
+
+
+@pytest.fixture
+def folder(made, tmp_path):
+    """A copy that a test may break; its checkpoints are found beside it."""
+    return shutil.copytree(made, tmp_path / "copy")
+
+
+@pytest.fixture
+def verify(capsys):
+    """Runs the command: (status, output)."""
+
+    def run(*argv):
+        try:
+            main(["verify", *map(str, argv)])
+            return 0, capsys.readouterr().out
+        except SystemExit as stop:
+            said = capsys.readouterr()
+            return (1, said.out + stop.code) if isinstance(stop.code, str) else (stop.code, said.out + said.err)
+
+    return run
+
+
+def content(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_whole_run_is_fine_and_nothing_is_written(folder, verify):
+    before = content(folder)
+    status, said = verify(folder / "run")
+    assert status == 0 and said.endswith("nothing is wrong\n") and "PROBLEM" not in said
+    for words in (
+        "5 steps, the last 5",
+        "bit for bit: 5 steps",
+        "is the state after step 5",
+        "2, 0.0 GB; a resume goes on from global_step5",
+        "3 exported",
+        "2 lines in checkpoints.jsonl",
+    ):
+        assert words in said
+    assert content(folder) == before
+
+
+def rewrite_lines(path, change):
+    rows = change(read_json_lines(path))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def drop_metrics(folder):
+    rewrite_lines(folder / "run" / "metrics.jsonl", lambda rows: [row for row in rows if row["step"] != 3])
+
+
+def double_metrics(folder):
+    rewrite_lines(folder / "run" / "metrics.jsonl", lambda rows: [*rows, {**rows[1], "reward": 1}])
+
+
+def break_metrics(folder):
+    path = folder / "run" / "metrics.jsonl"
+    path.write_text('{"step": 1, "rew\n' + path.read_text())
+
+
+def drop_rollouts(folder):
+    rollouts_path(folder / "run", 3).unlink()
+
+
+def halve_rollouts(folder):
+    path = rollouts_path(folder / "run", 3)
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def drop_rows(folder):
+    path = rollouts_path(folder / "run", 4)
+    pq.write_table(pq.read_table(path).slice(1), path)
+
+
+def change_an_advantage(folder):
+    path = rollouts_path(folder / "run", 2)
+    table = pq.read_table(path)
+    column = table["advantage"].to_pylist()
+    column[0] += 1e-3
+    place = table.column_names.index("advantage")
+    pq.write_table(table.set_column(place, "advantage", [column]), path)
+
+
+def lose_prior(folder):
+    (folder / "run" / PRIOR).unlink()
+
+
+def another_prior(folder):
+    path = folder / "run" / PRIOR
+    write_json(path, {**json.loads(path.read_text()), "batches": 77})
+
+
+def break_prior(folder):
+    (folder / "run" / PRIOR).write_text("{")
+
+
+def another_prior_in_a_checkpoint(folder):
+    path = folder / "ckpt" / "_actor" / "global_step2" / PRIOR
+    write_json(path, {**json.loads(path.read_text()), "batches": 77})
+
+
+def another_prior_saved(folder):
+    another_prior_in_a_checkpoint(folder)
+    checkpoint = folder / "ckpt" / "_actor" / "global_step2"
+    manifest.complete(checkpoint, prior=json.loads((checkpoint / PRIOR).read_text()))
+
+
+def flip_a_byte(folder):
+    path = folder / "ckpt" / "_actor" / "global_step2" / SHARD
+    path.write_bytes(b"y" + path.read_bytes()[1:])
+
+
+def lose_a_shard(folder):
+    (folder / "ckpt" / "_actor" / "global_step5" / SHARD).unlink()
+
+
+def break_an_export(folder):
+    path = folder / "ckpt" / "global_step2_hf" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def break_the_final_model(folder):
+    (folder / "model" / "model.safetensors").write_bytes(b"")
+
+
+def forget_a_checkpoint(folder):
+    rewrite_lines(folder / "run" / "checkpoints.jsonl", lambda rows: rows[:1])
+
+
+def break_the_list(folder):
+    (folder / "run" / "checkpoints.jsonl").write_text("{\n{}\n")
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (drop_metrics, "metrics.jsonl: step 3 is missing"),
+        (double_metrics, "metrics.jsonl: step 2 is there more than once"),
+        (break_metrics, "metrics.jsonl: line 1 is no row of a step"),
+        (drop_rollouts, "rollouts: step 3 is missing"),
+        (halve_rollouts, "step-000003.parquet is no rollout file, or is damaged"),
+        (drop_rows, "are not groups of 4 responses"),
+        (change_an_advantage, "not as logged: 1 of 115 responses differ, first in step 2"),
+        (lose_prior, "prior.json is missing; --rebuild writes it"),
+        (another_prior, "prior.json is not the state after step 5"),
+        (break_prior, "prior.json cannot be read; --rebuild writes it"),
+        (another_prior_in_a_checkpoint, "_actor/global_step2: prior.json is not the one that was saved"),
+        (another_prior_saved, "_actor/global_step2: prior.json is not the state that the rollouts lead to"),
+        (flip_a_byte, f"_actor/global_step2: {SHARD} has other contents than were saved"),
+        (lose_a_shard, f"_actor/global_step5: {SHARD} is missing"),
+        (break_an_export, "global_step2_hf: model.safetensors"),
+        (break_the_final_model, "model: model.safetensors"),
+        (forget_a_checkpoint, "global_step5 is complete and was not in checkpoints.jsonl; --rebuild lists it"),
+        (break_the_list, "checkpoints.jsonl is damaged"),
+    ],
+)
+def test_what_is_wrong_is_named_and_nothing_is_written(folder, verify, harm, said):
+    harm(folder)
+    before = content(folder)
+    status, output = verify(folder / "run")
+    assert (status == 1 and f"PROBLEM: {said}" in output.replace(f"{folder}/run/rollouts/", "")) or said in output
+    assert "PROBLEM" in output and "problem" in output.splitlines()[-1]
+    assert content(folder) == before
+
+
+def interrupt(folder):
+    run = read_run(folder / "run")
+    write_json(folder / "run" / "run.json", {**run, "status": "interrupted"})
+
+
+def test_what_a_crash_leaves_is_a_note(folder, verify):
+    """The next resume puts it right."""
+    interrupt(folder)
+    rollouts_path(folder / "run", 5).unlink()
+    manifest.begin(folder / "ckpt" / "_actor" / "global_step5")
+    with open(folder / "run" / "metrics.jsonl", "a") as file:
+        file.write('{"step": 6, "rew')
+    status, said = verify(folder / "run")
+    assert status == 0, said
+    assert "_actor/global_step5: its saving was interrupted" in said and "line of metrics.jsonl is torn" in said
+    assert "differ in step 5" in said
+
+
+def test_rebuild_writes_what_is_lost_and_nothing_else(folder, verify):
+    before = content(folder)
+    lose_prior(folder)
+    forget_a_checkpoint(folder)
+    status, said = verify(folder / "run", "--rebuild")
+    assert status == 0 and "written      prior.json: the state after step 5" in said
+    after = content(folder)
+    changed = {path.name for path in after if after[path] != before.get(path)}
+    assert changed == {"checkpoints.jsonl"} and {path.name for path in after.keys() ^ before.keys()} <= {
+        "training.lock"
+    }
+    assert verify(folder / "run")[0] == 0
+
+
+def test_rebuild_does_not_write_a_prior_that_the_rollouts_do_not_lead_to(folder, verify):
+    change_an_advantage(folder)
+    lose_prior(folder)
+    status, said = verify(folder / "run", "--rebuild")
+    assert status == 1 and "prior.json is missing" in said and not (folder / "run" / PRIOR).exists()
+
+
+def test_a_checkpoint_path_of_ones_own(folder, verify, tmp_path):
+    (folder / "ckpt").rename(tmp_path / "moved")
+    assert verify(folder / "run", "--ckpt.path", tmp_path / "moved")[0] == 0
+    assert "no such folder" in verify(folder / "run", "--ckpt.path", tmp_path / "nowhere")[1]
+
+
+@pytest.mark.parametrize(
+    "place", ["run/rollouts/step-000001.parquet", "run/prior.json", "run/metrics.jsonl", "run/run.json"]
+)
+def test_links_and_pipes_in_a_run_are_not_followed(folder, verify, place):
+    secret = folder / "secret"
+    (folder / place).rename(secret)
+    (folder / place).symlink_to(secret)
+    status, said = verify(folder / "run")
+    assert status == 1 and os.path.basename(place) in said and "not followed" in said
+    (folder / place).unlink()
+    os.mkfifo(folder / place)
+    assert "not followed" in verify(folder / "run")[1]
+
+
+def test_links_in_a_checkpoint_are_not_followed(folder, verify):
+    path = folder / "ckpt" / "_actor" / "global_step2" / SHARD
+    path.rename(folder / "secret")
+    path.symlink_to(folder / "secret")
+    (folder / "ckpt" / "_actor" / "global_step5").rename(folder / "elsewhere")
+    (folder / "ckpt" / "_actor" / "global_step5").symlink_to(folder / "elsewhere")
+    status, said = verify(folder / "run")
+    assert status == 1 and f"_actor/global_step2: it holds '{SHARD}'" in said and "global_step5: it is a link" in said
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"args": 5},
+        {"args": {"ckpt": {"path": "\0"}}},
+        {"args": {"logger": 5, "ckpt": 5, "algo": []}},
+        {"name": "\x1b[31m" * 50},
+        {"status": ["x"]},
+    ],
+)
+def test_a_hostile_run_json_is_no_traceback(folder, verify, change):
+    run = read_run(folder / "run")
+    if "args" in change and isinstance(change["args"], dict):
+        change = {"args": {**run["args"], **change["args"]}}
+    write_json(folder / "run" / "run.json", {**run, **change})
+    status, said = verify(folder / "run")
+    assert status in (0, 1) and "\x1b" not in said
+
+
+def test_code_of_somebodys_own_is_not_run(folder, verify, tmp_path):
+    run = read_run(folder / "run")
+    (tmp_path / "evil.py").write_text("raise SystemExit('ran')")
+    run["args"]["algo"]["advantage"]["estimator"] = f"{tmp_path}/evil.py:E"
+    write_json(folder / "run" / "run.json", run)
+    assert "code of somebody's own" in verify(folder / "run")[1] or "no estimator" in verify(folder / "run")[1]
