@@ -1,14 +1,16 @@
 """Whether memory grows over a long run: a tiny training, and the memory of each of its processes as the steps go by.
 
-A table with a row for each kind of process: its memory in MB (proportional set size: what it shares counts in part) at the
-first and the last sample after a warm-up, and its growth in MB per 100 steps. The growth is the mean over spans of equal length,
-with a 95 % interval over the spans. Below it the open files, Ray's folder, the run directory, and the time of a step.
+A table with a row for each kind of process: its memory in MB (anonymous and shared memory, what is shared in part; libraries, which
+are mapped from files, do not grow) at the first and the last sample after a warm-up, and its growth in MB per 100 steps. The
+growth is the mean over spans of equal length, with a 95 % t-interval over the spans. Below it the open files, Ray's folder, the
+run directory, and the seconds of a step.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import signal
 import subprocess
 import sys
 import tempfile
@@ -35,12 +37,16 @@ KINDS = (  # (in the command line, name)
     ("log_monitor", "log monitor"),
     ("autoscaler", "autoscaler monitor"),
     ("ray::IDLE", "idle worker"),
+    ("multiprocessing", "resource tracker"),
 )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=500, help="training steps (default 500)")
+    parser.add_argument(
+        "--seconds", type=float, default=3600, help="stop after these, if steps are left (default 3600)"
+    )
     parser.add_argument("--every", type=int, default=5, help="steps between two samples (default 5)")
     parser.add_argument(
         "--samples", type=Path, metavar="FILE", help="keep the samples here; if it is there, only print it"
@@ -50,6 +56,7 @@ def main() -> None:
     if options.samples and options.samples.exists():
         print(table(read_json_lines(options.samples)))
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # and end the training
     with tempfile.TemporaryDirectory() as directory:
         samples = options.samples or Path(directory) / "samples.jsonl"
         record(Path(directory), samples, options)
@@ -61,9 +68,12 @@ def record(directory: Path, samples: Path, options: argparse.Namespace) -> None:
     output = directory / "out"
     words = training.command(directory, output, "ebpo", *options.flags)
     process = training.start(words, directory / "log")
+    end = time.monotonic() + options.seconds
     try:
         for step, row in steps(process, output / "run", options.every):
             append_json_line(samples, {**row, "step": step, **sample(process.pid, output / "run")})
+            if time.monotonic() > end:
+                break
     finally:
         process.terminate()
         process.wait(120)
@@ -87,21 +97,22 @@ def sample(pid: int, run_dir: Path) -> dict:
     """MB and open files of each kind of process, MB of the folders."""
     memory, files = collections.Counter(), collections.Counter()
     driver = psutil.Process(pid)
-    for process in [driver, *driver.children(recursive=True)]:
+    family = [driver, *driver.children(recursive=True)]
+    for process in family:
         try:
             kind = kind_of(process, pid)
-            memory[kind] += proportional(process.pid)
+            memory[kind] += grown(process.pid)
             files[kind] += process.num_fds()
         except (psutil.Error, OSError):
             continue
-    return {"memory": memory, "files": files, "folders": folders(run_dir)}
+    session = next((Path(word) for word in map(session_of, family) if word), None)
+    folders = {"run directory": size(run_dir)} | ({"Ray's folder": size(session)} if session else {})
+    return {"memory": memory, "files": files, "folders": folders}
 
 
-def folders(run_dir: Path) -> dict[str, float]:
-    return {
-        "Ray's folder": size(Path("/tmp/ray/session_latest").resolve()),
-        "run directory": size(run_dir),
-    }
+def session_of(process: psutil.Process) -> str:
+    words = (word.partition("=") for word in process.cmdline())
+    return next((value for name, _, value in words if name in ("--session_dir", "--session-dir")), "")
 
 
 def size(folder: Path) -> float:
@@ -122,11 +133,9 @@ def kind_of(process: psutil.Process, driver: int) -> str:
     return known or words.partition(" ")[0].removeprefix("ray::").partition(".")[0][:40]
 
 
-def proportional(pid: int) -> float:
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) / 1000
-    return 0.0
+def grown(pid: int) -> float:
+    fields = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
+    return sum(int(kib) * 1.024e-3 for name, kib, *_ in fields if name in ("Pss_Anon:", "Pss_Shmem:"))
 
 
 # What comes out
