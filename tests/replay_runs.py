@@ -96,7 +96,7 @@ class Trainer(EBPOTrainer, Upstream):
         return {"global_step": step, STATE_KEY: self._prior_state()}
 
 
-def arguments(run_dir: Path, estimator: str, to: int, every: int = 1, **ebpo) -> dict:
+def arguments(run_dir: Path, estimator: str, to: int, every: int = 1, keep: int | None = None, **ebpo) -> dict:
     return {
         "actor": {"model_name_or_path": "m"},
         "data": {"prompt_dataset": "d", "order": "shuffle"},
@@ -104,16 +104,22 @@ def arguments(run_dir: Path, estimator: str, to: int, every: int = 1, **ebpo) ->
         "rollout": {"n_samples_per_prompt": G},
         "ckpt": {"path": "c", "load_step": None},
         "algo": {"advantage": {"estimator": estimator, "ebpo": {"preset": "paper", **ebpo}}, "kl": {"init_coef": 0.0}},
-        "logger": {"run_dir": str(run_dir), "rollouts_every": every},
+        "logger": {"run_dir": str(run_dir), "rollouts_every": every, "keep_rollouts": keep},
         "hub": {"repo": None},
     }
 
 
 def train(
-    run_dir: Path, estimator: str = "ebpo", to: int = 5, states: dict | None = None, every: int = 1, **ebpo
+    run_dir: Path,
+    estimator: str = "ebpo",
+    to: int = 5,
+    states: dict | None = None,
+    every: int = 1,
+    keep: int | None = None,
+    **ebpo,
 ) -> dict:
     """Begin a run, or go on from `states`; closed as complete."""
-    args = arguments(run_dir, estimator, to, every, **ebpo)
+    args = arguments(run_dir, estimator, to, every, keep, **ebpo)
     open_run(run_dir, name="r", argv=[str(to)], args=args, resume=bool(states), force=False)
     built = registry.build(estimator, EstimatorConfig(G, **args["algo"]["advantage"]["ebpo"]))
     states = Trainer(_namespace(args), built, states or {"global_step": 0}).run(to)

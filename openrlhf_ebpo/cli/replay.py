@@ -37,6 +37,7 @@ from openrlhf_ebpo.estimator.contract import Estimator
 from openrlhf_ebpo.estimator.replay import Difference, Logged, Replayed, keeps_state, logged, replay, unknown_starts
 from openrlhf_ebpo.extension import is_import_path
 from openrlhf_ebpo.files import read_json_lines, replacing
+from openrlhf_ebpo.record.retention import first_kept
 from openrlhf_ebpo.record.rollout_columns import logged_steps, read_columns
 from openrlhf_ebpo.record.run_log import PRIOR_STARTS, RunDirectoryError, read_run
 
@@ -108,8 +109,9 @@ def run(args: argparse.Namespace) -> None:
     same = is_same(ran, estimator)
     files = logged_steps(ran.folder)
     starts = known_starts(ran, estimator, same, given.get("init_prior"))
-    check_steps(ran, estimator, list(files), starts)
-    print(heading(ran, estimator, len(files)), flush=True)
+    dropped = first_kept(ran.folder) - 1
+    check_steps(ran, estimator, list(files), starts, dropped)
+    print(heading(ran, estimator, len(files), dropped), flush=True)
     steps = (logged(step, read_columns(path), ran.size, str(path)) for step, path in files.items())
     found = compared(replay(estimator, counted(steps, len(files)), starts), args.output)
     if not same:
@@ -215,8 +217,8 @@ def known_starts(ran: Ran, estimator: Estimator, same: bool, init_prior: str | N
     return {**{step: stored.unpack(estimator, state, f"{path}, step {step}") for step, state in rows}, **starts}
 
 
-def check_steps(ran: Ran, estimator: Estimator, steps: Sequence[int], starts: dict[int, Any]) -> None:
-    """Whether the logged steps are enough.
+def check_steps(ran: Ran, estimator: Estimator, steps: Sequence[int], starts: dict[int, Any], dropped: int = 0) -> None:
+    """Whether the logged steps are enough. dropped: those up to this one were removed on purpose.
 
     Raises:
         UsageError: there are none; or the estimator's state before some is not known.
@@ -226,11 +228,12 @@ def check_steps(ran: Ran, estimator: Estimator, steps: Sequence[int], starts: di
     unknown = unknown_starts(steps, starts) if keeps_state(estimator) else []
     if unknown:
         every = ran.rollouts_every
-        why = (
-            f"the run had --logger.rollouts_every {every}"
-            if type(every) is int and every > 1
-            else f"no rollouts of step {unknown[0] - 1} are in {ran.folder}/rollouts"
-        )
+        if type(every) is int and every > 1:
+            why = f"the run had --logger.rollouts_every {every}"
+        elif unknown[0] == dropped + 1:
+            why = f"the rollouts up to step {dropped} were removed, as --logger.keep_rollouts says"
+        else:
+            why = f"no rollouts of step {unknown[0] - 1} are in {ran.folder}/rollouts"
         raise UsageError(
             f"{estimator.name} keeps a state from step to step, and its state before step {unknown[0]} is not known: {why}. "
             "An estimator without a state can be replayed (--estimator group_norm)"
@@ -281,8 +284,9 @@ def rows(step: Replayed) -> pa.Table:
     return pa.table(arrays, schema=OUTPUT)
 
 
-def heading(ran: Ran, estimator: Estimator, steps: int) -> str:
+def heading(ran: Ran, estimator: Estimator, steps: int, dropped: int) -> str:
     now = ", still going on" if ran.running else ""
+    now += f" (steps up to {dropped:,} were dropped: --logger.keep_rollouts)" if dropped else ""
     return (
         f"run       {ran.folder}: {registry.title(ran.estimator)}, {steps:,} logged steps, {ran.size} responses a prompt{now}\n"
         f"replayed  {described(estimator)}"

@@ -27,7 +27,7 @@ from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.extension import is_import_path, share_search_path
 from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.hub import training_flags as hub_flags
-from openrlhf_ebpo.record import changes, run_lock
+from openrlhf_ebpo.record import changes, retention, run_lock
 from openrlhf_ebpo.record.own_metrics import read_entries
 from openrlhf_ebpo.record.resume import CheckpointError, Search, check_fresh, groups, newest_whole
 from openrlhf_ebpo.record.run_log import RunDirectoryError, check_run_dir, close_run
@@ -88,7 +88,7 @@ def run(argv: list[str]) -> None:
     notices += lines
     if dry_run:
         check_by_importing(args)
-        notices += model_check.memory_notices(args)
+        notices += [*model_check.memory_notices(args), retention.size_notice(args)]
         print(json.dumps(redacted(args), indent=2))
         print("\n".join(notices))
         if translated:
@@ -225,6 +225,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--logger.rollouts_every", type=int, default=1, metavar="N", help="keep the responses of every N-th step"
     )
     group.add_argument(
+        "--logger.keep_rollouts",
+        type=int,
+        default=None,
+        metavar="N",
+        help="of these, keep the newest N steps, and remove older ones while training (default: keep all)",
+    )
+    group.add_argument(
         "--logger.no_policy_metrics",
         action="store_true",
         default=False,
@@ -283,8 +290,9 @@ def check_before_imports(flat: argparse.Namespace, stored_argv: list[str]) -> No
         raise UsageError(
             f"--ckpt.load_step is {values['ckpt.load_step']}; give a step from 1 on, or begin anew with --force"
         )
-    if values["logger.rollouts_every"] < 1:
-        raise UsageError(f"--logger.rollouts_every is {values['logger.rollouts_every']}; give 1 or more")
+    for flag in ("logger.rollouts_every", "logger.keep_rollouts"):
+        if values[flag] is not None and values[flag] < 1:
+            raise UsageError(f"--{flag} is {values[flag]}; give 1 or more")
     run_dir, load = Path(values["logger.run_dir"]), values["ckpt.load_enable"]
     run_lock.check_free(run_dir)
     run_lock.check_free(Path(values["ckpt.path"]))

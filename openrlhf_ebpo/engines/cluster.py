@@ -20,6 +20,9 @@ from openrlhf_ebpo.seams.check import DRIVERS_RELEASE, installed_release
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 SHUTDOWN_SECONDS = 10
+# Ray's GCS would keep a record of every task, for `ray timeline` and the dashboard: 14 MB in 100 small steps
+# (benchmarks/growth.py). Workers have the setting from the GCS; a cluster of `ray start` keeps its own.
+OWN_CLUSTER = {"include_dashboard": False, "_system_config": {"task_events_report_interval_ms": 0}}
 FEWER_IN_TRAINING = (
     "ask for fewer with --actor.num_gpus_per_node, --ref.num_gpus_per_node, --vllm.num_engines, or share them with "
     "--train.colocate_all"
@@ -99,9 +102,9 @@ def _connect(gpus: int, environment: dict) -> None:
             ray.init(address="auto", runtime_env=environment)
         elif is_cpu_stack():
             cpus = max(os.cpu_count(), gpus + 1)  # upstream reserves one CPU for every GPU
-            ray.init(address="local", num_gpus=gpus, num_cpus=cpus, include_dashboard=False, runtime_env=environment)
+            ray.init(address="local", num_gpus=gpus, num_cpus=cpus, runtime_env=environment, **OWN_CLUSTER)
         else:
-            ray.init(address="local", include_dashboard=False, runtime_env=environment)
+            ray.init(address="local", runtime_env=environment, **OWN_CLUSTER)
     except ValueError as error:
         if "runtime env" not in str(error):
             raise

@@ -20,12 +20,13 @@ from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, identifier, rende
 from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.public import last_part, public_run
 from openrlhf_ebpo.record import catalogue
+from openrlhf_ebpo.record.retention import DROPPED
 from openrlhf_ebpo.record.run_log import PRIOR_STARTS, RunDirectoryError, read_metrics, read_run
 from openrlhf_ebpo.redact import is_secret, redacted_text
 
 logger = logging.getLogger(__name__)
 
-RECORDS = ("run.json", "metrics.jsonl", "checkpoints.jsonl", "prior.json", PRIOR_STARTS)
+RECORDS = ("run.json", "metrics.jsonl", "checkpoints.jsonl", "prior.json", PRIOR_STARTS, DROPPED)
 PICTURE = "images/training.png"
 CURVES = tuple(catalogue.shown_in(catalogue.Shown.CARD))
 SETTINGS = (  # label, name of the flag

@@ -35,6 +35,7 @@ from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
 from openrlhf_ebpo.record import checkpoints
 from openrlhf_ebpo.record.catalogue import Metric
 from openrlhf_ebpo.record.own_metrics import own_metrics
+from openrlhf_ebpo.record.retention import DROPPED
 from openrlhf_ebpo.record.run_log import PRIOR_STARTS, read_metrics
 from openrlhf_ebpo.redact import redacted_text
 
@@ -52,7 +53,10 @@ CHECKPOINT_SCHEMA = pa.schema(
 )
 RUN = (*RECORDS, "rollouts/step-[0-9]*.parquet", "eval/*/*/step-*/summary.json", "eval/*/*/step-*/samples.parquet")
 OWN = ("superseded", "hub", "hub.json", "training.png")  # of the run directory, and staying in it
-OURS = ("rollouts/step-*.parquet", "eval/*", "tables/*", "images/*", "checkpoints.jsonl", "prior.json", PRIOR_STARTS)
+OURS = (
+    *("rollouts/step-*.parquet", "eval/*", "tables/*", "images/*"),
+    *("checkpoints.jsonl", "prior.json", PRIOR_STARTS, DROPPED),
+)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -145,8 +149,9 @@ def _records(run_dir: Path, found: dict) -> dict[str, Content]:
     for name, rows in {**lines, checkpoints.LIST: checkpoints.rows(run_dir)}.items():
         if rows:
             files[name] = "".join(json.dumps(public(row)) + "\n" for row in rows).encode()
-    if (run_dir / "prior.json").is_file():
-        files["prior.json"] = _json(public(json.loads((run_dir / "prior.json").read_text())))
+    for name in ("prior.json", DROPPED):
+        if (run_dir / name).is_file():
+            files[name] = _json(public(json.loads((run_dir / name).read_text())))
     return files
 
 

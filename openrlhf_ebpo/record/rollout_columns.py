@@ -5,13 +5,13 @@ Files may come from anywhere: what is no rollout file, or would not fit in memor
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from openrlhf_ebpo.record.retention import first_kept, step_files
 from openrlhf_ebpo.record.run_log import RunDirectoryError
 
 WHOLE = ("group", "sample")
@@ -20,13 +20,16 @@ TEXTS = ("prompt_id", "cluster")
 NEEDED = (*WHOLE, "reward", "valid", "advantage")
 MOST_ROWS = 2**24  # of a step
 MOST_BYTES = 2**30  # of a step's columns, decompressed
-_NAME = re.compile(r"step-(\d{1,9})\.parquet", re.ASCII)
 
 
 def logged_steps(run_dir: Path) -> dict[int, Path]:
-    """step -> file, in order of step."""
-    named = ((_NAME.fullmatch(path.name), path) for path in (run_dir / "rollouts").glob("step-*.parquet"))
-    return dict(sorted((int(match[1]), path) for match, path in named if match))
+    """step -> file, in order of step, of the steps that are kept: what is dropped may be there for a moment.
+
+    Raises:
+        ReportedError: dropped.json is damaged.
+    """
+    first = first_kept(run_dir)
+    return {step: path for step, path in step_files(run_dir).items() if step >= first}
 
 
 def read_columns(path: Path, named: str = "", most_rows: int = MOST_ROWS) -> dict[str, np.ndarray]:

@@ -5,6 +5,7 @@
     rollouts/step-000001.parquet   one row per response (see rollouts.SCHEMA)
     prior.json            the latest prior
     prior_starts.jsonl    what the estimator went on from, where that is not its state after the rollouts before
+    dropped.json          up to which step rollouts were dropped on purpose (see retention)
     checkpoints.jsonl     one object per saved checkpoint
     superseded/           what a resumed run rolled back
     training.lock         held while a training is at work here (see run_lock)
@@ -20,7 +21,7 @@ import math
 import platform
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
@@ -31,6 +32,7 @@ import pyarrow.parquet as pq
 from openrlhf_ebpo import __version__
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.files import append_json_line, read_json_lines, replacing, write_json, write_text
+from openrlhf_ebpo.record import retention
 from openrlhf_ebpo.redact import redacted_text
 
 SCHEMA = 1
@@ -161,13 +163,14 @@ def move_aside(run_dir: Path) -> Path:
 
 
 class RunLog:
-    """Writer of the training process. Rollouts are decoded and written by a thread, in order; an error there is
-    raised at the next step, not lost."""
+    """Writer of the training process. Rollouts are decoded, written and, with `keep_rollouts`, removed by a thread, in
+    order; an error there is raised at the next step, not lost."""
 
-    def __init__(self, run_dir: str | Path, tokenizer, rollouts_every: int = 1):
+    def __init__(self, run_dir: str | Path, tokenizer, rollouts_every: int = 1, keep_rollouts: int | None = None):
         self.run_dir = Path(run_dir)
         self.tokenizer = tokenizer
         self.rollouts_every = rollouts_every
+        self.keep_rollouts = keep_rollouts
         (self.run_dir / "rollouts").mkdir(parents=True, exist_ok=True)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="run_log")
         self._pending: list[Future] = []
@@ -179,7 +182,8 @@ class RunLog:
         continues: whether the estimator goes on from its state after that step, and not from another one.
         """
         roll_back(self.run_dir, step)
-        self._continues = continues and (step == 0 or rollouts_path(self.run_dir, step).exists())
+        there = rollouts_path(self.run_dir, step).exists() and step >= retention.first_kept(self.run_dir)
+        self._continues = continues and (step == 0 or there)
 
     def write_metrics(self, step: int, metrics: dict) -> None:
         row = {**{k: plain(v) for k, v in metrics.items()}, "step": step, "time": time.time()}
@@ -188,21 +192,29 @@ class RunLog:
     def write_rollouts(self, step: int, rollouts, began_from: Callable[[], dict] | None = None) -> None:
         """Hand one batch to the thread; waits only when two batches are still being written.
 
-        began_from: gives the estimator's state before this step. It is written where the rollouts before do not lead to it.
+        began_from: gives the estimator's state before this step. It is written where the rollouts before do not lead to
+            it, or will not when older ones are gone.
         """
         while len(self._pending) > 1 or (self._pending and self._pending[0].done()):
             self._pending.pop(0).result()
         logged = step % self.rollouts_every == 0
-        if logged and began_from and not self._continues:
-            append_json_line(self.run_dir / PRIOR_STARTS, {"step": step, "state": began_from()})
         if logged:
-            self._pending.append(self._thread.submit(self._write_rollouts, step, rollouts))
+            start = began_from() if began_from and (not self._continues or self._may_become_first(step)) else None
+            self._pending.append(self._thread.submit(self._write_step, step, rollouts, start, began_from is not None))
         self._continues = logged
 
-    def _write_rollouts(self, step: int, rollouts) -> None:
+    def _may_become_first(self, step: int) -> bool:
+        keep = self.keep_rollouts
+        return bool(keep) and step // self.rollouts_every % retention.spare(keep) == 0
+
+    def _write_step(self, step: int, rollouts, start: dict | None, has_state: bool) -> None:
+        if start is not None:
+            append_json_line(self.run_dir / PRIOR_STARTS, {"step": step, "state": start})
         with replacing(rollouts_path(self.run_dir, step)) as temporary:
             table = rollouts.table(step, self.tokenizer)
             pq.write_table(table, temporary, compression="zstd", row_group_size=ROW_GROUP_SIZE)
+        if self.keep_rollouts:
+            _drop_oldest(self.run_dir, self.keep_rollouts, has_state)
 
     def write_prior(self, state: dict) -> None:
         write_json(self.run_dir / PRIOR, state)
@@ -214,6 +226,21 @@ class RunLog:
         """Wait until all rollouts handed over are on disk; raises what went wrong."""
         while self._pending:
             self._pending.pop(0).result()
+
+
+def _drop_oldest(run_dir: Path, keep: int, has_state: bool) -> None:
+    """Keep the newest `keep` steps, as retention has it; the states that steps before them began from go too."""
+    kept_from = retention.first_kept(run_dir)
+    steps = [step for step in retention.step_files(run_dir) if step >= kept_from]
+    if len(steps) < keep + retention.spare(keep):
+        return
+    starts = read_json_lines(run_dir / PRIOR_STARTS)
+    first = retention.next_first(steps, keep, {row["step"] for row in starts} if has_state else None)
+    if first is None:
+        return
+    retention.drop_before(run_dir, first)
+    if starts:
+        write_text(run_dir / PRIOR_STARTS, _as_lines(row for row in starts if row["step"] >= first))
 
 
 def roll_back(run_dir: Path, step: int) -> None:
@@ -229,6 +256,7 @@ def roll_back(run_dir: Path, step: int) -> None:
             target = aside / path.relative_to(run_dir)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(path, target)
+    retention.roll_back(run_dir, step)
 
 
 def _split_json_lines(path: Path, step: int, aside: Path) -> None:
@@ -237,8 +265,12 @@ def _split_json_lines(path: Path, step: int, aside: Path) -> None:
     keep = [row for row in rows if row["step"] <= step]
     if len(keep) == len(rows) and (not text or text.endswith("\n")):
         return
-    write_text(aside, "".join(json.dumps(row) + "\n" for row in rows if row["step"] > step))
-    write_text(path, "".join(json.dumps(row) + "\n" for row in keep))
+    write_text(aside, _as_lines(row for row in rows if row["step"] > step))
+    write_text(path, _as_lines(keep))
+
+
+def _as_lines(rows: Iterable[dict]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def rollouts_path(run_dir: Path, step: int) -> Path:

@@ -29,7 +29,7 @@ class EBPOTrainer:
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         logger = self.args.logger
-        self.run_log = RunLog(logger.run_dir, self.tokenizer, logger.rollouts_every)
+        self.run_log = RunLog(logger.run_dir, self.tokenizer, logger.rollouts_every, logger.keep_rollouts)
         self.hub = hub.Pushes(self.args)
 
     def init_checkpoint_states(self):

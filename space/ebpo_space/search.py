@@ -151,7 +151,9 @@ def answers(run: Run, groups: Groups, position: int) -> list[dict]:
     step, row, size = (int(values[position]) for values in (groups.step, groups.row, groups.size))
     name = file_of(run, step)
     if name is None:
-        raise RunError(f"The rollouts of step {step} are gone (the run was resumed from an earlier step).")
+        raise RunError(
+            f"The rollouts of step {step} are gone (the run was resumed from an earlier step, or keeps the newest only)."
+        )
     file = open_file(run, name)
     table = read_columns(run, name, tuple(file.schema_arrow.names), slice(row, row + size))
     return [{**line, "step": line.get("step", step)} for line in rows_of(table)]

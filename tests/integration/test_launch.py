@@ -129,6 +129,17 @@ def test_a_cluster_with_too_few_gpus_is_named_and_claims_no_run_directory(train,
     assert not (tmp_path / "model" / "run").exists()
 
 
+def tasks_on_record(processes: list[psutil.Process]) -> int:
+    """What the GCS of their Ray has kept of tasks that are over."""
+    from ray._raylet import GcsClientOptions, GlobalStateAccessor
+
+    words = (word for process in processes for word in process.cmdline())
+    address = next(word.partition("=")[2] for word in words if word.startswith("--gcs-address="))
+    accessor = GlobalStateAccessor(GcsClientOptions.create(address, None, True, True))
+    assert accessor.connect()
+    return len(accessor.get_task_events())
+
+
 def test_without_a_cluster_ray_is_started_and_an_interrupt_leaves_no_process(train, command, tmp_path):
     argv = command(tmp_path, data__max_samples=96, train__num_episodes=20, ckpt__save_steps=1)
     training = train(argv, RAY_ADDRESS="local")
@@ -136,6 +147,7 @@ def test_without_a_cluster_ray_is_started_and_an_interrupt_leaves_no_process(tra
     training.wait_for_step(run_dir, 2)
     family = psutil.Process(training.process.pid).children(recursive=True)
     assert any("EngineCore" in " ".join(p.cmdline()) or "EngineCore" in p.name() for p in family)
+    assert tasks_on_record(family) == 0  # they would add up
     os.kill(training.process.pid, signal.SIGINT)
     output = training.fail()
     _, alive = psutil.wait_procs(family, timeout=5)

@@ -24,6 +24,7 @@ from openrlhf_ebpo.hub import columns, data_repo, evaluations, run_data, tables
 from openrlhf_ebpo.hub.client import HubError
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.record.results import SAMPLES
+from openrlhf_ebpo.record.retention import DROPPED
 from openrlhf_ebpo.record.run_log import PRIOR_STARTS, read_metrics, read_rollouts, read_run, roll_back
 from openrlhf_ebpo.training.rollouts import SCHEMA
 
@@ -55,6 +56,7 @@ def test_a_pushed_run_is_a_run_directory_and_a_data_set(tmp_path, hub, hub_envir
     save_result(run_dir / "eval", "file-q", GOOD, 3, {**GREEDY, "name": "default+n=1,temperature=0.0"})
     start = {"step": 1, "state": pack(EBPO(EstimatorConfig(2)), EBPO(EstimatorConfig(2)).initial())}
     append_json_line(run_dir / PRIOR_STARTS, start)
+    write_json(run_dir / DROPPED, {"rollouts_before": 1})
     push(run_dir)
     assert "pushed: " in (said := capsys.readouterr().out) and "; private)" in said
     repo = hub.repo(REPO, "dataset")
@@ -69,7 +71,7 @@ def test_a_pushed_run_is_a_run_directory_and_a_data_set(tmp_path, hub, hub_envir
     assert evaluations.rows_of(evaluations.of_run(copy)) == evaluations.rows_of(evaluations.of_run(run_dir))
     assert read_run(copy)["args"]["actor"]["model_name_or_path"] == "base"
     assert json.loads((copy / "prior.json").read_text())["rewards"]["count"] == 9
-    assert read_json_lines(copy / PRIOR_STARTS) == [start]
+    assert read_json_lines(copy / PRIOR_STARTS) == [start] and (copy / DROPPED).is_file()
     main(["replay", str(copy)])
     assert "bit for bit: 3 steps" in capsys.readouterr().out
     assert str(tmp_path) not in "".join(c.decode() for p, c in repo.files().items() if p.endswith((".json", ".jsonl")))
