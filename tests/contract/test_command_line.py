@@ -74,6 +74,7 @@ def test_our_own_flags_come_on_top(upstreams_parser):
     own = "--algo.advantage.estimator"  # takes more values: below
     assert {flag: ours[flag] for flag in theirs if flag != own} == {f: theirs[f] for f in theirs if f != own}
     assert set(ours) - set(theirs) == {
+        "--ckpt.load_step",
         "--algo.advantage.ebpo.preset",
         "--algo.advantage.ebpo.fail_reward",
         "--algo.advantage.ebpo.pass_reward",
