@@ -96,13 +96,18 @@ class Trainer(EBPOTrainer, Upstream):
         return {"global_step": step, STATE_KEY: self._prior_state()}
 
 
-def arguments(run_dir: Path, estimator: str, to: int, every: int = 1, keep: int | None = None, **ebpo) -> dict:
+CKPT = {"path": "c", "load_step": None}
+
+
+def arguments(
+    run_dir: Path, estimator: str, to: int, every: int = 1, keep: int | None = None, ckpt: dict = CKPT, **ebpo
+) -> dict:
     return {
         "actor": {"model_name_or_path": "m"},
         "data": {"prompt_dataset": "d", "order": "shuffle"},
         "train": {"seed": 7, "batch_size": M * G, "num_episodes": to},
         "rollout": {"n_samples_per_prompt": G},
-        "ckpt": {"path": "c", "load_step": None},
+        "ckpt": dict(ckpt),
         "algo": {"advantage": {"estimator": estimator, "ebpo": {"preset": "paper", **ebpo}}, "kl": {"init_coef": 0.0}},
         "logger": {"run_dir": str(run_dir), "rollouts_every": every, "keep_rollouts": keep},
         "hub": {"repo": None},

@@ -125,7 +125,7 @@ def _check_own(run_dir: Path, found: dict, argv: list[str], args: dict, resume: 
         raise RunDirectoryError(f"{described}. Continue it with --ckpt.load_enable, {ways}.")
     settings = found.get("args", {})
     same = found.get("argv") == argv or _comparable(settings) == _comparable(args)
-    if found.get("status") == "complete" and same:
+    if found.get("status") == "complete" and same and not _dig(args, "ckpt", "load_step"):
         raise RunDirectoryError(
             f"{described} with these very settings: nothing is left to do. Raise --train.num_episodes to go on, {ways}."
         )

@@ -15,6 +15,7 @@ from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import parse
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator.presets import PARTS, PRESETS
+from openrlhf_ebpo.record import manifest
 from openrlhf_ebpo.redact import Secret, redacted_argv
 from openrlhf_ebpo.seams.check import installed_release
 
@@ -270,6 +271,8 @@ def test_a_dry_run_prints_the_configuration_without_secrets_and_starts_nothing(c
         (["--vllm.num_engines", "0"], "--vllm.num_engines"),
         (["--logger.rollouts_every", "0"], "--logger.rollouts_every is 0"),
         (["--logger.keep_rollouts", "0"], "--logger.keep_rollouts is 0; give 1 or more"),
+        (["--ckpt.load_step", "0"], "--ckpt.load_step is 0"),
+        (["--ckpt.load_step", "3"], "--ckpt.load_step 3: no whole checkpoint of this step is in"),
         (["--algo.advantage.ebpo.pass_reward", "-1"], "--algo.advantage.ebpo.pass_reward"),
         (["--algo.advantage.ebpo.half_life", "512"], "--algo.advantage.ebpo.half_life is 512 and"),
         (["--algo.advantage.ebpo.history", "half_life"], "--algo.advantage.ebpo.half_life is missing and"),
@@ -294,3 +297,38 @@ def test_a_reward_file_that_fails_when_imported_is_found_by_a_dry_run(command, t
     (tmp_path / "reward.py").write_text("import no_such_package\ndef reward_func(): pass\n")
     with pytest.raises(SystemExit, match=r"reward\.py fails when imported: ModuleNotFoundError"):
         train_ppo_ray.main([*command, "--dry_run"])
+
+
+def test_a_resume_is_told_before_anything_starts(command, capsys, tmp_path):
+    """From the newest whole checkpoint, or from the step that is asked for; with what has changed."""
+    for step in (4, 8):
+        folder = tmp_path / "ckpt" / "_actor" / f"global_step{step}"
+        folder.mkdir(parents=True)
+        (folder / "mp_rank_00_model_states.pt").write_bytes(b"x" * 100)
+        manifest.complete(folder, settings={"actor.adam.lr": 5e-6})
+    (folder / "mp_rank_00_model_states.pt").write_bytes(b"x" * 99 + b"y")
+    argv = [*command, "--ckpt.path", "ckpt", "--dry_run"]
+    for more in (["--ckpt.load_enable"], ["--ckpt.load_step", "4"]):
+        train_ppo_ray.main([*argv, "--actor.adam.lr", "1e-4", *more])
+        out = capsys.readouterr().out
+        printed, _ = json.JSONDecoder().raw_decode(out[out.index("{") :])
+        assert "resuming from global_step4 of" in out and ("global_step8 is skipped" in out) == (
+            more == ["--ckpt.load_enable"]
+        )
+        assert "5e-06: the optimizer in the checkpoint keeps it" in out
+        assert printed["actor"]["adam"]["lr"] == 5e-6 and printed["ckpt"]["load_enable"] is True
+    with pytest.raises(SystemExit, match=r"global_step8: .*its checksum differs\); steps that are there: 4$"):
+        train_ppo_ray.main([*argv, "--ckpt.load_step", "8"])
+
+
+def test_a_step_that_was_asked_for_is_not_asked_for_again(tmp_path):
+    folder = tmp_path / "_actor" / "global_step4"
+    folder.mkdir(parents=True)
+    (folder / "mp_rank_00_model_states.pt").write_bytes(b"x")
+    manifest.complete(folder)
+    args = SimpleNamespace(
+        ckpt=SimpleNamespace(path=tmp_path, load_step=2, save_steps=1),
+        algo=SimpleNamespace(advantage=SimpleNamespace(estimator="ebpo")),
+        hub=SimpleNamespace(repo=None),
+    )
+    assert "with --ckpt.load_enable and without --ckpt.load_step to go on" in train_ppo_ray.how_to_continue(args)

@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+import replay_runs
 from hub_runs import export_model, make_run
 
 from openrlhf_ebpo.files import read_json_lines, write_json
@@ -93,3 +94,23 @@ def test_a_damaged_file_is_named(run_dir):
     (run_dir / LIST).write_text("{\n{}\n")
     with pytest.raises(RunDirectoryError, match=rf"{LIST} is damaged"):
         rows(run_dir)
+
+
+def test_a_resume_from_an_earlier_step_sets_aside_what_comes_after_and_lists_what_is_there(tmp_path):
+    """The trainer's part, with upstream's stood in for."""
+    ckpt = tmp_path / "ckpt"
+    paths = {"path": str(ckpt), "load_step": None}
+    states = replay_runs.train(tmp_path / "run", to=2, ckpt=paths)
+    replay_runs.train(tmp_path / "run", to=5, states=states, ckpt=paths)
+    for step in (2, 5):
+        export_model(ckpt / f"global_step{step}_hf", step)
+        folder = ckpt / "_actor" / f"global_step{step}"
+        folder.mkdir(parents=True)
+        (folder / "mp_rank_00_model_states.pt").write_bytes(b"x")
+        manifest.complete(folder)
+    replay_runs.train(tmp_path / "run", to=4, states=states, ckpt={**paths, "load_step": 2})
+    assert [(row["step"], bool(row["model"])) for row in rows(tmp_path / "run")] == [(2, True)]
+    (aside,) = (ckpt / "superseded").iterdir()
+    assert (aside / "_actor" / "global_step5").is_dir() and (aside / "global_step5_hf").is_dir()
+    assert not (ckpt / "_actor" / "global_step5").exists()
+    assert [row["step"] for row in read_json_lines(tmp_path / "run" / "metrics.jsonl")] == [1, 2, 3, 4]

@@ -14,6 +14,7 @@ from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.hub import outbox, training, training_flags
 from openrlhf_ebpo.hub.client import hub_api
 from openrlhf_ebpo.hub.push import drain
+from openrlhf_ebpo.record import manifest
 
 REPO = "owner/model"
 
@@ -144,6 +145,7 @@ def test_resuming_with_the_optimizers_state_only_after_an_explicit_word(pushed, 
     assert (actor / "global_step2" / "mp_rank_00_model_states.pt").read_bytes() == b"pickle of step 2"
     assert values["actor.model_name_or_path"] == "base"
     (actor / "global_step2").rename(actor / "global_step9")  # the new run has gone on: its own checkpoint counts
+    manifest.complete(actor / "global_step9")
     training_flags.resolve_resume(values)
     assert not (actor / "global_step2").exists()
 

@@ -132,7 +132,7 @@ def test_resuming_keeps_the_start_and_notes_the_resume(tmp_path):
     assert read_run(tmp_path)["error"] == "ValueError: x"
     run = claim(tmp_path, resume=True)
     assert run["started"] == started
-    assert len(run["resumed"]) == 2
+    assert [list(row) for row in run["resumed"]] == [["time"], ["time"]]
     assert run["status"] == "running"
     assert "error" not in run
 
@@ -146,6 +146,9 @@ def test_a_finished_run_is_only_continued_with_more_to_do(tmp_path):
         with pytest.raises(RunDirectoryError, match="nothing is left to do"):
             claim(tmp_path, resume=True, args=args or {**ARGS, "ds": {"not yet": "validated"}}, argv=argv)
     assert everything(tmp_path) == before
+    back = {**ARGS, "ckpt": {**ARGS["ckpt"], "load_step": 1}}
+    assert claim(tmp_path, resume=True, args=back)["status"] == "running"
+    close_run(tmp_path, "complete")
     longer = {**ARGS, "train": {**ARGS["train"], "num_episodes": 2}}
     assert claim(tmp_path, resume=True, args=longer, argv=["--more"])["status"] == "running"
 
