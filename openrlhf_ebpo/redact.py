@@ -1,12 +1,14 @@
 """Secrets stay out of everything that is printed, written or published: the one list of what a secret looks like.
 
 A secret is told by its own form (`without_secrets`), by standing in an address (`redacted_text`), or by the name under
-which it is kept (`is_secret`).
+which it is kept (`is_secret`). Home folders, which tell who somebody is, stay out of what is published (`without_homes`).
 """
 
 from __future__ import annotations
 
+import functools
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType, SimpleNamespace
@@ -71,6 +73,14 @@ NOT_SECRET = (
 _ACCESS_TOKEN = re.compile(r"(?:auth|access|api|hf|hub|huggingface|wandb|github|bearer|refresh|session|secret)_?token$")
 _RANDOM = re.compile(r"(?=.*[0-9])[A-Za-z0-9_.+/=-]{20,}")
 
+# Home folders of anybody: /home/NAME, /Users/NAME, /root, C:\Users\NAME (in JSON with two backslashes). Not behind a name or
+# a sign of an address: https://host/home/x is a page, s3://home/x a bucket.
+HOME = re.compile(
+    r"(?<![\w.~%-])(?<!:/)(?:/home/[\w.@+-]{1,64}|/Users/[\w.@+-]{1,64}|/root(?![\w.-])"
+    r"|[A-Za-z]:\\{1,2}Users\\{1,2}(?:[^\\/:*?\"<>|\r\n]{1,64}(?=\\)|[^\\/\s:*?\"<>|]{1,64}))"
+)
+_NAMED_HOME = re.compile(r"(?:/[^/\0]+){2,}")
+
 
 class Secret(str):
     """A string that works as itself and prints as <redacted>: upstream prints all its arguments."""
@@ -104,6 +114,29 @@ def without_secrets(text: str) -> str:
 
 def _after_its_label(match: re.Match) -> str:
     return next(filter(None, match.groups())) + REDACTED
+
+
+def without_homes(text: str) -> str:
+    """`text` with ~ in place of every home folder."""
+    return HOME.sub("~", text)
+
+
+def own_homes() -> tuple[str, ...]:
+    """The home folder of whoever runs this, where its name says who: /home/NAME, and not /root."""
+    import pwd
+
+    try:
+        known = pwd.getpwuid(os.getuid()).pw_dir
+    except KeyError:  # a container with a user that nobody has named
+        known = ""
+    return tuple(sorted({home for home in (known, os.path.expanduser("~")) if _NAMED_HOME.fullmatch(home)}))
+
+
+@functools.lru_cache
+def private_pattern(homes: tuple[str, ...]) -> str:
+    """What may stand in no text that is published, whoever wrote it: secrets, and these home folders. For `re` and RE2."""
+    ends = r"(?:[^0-9A-Za-z_.-]|$)"
+    return "|".join([SECRETS, *(re.escape(home).replace("/", r"\\?/") + ends for home in homes)])
 
 
 def redacted_text(text: str) -> str:

@@ -1,48 +1,117 @@
-"""What goes up: bytes, or files of this machine, with their hashes; and nothing with a secret in it."""
+"""What goes up: bytes, or files of this machine, with their hashes; and the filter that all of it passes."""
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import io
 import re
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.hub import tables
 from openrlhf_ebpo.hub.local_files import LocalFile
-from openrlhf_ebpo.redact import REDACTED, SECRETS, redacted_text
+from openrlhf_ebpo.hub.tables import CleanTable
+from openrlhf_ebpo.models.weights import WeightsError, read_header
+from openrlhf_ebpo.redact import REDACTED, own_homes, private_pattern, redacted_text, without_homes
 
 Content = LocalFile | bytes
-TEXT = (".json", ".jsonl", ".md", ".txt", ".jinja", ".py", ".js", ".css", ".html", ".yaml", ".toml", "")
+TEXT = (".json", ".jsonl", ".md", ".txt", ".jinja", ".py", ".js", ".css", ".html", ".yaml", ".toml", ".svg", "")
+TOKENIZER = (".model", ".spm", ".bpe", ".tiktoken")  # not all of them texts, and looked through all the same
+WEIGHTS, TABLE, PICTURE = ".safetensors", ".parquet", ".png"
+PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
+KINDS = (*TEXT, *TOKENIZER, WEIGHTS, TABLE, PICTURE)
 
 
-def refuse_secrets(files: Mapping[str, Content]) -> None:
-    """Check that neither a text file nor a path holds what looks like a secret.
+class Publishable(Mapping[str, Content]):
+    """Files by their path in a repo that may leave this machine. Making one is the filter, and nothing else is sent.
+
+    Looked through: paths, texts, the tokenizer's files, headers of weights, texts in tables. Not looked into: the numbers
+    of weights, pictures (we draw them), pickles.
 
     Raises:
-        UsageError: one does; names the file, never the secret.
+        UsageError: a kind of file that is never published, or a secret or this user's home folder in one; names the
+            file, never what was found.
     """
-    for path, content in files.items():
-        if redacted_text(path) != path:
-            raise UsageError(f"{redacted_text(path)}: the name of this file holds what looks like a secret; rename it")
-        if Path(path).suffix in TEXT and (line := line_with_secret(content)):
-            place = content.path if isinstance(content, LocalFile) else path
-            raise UsageError(
-                f"{place}, line {line}, holds what looks like a secret (a token, a private key, or a password in an "
-                "address), which all who can read the repo would read: take it out, and push again"
-            )
+
+    def __init__(self, files: Mapping[str, Content], allow_pickle: bool = False):
+        self._files = dict(files)
+        for path, content in self._files.items():
+            _check_path(path, allow_pickle)
+            _check_content(path, content)
+
+    def __getitem__(self, path: str) -> Content:
+        return self._files[path]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
 
 
-def line_with_secret(content: Content) -> int | None:
-    """Number of the first line with a secret that has not been made unreadable already; None where there is none."""
-    text = content if isinstance(content, bytes) else content.read_bytes()
+def _check_path(path: str, allow_pickle: bool) -> None:
+    kind = _kind(path)
+    if redacted_text(path) != path or without_homes(f"/{path}") != f"/{path}":
+        shown = without_homes(redacted_text(path))
+        raise UsageError(f"{shown}: the name of this file holds what looks like a secret; rename it")
+    if kind in PICKLES and not allow_pickle:
+        raise UsageError(f"{path} is a pickle, which can run code where it is loaded: only safetensors are pushed")
+    if kind not in (*KINDS, *PICKLES) or any(part.startswith(".") for part in path.split("/")) or path.startswith("/"):
+        raise UsageError(f"{ascii(path)[1:-1]} is no kind of file that is published (`hf upload` takes any file)")
+
+
+def _kind(path: str) -> str:
+    name = PurePath(path).name
+    if name.startswith(("LICENSE", "NOTICE")):
+        return ""
+    return ".model" if name.startswith("tokenizer.model.v") else PurePath(name).suffix
+
+
+def _check_content(path: str, content: Content) -> None:
+    kind = _kind(path)
+    if kind == TABLE and not isinstance(content, CleanTable):
+        found = tables.private_column(content)
+        where = f", column {found}," if found else ""
+    else:
+        line = line_with_secret(_text_of(kind, content))
+        where = f", line {line}," if line else ""
+    if where:
+        place = content.path if isinstance(content, LocalFile) else path
+        raise UsageError(
+            f"{place}{where} holds what looks like a secret (a token, a private key, or a password in an address) or names "
+            "your home folder, which all who can read the repo would read: take it out, and push again"
+        )
+
+
+def _text_of(kind: str, content: Content) -> bytes:
+    if kind == WEIGHTS:
+        return header_of(content)
+    if kind in (PICTURE, *PICKLES):
+        return b""
+    return content if isinstance(content, bytes) else content.read_bytes()
+
+
+def header_of(content: Content) -> bytes:
+    """The JSON at the start of a safetensors file; {} where it is none."""
+    with io.BytesIO(content) if isinstance(content, bytes) else content.open() as opened:
+        try:
+            return read_header(opened, size(content))
+        except WeightsError:
+            return b"{}"
+
+
+def line_with_secret(text: bytes) -> int | None:
+    """Number of the first line with something private that has not been made unreadable already; None if there is none."""
+    pattern = private_pattern(own_homes())
     text = text.replace(REDACTED.encode(), b"")
-    if not pc.match_substring_regex(pa.array([text], pa.large_binary()), SECRETS)[0].as_py():
+    if not pc.match_substring_regex(pa.array([text], pa.large_binary()), pattern)[0].as_py():
         return None
-    found = re.search(SECRETS.encode(), text)
+    found = re.search(pattern.encode(), text)
     return 1 + text.count(b"\n", 0, found.start() if found else 0)
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.content import Content, refuse_secrets
+from openrlhf_ebpo.hub.content import Content, Publishable, header_of
 from openrlhf_ebpo.hub.local_files import LocalFile, files_below, local_file, named, say_left_out
-from openrlhf_ebpo.hub.public import last_part, public_run
+from openrlhf_ebpo.hub.public import edited_json, last_part, public_run
 from openrlhf_ebpo.models import folder
 from openrlhf_ebpo.record.manifest import MANIFEST, METRIC, OLD_LIST
 from openrlhf_ebpo.record.run_log import read_run
-from openrlhf_ebpo.redact import holds_secret
+from openrlhf_ebpo.redact import HOME, holds_secret
 
 WEIGHTS, INDEX, TEMPLATES = "*.safetensors", "*.safetensors.index.json", "additional_chat_templates"
 MODEL = (
@@ -29,12 +28,11 @@ MODEL = (
 STATE = ("*.pt", "prior.json", METRIC, MANIFEST, OLD_LIST)  # of a DeepSpeed checkpoint
 FULL_STATE = "full_state"  # folder in the repo of the optimizer's and everything else's state: pickles
 INHERITED = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
-CONFIGS = ("config.json", "adapter_config.json")
+CONFIGS = (*INHERITED, "adapter_config.json", "processor_config.json", "preprocessor_config.json")
 BASES = ("_name_or_path", "base_model_name_or_path")  # keys of the model that another one was made from
-LONGEST_HEADER = 100 << 20  # bytes, as in safetensors
 
 
-def contents(run_dir: Path, model: Path, full_state: Iterable[Path] = ()) -> dict[str, Content]:
+def contents(run_dir: Path, model: Path, full_state: Iterable[Path] = ()) -> Publishable:
     """Path in the repo -> file or bytes of what a step consists of, but for its card.
 
     Raises:
@@ -49,14 +47,14 @@ def contents(run_dir: Path, model: Path, full_state: Iterable[Path] = ()) -> dic
     folder.check(model)
     refuse_kept_secrets(files, model)
     files |= {name: public_config(files[name]) for name in CONFIGS if name in names}
-    files["run.json"] = json.dumps(public_run(read_run(run_dir) or {}), indent=2).encode() + b"\n"
+    run = read_run(run_dir) or {}
+    files["run.json"] = edited_json(run, public_run(run))
     for checkpoint in full_state:  # .../_actor/global_step10
         group = f"{FULL_STATE}/{checkpoint.parent.name}"
         for path in state_files(checkpoint):
             files[f"{group}/{checkpoint.name}/{path.as_posix()}"] = local_file(checkpoint / path, checkpoint)
         files[f"{group}/latest"] = checkpoint.name.encode()
-    refuse_secrets(files)
-    return files
+    return Publishable(files, allow_pickle=True)  # of full_state, whose names are chosen
 
 
 def state_files(checkpoint: Path) -> list[PurePath]:
@@ -80,12 +78,19 @@ def say_what_stays(run_dir: Path, model: Path, full_state: Iterable[Path] = ()) 
 
 
 def public_config(file: LocalFile) -> Content:
-    """A configuration; where it names a folder of this machine as its base model, with the folder's name only."""
+    """A configuration; of a folder of this machine (its base model), or of anybody's home, the last part only."""
     config = json.loads(file.read_bytes())
-    local = {
-        key: last_part(config[key]) for key in BASES if isinstance(config.get(key), str) and config[key].startswith("/")
-    }
-    return json.dumps({**config, **local}, indent=2).encode() + b"\n" if local else file
+    public = _without_folders(config)
+    return file if public == config else edited_json(config, public)
+
+
+def _without_folders(value, key: str = ""):
+    if isinstance(value, dict):
+        return {name: _without_folders(each, name) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_without_folders(each, key) for each in value]
+    local = isinstance(value, str) and (HOME.match(value) or (key in BASES and value.startswith("/")))
+    return last_part(value) if local and "\n" not in value else value
 
 
 def refuse_kept_secrets(files: Mapping[str, LocalFile], model: Path) -> None:
@@ -139,13 +144,6 @@ def pairs_of(name: str, file: LocalFile) -> list[tuple[str, object]]:
 
 def nothing(number: str) -> None:
     """Numbers are no secrets, and Python refuses very long ones."""
-
-
-def header_of(file: LocalFile) -> bytes:
-    """The JSON at the start of a safetensors file; {} where the file is none."""
-    with file.open() as opened:
-        size = struct.unpack("<Q", opened.read(8).ljust(8, b"\0"))[0]
-        return opened.read(size) if 0 < size <= min(LONGEST_HEADER, file.size) else b"{}"
 
 
 def is_tensor(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""What may leave this machine: no secrets, and of local paths the last part only.
+"""What may leave this machine: no secrets, no home folders, and of local paths the last part only.
 
 run.json is written without secrets already; what is published is looked through once more, because a run may be older
 than a flag's name, and because a published copy cannot be taken back.
@@ -6,13 +6,23 @@ than a flag's name, and because a published copy cannot be taken back.
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from openrlhf_ebpo.redact import REDACTED, redacted, redacted_argv, redacted_text
+from openrlhf_ebpo.redact import (
+    REDACTED,
+    own_homes,
+    redacted,
+    redacted_argv,
+    redacted_text,
+    without_homes,
+    without_secrets,
+)
 
-# an absolute path of two parts or more; not the path of an address, not a closing tag
-PATH_IN_TEXT = re.compile(r"(?<![\w.:/~<>}\\])(?:file://)?~?(?:/[\w.+@=,%-]+){2,}/?")
+# an absolute path of two parts or more, or one from a home folder; not the path of an address, not a closing tag
+PATH_IN_TEXT = re.compile(r"(?<![\w.:/~<>}\\])(?:file://)?(?:~(?:/[\w.+@=,%-]+)+|(?:/[\w.+@=,%-]+){2,})/?")
 WHOLE_PATH = re.compile(r"(?:file://|~)?(?:/[^/\0\n\t{}<>]+){2,}/?")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -23,7 +33,18 @@ def public(value):
 
 
 def public_text(text: str) -> str:
-    return redacted_text(without_paths(text))  # paths first: a secret in one would hide that it is a path
+    return without_homes(
+        redacted_text(without_paths(text))
+    )  # paths first: a secret in one would hide that it is a path
+
+
+def public_data(text: str) -> str:
+    """A prompt, a response or a label. They are the data: of them secrets go, and the folder of whoever runs this, and
+    nothing else; a home folder that a model made up stays."""
+    text = without_secrets(text)
+    for home in own_homes():
+        text = re.sub(re.escape(home) + r"(?![\w.-])", "~", text)
+    return text
 
 
 def public_name(text: str) -> str:
@@ -37,13 +58,44 @@ def public_run(run: dict) -> dict:
 
 
 def without_paths(text: str) -> str:
+    text = without_homes(text)
     if WHOLE_PATH.fullmatch(text):
         return last_part(text)
     return PATH_IN_TEXT.sub(lambda match: last_part(match[0]), text)
 
 
 def last_part(path: str) -> str:
-    return path.rstrip("/").rpartition("/")[2]
+    return re.split(r"[/\\]+", path.rstrip("/\\"))[-1]
+
+
+def changes(before, after, place: str = "") -> Iterator[str]:
+    """Where two JSON values have other texts: "args.reward.remote_url", "argv"."""
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        if list(map(str, before)) != list(map(str, after)):
+            yield f"{place} (names of keys)".lstrip()
+        for key in before.keys() & after.keys():
+            yield from changes(before[key], after[key], f"{place}.{key}".lstrip("."))
+    elif isinstance(before, (list, tuple)) and isinstance(after, list):
+        if any(True for pair in zip(before, after, strict=True) for _ in changes(*pair)):
+            yield place
+    elif isinstance(before, str) and before != after:
+        yield place
+
+
+class Edited(bytes):
+    """A text as it is published. places: where something was taken out of it."""
+
+    places: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, text: str, places: Iterable[str]) -> Edited:
+        made = cls(text.encode())
+        made.places = tuple(sorted(set(places)))
+        return made
+
+
+def edited_json(before, after) -> Edited:
+    return Edited.of(json.dumps(after, indent=2) + "\n", changes(before, after))
 
 
 def hub_id(name: str | None, near: Path | None = None) -> str | None:

@@ -10,7 +10,7 @@ RUN_DIR/hub.json.
   openrlhf-ebpo hub push RUN_DIR --repo owner/name --public           readable by everybody
 
 Only files that make up a model go; others are named and stay. A file with a secret in it (a token in tokenizer_config.json)
-stops the push.
+stops the push, and so does a model that is not whole: --dry_run says both, and what is taken out of records.
 
 The token comes from HF_TOKEN or `hf auth login`. RUN_DIR is a training's --logger.run_dir (<ckpt.output_dir>/run).
 """

@@ -14,7 +14,6 @@ RESULTS_DIR is the --output_dir of openrlhf-ebpo eval, a run directory, or a par
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -29,13 +28,13 @@ from openrlhf_ebpo.hub.client import check_repo_id, check_write_access, hub_api,
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.local_files import files_below, local_file, say_left_out
 from openrlhf_ebpo.hub.markdown import identifier, render
-from openrlhf_ebpo.hub.public import public, public_name
+from openrlhf_ebpo.hub.public import edited_json, public, public_name
 from openrlhf_ebpo.hub.push import newest_step
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
 from openrlhf_ebpo.hub.upload import commit_of, publish
 from openrlhf_ebpo.record.results import Result, find_results
-from openrlhf_ebpo.redact import redacted_text
+from openrlhf_ebpo.redact import redacted_text, without_homes
 
 FILES = ("summary.json", "samples.parquet")
 INDEX = "tables/evaluations.parquet"
@@ -184,8 +183,7 @@ def results_files(
     for result in results:
         folder = place({"protocol": result.protocol["name"], "task": result.task, "step": result.step})
         local_file(result.path / "summary.json", results_dir)
-        summary = json.dumps(public(result.summary), indent=2) + "\n"
-        files[f"{folder}/summary.json"] = summary.encode()
+        files[f"{folder}/summary.json"] = edited_json(result.summary, public(result.summary))
         if (samples := result.path / "samples.parquet").is_file():
             files[f"{folder}/samples.parquet"] = publishable_parquet(local_file(samples, results_dir), scratch)
     files[INDEX] = data_repo.parquet_bytes(rows, evaluations.SCHEMA)
@@ -207,7 +205,7 @@ def data_card(rows: Sequence[dict], repo: str, schema: pa.Schema | None) -> str:
         evaluations=data_repo.explained(evaluations.SCHEMA, evaluations.MEANING),
         samples=data_repo.explained(schema, columns.SAMPLES) if schema else None,
     )
-    return redacted_text(text)
+    return without_homes(redacted_text(text))
 
 
 def write_into_model(args: argparse.Namespace, rows: Sequence[dict]) -> None:

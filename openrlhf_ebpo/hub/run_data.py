@@ -30,14 +30,14 @@ from openrlhf_ebpo.hub.card import PICTURE, RECORDS, read, reward_curve
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.local_files import files_below, local_file, named, say_left_out
 from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, render, words
-from openrlhf_ebpo.hub.public import public, public_name, public_run, public_text, slug
+from openrlhf_ebpo.hub.public import Edited, changes, edited_json, public, public_name, public_run, public_text, slug
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
 from openrlhf_ebpo.record import checkpoints
 from openrlhf_ebpo.record.catalogue import Metric
 from openrlhf_ebpo.record.own_metrics import own_metrics
 from openrlhf_ebpo.record.retention import DROPPED
 from openrlhf_ebpo.record.run_log import PRIOR_STARTS, read_metrics
-from openrlhf_ebpo.redact import redacted_text
+from openrlhf_ebpo.redact import redacted_text, without_homes
 
 METRICS = "tables/metrics.parquet"
 EVALUATIONS = "tables/evaluations.parquet"
@@ -144,14 +144,17 @@ def run_files(run_dir: Path, repo: str, scratch: Path) -> dict[str, Content]:
 
 def _records(run_dir: Path, found: dict) -> dict[str, Content]:
     """The JSON files. Lines that are still being written stay behind."""
-    files: dict[str, Content] = {"run.json": _json(public_run(found))}
+    files: dict[str, Content] = {"run.json": edited_json(found, public_run(found))}
     lines = {name: read_json_lines(run_dir / name) for name in ("metrics.jsonl", PRIOR_STARTS)}
     for name, rows in {**lines, checkpoints.LIST: checkpoints.rows(run_dir)}.items():
         if rows:
-            files[name] = "".join(json.dumps(public(row)) + "\n" for row in rows).encode()
+            pairs = [(row, public(row)) for row in rows]
+            places = (place for before, after in pairs for place in changes(before, after))
+            files[name] = Edited.of("".join(json.dumps(after) + "\n" for _, after in pairs), places)
     for name in ("prior.json", DROPPED):
         if (run_dir / name).is_file():
-            files[name] = _json(public(json.loads((run_dir / name).read_text())))
+            stored = json.loads((run_dir / name).read_text())
+            files[name] = edited_json(stored, public(stored))
     return files
 
 
@@ -161,14 +164,11 @@ def _evaluations(run_dir: Path, scratch: Path) -> dict[str, Content]:
     for summary in sorted((run_dir / "eval").glob("*/*/step-*/summary.json")):
         place = "/".join(map(public_name, summary.parent.relative_to(run_dir).parts))
         samples = summary.with_name("samples.parquet")
-        files[f"{place}/summary.json"] = _json(public(json.loads(local_file(summary, run_dir).read_bytes())))
+        found = json.loads(local_file(summary, run_dir).read_bytes())
+        files[f"{place}/summary.json"] = edited_json(found, public(found))
         if samples.is_file():
             files[f"{place}/samples.parquet"] = publishable_parquet(local_file(samples, run_dir), scratch)
     return files
-
-
-def _json(value) -> bytes:
-    return (json.dumps(value, indent=2) + "\n").encode()
 
 
 def metrics_table(rows: list[dict]) -> pa.Table:
@@ -215,7 +215,7 @@ def data_card(run: dict, repo: str, files: Mapping[str, Content], metrics: list[
         protocols=evaluations.by_step(rows),
         tables=_tables(files, metrics, found, own_metrics(run.get("metrics"))),
     )
-    return redacted_text(text)
+    return without_homes(redacted_text(text))
 
 
 def _facts(run: dict, estimator: str) -> list[tuple[Markdown, Markdown]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,15 +14,22 @@ import pyarrow.parquet as pq
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import columns
 from openrlhf_ebpo.hub.local_files import LocalFile, local_file
-from openrlhf_ebpo.hub.public import public_text
-from openrlhf_ebpo.redact import SECRETS, without_secrets
+from openrlhf_ebpo.hub.public import public_data, public_text
+from openrlhf_ebpo.redact import own_homes, private_pattern
 
 LARGE_ROW_GROUP_BYTES = 32 << 20  # uncompressed: above it a reader of one page of rows loads too much
 ROW_GROUP_BYTES = 8 << 20
 KNOWN = {**columns.ROLLOUTS, **columns.SAMPLES}
 
 
-def publishable_parquet(source: LocalFile, scratch: Path) -> LocalFile:
+@dataclass(frozen=True)
+class CleanTable(LocalFile):
+    """A table that has been looked through. places: columns that are not as they were."""
+
+    places: tuple[str, ...] = ()
+
+
+def publishable_parquet(source: LocalFile, scratch: Path) -> CleanTable:
     """The file itself or, where something in it must not go, or its row groups are too large to be read lazily, a copy in
     `scratch`. Read and written in pieces.
 
@@ -30,13 +40,35 @@ def publishable_parquet(source: LocalFile, scratch: Path) -> LocalFile:
         with source.open() as opened:
             file = pq.ParquetFile(opened)
             if goes_as_it_is(file):
-                return source
+                return CleanTable(**vars(source))
             scratch.mkdir(parents=True, exist_ok=True)
             copy = scratch / f"{len(list(scratch.iterdir()))}.parquet"
-            _copy(file, copy)
+            changed = _copy(file, copy)
     except (pa.ArrowException, OSError) as error:
         raise UsageError(f"{source.path} cannot be read as Parquet: {error}; move it away, or repair it") from error
-    return local_file(copy)
+    return CleanTable(**vars(local_file(copy)), places=changed)
+
+
+def private_column(content: LocalFile | bytes) -> str | None:
+    """The first column of a table, made by whomever, that has something private; "schema" where its notes have.
+
+    Raises:
+        UsageError: it is no table.
+    """
+    try:
+        with io.BytesIO(content) if isinstance(content, bytes) else content.open() as opened:
+            file = pq.ParquetFile(opened)
+            if re.search(_pattern(), file.schema_arrow.to_string(truncate_metadata=False)):
+                return "schema"
+            for batch in file.iter_batches(batch_size=4096):
+                for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                    if not is_text(column.type) and not pa.types.is_primitive(column.type):
+                        column = pa.array(map(str, column.to_pylist()), pa.string())
+                    if is_text(column.type) and pc.any(suspicious(column)).as_py():
+                        return name
+    except (pa.ArrowException, OSError) as error:
+        raise UsageError(f"a table that is to be published cannot be read as Parquet: {error}") from error
+    return None
 
 
 def read_schema(file: LocalFile) -> pa.Schema:
@@ -68,7 +100,11 @@ def must_change(batch: pa.RecordBatch) -> bool:
 
 
 def suspicious(column: pa.Array) -> pa.Array:
-    return pc.fill_null(pc.match_substring_regex(_plain(column), SECRETS), False)
+    return pc.fill_null(pc.match_substring_regex(_plain(column), _pattern()), False)
+
+
+def _pattern() -> str:
+    return private_pattern(own_homes())
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -84,21 +120,26 @@ def _plain(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
-def _copy(file: pq.ParquetFile, target: Path) -> None:
+def _copy(file: pq.ParquetFile, target: Path) -> tuple[str, ...]:
+    """Returns the columns that are not as they were, or not there."""
     metadata, names = file.metadata, publishable(file.schema_arrow)
     size = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
     rows = max(1, metadata.num_rows * ROW_GROUP_BYTES // max(size, 1))
     schema = public_batch(pa.RecordBatch.from_pylist([], schema=file.schema_arrow).select(names)).schema
     with pq.ParquetWriter(target, schema, compression="zstd") as writer:
+        changed = dict.fromkeys(name for name in file.schema_arrow.names if name not in names)
         for batch in file.iter_batches(batch_size=min(rows, metadata.num_rows or 1), columns=names):
-            writer.write_batch(public_batch(batch))
+            public = public_batch(batch)
+            writer.write_batch(public)
+            changed |= dict.fromkeys(name for name in names if not public[name].equals(_plain(batch[name])))
+    return tuple(changed)
 
 
 def public_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Its texts without secrets, and errors without local paths. Prompts and responses are the data: they keep addresses
     with their query strings, and paths."""
     texts = {
-        name: _public_column(_plain(column), public_text if name == "error" else without_secrets, name == "error")
+        name: _public_column(_plain(column), public_text if name == "error" else public_data, name == "error")
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
         if is_text(column.type)
     }

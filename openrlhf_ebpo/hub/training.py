@@ -1,4 +1,5 @@
-"""The Hub in a training: what driver and trainer do. Nothing here may stop a training, nor make it wait."""
+"""The Hub in a training: what driver and trainer do. Nothing here may stop a training, nor make it wait
+but for one reading of what is queued, whose hashes the push is held against."""
 
 from __future__ import annotations
 

@@ -14,15 +14,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.client import ADVICE, HubError, hub_errors
-from openrlhf_ebpo.hub.content import Content, matches, refuse_secrets, sha256, size
+from openrlhf_ebpo.hub.content import Content, Publishable, matches, sha256, size
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.redact import redacted_text
 
 MANIFEST = "sha256.json"
 NOT_IN_MANIFEST = ("README.md", ".gitattributes", MANIFEST)  # edited on the Hub; nothing loads them
-PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
 
 ANY = object()
 
@@ -44,11 +42,13 @@ class Published:
 
 @dataclass(frozen=True)
 class Planned:
-    """One file of a push that has not happened. state: new, changed, unchanged, deleted, or unknown (Hub not asked)."""
+    """One file of a push that has not happened. state: new, changed, unchanged, deleted, or unknown (Hub not asked).
+    places: where something is taken out of it before it goes."""
 
     path: str
     size: int
     state: str
+    places: tuple[str, ...] = ()
 
 
 def publish(
@@ -88,7 +88,7 @@ def publish(
 
     Raises:
         HubError: in words; `permanent` says whether repeating it is of use.
-        UsageError: pickles without `allow_pickle`; a text that holds what looks like a secret; a link.
+        UsageError: pickles without `allow_pickle`; something that may not be published (`Publishable`); a link.
     """
     files = complete(files, manifest, allow_pickle)
     delete = tuple(delete)
@@ -134,10 +134,13 @@ def plan(
             remote = listing(api, repo, repo_type, commit) if commit else {}
     except HubError as error:
         missing = error.status in (401, 404)
-        return [Planned(path, size(file), "new" if missing else "unknown") for path, file in sorted(files.items())]
+        state = "new" if missing else "unknown"
+        return [Planned(path, size(file), state, places(file)) for path, file in sorted(files.items())]
     changed, stale = difference(files, remote, tuple(delete))
     states = {path: ("changed" if path in remote else "new") for path in changed}
-    planned = [Planned(path, size(file), states.get(path, "unchanged")) for path, file in sorted(files.items())]
+    planned = [
+        Planned(path, size(file), states.get(path, "unchanged"), places(file)) for path, file in sorted(files.items())
+    ]
     return planned + [Planned(path, remote[path].size, "deleted") for path in stale]
 
 
@@ -145,8 +148,19 @@ def print_plan(planned: list[Planned], repo: str) -> None:
     """A line a file, and a total of what would be sent."""
     for file in planned:
         print(f"  {megabytes(file.size):>12}  {file.state:<9}  {file.path}")
+        if file.places:
+            print(f"{'':27}secrets, home folders or local paths are taken out of: {shown(file.places)}")
     sent = [file.size for file in planned if file.state not in ("unchanged", "deleted")]
     print(f"dry run: {len(sent)} of {len(planned)} files, {megabytes(sum(sent))}, would go to {repo}; nothing was sent")
+
+
+def places(content: Content) -> tuple[str, ...]:
+    return getattr(content, "places", ())
+
+
+def shown(places: tuple[str, ...]) -> str:
+    more = f" and {len(places) - 12} more" if len(places) > 12 else ""
+    return ", ".join(place if place.isprintable() else ascii(place)[1:-1] for place in places[:12]) + more
 
 
 def megabytes(size: int) -> str:
@@ -156,20 +170,15 @@ def megabytes(size: int) -> str:
 # Local files
 
 
-def complete(files: Mapping[str, Content | Path], manifest: str | None, allow_pickle: bool) -> dict[str, Content]:
+def complete(files: Mapping[str, Content | Path], manifest: str | None, allow_pickle: bool) -> Publishable:
     """`files` and their manifest: the last look at what goes, whoever has put it together.
 
     Raises:
-        UsageError: pickles, texts with secrets, or links are among them.
+        UsageError: something among them may not be published.
     """
     files = {path: local_file(file) if isinstance(file, Path) else file for path, file in files.items()}
-    pickles = sorted(path for path in files if Path(path).suffix in PICKLES)
-    if pickles and not allow_pickle:
-        raise UsageError(
-            f"{pickles[0]} is a pickle, which can run code where it is loaded: only safetensors are pushed"
-        )
-    refuse_secrets(files)
-    return {**files, manifest: manifest_of(files)} if manifest else files
+    files = Publishable(files, allow_pickle)
+    return Publishable({**files, manifest: manifest_of(files)}, allow_pickle) if manifest else files
 
 
 def manifest_of(files: Mapping[str, Content]) -> bytes:
@@ -222,8 +231,15 @@ def difference(files: Mapping[str, Content], remote: Mapping, delete: tuple[str,
     return wrong, stale
 
 
-def send(api, repo, repo_type, branch, head, files, changed, stale, message) -> str:
-    """One commit on top of `head`; a commit of somebody else's in between makes it fail (412)."""
+def send(api, repo, repo_type, branch, head, files: Publishable, changed, stale, message) -> str:
+    """One commit on top of `head`; a commit of somebody else's in between makes it fail (412). The one place where files
+    leave this machine.
+
+    Raises:
+        TypeError: what goes has not been through the filter.
+    """
+    if not isinstance(files, Publishable):
+        raise TypeError("only Publishable files are sent")
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
     with ExitStack() as stack:

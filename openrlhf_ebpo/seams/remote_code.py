@@ -12,7 +12,8 @@ import functools
 FLAG = "--trust_remote_code"
 HELP = (
     "run the code that a model brings along (auto_map in its config.json or tokenizer_config.json), also from other "
-    "repositories that it names; without this flag such a model is refused. Read that code first"
+    "repositories that it names, and load weights that are only there as pickles; without this flag such a model is "
+    "refused. Read that code first"
 )
 
 

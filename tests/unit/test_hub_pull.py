@@ -5,6 +5,7 @@ import json
 import hub_runs
 import numpy as np
 import pytest
+from hub_server import File
 from safetensors.numpy import save
 
 from openrlhf_ebpo.cli import hub as hub_cli
@@ -124,8 +125,9 @@ def test_a_prior_alone_can_be_pulled(client, use_hub, tmp_path):
 
 
 @pytest.mark.parametrize("path", ["model.bin", "code.py", "sub/x.pt", "x.pkl", ".hidden.json", "weights.npy", "run.sh"])
-def test_what_is_not_on_the_list_of_safe_types_stays_there(client, pushed, tmp_path, path):
-    publish(client, REPO, {path: b"x"}, message="m", manifest=None, allow_pickle=True)
+def test_what_is_not_on_the_list_of_safe_types_stays_there(client, hub, pushed, tmp_path, path):
+    repo = hub.repo(REPO)
+    repo.commit("main", {**repo.find("main").files, path: File(b"x", False)}, "by another client")
     pulled = pull(client, REPO, tmp_path / "pulled")
     assert path in pulled.skipped and not (tmp_path / "pulled" / path).exists()
 

@@ -80,9 +80,9 @@ def test_a_branch_of_its_own_and_other_kinds_of_repos(hub, client, files):
     older = push(client, {**files, "config.json": b"older"}, revision="checkpoint-000000", tag="step-000000")
     assert hub.repo(REPO).branches["checkpoint-000000"] == older.commit != hub.repo(REPO).branches["main"]
     assert hub.repo(REPO).files()["config.json"] == b"{}"
-    publish(client, "owner/data", {"a.parquet": b"x"}, repo_type="dataset", private=False, message="m", manifest=None)
+    publish(client, "owner/data", {"a.json": b"{}"}, repo_type="dataset", private=False, message="m", manifest=None)
     assert not hub.repo("owner/data", "dataset").private
-    assert set(hub.repo("owner/data", "dataset").files()) == {".gitattributes", "a.parquet"}
+    assert set(hub.repo("owner/data", "dataset").files()) == {".gitattributes", "a.json"}
     space = publish(
         client, "team/app", {"app.py": b"x"}, repo_type="space", message="m", create={"space_sdk": "gradio"}
     )

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import struct
 from pathlib import Path
 
@@ -279,3 +280,35 @@ def test_a_thousand_problems_are_not_a_thousand_lines(model):
         (model / f"x{number}.safetensors").write_bytes(b"")
     assert len(problems(model)) == folder.SHOWN
     assert weights.shown("a" * 1000).endswith("...")
+
+
+class Marker:
+    """Unpickled, it leaves a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_what_is_let_through_loads_without_its_pickles_and_its_code(tmp_path):
+    """The promise behind `problems`: what lies beside the weights is never loaded, by transformers itself."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from openrlhf_ebpo.quickstart import tiny_model
+
+    model = tmp_path / "model"
+    tiny_model.build(model, ["1+1=2"], hidden_size=16, intermediate_size=32)
+    whole = AutoModelForCausalLM.from_pretrained(model).state_dict()
+    for name in ("pytorch_model.bin", "optimizer.pt", "training_args.bin"):
+        (model / name).write_bytes(pickle.dumps(Marker(tmp_path / "has run")))
+    (model / "modeling_qwen3.py").write_text(f"open({str(tmp_path / 'has run')!r}, 'w')")
+    rewrite(model / "config.json", lambda config: {**config, "auto_map": {"AutoModelForCausalLM": "modeling_qwen3.X"}})
+    assert problems(model) == []
+    AutoTokenizer.from_pretrained(model, trust_remote_code=True)
+    found = AutoModelForCausalLM.from_pretrained(model, trust_remote_code=True).state_dict()
+    assert all(torch.equal(whole[name], found[name]) for name in whole) and not (tmp_path / "has run").exists()
+    pickle.loads((model / "optimizer.pt").read_bytes())
+    assert (tmp_path / "has run").exists()  # it would have

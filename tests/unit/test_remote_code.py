@@ -12,7 +12,9 @@ import pytest
 
 from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.cli import data, train_ppo_ray, train_sft
+from openrlhf_ebpo.data.embedding_topics import load_encoder
 from openrlhf_ebpo.engines import cluster
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import run as evaluation
 from openrlhf_ebpo.models import auto_map
 from openrlhf_ebpo.models.auto_map import ModelFileError
@@ -272,3 +274,16 @@ def test_an_engine_gets_what_the_flag_says_and_not_what_upstream_does(trust):
     remote_code.trusted.answer = trust
     asyncio.run(actor.__init__(model="m", trust_remote_code=True))
     assert vars(actor) == {"model": "m", "trust_remote_code": trust}
+
+
+def test_a_model_for_embeddings_runs_no_code_that_its_folder_names(tmp_path):
+    """sentence-transformers has a rule of its own, which requirements hold from version 6 on."""
+    marker, model = tmp_path / "has run", tmp_path / "model"
+    model.mkdir()
+    (model / "own.py").write_text(f"open({str(marker)!r}, 'w')\nclass Own: pass\n")
+    modules = [{"idx": 0, "name": "0", "path": "", "type": "own.Own"}]
+    (model / "modules.json").write_text(json.dumps(modules))
+    (model / "config_sentence_transformers.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"cannot be loaded .*own\.Own"):
+        load_encoder(str(model))
+    assert not marker.exists()

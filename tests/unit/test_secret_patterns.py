@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 import pytest
 from fake_secrets import FORMS
 
+from openrlhf_ebpo.hub.public import public_text
 from openrlhf_ebpo.redact import (
     SECRETS,
     holds_secret,
@@ -106,8 +107,12 @@ def test_hostile_texts_do_not_take_long():
         "sk-" * 60_000,
         "A_KEY=" * 30_000 + "a" * 50_000,
         "/a" * 50_000 + "?",
+        "/home/" * 50_000,
+        "C:\\Users\\" * 50_000 + "a b " * 50_000,
+        "~/a" * 50_000,
     ):
         redacted_text(text)
+        public_text(text)
 
 
 @pytest.mark.parametrize(

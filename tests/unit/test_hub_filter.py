@@ -1,0 +1,268 @@
+"""The one way of files to the Hub: they are Publishable, or they are not sent."""
+
+import ast
+import io
+import json
+from pathlib import Path
+
+import hub_runs
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fake_secrets import FORMS, TOKENIZER, leaked, received
+from recorded_runs import GOOD, arguments, save_result, write_run
+from safetensors.numpy import save
+
+from openrlhf_ebpo.cli import hub as hub_cli
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.files import append_json_line, write_json
+from openrlhf_ebpo.hub import outbox, upload
+from openrlhf_ebpo.hub.content import Publishable
+from openrlhf_ebpo.hub.local_files import local_file
+from openrlhf_ebpo.hub.public import changes, public, public_data, public_text
+from openrlhf_ebpo.hub.push import drain
+from openrlhf_ebpo.redact import own_homes, without_homes
+
+ROOT = Path(__file__).parents[2]
+MODEL, RUN, RESULTS = "owner/model", "owner/run", "owner/results"
+TOKEN = "hf" + "_" + "NEEDLE" * 6
+HOME = "/home/alice.needle"
+
+
+@pytest.fixture
+def at_home(monkeypatch):
+    """Whoever runs this lives in HOME."""
+    monkeypatch.setenv("HOME", HOME)
+
+
+def table(**columns) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({name: [value] for name, value in columns.items()}), sink)
+    return sink.getvalue()
+
+
+# the type
+
+
+def test_nothing_else_sends_files():
+    """Of all calls of the Hub's client that send something, one is used, in one place."""
+    sending = {"create_commit", "create_commits_on_pr", "upload_file", "upload_folder", "upload_large_folder",
+               "push_to_hub", "preupload_lfs_files", "CommitOperationAdd", "save_pretrained_to_hub", "run_as_future"}  # fmt: skip
+    found = {}
+    for place in ("openrlhf_ebpo", "eval", "space"):
+        for path in ROOT.joinpath(place).rglob("*.py"):
+            calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+            names = {getattr(each, "attr", getattr(each, "id", None)) for each in calls} & sending
+            found |= {path.relative_to(ROOT).as_posix(): names} if names else {}
+    assert found == {"openrlhf_ebpo/hub/upload.py": {"create_commit", "CommitOperationAdd"}}
+
+
+def test_files_that_have_not_been_looked_at_cannot_be_sent(hub, api):
+    with pytest.raises(TypeError, match="only Publishable files are sent"):
+        upload.send(api, MODEL, "model", "main", None, {"x.txt": b"x"}, ["x.txt"], [], "m")
+    assert not hub.requests
+
+
+def test_what_has_been_looked_at_does_not_change(tmp_path):
+    given = {"x.txt": b"x"}
+    files = Publishable(given)
+    given["x.txt"] = TOKEN.encode()
+    assert dict(files) == {"x.txt": b"x"}
+    with pytest.raises(TypeError):
+        files["y.txt"] = b"y"
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("x.txt", TOKEN.encode()),
+        ("x.json", json.dumps({"a": TOKEN}).encode()),
+        ("vocab.bpe", b"a b\n" + TOKEN.encode()),
+        ("tokenizer.model", b"\x0a\x0e\x00\xff" + TOKEN.encode()),
+        ("tokenizer.model.v3", b"\x0a\x0e\x00\xff" + TOKEN.encode()),
+        ("LICENSE-2.0", TOKEN.encode()),
+        ("x.svg", f"<svg>{TOKEN}</svg>".encode()),
+        ("model.safetensors", save({"w": np.zeros(1)}, {"note": f"by {TOKEN}"})),
+        ("model.safetensors", save({TOKEN: np.zeros(1)})),
+        ("x.parquet", table(response=f"is {TOKEN}")),
+        ("x.parquet", table(**{TOKEN: 1})),
+        ("x.parquet", table(deep=[{"a": [TOKEN]}])),
+        ("x.parquet", table(raw=TOKEN.encode())),
+        (f"{TOKEN}.json", b"{}"),
+        ("x.json", f'{{"path": "{HOME}/x"}}'.encode()),
+        ("x.json", json.dumps({"path": f"{HOME}/x"}).replace("/", "\\/").encode()),
+        ("README.md", f"trained in `{HOME}`".encode()),
+        ("home/someone/x.json", b"{}"),
+        ("x.parquet", table(response=f"ls {HOME}")),
+        ("model.safetensors", save({"w": np.zeros(1)}, {"source": f"{HOME}/base"})),
+    ],
+)
+def test_private_things_in_every_kind_of_file_are_refused_and_not_repeated(at_home, tmp_path, path, content):
+    files = [{path: content}]
+    if "/" not in path and TOKEN not in path:
+        (tmp_path / path).write_bytes(content)
+        files.append({path: local_file(tmp_path / path)})
+    for each in files:
+        with pytest.raises(UsageError, match="secret") as caught:
+            Publishable(each)
+        assert "NEEDLE" not in str(caught.value) and "alice" not in str(caught.value).replace(str(tmp_path), "")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [".env", ".ssh/id_rsa.txt", "a/.hidden/x.json", "/etc/passwd", "../x.json", "id_rsa.pem", "core.1234", "x.zip",
+     "weights.npy", "notes.docx", "run.sh", "history.sqlite", "x\x1b[2J.zip", ".gitattributes"],
+)  # fmt: skip
+def test_only_known_kinds_of_files_go(path):
+    with pytest.raises(UsageError, match="no kind of file that is published") as caught:
+        Publishable({path: b""})
+    assert "\x1b" not in str(caught.value)
+
+
+def test_pickles_go_where_they_are_asked_for():
+    with pytest.raises(UsageError, match="is a pickle"):
+        Publishable({"x.pt": b""})
+    assert len(Publishable({"x.pt": b""}, allow_pickle=True)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("tokenizer_config.json", json.dumps(TOKENIZER)),
+        ("README.md", "ls /home/user, cd /root/x and C:\\Users\\Public: other people's folders in texts of theirs"),
+        ("x.txt", "QUtJQTEyMzQ1Njc4 aGZfYWJj, sk-learn, \\frac{\\hom e}{2}, /homeless, the home/office, /home"),
+        ("x.tiktoken", "IQ== 0\nIg== 1\naGZf 2\n"),
+        ("x.json", '{"image_token": "<image>", "sha": "0123456789abcdef0123456789abcdef01234567"}'),
+    ],
+)
+def test_what_only_resembles_something_private_goes(at_home, path, text):
+    assert dict(Publishable({path: text.encode()})) == {path: text.encode()}
+
+
+# home folders
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("/home/bob", "~"),
+        ("in /home/bob.", "in ~"),
+        ("/home/bob/runs/x", "x"),
+        ("/root", "~"),
+        ("cd /root; ls", "cd ~; ls"),
+        ("/Users/bob/Library/x and more", "x and more"),
+        ("file:///home/bob/x", "x"),
+        (r"C:\Users\Bob Smith\runs", r"~\runs"),
+        (r"C:\\Users\\bob\\runs", r"~\\runs"),
+        ("rooted in /rooting, /homes/x? https://host/home/bob s3://home/bob", None),
+        ("(/home/bob)", "(~)"),
+    ],
+)
+def test_home_folders_of_anybody_are_taken_out_of_our_records(text, left):
+    found = public_text(text)
+    assert "bob" not in without_homes(text).replace("host/home/bob", "").replace("s3://home/bob", "").lower()
+    assert left is None or found == left
+    assert public_text(found) == found
+
+
+def test_of_the_data_only_the_folder_of_whoever_runs_this_goes(at_home):
+    text = f"see {HOME}/x, {HOME}2/x, /home/bob/y and /root/z; is {HOME}?"
+    assert own_homes() == (HOME,) or HOME in own_homes()
+    assert public_data(text) == f"see ~/x, {HOME}2/x, /home/bob/y and /root/z; is ~?"
+
+
+def test_root_is_nobodys_name(monkeypatch):
+    monkeypatch.setenv("HOME", "/root")
+    assert "/root" not in own_homes()
+    assert dict(Publishable({"x.txt": b"cd /root/x"}))
+
+
+def test_what_is_taken_out_is_known_by_its_place():
+    before = {"a": {"b": ["x", {"url": "http://h/x?t=1"}], "n": float("nan")}, "c": "/home/bob/x", "d": 1, "token": "t"}
+    assert sorted(changes(before, public(before))) == ["a.b", "c", "token"]
+
+
+# the commands
+
+
+def attacked_run(folder: Path) -> Path:
+    args = arguments(folder)
+    args["reward"] = {"remote_url": ["http://host.test/r?token=NEEDLE"]}
+    args["notes"] = {
+        "wandb": TOKEN,
+        "home": "/home/needle.bob",
+        "windows": r"C:\Users\needle.bob\x",
+        "s3_secret": "NEEDLE",
+    }
+    prompts = (f"what is in {HOME}/x?", f"and {TOKEN}?")
+    run_dir = write_run(folder, prompts=prompts, error=f"no such file: {HOME}/x, /Users/needle.bob/x", args=args)
+    append_json_line(run_dir / "metrics.jsonl", {"step": 3, "note": f"{HOME}/x {TOKEN}"})
+    write_json(save_result(run_dir / "eval", "aime24", GOOD, 3) / "notes.json", {"a": TOKEN})
+    model = hub_runs.export_model(folder / "ckpt" / "global_step3_hf", 3)
+    write_json(
+        model / "tokenizer_config.json", {**TOKENIZER, "name_or_path": f"{HOME}/base", "map": "/root/.cache/x.json"}
+    )
+    write_json(model / "config.json", {"model_type": "qwen2", "_name_or_path": r"C:\Users\needle.bob\base"})
+    write_json(model / "train_args.json", args)
+    (model / ".env").write_text(TOKEN)
+    row = {"step": 3, "tag": "global_step3", "model": str(model), "complete": True}
+    append_json_line(run_dir / "checkpoints.jsonl", row)
+    return run_dir
+
+
+def test_dry_run_and_push_use_one_filter(at_home, tmp_path, use_hub, no_waiting, capsys):
+    run_dir = attacked_run(tmp_path / "run")
+    hub_cli.main(["push", str(run_dir), "--repo", MODEL, "--dry_run"])
+    said = capsys.readouterr().out
+    for words in (
+        "args.notes.wandb",
+        "args.notes.home",
+        "args.notes.s3_secret",
+        "args.reward.remote_url",
+        "name_or_path",
+    ):
+        assert words in said
+    hub_cli.main(["push-run", str(run_dir), "--repo", RUN, "--dry_run"])
+    said = capsys.readouterr().out
+    assert "note" in said and "prompt" in said and "error" in said
+    assert not use_hub.repos
+    hub_cli.main(["push", str(run_dir), "--repo", MODEL])
+    hub_cli.main(["push-run", str(run_dir), "--repo", RUN])
+    hub_cli.main(["push-results", str(run_dir), "--repo", RESULTS, "--model", MODEL])
+    assert leaked(use_hub, ["NEEDLE", "needle.bob", "alice.needle"]) == []
+    config = json.loads(use_hub.repo(MODEL).files()["tokenizer_config.json"])
+    assert config["name_or_path"] == "base" and config["map"] == "x.json" and config["image_token"] == "<image>"
+    assert json.loads(use_hub.repo(MODEL).files()["config.json"])["_name_or_path"] == "base"
+    assert str(tmp_path).encode() not in received(use_hub)
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "merges.txt", "README.md"])
+def test_dry_run_refuses_what_the_push_refuses(at_home, use_hub, make_run, name):
+    run_dir = make_run()
+    (run_dir.parent / "ckpt" / "global_step4_hf" / name).write_text(f"one\ntwo {HOME}/x\n")
+    said = []
+    for more in ((), ("--dry_run",)):
+        with pytest.raises(SystemExit) as stopped:
+            hub_cli.main(["push", str(run_dir), "--repo", MODEL, *more])
+        said.append(stopped.value.code)
+    assert said[0] == said[1] and f"{name}, line 2, holds" in said[0] and not use_hub.repos
+
+
+def test_what_became_private_while_it_waited_does_not_go(api, hub, make_run):
+    """A snapshot of an earlier version, say, whose filter knew less."""
+    run_dir = make_run()
+    item = outbox.add(run_dir, 2, run_dir.parent / "ckpt" / "global_step2_hf", repo=MODEL)
+    path = item.path / "files" / "chat_template.jinja"
+    path.write_text(TOKEN)
+    wanted = json.loads((item.path / "push.json").read_text())
+    wanted["files"][path.name] = path.stat().st_size
+    write_json(item.path / "push.json", {**wanted, "sha256": {}})
+    assert drain(run_dir, api, attempts=1).permanent
+    assert not leaked(hub, ["NEEDLE"])
+
+
+def test_every_form_of_a_secret_is_refused_in_a_text():
+    for form in FORMS.values():
+        with pytest.raises(UsageError, match="secret"):
+            Publishable({"x.txt": form.replace("{}", "NEEDLE000001WXYZ").encode()})
