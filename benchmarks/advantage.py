@@ -257,12 +257,17 @@ def with_peak(stage, experiences: list[Experience]):
     """Results, seconds, and MiB of resident memory at the highest point of the stage above its beginning."""
     experiences = copy.deepcopy(experiences)
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")  # resets VmHWM to VmRSS
+    trim()
     before = resident_kib("VmHWM")
     results, seconds = timed(stage, experiences)
     return results, seconds, (resident_kib("VmHWM") - before) / 1024
+
+
+def trim() -> None:
+    """Give free memory back, and let VmHWM begin at VmRSS."""
+    ctypes.CDLL(None).malloc_trim(0)
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
 
 
 def resident_kib(field: str) -> int:

@@ -21,11 +21,11 @@ def reward_func(queries, prompts, labels):
 """
 
 
-def prepare(directory: Path, steps: int) -> None:
+def prepare(directory: Path, steps: int, prompts_per_step: int = PROMPTS) -> None:
     """A model, prompts for so many steps, and a reward."""
     prompts = [f"{a}{b}{c}\n" for a in string.ascii_lowercase for b in "pqrs" for c in "xyz"]
     tiny_model.build(directory / "model", prompts, hidden_size=32, intermediate_size=64)
-    rows = (json.dumps({"prompt": prompts[i % len(prompts)]}) + "\n" for i in range(steps * PROMPTS))
+    rows = (json.dumps({"prompt": prompts[i % len(prompts)]}) + "\n" for i in range(steps * prompts_per_step))
     (directory / "prompts.jsonl").write_text("".join(rows))
     (directory / "reward.py").write_text(REWARD)
 
@@ -57,7 +57,7 @@ def command(directory: Path, output: Path, estimator: str, *more: str) -> list[s
 
 
 def start(words: list[str], log: Path) -> subprocess.Popen:
-    log.parent.mkdir(parents=True, exist_ok=True)
+    log.parent.mkdir(parents=True, exist_ok=True)  # not in the run directory, which must be empty
     environment = {**os.environ, "RAY_ADDRESS": "local", "OMP_NUM_THREADS": "1"}
     with open(log, "w") as output:
         return subprocess.Popen(words, env=environment, stdout=output, stderr=subprocess.STDOUT)
