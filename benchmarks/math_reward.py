@@ -2,8 +2,8 @@
 
 A Ray of its own, upstream's rollout actor with vLLM and a tiny model; the reward file swaps each generated text for a
 realistic answer (a long derivation, 300 to 8,000 characters, right, wrong or missing; one in forty is hostile: towers
-of powers, endless expansions, nesting, 100 kB of one digit) and hands it to openrlhf_ebpo's reward_func, over upstream's
-own threads. The same rollout with a constant reward is the baseline. Every reward is checked against what is known.
+of powers, endless expansions, nesting, 100 kB of one digit) and hands it to openrlhf_ebpo's reward_func, in a process of
+its own, as every reward file is called. The same rollout with a constant reward is the baseline. Every reward is checked against what is known.
 """
 
 from __future__ import annotations
@@ -156,6 +156,7 @@ def rollout(directory: Path, name: str, reward: str, answers: dict) -> float:
     from vllm import SamplingParams
 
     from openrlhf_ebpo.engines import cluster
+    from openrlhf_ebpo.rewards.limits import Limits
     from openrlhf_ebpo.seams.install import install
 
     (directory / f"{name}.py").write_text(reward)
@@ -170,7 +171,8 @@ def rollout(directory: Path, name: str, reward: str, answers: dict) -> float:
         engines = create_vllm_engines(
             1, 1, str(directory / "model"), 0, False, False, True, 64, remote_rm_url=str(directory / f"{name}.py")
         )
-        batch_vllm_engine_call(engines, "get_num_unfinished_requests")
+        limits = Limits(workers=1)  # the file counts its samples
+        batch_vllm_engine_call(engines, "limit_rewards", limits)
         tokenizer = AutoTokenizer.from_pretrained(directory / "model")
         params = SamplingParams(max_tokens=8, temperature=1.0)
         start = time.perf_counter()

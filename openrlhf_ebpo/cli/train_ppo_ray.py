@@ -415,21 +415,27 @@ def batch_notices(args) -> list[str]:
 
 
 def check_by_importing(args) -> None:
-    """For --dry_run: run the reward file's own imports, which the quick check only reads."""
-    for url, name in (
-        ((args.reward.remote_url or [None])[0], "reward_func"),
-        (args.train.agent_func_path, "AgentExecutor"),
-    ):
-        if not url or not url.endswith(".py"):
-            continue
-        spec = importlib.util.spec_from_file_location("checked_by_dry_run", url)
-        module = importlib.util.module_from_spec(spec)
-        try:
-            spec.loader.exec_module(module)
-        except (Exception, SystemExit) as error:
-            raise UsageError(f"{url} fails when imported: {type(error).__name__}: {error}") from error
-        if not callable(getattr(module, name, None)):
-            raise UsageError(f"{url}: {name} is not callable")
+    """For --dry_run: run the imports of the reward's and the agent's file, which the quick check only reads; the
+    reward's in a process of its own, as in training."""
+    reward, agent = (args.reward.remote_url or [None])[0], args.train.agent_func_path
+    if reward and reward.endswith(".py"):
+        from openrlhf_ebpo.rewards.calls import importing_problem
+
+        if problem := importing_problem(reward, remote_code.hook()):
+            raise UsageError(problem)
+    if agent:
+        check_agent_by_importing(agent)
+
+
+def check_agent_by_importing(path: str) -> None:
+    spec = importlib.util.spec_from_file_location("checked_by_dry_run", path)
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"{path} fails when imported: {type(error).__name__}: {error}") from error
+    if not callable(getattr(module, "AgentExecutor", None)):
+        raise UsageError(f"{path}: AgentExecutor is not callable")
 
 
 if __name__ == "__main__":

@@ -188,3 +188,12 @@ class Calls:
             self._end_all_who_wait(
                 f"reward_func is not called any more: its last {self._failed_in_a_row} calls hung or ended their process"
             )
+
+
+def importing_problem(path: str, hook: str) -> str | None:
+    """Why a reward file cannot be imported; None: it can."""
+    try:
+        asyncio.run(Calls(path, Limits(), hook).prepare())
+    except RewardError as error:
+        return str(error)
+    return None

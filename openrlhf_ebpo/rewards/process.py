@@ -68,7 +68,7 @@ class RewardProcess:
         Raises:
             RewardError: it cannot be imported.
         """
-        name = Path(self._settings["path"]).name
+        name = self._settings["path"]
         self._incoming, self._outgoing = await asyncio.open_connection(sock=self._spawn())
         self._outgoing.write(frame(PING, pickle.dumps(self._settings)))
         try:
@@ -78,7 +78,7 @@ class RewardProcess:
         except (EOFError, OSError, ValueError):
             raise RewardError(f"{name}, while it was imported, {await self._how_it_ended()}") from None
         if "error" in first:
-            raise RewardError(f"{name} cannot be imported: {first['error']}")
+            raise RewardError(f"{name} fails when imported: {first['error']}")
         self.ready = True
         return first["on_gpu"]
 

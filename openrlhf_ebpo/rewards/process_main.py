@@ -144,12 +144,16 @@ def loaded(connection: socket.socket, settings: dict):
 
 def import_function(path: str, hook: str):
     """As OpenRLHF loads it. What Ray calls first in each worker, `hook`, takes seconds: it is called where it is needed."""
+    from openrlhf_ebpo.rewards.returned import RewardError
+
     module, _, name = hook.rpartition(".")
     for package in ("openrlhf", "transformers"):
         wrapt.register_post_import_hook(lambda _: getattr(importlib.import_module(module), name)(), package)
     spec = importlib.util.spec_from_file_location("reward_func", path)
     file = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(file)
+    if not callable(getattr(file, "reward_func", None)):
+        raise RewardError("reward_func is not callable, or not there")
     return file.reward_func
 
 

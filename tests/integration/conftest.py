@@ -18,11 +18,10 @@ from forked_workers import forked_workers
 
 TRAIN = "openrlhf_ebpo.cli.train_ppo_ray"
 REWARD = """
-import torch
 def reward_func(queries, prompts, labels, **kwargs):
     # about a third pass, and some prompts fail every time: the first letters decide
     rewards = [float(sum(map(ord, q[len(p):])) % 3 == 0 and ord(p[0]) % 4 > 0) for q, p in zip(queries, prompts)]
-    return {"rewards": torch.tensor(rewards), "scores": torch.tensor(rewards), "extra_logs": {"length": len(queries[0])}}
+    return {"rewards": rewards, "scores": rewards, "extra_logs": {"length": len(queries[0])}}
 """
 
 
