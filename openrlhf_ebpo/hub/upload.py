@@ -6,6 +6,7 @@ publish(api, "owner/name", {"config.json": Path("..."), "prior.json": b"{}"}, me
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import json
 import os
 import resource
@@ -26,6 +27,7 @@ PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
 
 ANY = object()
 
+MOST_FILES = 100_000  # of a repo
 OTHER_FILES = 256  # that this process may have open beside those that it sends
 
 
@@ -208,10 +210,17 @@ def commit_of(api, repo: str, repo_type: str, revision: str) -> str | None:
 
 
 def listing(api, repo: str, repo_type: str, commit: str) -> dict:
-    """Path -> RepoFile of every file at a commit."""
+    """Path -> RepoFile of every file at a commit.
+
+    Raises:
+        HubError: the listing does not end.
+    """
     from huggingface_hub.hf_api import RepoFile
 
-    entries = api.list_repo_tree(repo, repo_type=repo_type, revision=commit, recursive=True)
+    pages = api.list_repo_tree(repo, repo_type=repo_type, revision=commit, recursive=True)
+    entries = list(itertools.islice(pages, MOST_FILES + 1))
+    if len(entries) > MOST_FILES:
+        raise HubError(f"{repo} lists more than {MOST_FILES} files", permanent=True)
     return {entry.path: entry for entry in entries if isinstance(entry, RepoFile)}
 
 
