@@ -18,6 +18,7 @@ from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.model_files import FULL_STATE
 from openrlhf_ebpo.hub.outbox import Item, step_tag
 from openrlhf_ebpo.hub.retry import ATTEMPTS, pause_after
+from openrlhf_ebpo.hub.under_way import give_up, under_way
 from openrlhf_ebpo.hub.upload import PICKLES, Published, commit_of, listing, publish
 from openrlhf_ebpo.record.run_log import read_metrics
 from openrlhf_ebpo.redact import redacted_text
@@ -81,8 +82,14 @@ def attempt(run_dir: Path, item: Item, api, report: Report = print) -> HubError 
     record = functools.partial(_record, run_dir, item, report)
     number = _attempts(run_dir, item) + 1
     record(state="pushing", attempts=number)
+
+    def too_long(words: str) -> None:
+        record(state="failed", error=words)
+        give_up(f"step {item.step}, attempt {number} failed: {words}")
+
     try:
-        published = push_item(run_dir, item, api, report)
+        with under_way(run_dir, item.step, number, too_long):
+            published = push_item(run_dir, item, api, report)
         record(state="pushed", error=None, commit=published.commit, url=published.url)
         outbox.remove(item)
     except Exception as caught:

@@ -19,6 +19,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.client import ADVICE, HubError, hub_errors
 from openrlhf_ebpo.hub.content import Content, matches, refuse_secrets, sha256, size
 from openrlhf_ebpo.hub.local_files import local_file
+from openrlhf_ebpo.hub.under_way import sending
 from openrlhf_ebpo.redact import redacted_text
 
 MANIFEST = "sha256.json"
@@ -240,6 +241,7 @@ def send(api, repo, repo_type, branch, head, files, changed, stale, message) -> 
         operations = [CommitOperationAdd(path, _for_client(files[path], stack)) for path in changed]
         operations += [CommitOperationDelete(path) for path in stale]
         how = {"repo_type": repo_type, "revision": branch, "parent_commit": head}
+        sending(sum(size(files[path]) for path in changed))
         return api.create_commit(repo, operations, commit_message=redacted_text(message), **how).oid
 
 
