@@ -149,6 +149,7 @@ class HubServer:
         self.requests: list[str] = []  # "METHOD /path?query"
         self.authorizations: list[str | None] = []  # of each request, its header
         self.bodies: list[bytes] = []  # of each request
+        self.answers: list[bytes] = []  # their bodies, as they should arrive
         self.lock = threading.RLock()
         self.at_once = self.most_at_once = 0  # requests that are being answered
         self.port = 0
@@ -266,6 +267,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def send(self, reply: Reply, fault: Fault | None) -> None:
         body = reply.body
+        self.hub.answers.append(body if self.command != "HEAD" else b"")
         if fault and fault.corrupt:
             body = bytes(byte ^ 1 for byte in body)
         try:

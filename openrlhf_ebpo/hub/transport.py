@@ -13,6 +13,7 @@ from typing import TypeVar
 from openrlhf_ebpo.hub.client import Stalled, retry_after
 
 SLOWEST = 1000.0  # bytes a second; fewer, over the whole of the limit, are a trickle
+KEPT = 10 << 20  # bytes of a download that huggingface_hub keeps when it asks for the rest
 PIECE = 16 << 10  # bytes written at once, so that the pace is looked at in between
 PARTS = ("connect", "read", "write", "pool")
 LONGEST_PAUSE_OF_CLIENT = 60.0  # what the Hub asks for beyond it is waited for where it can be seen (retry.py)
@@ -26,7 +27,6 @@ class Moved:
     """Bytes of all connections of this process."""
 
     sent: int = 0
-    received: int = 0
 
 
 moved = Moved()
@@ -90,22 +90,32 @@ class Backend:
 
 class Line:
     """A connection, of which one request after the other makes use. It keeps the seconds that were waited for it, and
-    the bytes that came of them, since the request began or a whole limit was last passed well."""
+    the bytes that came of them, since the request began or a whole limit was last passed well.
+
+    A download that stands still after so much that huggingface_hub keeps it ends with an error upon which it goes on from
+    there; every other stall ends the call."""
 
     def __init__(self, stream, seconds: float):
         self.stream, self.seconds = stream, seconds
         self.answers = False
-        self.waited, self.moved = 0.0, 0
+        self.waited, self.moved, self.answer = 0.0, 0, 0
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        import httpcore
+
         self.answers = True
-        found = self._timed(lambda: self.stream.read(max_bytes, timeout), timeout, len)
-        moved.received += len(found)
+        try:
+            found = self._timed(lambda: self.stream.read(max_bytes, timeout), timeout, len)
+        except Stalled as error:
+            if self.answer < KEPT:
+                raise
+            raise httpcore.ReadTimeout(str(error)) from error
+        self.answer += len(found)
         return found
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         if self.answers:  # what is written after an answer is the next request
-            self.answers, self.waited, self.moved = False, 0.0, 0
+            self.answers, self.waited, self.moved, self.answer = False, 0.0, 0, 0
         for start in range(0, len(buffer), PIECE):
             piece = buffer[start : start + PIECE]
             self._timed(
