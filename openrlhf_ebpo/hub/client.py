@@ -10,11 +10,11 @@ import json
 import logging
 import math
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.hub.places import check_repo_id
 from openrlhf_ebpo.redact import redacted_text
 
 TIMEOUT = "OPENRLHF_EBPO_HUB_TIMEOUT"  # seconds without progress; the client's own default is: for ever
@@ -189,19 +189,6 @@ def retry_after(response) -> float | None:
         return float(limit.reset_in_seconds)
     seconds = response.headers.get("Retry-After", "")
     return float(seconds) if seconds.isdigit() else None
-
-
-def check_repo_id(repo: str, flag: str = "--repo") -> None:
-    """Check that `repo` is an owner/name of the Hub; a token pasted in its place is not echoed.
-
-    Raises:
-        UsageError: it is not, or looks like a token.
-    """
-    if redacted_text(repo) != repo:
-        raise UsageError(f"{flag}: this looks like a token; a repo of the Hub is owner/name")
-    name = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
-    if not re.fullmatch(f"{name}/{name}", repo) or len(repo) > 96 or "--" in repo or ".." in repo:
-        raise UsageError(f"{flag} {repo}: a repo of the Hub is owner/name, of letters, digits, '-', '_' and '.'")
 
 
 def check_write_access(api, repo: str, repo_type: str = "model", flag: str = "--repo") -> None:

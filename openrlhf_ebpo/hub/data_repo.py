@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import columns
-from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
+from openrlhf_ebpo.hub.client import HubError, check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.markdown import Markdown, fenced, table, words
 from openrlhf_ebpo.hub.public import slug
@@ -37,7 +37,6 @@ def push(args: argparse.Namespace, make_files: Callable[[object], Mapping[str, C
         UsageError: the token may not write, or files that cannot go.
         HubError: it failed; repeating the command goes on where it stopped.
     """
-    check_repo_id(args.repo)
     api = hub_api()
     if not args.dry_run:
         retrying(lambda: check_write_access(api, args.repo, DATASET))

@@ -21,12 +21,13 @@ from pathlib import Path
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.hub.client import HubError, check_repo_id, hub_api, hub_errors
+from openrlhf_ebpo.hub.client import HubError, hub_api, hub_errors
 from openrlhf_ebpo.hub.content import matches, sha256
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.model_files import FULL_STATE
 from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.parallel import Downloads
+from openrlhf_ebpo.hub.places import place
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.upload import MANIFEST, NOT_IN_MANIFEST, commit_of, listing, megabytes
 from openrlhf_ebpo.seams.auto_map import ModelFileError, folder_reader, own_code
@@ -52,7 +53,7 @@ class Pulled:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("repo", metavar="OWNER/NAME", help="model repo on the Hub")
+    parser.add_argument("repo", metavar="OWNER/NAME[@REVISION]", help="model repo on the Hub, or its address")
     parser.add_argument("folder", type=Path, metavar="DIR", help="where to; new, empty, or of an earlier pull")
     parser.add_argument(
         "--revision", help="a step (10, or its tag step-000010), a branch or a commit; the newest if not given"
@@ -68,8 +69,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     api = hub_api()
-    check_repo_id(args.repo, "OWNER/NAME")
-    revision = revision_of(args.revision or "")
+    args.repo, named = place(args.repo, "OWNER/NAME")
+    if named and args.revision:
+        raise UsageError(f"--revision {args.revision}: OWNER/NAME names the revision {named} already: give one of them")
+    revision = revision_of(args.revision or named or "")
     if args.dry_run:
         commit, remote = look(api, args.repo, revision)
         wanted, skipped = chosen(remote, args.trust_pickle)

@@ -25,10 +25,11 @@ import pyarrow.parquet as pq
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import columns, data_repo, evaluations
-from openrlhf_ebpo.hub.client import check_repo_id, check_write_access, hub_api, hub_errors
+from openrlhf_ebpo.hub.client import check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.local_files import files_below, local_file, say_left_out
 from openrlhf_ebpo.hub.markdown import identifier, render
+from openrlhf_ebpo.hub.places import target
 from openrlhf_ebpo.hub.public import public, public_name
 from openrlhf_ebpo.hub.push import newest_step
 from openrlhf_ebpo.hub.retry import retrying
@@ -62,11 +63,12 @@ def run(args: argparse.Namespace) -> None:
         UsageError: no results, others in the same place of the repo, or no right to write.
         HubError: a push failed.
     """
+    args.repo = target(args.repo, kind=data_repo.DATASET)
     results = find_results(args.results_dir)
     rows = evaluations.rows_of(results)
     chosen = of_step(rows, args.step) if args.model else []
     if args.model:
-        check_repo_id(args.model, "--model")
+        args.model = target(args.model, "--model")
         if not args.dry_run:
             retrying(lambda: check_model(hub_api(), args.model))
             retrying(lambda: check_step(hub_api(), args.model, chosen[0]["step"], args.step is not None))

@@ -30,6 +30,7 @@ from openrlhf_ebpo.hub.card import PICTURE, RECORDS, read, reward_curve
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.local_files import files_below, local_file, named, say_left_out
 from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, render, words
+from openrlhf_ebpo.hub.places import target
 from openrlhf_ebpo.hub.public import public, public_name, public_run, public_text, slug
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
 from openrlhf_ebpo.record.catalogue import Metric
@@ -68,6 +69,7 @@ def run(args: argparse.Namespace) -> None:
         UsageError: no run, another run in the repo, or no right to write.
         HubError: the push failed.
     """
+    args.repo = target(args.repo, kind=data_repo.DATASET)
     with tempfile.TemporaryDirectory() as folder:
 
         def make_files(api) -> dict[str, Content]:
