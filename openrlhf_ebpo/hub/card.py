@@ -5,6 +5,7 @@ Everything comes from the run directory. Text of the run is shown as code, secre
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import shlex
@@ -17,6 +18,7 @@ from openrlhf_ebpo.hub import card_metadata, evaluations, usage
 from openrlhf_ebpo.hub.card_metadata import dig
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, identifier, render
+from openrlhf_ebpo.hub.notes import with_slot
 from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.public import last_part, public_run
 from openrlhf_ebpo.record import catalogue
@@ -76,7 +78,8 @@ def model_card(run_dir: Path, step: int | None, repo: str) -> dict[str, bytes]:
     base = card_metadata.base_model(run, run_dir)
     picture = reward_curve(run_dir, at)
     shown = usage.of_run(run_dir, run.get("args", {}), repo, "main" if step is None else step_tag(step), base)
-    text = render(
+    make = functools.partial(
+        render,
         "model_card.md",
         metadata=Markdown(card_metadata.metadata(run, base, repo, own, run_dir).to_yaml()),
         name=identifier(repo.rpartition("/")[2]),
@@ -91,7 +94,8 @@ def model_card(run_dir: Path, step: int | None, repo: str) -> dict[str, bytes]:
         prior=_prior(metrics, at),
         **_resume(public_run(run), shown),
     )
-    return {"README.md": redacted_text(text).encode()} | ({PICTURE: picture} if picture else {})
+    text = with_slot(lambda slot: redacted_text(make(notes=slot)))
+    return {"README.md": text.encode()} | ({PICTURE: picture} if picture else {})
 
 
 def read(run_dir: Path) -> dict:

@@ -16,6 +16,7 @@ from openrlhf_ebpo.hub.client import HubError, card_refused, hub_errors, local_p
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.model_files import FULL_STATE
+from openrlhf_ebpo.hub.notes import CARD, keeping_notes
 from openrlhf_ebpo.hub.outbox import Item, step_tag
 from openrlhf_ebpo.hub.retry import ATTEMPTS, pause_after
 from openrlhf_ebpo.hub.under_way import give_up, under_way
@@ -131,6 +132,9 @@ def push_item(run_dir: Path, item: Item, api, report: Report = print) -> Publish
     outbox.check_whole(item)
     made = make_card(run_dir, item, report)
     files = {**made, **{name: local_file(path, item.path) for name, path in item.files().items()}}
+    if CARD in files:  # at every attempt: somebody may write while a push waits
+        own = files[CARD] if isinstance(files[CARD], bytes) else files[CARD].read_bytes()
+        files[CARD] = keeping_notes(api, item.repo, own, report)
     try:
         return _push_files(run_dir, item, files, api)
     except HubError as error:

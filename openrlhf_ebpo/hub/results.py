@@ -14,6 +14,7 @@ RESULTS_DIR is the --output_dir of openrlhf-ebpo eval, a run directory, or a par
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -29,6 +30,7 @@ from openrlhf_ebpo.hub.client import check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.local_files import files_below, local_file, say_left_out
 from openrlhf_ebpo.hub.markdown import identifier, render
+from openrlhf_ebpo.hub.notes import with_slot
 from openrlhf_ebpo.hub.places import target
 from openrlhf_ebpo.hub.public import public, public_name
 from openrlhf_ebpo.hub.push import newest_step
@@ -199,7 +201,8 @@ def results_files(
 def data_card(rows: Sequence[dict], repo: str, schema: pa.Schema | None) -> str:
     places = dict.fromkeys(f"{place(row)}/samples.parquet" for row in rows)
     found = [data_repo.config("evaluations", INDEX, default=True), *data_repo.sample_configs(places if schema else ())]
-    text = render(
+    make = functools.partial(
+        render,
         "results_card.md",
         metadata=data_repo.metadata(repo, ["evaluation", "openrlhf", "ebpo"], found),
         name=identifier(repo.rpartition("/")[2]),
@@ -209,7 +212,7 @@ def data_card(rows: Sequence[dict], repo: str, schema: pa.Schema | None) -> str:
         evaluations=data_repo.explained(evaluations.SCHEMA, evaluations.MEANING),
         samples=data_repo.explained(schema, columns.SAMPLES) if schema else None,
     )
-    return redacted_text(text)
+    return with_slot(lambda slot: redacted_text(make(notes=slot)))
 
 
 def write_into_model(args: argparse.Namespace, rows: Sequence[dict]) -> None:

@@ -14,6 +14,7 @@ out; weights and checkpoints do not go with it (openrlhf-ebpo hub push). The rep
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import tempfile
 from collections.abc import Mapping
@@ -30,6 +31,7 @@ from openrlhf_ebpo.hub.card import PICTURE, RECORDS, read, reward_curve
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.local_files import files_below, local_file, named, say_left_out
 from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, render, words
+from openrlhf_ebpo.hub.notes import with_slot
 from openrlhf_ebpo.hub.places import target
 from openrlhf_ebpo.hub.public import public, public_name, public_run, public_text, slug
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
@@ -198,7 +200,8 @@ def data_card(run: dict, repo: str, files: Mapping[str, Content], metrics: list[
     estimator = str(run.get("args", {}).get("algo", {}).get("advantage", {}).get("estimator", "unknown"))
     tags = ["reinforcement-learning", "openrlhf", "rollouts", slug(estimator)]
     found = configs(files)
-    text = render(
+    make = functools.partial(
+        render,
         "run_card.md",
         metadata=data_repo.metadata(repo, tags, found),
         name=identifier(repo.rpartition("/")[2]),
@@ -210,7 +213,7 @@ def data_card(run: dict, repo: str, files: Mapping[str, Content], metrics: list[
         protocols=evaluations.by_step(rows),
         tables=_tables(files, metrics, found, own_metrics(run.get("metrics"))),
     )
-    return redacted_text(text)
+    return with_slot(lambda slot: redacted_text(make(notes=slot)))
 
 
 def _facts(run: dict, estimator: str) -> list[tuple[Markdown, Markdown]]:
