@@ -33,7 +33,7 @@ from openrlhf_ebpo.hub.local_files import LocalFile
 from openrlhf_ebpo.hub.model_files import contents, say_what_stays
 from openrlhf_ebpo.record.run_log import timestamp
 
-CARD = ("README.md", "images/training.png")
+CARD = ("README.md", "images/training.png", ".eval_results/openrlhf_ebpo.yaml")
 STATES = ("pushing", "pushed", "failed")
 FIELDS = {"step": int, "repo": str, "private": bool, "branch_per_step": bool, "token": str}  # of push.json
 LINK_FROM = 1 << 20  # bytes; smaller files are copied, since they are written in place when a step is repeated

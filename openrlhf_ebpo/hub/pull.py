@@ -200,7 +200,7 @@ def chosen(remote: Iterable[str], trust_pickle: bool) -> tuple[list[str], list[s
         safe = Path(path).suffix in SAFE or path in LICENCES if not full_state else trust_pickle
         if inside and safe:
             wanted.append(path)
-        elif path != ".gitattributes":
+        elif not path.startswith((".gitattributes", ".eval_results/")):
             skipped.append(path)
     return wanted, skipped
 

@@ -26,7 +26,13 @@ from openrlhf_ebpo.redact import redacted_text
 
 POLL_SECONDS = 1.0
 # Files of an earlier step that must not stay beside those of a later one.
-STALE = ("*.safetensors", "*.safetensors.index.json", f"{FULL_STATE}/*", "prior.json")
+STALE = (
+    "*.safetensors",
+    "*.safetensors.index.json",
+    f"{FULL_STATE}/*",
+    "prior.json",
+    ".eval_results/openrlhf_ebpo.yaml",
+)
 WEIGHTS = (".safetensors", ".gguf", *PICKLES)
 
 Report = Callable[[str], None]
