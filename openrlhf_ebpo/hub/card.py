@@ -14,7 +14,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry
-from openrlhf_ebpo.hub import card_metadata, evaluations, usage
+from openrlhf_ebpo.hub import card_metadata, evaluations, published, usage
 from openrlhf_ebpo.hub.card_metadata import dig
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, identifier, render
@@ -89,6 +89,7 @@ def model_card(run_dir: Path, step: int | None, repo: str) -> dict[str, bytes]:
         protocols=evaluations.tables(own, [row for row in rows if row["step"] == 0 and at]),
         picture=Markdown(PICTURE) if picture else None,
         **_estimator(run),
+        links=published.links(run_dir, "model"),
         **_usage(shown),
         **_training(public_run(run), metrics, at),
         prior=_prior(metrics, at),

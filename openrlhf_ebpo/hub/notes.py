@@ -42,8 +42,8 @@ def notes_of(card: str) -> str | None:
         return ""
     if not 0 <= begins < ends:
         return None
-    text = card[begins + len(BEGIN) : ends].strip("\n")
-    return without_secrets(UNSEEN.sub(" ", text))[:LONGEST]
+    text = without_secrets(UNSEEN.sub(" ", card[begins + len(BEGIN) : ends]))
+    return text[:LONGEST].lstrip("\n").rstrip()
 
 
 def with_notes(card: str, notes: str) -> str:

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub import columns, data_repo, evaluations
+from openrlhf_ebpo.hub import columns, data_repo, evaluations, published
 from openrlhf_ebpo.hub.client import check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.local_files import files_below, local_file, say_left_out
@@ -84,6 +84,8 @@ def run(args: argparse.Namespace) -> None:
 
         say_what_stays(args.results_dir, results)
         data_repo.push(args, make_files, message=f"results of {len(results)} evaluations", manifest=None)
+    if not args.dry_run:
+        published.note(args.results_dir, "results", args.repo)
     if args.model:
         write_into_model(args, chosen)
 

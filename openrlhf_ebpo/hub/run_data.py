@@ -26,7 +26,7 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.files import read_json_lines
-from openrlhf_ebpo.hub import columns, data_repo, evaluations
+from openrlhf_ebpo.hub import columns, data_repo, evaluations, published
 from openrlhf_ebpo.hub.card import PICTURE, RECORDS, read, reward_curve
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.local_files import files_below, local_file, named, say_left_out
@@ -83,6 +83,8 @@ def run(args: argparse.Namespace) -> None:
         say_what_stays(args.run_dir)
         message = f"run {public_text(args.run_dir.absolute().name)}"
         data_repo.push(args, make_files, message=message, delete=OURS)
+    if not args.dry_run:
+        published.note(args.run_dir, "run", args.repo)
 
 
 def say_what_stays(run_dir: Path) -> None:
@@ -137,7 +139,8 @@ def run_files(run_dir: Path, repo: str, scratch: Path) -> dict[str, Content]:
         files[EVALUATIONS] = data_repo.parquet_bytes(rows, evaluations.SCHEMA)
     if picture := reward_curve(run_dir, max([row["step"] for row in metrics], default=0)):
         files[PICTURE] = picture
-    files["README.md"] = data_card(public_run(found), repo, files, metrics, rows).encode()
+    links = published.links(run_dir, "run")
+    files["README.md"] = data_card(public_run(found), repo, files, metrics, rows, links).encode()
     return files
 
 
@@ -196,7 +199,9 @@ def configs(files: Mapping[str, Content]) -> list[dict]:
     return found + data_repo.sample_configs(path for path in files if path.startswith("eval/"))
 
 
-def data_card(run: dict, repo: str, files: Mapping[str, Content], metrics: list[dict], rows: list[dict]) -> str:
+def data_card(
+    run: dict, repo: str, files: Mapping[str, Content], metrics: list[dict], rows: list[dict], links: Markdown
+) -> str:
     estimator = str(run.get("args", {}).get("algo", {}).get("advantage", {}).get("estimator", "unknown"))
     tags = ["reinforcement-learning", "openrlhf", "rollouts", slug(estimator)]
     found = configs(files)
@@ -206,6 +211,8 @@ def data_card(run: dict, repo: str, files: Mapping[str, Content], metrics: list[
         metadata=data_repo.metadata(repo, tags, found),
         name=identifier(repo.rpartition("/")[2]),
         steps=len(metrics),
+        links=links,
+        ebpo=estimator == "ebpo",
         picture=Markdown(PICTURE) if PICTURE in files else None,
         facts=_facts(run, registry.title(estimator)),
         versions=[(identifier(part), code(version)) for part, version in run.get("versions", {}).items()],
