@@ -100,6 +100,8 @@ class Fault:
     status, headers, body: the answer, instead of doing it. cut: the connection is dropped in the middle of the body
     (of an upload's request, of a download's answer). lost: it is done, and the connection dropped before the answer.
     hang: no answer until the client gives up or the server stops. corrupt: other bytes of the same length are sent.
+    stall: half of a body is taken (of an upload's request) or sent (of an answer), and then nothing happens, as in `hang`.
+    drip: seconds for each byte of that body; of an answer also for each byte of its head. delay: seconds before anything.
     times: how often; after: how many matching requests pass untouched first.
     """
 
@@ -111,6 +113,9 @@ class Fault:
     lost: bool = False
     hang: bool = False
     corrupt: bool = False
+    stall: bool = False
+    drip: float = 0.0
+    delay: float = 0.0
     times: float = 1
     after: int = 0
     hits: int = 0
@@ -144,7 +149,9 @@ class HubServer:
         self.requests: list[str] = []  # "METHOD /path?query"
         self.authorizations: list[str | None] = []  # of each request, its header
         self.bodies: list[bytes] = []  # of each request
+        self.answers: list[bytes] = []  # their bodies, as they should arrive
         self.lock = threading.RLock()
+        self.at_once = self.most_at_once = 0  # requests that are being answered
         self.port = 0
         self.server: ThreadingHTTPServer | None = None
         self.stopping = threading.Event()
@@ -209,15 +216,36 @@ class Handler(BaseHTTPRequestHandler):
     log_message = lambda *_: None  # noqa: E731
 
     def answer_request(self) -> None:
+        with self.hub.lock:
+            self.hub.at_once += 1
+            self.hub.most_at_once = max(self.hub.most_at_once, self.hub.at_once)
+        try:
+            self._answer_request()
+        except OSError:
+            pass  # the client went away
+        finally:
+            with self.hub.lock:
+                self.hub.at_once -= 1
+
+    def _answer_request(self) -> None:
         request = f"{self.command} {unquote(self.path)}"
         self.hub.requests.append(request)
         self.hub.authorizations.append(self.headers.get("Authorization"))
         fault = self.hub.fault_for(request)
+        if fault and fault.delay:
+            self.hub.stopping.wait(fault.delay)
+        uploads = self.command in ("PUT", "POST")
         if fault and fault.hang:
             self.hub.stopping.wait()
             return
-        if fault and fault.cut and self.command in ("PUT", "POST"):
+        if fault and (fault.cut or fault.stall) and uploads:
             self.rfile.read(int(self.headers.get("Content-Length") or 2) // 2)
+            if fault.stall:
+                self.hub.stopping.wait()
+            return
+        if fault and fault.drip and uploads:
+            while self.rfile.read(1) and not self.hub.stopping.wait(fault.drip):
+                pass
             return
         self.body = self.read_body()
         self.hub.bodies.append(self.body)
@@ -239,17 +267,30 @@ class Handler(BaseHTTPRequestHandler):
 
     def send(self, reply: Reply, fault: Fault | None) -> None:
         body = reply.body
+        self.hub.answers.append(body if self.command != "HEAD" else b"")
         if fault and fault.corrupt:
             body = bytes(byte ^ 1 for byte in body)
         try:
             self.send_response(reply.status)
             for name, value in {"Content-Length": str(len(body)), **reply.headers}.items():
                 self.send_header(name, str(value))
+            if fault and fault.drip:
+                head, self._headers_buffer = b"".join(self._headers_buffer) + b"\r\n", []
+                self.drip(head + body, fault.drip)
+                return
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(body[: len(body) // 2] if fault and fault.cut else body)
+                self.wfile.write(body[: len(body) // 2] if fault and (fault.cut or fault.stall) else body)
+            if fault and fault.stall:
+                self.hub.stopping.wait()
         except OSError:
             pass  # the client went away
+
+    def drip(self, content: bytes, seconds: float) -> None:
+        for byte in content:
+            self.wfile.write(bytes([byte]))
+            if self.hub.stopping.wait(seconds):
+                return
 
     def reply(self) -> Reply:
         parts = urlsplit(self.path)

@@ -122,7 +122,7 @@ def train(command: UpstreamMain, args, claim: contextlib.AbstractContextManager)
         with contextlib.ExitStack() as until_ray_is_down, ray_for(args):
             until_ray_is_down.enter_context(claim)  # not before the cluster is known to be big enough
             with closing_run(Path(args.logger.run_dir)):
-                hub.start_pushing(args)
+                pushing = hub.start_pushing(args)
                 command.train(args)
                 hub.queue_final(args)
     except (RunDirectoryError, ClusterError):
@@ -135,7 +135,7 @@ def train(command: UpstreamMain, args, claim: contextlib.AbstractContextManager)
             raise cause from None
         raise ReportedError(f"training stopped: {described(cause)}\n{how_to_continue(args)}") from None
     print(f"training is complete: model in {args.ckpt.output_dir}, run directory {args.logger.run_dir}", flush=True)
-    hub.finish(args)  # Ray and its GPUs are free by now
+    hub.finish(args, pushing)  # Ray and its GPUs are free by now
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ Everything comes from the run directory. Text of the run is shown as code, secre
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import shlex
@@ -13,10 +14,11 @@ from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry
-from openrlhf_ebpo.hub import card_metadata, evaluations, usage
+from openrlhf_ebpo.hub import card_metadata, evaluations, published, usage
 from openrlhf_ebpo.hub.card_metadata import dig
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, identifier, render
+from openrlhf_ebpo.hub.notes import with_slot
 from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.public import last_part, public_run
 from openrlhf_ebpo.record import catalogue
@@ -76,8 +78,9 @@ def model_card(run_dir: Path, step: int | None, repo: str) -> dict[str, bytes]:
     own = [row for row in rows if row["step"] == at]
     base = card_metadata.base_model(run, run_dir)
     picture = reward_curve(run_dir, at)
-    shown = usage.of_run(run_dir, run.get("args", {}), repo, "main" if step is None else step_tag(step), base)
-    text = render(
+    shown = usage.of_run(run_dir, run.get("args", {}), repo, "main" if step is None else step_tag(step), base, at)
+    make = functools.partial(
+        render,
         "model_card.md",
         metadata=Markdown(card_metadata.metadata(run, base, repo, own, run_dir).to_yaml()),
         name=identifier(repo.rpartition("/")[2]),
@@ -87,12 +90,21 @@ def model_card(run_dir: Path, step: int | None, repo: str) -> dict[str, bytes]:
         protocols=evaluations.tables(own, [row for row in rows if row["step"] == 0 and at]),
         picture=Markdown(PICTURE) if picture else None,
         **_estimator(run),
+        links=published.links(run_dir, "model"),
         **_usage(shown),
         **_training(public_run(run), metrics, at),
         prior=_prior(metrics, at),
         **_resume(public_run(run), shown),
     )
-    return {"README.md": without_homes(redacted_text(text)).encode()} | ({PICTURE: picture} if picture else {})
+    text = with_slot(lambda slot: without_homes(redacted_text(make(notes=slot))))
+    return {"README.md": text.encode()} | ({PICTURE: picture} if picture else {}) | _entries(own)
+
+
+def _entries(rows: list[dict]) -> dict[str, bytes]:
+    for words in evaluations.left_out(rows):
+        logger.warning("%s", words)
+    found = evaluations.entries(rows)
+    return {evaluations.ENTRIES: evaluations.entries_file(found)} if found else {}
 
 
 def read(run_dir: Path) -> dict:
@@ -154,6 +166,7 @@ def _base(run: dict, base: str | None) -> Markdown:
 def _usage(shown: usage.Usage) -> dict:
     return {
         "prompt_is_known": shown.known,
+        "example": "" if shown.example is usage.EXAMPLE else "passed" if shown.example.passed else "asked",
         "adapter": bool(shown.adapter_rank),
         "transformers_snippet": fenced("python", usage.transformers_snippet(shown)),
         "vllm_snippet": fenced("python", usage.vllm_snippet(shown)),

@@ -8,17 +8,17 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import math
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.hub.places import check_repo_id
 from openrlhf_ebpo.redact import redacted_text
 
-TIMEOUT = "OPENRLHF_EBPO_HUB_TIMEOUT"  # seconds without a byte from the Hub; the client's own default is: for ever
+TIMEOUT = "OPENRLHF_EBPO_HUB_TIMEOUT"  # seconds without progress; the client's own default is: for ever
 TIMEOUT_SECONDS = 60.0
-TIMEOUTS = ("connect", "read", "write", "pool")
 HOW_TO_LOG_IN = (
     "set HF_TOKEN, or run `hf auth login`, with a token that may write (https://huggingface.co/settings/tokens)"
 )
@@ -57,49 +57,48 @@ class HubError(ReportedError):
         self.retry_after = retry_after
 
 
+class Stalled(Exception):
+    """A connection to the Hub stands still, or trickles."""
+
+
 def hub_api(endpoint: str | None = None, token: str | None = None):
-    """huggingface_hub's HfApi, whose calls end when the Hub says nothing for TIMEOUT_SECONDS.
+    """huggingface_hub's HfApi, whose calls end when the Hub stands still for TIMEOUT_SECONDS.
 
     Raises:
-        UsageError: huggingface_hub is not installed.
+        UsageError: huggingface_hub is not installed, or the limit is no number.
     """
     try:
         from huggingface_hub import HfApi
     except ModuleNotFoundError as error:
         raise UsageError(f"{error.name} is not installed: pip install 'openrlhf_ebpo[hub]'") from None
-    limit_waiting(float(os.environ.get(TIMEOUT) or TIMEOUT_SECONDS))
+    from openrlhf_ebpo.hub.transport import limit_waiting
+
+    limit_waiting(seconds_of(TIMEOUT, TIMEOUT_SECONDS))
     for handler in logging.getLogger("huggingface_hub").handlers:
         handler.addFilter(redact_record)
     return HfApi(endpoint=endpoint, token=token, library_name="openrlhf_ebpo")
+
+
+def seconds_of(variable: str, default: float) -> float:
+    """Seconds in an environment variable.
+
+    Raises:
+        UsageError: it is no number above 0.
+    """
+    text = os.environ.get(variable) or str(default)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"the environment variable {variable} is {text!r}; give a number of seconds above 0")
+    return seconds
 
 
 def redact_record(record: logging.LogRecord) -> bool:
     """The client logs whole upload addresses, with their signatures, when it tries again."""
     record.msg, record.args = redacted_text(record.getMessage()), ()
     return True
-
-
-def limit_waiting(seconds: float) -> None:
-    """No call of this process waits longer for a byte. A default of the HTTP client is not enough, for some calls of
-    huggingface_hub ask for no limit explicitly."""
-    from huggingface_hub import set_client_factory
-    from huggingface_hub.utils._http import default_client_factory
-
-    def limit(request) -> None:
-        asked = request.extensions.get("timeout", {})
-        request.extensions["timeout"] = {part: asked.get(part) or seconds for part in TIMEOUTS}
-
-    def client():
-        made = default_client_factory()
-        made.event_hooks = {**made.event_hooks, "request": [*made.event_hooks["request"], limit]}
-        return made
-
-    if limit_waiting.seconds != seconds:
-        set_client_factory(client)
-        limit_waiting.seconds = seconds
-
-
-limit_waiting.seconds = None
 
 
 @contextmanager
@@ -115,7 +114,10 @@ def hub_errors(doing: str) -> Iterator[None]:
 
 
 def hub_error(error: Exception, doing: str) -> HubError:
-    names = {type(cause).__name__ for cause in _chain(error)}
+    chain = list(_chain(error))
+    if stalled := next((each for each in chain if isinstance(each, Stalled)), None):
+        return HubError(f"{doing}: no usable answer ({stalled})")
+    names = {type(cause).__name__ for cause in chain}
     if local := local_problem(error):
         return HubError(f"{doing}: this machine, not the Hub, has a problem: {local}", permanent=True)
     if "OfflineModeIsEnabled" in names:
@@ -131,7 +133,7 @@ def hub_error(error: Exception, doing: str) -> HubError:
     advice = ADVICE.get(status, "the Hub has a problem" if status >= 500 else "refused")
     advice = GATED if "GatedRepoError" in names else advice
     words = f"{doing}: {advice} ({status}{f': {said}' if said else ''})"
-    return HubError(words, status, status in PERMANENT, _retry_after(response))
+    return HubError(words, status, status in PERMANENT, retry_after(response))
 
 
 def local_problem(error: BaseException) -> OSError | None:
@@ -178,7 +180,8 @@ def _server_message(response) -> str:
     return " ".join(str(said).split())[:300]
 
 
-def _retry_after(response) -> float | None:
+def retry_after(response) -> float | None:
+    """Seconds that the Hub asks to wait, None where it does not."""
     from huggingface_hub.utils import parse_ratelimit_headers
 
     limit = parse_ratelimit_headers(response.headers)
@@ -186,19 +189,6 @@ def _retry_after(response) -> float | None:
         return float(limit.reset_in_seconds)
     seconds = response.headers.get("Retry-After", "")
     return float(seconds) if seconds.isdigit() else None
-
-
-def check_repo_id(repo: str, flag: str = "--repo") -> None:
-    """Check that `repo` is an owner/name of the Hub; a token pasted in its place is not echoed.
-
-    Raises:
-        UsageError: it is not, or looks like a token.
-    """
-    if redacted_text(repo) != repo:
-        raise UsageError(f"{flag}: this looks like a token; a repo of the Hub is owner/name")
-    name = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
-    if not re.fullmatch(f"{name}/{name}", repo) or len(repo) > 96 or "--" in repo or ".." in repo:
-        raise UsageError(f"{flag} {repo}: a repo of the Hub is owner/name, of letters, digits, '-', '_' and '.'")
 
 
 def check_write_access(api, repo: str, repo_type: str = "model", flag: str = "--repo") -> None:

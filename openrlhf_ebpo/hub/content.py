@@ -135,9 +135,15 @@ def _sha256_of_file(file: LocalFile) -> str:
 
 
 def git_hash(content: Content) -> str:
-    """As git names a file. (Files in git itself are small; large ones are LFS files.)"""
-    content = content if isinstance(content, bytes) else content.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+    """As git names a file. Files in git itself are small (large ones are LFS files), if they are what the Hub says."""
+    digest = hashlib.sha1(b"blob %d\0" % size(content))
+    if isinstance(content, bytes):
+        digest.update(content)
+        return digest.hexdigest()
+    with content.open() as opened:
+        while block := opened.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def matches(content: Content, remote) -> bool:

@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import columns
-from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
+from openrlhf_ebpo.hub.client import HubError, check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.markdown import Markdown, fenced, table, words
+from openrlhf_ebpo.hub.notes import CARD, keeping_notes
 from openrlhf_ebpo.hub.public import slug
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.upload import commit_of, listing, plan, print_plan, publish
@@ -37,7 +38,6 @@ def push(args: argparse.Namespace, make_files: Callable[[object], Mapping[str, C
         UsageError: the token may not write, or files that cannot go.
         HubError: it failed; repeating the command goes on where it stopped.
     """
-    check_repo_id(args.repo)
     api = hub_api()
     if not args.dry_run:
         retrying(lambda: check_write_access(api, args.repo, DATASET))
@@ -50,7 +50,8 @@ def push(args: argparse.Namespace, make_files: Callable[[object], Mapping[str, C
         """All of it, since what goes depends on what is there: another push may have come in between."""
         with hub_errors(f"looking at {args.repo}"):
             before = commit_of(api, args.repo, DATASET, "main")
-        files = make_files(api)
+        files = dict(make_files(api))
+        files[CARD] = keeping_notes(api, args.repo, files[CARD], print, DATASET)
         return publish(api, args.repo, files, repo_type=DATASET, private=not args.public, based_on=before, **how)
 
     done = retrying(attempt)

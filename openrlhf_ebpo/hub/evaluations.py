@@ -7,6 +7,8 @@ different protocols (name and fingerprint) are never put together.
 from __future__ import annotations
 
 import json
+import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -19,6 +21,9 @@ from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, meanings, tab
 from openrlhf_ebpo.hub.public import hub_id, public, slug
 from openrlhf_ebpo.record.results import Result, find_results
 from openrlhf_ebpo.record.score_text import majorities, order, passes, score
+from openrlhf_ebpo.redact import redacted_text
+
+logger = logging.getLogger(__name__)
 
 SCHEMA = pa.schema(
     [
@@ -60,6 +65,8 @@ MEANING = meanings(
         "high": "upper end of it",
     }
 )
+COMMIT = re.compile("[0-9a-f]{40}")
+ENTRIES = ".eval_results/openrlhf_ebpo.yaml"  # path in a model's repo
 TASK_TYPE = "text-generation"
 
 
@@ -69,10 +76,27 @@ def of_run(run_dir: Path) -> list[Result]:
     Raises:
         UsageError: one is damaged, of a newer version, or a link out of the run.
     """
-    summaries = (run_dir / "eval").glob("*/*/step-*/summary.json")
-    if not any(b'"schema"' in local_file(path, run_dir).read_bytes() for path in list(summaries)):
-        return []
-    return find_results(run_dir)
+    summaries = list((run_dir / "eval").glob("*/*/step-*/summary.json"))
+    for path in summaries:
+        local_file(path, run_dir)
+    dropped = say_dropped(run_dir)
+    return find_results(run_dir) if len(dropped) < len(summaries) else []
+
+
+def say_dropped(directory: Path) -> list[Path]:
+    """Name the results that nobody reads, for they have no schema number."""
+    dropped = [path for path in sorted(directory.rglob("step-*/summary.json")) if _has_no_schema(path)]
+    for path in dropped:
+        logger.warning("%s is left out: it has no schema number, as of early versions; evaluate again", path)
+    return dropped
+
+
+def _has_no_schema(path: Path) -> bool:
+    try:
+        found = json.loads(path.read_bytes())
+    except (ValueError, OSError):
+        return False  # whoever reads it says what is wrong
+    return not isinstance(found, dict) or "schema" not in found
 
 
 def rows_of(results: Iterable[Result]) -> list[dict]:
@@ -119,10 +143,15 @@ def protocol_of(row: Mapping) -> tuple[str, str]:
     return row["protocol"], row["protocol_fingerprint"]
 
 
-def headline(rows: Sequence[dict]) -> list[str]:
-    """pass@1, and the largest maj@k and pass@k that the rows have."""
-    names = {row["metric"] for row in rows}
-    return list(dict.fromkeys([*passes(names)[:1], *majorities(names)[-1:], *passes(names)[-1:]]))
+def headline(rows: Iterable[dict]) -> list[dict]:
+    """The rows that cards show, whatever they show them in: of each protocol, task and step pass@1, and the largest maj@k and
+    pass@k that there are."""
+    found = []
+    for _, group in groupby(ordered(rows), key=lambda row: (*protocol_of(row), row["task"], row["step"])):
+        by_name = {row["metric"]: row for row in group}
+        names = [*passes(by_name)[:1], *majorities(by_name)[-1:], *passes(by_name)[-1:]]
+        found += [by_name[name] for name in dict.fromkeys(names)]
+    return found
 
 
 def tables(rows: Sequence[dict], base: Sequence[dict] = (), step: int | None = None) -> list[dict]:
@@ -132,7 +161,7 @@ def tables(rows: Sequence[dict], base: Sequence[dict] = (), step: int | None = N
     step: the rows' own, if the heading shall name it.
     """
     found = []
-    for protocol, group in groupby(ordered(rows), key=protocol_of):
+    for protocol, group in groupby(headline(rows), key=protocol_of):
         group = list(group)
         before = {row["task"]: row for row in base if protocol_of(row) == protocol and row["metric"] == "pass@1"}
         found.append(
@@ -159,7 +188,8 @@ def by_step(rows: Sequence[dict]) -> list[dict]:
 
 
 def _table(rows: list[dict], before: Mapping[str, dict]) -> Markdown:
-    metrics = headline(rows)
+    names = {row["metric"] for row in rows}
+    metrics = list(dict.fromkeys([*passes(names)[:1], *majorities(names), *passes(names)]))
     head = words("task", "questions", "runs", *(["pass@1 before training"] if before else []), *metrics)
     lines = []
     for task, group in groupby(rows, key=lambda row: row["task"]):
@@ -181,17 +211,49 @@ def _settings(row: Mapping) -> list[tuple[Markdown, Markdown]]:
 
 
 def eval_results(rows: Sequence[dict], source_url: str | None = None) -> list:
-    """huggingface_hub.EvalResult for the headline metrics, in percent. Not EvalResultEntry (.eval_results/*.yaml), which
-    has no place for a metric's name, k, error, interval or protocol, and only for benchmarks that the Hub lists.
+    """huggingface_hub.EvalResult for the headline metrics, in percent, for `model-index`.
 
     The protocol is the data set's `config`: the card's metadata puts results of one task type, data set, config, split
     and revision into one row, and so no row has results of two protocols.
     """
-    found = []
-    for _, group in groupby(ordered(rows), key=lambda row: (*protocol_of(row), row["task"])):
-        by_metric = {row["metric"]: row for row in group}
-        found += [_eval_result(by_metric[name], source_url) for name in headline(list(by_metric.values()))]
-    return found
+    return [_eval_result(row, source_url) for row in headline(rows)]
+
+
+def entries(rows: Sequence[dict], source_url: str | None = None) -> list[dict]:
+    """What .eval_results/*.yaml holds of the headline metrics: pass@1, of questions that are a data set of the Hub. An entry
+    has no place for a metric's name, k, error, interval or protocol but its notes."""
+    from huggingface_hub import EvalResultEntry
+    from huggingface_hub import eval_result_entries_to_yaml as as_yaml
+
+    shown = [row for row in headline(rows) if row["metric"] == "pass@1" and hub_id(row["source"].partition("@")[0])]
+    return as_yaml([EvalResultEntry(**_entry(row, source_url)) for row in shown])
+
+
+def _entry(row: Mapping, source_url: str | None) -> dict:
+    name, _, revision = row["source"].partition("@")
+    source = {"source_url": source_url, "source_name": "openrlhf_ebpo evaluation"} if source_url else {}
+    return {
+        "dataset_id": name,
+        "task_id": slug(row["task"]),
+        "value": _percent(row["value"]),
+        "dataset_revision": revision if COMMIT.fullmatch(revision) else None,
+        "notes": f"pass@1 in percent, protocol {slug(row['protocol'])} ({slug(row['protocol_fingerprint'])}); "
+        f"{row['questions']} questions, {row['samples_per_question']} responses each; 95 % interval "
+        f"{_percent(row['low'])} to {_percent(row['high'])}",
+        **source,
+    }
+
+
+def entries_file(found: Sequence[dict]) -> bytes:
+    from huggingface_hub.utils import yaml_dump
+
+    return yaml_dump(list(found), sort_keys=False).encode()
+
+
+def left_out(rows: Iterable[dict]) -> list[str]:
+    """Why results are on the card and not in .eval_results/."""
+    tasks = dict.fromkeys(row["task"] for row in rows if not hub_id(row["source"].partition("@")[0]))
+    return [f"{redacted_text(task)} is not in {ENTRIES}: its questions are no data set of the Hub" for task in tasks]
 
 
 def _eval_result(row: Mapping, source_url: str | None):

@@ -35,7 +35,9 @@ from openrlhf_ebpo.hub.model_files import contents, say_what_stays
 from openrlhf_ebpo.models import folder
 from openrlhf_ebpo.record.run_log import timestamp
 
-CARD = ("README.md", "images/training.png")
+CARD = ("README.md", "images/training.png", ".eval_results/openrlhf_ebpo.yaml")
+STATES = ("pushing", "pushed", "failed")
+FIELDS = {"step": int, "repo": str, "private": bool, "branch_per_step": bool, "token": str}  # of push.json
 LINK_FROM = 1 << 20  # bytes; smaller files are copied, since they are written in place when a step is repeated
 
 
@@ -75,16 +77,26 @@ def items(run_dir: str | Path) -> list[Item]:
 
 
 def pending(run_dir: str | Path) -> int:
-    return sum(1 for _ in outbox(run_dir).glob("step-*/push.json"))
+    return len(items(run_dir))
+
+
+def damaged(run_dir: str | Path) -> list[Path]:
+    """Snapshots whose push.json cannot be read: nobody knows where they were to go."""
+    return [path.parent for path in sorted(outbox(run_dir).glob("step-*/push.json")) if not _read(path.parent)]
 
 
 def _read(path: Path) -> Item | None:
+    """None where it was taken away meanwhile, or is damaged: what has become of one step must not hold the others up."""
     try:
         wanted = json.loads((path / "push.json").read_text())
-    except FileNotFoundError:
-        return None  # taken away meanwhile
-    fields = {name: wanted[name] for name in ("step", "repo", "private", "branch_per_step", "token")}
-    return Item(path, **fields, sizes=wanted["files"], hashes=wanted.get("sha256", {}))  # none in an earlier version's
+        fields = {name: kind(wanted[name]) for name, kind in FIELDS.items()}
+        sizes = {str(name): int(size) for name, size in wanted["files"].items()}
+        hashes = {
+            str(name): str(known) for name, known in wanted.get("sha256", {}).items()
+        }  # none in an earlier version's
+        return Item(path, **fields, sizes=sizes, hashes=hashes)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
 
 
 def add(
@@ -238,8 +250,7 @@ def _remove(path: Path) -> None:
 
 
 def read_state(run_dir: str | Path) -> dict:
-    """hub.json: {"failed": failed attempts so far, "steps": {"10": {"state": pending | pushing | pushed | failed,
-    "repo", "attempts", "error", "commit", "time"}}}"""
+    """hub.json: {"failed": failed attempts so far, "steps": {"10": {"state": pushing | pushed | failed, "repo", "attempts", "error", "commit", "time"}}}"""
     found = _whole_state(Path(run_dir) / "hub.json")
     return found or {"schema": 1, "failed": 0, "steps": {}}
 
@@ -248,9 +259,17 @@ def _whole_state(path: Path) -> dict | None:
     """None where there is none, or a damaged one: it only tells, and must not keep anything from being pushed."""
     try:
         found = json.loads(path.read_text())
-    except (FileNotFoundError, ValueError):
+        whole = isinstance(found["failed"], int) and all(map(_whole_entry, found["steps"].items()))
+    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return found if isinstance(found, dict) and {"failed", "steps"} <= set(found) else None
+    return found if whole else None
+
+
+def _whole_entry(row: tuple[str, object]) -> bool:
+    step, entry = row
+    if not (step.isascii() and step.isdigit() and len(step) < 20 and isinstance(entry, dict)):
+        return False
+    return entry.get("state") in STATES and isinstance(entry.get("attempts"), int)
 
 
 def write_state(run_dir: str | Path, step: int, **changes) -> dict:
@@ -280,18 +299,37 @@ def take_lock(run_dir: str | Path):
     path = Path(run_dir) / "hub" / "lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     file = open(path, "a+")  # noqa: SIM115  held for as long as the caller keeps it
+    if _locked(file, fcntl.LOCK_EX):
+        return file
+    file.close()
+    return None
+
+
+def is_locked(run_dir: str | Path) -> bool:
+    """Whether a process holds the lock. Leaves no trace, and may be asked of a run that one may only read.
+
+    Raises:
+        UsageError: the disk knows no locks.
+    """
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with open(Path(run_dir) / "hub" / "lock") as file:
+            return not _locked(file, fcntl.LOCK_SH)
+    except FileNotFoundError:
+        return False
+
+
+def _locked(file, how: int) -> bool:
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+        return True
     except BlockingIOError:
-        file.close()
-        return None
+        return False
     except OSError as error:  # some network disks
         file.close()
         raise UsageError(
-            f"{path} cannot be locked ({error.strerror}): the disk has no locks (flock), without which two processes could "
-            "push at once. Put the run directory (--logger.run_dir) on another disk, or copy it there and push the copy"
+            f"{file.name} cannot be locked ({error.strerror}): the disk has no locks (flock), without which two processes "
+            "could push at once. Put the run directory (--logger.run_dir) on another disk, or copy it there and push the copy"
         ) from error
-    return file
 
 
 def write_pid(lock) -> None:

@@ -15,18 +15,20 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.hub.client import HubError, check_repo_id, hub_api, hub_errors
+from openrlhf_ebpo.hub.client import HubError, hub_api, hub_errors
 from openrlhf_ebpo.hub.content import matches, sha256
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.model_files import FULL_STATE
 from openrlhf_ebpo.hub.outbox import step_tag
+from openrlhf_ebpo.hub.parallel import Downloads
+from openrlhf_ebpo.hub.places import place
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.upload import MANIFEST, NOT_IN_MANIFEST, commit_of, listing, megabytes
 from openrlhf_ebpo.models.auto_map import ModelFileError, folder_reader, own_code
@@ -36,6 +38,7 @@ from openrlhf_ebpo.seams.remote_code import FLAG
 # What cannot run code where it is loaded: weights, configuration, tokenizer, prior, pictures, licences.
 SAFE = (".safetensors", ".json", ".jsonl", ".txt", ".md", ".model", ".tiktoken", ".jinja", ".parquet", ".png", ".svg")
 LICENCES = ("LICENSE", "NOTICE")
+AT_ONCE = 8  # files
 RECORD = ".hub_pull.json"  # in the folder: where its content is from
 
 
@@ -52,7 +55,7 @@ class Pulled:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("repo", metavar="OWNER/NAME", help="model repo on the Hub")
+    parser.add_argument("repo", metavar="OWNER/NAME[@REVISION]", help="model repo on the Hub, or its address")
     parser.add_argument("folder", type=Path, metavar="DIR", help="where to; new, empty, or of an earlier pull")
     parser.add_argument(
         "--revision", help="a step (10, or its tag step-000010), a branch or a commit; the newest if not given"
@@ -68,8 +71,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     api = hub_api()
-    check_repo_id(args.repo, "OWNER/NAME")
-    revision = revision_of(args.revision or "")
+    args.repo, named = place(args.repo, "OWNER/NAME")
+    if named and args.revision:
+        raise UsageError(f"--revision {args.revision}: OWNER/NAME names the revision {named} already: give one of them")
+    revision = revision_of(args.revision or named or "")
     if args.dry_run:
         commit, remote = look(api, args.repo, revision)
         wanted, skipped = chosen(remote, args.trust_pickle)
@@ -116,8 +121,6 @@ def pull(
         UsageError: the folder holds something else.
         HubError: no such repo or revision, the Hub stays away, a file is not what was pushed, or the model is not whole.
     """
-    from tqdm import tqdm
-
     folder = Path(folder)
     check_folder(folder, repo)
     commit, remote = retrying(lambda: look(api, repo, revision), report=report)
@@ -136,8 +139,7 @@ def pull(
     remove_other_files(folder, {path: remote[path] for path in wanted})
     record["files"] = wanted
     write_json(folder / RECORD, record)
-    for path in tqdm(wanted, desc=f"pulling {repo}", unit="file", disable=None):
-        retrying(lambda path=path: fetch(api, repo, commit, path, remote[path], folder), report=report)
+    fetch_all(api, repo, commit, {path: remote[path] for path in wanted}, folder, report)
     if rows is not None:
         check_manifest(repo, folder, wanted, rows, trust_pickle)
     check_model(repo, folder, wanted)
@@ -201,7 +203,7 @@ def chosen(remote: Iterable[str], trust_pickle: bool) -> tuple[list[str], list[s
         safe = Path(path).suffix in SAFE or path in LICENCES if not full_state else trust_pickle
         if inside and safe:
             wanted.append(path)
-        elif path != ".gitattributes":
+        elif not path.startswith((".gitattributes", ".eval_results/")):
             skipped.append(path)
     return wanted, skipped
 
@@ -211,7 +213,26 @@ def shown(paths: Iterable[str]) -> str:
     return ", ".join(path if path.isprintable() else repr(path) for path in paths)
 
 
-def fetch(api, repo: str, commit: str, path: str, listed, folder: Path) -> None:
+def fetch_all(api, repo: str, commit: str, listed: Mapping, folder: Path, report: Callable[[str], None]) -> None:
+    """All files, several at a time.
+
+    Raises:
+        HubError: one is not to be had; the others are there whole, or not at all.
+    """
+    from tqdm import tqdm
+
+    downloads = Downloads({path: entry.size for path, entry in listed.items()})
+    how = {"report": report, "sleep": downloads.sleep}
+
+    def one(path: str) -> None:
+        retrying(lambda: fetch(api, repo, commit, path, listed[path], folder, downloads.bar(path)), **how)
+
+    total = sum(downloads.sizes.values())
+    with tqdm(total=total, desc=f"pulling {repo}", unit="B", unit_scale=True, disable=None) as bar:
+        downloads.run(one, min(AT_ONCE, len(listed)), lambda come: bar.update(come - bar.n))
+
+
+def fetch(api, repo: str, commit: str, path: str, listed, folder: Path, bar: type | None = None) -> None:
     """One file, kept if it is there already and right; downloaded a second time if the first was damaged.
 
     Raises:
@@ -222,7 +243,8 @@ def fetch(api, repo: str, commit: str, path: str, listed, folder: Path) -> None:
         for last in (False, True):
             if target.is_file() and matches(local_file(target), listed):
                 return
-            api.hf_hub_download(repo, path, revision=commit, local_dir=folder, force_download=target.exists() or last)
+            how = {"local_dir": folder, "force_download": target.exists() or last, "tqdm_class": bar}
+            api.hf_hub_download(repo, path, revision=commit, **how)
             if matches(local_file(target), listed):
                 return
             target.unlink()

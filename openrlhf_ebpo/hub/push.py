@@ -15,15 +15,23 @@ from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.client import HubError, card_refused, hub_errors, local_problem
 from openrlhf_ebpo.hub.content import PICKLES, Content
 from openrlhf_ebpo.hub.model_files import FULL_STATE
+from openrlhf_ebpo.hub.notes import CARD, keeping_notes
 from openrlhf_ebpo.hub.outbox import Item, step_tag
 from openrlhf_ebpo.hub.retry import ATTEMPTS, pause_after
+from openrlhf_ebpo.hub.under_way import give_up, under_way
 from openrlhf_ebpo.hub.upload import Published, commit_of, listing, publish
 from openrlhf_ebpo.record.run_log import read_metrics
 from openrlhf_ebpo.redact import redacted_text
 
 POLL_SECONDS = 1.0
 # Files of an earlier step that must not stay beside those of a later one.
-STALE = ("*.safetensors", "*.safetensors.index.json", f"{FULL_STATE}/*", "prior.json")
+STALE = (
+    "*.safetensors",
+    "*.safetensors.index.json",
+    f"{FULL_STATE}/*",
+    "prior.json",
+    ".eval_results/openrlhf_ebpo.yaml",
+)
 WEIGHTS = (".safetensors", ".gguf", *PICKLES)
 
 Report = Callable[[str], None]
@@ -80,8 +88,14 @@ def attempt(run_dir: Path, item: Item, api, report: Report = print) -> HubError 
     record = functools.partial(_record, run_dir, item, report)
     number = _attempts(run_dir, item) + 1
     record(state="pushing", attempts=number)
+
+    def too_long(words: str) -> None:
+        record(state="failed", error=words)
+        give_up(f"step {item.step}, attempt {number} failed: {words}")
+
     try:
-        published = push_item(run_dir, item, api, report)
+        with under_way(run_dir, item.step, number, too_long):
+            published = push_item(run_dir, item, api, report)
         record(state="pushed", error=None, commit=published.commit, url=published.url)
         outbox.remove(item)
     except Exception as caught:
@@ -122,6 +136,9 @@ def push_item(run_dir: Path, item: Item, api, report: Report = print) -> Publish
     """
     made = make_card(run_dir, item, report)
     files = {**made, **outbox.snapshot_files(item)}
+    if CARD in files:  # at every attempt: somebody may write while a push waits
+        own = files[CARD] if isinstance(files[CARD], bytes) else files[CARD].read_bytes()
+        files[CARD] = keeping_notes(api, item.repo, own, report)
     try:
         return _push_files(run_dir, item, files, api)
     except HubError as error:

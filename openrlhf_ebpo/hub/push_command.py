@@ -25,9 +25,10 @@ from pathlib import Path
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import outbox
-from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
+from openrlhf_ebpo.hub.client import HubError, check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.model_files import FULL_STATE, contents, say_what_stays
 from openrlhf_ebpo.hub.outbox import Item, step_tag
+from openrlhf_ebpo.hub.places import target
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.push import STALE, card, check_same_run, drain
 from openrlhf_ebpo.hub.retry import ATTEMPTS
@@ -92,7 +93,7 @@ def run(args: argparse.Namespace) -> None:
 
 def check_flags(args: argparse.Namespace) -> None:
     if args.repo:
-        check_repo_id(args.repo)
+        args.repo = target(args.repo)
         return
     needing = ("step", "public", "branch_per_step", "full_state")
     if given := [f"--{name}" for name in needing if getattr(args, name) not in (None, False)]:

@@ -14,6 +14,7 @@ RESULTS_DIR is the --output_dir of openrlhf-ebpo eval, a run directory, or a par
 from __future__ import annotations
 
 import argparse
+import functools
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -23,11 +24,13 @@ import pyarrow.parquet as pq
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub import columns, data_repo, evaluations
-from openrlhf_ebpo.hub.client import check_repo_id, check_write_access, hub_api, hub_errors
+from openrlhf_ebpo.hub import columns, data_repo, evaluations, published
+from openrlhf_ebpo.hub.client import check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.local_files import files_below, local_file, say_left_out
 from openrlhf_ebpo.hub.markdown import identifier, render
+from openrlhf_ebpo.hub.notes import with_slot
+from openrlhf_ebpo.hub.places import target
 from openrlhf_ebpo.hub.public import edited_json, public, public_name
 from openrlhf_ebpo.hub.push import newest_step
 from openrlhf_ebpo.hub.retry import retrying
@@ -61,11 +64,13 @@ def run(args: argparse.Namespace) -> None:
         UsageError: no results, others in the same place of the repo, or no right to write.
         HubError: a push failed.
     """
+    args.repo = target(args.repo, kind=data_repo.DATASET)
+    evaluations.say_dropped(args.results_dir)
     results = find_results(args.results_dir)
     rows = evaluations.rows_of(results)
     chosen = of_step(rows, args.step) if args.model else []
     if args.model:
-        check_repo_id(args.model, "--model")
+        args.model = target(args.model, "--model")
         if not args.dry_run:
             retrying(lambda: check_model(hub_api(), args.model))
             retrying(lambda: check_step(hub_api(), args.model, chosen[0]["step"], args.step is not None))
@@ -78,6 +83,8 @@ def run(args: argparse.Namespace) -> None:
 
         say_what_stays(args.results_dir, results)
         data_repo.push(args, make_files, message=f"results of {len(results)} evaluations", manifest=None)
+    if not args.dry_run:
+        published.note(args.results_dir, "results", args.repo)
     if args.model:
         write_into_model(args, chosen)
 
@@ -195,7 +202,8 @@ def results_files(
 def data_card(rows: Sequence[dict], repo: str, schema: pa.Schema | None) -> str:
     places = dict.fromkeys(f"{place(row)}/samples.parquet" for row in rows)
     found = [data_repo.config("evaluations", INDEX, default=True), *data_repo.sample_configs(places if schema else ())]
-    text = render(
+    make = functools.partial(
+        render,
         "results_card.md",
         metadata=data_repo.metadata(repo, ["evaluation", "openrlhf", "ebpo"], found),
         name=identifier(repo.rpartition("/")[2]),
@@ -205,13 +213,14 @@ def data_card(rows: Sequence[dict], repo: str, schema: pa.Schema | None) -> str:
         evaluations=data_repo.explained(evaluations.SCHEMA, evaluations.MEANING),
         samples=data_repo.explained(schema, columns.SAMPLES) if schema else None,
     )
-    return without_homes(redacted_text(text))
+    return with_slot(lambda slot: without_homes(redacted_text(make(notes=slot))))
 
 
 def write_into_model(args: argparse.Namespace, rows: Sequence[dict]) -> None:
     """Put the rows into the model-index of the card of --model."""
     api = hub_api()
-    new = evaluations.eval_results(rows, f"{api.endpoint}/datasets/{args.repo}")
+    url = f"{api.endpoint}/datasets/{args.repo}"
+    new = evaluations.eval_results(rows, url)
     what = f"{len(new)} results of step {rows[0]['step']}"
     if args.dry_run:
         print(f"dry run: {what} would be written into the card of {args.model}")
@@ -220,20 +229,43 @@ def write_into_model(args: argparse.Namespace, rows: Sequence[dict]) -> None:
     def write():
         with hub_errors(f"looking at {args.model}"):
             commit = commit_of(api, args.model, "model", "main")
-        card = with_results(_card(api, args.model, commit), new, args.model).encode()
+        card = with_results(_file(api, args.model, "README.md", commit), new, args.model).encode()
+        before = _file(api, args.model, evaluations.ENTRIES, commit)
+        files = {"README.md": card, **with_entries(before, evaluations.entries(rows, url))}
         how = {"message": f"evaluation {what}", "manifest": None, "based_on": commit}  # not upon a newer step's card
-        return publish(api, args.model, {"README.md": card}, **how)
+        return publish(api, args.model, files, **how)
 
     done = retrying(write)
     print(f"card of {args.model}: {what} {'written' if done.sent else 'were there already'}")
 
 
-def _card(api, model: str, commit: str) -> str:
-    """The text of a model's card, "" where it has none."""
-    with hub_errors(f"reading the card of {model}"), tempfile.TemporaryDirectory() as folder:
-        if not api.file_exists(model, "README.md", revision=commit):
+def _file(api, model: str, name: str, commit: str) -> str:
+    """The text of a file of a model, "" where it has none."""
+    with hub_errors(f"reading {name} of {model}"), tempfile.TemporaryDirectory() as folder:
+        if not api.file_exists(model, name, revision=commit):
             return ""
-        return Path(api.hf_hub_download(model, "README.md", revision=commit, local_dir=folder)).read_text()
+        return Path(api.hf_hub_download(model, name, revision=commit, local_dir=folder)).read_text()
+
+
+def with_entries(before: str, new: Sequence[dict]) -> dict[str, bytes]:
+    """Our file in .eval_results/ with new entries in place of those of the same data set, task and protocol; {} where there
+    is nothing to say."""
+    import yaml
+
+    try:
+        there = yaml.safe_load(before) or []
+    except yaml.YAMLError:
+        there = []
+    keys = {_key(entry) for entry in new}
+    kept = [entry for entry in there if _key(entry) not in keys] if isinstance(there, list) else []
+    return {evaluations.ENTRIES: evaluations.entries_file([*kept, *new])} if new else {}
+
+
+def _key(entry) -> tuple:
+    dataset = entry.get("dataset") if isinstance(entry, dict) else None
+    dataset = dataset if isinstance(dataset, dict) else {}
+    notes = str(entry.get("notes")) if isinstance(entry, dict) else ""
+    return str(dataset.get("id")), str(dataset.get("task_id")), notes.partition(";")[0]
 
 
 def with_results(card: str, new: Sequence, model: str) -> str:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from openrlhf_ebpo.hub.client import HubError
+from openrlhf_ebpo.hub.client import HubError, seconds_of
 
 PAUSE = "OPENRLHF_EBPO_HUB_PAUSE"  # seconds before the first repetition
 FIRST_PAUSE = 5.0
 LONGEST_PAUSE = 600.0
+LONGEST_ASKED = 3600.0  # whatever the Hub asks for
 ATTEMPTS = 5
 
 T = TypeVar("T")
 
 
 def pause_after(failures: int, error: HubError | None = None) -> float:
-    """Seconds to wait after `failures` >= 1 failures in a row: 5, 10, 20 … 600, or longer where the Hub asks for it."""
-    first = float(os.environ.get(PAUSE) or FIRST_PAUSE)
+    """Seconds to wait after `failures` >= 1 failures in a row: 5, 10, 20 … 600, or longer, an hour at most, where the Hub asks for it."""
     asked = (error.retry_after if error else None) or 0.0
-    return max(min(first * 2.0 ** min(failures - 1, 20), LONGEST_PAUSE), asked)
+    own = seconds_of(PAUSE, FIRST_PAUSE) * 2.0 ** min(failures - 1, 20)
+    return max(min(own, LONGEST_PAUSE), min(asked, LONGEST_ASKED))
 
 
 def retrying(

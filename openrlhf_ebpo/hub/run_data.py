@@ -14,6 +14,7 @@ out; weights and checkpoints do not go with it (openrlhf-ebpo hub push). The rep
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import tempfile
 from collections.abc import Mapping
@@ -25,11 +26,13 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.files import read_json_lines
-from openrlhf_ebpo.hub import columns, data_repo, evaluations
+from openrlhf_ebpo.hub import columns, data_repo, evaluations, published
 from openrlhf_ebpo.hub.card import PICTURE, RECORDS, read, reward_curve
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.local_files import files_below, local_file, named, say_left_out
 from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, render, words
+from openrlhf_ebpo.hub.notes import with_slot
+from openrlhf_ebpo.hub.places import target
 from openrlhf_ebpo.hub.public import Edited, changes, edited_json, public, public_name, public_run, public_text, slug
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
 from openrlhf_ebpo.record import checkpoints
@@ -73,6 +76,7 @@ def run(args: argparse.Namespace) -> None:
         UsageError: no run, another run in the repo, or no right to write.
         HubError: the push failed.
     """
+    args.repo = target(args.repo, kind=data_repo.DATASET)
     with tempfile.TemporaryDirectory() as folder:
 
         def make_files(api) -> dict[str, Content]:
@@ -84,6 +88,8 @@ def run(args: argparse.Namespace) -> None:
         say_what_stays(args.run_dir)
         message = f"run {public_text(args.run_dir.absolute().name)}"
         data_repo.push(args, make_files, message=message, delete=OURS)
+    if not args.dry_run:
+        published.note(args.run_dir, "run", args.repo)
 
 
 def say_what_stays(run_dir: Path) -> None:
@@ -138,7 +144,8 @@ def run_files(run_dir: Path, repo: str, scratch: Path) -> dict[str, Content]:
         files[EVALUATIONS] = data_repo.parquet_bytes(rows, evaluations.SCHEMA)
     if picture := reward_curve(run_dir, max([row["step"] for row in metrics], default=0)):
         files[PICTURE] = picture
-    files["README.md"] = data_card(public_run(found), repo, files, metrics, rows).encode()
+    links = published.links(run_dir, "run")
+    files["README.md"] = data_card(public_run(found), repo, files, metrics, rows, links).encode()
     return files
 
 
@@ -199,15 +206,20 @@ def configs(files: Mapping[str, Content]) -> list[dict]:
     return found + data_repo.sample_configs(path for path in files if path.startswith("eval/"))
 
 
-def data_card(run: dict, repo: str, files: Mapping[str, Content], metrics: list[dict], rows: list[dict]) -> str:
+def data_card(
+    run: dict, repo: str, files: Mapping[str, Content], metrics: list[dict], rows: list[dict], links: Markdown
+) -> str:
     estimator = str(run.get("args", {}).get("algo", {}).get("advantage", {}).get("estimator", "unknown"))
     tags = ["reinforcement-learning", "openrlhf", "rollouts", slug(estimator)]
     found = configs(files)
-    text = render(
+    make = functools.partial(
+        render,
         "run_card.md",
         metadata=data_repo.metadata(repo, tags, found),
         name=identifier(repo.rpartition("/")[2]),
         steps=len(metrics),
+        links=links,
+        ebpo=estimator == "ebpo",
         picture=Markdown(PICTURE) if PICTURE in files else None,
         facts=_facts(run, registry.title(estimator)),
         versions=[(identifier(part), code(version)) for part, version in run.get("versions", {}).items()],
@@ -215,7 +227,7 @@ def data_card(run: dict, repo: str, files: Mapping[str, Content], metrics: list[
         protocols=evaluations.by_step(rows),
         tables=_tables(files, metrics, found, own_metrics(run.get("metrics"))),
     )
-    return without_homes(redacted_text(text))
+    return with_slot(lambda slot: without_homes(redacted_text(make(notes=slot))))
 
 
 def _facts(run: dict, estimator: str) -> list[tuple[Markdown, Markdown]]:

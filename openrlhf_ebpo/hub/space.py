@@ -30,9 +30,10 @@ from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
+from openrlhf_ebpo.hub.client import HubError, check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.local_files import files_below, local_file, named, say_left_out
+from openrlhf_ebpo.hub.places import target
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.upload import commit_of, listing, plan, print_plan, publish
 
@@ -62,9 +63,8 @@ def run(args: argparse.Namespace) -> None:
         UsageError: a run or space/ is not there, no right to write, or no paid plan.
         HubError: the upload failed.
     """
-    check_repo_id(args.repo, "OWNER/NAME")
-    for name in args.runs:
-        check_repo_id(name, "--runs")
+    args.repo = target(args.repo, "OWNER/NAME", "space")
+    args.runs = [target(name, "--runs", "dataset") for name in args.runs]
     check_space(args.space_dir)
     api = hub_api()
     with tempfile.TemporaryDirectory() as folder:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.files import append_json_line, read_json_lines, unlink_shared
 from openrlhf_ebpo.hub import outbox
+from openrlhf_ebpo.hub.keeper import Keeper
 from openrlhf_ebpo.hub.push import describe
 from openrlhf_ebpo.record.run_log import read_metrics
 from openrlhf_ebpo.redact import redacted_text
@@ -128,34 +129,36 @@ def news(run_dir: str | Path, seen: dict) -> list[str]:
     return lines
 
 
-def start_pushing(args) -> None:
-    """Called by the driver, in whose environment the token is."""
+def start_pushing(args) -> Keeper | None:
+    """Called by the driver, in whose environment the token is; for `finish`."""
     if not args.hub.repo:
-        return
-    from openrlhf_ebpo.hub import pusher
-
+        return None
     with never_stops_training():
-        pusher.start(Path(args.logger.run_dir), args.hub.wait)
+        keeper = Keeper(Path(args.logger.run_dir), args.hub.wait)
+        keeper.start(keeper.run_dir, keeper.seconds)
+        keeper.watch()
+        return keeper
+    return None
 
 
 # After it
 
 
-def finish(args) -> None:
+def finish(args, keeper: Keeper | None = None) -> None:
     """Wait, for --hub.wait at most, until everything is pushed, and say what came of it. The run is complete already:
     neither the Hub nor Ctrl-C changes its exit status."""
     if not args.hub.repo:
         return
     with never_stops_training():
         try:
-            _finish(args)
+            _finish(args, keeper)
         except KeyboardInterrupt:
             print()
     with never_stops_training():
         print(*summary(args), sep="\n", flush=True)
 
 
-def _finish(args) -> None:
+def _finish(args, keeper: Keeper | None) -> None:
     run_dir, seen = Path(args.logger.run_dir), {}
     news(run_dir, seen)
     if left := outbox.pending(run_dir):
@@ -163,18 +166,21 @@ def _finish(args) -> None:
             f"hub: {left} {'step is' if left == 1 else 'steps are'} still to be pushed (Ctrl-C: do not wait)",
             flush=True,
         )
-    _wait(run_dir, args.hub.wait, seen)
+    keeper = keeper or Keeper(run_dir, args.hub.wait)
+    keeper.stop()  # from here on it is this thread that looks
+    _wait(keeper, args.hub.wait, seen)
 
 
-def _wait(run_dir: Path, seconds: float, seen: dict) -> None:
+def _wait(keeper: Keeper, seconds: float, seen: dict) -> None:
+    """Until nothing waits, nobody will push it, or the time is up."""
     until = time.monotonic() + seconds
-    while outbox.pending(run_dir) and time.monotonic() < until:
-        if lock := outbox.take_lock(run_dir):  # nobody pushes
-            lock.close()
-            return
-        print(*(line + "\n" for line in news(run_dir, seen)), sep="", end="", flush=True)
+    while (left := until - time.monotonic()) > 0 and outbox.pending(keeper.run_dir):
+        keeper.seconds = left
+        if not keeper.look():
+            break
+        print(*(line + "\n" for line in news(keeper.run_dir, seen)), sep="", end="", flush=True)
         time.sleep(0.5)
-    print(*(line + "\n" for line in news(run_dir, seen)), sep="", end="", flush=True)
+    print(*(line + "\n" for line in news(keeper.run_dir, seen)), sep="", end="", flush=True)
 
 
 def summary(args) -> list[str]:
@@ -187,6 +193,7 @@ def summary(args) -> list[str]:
         errors = [steps.get(str(step), {}).get("error") for step in left]
         why = next((f" ({error})" for error in errors if error), "")
         lines.append(f"hub: not pushed yet: steps {', '.join(map(str, left))}{why}; {how_to_finish(args)}")
+    lines += [f"hub: the snapshot {path} is damaged, and is not pushed" for path in outbox.damaged(run_dir)]
     return lines + [f"hub: step {row['step']}, {row['error']}" for row in not_queued(run_dir)]
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.hub import outbox
-from openrlhf_ebpo.hub.client import HubError, check_repo_id, check_write_access, hub_api, hub_errors
+from openrlhf_ebpo.hub.client import HubError, check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.model_files import FULL_STATE, kept_secret
+from openrlhf_ebpo.hub.places import place, target
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.pull import pull, read_record, revision_of
 from openrlhf_ebpo.hub.push import check_same_run
@@ -27,7 +28,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "login`. Training never waits for the Hub; what is not pushed stays in the run directory, for `openrlhf-ebpo hub "
         "push RUN_DIR`.",
     )
-    group.add_argument("--hub.repo", type=str, default=None, metavar="OWNER/NAME", help="push to this model repo")
+    group.add_argument(
+        "--hub.repo",
+        type=str,
+        default=None,
+        metavar="OWNER/NAME",
+        help="push to this model repo, also given by its address",
+    )
     group.add_argument(
         "--hub.private",
         type=_boolean,
@@ -85,18 +92,20 @@ def _boolean(text: str) -> bool:
 
 
 def check_flags(values: dict) -> None:
-    """Check the --hub.* flags by themselves; `values` is the flat namespace.
+    """Check the --hub.* flags by themselves; `values` is the flat namespace, in which repos become owner/name[@revision].
 
     Raises:
         UsageError: all that is wrong with them.
     """
     problems = []
+    if values["hub.resume_from"]:
+        values["hub.resume_from"] = str(place(values["hub.resume_from"], "--hub.resume_from"))
     if not values["hub.repo"]:
         for flag in ("hub.branch_per_step", "hub.full_state"):
             if values[flag]:
                 problems.append(f"--{flag} needs --hub.repo owner/name, where to push")
     else:
-        check_repo_id(values["hub.repo"], "--hub.repo")
+        values["hub.repo"] = target(values["hub.repo"], "--hub.repo")
         if values["ckpt.save_steps"] > 0 and not values["ckpt.save_hf"]:
             problems.append("--hub.repo pushes models in the Hugging Face format: add --ckpt.save_hf")
         if values["hub.full_state"] and (values["ckpt.disable_ds"] or values["ckpt.save_steps"] <= 0):
@@ -175,7 +184,7 @@ def resolve_resume(values: dict) -> list[str]:
             "the weights to start from: give one of them"
         )
     ckpt = Path(values["ckpt.path"]).expanduser().absolute()
-    folder = ckpt / "hub" / f"{repo.replace('/', '--')}@{revision or 'main'}"
+    folder = ckpt / "hub" / f"{repo}@{revision or 'main'}".replace("/", "--")
     own = latest_checkpoint(ckpt, values["algo.advantage.estimator"])
     resumes = (values["ckpt.load_enable"] or full) and own is not None
     notices = _pull_once(repo, revision, folder, wanted, full, resumes)
@@ -200,10 +209,9 @@ def resolve_resume(values: dict) -> list[str]:
 
 
 def parse_place(text: str) -> tuple[str, str | None]:
-    """owner/name[@revision]; a number is a step."""
-    repo, _, revision = text.partition("@")
-    check_repo_id(repo, "--hub.resume_from")
-    return repo, revision_of(revision)
+    """owner/name[@revision], or an address; a number is a step."""
+    repo, revision = place(text, "--hub.resume_from")
+    return repo, revision_of(revision or "")
 
 
 def _pull_once(repo: str, revision: str | None, folder: Path, wanted: str, full: bool, resumes: bool) -> list[str]:

@@ -6,6 +6,7 @@ publish(api, "owner/name", {"config.json": Path("..."), "prior.json": b"{}"}, me
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import json
 import os
 import resource
@@ -17,6 +18,7 @@ from pathlib import Path
 from openrlhf_ebpo.hub.client import ADVICE, HubError, hub_errors
 from openrlhf_ebpo.hub.content import Content, Publishable, matches, sha256, size
 from openrlhf_ebpo.hub.local_files import local_file
+from openrlhf_ebpo.hub.under_way import sending
 from openrlhf_ebpo.redact import redacted_text
 
 MANIFEST = "sha256.json"
@@ -24,6 +26,7 @@ NOT_IN_MANIFEST = ("README.md", ".gitattributes", MANIFEST)  # edited on the Hub
 
 ANY = object()
 
+MOST_FILES = 100_000  # of a repo
 OTHER_FILES = 256  # that this process may have open beside those that it sends
 
 
@@ -217,10 +220,17 @@ def commit_of(api, repo: str, repo_type: str, revision: str) -> str | None:
 
 
 def listing(api, repo: str, repo_type: str, commit: str) -> dict:
-    """Path -> RepoFile of every file at a commit."""
+    """Path -> RepoFile of every file at a commit.
+
+    Raises:
+        HubError: the listing does not end.
+    """
     from huggingface_hub.hf_api import RepoFile
 
-    entries = api.list_repo_tree(repo, repo_type=repo_type, revision=commit, recursive=True)
+    pages = api.list_repo_tree(repo, repo_type=repo_type, revision=commit, recursive=True)
+    entries = list(itertools.islice(pages, MOST_FILES + 1))
+    if len(entries) > MOST_FILES:
+        raise HubError(f"{repo} lists more than {MOST_FILES} files", permanent=True)
     return {entry.path: entry for entry in entries if isinstance(entry, RepoFile)}
 
 
@@ -247,6 +257,7 @@ def send(api, repo, repo_type, branch, head, files: Publishable, changed, stale,
         operations = [CommitOperationAdd(path, _for_client(files[path], stack)) for path in changed]
         operations += [CommitOperationDelete(path) for path in stale]
         how = {"repo_type": repo_type, "revision": branch, "parent_commit": head}
+        sending(sum(size(files[path]) for path in changed))
         return api.create_commit(repo, operations, commit_message=redacted_text(message), **how).oid
 
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.harness import harness
+from openrlhf_ebpo.hub.example import QUESTION, Example, from_rollouts
 from openrlhf_ebpo.hub.public import public_text
 
-QUESTION = "{question}"
-EXAMPLE = "What is 12 * 13?"
+EXAMPLE = Example("What is 12 * 13?", False)
 
 
 @dataclass(frozen=True)
 class Usage:
     """What the snippets depend on. template: text with {question} in it; system: before it in a chat template; known:
-    whether the instruction of the training prompts is."""
+    whether the instruction of the training prompts is; example: the question that is asked."""
 
     repo: str
     revision: str
@@ -30,11 +30,14 @@ class Usage:
     adapter_rank: int = 0  # 0: a whole model
     base: str | None = None  # of an adapter, where it is on the Hub
     known: bool = True
+    example: Example = EXAMPLE
 
 
-def of_run(run_dir: Path, args: dict, repo: str, revision: str, base: str | None) -> Usage:
+def of_run(run_dir: Path, args: dict, repo: str, revision: str, base: str | None, step: int = 0) -> Usage:
+    """step: the model's, whose rollouts or those before give the example."""
     template, chat_template, system, known = prompt_of(run_dir, args.get("data", {}))
     rollout = args.get("rollout", {})
+    found = from_rollouts(run_dir, step, template, chat_template, fail_reward(args)) or EXAMPLE
     return Usage(
         repo,
         revision,
@@ -47,7 +50,15 @@ def of_run(run_dir: Path, args: dict, repo: str, revision: str, base: str | None
         (args.get("ds", {}).get("lora") or {}).get("rank", 0),
         base,
         known,
+        found if found is EXAMPLE else found._replace(question=public_text(found.question)),
     )
+
+
+def fail_reward(args: dict) -> float:
+    """What a wrong response gets, as the estimator was told."""
+    found = ((args.get("algo") or {}).get("advantage") or {}).get("ebpo") or {}
+    value = found.get("fail_reward")
+    return value if isinstance(value, (int, float)) else 0.0
 
 
 def prompt_of(run_dir: Path, data: dict) -> tuple[str, bool, str | None, bool]:
@@ -124,7 +135,7 @@ def literal(text: str) -> str:
 
 def _prompt(usage: Usage) -> str:
     """Lines that put a question into `prompt`; str.format is not used, mathematics is full of braces."""
-    lines = [f"question = {literal(EXAMPLE)}", "prompt = question"]
+    lines = [f"question = {literal(usage.example.question)}", "prompt = question"]
     if usage.template != QUESTION:
         lines[1:] = [
             f"template = {literal(usage.template)}",

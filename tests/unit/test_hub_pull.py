@@ -1,6 +1,11 @@
 """Pulling from the test server: only what is safe, and only what was pushed."""
 
 import json
+import signal
+import subprocess
+import sys
+import threading
+import time
 
 import hub_runs
 import numpy as np
@@ -12,7 +17,9 @@ from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.client import HubError, hub_api
-from openrlhf_ebpo.hub.pull import RECORD, pull
+from openrlhf_ebpo.hub.content import git_hash
+from openrlhf_ebpo.hub.local_files import local_file
+from openrlhf_ebpo.hub.pull import AT_ONCE, RECORD, pull
 from openrlhf_ebpo.hub.upload import publish
 
 REPO = "owner/model"
@@ -70,7 +77,9 @@ def test_a_pull_that_is_cut_off_never_leaves_files_of_two_revisions(hub, client,
     hub.fail(r"HEAD .*/model.safetensors", 403, times=99)
     with pytest.raises(HubError):
         pull(client, REPO, folder, revision="step-000001", report=lambda *_: None)
-    assert json.loads((folder / "config.json").read_text())["step"] == 1 and not (folder / "model.safetensors").exists()
+    config = folder / "config.json"
+    assert not config.exists() or json.loads(config.read_text())["step"] == 1
+    assert not (folder / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize(
@@ -253,3 +262,47 @@ def test_the_command_says_what_came_and_what_to_do_next(use_hub, pushed, tmp_pat
         with pytest.raises(SystemExit) as stopped:
             hub_cli.main(["pull", *argv])
         assert words in stopped.value.code and not (tmp_path / "x").exists()
+
+
+def test_several_files_come_at_a_time_and_no_more(hub, client, tmp_path):
+    files = {f"model-{i:05d}-of-00020.safetensors": b"%d" % i * 1000 for i in range(20)}
+    publish(client, "owner/shards", files, message="m")
+    hub.fail(r"HEAD .*/resolve/", delay=0.1, times=99)
+    hub.most_at_once = 0
+    pull(client, "owner/shards", tmp_path / "pulled")
+    assert AT_ONCE // 2 < hub.most_at_once <= AT_ONCE
+    assert {name: content for name, content in files_in(tmp_path / "pulled").items() if name in files} == files
+
+
+def test_one_file_that_is_not_to_be_had_ends_all_and_what_came_is_whole(hub, client, tmp_path):
+    files = {f"model-{i}.safetensors": bytes([i]) * 3_000_000 for i in range(9)}
+    publish(client, "owner/shards", files, message="m")
+    hub.fail(r"HEAD .*/model-4.safetensors", 403, times=99)
+    folder, lines = tmp_path / "pulled", []
+    with pytest.raises(HubError, match=r"pulling model-4\.safetensors of owner/shards"):
+        pull(client, "owner/shards", folder, report=lines.append)
+    before = files_in(folder)
+    assert all(files[name] == content for name, content in before.items() if name in files) and lines == []
+    assert not [thread for thread in threading.enumerate() if "_work" in thread.name]
+    hub.faults.clear()
+    downloads = hub.count("GET /lfs/")
+    pull(client, "owner/shards", folder)
+    assert hub.count("GET /lfs/") - downloads == len(set(files) - set(before))
+
+
+def test_ctrl_c_ends_a_pull_at_once(hub, hub_environment, client, tmp_path):
+    files = {f"model-{i}.safetensors": bytes([i]) * 3_000_000 for i in range(9)}
+    publish(client, "owner/shards", files, message="m")
+    fault = hub.fail(r"GET /lfs/", stall=True, times=99)
+    argv = [sys.executable, "-m", "openrlhf_ebpo.cli.hub", "pull", "owner/shards", str(tmp_path / "pulled")]
+    pulling = subprocess.Popen(argv, env=hub_environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not fault.hits and pulling.poll() is None:
+        time.sleep(0.05)
+    pulling.send_signal(signal.SIGINT)
+    _, said = pulling.communicate(timeout=8)  # less than any limit of a download
+    assert pulling.returncode == 130 and "interrupted; repeat the command to go on" in said and "Traceback" not in said
+
+
+def test_a_file_that_the_hub_claims_to_keep_in_git_is_not_read_as_a_whole(tmp_path):
+    (tmp_path / "large").write_bytes(b"x" * (3 << 20))
+    assert git_hash(local_file(tmp_path / "large")) == git_hash(b"x" * (3 << 20))

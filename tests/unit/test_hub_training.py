@@ -327,12 +327,13 @@ def test_the_optimizers_state_is_left_out_before_the_disk_is_full_of_deleted_che
 
 
 def test_a_disk_without_locks_is_told_and_stops_nothing(trainer, monkeypatch, capsys):
-    args, _, pushes = trainer
+    args, run_dir, pushes = trainer
 
     def refuse(*_):
         raise OSError(38, "Function not implemented")
 
     pushes.queue_saved(4)
+    (run_dir / "hub" / "lock").touch()  # by the process that could not start
     monkeypatch.setattr("fcntl.flock", refuse)
     args.hub.wait = 1.0
     training.finish(args)

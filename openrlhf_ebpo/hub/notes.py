@@ -1,0 +1,85 @@
+"""What people write into a card by hand, between two lines, stays there when the next push brings a new card.
+
+It is text of somebody else's, taken as it is and never read as a template, as metadata or as an end of the notes; secrets
+and signs that turn text around are left out. Whoever may write it could write the whole README.md as well.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from openrlhf_ebpo.hub.client import hub_errors
+from openrlhf_ebpo.hub.markdown import Markdown
+from openrlhf_ebpo.hub.upload import commit_of, listing
+from openrlhf_ebpo.redact import without_secrets
+
+BEGIN = "<!-- notes: what you write between this line and the next such line stays at the next push -->"
+END = "<!-- end of notes -->"
+CARD = "README.md"
+LONGEST = 200_000  # characters
+MOST_BYTES = 5_000_000  # of a card that is read
+UNSEEN = re.compile("[^\\S\n\t ]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def with_slot(render: Callable[[Markdown], str]) -> str:
+    """A card in which the two lines stand once, where `render` has put what it was given: text of a run that looks like
+    them is broken."""
+    slot = f"notes-{uuid.uuid4().hex}"
+    card = render(Markdown(slot))
+    for line in (BEGIN, END):
+        card = card.replace(line, line.replace("<!--", "<! --"))
+    return card.replace(slot, f"{BEGIN}\n{END}")
+
+
+def notes_of(card: str) -> str | None:
+    """The text between the lines, "" where there is none; None where one of the lines is missing and the other not."""
+    begins, ends = card.find(BEGIN), card.rfind(END)
+    if begins < 0 and ends < 0:
+        return ""
+    if not 0 <= begins < ends:
+        return None
+    text = without_secrets(UNSEEN.sub(" ", card[begins + len(BEGIN) : ends]))
+    return text[:LONGEST].lstrip("\n").rstrip()
+
+
+def with_notes(card: str, notes: str) -> str:
+    """A card of ours with the notes in their place; one without the lines is left alone."""
+    begins = card.find(BEGIN)
+    if begins < 0 or not notes:
+        return card
+    place = begins + len(BEGIN)
+    return f"{card[:place]}\n{notes}\n{card[place:].lstrip()}"
+
+
+def keeping_notes(api, repo: str, card: bytes, report: Callable[[str], None], repo_type: str = "model") -> bytes:
+    """`card`, as it is to be pushed: with the notes of the card on the Hub.
+
+    Raises:
+        HubError: the Hub cannot be asked.
+    """
+    with hub_errors(f"reading the card of {repo}"):
+        notes = notes_of(remote_card(api, repo, repo_type, report))
+    if notes is None:
+        report(
+            f"hub: of the two lines around the notes in {CARD} of {repo} one is missing: nothing of the old card is kept (the "
+            "repo's history has it)"
+        )
+    return with_notes(card.decode(), notes or "").encode()
+
+
+def remote_card(api, repo: str, repo_type: str, report: Callable[[str], None]) -> str:
+    """README.md on main; "" where there is none, or one that no person has written."""
+    commit = commit_of(api, repo, repo_type, "main")
+    listed = listing(api, repo, repo_type, commit).get(CARD) if commit else None
+    if not listed:
+        return ""
+    if listed.size > MOST_BYTES:
+        report(f"hub: {CARD} of {repo} has {listed.size} bytes, and is not looked through for notes")
+        return ""
+    with tempfile.TemporaryDirectory() as folder:
+        path = api.hf_hub_download(repo, CARD, repo_type=repo_type, revision=commit, local_dir=folder)
+        return Path(path).read_text(errors="replace")

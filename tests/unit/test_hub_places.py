@@ -1,0 +1,112 @@
+"""Repos as people name them, wherever one is asked for."""
+
+import pytest
+
+from openrlhf_ebpo.cli import hub as hub_cli
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.hub.places import Place, place, target
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "expected"),
+    [
+        ("owner/name", "model", ("owner/name", None)),
+        ("owner/name@step-000010", "model", ("owner/name", "step-000010")),
+        ("owner/name@refs/pr/1", "model", ("owner/name", "refs/pr/1")),
+        ("https://huggingface.co/owner/name", "model", ("owner/name", None)),
+        ("https://huggingface.co/owner/name/", "model", ("owner/name", None)),
+        ("huggingface.co/owner/name/tree/main", "model", ("owner/name", "main")),
+        ("https://hf.co/owner/name/tree/refs%2Fpr%2F1", "model", ("owner/name", "refs/pr/1")),
+        ("https://huggingface.co/owner/name/commit/" + "a1" * 20, "model", ("owner/name", "a1" * 20)),
+        ("datasets/owner/run", "dataset", ("owner/run", None)),
+        ("owner/run", "dataset", ("owner/run", None)),
+        ("https://huggingface.co/datasets/owner/run/tree/v1", "dataset", ("owner/run", "v1")),
+        ("https://huggingface.co/spaces/owner/app", "space", ("owner/app", None)),
+        ("http://127.0.0.1:8080/owner/name/tree/x", "model", ("owner/name", "x")),
+    ],
+)
+def test_names_and_addresses(text, kind, expected, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:8080")
+    assert place(text, kind=kind) == Place(*expected)
+    assert place(str(place(text, kind=kind)), kind=kind) == Place(*expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "words"),
+    [
+        ("name", "model", "is owner/name"),
+        ("https://example.org/owner/name", "model", "is owner/name"),
+        ("https://huggingface.co.example.org/owner/name", "model", "is owner/name"),
+        ("https://huggingface.co/owner", "model", "is owner/name"),
+        ("https://huggingface.co/owner/name/discussions/1", "model", "is owner/name"),
+        ("https://huggingface.co/owner/name/tree", "model", "is owner/name"),
+        ("owner/name/x", "model", "is owner/name"),
+        ("owner/name@", "model", "no name of a revision"),
+        ("owner/name@../../x", "model", "no name of a revision"),
+        ("owner/name@a..b", "model", "no name of a revision"),
+        ("owner/name@-x", "model", "no name of a revision"),
+        ("owner/name@a b", "model", "no name of a revision"),
+        ("owner/name@/x", "model", "no name of a revision"),
+        ("https://huggingface.co/datasets/owner/run", "model", "a model is asked for .owner/name., and this is a data"),
+        ("spaces/owner/app", "dataset", "a data set is asked for .datasets/owner/name., and this is a Space"),
+    ],
+)
+def test_what_names_no_repo_is_named_with_its_flag(text, kind, words):
+    with pytest.raises(UsageError, match=words) as caught:
+        place(text, "--repo", kind)
+    assert str(caught.value).startswith(f"--repo {text}: ")
+
+
+@pytest.mark.parametrize("text", ["hf_" + "a1" * 17, "https://huggingface.co/owner/name?token=abcdef"])
+def test_a_token_in_the_place_of_a_repo_is_not_echoed(text):
+    with pytest.raises(UsageError, match="--repo: this looks like a token") as caught:
+        place(text)
+    assert "a1a1" not in str(caught.value) and "abcdef" not in str(caught.value)
+
+
+def test_a_push_goes_to_no_revision():
+    assert target("https://huggingface.co/owner/name") == "owner/name"
+    with pytest.raises(
+        UsageError, match=r"--repo owner/name@v1: a push goes to the branch main .*, not to v1: give owner"
+    ):
+        target("owner/name@v1")
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["push", "RUN", "--repo", "owner/name@x"], "--repo owner/name@x: a push goes"),
+        (["push", "RUN", "--repo", "https://huggingface.co/datasets/owner/name"], "and this is a data set"),
+        (["pull", "https://huggingface.co/spaces/owner/x", "DIR"], "OWNER/NAME https://hugg"),
+        (["pull", "owner/name@1", "DIR", "--revision", "2"], "names the revision 1 already"),
+        (["push-run", "RUN", "--repo", "spaces/owner/x"], "--repo spaces/owner/x: a data set is asked for"),
+        (["push-results", "RUN", "--repo", "owner/x@1"], "--repo owner/x@1: a push goes"),
+        (
+            ["push-results", "RUN", "--repo", "owner/x", "--model", "datasets/owner/y"],
+            "--model datasets/owner/y: a model",
+        ),
+        (["deploy-space", "datasets/owner/x", "--runs", "owner/run"], "OWNER/NAME datasets/owner/x: a Space is"),
+        (["deploy-space", "owner/x", "--runs", "spaces/owner/y"], "--runs spaces/owner/y: a data set is asked for"),
+    ],
+)
+def test_every_command_names_its_flag(make_run, tmp_path, argv, words):
+    from recorded_runs import GOOD, save_result
+
+    run_dir = make_run()
+    save_result(run_dir / "eval", "aime24", GOOD)
+    places = {"RUN": str(run_dir), "DIR": str(tmp_path / "pulled")}
+    with pytest.raises(SystemExit) as stopped:
+        hub_cli.main([places.get(each, each) for each in argv])
+    assert stopped.value.code.startswith("error: ") and words in stopped.value.code
+
+
+def test_a_step_comes_by_its_address(hub, use_hub, make_run, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    monkeypatch.setattr("openrlhf_ebpo.hub.push.card", lambda *_: {})
+    run_dir = make_run()
+    for step in ("2", "4"):
+        hub_cli.main(["push", str(run_dir), "--repo", f"{hub.url}/owner/model", "--step", step])
+    hub_cli.main(["pull", f"{hub.url}/owner/model/tree/step-000002", str(tmp_path / "two")])
+    hub_cli.main(["pull", "owner/model@4", str(tmp_path / "four")])
+    for name, step in (("two", 2), ("four", 4)):
+        assert f'"step": {step}' in (tmp_path / name / "config.json").read_text()

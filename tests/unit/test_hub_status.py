@@ -1,0 +1,194 @@
+"""hub status: what a stranger reads of a run whose models are pushed, at every moment and of any files."""
+
+import hashlib
+import json
+import os
+import signal
+import time
+
+import hub_runs
+import pytest
+
+from openrlhf_ebpo.cli import hub as hub_cli
+from openrlhf_ebpo.files import append_json_line, write_json
+from openrlhf_ebpo.hub import outbox, push, pusher, under_way
+from openrlhf_ebpo.hub.status_command import age, read_status
+from openrlhf_ebpo.record.run_log import read_run
+
+REPO = "owner/model"
+ESCAPES = "\x1b[2Jall is well \u202e hf_" + "abcdefgh1" * 4
+
+
+def queue(run_dir, *steps):
+    for step in steps:
+        outbox.add(run_dir, step, run_dir.parent / "ckpt" / f"global_step{step}_hf", repo=REPO)
+
+
+@pytest.fixture
+def status(capsys):
+    """(exit status, output) of the command."""
+
+    def ask(run_dir, *flags):
+        capsys.readouterr()
+        code = 0
+        try:
+            hub_cli.main(["status", str(run_dir), *flags])
+        except SystemExit as stopped:
+            code = stopped.code
+        return code, capsys.readouterr().out
+
+    return ask
+
+
+def wait_until(condition, seconds=30):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def test_from_the_first_snapshot_to_the_last_push(hub, hub_environment, make_run, monkeypatch, status):
+    for name, value in {**hub_environment, "OPENRLHF_EBPO_HUB_PAUSE": "0.05"}.items():
+        monkeypatch.setenv(name, value)
+    run_dir = make_run(status="running")
+    weights = run_dir.parent / "ckpt" / "global_step4_hf" / "model.safetensors"
+    content = os.urandom(32 << 20)  # more than the buffers of a connection hold
+    weights.write_bytes(content)
+    queue(run_dir, 2, 4)
+    code, out = status(run_dir)
+    assert code == 1 and "nobody pushes; finish with: openrlhf-ebpo hub push" in out and out.count("waits") == 2
+    fault = hub.fail(f"^PUT /lfs/{hashlib.sha256(content).hexdigest()}", stall=True, times=99)
+    pusher.start(run_dir, 60)
+    wait_until(lambda: fault.hits and under_way.path(run_dir).exists())
+    wait_until(lambda: json.loads(under_way.path(run_dir).read_text())["sent"] > 2 << 20)
+    code, out = status(run_dir)
+    pid = int(outbox.who_pushes(run_dir))
+    assert code == 3 and f"process {pid}, for " in out and "1 of 2 steps pushed" in out
+    assert f"{hub.url}/{REPO}/tree/step-000002" in out and "33.5" in out and " %" in out
+    found = json.loads(status(run_dir, "--json")[1])
+    assert (found["exit"], found["pusher"], found["repo"]) == (3, pid, REPO)
+    two, four = found["steps"]
+    assert (two["state"], two["attempts"]) == ("pushed", 1) and four["state"] == "pushing"
+    assert 0 < four["sent"] < four["total"] and four["total"] > 32 << 20
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not outbox.is_locked(run_dir))
+    code, out = status(run_dir)
+    assert code == 1 and "pusher  none" in out and "pushing" not in out  # though progress.json is there still
+    hub.faults.clear()
+    write_json(run_dir / "run.json", {**read_run(run_dir), "status": "complete"})
+    pusher.start(run_dir, 60)
+    wait_until(lambda: not outbox.is_locked(run_dir))
+    code, out = status(run_dir)
+    assert code == 0 and "all that was saved is pushed" in out and not under_way.path(run_dir).exists()
+
+
+def test_a_failure_is_told_with_its_cause(hub, use_hub, make_run, status):
+    run_dir = make_run()
+    queue(run_dir, 2)
+    hub.fail(r"POST .*/commit/", 503, times=9)
+    with pytest.raises(SystemExit):
+        hub_cli.main(["push", str(run_dir), "--attempts", "2"])
+    code, out = status(run_dir)
+    assert (
+        code == 1 and "failed         2" in out and "the Hub has a problem (503" in out and "2 failed attempts" in out
+    )
+
+
+def test_what_waits_for_long_needs_somebody(make_run, status):
+    run_dir = make_run()
+    queue(run_dir, 2)
+    with outbox.take_lock(run_dir) as lock:
+        outbox.write_pid(lock)
+        assert status(run_dir)[0] == 3
+        hours_ago = time.time() - 3 * 3600
+        os.utime(outbox.items(run_dir)[0].path / "push.json", (hours_ago, hours_ago))
+        code, out = status(run_dir)
+        assert code == 1 and "3 h" in out
+
+
+def test_a_snapshot_that_was_taken_away_is_not_forgotten(make_run, status):
+    run_dir = make_run()
+    outbox.write_state(run_dir, 2, state="failed", attempts=1, error="no")
+    code, out = status(run_dir)
+    assert code == 1 and "gone" in out
+
+
+def test_hostile_files_are_shown_as_text(make_run, status):
+    run_dir = make_run()
+    row = {"state": "failed", "attempts": 1, "error": ESCAPES, "url": ESCAPES, "repo": [ESCAPES], "time": ESCAPES}
+    write_json(run_dir / "hub.json", {"failed": 1, "steps": {"2": row, "4": {**row, "state": "pushed", "time": {}}}})
+    run = json.loads((run_dir / "run.json").read_text())
+    write_json(run_dir / "run.json", {**run, "name": ESCAPES, "args": [ESCAPES]})
+    (run_dir / "hub").mkdir()
+    append_json_line(run_dir / "hub" / "not_queued.jsonl", {"step": ESCAPES, "error": ESCAPES})
+    write_json(under_way.path(run_dir), {"step": 2, "sent": "x", "total": None})
+    (run_dir / "hub" / "lock").write_text(ESCAPES)
+    broken = outbox.outbox(run_dir) / "step-000006"
+    broken.mkdir(parents=True)
+    (broken / "push.json").write_text("[" * 100_000)
+    for flags in ((), ("--json",)):
+        code, out = status(run_dir, *flags)
+        assert code == 1 and "\x1b" not in out and "\u202e" not in out and "abcdefgh1" not in out
+        assert "all is well" in out and "step-000006" in out
+    for text in ("[1]", "null", '{"failed": 0}', "[" * 100_000, "9" * 9999, '{"failed": 0, "steps": {"2": null}}'):
+        (run_dir / "hub.json").write_text(text)
+        (run_dir / "hub" / "not_queued.jsonl").write_text("{\n[]\n")
+        assert status(run_dir)[0] == 1
+    (run_dir / "hub.json").unlink()
+    os.mkfifo(run_dir / "hub.json")
+    code, _ = status(run_dir)
+    assert "hub.json is no file" in str(code)
+
+
+def test_a_run_that_is_not_to_be_pushed_and_one_that_has_saved_nothing_yet(make_run, tmp_path, status):
+    run_dir = make_run()
+    assert "trained without --hub.repo" in str(status(run_dir)[0])
+    run = json.loads((run_dir / "run.json").read_text())
+    run["args"]["hub"] = {"repo": REPO}
+    write_json(run_dir / "run.json", run)
+    code, out = status(run_dir.parent)  # --ckpt.output_dir
+    assert code == 0 and "nothing has been saved yet" in out
+    assert "holds no run.json" in str(status(tmp_path)[0])
+
+
+def test_it_leaves_no_trace_and_needs_no_right_to_write(make_run, status):
+    run_dir = make_run()
+    queue(run_dir, 2)
+    before = sorted(str(path) for path in run_dir.rglob("*"))
+    status(run_dir)
+    assert sorted(str(path) for path in run_dir.rglob("*")) == before
+
+
+def test_a_later_snapshot_of_a_step_counts_more_than_what_was_pushed_of_it(hub, use_hub, make_run):
+    run_dir = make_run()
+    queue(run_dir, 2)
+    hub_cli.main(["push", str(run_dir)])
+    hub_runs.export_model(run_dir.parent / "ckpt" / "global_step2_hf", 9)
+    queue(run_dir, 2)
+    assert [(step.step, step.state) for step in read_status(run_dir).steps] == [(2, "waits")]
+
+
+def test_an_attempt_that_does_not_end_is_a_failed_one(hub, use_hub, make_run, monkeypatch):
+    """As where Xet hangs, whose connections no limit of ours reaches."""
+    run_dir, ended = make_run(), []
+    queue(run_dir, 2)
+    monkeypatch.setattr(under_way, "EVERY_SECONDS", 0.05)
+    monkeypatch.setattr(under_way, "LONGEST_SECONDS", 0.1)
+    monkeypatch.setattr(push, "give_up", ended.append)
+    hub.fail(r"GET .*/revision/", delay=1.0)
+    (item,) = outbox.items(run_dir)
+    push.attempt(run_dir, item, push_api(), report=lambda *_: None)
+    assert ended == ["step 2, attempt 1 failed: it did not end within 0 s"]
+
+
+def push_api():
+    from openrlhf_ebpo.hub.client import hub_api
+
+    return hub_api()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(None, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (200_000, "2 d")]
+)
+def test_ages(seconds, text):
+    assert age(seconds) == text
