@@ -120,7 +120,7 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str]) -> None:
 
     if is_import_path(args.algo.advantage.estimator):
         share_search_path()
-    supervisor = under_supervision(argv)
+    supervisor = under_supervision(["-m", __spec__.name, *argv])
     try:
         with ray_for(args):
             supervisor.claim(**claim)  # not before the cluster is known to be big enough

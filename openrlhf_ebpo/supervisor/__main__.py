@@ -1,6 +1,6 @@
-"""The supervisor of one training: `python supervisor/__main__.py CHANNEL DRIVER FLAG...`, run by supervisor/driver.py.
+"""The supervisor of one training: `python supervisor/__main__.py CHANNEL DRIVER WORD...`, run by supervisor/driver.py.
 
-CHANNEL: the file descriptor on which the driver asks. DRIVER: its process id. FLAG...: the command's, for a restart.
+CHANNEL: the file descriptor on which the driver asks. DRIVER: its process id. WORD...: for Python, to start it again.
 """
 
 import sys

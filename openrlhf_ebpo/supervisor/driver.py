@@ -20,11 +20,14 @@ from openrlhf_ebpo.supervisor.ends import adopt_orphans, end_with_parent
 SUPERVISOR = str(Path(__file__).with_name("__main__.py"))
 
 
-def under_supervision(argv: Sequence[str]) -> Supervisor:
+def under_supervision(again: Sequence[str]) -> Supervisor:
     """Returns in the driver: a new process, or this one where a supervisor has started it. The process that the user
     started never returns from here: it becomes the supervisor, with its id, its output and its exit status.
 
     Called before anything has threads, and after all that can be said at once has been said.
+
+    Args:
+        again: what follows `python` in a command that starts the driver once more.
     """
     if fd := os.environ.pop(restarts.CHANNEL, None):
         end_with_parent(os.getppid())
@@ -36,7 +39,7 @@ def under_supervision(argv: Sequence[str]) -> Supervisor:
     parent = os.getpid()
     driver = _fork()
     if driver:
-        _become_supervisor(theirs, driver, argv)
+        _become_supervisor(theirs, driver, again)
     theirs.close()
     os.setsid()  # a Ctrl-C reaches it once, by the supervisor
     interrupt_once()
@@ -50,9 +53,9 @@ def _fork() -> int:
         return os.fork()
 
 
-def _become_supervisor(channel: socket.socket, driver: int, argv: Sequence[str]) -> None:
+def _become_supervisor(channel: socket.socket, driver: int, again: Sequence[str]) -> None:
     channel.set_inheritable(True)
-    command = [sys.executable, SUPERVISOR, str(channel.fileno()), str(driver), *argv]
+    command = [sys.executable, SUPERVISOR, str(channel.fileno()), str(driver), *again]
     try:
         os.execv(sys.executable, command)
     except OSError:

@@ -32,12 +32,11 @@ END_SECONDS = 30.0  # for a driver that was told to end: Ray's shutdown, and the
 DEAD_RAY_SECONDS = 5.0  # there is nothing left to shut down
 FULL_BYTES = 64 << 20
 RAY = ("gcs_server", "raylet")
-DRIVER = "openrlhf_ebpo.cli.train_ppo_ray"
 
 
-def main(channel: int, driver: int, argv: Sequence[str]) -> None:
+def main(channel: int, driver: int, again: Sequence[str]) -> None:
     adopt_orphans()
-    sys.exit(Watch(Channel(socket.socket(fileno=channel)), find(driver), argv).supervise())
+    sys.exit(Watch(Channel(socket.socket(fileno=channel)), find(driver), again).supervise())
 
 
 class Watch:
@@ -48,8 +47,8 @@ class Watch:
         end: what it said of its end. stop: why it was told to end. asked: the signal that asked for the command's end.
     """
 
-    def __init__(self, channel: Channel, driver: Process, argv: Sequence[str]):
-        self.channel, self.driver, self.argv = channel, driver, argv
+    def __init__(self, channel: Channel, driver: Process, again: Sequence[str]):
+        self.channel, self.driver, self.again = channel, driver, again
         self.claim: Claim | None = None
         self.restarts: Restarts | None = None
         self.asked: int | None = None
@@ -276,7 +275,7 @@ class Watch:
         ours, theirs = socket.socketpair()
         self._begin()
         process = subprocess.Popen(
-            [sys.executable, "-m", DRIVER, *self.argv],
+            [sys.executable, *self.again],
             env=self.restarts.environment(theirs.fileno()),
             pass_fds=[theirs.fileno()],
             start_new_session=True,

@@ -60,7 +60,8 @@ class Phases:
 
 def watch_rollouts(heart: Heart, engines) -> None:
     """Have a thread ask the engines, while responses are generated, what has not come back yet."""
-    threading.Thread(target=_watch, args=(heart, engines), daemon=True, name="heartbeat").start()
+    if engines:
+        threading.Thread(target=_watch, args=(heart, engines), daemon=True, name="heartbeat").start()
 
 
 def _watch(heart: Heart, engines) -> None:
@@ -87,7 +88,7 @@ def _ask(engines) -> tuple[int, int, float | None] | None:
     """Unfinished requests, rewards that have not come back, seconds since the oldest of these began; None: no answer."""
     calls = [engine.get_num_unfinished_requests.remote() for engine in engines]
     calls += [engine.rewards_under_way.remote() for engine in engines]
-    if calls and ray.wait(calls, num_returns=len(calls), timeout=POLL_SECONDS)[1]:
+    if ray.wait(calls, num_returns=len(calls), timeout=POLL_SECONDS)[1]:
         return None
     found = ray.get(calls)
     requests, rewards = found[: len(engines)], found[len(engines) :]

@@ -18,7 +18,7 @@ ARGS = {
     "actor": {"model_name_or_path": "m"},
     "algo": {"advantage": {"estimator": "ebpo"}},
     "data": {"prompt_dataset": "d"},
-    "train": {"seed": 7, "stall_limit": stall_limit, "max_restarts": 0},
+    "train": {"seed": 7, "stall_limit": stall_limit, "max_restarts": int(os.environ.get("MAX_RESTARTS", 0))},
     "logger": {"stall_minutes": stall_minutes},
     "ckpt": {"path": str(folder / "ckpt"), "save_steps": 5},
 }
@@ -34,10 +34,11 @@ def leave(**environment: str) -> None:
 
 @error_exit()
 def main() -> None:
-    supervisor = under_supervision(sys.argv[1:])
-    if mode == "refused":
+    supervisor = under_supervision(sys.argv)
+    if mode == "refused" or (mode == "refused_later" and (folder / "run").exists()):
         raise UsageError("--flag is wrong")
     claim = {"name": "r", "argv": [], "args": ARGS, "resume": True, "force": False}
+    again = (folder / "run").exists()
     supervisor.claim(folder / "run", folder / "ckpt", **claim)
     if orphan:
         leave()
@@ -46,7 +47,7 @@ def main() -> None:
     Heart(folder / "run").beat(GENERATING, "5 responses unfinished", step=3)
     print("ready", os.getpid(), flush=True)
     try:
-        if mode == "fails":
+        if mode in ("fails", "refused_later") or (mode == "fails_once" and not again):
             raise ReportedError("no more")
         if mode == "talks":
             while True:

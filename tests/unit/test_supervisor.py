@@ -16,6 +16,7 @@ import pytest
 from openrlhf_ebpo.record.processes import FILE, find
 from openrlhf_ebpo.record.run_lock import check_free
 from openrlhf_ebpo.record.run_log import read_run
+from openrlhf_ebpo.supervisor.restarts import PAUSE
 
 COMMAND = str(Path(__file__).with_name("supervised_command.py"))
 SECONDS = 40
@@ -223,3 +224,41 @@ def test_a_driver_that_does_not_end_is_killed(start, tmp_path):
     command.ends()
     assert command.status == 130
     assert json.loads((command.run_dir / "run.json").read_text())["error"] == "ended by SIGTERM"
+
+
+@pytest.fixture
+def restarts(monkeypatch):
+    monkeypatch.setenv("MAX_RESTARTS", "2")
+    monkeypatch.setenv(PAUSE, "0.1")
+
+
+def test_a_failure_that_is_nobodys_is_repaired_by_a_restart(start, restarts):
+    command = start("fails_once").ready()
+    assert "restart 1 of 2 (--train.max_restarts) in 0 s, from step 0" in command.ends()
+    (restart,) = command.run["restarts"]
+    assert command.status == 0 and command.run["status"] == "complete" and command.run["error"] is None
+    assert restart["cause"] == "ReportedError: no more" and restart["from"] is None
+    assert len(command.run["resumed"]) == 1
+
+
+def test_restarts_come_to_an_end(start, restarts):
+    command = start("fails").ready()
+    err = command.ends()
+    assert [f"restart {number} of 2" in err for number in (1, 2, 3)] == [True, True, False]
+    assert command.status == 1 and command.run["status"] == "failed" and len(command.run["restarts"]) == 2
+
+
+def test_a_mistake_that_a_restart_finds_is_not_repeated(start, restarts):
+    command = start("refused_later").ready()
+    err = command.ends()
+    assert err.count("restart 1 of 2") == err.count("error: --flag is wrong") == 1 and "restart 2" not in err
+    assert command.status == 1 and command.run["status"] == "failed"
+
+
+def test_a_signal_ends_the_pause_before_a_restart(start, restarts, monkeypatch):
+    monkeypatch.setenv(PAUSE, "300")
+    command = start("fails").ready()
+    wait_until(lambda: command.run.get("restarts"))
+    command.process.terminate()
+    command.ends()
+    assert command.status == 130 and command.run["status"] == "interrupted"
