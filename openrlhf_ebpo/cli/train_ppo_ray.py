@@ -11,6 +11,7 @@ import functools
 import importlib.util
 import json
 import math
+import os
 import sys
 import traceback
 import warnings
@@ -59,6 +60,8 @@ EXAMPLE = r"""example, for one machine with eight GPUs:
 @error_exit()
 def main(argv: list[str] | None = None) -> None:
     warnings.filterwarnings("ignore", "The pynvml package is deprecated", FutureWarning)
+    # torch then looks for GPUs without CUDA's own start, after which the driver could not be forked off
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     run(sys.argv[1:] if argv is None else argv)
 
 

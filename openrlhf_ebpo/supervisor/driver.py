@@ -16,6 +16,7 @@ from openrlhf_ebpo.record.run_log import RunDirectoryError, close_run
 from openrlhf_ebpo.supervisor import restarts
 from openrlhf_ebpo.supervisor.channel import Channel
 from openrlhf_ebpo.supervisor.ends import adopt_orphans, end_with_parent
+from openrlhf_ebpo.supervisor.signals import FORWARDED
 
 SUPERVISOR = str(Path(__file__).with_name("__main__.py"))
 
@@ -56,6 +57,7 @@ def _fork() -> int:
 def _become_supervisor(channel: socket.socket, driver: int, again: Sequence[str]) -> None:
     channel.set_inheritable(True)
     command = [sys.executable, SUPERVISOR, str(channel.fileno()), str(driver), *again]
+    signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)  # those that come before it listens wait for it
     try:
         os.execv(sys.executable, command)
     except OSError:

@@ -29,5 +29,6 @@ def listen(forward: Callable[[int], None]) -> socket.socket:
     for number in FORWARDED:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda received, _: forward(received))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, FORWARDED)  # blocked by driver.py, until somebody listens
     listen.keep = writing
     return reading

@@ -52,11 +52,11 @@ class Watch:
         self.claim: Claim | None = None
         self.restarts: Restarts | None = None
         self.asked: int | None = None
-        self.killed_for_memory = times_killed_for_memory()
         self._begin()
         self.wakeup = listen(self.forward)
 
     def _begin(self) -> None:
+        self.killed_for_memory = times_killed_for_memory()
         self.end: dict | None = None
         self.stop: str | None = None
         self.final = False
