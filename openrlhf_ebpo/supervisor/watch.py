@@ -29,7 +29,6 @@ from openrlhf_ebpo.supervisor.words import death, times_killed_for_memory
 TICK_SECONDS = 1.0
 RECORD_SECONDS = 10.0
 END_SECONDS = 30.0  # for a driver that was told to end: Ray's shutdown, and the processes that do not follow it
-DEAD_RAY_SECONDS = 5.0  # there is nothing left to shut down
 FULL_BYTES = 64 << 20
 RAY = ("gcs_server", "raylet")
 
@@ -184,7 +183,8 @@ class Watch:
     def look_at_ray(self) -> None:
         for process in self.ray:
             if not process.lives():
-                self.stop_driver(f"Ray's {process.name} (process {process.pid}) has died", DEAD_RAY_SECONDS)
+                reason = f"Ray's {process.name} (process {process.pid}) has died"
+                self.stop_driver(reason, signal.SIGKILL)  # it would wait for the dead
                 return
 
     def look_at_steps(self, now: float) -> None:
@@ -211,10 +211,10 @@ class Watch:
             say(f"warning: the disk of {self.claim.run_dir} is full: {free >> 20} MiB are free")
         self.disk_is_full = free < FULL_BYTES
 
-    def stop_driver(self, reason: str, seconds: float = END_SECONDS) -> None:
+    def stop_driver(self, reason: str, how: int = signal.SIGTERM) -> None:
         say(f"stopping the training: {reason}")
-        self.stop, self.kill_at = reason, time.monotonic() + seconds
-        send(self.driver, signal.SIGTERM)
+        self.stop, self.kill_at = reason, time.monotonic() + END_SECONDS
+        send(self.driver, how)
 
     def forward(self, number: int) -> None:
         """What asks this process to end asks the driver."""
