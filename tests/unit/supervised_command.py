@@ -38,12 +38,12 @@ def main() -> None:
     if mode == "refused" or (mode == "refused_later" and (folder / "run").exists()):
         raise UsageError("--flag is wrong")
     claim = {"name": "r", "argv": [], "args": ARGS, "resume": True, "force": False}
-    again = (folder / "run").exists()
-    supervisor.claim(folder / "run", folder / "ckpt", **claim)
     if orphan:
         leave()
     if mode == "outlived":
         leave(**{OUTLIVES: "1"})
+    again = (folder / "run").exists()
+    supervisor.claim(folder / "run", folder / "ckpt", **claim)
     Heart(folder / "run").beat(GENERATING, "5 responses unfinished", step=3)
     print("ready", os.getpid(), flush=True)
     try:
