@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -24,12 +23,11 @@ from openrlhf_ebpo.supervisor.ends import adopt_orphans, end_children, end_orpha
 from openrlhf_ebpo.supervisor.restarts import Restarts
 from openrlhf_ebpo.supervisor.signals import FORWARDED, listen, say
 from openrlhf_ebpo.supervisor.stalls import Stalls, doing, duration, no_step
-from openrlhf_ebpo.supervisor.words import death, times_killed_for_memory
+from openrlhf_ebpo.supervisor.words import death, full_disk, times_killed_for_memory
 
 TICK_SECONDS = 1.0
 RECORD_SECONDS = 10.0
 END_SECONDS = 30.0  # for a driver that was told to end: Ray's shutdown, and the processes that do not follow it
-FULL_BYTES = 64 << 20
 RAY = ("gcs_server", "raylet")
 
 
@@ -203,13 +201,10 @@ class Watch:
             self.claim.note(stalled={"time": timestamp(), "step": beat and beat.step, "what": words})
 
     def look_at_disk(self) -> None:
-        try:
-            free = shutil.disk_usage(self.claim.run_dir).free
-        except OSError:
-            return
-        if free < FULL_BYTES and not self.disk_is_full:
-            say(f"warning: the disk of {self.claim.run_dir} is full: {free >> 20} MiB are free")
-        self.disk_is_full = free < FULL_BYTES
+        warning = full_disk(self.claim.run_dir)
+        if warning and not self.disk_is_full:
+            say(warning)
+        self.disk_is_full = bool(warning)
 
     def stop_driver(self, reason: str, how: int = signal.SIGTERM) -> None:
         say(f"stopping the training: {reason}")

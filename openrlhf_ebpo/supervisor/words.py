@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from pathlib import Path
 
 from openrlhf_ebpo.record.resume import groups, newest_whole
+
+
+FULL_BYTES = 64 << 20
 
 
 def how_to_continue(ckpt_path: str, estimator: str, save_steps: object) -> tuple[bool, str]:
@@ -32,6 +36,14 @@ def death(status: int, killed_for_memory: int) -> str:
     if killed_for_memory:
         return f"{words}: the machine ran out of memory, and the kernel ended {killed_for_memory} of its processes"
     return f"{words}: by somebody, or because the machine or its container ran out of memory"
+
+
+def full_disk(run_dir: Path) -> str | None:
+    try:
+        free = shutil.disk_usage(run_dir).free
+    except OSError:
+        return None
+    return f"warning: the disk of {run_dir} is full: {free >> 20} MiB are free" if free < FULL_BYTES else None
 
 
 def signal_name(number: int) -> str:
