@@ -8,7 +8,6 @@ from pathlib import Path
 
 from openrlhf_ebpo.record.resume import groups, newest_whole
 
-
 FULL_BYTES = 64 << 20
 
 
