@@ -37,9 +37,11 @@ from openrlhf_ebpo.hub.public import Edited, changes, edited_json, public, publi
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
 from openrlhf_ebpo.record import checkpoints
 from openrlhf_ebpo.record.catalogue import Metric
+from openrlhf_ebpo.record.heartbeat import FILE as BEAT
 from openrlhf_ebpo.record.own_metrics import own_metrics
+from openrlhf_ebpo.record.processes import FILE as PROCESSES
 from openrlhf_ebpo.record.retention import DROPPED
-from openrlhf_ebpo.record.run_log import PRIOR_STARTS, read_metrics
+from openrlhf_ebpo.record.run_log import LOCK, PRIOR_STARTS, read_metrics
 from openrlhf_ebpo.redact import redacted_text, without_homes
 
 METRICS = "tables/metrics.parquet"
@@ -55,7 +57,10 @@ CHECKPOINT_SCHEMA = pa.schema(
     ]
 )
 RUN = (*RECORDS, "rollouts/step-[0-9]*.parquet", "eval/*/*/step-*/summary.json", "eval/*/*/step-*/samples.parquet")
-OWN = ("superseded", "hub", "hub.json", "training.png")  # of the run directory, and staying in it
+OWN = (  # of the run directory, and staying in it
+    *("superseded", "hub", "hub.json", "training.png"),
+    *(LOCK, BEAT, PROCESSES),
+)
 OURS = (
     *("rollouts/step-*.parquet", "eval/*", "tables/*", "images/*"),
     *("checkpoints.jsonl", "prior.json", PRIOR_STARTS, DROPPED),

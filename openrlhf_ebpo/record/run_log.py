@@ -91,6 +91,7 @@ def open_run(
         "started": found["started"] if found else now,
         "resumed": [*found.get("resumed", []), {"time": now, **resumed}] if found else [],
         "ended": None,
+        **({"restarts": found["restarts"]} if found and "restarts" in found else {}),
     }
     write_json(run_dir / "run.json", run)
     return run
