@@ -25,6 +25,7 @@ TOKENIZER = (".model", ".spm", ".bpe", ".tiktoken")  # not all of them texts, an
 WEIGHTS, TABLE, PICTURE = ".safetensors", ".parquet", ".png"
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
 KINDS = (*TEXT, *TOKENIZER, WEIGHTS, TABLE, PICTURE)
+EVAL_RESULTS = ".eval_results"  # where the Hub looks for them; every other hidden name stays
 
 
 class Publishable(Mapping[str, Content]):
@@ -61,7 +62,8 @@ def _check_path(path: str, allow_pickle: bool) -> None:
         raise UsageError(f"{shown}: the name of this file holds what looks like a secret; rename it")
     if kind in PICKLES and not allow_pickle:
         raise UsageError(f"{path} is a pickle, which can run code where it is loaded: only safetensors are pushed")
-    if kind not in (*KINDS, *PICKLES) or any(part.startswith(".") for part in path.split("/")) or path.startswith("/"):
+    hidden = any(part.startswith(".") for part in path.removeprefix(f"{EVAL_RESULTS}/").split("/"))
+    if kind not in (*KINDS, *PICKLES) or hidden or path.startswith("/"):
         raise UsageError(f"{ascii(path)[1:-1]} is no kind of file that is published (`hf upload` takes any file)")
 
 
