@@ -21,7 +21,7 @@ from openrlhf_ebpo.checks import gym_check, model_check, preflight
 from openrlhf_ebpo.cli import old_flags
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import error_exit, parse
-from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.errors import HealthError, ReportedError, UsageError
 from openrlhf_ebpo.estimator import config, presets, registry, stored
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.extension import is_import_path, share_search_path
@@ -129,6 +129,8 @@ def train(command: UpstreamMain, args, claim: contextlib.AbstractContextManager)
         traceback.print_exc()
         if isinstance(cause := unwrapped(error), CheckpointError):
             raise cause from None
+        if isinstance(cause, HealthError):
+            raise HealthError(f"{cause}\n{how_to_continue(args)}") from None
         raise ReportedError(f"training stopped: {described(cause)}\n{how_to_continue(args)}") from None
     print(f"training is complete: model in {args.ckpt.output_dir}, run directory {args.logger.run_dir}", flush=True)
     hub.finish(args)  # Ray and its GPUs are free by now
@@ -149,8 +151,10 @@ def closing_run(run_dir: Path) -> Iterator[None]:
 
 
 def unwrapped(error: Exception) -> Exception:
-    """Ray wraps what a method of an actor raised."""
-    return getattr(error, "cause", None) or error
+    """Ray wraps what a method of an actor raised; in async training one actor waits for another."""
+    while cause := getattr(error, "cause", None):
+        error = cause
+    return error
 
 
 def described(cause: Exception) -> str:

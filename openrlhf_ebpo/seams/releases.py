@@ -23,6 +23,8 @@ SOURCES = {
     "openrlhf.trainer.ray.vllm_engine.RolloutRayActor": ("f7ff14e33ef4", "eb61743a7634"),
     "openrlhf.trainer.ray.ppo_actor.PolicyModelActor": ("92c64969980b",),
     "openrlhf.trainer.ray.ppo_actor.ActorPPOTrainer": ("5e74d0828bd0", "5c6bfd4475a6", "afd1137caf53"),
+    "openrlhf.trainer.ray.ppo_critic.CriticPPOTrainer": ("e67a52dc27a2",),
+    "openrlhf.trainer.sft_trainer.SFTTrainer": ("cf0f21ef1e5a", "bc0c94cc5e9c"),
     "openrlhf.utils.loss_utils.get_loss_batch_info": ("5ff6166e43e6",),
     "openrlhf.utils.loss_utils._optimizer_step_loss_norm": ("ebf549cde744",),
     "openrlhf.utils.deepspeed.deepspeed.DeepspeedStrategy.save_ckpt": ("7a036f572da7",),

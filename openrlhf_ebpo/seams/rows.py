@@ -211,6 +211,31 @@ SEAMS = (
         link="https://github.com/OpenRLHF/OpenRLHF/issues/1349",
     ),
     Seam(
+        "openrlhf.trainer.ray.ppo_actor",
+        "ActorPPOTrainer",
+        "openrlhf_ebpo.training.health:HealthyPolicy",
+        where="policy actors",
+        why="a NaN in loss, gradient or weights stops nothing: DeepSpeed leaves the step out in silence, or takes it, and "
+        "the weights go to the engines and over good checkpoints",
+        until="upstream checks its steps and weights",
+    ),
+    Seam(
+        "openrlhf.trainer.ray.ppo_critic",
+        "CriticPPOTrainer",
+        "openrlhf_ebpo.training.health:HealthyCritic",
+        where="critic actors",
+        why="as ActorPPOTrainer",
+        until="as ActorPPOTrainer",
+    ),
+    Seam(
+        "openrlhf.trainer.sft_trainer",
+        "SFTTrainer",
+        "openrlhf_ebpo.training.health:HealthyWarmStart",
+        where="train_sft",
+        why="as ActorPPOTrainer",
+        until="as ActorPPOTrainer",
+    ),
+    Seam(
         "openrlhf.utils.loss_utils",
         "get_loss_batch_info",
         "openrlhf_ebpo.training.policy_metrics:clamp_loss_normalisers",
