@@ -21,6 +21,7 @@ from openrlhf_ebpo.checks import gym_check, model_check, preflight
 from openrlhf_ebpo.cli import old_flags
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import error_exit, parse
+from openrlhf_ebpo.engines import restarts
 from openrlhf_ebpo.errors import HealthError, ReportedError, UsageError
 from openrlhf_ebpo.estimator import config, presets, registry, stored
 from openrlhf_ebpo.estimator.config import EstimatorConfig
@@ -119,6 +120,7 @@ def train(command: UpstreamMain, args, claim: contextlib.AbstractContextManager)
             until_ray_is_down.enter_context(claim)  # not before the cluster is known to be big enough
             with closing_run(Path(args.logger.run_dir)):
                 hub.start_pushing(args)
+                restarts.allow(args)
                 command.train(args)
                 hub.queue_final(args)
     except (RunDirectoryError, ClusterError):
@@ -164,7 +166,7 @@ def described(cause: Exception) -> str:
 
     if isinstance(cause, RayActorError):
         return f"a process of the training did not start, or died: {reason(cause)}"
-    return f"{type(cause).__name__}: {cause}"
+    return str(cause) if isinstance(cause, ReportedError) else f"{type(cause).__name__}: {cause}"
 
 
 def how_to_continue(args) -> str:
@@ -212,6 +214,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="for one call of reward_func, or of an agent's reset or step; one that takes longer is a failed reward. The "
         "packaged rewards limit themselves; a server gets five tries of 180 s from OpenRLHF",
     )
+    restarts.add_flag(parser.add_argument_group("rollout engines"))
     group = parser.add_argument_group("run directory and checks")
     group.add_argument(
         "--logger.run_dir",
@@ -271,6 +274,7 @@ def check_before_imports(flat: argparse.Namespace, stored_argv: list[str]) -> No
     values = vars(flat)
     policy_loss.check_flags(values)
     prompts.check_flags(values)
+    restarts.check_flag(values)
     preflight.check_files(values)
     model_check.check_model(values)
     if problems := lora.check(values):

@@ -164,13 +164,18 @@ class LimitedRolloutActor:
         self.executor.reward_timeout = seconds
 
 
+def limit_rewards(engine, args):
+    """Tell a rollout actor the limits; one that was started again has forgotten them. Returns the call's reference."""
+    return engine.limit_rewards.remote(args.reward.timeout)
+
+
 class GuardedSamplesGenerator:
     """Mixin over SamplesGenerator: turns a failed reward into NaN and its text under an estimator computed here, into an error otherwise."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         for engine in self.vllm_engines:
-            engine.limit_rewards.remote(self.args.reward.timeout)
+            limit_rewards(engine, self.args)
 
     def _process_response_into_experience(self, response, **kwargs):
         error = self._reward_error(response)

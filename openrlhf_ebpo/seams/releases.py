@@ -14,6 +14,7 @@ SOURCES = {
     "openrlhf.trainer.ppo_utils.experience_maker.RemoteExperienceMaker": ("92687a602cf3", "351a52599ac6"),
     "openrlhf.trainer.ppo_trainer.PPOTrainer": ("5d13ed090ca7",),
     "openrlhf.trainer.ppo_trainer_async.TrainingActor": ("49680a82ee4a",),
+    "openrlhf.trainer.ppo_trainer_async.GenerateSamplesActor": ("6eacb9826853",),
     "openrlhf.trainer.ppo_trainer_async.PPOTrainerAsync": ("576117b63be4",),
     "openrlhf.trainer.ppo_utils.samples_generator.SamplesGenerator": ("3516fb40bea5", "bd1b6401b375", "11458b2545a7"),
     "openrlhf.datasets.prompts_dataset.PromptDataset": ("c67a76171e1f",),
