@@ -12,6 +12,7 @@ import asyncio
 import os
 import sys
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 
@@ -32,6 +33,8 @@ START_SECONDS = 900.0  # for an engine to start again, as at the beginning of a 
 JOIN_SECONDS = 600.0  # for policy and engines to make their group
 WEIGHTS_SECONDS = 4 * 3600.0  # in async training the trainer may be in the middle of a step
 CANCEL_SECONDS = 60.0
+WATCH_SECONDS = 0.5
+LEAVE_SECONDS = 2.0  # whoever waits for a response is told the cause meanwhile
 SAID_EVERY = 60.0
 WEIGHTS = "openrlhf_ebpo: engines wait for weights"  # in the queue of rollouts
 
@@ -82,25 +85,16 @@ class RestartedRolloutActor:
     """Mixin over RolloutRayActor: it knows whether it has the policy's weights, and why its engine died."""
 
     async def __init__(self, *args, **kwargs):
-        import ray
-
-        context = ray.get_runtime_context()
-        end_former_engine(context.get_actor_id(), context.was_current_actor_reconstructed)
+        actor_id, again = this_actor()
+        end_former_engine(actor_id, again)
         await super().__init__(*args, **kwargs)
         self._in_group = False
-        self._has_weights = not context.was_current_actor_reconstructed
-        self._watch: asyncio.Task | None = None
+        self._has_weights = not again
+        self._engine_ends = asyncio.create_task(ended(self.llm))
 
     async def leave_when_engine_dies(self) -> None:
         """Have Ray start this actor again, with a new engine. Where Ray may not, it stays and tells the cause."""
-        self._watch = self._watch or asyncio.create_task(self._leave())
-
-    async def _leave(self) -> None:
-        while not self.llm.errored:
-            await asyncio.sleep(1)
-        await asyncio.sleep(2)  # whoever waits for a response is told the cause
-        print(f"the rollout engine has died: {await cause_of_death(self.llm)}", file=sys.stderr, flush=True)
-        os._exit(1)
+        self._engine_ends.add_done_callback(lambda _: asyncio.get_running_loop().call_later(LEAVE_SECONDS, os._exit, 1))
 
     async def membership(self) -> tuple[bool, bool]:
         """Whether the engine is in the group in which weights travel, and whether it has the policy's weights.
@@ -112,13 +106,16 @@ class RestartedRolloutActor:
             raise EngineDied(await cause_of_death(self.llm))
         return self._in_group, self._has_weights
 
-    async def generate(self, *args, **kwargs):
-        from vllm.v1.engine.exceptions import EngineDeadError
-
+    async def generate_responses(self, *args, **kwargs):
+        """Raises EngineDied, also where the engine has given its response and the reward is not there yet."""
+        work = asyncio.ensure_future(super().generate_responses(*args, **kwargs))
         try:
-            return await super().generate(*args, **kwargs)
-        except EngineDeadError:
-            raise EngineDied(await cause_of_death(self.llm)) from None
+            await asyncio.wait({work, self._engine_ends}, return_when=asyncio.FIRST_COMPLETED)
+            if self.llm.errored:
+                raise EngineDied(await cause_of_death(self.llm))
+            return await work
+        finally:
+            work.cancel()
 
     async def init_process_group(self, *args, **kwargs):
         result = await super().init_process_group(*args, **kwargs)
@@ -129,6 +126,23 @@ class RestartedRolloutActor:
         result = await super().update_weight(name, dtype, shape, empty_cache)
         self._has_weights |= empty_cache  # which marks the last one
         return result
+
+
+async def ended(llm) -> None:
+    """Returns when the engine has died."""
+    while not llm.errored:
+        await asyncio.sleep(WATCH_SECONDS)
+    print(f"the rollout engine has died: {await cause_of_death(llm)}", file=sys.stderr, flush=True)
+
+
+def this_actor() -> tuple[str, bool]:
+    """Its id, and whether Ray has started it again."""
+    import ray
+
+    context = ray.get_runtime_context()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's own code calls what it has deprecated
+        return context.get_actor_id(), context.was_current_actor_reconstructed
 
 
 class RepeatedPrompts:
