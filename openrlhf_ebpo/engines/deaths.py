@@ -11,10 +11,12 @@ from pathlib import Path
 
 import psutil
 
+from openrlhf_ebpo.engines.cluster import reason
+
 ANSWER_SECONDS = 30.0
 LOG_BYTES = 64 << 10
 MARK = "OPENRLHF_EBPO_ENGINE_OF"  # variable of an EngineCore: the actor that it belongs to
-RAISED = re.compile(r"\b(?!EngineDead)[A-Za-z_.]*(?:Error|Exception): .+")
+RAISED = re.compile(r"\b[\w.]*(?<!EngineDead)(?:Error|Exception): .+")
 LESS_MEMORY = "less memory for it: --vllm.gpu_memory_utilization, --data.max_len, fewer processes on its machine"
 
 
@@ -45,6 +47,11 @@ def dead(engines) -> list[int]:
         if not has_weights:
             found.append(i)
     return found
+
+
+def why_dead(error: BaseException) -> str:
+    """Ray wraps what the actor raised, with its traceback."""
+    return reason(getattr(error, "cause", None) or error)
 
 
 def named(numbers: list[int]) -> str:

@@ -16,7 +16,6 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from openrlhf_ebpo.engines.cluster import reason
 from openrlhf_ebpo.engines.deaths import (
     ANSWER_SECONDS,
     EngineDied,
@@ -25,6 +24,7 @@ from openrlhf_ebpo.engines.deaths import (
     end_former_engine,
     is_engine_death,
     named,
+    why_dead,
 )
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.rewards.guard import limit_rewards
@@ -50,7 +50,7 @@ def add_flag(group) -> None:
         default=2,
         metavar="N",
         help="rollout engines that die are started again, so many times in a run; 0: the run ends with the first. Not with "
-        "--train.colocate_all or --vllm.tensor_parallel_size above 1 (docs/reliability.md)",
+        "--train.colocate_all or --vllm.tensor_parallel_size above 1 (docs/health.md)",
     )
 
 
@@ -220,7 +220,7 @@ class RegeneratedSamples:
         which = named(dead(self.vllm_engines))
         check_may_restart(self.args, which, self._deaths, error)
         print(
-            f"warning: {which} died ({reason(error)}): it is started again, and the batch is generated again",
+            f"warning: {which} died ({why_dead(error)}): it is started again, and the batch is generated again",
             flush=True,
         )
         for ref in self._dispatched:
@@ -258,7 +258,7 @@ class ReadmittingTrainer:
             if gone := dead(self.vllm_engines):
                 raise EngineError(
                     f"{named(gone)} died while weights were sent to it, which cannot be repeated in the same run: "
-                    f"{reason(error)}"
+                    f"{why_dead(error)}"
                 ) from error
             raise
 
@@ -340,13 +340,13 @@ class AskingForWeights:
 
 def check_may_restart(args, which: str, deaths: int, error: Exception | None = None) -> None:
     """Raises EngineError where there were enough restarts, or an engine cannot be started again."""
-    cause = f": {reason(error)}" if error else ""
+    cause = f": {why_dead(error)}" if error else ""
     if impossible := why_not(args):
         raise EngineError(f"{which} has died{cause}\nIt is not started again: {impossible}.")
     if deaths > args.vllm.max_restarts:
         raise EngineError(
-            f"{which} has died, the {deaths}th time that one did{cause}\nMore than --vllm.max_restarts "
-            f"{args.vllm.max_restarts} times looks like a cause that stays: see to it, or raise the limit."
+            f"{which} has died, and {deaths} engines have died in this run{cause}\n--vllm.max_restarts "
+            f"{args.vllm.max_restarts} is the limit, for a cause that stays: see to it, or raise the limit."
         )
 
 
@@ -364,11 +364,11 @@ def wait_until_up(number: int, engine) -> tuple[bool, bool]:
             return ray.get(engine.membership.remote(), timeout=ANSWER_SECONDS)
         except ray.exceptions.ActorDiedError as error:
             raise EngineError(
-                f"rollout engine {number} has died and could not be started again: {reason(error)}"
+                f"rollout engine {number} has died and could not be started again: {why_dead(error)}"
             ) from error
         except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError, EngineDied) as error:
             last = error
-    raise EngineError(f"rollout engine {number} did not start again within {START_SECONDS:.0f} s: {reason(last)}")
+    raise EngineError(f"rollout engine {number} did not start again within {START_SECONDS:.0f} s: {why_dead(last)}")
 
 
 def wait_for_weights(engines) -> None:

@@ -2,8 +2,8 @@
 checkpoint.
 
 Left alone, upstream and DeepSpeed train on or stand still without a word: with ZeRO 1 and 2 every optimizer step with a
-NaN in its gradient is left out, in bf16 too, and the norm that is logged is the one before; a norm that is not finite
-is logged as -1; with ZeRO 3 the step is taken, all weights become NaN, and the logged norm is an ordinary number.
+NaN in its gradient is left out, in bf16 too, and the norm that is logged is the one before; with ZeRO 3 the step is
+taken, weights become NaN, and the logged norm is an ordinary number (made of -1, which stands for one that is not finite).
 """
 
 from __future__ import annotations
