@@ -79,7 +79,7 @@ class HealthyUpdates:
             self._note(["gradients that fp16 cannot hold even at DeepSpeed's smallest loss scale"], {}, experience)
             self._raise_if_any("the step is not healthy", [])
         self._micro_batches += 1
-        metrics = measured(result)
+        metrics = measured(result, self.args.algo.kl.use_loss)
         left_out = self._engine.skipped_steps > skipped
         problems = problems_of(metrics, left_out, scaled=self.args.ds.param_dtype == "fp16")
         if problems and self._first_fault is None:
@@ -155,13 +155,14 @@ class HealthyWarmStart:
         super().save_logs_and_checkpoints(args, global_step, step_bar, logs_dict, client_states)
 
 
-def measured(result: dict) -> dict[str, float]:
-    """Losses and gradient norms of one micro-batch, as policy and critic give them."""
+def measured(result: dict, kl_is_loss: bool) -> dict[str, float]:
+    """Losses and gradient norms of one micro-batch, as policy and critic give them. Where the KL is no loss, it may be NaN:
+    a response without a token has none."""
     metrics = result.get("metrics", result)
-    names = [name for name in metrics if name in LOSSES or name.endswith("grad_norm")]
-    return {
-        name: float(metrics[name].float().mean() if torch.is_tensor(metrics[name]) else metrics[name]) for name in names
-    }
+    names = {name for name in metrics if name in LOSSES or name.endswith("grad_norm")} - (
+        set() if kl_is_loss else {"kl"}
+    )
+    return {name: float(torch.as_tensor(metrics[name]).float().mean()) for name in sorted(names)}
 
 
 def problems_of(metrics: dict, left_out: bool, scaled: bool) -> list[str]:

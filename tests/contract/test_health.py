@@ -106,6 +106,12 @@ def test_a_step_left_out_is_how_fp16_finds_its_scale_and_a_fault_in_bf16():
     assert health.problems_of({"policy_loss": 1.0, "actor_grad_norm": -1.0}, left_out=False, scaled=False)
 
 
+def test_the_kl_counts_where_it_is_a_loss():
+    result = {"metrics": {"kl": torch.tensor([1.0, math.nan]), "policy_loss": torch.tensor(0.5), "reward": math.nan}}
+    assert health.measured(result, kl_is_loss=False) == {"policy_loss": 0.5}
+    assert health.problems_of(health.measured(result, kl_is_loss=True), False, False) == ["kl is nan"]
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_one_element_of_many_is_found(value, dtype):
