@@ -276,10 +276,10 @@ class ReadmittingTrainer:
         ray.get([engine.leave_when_engine_dies.remote() for engine in engines])
         try:
             ray.get(self.actor_model_group.async_run_method(method_name="rejoin_engines"), timeout=JOIN_SECONDS)
-        except ray.exceptions.GetTimeoutError:
+        except ray.exceptions.RayError as error:  # its limit, or another death
             raise EngineError(
-                f"{named(new)}, started again, did not join the policy's group within {JOIN_SECONDS:.0f} s"
-            ) from None
+                f"{named(new)}, started again, did not join the policy's group within {JOIN_SECONDS:.0f} s: {why_dead(error)}"
+            ) from error
         print(f"{named(new)} runs again (restart {self.engine_restarts} of {self.args.vllm.max_restarts})", flush=True)
 
 

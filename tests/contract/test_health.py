@@ -133,6 +133,37 @@ def test_many_ranks_make_a_short_message():
     assert words.count("a, b, c and 4 more") == 3
 
 
+class Saves:
+    def __init__(self, model, skipped_steps=0):
+        engine = SimpleNamespace(module=model, skipped_steps=skipped_steps)
+        self.model, self.saved = SimpleNamespace(model=engine), []
+        self.args = SimpleNamespace(ds=SimpleNamespace(param_dtype="bf16"))
+        self.strategy = SimpleNamespace(all_reduce=lambda value, op: value, get_rank=lambda: 0)
+
+    def save_logs_and_checkpoints(self, args, global_step, step_bar, logs_dict=None, client_states=None):
+        self.saved.append(global_step)
+
+
+class WarmStart(health.HealthyWarmStart, Saves):
+    pass
+
+
+def test_a_warm_start_stops_before_it_saves():
+    model = torch.nn.Linear(3, 3)
+    trainer = WarmStart(model)
+    trainer.save_logs_and_checkpoints(None, 1, None, {"gpt_loss": 2.0, "grad_norm": 1.0})
+    with pytest.raises(HealthError, match="optimizer step 2 .*gpt_loss is nan"):
+        trainer.save_logs_and_checkpoints(None, 2, None, {"gpt_loss": math.nan, "grad_norm": 1.0})
+    trainer.model.model.skipped_steps = 1
+    with pytest.raises(HealthError, match="the gradient is not finite"):
+        trainer.save_logs_and_checkpoints(None, 3, None, {"gpt_loss": 2.0, "grad_norm": 1.0})
+    trainer.save_logs_and_checkpoints(None, 4, None, {"gpt_loss": 2.0, "grad_norm": 1.0})
+    torch.nn.init.constant_(model.bias, math.inf)
+    with pytest.raises(HealthError, match="weights are not finite: bias"):
+        trainer.save_logs_and_checkpoints(None, 5, None, {"gpt_loss": 2.0, "grad_norm": 1.0})
+    assert trainer.saved == [1, 4]
+
+
 class Rollouts:
     def table(self, step, tokenizer):
         import pyarrow as pa
