@@ -152,7 +152,7 @@ def test_a_warm_start_stops_before_it_saves():
     model = torch.nn.Linear(3, 3)
     trainer = WarmStart(model)
     trainer.save_logs_and_checkpoints(None, 1, None, {"gpt_loss": 2.0, "grad_norm": 1.0})
-    with pytest.raises(HealthError, match="optimizer step 2 .*gpt_loss is nan"):
+    with pytest.raises(HealthError, match=r"optimizer step 2 .*gpt_loss is nan"):
         trainer.save_logs_and_checkpoints(None, 2, None, {"gpt_loss": math.nan, "grad_norm": 1.0})
     trainer.model.model.skipped_steps = 1
     with pytest.raises(HealthError, match="the gradient is not finite"):
