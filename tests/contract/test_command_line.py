@@ -94,6 +94,7 @@ def test_our_own_flags_come_on_top(upstreams_parser):
         "--hub.resume_from",
         "--hub.trust_pickle",
         "--reward.timeout",
+        "--vllm.max_restarts",
         "--logger.run_dir",
         "--logger.rollouts_every",
         "--logger.no_policy_metrics",

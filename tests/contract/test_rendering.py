@@ -87,6 +87,7 @@ def test_a_training_prompt_goes_to_its_engine_with_the_tokenizers_name(model, se
             "algo.advantage.is_correction_enable": False,  # its name up to 0.11.1
             "rollout.n_samples_per_prompt": 4,
             "reward.timeout": 7.5,
+            "vllm.max_restarts": 0,
         }
     )
     engines = [Engine(), Engine()]
