@@ -16,4 +16,12 @@ class SeamError(ReportedError, RuntimeError):
 
 
 class HealthError(ReportedError):
-    """A training step that must not be repeated as it was: nothing restarts after it of its own accord."""
+    """A training step that must not be repeated as it was: nothing restarts after it of its own accord.
+
+    Attributes:
+        report: what each rank has found, for the run directory.
+    """
+
+    def __init__(self, message: str, report: list[dict] | None = None):
+        super().__init__(message)
+        self.report = report or []

@@ -22,6 +22,7 @@ from openrlhf_ebpo.checks import gym_check, model_check, preflight
 from openrlhf_ebpo.cli import old_flags
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import error_exit, parse
+from openrlhf_ebpo.engines import restarts
 from openrlhf_ebpo.errors import HealthError, ReportedError, UsageError
 from openrlhf_ebpo.estimator import config, presets, registry, stored
 from openrlhf_ebpo.estimator.config import EstimatorConfig
@@ -134,6 +135,7 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str]) -> None:
             with telling_the_end(supervisor):
                 heartbeat.Heart(args.logger.run_dir).beat(heartbeat.STARTING)
                 pushing = hub.start_pushing(args)
+                restarts.allow(args)
                 command.train(args)
                 hub.queue_final(args)
     except (RunDirectoryError, ClusterError):
@@ -148,6 +150,8 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str]) -> None:
         traceback.print_exc()
         if isinstance(cause := unwrapped(error), CheckpointError):
             raise cause from None
+        if isinstance(cause, HealthError):
+            raise HealthError(f"{cause}\n{how_to_continue(args)}") from None
         raise stopped(described(cause), args) from None
     print(f"training is complete: model in {args.ckpt.output_dir}, run directory {args.logger.run_dir}", flush=True)
     hub.finish(args, pushing)  # Ray and its GPUs are free by now
@@ -173,8 +177,10 @@ def stopped(cause: str, args) -> ReportedError:
 
 
 def unwrapped(error: BaseException) -> BaseException:
-    """Ray wraps what a method of an actor raised."""
-    return getattr(error, "cause", None) or error
+    """Ray wraps what a method of an actor raised; in async training one actor waits for another."""
+    while cause := getattr(error, "cause", None):
+        error = cause
+    return error
 
 
 def described(cause: Exception) -> str:
@@ -184,7 +190,7 @@ def described(cause: Exception) -> str:
 
     if isinstance(cause, RayActorError):
         return f"a process of the training did not start, or died: {reason(cause)}"
-    return f"{type(cause).__name__}: {cause}"
+    return str(cause) if isinstance(cause, ReportedError) else f"{type(cause).__name__}: {cause}"
 
 
 def how_to_continue(args) -> str:
@@ -222,6 +228,7 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     limits.add_flags(parser)
+    restarts.add_flag(parser.add_argument_group("rollout engines"))
     group = parser.add_argument_group("run directory and checks")
     group.add_argument(
         "--ckpt.load_step",
@@ -299,6 +306,7 @@ def check_before_imports(flat: argparse.Namespace, stored_argv: list[str]) -> No
     policy_loss.check_flags(values)
     prompts.check_flags(values)
     supervisor_flags.check_flags(values)
+    restarts.check_flag(values)
     preflight.check_files(values)
     model_check.check_model(values)
     if problems := lora.check(values):

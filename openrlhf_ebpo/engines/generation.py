@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 import psutil
 
 from openrlhf_ebpo.engines.cluster import end_processes, ray_with, reason
+from openrlhf_ebpo.engines.deaths import is_engine_death
 from openrlhf_ebpo.engines.rendering import Prompt, TokenizerByReference
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.rewards.limits import Limits
@@ -223,7 +224,7 @@ def generate(
             try:
                 samples = [_sample(response) for response in ray.get(ref)]
             except ray.exceptions.RayError as error:
-                if not _engine_is_gone(error):
+                if not is_engine_death(error):
                     yield prompt, [Sample([], False, error=reason(error))] * sampling.n
                     continue
                 again.append(prompt)
@@ -244,14 +245,6 @@ def _bury(alive: dict[int, object], index: int, error: Exception) -> None:
         logger.warning("engine %d died (%s); %d left, which take over its prompts", index, reason(error), len(alive))
     if not alive:
         raise GenerationError(f"every engine has died; the last, engine {index}: {reason(error)}") from error
-
-
-def _engine_is_gone(error: Exception) -> bool:
-    """Whether the actor's process has ended, or vLLM's EngineCore, a child process of it."""
-    import ray
-    from vllm.v1.engine.exceptions import EngineDeadError
-
-    return isinstance(error, (ray.exceptions.RayActorError, EngineDeadError))
 
 
 def _sender(sampling: Sampling, settings: EngineSettings):

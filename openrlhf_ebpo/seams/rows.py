@@ -55,6 +55,14 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ppo_trainer",
         "PPOTrainer",
+        "openrlhf_ebpo.engines.restarts:ReadmittingTrainer",
+        where="driver",
+        why="weights go to the group of engines that were there at the start: to one that was started again they never come, and the sync waits for the one that is gone",
+        until="upstream starts engines again",
+    ),
+    Seam(
+        "openrlhf.trainer.ppo_trainer",
+        "PPOTrainer",
         "openrlhf_ebpo.training.trainer:sync_trainer",
         where="driver",
         why="carries the prior into client_states and the run directory through fit, saving and evaluation; and runs "
@@ -64,10 +72,26 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ppo_trainer_async",
         "TrainingActor",
+        "openrlhf_ebpo.engines.restarts:ReadmittingTrainer",
+        where="PPOTrainerAsync's process",
+        why="weights go to the group of engines that were there at the start: to one that was started again they never come, and the sync waits for the one that is gone",
+        until="upstream starts engines again",
+    ),
+    Seam(
+        "openrlhf.trainer.ppo_trainer_async",
+        "TrainingActor",
         "openrlhf_ebpo.training.trainer:async_trainer",
         where="PPOTrainerAsync's process",
         why="as PPOTrainer: in async mode it is this actor that trains, saves and logs",
         until="upstream has trainer callbacks",
+    ),
+    Seam(
+        "openrlhf.trainer.ppo_trainer_async",
+        "GenerateSamplesActor",
+        "openrlhf_ebpo.engines.restarts:AskingForWeights",
+        where="PPOTrainerAsync's process",
+        why="it holds the lock without which the trainer sends no weights, and cannot ask for them",
+        until="upstream starts engines again",
     ),
     Seam(
         "openrlhf.trainer.ppo_trainer_async",
@@ -123,6 +147,14 @@ SEAMS = (
         until="upstream loads the tokenizer in the rollout actor",
     ),
     Seam(
+        "openrlhf.trainer.ppo_utils.samples_generator",
+        "SamplesGenerator",
+        "openrlhf_ebpo.engines.restarts:RegeneratedSamples",
+        where="controller, sample generator",
+        why="an engine that dies ends the run, with words that name no cause",
+        until="upstream starts engines again",
+    ),
+    Seam(
         "openrlhf.datasets.prompts_dataset",
         "PromptDataset",
         "openrlhf_ebpo.training.prompts:PromptsWithClusters",
@@ -164,6 +196,22 @@ SEAMS = (
         where="rollout actors",
         why="upstream makes the executor of a reward's address alone, and --reward.timeout has to reach it",
         until="upstream has a time limit for rewards",
+    ),
+    Seam(
+        "openrlhf.trainer.ray.vllm_engine",
+        "RolloutRayActor",
+        "openrlhf_ebpo.engines.restarts:RestartedRolloutActor",
+        where="rollout actors",
+        why="an actor without its EngineCore stays, and says 'see above'; and it does not know whether it has the policy's weights",
+        until="upstream starts engines again",
+    ),
+    Seam(
+        "openrlhf.trainer.ray.ppo_actor",
+        "PolicyModelActor",
+        "openrlhf_ebpo.engines.restarts:RejoiningPolicy",
+        where="policy actors",
+        why="the group in which weights travel is made once, by the constructor of its trainer",
+        until="upstream starts engines again",
     ),
     Seam(
         "openrlhf.trainer.ray.ppo_actor",
@@ -209,6 +257,31 @@ SEAMS = (
         "does not have: LoRA stops at the first weight sync",
         until="upstream merges adapters at the weight sync",
         link="https://github.com/OpenRLHF/OpenRLHF/issues/1349",
+    ),
+    Seam(
+        "openrlhf.trainer.ray.ppo_actor",
+        "ActorPPOTrainer",
+        "openrlhf_ebpo.training.health:HealthyPolicy",
+        where="policy actors",
+        why="a NaN in loss, gradient or weights stops nothing: DeepSpeed leaves the step out in silence, or takes it, and "
+        "the weights go to the engines and over good checkpoints",
+        until="upstream checks its steps and weights",
+    ),
+    Seam(
+        "openrlhf.trainer.ray.ppo_critic",
+        "CriticPPOTrainer",
+        "openrlhf_ebpo.training.health:HealthyCritic",
+        where="critic actors",
+        why="as ActorPPOTrainer",
+        until="as ActorPPOTrainer",
+    ),
+    Seam(
+        "openrlhf.trainer.sft_trainer",
+        "SFTTrainer",
+        "openrlhf_ebpo.training.health:HealthyWarmStart",
+        where="train_sft",
+        why="as ActorPPOTrainer",
+        until="as ActorPPOTrainer",
     ),
     Seam(
         "openrlhf.utils.loss_utils",

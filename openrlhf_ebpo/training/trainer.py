@@ -17,6 +17,7 @@ from openrlhf_ebpo.record import checkpoints
 from openrlhf_ebpo.record.resume import set_later_aside
 from openrlhf_ebpo.record.run_log import RunLog
 from openrlhf_ebpo.seams.install import subclass
+from openrlhf_ebpo.training import health
 from openrlhf_ebpo.training.checkpoint import STATE_KEY, starting_state
 from openrlhf_ebpo.training.phases import Phases
 from openrlhf_ebpo.training.prompts import at_next_prompt, check_same_order
@@ -84,6 +85,10 @@ class EBPOTrainer(Phases):
         status.update(self.hub.metrics())
         status["timing/run_log"] = time.time() - started
         return status, global_step
+
+    def ppo_train(self, global_steps):
+        with health.batch_kept(self, global_steps + 1):
+            return super().ppo_train(global_steps)
 
     def save_logs_and_checkpoints(self, global_step, logs_dict=None, client_states=None):
         metrics = {k: v for k, v in (logs_dict or {}).items() if k != "generated_samples"}

@@ -100,6 +100,7 @@ def test_our_own_flags_come_on_top(upstreams_parser):
         "--reward.timeout",
         "--reward.memory",
         "--reward.workers",
+        "--vllm.max_restarts",
         "--logger.run_dir",
         "--logger.rollouts_every",
         "--logger.keep_rollouts",

@@ -184,6 +184,9 @@ class Policy(torch.nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(0)
         self.logits = torch.nn.Parameter(torch.randn(vocabulary, vocabulary, generator=generator))
+        self.model = SimpleNamespace(
+            module=torch.nn.ParameterList([self.logits]), skipped_steps=0
+        )  # DeepSpeed's engine
 
     def forward(self, sequences, action_mask, attention_mask=None, **kwargs):
         log_probs = self.logits.log_softmax(-1)[sequences[:, :-1], sequences[:, 1:]]

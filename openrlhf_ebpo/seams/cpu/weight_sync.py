@@ -157,6 +157,10 @@ def check_head(model, weights: dict[str, torch.Tensor]) -> None:
     hidden = torch.randn(4, sent.shape[1], generator=torch.Generator().manual_seed(0)).to(sent.dtype)
     found = head.quant_method.apply(head, hidden)[:, : sent.shape[0]].float()
     expected = hidden.float() @ sent.float().T
+    if not expected.isfinite().all():  # the weights are finite (training/health.py)
+        raise RuntimeError(
+            "the policy's weights are so large that the logits of its head are not finite: the run stops"
+        )
     error = ((found - expected).norm() / expected.norm().clamp(min=1e-6)).item()
     if not error <= HEAD_TOLERANCE:
         raise RuntimeError(

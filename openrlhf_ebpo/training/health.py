@@ -1,0 +1,303 @@
+"""A training step whose loss, gradient or weights are not finite ends the run, before its weights reach the engines or a
+checkpoint.
+
+Left alone, upstream and DeepSpeed train on or stand still without a word: with ZeRO 1 and 2 every optimizer step with a
+NaN in its gradient is left out, in bf16 too, and the norm that is logged is the one before; with ZeRO 3 the step is
+taken, weights become NaN, and the logged norm is an ordinary number (made of -1, which stands for one that is not finite).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import torch
+
+from openrlhf_ebpo.errors import HealthError
+from openrlhf_ebpo.files import replacing, write_json
+from openrlhf_ebpo.redact import redacted_text
+from openrlhf_ebpo.training.rollouts import prompt_id
+
+AFTERWARDS = "policy/kl_per_step"  # takes forward passes with the new weights, which may be finite and yet of no use
+LOSSES = (
+    "policy_loss",
+    "critic_loss",
+    "gpt_loss",
+    "loss_mean",
+    "entropy_loss",
+    "kl",
+)  # `kl` is a loss with --algo.kl.use_loss
+NAMED = 3  # parameters, and ranks, in a message
+SMALLEST_SCALE = "loss scale already at minimum"  # DeepSpeed's, in fp16
+WHAT_HELPS = (
+    "What mostly helps: a lower --actor.adam.lr (--critic.adam.lr), a smaller --actor.max_norm, advantages that are not "
+    "extreme, bf16 in place of fp16. A resumed run goes on with the learning rate of its checkpoint: for another one "
+    "begin a run from the model exported beside it (--ckpt.save_hf)."
+)
+
+
+class HealthyUpdates:
+    """Mixin over upstream's trainers of policy and critic.
+
+    Raises:
+        HealthError: in every rank alike, by the constructor where the loaded weights are not finite, by `ppo_train` where
+            losses, gradients or weights were not. Its `report` is what each such rank has found.
+    """
+
+    role: str  # "policy" or "critic"
+    _log_probs: torch.Tensor | None = None
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._first_fault: dict | None = None
+        self._micro_batches = 0
+        self._raise_if_any(
+            "the model that was loaded, or the checkpoint, is not healthy", damaged_weights(self._engine.module)
+        )
+
+    def ppo_train(self, *args, **kwargs):
+        self._first_fault, self._micro_batches = None, 0
+        status = super().ppo_train(*args, **kwargs)
+        if not math.isfinite(status.get(AFTERWARDS, 0.0)) and self._first_fault is None:
+            self._first_fault = {
+                "problems": [f"{AFTERWARDS} is {status[AFTERWARDS]}: the new weights give no probabilities"]
+            }
+        self._raise_if_any("the step is not healthy", damaged_weights(self._engine.module))
+        return status
+
+    def training_step(self, experience, *args, **kwargs):
+        skipped = self._engine.skipped_steps
+        try:
+            result = super().training_step(experience, *args, **kwargs)
+        except Exception as error:
+            if SMALLEST_SCALE not in str(error):
+                raise
+            self._note(["gradients that fp16 cannot hold even at DeepSpeed's smallest loss scale"], {}, experience)
+            self._raise_if_any("the step is not healthy", [])
+        self._micro_batches += 1
+        metrics = measured(result, self.args.algo.kl.use_loss)
+        left_out = self._engine.skipped_steps > skipped
+        problems = problems_of(metrics, left_out, scaled=self.args.ds.param_dtype == "fp16")
+        if problems and self._first_fault is None:
+            self._note(problems, metrics, experience)
+        return result
+
+    def _note(self, problems: list[str], metrics: dict[str, float], experience) -> None:
+        self._first_fault = {
+            "problems": problems,
+            "micro_batch": self._micro_batches,
+            "responses": len(experience.sequences),
+            "action_tokens": int(experience.action_mask.sum()),
+            "measured": {name: readable(value) for name, value in metrics.items()},
+            "samples": list(extremes(experience, self._log_probs)),
+        }
+
+    def _raise_if_any(self, what: str, weights: list[str]) -> None:
+        """Every rank's findings; the ranks agree by one number, and tell each other more only where there is a fault."""
+        if not self.strategy.all_reduce(float(bool(weights or self._first_fault)), op="max"):
+            return
+        own = {"role": self.role, "weights": weights, **(self._first_fault or {})}
+        found: list = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(found, own)
+        report = [{"rank": rank, **f} for rank, f in enumerate(found) if f["weights"] or f.get("problems")]
+        raise HealthError(f"{what}: {described(report)}", report)
+
+
+class HealthyPolicy(HealthyUpdates):
+    """Mixin over ActorPPOTrainer."""
+
+    role = "policy"
+
+    def __init__(self, strategy, actor, *args, **kwargs):
+        actor.register_forward_hook(self._keep_log_probs, with_kwargs=True)
+        super().__init__(strategy, actor, *args, **kwargs)
+
+    @property
+    def _engine(self):
+        return self.actor.model
+
+    def _keep_log_probs(self, actor, args, kwargs, output) -> None:
+        """Only the training forward passes ask for `return_output` and have gradients."""
+        if kwargs.get("return_output") and torch.is_grad_enabled():
+            self._log_probs = output[0].detach()
+
+
+class HealthyCritic(HealthyUpdates):
+    """Mixin over CriticPPOTrainer."""
+
+    role = "critic"
+
+    @property
+    def _engine(self):
+        return self.critic
+
+
+class HealthyWarmStart:
+    """Mixin over SFTTrainer, whose `save_logs_and_checkpoints` follows every optimizer step."""
+
+    def save_logs_and_checkpoints(self, args, global_step, step_bar, logs_dict=None, client_states=None):
+        engine = self.model.model
+        left_out = engine.skipped_steps > getattr(self, "_left_out", 0)
+        self._left_out = engine.skipped_steps
+        problems = problems_of(logs_dict or {}, left_out, scaled=self.args.ds.param_dtype == "fp16")
+        weights = damaged_weights(engine.module)
+        if self.strategy.all_reduce(float(bool(problems or weights)), op="max"):
+            own = {"rank": self.strategy.get_rank(), "role": "model", "problems": problems, "weights": weights}
+            found = described([own] if problems or weights else []) or "another rank says what is wrong"
+            raise HealthError(
+                f"optimizer step {global_step} is not healthy: {found}. Nothing of it was saved; the checkpoints before are "
+                "as they were. What mostly helps: a lower --adam.lr, a smaller --max_norm, bf16 in place of fp16"
+            )
+        super().save_logs_and_checkpoints(args, global_step, step_bar, logs_dict, client_states)
+
+
+def measured(result: dict, kl_is_loss: bool) -> dict[str, float]:
+    """Losses and gradient norms of one micro-batch, as policy and critic give them. Where the KL is no loss, it may be NaN:
+    a response without a token has none."""
+    metrics = result.get("metrics", result)
+    names = {name for name in metrics if name in LOSSES or name.endswith("grad_norm")} - (
+        set() if kl_is_loss else {"kl"}
+    )
+    return {name: float(torch.as_tensor(metrics[name]).float().mean()) for name in sorted(names)}
+
+
+def problems_of(metrics: dict, left_out: bool, scaled: bool) -> list[str]:
+    """What is wrong with one optimizer step or one of its micro-batches.
+
+    Args:
+        left_out: DeepSpeed has left the optimizer step out, as it found a gradient that is not finite.
+        scaled: in fp16, where that is how the loss scale is found.
+    """
+    problems = [f"{name} is {metrics[name]}" for name in LOSSES if not math.isfinite(metrics.get(name, 0.0))]
+    norms = [value for name, value in metrics.items() if name.endswith("grad_norm")]
+    if (left_out and not scaled) or any(not math.isfinite(norm) or norm < 0 for norm in norms):
+        problems.append("the gradient is not finite")
+    return problems
+
+
+@torch.no_grad()
+def damaged_weights(module: torch.nn.Module) -> list[str]:
+    """Names of the parameters that are not finite in this rank: of all that it holds, under ZeRO 3 of its own shards.
+
+    The smallest and the largest element tell it exactly (NaN goes through both), without a tensor of the parameter's
+    size, and one transfer from the device does for all.
+    """
+    held = [
+        (name, getattr(parameter, "ds_tensor", parameter).detach()) for name, parameter in module.named_parameters()
+    ]
+    held = [(name, tensor) for name, tensor in held if tensor.numel() and tensor.is_floating_point()]
+    if not held:
+        return []
+    ends = torch.stack([torch.stack(tensor.aminmax()).float() for _, tensor in held])
+    good = ends.isfinite().all(-1).tolist()
+    return [name for (name, _), ok in zip(held, good, strict=True) if not ok]
+
+
+def extremes(experience, log_probs: torch.Tensor | None) -> Iterator[dict]:
+    """Per response of a micro-batch, [least, greatest] over its action tokens of all that goes into its loss."""
+    columns = {
+        "log_prob": log_probs,
+        "old_log_prob": experience.action_log_probs,
+        "rollout_log_prob": experience.rollout_log_probs,
+        "advantage": experience.advantages,
+        "return": experience.returns,
+        "value": experience.values,
+    }
+    columns = {name: values.float() for name, values in columns.items() if values is not None}
+    if {"log_prob", "old_log_prob"} <= columns.keys():
+        columns["ratio"] = (columns["log_prob"] - columns["old_log_prob"]).exp()
+    for i, mask in enumerate(experience.action_mask.bool()):
+        spans = {name: values[i][mask] for name, values in columns.items()}
+        yield {
+            "prompt_id": prompt_id(experience.prompts[i], experience.labels[i]) if experience.prompts else None,
+            "action_tokens": int(mask.sum()),
+            **{name: [readable(float(end)) for end in span.aminmax()] for name, span in spans.items() if len(span)},
+        }
+
+
+def readable(value: float) -> float | str:
+    """A number that JSON knows, or "nan", "inf", "-inf"."""
+    return value if math.isfinite(value) else str(value)
+
+
+def described(report: list[dict]) -> str:
+    """What the ranks have found, in words; those with a loss that is not finite first, for the others got theirs from it."""
+    ordered = sorted(report, key=lambda finding: not losses_of(finding))
+    more = [f"and {len(report) - NAMED} more ranks"] if len(report) > NAMED else []
+    return "; ".join([*map(one_rank, ordered[:NAMED]), *more])
+
+
+def losses_of(finding: dict) -> list[str]:
+    return [problem for problem in finding.get("problems", ()) if problem.startswith(LOSSES)]
+
+
+def one_rank(finding: dict) -> str:
+    parts = list(finding.get("problems", ()))
+    if "micro_batch" in finding:
+        parts[-1] += f" in micro-batch {finding['micro_batch']}"
+        parts[-1] += f" ({finding['responses']} responses, {finding['action_tokens']} tokens)"
+    if names := finding["weights"]:
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        parts.append(f"weights are not finite: {', '.join(names[:NAMED])}{more}")
+    return f"{finding['role']}, rank {finding['rank']}: {', '.join(parts)}"
+
+
+@contextmanager
+def batch_kept(trainer, step: int) -> Iterator[None]:
+    """Context manager of the trainer: where the step is not healthy, its batch and the findings are kept in the run
+    directory.
+
+    Raises:
+        HealthError: with the step, the findings, the place, and what to do.
+    """
+    try:
+        yield
+    except HealthError as error:
+        cause = getattr(error, "cause", error)  # as the actor raised it
+        folder = free_folder(trainer.run_log.run_dir / f"failed_step-{step:06d}")
+        write_failed_step(folder, step, cause, trainer)
+        raise HealthError(
+            f"step {step}: {cause}.\nIts batch and what was measured are in {folder} (rollouts.parquet, report.json). Its "
+            f"weights went nowhere, and no checkpoint was touched.\n{WHAT_HELPS}"
+        ) from None
+
+
+def free_folder(wanted: Path) -> Path:
+    """The same step may fail again after a resume."""
+    names = itertools.chain([wanted], (wanted.with_name(f"{wanted.name}.{n}") for n in itertools.count(2)))
+    return next(folder for folder in names if not folder.exists())
+
+
+def write_failed_step(folder: Path, step: int, error: HealthError, trainer) -> None:
+    rollouts = trainer.experience_maker.rollouts
+    with replacing(folder / "rollouts.parquet") as temporary:
+        pq.write_table(rollouts.table(step, trainer.tokenizer), temporary)
+    write_json(
+        folder / "report.json",
+        {
+            "step": step,
+            "error": redacted_text(str(error)),
+            "settings": settings_of(trainer.args),
+            "ranks": error.report,
+        },
+    )
+
+
+def settings_of(args) -> dict:
+    """Those that decide how far a step goes; run.json has all."""
+    return {
+        "actor.adam.lr": args.actor.adam.lr,
+        "actor.max_norm": args.actor.max_norm,
+        "actor.eps_clip_low_high": args.actor.eps_clip_low_high,
+        "actor.policy_loss_type": args.actor.policy_loss_type,
+        "algo.advantage.estimator": args.algo.advantage.estimator,
+        "algo.kl.init_coef": args.algo.kl.init_coef,
+        "ds.param_dtype": args.ds.param_dtype,
+        "ds.zero_stage": args.ds.zero_stage,
+        "train.batch_size": args.train.batch_size,
+        "train.max_epochs": args.train.max_epochs,
+    }

@@ -1,0 +1,134 @@
+"""A step that is not finite, and engines that are killed, on the real stack: nothing saved is lost, and the run goes on."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from openrlhf_ebpo.record.resume import newest_whole
+from openrlhf_ebpo.record.run_log import read_metrics, read_run
+
+REWARD = """
+import time
+from pathlib import Path
+import torch
+HERE = Path(__file__).parent
+
+def reward_func(queries, prompts, labels, **kwargs):
+    letter = prompts[0][0]
+    while (HERE / f"hold_{letter}").exists():
+        (HERE / f"held_{letter}").touch()
+        time.sleep(0.05)
+    huge = (HERE / f"huge_{letter}").exists()
+    rewards = [3e38 if huge else float(sum(map(ord, q[len(p):])) % 3 == 0) for q, p in zip(queries, prompts)]
+    return {"rewards": torch.tensor(rewards), "scores": torch.tensor(rewards)}
+"""
+STEP = {
+    "rollout__batch_size": 12,
+    "train__batch_size": 48,
+    "data__order": "as_is",
+    "ckpt__save_steps": 1,
+}  # a letter a step
+WATCHED = {  # OpenRLHF then logs how far the engines' log-probabilities are from the policy's
+    "algo__advantage__is_correction_level": "token",
+    "algo__advantage__is_correction_mode": "clip",
+}
+
+
+@pytest.fixture
+def stage(tmp_path) -> Path:
+    """Folder with a reward that a file can hold, or make huge, for all prompts of a letter."""
+    (tmp_path / "reward.py").write_text(REWARD)
+    return tmp_path
+
+
+def wait_until(happened, training, seconds: int = 240):
+    deadline = time.time() + seconds
+    while not (found := happened()):
+        assert training.process.poll() is None, training.output[-6000:]
+        assert time.time() < deadline, training.output[-4000:]
+        time.sleep(0.1)
+    return found
+
+
+def processes(word: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if word in " ".join([process.name(), *process.cmdline()]):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def kill_while_held(letter: str, word: str, stage: Path, training, others: set[int]) -> None:
+    """Kill an engine's process while the rewards of that letter are held, and let them go when that was noticed."""
+    wait_until((stage / f"held_{letter}").exists, training)
+    said = training.output.count("it is started again")
+    victims = wait_until(lambda: [p for p in processes(word) if p.pid not in others], training)
+    victims[0].kill()
+    wait_until(
+        lambda: training.output.count("it is started again") > said or "training stopped" in training.output, training
+    )
+    (stage / f"hold_{letter}").unlink()
+
+
+def test_a_huge_reward_stops_before_anything_is_saved_and_a_resumed_run_outlives_its_engines(train, command, stage):
+    changes = {
+        **STEP,
+        **WATCHED,
+        "reward__remote_url": stage / "reward.py",
+        "data__max_samples": 48,
+        "advantage_estimator": "rloo",
+    }
+    argv = command(stage, **changes, reward__clip_range=["-10", "3e38"])
+    run_dir, checkpoints = stage / "model" / "run", stage / "ckpt"
+    (stage / "huge_b").touch()
+
+    output = train(argv).fail()
+    folder = run_dir / "failed_step-000002"
+    assert all(words in output for words in ("step 2: the step is not healthy: policy", "policy_loss is", str(folder)))
+    assert "global_step1 is complete: repeat the command with --ckpt.load_enable" in output
+    report = json.loads((folder / "report.json").read_text())
+    assert report["step"] == 2 and report["ranks"][0]["samples"] and (folder / "rollouts.parquet").is_file()
+    assert newest_whole([checkpoints / "_actor"]).tag == "global_step1"
+    assert [row["step"] for row in read_metrics(run_dir)] == [1] and read_run(run_dir)["status"] == "failed"
+
+    (stage / "huge_b").unlink()
+    for letter in "bc":
+        (stage / f"hold_{letter}").touch()
+    others = {process.pid for word in ("VLLM::EngineCore", "RolloutActor") for process in processes(word)}
+    training = train([*argv, "--ckpt.load_enable", "--vllm.num_engines", "2"])
+    kill_while_held("b", "VLLM::EngineCore", stage, training, others)
+    kill_while_held("c", "RolloutActor", stage, training, others)
+    output = training.succeed()
+    assert "its EngineCore was ended by SIGKILL" in output
+    rows = read_metrics(run_dir)
+    assert [(row["step"], row.get("engine/restarts")) for row in rows[1:]] == [(2, 1), (3, 2), (4, 2)]
+    assert all(row["rollout/num_samples"] == 48 for row in rows), "no response of a batch is lost or there twice"
+    assert all(abs(row["vllm_kl"]) < 0.05 for row in rows), "new engines generate with the policy's weights"
+    assert rows[-1]["policy/kl_per_step"] > 0.001, "which have moved by then"
+
+
+def test_in_async_training_too_and_one_death_too_many_ends_the_run_with_words(train, command, stage):
+    changes = {**STEP, **WATCHED, "reward__remote_url": stage / "reward.py", "data__max_samples": 36}
+    argv = command(stage, **changes, train__async_enable=True, vllm__max_restarts=1)
+    for letter in "bc":
+        (stage / f"hold_{letter}").touch()
+    others = {process.pid for word in ("VLLM::EngineCore", "RolloutActor") for process in processes(word)}
+    training = train(argv)
+    kill_while_held("b", "VLLM::EngineCore", stage, training, others)
+    training.wait_for_step(stage / "model" / "run", 2)
+    wait_until((stage / "held_c").exists, training)
+    next(p for p in processes("VLLM::EngineCore") if p.pid not in others).kill()
+    output = training.fail()
+    assert "rollout engine 0 has died, and 2 engines have died in this run: " in output
+    assert "its EngineCore was ended by SIGKILL" in output and "--vllm.max_restarts 1 is the limit" in output
+    assert "is complete: repeat the command with --ckpt.load_enable" in output
+    rows = read_metrics(stage / "model" / "run")
+    assert rows[1]["engine/restarts"] == 1 and all(abs(row["vllm_kl"]) < 0.05 for row in rows)
