@@ -12,6 +12,7 @@ import importlib.util
 import json
 import os
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import model_configs
@@ -233,18 +234,32 @@ def _check_reward(args: dict) -> list[str]:
                 "--reward.model_name_or_path or --train.agent_func_path"
             ]
         return []
-    return reward_problems("--reward.remote_url", url.split(",")[0])
+    first, *others = url.split(",")
+    problems = reward_problems("--reward.remote_url", first)
+    if first.endswith(".py") and others:
+        return [
+            *problems,
+            f"--reward.remote_url {first}: a .py file stands alone; OpenRLHF would not read what follows it",
+        ]
+    return problems + [problem for each in others for problem in reward_problems("--reward.remote_url", each)]
 
 
 def reward_problems(flag: str, first: str) -> list[str]:
     """What is wrong with a reward: a .py file, which must define `reward_func`, or a server's address."""
     if not first.endswith(".py"):
         if first.startswith(("http://", "https://")):
-            return []
+            return [] if has_host(first) else [f"{flag} {first}: names no server; write http://HOST:PORT/PATH"]
         return [
             f"{flag} {first}: neither {', '.join(BUILT_IN['reward.remote_url'])}, nor a .py file or an http(s) address"
         ]
     return _check_python_file(flag, first, "reward_func", "def reward_func(queries, prompts, labels)")
+
+
+def has_host(address: str) -> bool:
+    try:
+        return bool(urlsplit(address).hostname) and urlsplit(address).port != 0
+    except ValueError:  # a port that is none
+        return False
 
 
 def _check_agent(args: dict) -> list[str]:

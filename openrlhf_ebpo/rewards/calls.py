@@ -164,7 +164,7 @@ class Calls:
                 self._most, self._places = 1, MAX_CONCURRENT_CALLS  # a model on the GPU is there once
             self._dispatch()
             await process.tend()
-        except (RewardError, OSError) as error:
+        except Exception as error:  # a process that does not start, too: nobody is to wait for it
             if not self._ready():
                 self._end_all_who_wait(describe(error))
         finally:

@@ -104,7 +104,9 @@ class RewardProcess:
                     self._pong.set()
                 elif (answer := self._answers.get(number)) and not answer.done():
                     answer.set_result(json.loads(payload))
-        except (EOFError, OSError, ValueError):  # ValueError: the function has written into the connection
+        except ValueError:
+            self._lose("wrote into its process's connection")
+        except (EOFError, OSError):
             self._lose(await self._how_it_ended())
 
     async def call(self, arguments: tuple, seconds: float) -> dict:
@@ -131,9 +133,10 @@ class RewardProcess:
         """Whether another thread of it can run."""
         self._pong.clear()
         self._outgoing.write(frame(PING, b""))
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._pong.wait(), max(1.0, min(5.0, seconds / 2)))
-        return self._pong.is_set()
+        try:
+            return await asyncio.wait_for(self._pong.wait(), max(1.0, min(5.0, seconds / 2)))
+        except asyncio.TimeoutError:
+            return False
 
     def _lose(self, why: str) -> None:
         """All calls in it end here; it takes no more."""

@@ -169,7 +169,9 @@ def limit_memory(mebibytes: int) -> None:
     if mebibytes:
         with open("/proc/self/statm") as statm:
             used = int(statm.read().split()[5]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_DATA, (used + (mebibytes << 20),) * 2)
+        most, hard = used + (mebibytes << 20), resource.getrlimit(resource.RLIMIT_DATA)[1]
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 def answer(incoming, calls: queue.SimpleQueue, connection: socket.socket, sending: threading.Lock) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import pickle
 from types import SimpleNamespace
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from openrlhf_ebpo.rewards import calls
 from openrlhf_ebpo.rewards.guard import ERROR_KEY, INFO_KEY, LimitedRolloutActor, RewardError
 from openrlhf_ebpo.rewards.limits import Limits
+from openrlhf_ebpo.rewards.servers import RewardServerError
 
 REWARD_FILE = """
 import sys, time
@@ -180,6 +182,19 @@ def test_only_the_packaged_rewards_run_in_the_actor(responses, tmp_path):
     (tmp_path / "reward.py").write_text("import os\nos._exit(3)\n")
     with pytest.raises(RewardError, match=r"reward.py, while it was imported, ended its process \(exit code 3\)"):
         run_all(SingleTurnAgentExecutor(str(tmp_path / "reward.py")), ["good"])
+
+
+def test_a_reward_server_that_refuses_is_a_failed_reward_and_where_none_answers_the_run_stops():
+    from openrlhf.utils.agent import SingleTurnAgentExecutor
+
+    executor = SingleTurnAgentExecutor(["http://127.0.0.1:1/a", "http://127.0.0.1:1/b"])
+    (response,) = run_all(executor, ["good"], seconds=0.5)
+    assert response["reward"] is None
+    assert "the reward server took longer than 0.5 s (--reward.timeout)" in response[ERROR_KEY]
+    executor._servers.failure = "no reward server has given a reward for 60 s"
+    with pytest.raises(RewardServerError, match="no reward server has given a reward") as stopped:
+        run_all(executor, ["good"], seconds=0.5)
+    assert str(pickle.loads(pickle.dumps(stopped.value))) == str(stopped.value), "it goes through Ray"
 
 
 def agent(step: str, reset: str = "return states"):
