@@ -66,10 +66,11 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def missing(rows: list[dict], args) -> dict[tuple[str, str], int]:
-    """Kills still to be done, by mode and kind. Only async mode has a generator."""
-    wanted = {
-        (mode, kind): args.kills for mode in args.modes for kind in args.kinds if kind != "generator" or mode == "async"
-    }
+    """Kills still to be done, by mode and kind."""
+    pairs = [
+        (mode, kind) for mode in args.modes for kind in args.kinds if mode == "async" or kind not in kinds.ASYNC_ONLY
+    ]
+    wanted = dict.fromkeys(pairs, args.kills)
     for row in rows:
         key = row.get("mode"), row.get("kind")
         if row["event"] in ("kill", "absent") and key in wanted:

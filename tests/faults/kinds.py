@@ -17,6 +17,7 @@ COMMAND = r"openrlhf_ebpo\.cli\.train_ppo_ray"
 KINDS = {  # what the process calls itself
     "driver": COMMAND,
     "supervisor": COMMAND,
+    "controller": r"^ray::PPOTrainerAsync",
     "trainer": r"^ray::EBPOTrainer",
     "policy": r"^ray::PolicyWithPrior",
     "rollout": r"^ray::(\w*RolloutActor|EngineTrustsAsAsked)",
@@ -27,6 +28,7 @@ KINDS = {  # what the process calls itself
     "reward": r"rewards[./]pool_worker",
     "pusher": r"openrlhf_ebpo\.hub\.pusher",
 }
+ASYNC_ONLY = ("controller", "generator")
 PR_SET_CHILD_SUBREAPER = 36
 
 

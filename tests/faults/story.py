@@ -28,6 +28,12 @@ START_SECONDS = 300.0  # without a step: it hangs
 STILL_SECONDS = 150.0  # after a kill, without an end or another step: it hangs. A lost GCS takes Ray a minute
 ORPHAN_SECONDS = 60.0
 REFUSALS = 3  # starts in a row that fail by themselves, then the training is given up
+STEPS_AFTER = {
+    "gcs": float("inf"),
+    "pusher": 0,
+    "reward": 0,
+    "disk": 2,
+}  # that show that a training goes on; the queue of batches is used up first
 TICK = 0.02
 FINDS = 0.3  # looking through all processes takes a while
 
@@ -106,6 +112,7 @@ class Story:
                 cwd=self.output,
                 start_new_session=True,
             )
+        self.wounded = False  # something in it was killed, and it goes on
         kinds.reap.awaited = {self.process.pid}
         self.at_start = self.step()
         self.before = set(self.left)
@@ -128,6 +135,8 @@ class Story:
         self.left.update(dict.fromkeys((p for p in kinds.descendants() if p not in self.left), time.monotonic()))
         if code == 0:
             self.status = "complete"
+        elif not planned and self.wounded:
+            self.report("late_end", returncode=code, words=last_words(self.log), **self.last_word())
         elif not planned:
             self.refusals += 1
             self.report("failed", returncode=code, words=last_words(self.log), log=self.log.name)
@@ -184,22 +193,24 @@ class Story:
         return False
 
     def after(self, **row) -> None:
-        """What the fault did: the command ended, went on, or stands still."""
-        began, step = time.monotonic(), self.step()
-        survived = ("pusher", "reward")
-        while self.alive() and time.monotonic() - began < STILL_SECONDS:
-            if self.step() >= step + 2 or (row["kind"] in survived and time.monotonic() - began > 5):
-                break
+        """What the fault did: the command ended, went on, or stands still. Ray lives on for a minute without its GCS."""
+        began = moved = time.monotonic()
+        step = last = self.step()
+        while self.alive() and since(moved) < STILL_SECONDS:
+            steps = STEPS_AFTER.get(row["kind"], 6)
+            if last >= step + steps and since(began) >= 5:
+                self.wounded = True
+                self.report("kill", **row, outcome="went on", seconds=since(began))
+                return
+            last, moved = (self.step(), time.monotonic()) if self.step() != last else (last, moved)
             time.sleep(TICK)
-        else:
-            outcome = "ended" if not self.alive() else "hung"
-            if outcome == "hung":
-                self.end_all()
-            code = self.process.wait()
-            self.refusals = 0
-            self.report("kill", **row, outcome=outcome, seconds=since(began), returncode=code, **self.last_word())
-            return self.ended(planned=True)
-        self.report("kill", **row, outcome="survived", seconds=since(began))
+        outcome = "hung" if self.alive() else "ended"
+        if outcome == "hung":
+            self.end_all()
+        code = self.process.wait()
+        self.refusals = 0
+        self.report("kill", **row, outcome=outcome, seconds=since(began), returncode=code, **self.last_word())
+        self.ended(planned=True)
 
     def last_word(self) -> dict:
         with contextlib.suppress(RunDirectoryError):

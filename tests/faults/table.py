@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 HEAD = (
-    "| mode | killed | kills | ended | went on | hung | resumed | `running` afterwards | orphans |",
-    "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    "| mode | killed | kills | ended | went on | hung | resumed | starts that failed | `running` afterwards | orphans |",
+    "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
 )
 ENDS = (
     "| mode | trainings | steps | largest error of the prior | prompts skipped | doubled | other problems |",
@@ -24,7 +24,7 @@ def of(rows: list[dict]) -> str:
 
 
 def blamed(rows: list[dict]) -> dict[tuple[str, str], list[dict]]:
-    """The kills, each with what came of it: starts that failed by themselves, and processes that outlived it."""
+    """The kills, each with what came of it: a late end, starts that failed by themselves, and processes that outlived it."""
     found: dict[tuple[str, str], list[dict]] = defaultdict(list)
     last: dict[tuple[str, int], dict] = {}
     for row in rows:
@@ -32,6 +32,8 @@ def blamed(rows: list[dict]) -> dict[tuple[str, str], list[dict]]:
         if row["event"] == "kill":
             last[story] = {**row, "failed": 0, "orphans": []}
             found[row["mode"], row["kind"]].append(last[story])
+        elif row["event"] == "late_end":
+            last[story] |= {"outcome": "ended", "status": row["status"]}
         elif row["event"] in ("failed", "stuck") and story in last:
             last[story]["failed"] += row["event"] == "failed"
             last[story]["stuck"] = row["event"] == "stuck"
@@ -42,11 +44,11 @@ def blamed(rows: list[dict]) -> dict[tuple[str, str], list[dict]]:
 
 def kills_line(mode: str, kind: str, kills: list[dict]) -> str:
     outcomes = [kill["outcome"] for kill in kills]
-    counts = [outcomes.count(outcome) for outcome in ("ended", "survived", "hung")]
-    resumed = sum(kill["outcome"] != "survived" and not kill.get("stuck") for kill in kills)
+    counts = [outcomes.count(outcome) for outcome in ("ended", "went on", "hung")]
+    resumed = sum(kill["outcome"] != "went on" and not kill.get("stuck") for kill in kills)
     running = sum(kill.get("status") == "running" for kill in kills)
     orphans = sum(len(kill["orphans"]) for kill in kills)
-    cells = [mode, kind, len(kills), *counts, resumed, running, orphans]
+    cells = [mode, kind, len(kills), *counts, resumed, sum(kill["failed"] for kill in kills), running, orphans]
     return f"| {' | '.join(map(str, cells))} |"
 
 

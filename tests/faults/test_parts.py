@@ -143,12 +143,14 @@ def test_processes_are_known_by_what_they_call_themselves():
         Process(pid=18, parent=12, words="ray::IDLE"),
         Process(pid=19, parent=12, words="ray::GenerateSamplesActor.fit"),
         Process(pid=20, parent=1, words="python -m openrlhf_ebpo.hub.pusher run 11 60"),
+        Process(pid=22, parent=12, words="ray::PPOTrainerAsync.fit"),
         Process(pid=21, parent=16, words="python /x/openrlhf_ebpo/rewards/pool_worker.py"),
     ]
     pids = {kind: [process.pid for process in kinds.of_kind(kind, tree)] for kind in kinds.KINDS}
     assert pids == {
         "driver": [11],
         "supervisor": [10],
+        "controller": [22],
         "trainer": [14],
         "policy": [15],
         "rollout": [16],
@@ -195,13 +197,14 @@ def test_the_table_counts_what_came_of_each_kill():
         ("kill", {"kind": "engine", "outcome": "hung", "status": "running"}),
         ("failed", {}),
         ("stuck", {}),
-        ("kill", {"kind": "reward", "outcome": "survived"}),
+        ("kill", {"kind": "reward", "outcome": "went on"}),
+        ("late_end", {"status": "failed"}),
         ("end", {"steps": 12, "skipped": 0, "doubled": 1, "prior_error": 4e-17, "problems": ["doubled: 1"]}),
     )
     lines = table.of(found).splitlines()
     assert lines[2:4] == [
-        "| async | engine | 2 | 1 | 0 | 1 | 1 | 1 | 1 |",
-        "| async | reward | 1 | 0 | 1 | 0 | 0 | 0 | 0 |",
+        "| async | engine | 2 | 1 | 0 | 1 | 1 | 1 | 1 | 1 |",
+        "| async | reward | 1 | 1 | 0 | 0 | 1 | 0 | 0 | 0 |",
     ]
     assert lines[-1] == "| async | 1 | 12 | 4e-17 | 0 | 1 | 1 stuck, doubled |"
     assert table.of([]).splitlines()[0].startswith("| mode | killed |")
