@@ -21,9 +21,10 @@ import time
 from pathlib import Path
 
 import kinds
+import moment
 import table
 import workshop
-from story import DISK, Moment, Story
+from story import DISK, Story
 
 from openrlhf_ebpo.files import append_json_line, read_json_lines
 
@@ -123,19 +124,14 @@ def play(story: Story, left: dict[str, int], rng: random.Random, until: float) -
         kind = rng.choice(sorted(left)) if left and time.monotonic() < until else None
         if kind is None:
             story.go_on()
-        elif story.strike(kind, moment(rng)):
+        elif story.strike(kind, moment.at_random(rng)):
             left = {each: count - (each == kind) for each, count in left.items() if count > (each == kind)}
     story.check()
 
 
-def moment(rng: random.Random) -> Moment:
-    when = rng.choice(["start", "step", "step", "saving"])
-    return Moment(when, seconds=rng.uniform(0, {"start": 40.0, "step": 1.5, "saving": 0.1}[when]))
-
-
 def play_plan(story: Story, plan: list[str]) -> None:
     """One training to its end, with these kills in a row."""
-    strikes = [(kind, Moment.parse(when)) for kind, _, when in (text.partition("@") for text in plan)]
+    strikes = [(kind, moment.Moment.parse(when)) for kind, _, when in (text.partition("@") for text in plan)]
     while story.status == "running":
         if not strikes:
             story.go_on()

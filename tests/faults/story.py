@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import subprocess
 import sys
 import time
 import uuid
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import NamedTuple
 
 import ending
 import kinds
 import psutil
 import workshop
+from disk import Disk
+from moment import Moment
 
-from openrlhf_ebpo.record.resume import FILES
 from openrlhf_ebpo.record.run_log import RunDirectoryError, read_metrics, read_run
 
 DISK = "disk"  # the disk is full for a while; nothing is killed
-DISK_MB = 256
 MARK = "OPENRLHF_EBPO_FAULTS"
 START_SECONDS = 300.0  # without a step: it hangs
 STILL_SECONDS = 150.0  # after a kill, without an end or another step: it hangs. A lost GCS takes Ray a minute
@@ -36,23 +34,6 @@ STEPS_AFTER = {
 }  # that show that a training goes on; the queue of batches is used up first
 TICK = 0.02
 FINDS = 0.3  # looking through all processes takes a while
-
-
-class Moment(NamedTuple):
-    """So many seconds after: the start of the command, a step is trained, a save has begun; of that step, or the next."""
-
-    when: str
-    step: int | None = None
-    seconds: float = 0.0
-
-    @classmethod
-    def parse(cls, text: str) -> Moment:
-        """ "saving:2+0.1", "step", "start+12": raises ValueError where it is none."""
-        when, step, seconds = re.fullmatch(r"(start|step|saving)(?::(\d+))?(?:\+([\d.]+))?", text).groups()
-        return cls(when, int(step) if step else None, float(seconds or 0))
-
-    def __str__(self) -> str:
-        return f"{self.when}{'' if self.step is None else f':{self.step}'}+{self.seconds:.2f}"
 
 
 class Story:
@@ -146,11 +127,11 @@ class Story:
 
     def sweep(self) -> None:
         """Report and end what has outlived its command by a minute. The pusher may: it has its own limit."""
-        for process, since in list(self.left.items()):
+        for process, moment in list(self.left.items()):
             if not kinds.lives(process):
                 del self.left[process]
-            elif time.monotonic() - since > ORPHAN_SECONDS and (kind := kinds.kind_of(process)) != "pusher":
-                self.report("orphan", kind=kind, pid=process.pid, seconds=round(time.monotonic() - since))
+            elif since(moment) > ORPHAN_SECONDS and (kind := kinds.kind_of(process)) != "pusher":
+                self.report("orphan", kind=kind, pid=process.pid, seconds=since(moment))
                 with contextlib.suppress(psutil.Error):
                     process.kill()
 
@@ -166,9 +147,10 @@ class Story:
             return self.absent(kind)
         if moment.when == "start" and not (self.wait_for(moment) and self.find(kind)):
             return self.absent(kind)
-        target = next((process for process in [*self.found, *self.look_for(kind)] if kinds.lives(process)), None)
-        if not target:
+        living = [process for process in self.found if kinds.lives(process)] or self.look_for(kind)
+        if not living:
             return False
+        target = living[0]
         step = self.step()
         with contextlib.suppress(psutil.Error):
             target.kill()
@@ -186,11 +168,11 @@ class Story:
         return self.found
 
     def absent(self, kind: str) -> bool:
-        """Nothing was killed: this version has no supervisor, or the command ended before."""
-        if kind == "supervisor" and self.alive() and not self.found:
-            self.report("absent", kind=kind)
-            return True
-        return False
+        """True where the command has no such process at all: this version has no supervisor, or it came to its end without."""
+        if self.found or not (self.status == "complete" or (kind == "supervisor" and self.alive())):
+            return False
+        self.report("absent", kind=kind)
+        return True
 
     def after(self, **row) -> None:
         """What the fault did: the command ended, went on, or stands still. Ray lives on for a minute without its GCS."""
@@ -276,7 +258,7 @@ class Story:
     def saves(self) -> set[str]:
         """Checkpoints whose saving is under way."""
         found = set()
-        for path in (self.ckpt_path / "_actor").glob(f"global_step*/{FILES}"):
+        for path in (self.ckpt_path / "_actor").glob("global_step*/*.json"):
             with contextlib.suppress(OSError):
                 if '"complete": false' in path.read_text():
                     found.add(path.parent.name)
@@ -326,33 +308,3 @@ def start_hub():
     from hub_server import HubServer
 
     return HubServer().start()
-
-
-class Disk:
-    """A small file system at `folder`, where this may be made (root); it can be full for a while.
-
-    Attributes:
-        mounted: whether it is there.
-    """
-
-    def __init__(self, folder: Path, wanted: bool):
-        self.folder, self.filler = folder, folder / "filler"
-        self.mounted = os.path.ismount(folder) or (wanted and self._mount())
-
-    def _mount(self) -> bool:
-        if any(self.folder.iterdir()):
-            return False  # begun without
-        command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "faults", str(self.folder)]
-        return subprocess.run(command, capture_output=True).returncode == 0
-
-    def fill(self) -> None:
-        with open(self.filler, "wb", buffering=0) as file, contextlib.suppress(OSError):
-            while True:
-                file.write(bytes(1 << 16))
-
-    def free(self) -> None:
-        self.filler.unlink(missing_ok=True)
-
-    def remove(self) -> None:
-        if self.mounted:
-            subprocess.run(["umount", "-l", str(self.folder)], capture_output=True)

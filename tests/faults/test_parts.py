@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 import table
 import workshop
-from story import Moment
+from moment import Moment, at_random
 
 from openrlhf_ebpo.estimator.prior import Moments
 
@@ -116,9 +116,9 @@ def test_moments_are_written_as_words(text, moment):
 
 
 def test_random_moments_can_be_parsed():
-    found = [campaign.moment(random.Random(seed)) for seed in range(50)]
-    assert {moment.when for moment in found} == {"start", "step", "saving"}
-    assert all(Moment.parse(str(moment)).when == moment.when for moment in found)
+    found = [at_random(random.Random(seed)) for seed in range(50)]
+    assert {each.when for each in found} == {"start", "step", "saving"}
+    assert all(Moment.parse(str(each)).when == each.when for each in found)
 
 
 class Process(SimpleNamespace):
