@@ -13,10 +13,9 @@ import re
 
 import psutil
 
-COMMAND = r"openrlhf_ebpo\.cli\.train_ppo_ray"
 KINDS = {  # what the process calls itself
-    "driver": COMMAND,
-    "supervisor": COMMAND,
+    "driver": r"-m openrlhf_ebpo\.cli\.train_ppo_ray ",
+    "supervisor": r"/supervisor/__main__\.py ",
     "controller": r"^ray::PPOTrainerAsync",
     "trainer": r"^ray::EBPOTrainer",
     "policy": r"^ray::PolicyWithPrior",
@@ -25,7 +24,7 @@ KINDS = {  # what the process calls itself
     "generator": r"^ray::GenerateSamplesActor",
     "raylet": r"/raylet/raylet ",
     "gcs": r"/gcs/gcs_server ",
-    "reward": r"rewards[./]pool_worker",
+    "reward": r"rewards[./](pool_worker|process_main)",
     "pusher": r"openrlhf_ebpo\.hub\.pusher",
 }
 ASYNC_ONLY = ("controller", "generator")
@@ -69,15 +68,7 @@ def words(process: psutil.Process) -> str:
 
 
 def of_kind(kind: str, processes: list[psutil.Process]) -> list[psutil.Process]:
-    """The supervisor and the driver are one command: the driver is the supervisor's child, or alone."""
-    found = [process for process in processes if re.search(KINDS[kind], words(process))]
-    if kind not in ("driver", "supervisor"):
-        return found
-    pids = {process.pid for process in found}
-    children = [process for process in found if process.ppid() in pids]
-    if kind == "driver":
-        return children or found
-    return [process for process in found if process.pid in {child.ppid() for child in children}]
+    return [process for process in processes if re.search(KINDS[kind], words(process))]
 
 
 def kind_of(process: psutil.Process) -> str:

@@ -32,6 +32,7 @@ STEPS_AFTER = {
     "reward": 0,
     "disk": 2,
 }  # that show that a training goes on; the queue of batches is used up first
+PAUSE_SECONDS = 10.0  # after such a start
 TICK = 0.02
 FINDS = 0.3  # looking through all processes takes a while
 
@@ -124,6 +125,7 @@ class Story:
             if self.refusals >= REFUSALS:
                 self.status = "stuck"
                 self.report("stuck", words=last_words(self.log))
+            time.sleep(PAUSE_SECONDS)
 
     def sweep(self) -> None:
         """Report and end what has outlived its command by a minute. The pusher may: it has its own limit."""

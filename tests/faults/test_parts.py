@@ -125,26 +125,23 @@ class Process(SimpleNamespace):
     def cmdline(self):
         return self.words.split()
 
-    def ppid(self):
-        return self.parent
-
 
 def test_processes_are_known_by_what_they_call_themselves():
     train = "python -m openrlhf_ebpo.cli.train_ppo_ray --ckpt.path x"
     tree = [
-        Process(pid=10, parent=1, words=train),
-        Process(pid=11, parent=10, words=train),
-        Process(pid=12, parent=11, words="/x/raylet/raylet --socket"),
-        Process(pid=13, parent=11, words="/x/gcs/gcs_server --log_dir"),
-        Process(pid=14, parent=12, words="ray::EBPOTrainer"),
-        Process(pid=15, parent=12, words="ray::PolicyWithPrior.fit"),
-        Process(pid=16, parent=12, words="ray::CPURolloutActor.__init__"),
-        Process(pid=17, parent=16, words="VLLM::EngineCore"),
-        Process(pid=18, parent=12, words="ray::IDLE"),
-        Process(pid=19, parent=12, words="ray::GenerateSamplesActor.fit"),
-        Process(pid=20, parent=1, words="python -m openrlhf_ebpo.hub.pusher run 11 60"),
-        Process(pid=22, parent=12, words="ray::PPOTrainerAsync.fit"),
-        Process(pid=21, parent=16, words="python /x/openrlhf_ebpo/rewards/pool_worker.py"),
+        Process(pid=10, words="python /x/openrlhf_ebpo/supervisor/__main__.py 5 11 --ckpt.path x"),
+        Process(pid=11, words=train),
+        Process(pid=12, words="/x/raylet/raylet --socket"),
+        Process(pid=13, words="/x/gcs/gcs_server --log_dir"),
+        Process(pid=14, words="ray::EBPOTrainer"),
+        Process(pid=15, words="ray::PolicyWithPrior.fit"),
+        Process(pid=16, words="ray::CPURolloutActor.__init__"),
+        Process(pid=17, words="VLLM::EngineCore"),
+        Process(pid=18, words="ray::IDLE"),
+        Process(pid=19, words="ray::GenerateSamplesActor.fit"),
+        Process(pid=20, words="python -m openrlhf_ebpo.hub.pusher run 11 60"),
+        Process(pid=22, words="ray::PPOTrainerAsync.fit"),
+        Process(pid=21, words="python /x/openrlhf_ebpo/rewards/pool_worker.py"),
     ]
     pids = {kind: [process.pid for process in kinds.of_kind(kind, tree)] for kind in kinds.KINDS}
     assert pids == {
@@ -161,8 +158,6 @@ def test_processes_are_known_by_what_they_call_themselves():
         "reward": [21],
         "pusher": [20],
     }
-    assert [process.pid for process in kinds.of_kind("driver", tree[1:])] == [11], "without a supervisor"
-    assert kinds.of_kind("supervisor", tree[1:]) == []
     assert kinds.kind_of(tree[8]) == "ray::IDLE"
 
 
