@@ -1,5 +1,5 @@
-"""Two kills in one training, at moments that are not left to chance: in the middle of saving its second checkpoint, and
-with prompts in flight. The long run, of every kind of process at random moments: bash scripts/faults.sh."""
+"""A kill at a moment that is not left to chance: in the middle of saving the second checkpoint, with prompts in flight. The
+long run, of every kind of process at random moments: bash scripts/faults.sh."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ import pytest
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
-PLAN = ["policy@saving:2", "trainer@step:3+0.3"]
+PLAN = ["policy@saving:2"]
 
 
 @pytest.fixture(scope="module")
@@ -24,12 +24,9 @@ def rows(tmp_path_factory):
     return read_json_lines(folder / "results.jsonl")
 
 
-def test_both_kills_ended_the_command_and_it_went_on_when_repeated(rows):
-    kills = [row for row in rows if row["event"] == "kill"]
-    assert [(row["kind"], row["outcome"], row["step"]) for row in kills] == [
-        ("policy", "ended", 2),
-        ("trainer", "ended", 3),
-    ]
+def test_the_kill_ended_the_command_and_it_went_on_when_repeated(rows):
+    (kill,) = [row for row in rows if row["event"] == "kill"]
+    assert (kill["kind"], kill["outcome"], kill["step"]) == ("policy", "ended", 2)
     assert [row for row in rows if row["event"] in ("failed", "hung", "stuck")] == []
 
 
