@@ -26,12 +26,8 @@ START_SECONDS = 300.0  # without a step: it hangs
 STILL_SECONDS = 150.0  # after a kill, without an end or another step: it hangs. A lost GCS takes Ray a minute
 ORPHAN_SECONDS = 60.0
 REFUSALS = 3  # starts in a row that fail by themselves, then the training is given up
-STEPS_AFTER = {
-    "gcs": float("inf"),
-    "pusher": 0,
-    "reward": 0,
-    "disk": 2,
-}  # that show that a training goes on; the queue of batches is used up first
+STEPS_AFTER = {"gcs": float("inf"), "pusher": 0, "reward": 0, "disk": 2}  # that show that a training goes on
+QUEUED_STEPS = 6  # elsewhere: the batches that wait are used up first
 PAUSE_SECONDS = 10.0  # after such a start
 TICK = 0.02
 FINDS = 0.3  # looking through all processes takes a while
@@ -65,7 +61,7 @@ class Story:
         self.left: dict[psutil.Process, float] = {}  # what outlived its command, since when
         self.output.mkdir(exist_ok=True)
         self.disk = Disk(self.output, DISK in chosen)
-        self.hub = start_hub()
+        self.hub = workshop.start_hub()
         what = {"pooled": "reward" in chosen, "repo": f"owner/{mode}-{number}" if "pusher" in chosen else None}
         flags = workshop.flags(folder, self.output, mode, episodes, **what)
         self.command = [*(command or [sys.executable, "-m", "openrlhf_ebpo.cli.train_ppo_ray"]), *flags]
@@ -181,8 +177,7 @@ class Story:
         began = moved = time.monotonic()
         step = last = self.step()
         while self.alive() and since(moved) < STILL_SECONDS:
-            steps = STEPS_AFTER.get(row["kind"], 6)
-            if last >= step + steps and since(began) >= 5:
+            if last >= step + STEPS_AFTER.get(row["kind"], QUEUED_STEPS) and since(began) >= 5:
                 self.wounded = True
                 self.report("kill", **row, outcome="went on", seconds=since(began))
                 return
@@ -193,6 +188,7 @@ class Story:
             self.end_all()
         code = self.process.wait()
         self.refusals = 0
+        outcome = "went on" if code == 0 else outcome  # to its end
         self.report("kill", **row, outcome=outcome, seconds=since(began), returncode=code, **self.last_word())
         self.ended(planned=True)
 
@@ -243,17 +239,14 @@ class Story:
         """False where the command ended, or was ended since it had made no step for so long."""
         last, moved = self.step(), time.monotonic()
         while not reached():
-            if not self.alive():
-                self.ended(planned=False)
-                return False
-            if self.step() != last:
-                last, moved = self.step(), time.monotonic()
-            if time.monotonic() - moved > START_SECONDS:
+            if self.alive() and since(moved) > START_SECONDS:
                 self.report("hung", words=last_words(self.log), seconds=since(moved))
                 self.end_all()
                 self.process.wait()
+            if not self.alive():
                 self.ended(planned=False)
                 return False
+            last, moved = (self.step(), time.monotonic()) if self.step() != last else (last, moved)
             time.sleep(pause)
         return True
 
@@ -303,10 +296,3 @@ def since(moment: float) -> float:
 
 def last_words(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-4:])[-1000:]
-
-
-def start_hub():
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-    from hub_server import HubServer
-
-    return HubServer().start()

@@ -6,6 +6,7 @@ Both rewards are the same; `pooled.py` has its workers grade beside it, so that 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 REWARD = """
@@ -80,3 +81,10 @@ def flags(
         for name, value in settings.items()
         for word in ([f"--{name}"] if value is True else [f"--{name}", str(value)])
     ]
+
+
+def start_hub():
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from hub_server import HubServer
+
+    return HubServer().start()
