@@ -7,6 +7,7 @@ import contextlib
 import difflib
 import os
 import select
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 
@@ -48,6 +49,31 @@ def command(
         run(parse(parser, argv))
 
     return main
+
+
+def interrupt_once() -> None:
+    """SIGTERM as Ctrl-C. After the first of either, neither disturbs the cleaning up. One that is ignored stays so."""
+
+    def interrupt(*_):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, interrupt)
+
+
+@contextlib.contextmanager
+def interrupted_once() -> Iterator[None]:
+    """`interrupt_once` inside; before and after it as it was."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    interrupt_once()
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -13,3 +13,7 @@ class UsageError(ReportedError):
 
 class SeamError(ReportedError, RuntimeError):
     """The installed OpenRLHF is not the one a seam was written for; the message names the row."""
+
+
+class HealthError(ReportedError):
+    """A training step that must not be repeated as it was: nothing restarts after it of its own accord."""

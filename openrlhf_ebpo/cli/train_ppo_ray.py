@@ -11,6 +11,7 @@ import functools
 import importlib.util
 import json
 import math
+import os
 import sys
 import traceback
 import warnings
@@ -21,22 +22,26 @@ from openrlhf_ebpo.checks import gym_check, model_check, preflight
 from openrlhf_ebpo.cli import old_flags
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import error_exit, parse
-from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.errors import HealthError, ReportedError, UsageError
 from openrlhf_ebpo.estimator import config, presets, registry, stored
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.extension import is_import_path, share_search_path
 from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.hub import training_flags as hub_flags
-from openrlhf_ebpo.record import run_lock
+from openrlhf_ebpo.record import heartbeat, run_lock
 from openrlhf_ebpo.record.own_metrics import read_entries
 from openrlhf_ebpo.record.resume import CheckpointError, check_fresh, groups, newest_whole
-from openrlhf_ebpo.record.run_log import RunDirectoryError, check_run_dir, close_run
+from openrlhf_ebpo.record.run_log import RunDirectoryError, check_run_dir
 from openrlhf_ebpo.redact import hide_secrets, redacted, redacted_argv
 from openrlhf_ebpo.rewards.calls import TIMEOUT
 from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.check import check_release, installed_release
 from openrlhf_ebpo.seams.install import all_seams, install
 from openrlhf_ebpo.seams.stack import is_cpu_stack
+from openrlhf_ebpo.supervisor import flags as supervisor_flags
+from openrlhf_ebpo.supervisor import words
+from openrlhf_ebpo.supervisor.driver import Supervisor, under_supervision
+from openrlhf_ebpo.supervisor.restarts import as_restarted
 from openrlhf_ebpo.training import lora, policy_loss, prompts
 from openrlhf_ebpo.training.checkpoint import stored_prior
 
@@ -55,6 +60,8 @@ EXAMPLE = r"""example, for one machine with eight GPUs:
 @error_exit()
 def main(argv: list[str] | None = None) -> None:
     warnings.filterwarnings("ignore", "The pynvml package is deprecated", FutureWarning)
+    # torch then looks for GPUs without CUDA's own start, after which the driver could not be forked off
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     run(sys.argv[1:] if argv is None else argv)
 
 
@@ -65,6 +72,7 @@ def run(argv: list[str]) -> None:
     argv, translated = old_flags.translate(argv)
     print(*translated, sep="\n", end="\n" if translated else "", flush=True)
     flat = parse(parser, argv, old_flags.suggestions())
+    as_restarted(vars(flat))
     remote_code.trust(flat)
     del flat.trust_remote_code
     hub_flags.check_flags(vars(flat))
@@ -95,60 +103,72 @@ def run(argv: list[str]) -> None:
         return
     print("\n".join(notices), flush=True)
 
-    claim = run_lock.claimed(
-        Path(args.logger.run_dir),
-        Path(args.ckpt.path),
-        name=args.logger.wandb.run_name,
-        argv=stored_argv,
-        args=redacted(args),
-        seams=[seam.label for seam in all_seams()],
-        resume=args.ckpt.load_enable,
-        force=force,
-        metrics=metrics,
-    )
-    train(command, args, claim)
+    claim = {
+        "run_dir": Path(args.logger.run_dir),
+        "ckpt_path": Path(args.ckpt.path),
+        "name": args.logger.wandb.run_name,
+        "argv": stored_argv,
+        "args": redacted(args),
+        "seams": [seam.label for seam in all_seams()],
+        "resume": args.ckpt.load_enable,
+        "force": force,
+        "metrics": metrics,
+    }
+    train(command, args, claim, argv)
 
 
-def train(command: UpstreamMain, args, claim: contextlib.AbstractContextManager) -> None:
+def train(command: UpstreamMain, args, claim: dict, argv: list[str]) -> None:
+    """claim: what `run_lock.claimed` takes. argv: the command's flags, for a restart."""
     from openrlhf_ebpo.engines.cluster import ClusterError, ray_for
 
     if is_import_path(args.algo.advantage.estimator):
         share_search_path()
+    supervisor = under_supervision(["-m", __spec__.name, *argv])
     try:
-        with contextlib.ExitStack() as until_ray_is_down, ray_for(args):
-            until_ray_is_down.enter_context(claim)  # not before the cluster is known to be big enough
-            with closing_run(Path(args.logger.run_dir)):
+        with ray_for(args):
+            supervisor.claim(**claim)  # not before the cluster is known to be big enough
+            with telling_the_end(supervisor):
+                heartbeat.Heart(args.logger.run_dir).beat(heartbeat.STARTING)
                 hub.start_pushing(args)
                 command.train(args)
                 hub.queue_final(args)
     except (RunDirectoryError, ClusterError):
         raise
     except KeyboardInterrupt:
+        if supervisor.stopped:
+            raise stopped(supervisor.stopped, args) from None
         raise KeyboardInterrupt(how_to_continue(args)) from None
     except Exception as error:
+        if supervisor.stopped:
+            raise stopped(supervisor.stopped, args) from None
         traceback.print_exc()
         if isinstance(cause := unwrapped(error), CheckpointError):
             raise cause from None
-        raise ReportedError(f"training stopped: {described(cause)}\n{how_to_continue(args)}") from None
+        raise stopped(described(cause), args) from None
     print(f"training is complete: model in {args.ckpt.output_dir}, run directory {args.logger.run_dir}", flush=True)
     hub.finish(args)  # Ray and its GPUs are free by now
 
 
 @contextlib.contextmanager
-def closing_run(run_dir: Path) -> Iterator[None]:
+def telling_the_end(supervisor: Supervisor) -> Iterator[None]:
     """run.json says how the run ended."""
-    status, error = "complete", None
+    status, error, final = "complete", None, False
     try:
         yield
     except BaseException as caught:
         status = "interrupted" if isinstance(caught, KeyboardInterrupt) else "failed"
         error = f"{type(caught).__name__}: {caught}"[-4000:]
+        final = isinstance(unwrapped(caught), (UsageError, RunDirectoryError, HealthError, KeyboardInterrupt))
         raise
     finally:
-        close_run(run_dir, status, error)
+        supervisor.end(status, error, final)
 
 
-def unwrapped(error: Exception) -> Exception:
+def stopped(cause: str, args) -> ReportedError:
+    return ReportedError(f"training stopped: {cause}\n{how_to_continue(args)}")
+
+
+def unwrapped(error: BaseException) -> BaseException:
     """Ray wraps what a method of an actor raised."""
     return getattr(error, "cause", None) or error
 
@@ -164,13 +184,8 @@ def described(cause: Exception) -> str:
 
 
 def how_to_continue(args) -> str:
-    found = newest_whole(groups(args.ckpt.path, args.algo.advantage.estimator))
-    if found.lost:
-        return found.refusal()
-    if found.tag is None:
-        return f"no checkpoint was complete in {args.ckpt.path} (--ckpt.save_steps is {args.ckpt.save_steps})"
-    repeat = f"{found.tag} is complete: repeat the command with --ckpt.load_enable to go on from it"
-    return "\n".join([*found.warnings(), repeat + hub.when_stopped(args)])
+    can, how = words.how_to_continue(args.ckpt.path, args.algo.advantage.estimator, args.ckpt.save_steps)
+    return how + (hub.when_stopped(args) if can else "")
 
 
 def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
@@ -195,6 +210,7 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
     prompts.add_flags(parser)
     hub_flags.add_flags(parser)
     add_flags(parser)
+    supervisor_flags.add_flags(parser)
     return parser
 
 
@@ -267,6 +283,7 @@ def check_before_imports(flat: argparse.Namespace, stored_argv: list[str]) -> No
     values = vars(flat)
     policy_loss.check_flags(values)
     prompts.check_flags(values)
+    supervisor_flags.check_flags(values)
     preflight.check_files(values)
     model_check.check_model(values)
     if problems := lora.check(values):

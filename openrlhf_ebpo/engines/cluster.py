@@ -14,12 +14,15 @@ from collections.abc import Iterator
 
 import psutil
 
+from openrlhf_ebpo.command import interrupt_once
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.check import DRIVERS_RELEASE, installed_release
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 SHUTDOWN_SECONDS = 10
+PRIVATE = "OPENRLHF_EBPO_PRIVATE_RAY"  # in the environment of a Ray that one command has started for itself
+START_TIMED_OUT = "The current node timed out during startup"
 FEWER_IN_TRAINING = (
     "ask for fewer with --actor.num_gpus_per_node, --ref.num_gpus_per_node, --vllm.num_engines, or share them with "
     "--train.colocate_all"
@@ -67,13 +70,11 @@ def ray_with(gpus: int, fewer: str, environment: dict[str, str] | None = None) -
     """
     import ray
 
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
+    previous = signal.getsignal(signal.SIGTERM)
+    interrupt_once()
     try:
         _connect(gpus, runtime_env(environment))
-        signal.signal(signal.SIGTERM, interrupt)  # ray.init installs a handler that exits at once
+        interrupt_once()  # ray.init installs a handler that exits at once
         check_resources(gpus, ray.cluster_resources(), fewer)
         if waiting := waits_for_others(gpus, ray.available_resources().get("GPU", 0)):
             print(waiting, flush=True)
@@ -95,13 +96,12 @@ def _connect(gpus: int, environment: dict) -> None:
             "Ray is already up in this process, so its workers lack the seams: call ray.shutdown() first"
         )
     try:
-        if joins_a_cluster():
-            ray.init(address="auto", runtime_env=environment)
-        elif is_cpu_stack():
-            cpus = max(os.cpu_count(), gpus + 1)  # upstream reserves one CPU for every GPU
-            ray.init(address="local", num_gpus=gpus, num_cpus=cpus, include_dashboard=False, runtime_env=environment)
+        if address := address_to_join():
+            ray.init(address=address, runtime_env=environment)
         else:
-            ray.init(address="local", include_dashboard=False, runtime_env=environment)
+            # upstream reserves one CPU for every GPU
+            size = {"num_gpus": gpus, "num_cpus": max(os.cpu_count(), gpus + 1)} if is_cpu_stack() else {}
+            start_node(address="local", include_dashboard=False, runtime_env=environment, **size)
     except ValueError as error:
         if "runtime env" not in str(error):
             raise
@@ -124,13 +124,53 @@ def engines_too(original):
     return async_init_model_from_pretrained
 
 
-def joins_a_cluster() -> bool:
-    """RAY_ADDRESS decides ("local": start one); without it a cluster of `ray start` on this machine is joined. (Ray's
-    own address file alone may be stale.)"""
-    from ray._private.services import find_gcs_addresses
+def start_node(again: bool = True, **how) -> None:
+    """Start Ray on this machine. Its limit of 30 s for that is fixed in its code; one more try is given.
 
-    address = os.environ.get("RAY_ADDRESS")
-    return address != "local" if address else bool(find_gcs_addresses())
+    Raises:
+        ClusterError: it took too long twice.
+    """
+    import ray
+
+    os.environ[PRIVATE] = "1"  # its processes inherit it
+    try:
+        ray.init(**how)
+    except Exception as error:
+        if START_TIMED_OUT not in str(error):
+            raise
+        ray.shutdown()
+        if not again:
+            raise ClusterError(
+                "Ray did not start within 30 s, twice: this machine is overloaded. Repeat the command when it is less busy"
+            ) from error
+        print("Ray did not start within 30 s, as this machine is busy: trying once more", flush=True)
+        start_node(again=False, **how)
+    finally:
+        os.environ.pop(PRIVATE, None)
+
+
+def address_to_join() -> str | None:
+    """RAY_ADDRESS decides ("local": start one); without it a cluster of `ray start` on this machine is joined, and not the
+    private Ray of another command. (Ray's own address file alone may be stale.)"""
+    if address := os.environ.get("RAY_ADDRESS"):
+        return None if address == "local" else "auto"
+    return next(filter(None, map(public_address, psutil.process_iter())), None)
+
+
+def public_address(process: psutil.Process) -> str | None:
+    """Of the cluster whose raylet `process` is; None for another process, and for the raylet of a private Ray."""
+    try:
+        words = process.cmdline()
+        if not words or os.path.basename(words[0]) != "raylet":
+            return None
+        try:
+            private = PRIVATE in process.environ()
+        except psutil.AccessDenied:  # another user's
+            private = False
+    except psutil.Error:
+        return None
+    found = (word.partition("=")[2] for word in words if word.startswith("--gcs-address="))
+    return None if private else next(found, None)
 
 
 def runtime_env(environment: dict[str, str] | None = None) -> dict:

@@ -33,8 +33,10 @@ from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, render, words
 from openrlhf_ebpo.hub.public import public, public_name, public_run, public_text, slug
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
 from openrlhf_ebpo.record.catalogue import Metric
+from openrlhf_ebpo.record.heartbeat import FILE as BEAT
 from openrlhf_ebpo.record.own_metrics import own_metrics
-from openrlhf_ebpo.record.run_log import PRIOR_STARTS, read_metrics
+from openrlhf_ebpo.record.processes import FILE as PROCESSES
+from openrlhf_ebpo.record.run_log import LOCK, PRIOR_STARTS, read_metrics
 from openrlhf_ebpo.redact import redacted_text
 
 METRICS = "tables/metrics.parquet"
@@ -50,7 +52,15 @@ CHECKPOINT_SCHEMA = pa.schema(
     ]
 )
 RUN = (*RECORDS, "rollouts/step-[0-9]*.parquet", "eval/*/*/step-*/summary.json", "eval/*/*/step-*/samples.parquet")
-OWN = ("superseded", "hub", "hub.json", "training.png")  # of the run directory, and staying in it
+OWN = (
+    "superseded",
+    "hub",
+    "hub.json",
+    "training.png",
+    LOCK,
+    BEAT,
+    PROCESSES,
+)  # of the run directory, and staying in it
 OURS = ("rollouts/step-*.parquet", "eval/*", "tables/*", "images/*", "checkpoints.jsonl", "prior.json", PRIOR_STARTS)
 
 

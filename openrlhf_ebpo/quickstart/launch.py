@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from openrlhf_ebpo.command import interrupted_once
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.record.run_log import read_metrics
 
@@ -34,12 +35,13 @@ def launch(command: str, flags: dict, log: Path, progress: Callable[[], None] = 
     environment.setdefault("OMP_NUM_THREADS", "1")  # so small a model gains nothing from threads, and waits for them
     with open(log, "a") as output:
         process = subprocess.Popen(argv, stdout=output, stderr=subprocess.STDOUT, env=environment, process_group=0)
-        try:
-            while process.poll() is None:
-                progress()
-                time.sleep(0.5)
-        finally:
-            stop(process)
+        with interrupted_once():  # SIGTERM too: it would end this process and leave the command alone
+            try:
+                while process.poll() is None:
+                    progress()
+                    time.sleep(0.5)
+            finally:
+                stop(process)
     if process.returncode:
         tail = "\n".join(log.read_text(errors="replace").replace("\r", "\n").splitlines()[-25:])
         raise StageFailed(f"{command} failed (exit status {process.returncode}). The end of {log}:\n{tail}")
@@ -49,10 +51,9 @@ def stop(process: subprocess.Popen) -> None:
     """Interrupt a command that still runs, and wait until it has cleaned up behind itself."""
     if process.poll() is not None:
         return
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave it alone
     os.killpg(process.pid, signal.SIGINT)
     try:
-        process.wait(timeout=40)
+        process.wait(timeout=60)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -1,6 +1,6 @@
 """One training at a time in a run directory, and in a folder of checkpoints.
 
-The driver holds `training.lock` in each for as long as it lives. The kernel releases a lock however a process ends. But
+The supervisor holds `training.lock` in each until all processes of its training are gone. The kernel releases a lock however a process ends. But
 not every network file system has locks across hosts, so the holder also sends a heartbeat: it updates the file's
 modification time, and a lock of another host counts as held while that changes.
 """
@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from openrlhf_ebpo.record import resume
+from openrlhf_ebpo.record.processes import boot_id
 from openrlhf_ebpo.record.run_log import LOCK, RunDirectoryError, move_aside, open_run, timestamp
 
 BEAT_SECONDS = 5.0
@@ -92,6 +93,8 @@ def check_free(folder: Path) -> None:
         holder, free = _read_holder(file), _lock(file) if file.writable() else None
         modified = os.fstat(file.fileno()).st_mtime_ns
     left_by_another_kernel = bool(holder) and (free is None or holder.get("boot") != boot_id())
+    if (holder.get("pid"), holder.get("boot")) == (os.getppid(), boot_id()):
+        return  # the supervisor holds it for this driver, which it has started
     if free is False:
         raise _in_use(folder, holder)
     if left_by_another_kernel and not _is_silent(folder, _describe(holder), modified):
@@ -109,8 +112,8 @@ def _lock(file) -> bool | None:
     """Whether the lock was acquired; None where the file system has no locks.
 
     A POSIX record lock, not flock: it belongs to this process alone, where a forked child would inherit an flock and keep
-    it after the driver's death; and NFS enforces it across hosts. Its price: closing any file object of the same file
-    releases it, so nothing else in the driver may open it.
+    it after the holder's death; and NFS enforces it across hosts. Its price: closing any file object of the same file
+    releases it, so nothing else in the holder may open it.
     """
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -187,11 +190,3 @@ def _in_use(folder: Path, holder: dict, more: str = "") -> RunDirectoryError:
 def _describe(holder: dict) -> str:
     host, pid, since = (ascii(holder.get(name, "unknown")).strip("'")[:80] for name in ("host", "pid", "since"))
     return f"a training on host {host} (process {pid}, since {since})"
-
-
-def boot_id() -> str:
-    """The running kernel's boot id, shared by all its containers: among them the kernel's own locks decide."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return socket.gethostname()

@@ -86,6 +86,7 @@ def open_run(
         "started": found["started"] if found else now,
         "resumed": [*found.get("resumed", []), now] if found else [],
         "ended": None,
+        **({"restarts": found["restarts"]} if found and "restarts" in found else {}),
     }
     write_json(run_dir / "run.json", run)
     return run

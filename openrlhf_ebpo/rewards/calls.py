@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Awaitable, Callable
 
 from openrlhf_ebpo.redact import redacted_text
+from openrlhf_ebpo.rewards.under_way import under_way
 
 TIMEOUT = 60.0  # seconds, --reward.timeout
 MAX_CONCURRENT_CALLS = min(32, (os.cpu_count() or 1) + 4)  # as many as asyncio.to_thread, through which upstream calls
@@ -58,7 +59,9 @@ class Calls:
         async with self._room:
             self._refuse_if_hopeless()
             outcome = _in_a_thread(function, args)
-            if not (await asyncio.wait({outcome}, timeout=seconds))[0]:
+            with under_way.running():
+                done, _ = await asyncio.wait({outcome}, timeout=seconds)
+            if not done:
                 self._hanging += 1
                 self._in_a_row += 1
                 outcome.add_done_callback(self._came_back)

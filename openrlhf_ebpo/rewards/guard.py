@@ -18,6 +18,7 @@ import torch
 
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.rewards.calls import TIMEOUT, Calls, RewardError, await_turn, describe
+from openrlhf_ebpo.rewards.under_way import under_way
 
 logger = logging.getLogger(__name__)
 
@@ -105,12 +106,14 @@ class GuardedSingleTurnExecutor:
         return await _checked(asyncio.gather(self._calls.run(self.reward_func, *args, seconds=seconds)))
 
     async def _fetch_rewards_via_http(self, *args):
-        return await _checked(super()._fetch_rewards_via_http(*args))
+        with under_way.running():
+            return await _checked(super()._fetch_rewards_via_http(*args))
 
 
 async def _checked(rewards) -> list:
     try:
-        return [check_reward(reward) for reward in await rewards]
+        with under_way.asked():
+            return [check_reward(reward) for reward in await rewards]
     except Exception as error:  # upstream logs it at INFO and drops it: keep its text, let it go its way
         _failure.set(describe(error))
         raise
@@ -151,7 +154,8 @@ class GuardedTurns:
 
 async def _turn(name: str, otherwise: dict, turn, *args, **kwargs) -> dict:
     try:
-        return await await_turn(f"the agent's {name}", turn, *args, seconds=_turn_seconds.get(), **kwargs)
+        with under_way.asked(), under_way.running():
+            return await await_turn(f"the agent's {name}", turn, *args, seconds=_turn_seconds.get(), **kwargs)
     except RewardError as error:
         _failure.set(str(error))
         return otherwise
@@ -162,6 +166,11 @@ class LimitedRolloutActor:
 
     def limit_rewards(self, seconds: float) -> None:
         self.executor.reward_timeout = seconds
+
+    def rewards_under_way(self) -> tuple[int, float | None]:
+        """How many rewards (of agents: turns) have not come back, and for how many seconds the oldest has run; None
+        where none runs. An actor whose event loop is blocked does not answer: ask with a limit."""
+        return under_way.state()
 
 
 class GuardedSamplesGenerator:

@@ -14,12 +14,13 @@ from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.record.run_log import RunLog
 from openrlhf_ebpo.seams.install import subclass
 from openrlhf_ebpo.training.checkpoint import STATE_KEY, starting_state
+from openrlhf_ebpo.training.phases import Phases
 from openrlhf_ebpo.training.prompts import check_same_order
 
 logger = logging.getLogger(__name__)
 
 
-class EBPOTrainer:
+class EBPOTrainer(Phases):
     """Mixin over PPOTrainer and TrainingActor, whose common base (BasePPOTrainer) has every method it overrides."""
 
     def __init__(self, *args, **kwargs):

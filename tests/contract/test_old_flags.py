@@ -13,6 +13,7 @@ from openrlhf_ebpo.cli.old_flags import translate
 from openrlhf_ebpo.cli.old_flags_table import TABLE
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import parse
+from openrlhf_ebpo.record import run_lock
 from openrlhf_ebpo.record.run_log import close_run, read_run
 from openrlhf_ebpo.seams.check import installed_release
 from openrlhf_ebpo.seams.releases import RECOMMENDED
@@ -125,8 +126,8 @@ def test_a_dry_run_prints_the_new_command_without_secrets(old_command, capsys):
 def test_old_and_new_spelling_are_the_same_run(old_command, tmp_path, monkeypatch, capsys):
     """A finished run is recognised in either spelling: nothing is left to do."""
 
-    def train(command, args, claim):
-        with claim:
+    def train(command, args, claim, argv):
+        with run_lock.claimed(**claim):
             pass
 
     monkeypatch.setattr(train_ppo_ray, "train", train)

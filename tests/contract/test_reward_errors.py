@@ -67,7 +67,8 @@ def responses(tmp_path):
     return lambda *labels, **limits: run_all(SingleTurnAgentExecutor(str(tmp_path / "reward.py")), labels, **limits)
 
 
-def run_all(executor, labels, seconds: float = 60.0) -> list[dict]:
+def run_all(executor, labels, seconds: float = 60.0, beside=None) -> list[dict]:
+    """`beside`: a coroutine function that runs meanwhile."""
     LimitedRolloutActor.limit_rewards(SimpleNamespace(executor=executor), seconds)
 
     async def execute(label: str) -> dict:
@@ -75,7 +76,10 @@ def run_all(executor, labels, seconds: float = 60.0) -> list[dict]:
         return await executor.execute(f"q {label}", label, params, 32, Tokenizer(), Engine())
 
     async def gather():
-        return await asyncio.gather(*map(execute, labels))
+        other = asyncio.ensure_future(beside()) if beside else None
+        found = await asyncio.gather(*map(execute, labels))
+        await (other or asyncio.sleep(0))
+        return found
 
     return asyncio.run(asyncio.wait_for(gather(), 100))
 
@@ -145,6 +149,20 @@ def test_where_every_call_hangs_the_rest_fail_at_once_and_say_why(responses):
     errors = [response[ERROR_KEY] for response in found]
     assert errors.count("reward_func took longer than 0.2 s (--reward.timeout)") < 4 * calls.MAX_CONCURRENT_CALLS
     assert "is not called any more: its last" in errors[-1] and "--reward.timeout" in errors[-1]
+
+
+def test_an_actor_says_how_many_rewards_have_not_come_back_and_since_when(responses):
+    """Asked while they run: two hang, and one waits for nothing."""
+    seen = []
+
+    async def watch():
+        while not any(count for count, _ in seen) or seen[-1][0]:
+            seen.append(LimitedRolloutActor.rewards_under_way(None))
+            await asyncio.sleep(0.05)
+
+    responses("hangs", "good", "hangs", seconds=1.0, beside=watch)
+    assert max(count for count, _ in seen) >= 2 and seen[-1] == (0, None)
+    assert any(seconds and seconds > 0.3 for count, seconds in seen if count == 2)
 
 
 def test_the_packaged_rewards_limit_themselves():

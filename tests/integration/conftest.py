@@ -16,6 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from forked_driver import ForkedDriver, forkserver
 from forked_workers import forked_workers
 
+from openrlhf_ebpo.supervisor.restarts import PAUSE
+
 TRAIN = "openrlhf_ebpo.cli.train_ppo_ray"
 REWARD = """
 import torch
@@ -139,7 +141,7 @@ class Training:
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         own = {"OMP_NUM_THREADS": "1", **environment}
-        if not prefix and environment.keys() <= {"RAY_ADDRESS"}:  # other variables may be read by imports
+        if not prefix and environment.keys() <= {"RAY_ADDRESS", PAUSE}:  # other variables may be read by imports
             self.process = ForkedDriver(TRAIN, argv, log, {**os.environ, **own})
             return
         # a shell that starts the tests in the background has them ignore SIGINT, and their children too

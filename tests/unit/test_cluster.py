@@ -1,9 +1,13 @@
 """How many GPUs a run asks for; tests/contract holds the same function against upstream's own train()."""
 
+import importlib.util
 import os
 import signal
+import subprocess
 import sys
+from pathlib import Path
 
+import psutil
 import pytest
 
 from openrlhf_ebpo.engines import cluster
@@ -94,3 +98,56 @@ def test_a_sigterm_interrupts_though_ray_has_a_handler_of_its_own(monkeypatch):
     with pytest.raises(KeyboardInterrupt), cluster.ray_with(1, ""):
         os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_the_private_ray_of_another_command_is_not_joined(private):
+    """A stand-in for a raylet: its name, its flag, and the environment that it got from who started it."""
+    environment = {**os.environ, **({cluster.PRIVATE: "1"} if private else {})}
+    argv = ["raylet", "-c", "echo; sleep 600; :", "--gcs-address=192.0.2.1:6379"]
+    pipes = {"stdout": subprocess.PIPE, "start_new_session": True}
+    with subprocess.Popen(argv, executable="/bin/bash", env=environment, **pipes) as raylet:
+        raylet.stdout.readline()
+        try:
+            assert cluster.public_address(psutil.Process(raylet.pid)) == (None if private else "192.0.2.1:6379")
+        finally:
+            os.killpg(raylet.pid, signal.SIGKILL)
+    assert cluster.public_address(psutil.Process()) is None
+
+
+def test_ray_address_decides_before_what_is_found(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    assert cluster.address_to_join() is None
+    monkeypatch.setenv("RAY_ADDRESS", "192.0.2.1:6379")
+    assert cluster.address_to_join() == "auto"
+    monkeypatch.delenv("RAY_ADDRESS")
+    monkeypatch.setattr(psutil, "process_iter", lambda: iter(()))
+    assert cluster.address_to_join() is None
+
+
+@pytest.mark.parametrize("failures", [0, 1, 2])
+def test_a_busy_machine_gets_a_second_try(monkeypatch, failures, capsys):
+    marked = []
+
+    def init(**how):
+        marked.append((how, os.environ.get(cluster.PRIVATE)))
+        if len(marked) <= failures:
+            raise Exception(f"{cluster.START_TIMED_OUT}. This could happen because …")
+
+    monkeypatch.setattr("ray.init", init)
+    if failures < 2:
+        cluster.start_node(num_gpus=3)
+    else:
+        with pytest.raises(ClusterError, match=r"this machine is overloaded\. Repeat"):
+            cluster.start_node(num_gpus=3)
+    assert marked == [({"num_gpus": 3}, "1")] * min(failures + 1, 2)
+    assert cluster.PRIVATE not in os.environ
+    assert ("trying once more" in capsys.readouterr().out) == (failures > 0)
+
+
+def test_the_words_of_rays_limit_are_still_rays():
+    source = Path(importlib.util.find_spec("ray").origin).with_name("_private") / "node.py"
+    assert (
+        cluster.START_TIMED_OUT in source.read_text()
+        and "--gcs-address=" in source.with_name("services.py").read_text()
+    )

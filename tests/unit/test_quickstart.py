@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +32,7 @@ from openrlhf_ebpo.quickstart.launch import StageFailed, launch, show_progress, 
 from openrlhf_ebpo.quickstart.stages import WARM_START_SUCCESS, Training, in_order, nearest, training_flags
 from openrlhf_ebpo.quickstart.tasks import TEMPLATE
 from openrlhf_ebpo.record.plot import COLOURS, PANELS, plot_runs, smooth
+from openrlhf_ebpo.record.processes import find
 from openrlhf_ebpo.record.results import SCHEMA, find_results
 from openrlhf_ebpo.record.run_log import rollouts_path
 from openrlhf_ebpo.rewards import gym
@@ -296,3 +301,40 @@ def test_in_a_file_a_line_every_tenth_step_says_how_far_it_is(tmp_path, capsys):
             show_progress(bar, tmp_path)
     lines = capsys.readouterr().out.splitlines()
     assert lines == [f"      step {s} of 40: reward {s / 100:.2f}" for s in (11, 20, 30)]
+
+
+LAUNCHES = """
+import sys
+from pathlib import Path
+from openrlhf_ebpo.command import error_exit
+from openrlhf_ebpo.quickstart.launch import launch
+sys.executable = sys.argv[1]
+with error_exit():
+    launch("train_ppo_ray", {}, Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_training_that_was_launched_too(tmp_path, number):
+    (tmp_path / "training").write_text(
+        f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec env --default-signal=INT sleep 600\n"
+    )
+    (tmp_path / "training").chmod(0o755)
+    command = [
+        "env",
+        "--default-signal=INT",
+        sys.executable,
+        "-c",
+        LAUNCHES,
+        tmp_path / "training",
+        tmp_path / "x" / "log",
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        until = time.monotonic() + 60
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            assert process.poll() is None and time.monotonic() < until
+            time.sleep(0.05)
+        training = find(int((tmp_path / "pid").read_text()))
+        process.send_signal(number)
+        assert process.wait(60) == 130 and "interrupted" in process.stderr.read()
+    assert not training.lives()

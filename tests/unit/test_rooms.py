@@ -23,6 +23,7 @@ TOP = {"command", "errors", "extension", "files", "redact", "progress", "harness
 MAY_IMPORT = {
     "estimator": set(),
     "record": set(),
+    "supervisor": {"record"},
     "rewards": {"estimator"},
     "seams": set(),
     "engines": {"rewards", "seams"},
@@ -33,7 +34,7 @@ MAY_IMPORT = {
     "eval": {"checks", "data", "engines", "record", "rewards", "seams"},
     "space": {"estimator", "eval", "record"},
     "quickstart": {"estimator", "record", "rewards", "seams"},
-    "cli": {"checks", "engines", "estimator", "hub", "record", "rewards", "seams", "space", "training"},
+    "cli": {"checks", "engines", "estimator", "hub", "record", "rewards", "seams", "space", "supervisor", "training"},
 }
 PACKAGES_OF = {  # beside the standard library, where that is a promise
     **{name: set() for name in TOP},
@@ -41,7 +42,7 @@ PACKAGES_OF = {  # beside the standard library, where that is a promise
     "record": {"matplotlib", "numpy", "psutil", "pyarrow"},
 }
 BASE = {"numpy", "psutil", "pyarrow", "wrapt"}
-LIGHT = {*TOP, "cli", "hub", "record"}
+LIGHT = {*TOP, "cli", "hub", "record", "supervisor"}
 NEED_MORE = {f"{PACKAGE}.{name}" for name in ("cli.train_ppo_ray", "hub.card", "hub.card_metadata", "hub.run_data")}
 ONLY_BASE = f"""
 import importlib, sys

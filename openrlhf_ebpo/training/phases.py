@@ -1,0 +1,113 @@
+"""What the trainer is doing right now, for the heartbeat: its phase, and how far generation and rewards are."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import datetime
+
+import ray
+
+from openrlhf_ebpo.record.heartbeat import GENERATING, REWARDS, STARTING, Heart
+
+POLL_SECONDS = 5.0
+EVALUATING = "evaluating"
+COUNTED = (GENERATING, REWARDS, EVALUATING)
+JITTER_SECONDS = 3.0  # of one moment, as two polls compute it
+
+
+class Phases:
+    """Mixin over PPOTrainer and TrainingActor: every method that may take long says so."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.heart = Heart(self.args.logger.run_dir)
+        self.heart.beat(STARTING)
+        watch_rollouts(self.heart, self.vllm_engines or ())
+
+    def init_checkpoint_states(self):
+        self.heart.beat("loading the checkpoint")
+        states = super().init_checkpoint_states()
+        self.heart.beat(GENERATING, step=(states or {}).get("global_step", 0))
+        return states
+
+    def fit(self, *args, **kwargs):
+        super().fit(*args, **kwargs)
+        self.heart.beat("exporting the model")
+
+    def train_step(self, rollout_samples, global_step):
+        with self.heart.during("making experience"):
+            status, global_step = super().train_step(rollout_samples, global_step)
+        self.heart.beat(GENERATING, step=global_step)
+        return status, global_step
+
+    def ppo_train(self, *args, **kwargs):
+        with self.heart.during("training"):
+            return super().ppo_train(*args, **kwargs)
+
+    def broadcast_to_vllm(self, *args, **kwargs):
+        with self.heart.during("syncing weights"):
+            return super().broadcast_to_vllm(*args, **kwargs)
+
+    def save_logs_and_checkpoints(self, *args, **kwargs):
+        with self.heart.during("saving"):
+            return super().save_logs_and_checkpoints(*args, **kwargs)
+
+    def evaluate(self, *args, **kwargs):
+        with self.heart.during(EVALUATING):
+            return super().evaluate(*args, **kwargs)
+
+
+def watch_rollouts(heart: Heart, engines) -> None:
+    """Have a thread ask the engines, while responses are generated, what has not come back yet."""
+    if engines:
+        threading.Thread(target=_watch, args=(heart, engines), daemon=True, name="heartbeat").start()
+
+
+def _watch(heart: Heart, engines) -> None:
+    most, began = 0, None
+    while True:
+        time.sleep(POLL_SECONDS)
+        if heart.phase not in COUNTED:
+            most, began = 0, None
+            continue
+        try:
+            states = _ask(engines)
+        except Exception:  # an engine has died: that is said by who waits for it
+            continue
+        if states is None:
+            heart.beat(detail="an engine does not answer", only_in=COUNTED)
+            continue
+        requests, rewards, oldest = states
+        most, began = max(most, rewards), steady(began, oldest, time.time())
+        phase, detail = outstanding(requests, rewards, most, began)
+        heart.beat(None if heart.phase == EVALUATING else phase, detail, only_in=COUNTED)
+
+
+def _ask(engines) -> tuple[int, int, float | None] | None:
+    """Unfinished requests, rewards that have not come back, seconds since the oldest of these began; None: no answer."""
+    calls = [engine.get_num_unfinished_requests.remote() for engine in engines]
+    calls += [engine.rewards_under_way.remote() for engine in engines]
+    if ray.wait(calls, num_returns=len(calls), timeout=POLL_SECONDS)[1]:
+        return None
+    found = ray.get(calls)
+    requests, rewards = found[: len(engines)], found[len(engines) :]
+    oldest = max((seconds for _, seconds in rewards if seconds is not None), default=None)
+    return sum(requests), sum(number for number, _ in rewards), oldest
+
+
+def steady(began: float | None, oldest: float | None, now: float) -> float | None:
+    """The moment at which the oldest reward began; the one known, where it is the same."""
+    if oldest is None:
+        return None
+    moment = now - oldest
+    return began if began is not None and abs(moment - began) < JITTER_SECONDS else moment
+
+
+def outstanding(requests: int, rewards: int, most: int, began: float | None) -> tuple[str, str]:
+    """Phase and detail. most: how many rewards were outstanding at once."""
+    since = f", since {datetime.fromtimestamp(began):%H:%M:%S}" if began is not None else ""
+    waiting = f"{rewards} of {most} outstanding{since}"
+    if not requests:
+        return (REWARDS, waiting) if rewards else (GENERATING, "")
+    return GENERATING, f"{requests} responses unfinished" + (f"; rewards: {waiting}" if rewards else "")

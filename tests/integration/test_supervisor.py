@@ -1,0 +1,121 @@
+"""Real trainings, killed in their parts: each end is said, and nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from openrlhf_ebpo.engines.cluster import address_to_join
+from openrlhf_ebpo.record.heartbeat import read_beat
+from openrlhf_ebpo.record.processes import below
+from openrlhf_ebpo.record.run_log import read_metrics, read_run
+from openrlhf_ebpo.supervisor.restarts import PAUSE
+
+HANGS = """
+import time
+def reward_func(queries, prompts, labels, **kwargs):
+    if prompts[0][0] in "ab":
+        time.sleep(3600)
+    return {"rewards": 0.0}
+"""
+
+
+def wait_until(condition, training, seconds: float = 150) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert training.process.poll() is None and time.monotonic() < until, training.output[-5000:]
+        time.sleep(0.1)
+
+
+def driver_of(training) -> int:
+    """The supervisor has the command's process id; the driver is its child."""
+    return next(process.pid for process in below(training.process.pid) if process.parent == training.process.pid)
+
+
+@pytest.fixture(scope="module")
+def restarted(train, command, tmp_path_factory):
+    """The driver is killed (SIGKILL) after step 2; every step is saved, and one restart is allowed."""
+    output = tmp_path_factory.mktemp("restarted")
+    run_dir = output / "model" / "run"
+    argv = command(output, ckpt__save_steps=1, train__max_restarts=1, data__max_samples=48, force=True)
+    training = train(argv, **{PAUSE: "0.5"})
+    training.wait_for_step(run_dir, 2)
+    os.kill(driver_of(training), signal.SIGKILL)
+    wait_until(lambda: read_run(run_dir).get("restarts"), training)
+    first = read_run(run_dir)
+    training.succeed()
+    return SimpleNamespace(**locals())
+
+
+def test_a_killed_driver_is_restarted_from_the_newest_checkpoint_and_completes(restarted):
+    (restart,) = read_run(restarted.run_dir)["restarts"]
+    assert "the driver was killed by SIGKILL" in restart["cause"] and restart["from"].startswith("global_step")
+    said = restarted.training.output
+    assert "error: training stopped: the driver was killed by SIGKILL" in said
+    assert f"restart 1 of 1 (--train.max_restarts) in 0 s, from {restart['from']}" in said
+    assert f"resuming from {restart['from']} of" in said
+
+
+def test_the_restarted_run_is_one_run_without_a_gap(restarted):
+    run = read_run(restarted.run_dir)
+    assert restarted.first["status"] == "running" and run["status"] == "complete" and len(run["resumed"]) == 1
+    assert [row["step"] for row in read_metrics(restarted.run_dir)] == [1, 2, 3, 4, 5, 6]
+    assert len(list(restarted.run_dir.parent.glob("run*"))) == 1  # --force was for the first start
+    assert read_beat(restarted.run_dir).step == 6
+
+
+@pytest.mark.timeout(400)
+def test_a_dead_gcs_ends_a_training_in_its_own_ray_and_nobody_joins_that(train, command, tmp_path, monkeypatch):
+    run_dir = tmp_path / "model" / "run"
+    training = train(command(tmp_path, train__num_episodes=1000), RAY_ADDRESS="local")
+    training.wait_for_step(run_dir, 1)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    private = below(training.process.pid)
+    gcs = next(process for process in private if process.name == "gcs_server")
+    assert any(process.name.startswith("VLLM::EngineCor") for process in private)
+    addresses = {word for process in private if process.name == "raylet" for word in words(process.pid)}
+    assert addresses and f"--gcs-address={address_to_join()}" not in addresses
+    recorded = json.loads((run_dir / "processes.json").read_text())["processes"]
+    assert gcs.pid in [row["pid"] for row in recorded]
+
+    os.kill(gcs.pid, signal.SIGKILL)
+    output = training.fail()
+    assert f"error: training stopped: Ray's gcs_server (process {gcs.pid}) has died\n" in output
+    run = read_run(run_dir)
+    assert run["status"] == "failed" and "gcs_server" in run["error"]
+    assert [process for process in private if process.lives()] == []
+    assert not (run_dir / "processes.json").exists()
+
+
+def words(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[1:]
+
+
+def test_hanging_rewards_are_said_and_a_removed_run_directory_ends_the_training(train, command, tmp_path):
+    run_dir = tmp_path / "model" / "run"
+    (tmp_path / "reward.py").write_text(HANGS)
+    changes = {"reward__remote_url": tmp_path / "reward.py", "reward__timeout": 3000, "logger__stall_minutes": 0.05}
+    training = train(command(tmp_path, data__order="as_is", **changes))
+    wait_until(
+        lambda: " outstanding, since " in ((read_run_json(run_dir).get("stalled") or {}).get("what", "")), training
+    )
+    stalled = read_run(run_dir)["stalled"]["what"]
+    assert "; phase: rewards, 32 of 32 outstanding, since " in stalled and stalled in training.output
+
+    while run_dir.exists():  # files are written there meanwhile
+        shutil.rmtree(run_dir, ignore_errors=True)
+    output = training.fail()
+    assert f"error: training stopped: the run directory {run_dir} was removed or replaced" in output
+    assert training.process.returncode == 1 and "training is complete" not in output
+    assert not (run_dir / "run.json").exists()
+
+
+def read_run_json(run_dir: Path) -> dict:
+    return read_run(run_dir) or {}

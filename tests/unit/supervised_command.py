@@ -1,0 +1,69 @@
+"""A command under supervision whose training is a sleep: `supervised_command.py MODE[+orphan] FOLDER [STALL_MINUTES LIMIT]`."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from openrlhf_ebpo.command import error_exit
+from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.record.heartbeat import GENERATING, Heart
+from openrlhf_ebpo.record.processes import OUTLIVES
+from openrlhf_ebpo.supervisor.driver import under_supervision
+
+(mode, _, orphan), folder = sys.argv[1].partition("+"), Path(sys.argv[2])
+stall_minutes, stall_limit = [float(word) for word in sys.argv[3:]] or [10.0, 0.0]
+ARGS = {
+    "actor": {"model_name_or_path": "m"},
+    "algo": {"advantage": {"estimator": "ebpo"}},
+    "data": {"prompt_dataset": "d"},
+    "train": {"seed": 7, "stall_limit": stall_limit, "max_restarts": int(os.environ.get("MAX_RESTARTS", 0))},
+    "logger": {"stall_minutes": stall_minutes},
+    "ckpt": {"path": str(folder / "ckpt"), "save_steps": 5},
+}
+
+
+def leave(**environment: str) -> None:
+    """A process whose parent ends: Ray's raylet leaves its workers, and an actor vLLM's engine."""
+    code = f"import os, time; print(os.getpid(), file=open({str(folder / 'pid')!r}, 'a')); time.sleep(600)"
+    command = [sys.executable, "-c", f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {code!r}])"]
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.run(command, check=True, env={**os.environ, **environment}, start_new_session=True, **silent)
+
+
+@error_exit()
+def main() -> None:
+    supervisor = under_supervision(sys.argv)
+    if mode == "refused" or (mode == "refused_later" and (folder / "run").exists()):
+        raise UsageError("--flag is wrong")
+    claim = {"name": "r", "argv": [], "args": ARGS, "resume": True, "force": False}
+    again = (folder / "run").exists()
+    supervisor.claim(folder / "run", folder / "ckpt", **claim)
+    if orphan:
+        leave()
+    if mode == "outlived":
+        leave(**{OUTLIVES: "1"})
+    Heart(folder / "run").beat(GENERATING, "5 responses unfinished", step=3)
+    print("ready", os.getpid(), flush=True)
+    try:
+        if mode in ("fails", "refused_later") or (mode == "fails_once" and not again):
+            raise ReportedError("no more")
+        if mode == "talks":
+            while True:
+                print("a line", flush=True)
+                time.sleep(0.01)
+        while mode == "waits":
+            time.sleep(1)
+        if mode == "vanishes":
+            os._exit(0)
+    except BaseException as error:
+        kind = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+        supervisor.end(kind, f"{type(error).__name__}: {error}", False)
+        if supervisor.stopped:
+            raise ReportedError(f"training stopped: {supervisor.stopped}") from None
+        raise
+    supervisor.end("complete", None, False)
+
+
+main()

@@ -1,0 +1,73 @@
+"""What a training says of itself while it runs."""
+
+import json
+import os
+import shutil
+import time
+
+import pytest
+
+from openrlhf_ebpo.record import heartbeat
+from openrlhf_ebpo.record.heartbeat import GENERATING, REWARDS, Heart, read_beat
+
+
+def test_a_phase_has_a_beginning_and_its_details_do_not_change_it(tmp_path, monkeypatch):
+    clock = iter(range(100, 200))
+    monkeypatch.setattr("time.time", lambda: next(clock))
+    heart = Heart(tmp_path)
+    monkeypatch.setattr(heart._changed, "set", heart.write)  # at once
+    heart.beat(GENERATING, step=3)
+    began = read_beat(tmp_path)
+    heart.beat(detail="7 left")
+    assert (began.step, began.phase, began.detail) == (3, GENERATING, "")
+    assert read_beat(tmp_path) == began._replace(detail="7 left", time=began.time + 1)
+    with heart.during("training"):
+        assert read_beat(tmp_path).phase == "training" and read_beat(tmp_path).since > began.since
+        heart.beat(REWARDS, "late news", only_in=(GENERATING, REWARDS))  # of a thread
+        assert read_beat(tmp_path).phase == "training"
+    assert read_beat(tmp_path).phase == GENERATING
+    assert [path.name for path in tmp_path.iterdir()] == [heartbeat.FILE]
+
+
+def test_it_is_written_in_the_background(tmp_path):
+    Heart(tmp_path).beat("training", step=2)
+    until = time.monotonic() + 20
+    while read_beat(tmp_path) is None and time.monotonic() < until:
+        time.sleep(0.01)
+    assert read_beat(tmp_path).step == 2
+
+
+def test_a_folder_that_is_gone_and_a_full_disk_stop_nothing_and_nothing_is_made(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    heart = Heart(folder)
+    shutil.rmtree(folder)
+    heart.beat(GENERATING)
+    heart.write()
+    assert not folder.exists() and read_beat(folder) is None
+    folder.mkdir()
+    heart.write()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    heart.beat("training")
+    heart.write()
+    assert read_beat(folder).phase == GENERATING
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "3", "[" * 9999, json.dumps({"step": 1, "phase": "x", "detail": "", "since": 1e300, "time": 0})],
+)
+def test_what_is_no_heartbeat_is_none(tmp_path, text):
+    (tmp_path / heartbeat.FILE).write_text(text)
+    assert read_beat(tmp_path) is None
+
+
+def test_text_of_a_heartbeat_is_harmless_on_a_screen(tmp_path):
+    row = {"step": 1, "phase": "\x1b[2Jx", "detail": "y\n" * 999, "since": 0, "time": 0}
+    (tmp_path / heartbeat.FILE).write_text(json.dumps(row))
+    found = read_beat(tmp_path)
+    assert found.phase == "[2Jx" and found.detail == "y" * heartbeat.LONGEST_TEXT

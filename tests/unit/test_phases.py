@@ -1,0 +1,104 @@
+"""The trainer's phases, and the words for what it waits for."""
+
+import ast
+from types import SimpleNamespace
+
+import pytest
+
+from openrlhf_ebpo.record.heartbeat import GENERATING, REWARDS, STARTING
+from openrlhf_ebpo.seams.stack import module_path
+from openrlhf_ebpo.training import phases
+from openrlhf_ebpo.training.phases import Phases, outstanding, steady
+
+
+class Upstream:
+    """As BasePPOTrainer calls itself."""
+
+    def __init__(self, run_dir, seen):
+        self.args, self.vllm_engines = SimpleNamespace(logger=SimpleNamespace(run_dir=run_dir)), []
+        self.seen = seen
+
+    def look(self):
+        self.seen.append((self.heart._beat.step, self.heart.phase))
+
+    def init_checkpoint_states(self):
+        self.look()
+        return {"global_step": 4}
+
+    def fit(self):
+        self.init_checkpoint_states()
+        self.look()
+        self.train_step([], 4)
+        self.save_logs_and_checkpoints(5)
+        self.evaluate(5)
+        self.look()
+
+    def train_step(self, samples, step):
+        self.look()
+        self.ppo_train(step)
+        self.broadcast_to_vllm()
+        return {}, step + 1
+
+    def ppo_train(self, step):
+        self.look()
+
+    broadcast_to_vllm = evaluate = save_logs_and_checkpoints = lambda self, *_: self.look()
+
+
+def test_every_long_part_of_a_step_is_a_phase(tmp_path):
+    seen = []
+    trainer = type("Trainer", (Phases, Upstream), {})(tmp_path, seen)
+    assert trainer.heart.phase == STARTING
+    trainer.fit()
+    assert seen == [
+        (0, "loading the checkpoint"),
+        (4, GENERATING),
+        (4, "making experience"),
+        (4, "training"),
+        (4, "syncing weights"),
+        (5, "saving"),
+        (5, "evaluating"),
+        (5, GENERATING),
+    ]
+    assert trainer.heart.phase == "exporting the model"
+
+
+def test_an_error_leaves_no_phase_behind(tmp_path, monkeypatch):
+    trainer = type("Trainer", (Phases, Upstream), {})(tmp_path, [])
+    trainer.heart.beat(GENERATING)
+    monkeypatch.setattr(Upstream, "ppo_train", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        trainer.train_step([], 1)
+    assert trainer.heart.phase == GENERATING
+
+
+def test_upstream_has_every_method_that_is_a_phase():
+    ours = {name for name in vars(Phases) if not name.startswith("_")}
+    found = {
+        node.name
+        for node in ast.walk(ast.parse(module_path("openrlhf.trainer.ppo_trainer").read_text()))
+        if hasattr(node, "name")
+    }
+    assert len(ours) == 7 and ours - found == set()
+
+
+@pytest.mark.parametrize(
+    ("requests", "rewards", "phase", "detail"),
+    [
+        (0, 0, GENERATING, ""),
+        (5, 0, GENERATING, "5 responses unfinished"),
+        (5, 3, GENERATING, "5 responses unfinished; rewards: 3 of 9 outstanding, since "),
+        (0, 3, REWARDS, "3 of 9 outstanding, since "),
+    ],
+)
+def test_rewards_are_a_phase_when_all_responses_are_there(requests, rewards, phase, detail):
+    found = outstanding(requests, rewards, 9, 0.0 if rewards else None)
+    assert found[0] == phase and found[1].startswith(detail)
+
+
+def test_the_moment_at_which_the_oldest_reward_began_does_not_jitter():
+    assert steady(None, 10.0, 100.0) == 90.0
+    assert steady(90.0, 15.2, 105.0) == 90.0
+    assert steady(90.0, 1.0, 110.0) == 109.0
+    assert steady(90.0, None, 110.0) is None
+    assert phases.JITTER_SECONDS < phases.POLL_SECONDS

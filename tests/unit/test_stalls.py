@@ -1,0 +1,117 @@
+"""When a training that stands still is said, and ended; when a failed one is started again. Pure decisions."""
+
+import os
+import re
+
+import pytest
+
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.record.heartbeat import Beat
+from openrlhf_ebpo.supervisor import flags, restarts
+from openrlhf_ebpo.supervisor.restarts import Restarts, as_restarted
+from openrlhf_ebpo.supervisor.stalls import Stalls, doing, duration, no_step
+
+
+def beat(step: int, phase: str = "training", detail: str = "") -> Beat:
+    return Beat(step, phase, detail, 0.0, 0.0)
+
+
+def test_no_step_is_said_after_the_limit_and_then_rarely():
+    stalls = Stalls(warn=600, limit=0, began=0)
+    stalls.tell(beat(0), 1)
+    due = [second for second in range(1, 9000) if stalls.is_due(second)]
+    assert due == [600, 1200, 2400, 4800]
+    assert not stalls.limit_passed(1e9)
+
+
+def test_a_step_ends_a_warning_and_is_reported_once():
+    stalls = Stalls(warn=600, limit=0, began=0)
+    assert not stalls.tell(beat(0), 1) and stalls.is_due(700)
+    assert stalls.tell(beat(1), 800) and not stalls.tell(beat(1), 801)
+    assert not stalls.is_due(1399) and stalls.is_due(1400)
+
+
+def test_slow_steps_are_no_stall():
+    """The first one, which holds the start, does not count as usual."""
+    stalls = Stalls(warn=600, limit=1200, began=0)
+    for step in range(5):
+        stalls.tell(beat(step), 5000 + 900 * step)
+    now = 5000 + 900 * 4
+    assert stalls.patience() == 4500
+    assert not stalls.is_due(now + 4499) and stalls.is_due(now + 4500)
+    assert not stalls.limit_passed(now + 4499) and stalls.limit_passed(now + 4500)
+
+
+def test_the_limit_counts_from_the_last_change_of_any_kind():
+    stalls = Stalls(warn=10, limit=60, began=0)
+    for second, detail in ((0, "3 of 9"), (50, "2 of 9"), (100, "1 of 9")):
+        stalls.tell(beat(1, "rewards", detail), second)
+    stalls.tell(beat(1, "rewards", "1 of 9"), 150)
+    assert not stalls.limit_passed(159) and stalls.limit_passed(160)
+
+
+def test_a_training_that_never_gives_a_sign_is_ended_too():
+    stalls = Stalls(warn=10, limit=60, began=100)
+    stalls.tell(None, 101)
+    assert stalls.is_due(110) and stalls.limit_passed(160)
+
+
+def test_the_words_name_phase_what_is_outstanding_and_since_when():
+    rewards = beat(7, "rewards", "3 of 256 outstanding, since 12:03:10")
+    assert no_step(rewards, 660) == (
+        "no step for 11 minutes (the last was 7); phase: rewards, 3 of 256 outstanding, since 12:03:10"
+    )
+    assert re.fullmatch(r"phase: training, since \d\d:\d\d:\d\d", doing(beat(1)))
+    assert no_step(None, 30) == "no step for 30 s; phase: unknown, as there is no heartbeat"
+    assert [duration(seconds) for seconds in (0.4, 119, 120, 7199, 7200)] == [
+        "0 s",
+        "119 s",
+        "2 minutes",
+        "120 minutes",
+        "2 hours",
+    ]
+
+
+def test_restarts_are_counted_anew_after_a_newer_checkpoint(monkeypatch):
+    counted = Restarts(2, "global_step10")
+    assert [counted.is_allowed("global_step10") for _ in range(3)] == [True, True, False]
+    assert counted.is_allowed("global_step20") and counted.in_a_row == 1
+    monkeypatch.delenv(restarts.PAUSE, raising=False)
+    pauses = []
+    counted = Restarts(99, None)
+    for _ in range(9):
+        counted.is_allowed(None)
+        pauses.append(counted.pause())
+    assert pauses[:4] == [10, 20, 40, 80] and pauses[-1] == 600
+    assert not Restarts(0, None).is_allowed("global_step10")
+
+
+@pytest.mark.parametrize(("started_from", "newest", "reset"), [(None, None, True), ("a", "a", True), ("a", "b", False)])
+def test_a_restarted_command_goes_on_and_moves_nothing_aside(monkeypatch, started_from, newest, reset):
+    """The prior is set anew once: not over the one that this run has saved since."""
+    counted = Restarts(3, started_from)
+    counted.is_allowed(newest)
+    given = {"ckpt.load_enable": False, "force": True, "algo.advantage.ebpo.reset_prior": True}
+    as_restarted(untouched := dict(given))
+    assert untouched == given
+    monkeypatch.setenv(restarts.RESTART, counted.environment(3)[restarts.RESTART])
+    as_restarted(given)
+    assert given == {"ckpt.load_enable": True, "force": False, "algo.advantage.ebpo.reset_prior": reset}
+    assert restarts.RESTART not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("logger.stall_minutes", 0),
+        ("logger.stall_minutes", float("nan")),
+        ("train.stall_limit", -1),
+        ("train.stall_limit", float("inf")),
+        ("train.max_restarts", -1),
+    ],
+)
+def test_a_flag_that_cannot_be_is_named(flag, value):
+    good = {"logger.stall_minutes": 10.0, "train.stall_limit": 0.0, "train.max_restarts": 0}
+    flags.check_flags(good)
+    with pytest.raises(UsageError, match=rf"--{flag} is {value}"):
+        flags.check_flags({**good, flag: value})

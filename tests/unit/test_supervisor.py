@@ -1,0 +1,264 @@
+"""The process around a training: every end is an ending. The training is a stand-in; tests/integration has the real one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from openrlhf_ebpo.record.processes import FILE, find
+from openrlhf_ebpo.record.run_lock import check_free
+from openrlhf_ebpo.record.run_log import read_run
+from openrlhf_ebpo.supervisor.restarts import PAUSE
+
+COMMAND = str(Path(__file__).with_name("supervised_command.py"))
+SECONDS = 40
+
+
+def wait_until(condition) -> None:
+    until = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+class Command:
+    """A supervised command; `driver` and `left` are what runs below it."""
+
+    def __init__(self, mode: str, folder: Path, *more: str, prefix: tuple[str, ...] = ()):
+        self.mode, self.folder, self.run_dir = mode, folder, folder / "run"
+        folder.mkdir(exist_ok=True)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        argv = ["env", "--default-signal=INT", *prefix, sys.executable, COMMAND, mode, str(folder), *more]
+        self.process = subprocess.Popen(argv, **pipes, start_new_session=True)
+
+    def ready(self) -> Command:
+        word, pid = self.process.stdout.readline().split()
+        assert word == "ready"
+        self.driver = find(int(pid))
+        self.left = [self.orphan()] if "+orphan" in self.mode else []
+        return self
+
+    def orphan(self):
+        file = self.folder / "pid"
+        wait_until(lambda: file.exists() and file.read_text().endswith("\n"))
+        return find(int(file.read_text()))
+
+    def ends(self) -> str:
+        """Its exit status and what it said last; nothing of it is left."""
+        self.out, self.err = self.process.communicate(timeout=SECONDS)
+        self.status = self.process.returncode
+        assert not self.driver.lives() and not any(process.lives() for process in self.left)
+        return self.err
+
+    @property
+    def run(self) -> dict:
+        return read_run(self.run_dir)
+
+
+@pytest.fixture
+def start(tmp_path):
+    started = []
+
+    def start(mode: str, *more: str, folder: Path = tmp_path / "x", **how) -> Command:
+        started.append(Command(mode, folder, *more, **how))
+        return started[-1]
+
+    yield start
+    for command in started:
+        if command.process.poll() is None:
+            command.process.kill()
+        if (command.folder / "pid").exists() and (orphan := command.orphan()):
+            os.kill(orphan.pid, signal.SIGKILL)
+        command.process.stdout.close()
+        command.process.stderr.close()
+
+
+def test_a_training_that_completes_leaves_nothing_and_lets_go(start):
+    command = start("completes+orphan").ready()
+    assert "ended what the training had left running: 1 process: python" in command.ends()
+    assert command.status == 0 and command.run["status"] == "complete" and command.run["error"] is None
+    check_free(command.run_dir)
+    assert not (command.run_dir / FILE).exists()
+
+
+def test_the_supervisor_has_the_commands_id_and_is_light(start):
+    command = start("waits").ready()
+    assert command.driver.parent == command.process.pid
+    maps = Path(f"/proc/{command.process.pid}/maps").read_text()
+    assert "pyarrow" in maps and "torch" not in maps
+    assert f"(process {command.process.pid}" in refusal(command.run_dir)
+
+
+def refusal(run_dir: Path) -> str:
+    with pytest.raises(ValueError) as error:
+        check_free(run_dir)
+    return str(error.value)
+
+
+def test_an_error_of_the_driver_is_its_own_to_say(start):
+    command = start("fails").ready()
+    assert "error: no more\n" in command.ends()
+    assert command.status == 1 and command.run["status"] == "failed" and "no more" in command.run["error"]
+
+
+def test_a_driver_that_is_refused_makes_nothing(start, tmp_path):
+    command = start("refused")
+    out, err = command.process.communicate(timeout=SECONDS)
+    assert (command.process.returncode, out, err) == (1, "", "error: --flag is wrong\n")
+    assert not command.run_dir.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_killed_driver_is_an_ending_with_its_cause(start, number):
+    command = start("waits+orphan").ready()
+    os.kill(command.driver.pid, number)
+    err = command.ends()
+    assert f"error: training stopped: the driver was killed by {number.name}" in err
+    assert "no checkpoint was complete in" in err
+    assert ("memory" in err) == (number == signal.SIGKILL)
+    assert command.status == 1 and command.run["status"] == "failed" and number.name in command.run["error"]
+
+
+def test_a_driver_that_ends_without_a_word_has_failed(start):
+    command = start("vanishes").ready()
+    assert "the driver ended with status 0 and gave no reason" in command.ends()
+    assert command.status == 1 and command.run["status"] == "failed"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_interrupts_the_training_once(start, number):
+    """A batch system sends SIGTERM to every process."""
+    command = start("waits").ready()
+    os.kill(command.process.pid, number)
+    if number == signal.SIGTERM:
+        os.kill(command.driver.pid, number)
+    command.ends()
+    assert command.status == 130 and command.run["status"] == "interrupted"
+
+
+def test_nohup_stays(start):
+    command = start("waits", prefix=("nohup",)).ready()
+    os.kill(command.process.pid, signal.SIGHUP)
+    time.sleep(0.5)
+    assert command.driver.lives()
+    os.kill(command.process.pid, signal.SIGTERM)
+    command.ends()
+    assert command.status == 130
+
+
+def test_a_killed_supervisor_ends_the_driver_and_the_next_command_the_rest(start):
+    first = start("waits+orphan").ready()
+    wait_until((first.run_dir / FILE).exists)
+    wait_until(lambda: str(first.left[0].pid) in (first.run_dir / FILE).read_text())
+    first.process.kill()
+    wait_until(lambda: not first.driver.lives())
+    assert first.run["status"] == "interrupted" and "the supervisor is gone" in first.run["error"]
+    assert first.left[0].lives()
+    (first.folder / "pid").unlink()
+    second = start("completes", folder=first.folder).ready()
+    err = second.ends()
+    assert f"ended what an earlier training in {first.run_dir} had left running: 1 process: " in err
+    assert not first.left[0].lives() and second.run["status"] == "complete"
+
+
+def test_a_run_directory_that_is_removed_ends_the_training_and_does_not_come_back(start):
+    command = start("waits").ready()
+    while command.run_dir.exists():  # files are written there meanwhile
+        shutil.rmtree(command.run_dir, ignore_errors=True)
+    err = command.ends()
+    for part in ("stopping the training: the run directory", "error: training stopped: the run directory"):
+        assert f"{part} {command.run_dir} was removed or replaced while the training was at work in it" in err
+    assert command.status == 1 and not command.run_dir.exists()
+
+
+def test_a_run_directory_that_is_moved_away_gets_the_last_word(start):
+    command = start("waits").ready()
+    moved = command.folder / "moved"
+    command.run_dir.rename(moved)
+    command.run_dir.mkdir()
+    command.ends()
+    run = read_run(moved)
+    assert command.status == 1 and run["status"] == "failed" and "removed or replaced" in run["error"]
+    assert list(command.run_dir.iterdir()) == []
+
+
+def test_a_training_that_stands_still_says_what_it_waits_for_and_is_ended_at_the_limit(start):
+    command = start("waits", "0.01", "0.08").ready()
+    wait_until(lambda: "stalled" in (command.run or {}))
+    stalled = command.run["stalled"]
+    assert (
+        stalled["step"] == 3 and "(the last was 3); phase: generating, 5 responses unfinished, since" in stalled["what"]
+    )
+    err = command.ends()
+    assert stalled["what"] in err
+    assert "error: training stopped: nothing has changed for 5 s (--train.stall_limit); phase: generating" in err
+    assert command.status == 1 and command.run["status"] == "failed" and "stalled" not in command.run
+
+
+def test_what_is_to_outlive_the_training_does(start):
+    command = start("outlived").ready()
+    command.ends()
+    assert command.orphan().lives()
+
+
+def test_a_pipe_that_nobody_reads_ends_it_as_a_shell_says(start):
+    command = start("talks").ready()
+    command.process.stdout.close()
+    command.process.wait(SECONDS)
+    assert command.process.returncode == 141 and not command.driver.lives()
+
+
+def test_a_driver_that_does_not_end_is_killed(start, tmp_path):
+    command = start("waits").ready()
+    os.kill(command.driver.pid, signal.SIGSTOP)
+    os.kill(command.process.pid, signal.SIGTERM)
+    os.kill(command.driver.pid, signal.SIGKILL)  # as the supervisor does after END_SECONDS
+    command.ends()
+    assert command.status == 130
+    assert json.loads((command.run_dir / "run.json").read_text())["error"] == "ended by SIGTERM"
+
+
+@pytest.fixture
+def restarts(monkeypatch):
+    monkeypatch.setenv("MAX_RESTARTS", "2")
+    monkeypatch.setenv(PAUSE, "0.1")
+
+
+def test_a_failure_that_is_nobodys_is_repaired_by_a_restart(start, restarts):
+    command = start("fails_once").ready()
+    assert "restart 1 of 2 (--train.max_restarts) in 0 s, from step 0" in command.ends()
+    (restart,) = command.run["restarts"]
+    assert command.status == 0 and command.run["status"] == "complete" and command.run["error"] is None
+    assert restart["cause"] == "ReportedError: no more" and restart["from"] is None
+    assert len(command.run["resumed"]) == 1
+
+
+def test_restarts_come_to_an_end(start, restarts):
+    command = start("fails").ready()
+    err = command.ends()
+    assert [f"restart {number} of 2" in err for number in (1, 2, 3)] == [True, True, False]
+    assert command.status == 1 and command.run["status"] == "failed" and len(command.run["restarts"]) == 2
+
+
+def test_a_mistake_that_a_restart_finds_is_not_repeated(start, restarts):
+    command = start("refused_later").ready()
+    err = command.ends()
+    assert err.count("restart 1 of 2") == err.count("error: --flag is wrong") == 1 and "restart 2" not in err
+    assert command.status == 1 and command.run["status"] == "failed"
+
+
+def test_a_signal_ends_the_pause_before_a_restart(start, restarts, monkeypatch):
+    monkeypatch.setenv(PAUSE, "300")
+    command = start("fails").ready()
+    wait_until(lambda: command.run.get("restarts"))
+    command.process.terminate()
+    command.ends()
+    assert command.status == 130 and command.run["status"] == "interrupted"
