@@ -28,6 +28,7 @@ ORPHAN_SECONDS = 60.0
 REFUSALS = 3  # starts in a row that fail by themselves, then the training is given up
 STEPS_AFTER = {"gcs": float("inf"), "pusher": 0, "reward": 0, "disk": 2}  # that show that a training goes on
 QUEUED_STEPS = 6  # elsewhere: the batches that wait are used up first
+LAST_WORD_SECONDS = 40.0
 PAUSE_SECONDS = 10.0  # after such a start
 TICK = 0.02
 FINDS = 0.3  # looking through all processes takes a while
@@ -193,9 +194,16 @@ class Story:
         self.ended(planned=True)
 
     def last_word(self) -> dict:
+        """What run.json says; a driver that has lost its supervisor has a while to write it."""
+        until = time.monotonic() + LAST_WORD_SECONDS
+        while (status := self.run_status()) == "running" and time.monotonic() < until:
+            time.sleep(0.5)
+        return {"status": status}
+
+    def run_status(self) -> str | None:
         with contextlib.suppress(RunDirectoryError):
-            return {"status": (read_run(self.run_dir) or {}).get("status")}
-        return {"status": "damaged"}
+            return (read_run(self.run_dir) or {}).get("status")
+        return "damaged"
 
     def fill_the_disk(self, moment: Moment) -> bool:
         if not self.disk.mounted:
