@@ -219,6 +219,58 @@ def test_the_training_is_one_that_the_checks_can_follow():
     assert workshop.ROWS == 4 * 2 * 3, "as many prompts as build() writes"
 
 
+STAND_IN = """
+import json, pathlib, sys, time
+folder = pathlib.Path(sys.argv[sys.argv.index("--ckpt.output_dir") + 1]) / "run"
+if (folder.parents[1] / "broken").exists():
+    sys.exit("error: it is broken")
+folder.mkdir(parents=True, exist_ok=True)
+(folder / "run.json").write_text(json.dumps({"status": "failed"}))
+done = len((folder / "metrics.jsonl").read_text().splitlines()) if (folder / "metrics.jsonl").exists() else 0
+for step in range(done + 1, 9):
+    time.sleep(0.2)
+    with open(folder / "metrics.jsonl", "a") as file:
+        file.write(json.dumps({"step": step}) + "\\n")
+"""
+STORY = """
+import json, pathlib, sys
+sys.path.insert(0, sys.argv[1])
+import kinds, story
+from moment import Moment
+kinds.become_subreaper()
+story.PAUSE_SECONDS = 0.1
+def told(number):
+    rows = []
+    def report(event, **row):
+        rows.append({"event": event, **row})
+    command = [sys.executable, "-c", sys.argv[3], "-m openrlhf_ebpo.cli.train_ppo_ray"]
+    return story.Story(pathlib.Path(sys.argv[2]), "async", number, 1, report, ["driver"], command), rows
+first, rows = told(1)
+assert first.strike("driver", Moment("step", 3)), rows
+(kill,) = rows
+assert (kill["kind"], kill["outcome"], kill["status"]) == ("driver", "ended", "failed") and 3 <= kill["step"] < 8, kill
+assert first.status == "running" and not first.alive()
+first.go_on()
+assert first.status == "complete" and len(rows) == 1 and first.step() == 8
+first.close()
+broken, rows = told(2)
+(broken.output / "broken").touch()
+while broken.status == "running":
+    broken.strike("driver", Moment("step"))
+assert [row["event"] for row in rows] == ["failed", "failed", "failed", "stuck"]
+assert rows[-1]["words"] == "error: it is broken"
+broken.close()
+assert kinds.descendants() == []
+"""
+
+
+def test_a_training_is_killed_repeated_and_given_up_where_it_does_not_start(tmp_path):
+    """Of a stand-in, which makes a step every 0.2 s; real trainings are killed in test_kills.py."""
+    command = [sys.executable, "-c", STORY, os.path.dirname(kinds.__file__), str(tmp_path), STAND_IN]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_campaign_that_is_told_to_stop_leaves_nothing_behind(tmp_path):
     """Its training is another program here, which never ends."""
     command = [sys.executable, campaign.__file__, "--dir", str(tmp_path), "--modes", "sync", "--kinds", "driver"]
