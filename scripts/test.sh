@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up everything and passes all tests: style, unit, contract, browser, integration.
+# Sets up everything and passes all tests: style, unit, contract, browser, integration, faults.
 #
 #   bash scripts/test.sh [pytest arguments]
 #
@@ -22,6 +22,7 @@ pid=$!
 trap 'kill $pid 2>/dev/null || true; rm -f "$others"' EXIT
 failed=0
 python -m pytest tests/integration || failed=1
+python -m pytest tests/faults || failed=1
 wait $pid || failed=1
 trap 'rm -f "$others"' EXIT
 echo "--- unit and contract tests"

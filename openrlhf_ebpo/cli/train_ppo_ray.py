@@ -391,11 +391,6 @@ def adapt(args) -> list[str]:
     if registry.computed_here(estimator) and (args.algo.advantage.gamma != 1 or args.algo.advantage.no_std_norm):
         notices.append(f"warning: --algo.advantage.gamma and --algo.advantage.no_std_norm do nothing under {estimator}")
     notices += part_notices(args) + policy_loss.notices(args) + batch_notices(args)
-    if args.data.order == "as_is" and (args.rollout.vllm_generate_batch_size or 0) > args.rollout.batch_size:
-        notices.append(
-            "warning: with --rollout.vllm_generate_batch_size above --rollout.batch_size, resuming leaves out the prompts "
-            "that were generated and not yet trained on"
-        )
     if is_cpu_stack():
         from openrlhf_ebpo.seams import cpu
 

@@ -132,6 +132,15 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ppo_utils.samples_generator",
         "SamplesGenerator",
+        "openrlhf_ebpo.training.in_flight:SamplesInFlight",
+        where="controller, sample generator",
+        why="samples that were generated for a later step are in no checkpoint, and for the data loader their prompts are "
+        "over: a resumed run leaves them out",
+        until="upstream saves which prompts are in flight",
+    ),
+    Seam(
+        "openrlhf.trainer.ppo_utils.samples_generator",
+        "SamplesGenerator",
         "openrlhf_ebpo.training.adaptive_prompts:ObservedSamples",
         where="controller, sample generator; with --data.order adaptive",
         why="the data loader never learns what its prompts earned",
@@ -168,7 +177,7 @@ SEAMS = (
         "openrlhf_ebpo.training.prompts:order_as_asked",
         where="controller, sample generator",
         why="the prompts are always shuffled, which undoes a curriculum (--data.order as_is), by no seed (shuffle), and never "
-        "chosen by their rewards (--data.order adaptive)",
+        "chosen by their rewards (--data.order adaptive); and a resumed run repeats an episode whose end the loader has seen",
         until="upstream has a flag for the order",
     ),
     Seam(

@@ -20,6 +20,7 @@ from openrlhf_ebpo.record.resume import CheckpointError
 from openrlhf_ebpo.record.run_log import read_run
 from openrlhf_ebpo.training.adaptive_prompts import AdaptivePrompts, is_curriculum
 from openrlhf_ebpo.training.curriculum import PASSES
+from openrlhf_ebpo.training.in_flight import NumberedPrompts, PromptsInFlight
 from openrlhf_ebpo.training.rollouts import prompt_id
 
 logger = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default="shuffle",
         choices=["shuffle", "as_is", ADAPTIVE],
         help="shuffle: a random order by --train.seed; as_is: the rows of --data.prompt_dataset one after the "
-        "other, for a curriculum. Resuming goes on at the next row; after a whole episode of shuffle it may repeat an order. "
+        "other, for a curriculum. Resuming goes on at the next prompt. "
         "adaptive: prompts that sometimes pass and sometimes fail come more often; needs rewards of --reward.remote_url or "
         "--train.agent_func_path (docs/data.md)",
     )
@@ -187,12 +188,14 @@ def order_as_asked(original):
         self, replay_buffer, batch_size, pin_memory=False, shuffle=True, collate_fn=None, *args, **kwargs
     ):
         order = getattr(self.args.data, "order", None)  # train_sft has no such flag
-        if shuffle and order == ADAPTIVE:
+        if not shuffle or order is None:
+            return original(self, replay_buffer, batch_size, pin_memory, shuffle, collate_fn, *args, **kwargs)
+        if order == ADAPTIVE:
             return AdaptivePrompts(replay_buffer, collate_fn, self.args)
-        if shuffle and order == "shuffle":
-            kwargs["sampler"] = seeded_shuffle(replay_buffer, self.args.train.seed)
-        shuffle = shuffle and order != "as_is"
-        return original(self, replay_buffer, batch_size, pin_memory, shuffle, collate_fn, *args, **kwargs)
+        prompts = NumberedPrompts(replay_buffer, collate_fn)
+        if order == "shuffle":
+            kwargs["sampler"] = seeded_shuffle(prompts, self.args.train.seed)
+        return PromptsInFlight(original(self, prompts, batch_size, pin_memory, False, prompts.collate, *args, **kwargs))
 
     return setup_dataloader
 
@@ -203,14 +206,3 @@ def seeded_shuffle(prompts, seed: int):
     from torchdata.stateful_dataloader.sampler import RandomSampler
 
     return RandomSampler(prompts, generator=torch.Generator().manual_seed(seed))
-
-
-def at_next_prompt(client_states: dict) -> dict:
-    """Upstream's resume state, put right where an episode ends with a batch that is not full.
-
-    The data loader has then seen its end, and torchdata starts a finished loader again from the beginning: upstream
-    would repeat the whole episode. The next episode's first prompt is meant.
-    """
-    if not client_states.get("data_loader_state_dict", {}).get("_iterator_finished"):
-        return client_states
-    return {**client_states, "episode": client_states["episode"] + 1, "data_loader_state_dict": {}}

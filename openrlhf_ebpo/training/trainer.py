@@ -20,7 +20,7 @@ from openrlhf_ebpo.seams.install import subclass
 from openrlhf_ebpo.training import health
 from openrlhf_ebpo.training.checkpoint import STATE_KEY, starting_state
 from openrlhf_ebpo.training.phases import Phases
-from openrlhf_ebpo.training.prompts import at_next_prompt, check_same_order
+from openrlhf_ebpo.training.prompts import check_same_order
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class EBPOTrainer(Phases):
 
     def _complete(self, client_states: dict | None) -> dict:
         state = self._prior_state()
-        return {**at_next_prompt(client_states or {}), **({STATE_KEY: state} if state else {})}
+        return {**(client_states or {}), **({STATE_KEY: state} if state else {})}
 
     def _log_checkpoint(self, step: int, tag: str) -> None:
         ckpt = self.args.ckpt

@@ -1,11 +1,12 @@
 """Order and clusters of the prompts, through upstream's data set, its data loader and its samples."""
 
+from collections import Counter
 from types import SimpleNamespace
 
 import datasets
 import pytest
 
-from openrlhf_ebpo.training.prompts import INFO_KEY, at_next_prompt
+from openrlhf_ebpo.training.prompts import INFO_KEY
 
 ROWS = 20
 
@@ -35,6 +36,12 @@ def drawn(iterator, count: int = ROWS) -> list[str]:
     return _collect_prompt_batch(iterator, count)[1]
 
 
+def trained(loader) -> dict:
+    """The state of a data loader all of whose prompts were given to the trainer."""
+    assert not loader.keep(Counter())
+    return loader.state_dict()
+
+
 def test_as_is_keeps_the_order_and_shuffle_does_not(loader):
     in_order = [str(i) for i in range(ROWS)]
     assert drawn(iter(loader("as_is"))) == in_order
@@ -57,7 +64,7 @@ def test_a_resumed_shuffle_goes_on_in_its_order(loader, num_workers):
     whole = drawn(iter(loader("shuffle", num_workers, seed=3)))
     before, after = loader("shuffle", num_workers, seed=3), loader("shuffle", num_workers, seed=4)
     assert drawn(iter(before), 8) == whole[:8]
-    after.load_state_dict(before.state_dict())
+    after.load_state_dict(trained(before))
     assert drawn(iter(after)) == whole[8:]
 
 
@@ -66,7 +73,7 @@ def test_resuming_goes_on_at_the_next_prompt(loader, num_workers):
     before = loader("as_is", num_workers)
     assert drawn(iter(before), 8) == [str(i) for i in range(8)]
     after = loader("as_is", num_workers)
-    after.load_state_dict(before.state_dict())
+    after.load_state_dict(trained(before))
     assert drawn(iter(after)) == [str(i) for i in range(8, ROWS)]
 
 
@@ -76,27 +83,25 @@ def test_an_episode_that_ended_with_a_batch_that_is_not_full_is_not_repeated(loa
     before = loader(order, num_workers)
     iterator = iter(before)
     assert [len(drawn(iterator, 8)) for _ in range(3)] == [8, 8, 4]
-    states = {"episode": 1, "global_step": 3, "data_loader_state_dict": before.state_dict()}
-    upstreams = loader(order, num_workers)
-    upstreams.load_state_dict(states["data_loader_state_dict"])
-    assert len(drawn(iter(upstreams))) == ROWS, "torchdata no longer starts again: at_next_prompt can go"
-    assert at_next_prompt(states) == {"episode": 2, "global_step": 3, "data_loader_state_dict": {}}
-    fresh = loader(order, num_workers)
-    fresh.load_state_dict({})
-    assert len(drawn(iter(fresh))) == ROWS
+    state, next_episode = trained(before), drawn(iter(before))
+    upstreams = loader(order, num_workers).loader
+    upstreams.load_state_dict(state)
+    assert len(list(upstreams)) == ROWS, "torchdata no longer starts again: PromptsInFlight._ended can go"
+    after = loader(order, num_workers)
+    after.load_state_dict(state)
+    assert drawn(iter(after)) == []  # and upstream goes on with the next episode
+    assert drawn(iter(after)) == next_episode and len(next_episode) == ROWS
 
 
-def test_in_the_middle_of_an_episode_upstreams_state_is_right(loader):
+def test_in_the_middle_of_an_episode_torchdatas_state_is_right(loader):
     before = loader("as_is")
     iterator = iter(before)
     for _ in range(5):  # 5 batches of 4: all prompts are drawn, and the end has not been seen
         drawn(iterator, 4)
-    states = {"episode": 0, "data_loader_state_dict": before.state_dict()}
-    assert at_next_prompt(states) is states
     after = loader("as_is")
-    after.load_state_dict(states["data_loader_state_dict"])
-    assert drawn(iter(after)) == []  # and upstream goes on with the next episode
-    assert at_next_prompt({}) == {}
+    after.load_state_dict(trained(before))
+    assert drawn(iter(after)) == []
+    assert len(drawn(iter(after))) == ROWS
 
 
 def test_clusters_are_text_or_nothing(loader):
