@@ -12,8 +12,9 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.content import Content, refuse_secrets
 from openrlhf_ebpo.hub.local_files import LocalFile, files_below, local_file, named, say_left_out
 from openrlhf_ebpo.hub.public import last_part, public_run
-from openrlhf_ebpo.record.manifest import MANIFEST, METRIC, OLD_LIST
+from openrlhf_ebpo.record.manifest import MANIFEST, OLD_LIST
 from openrlhf_ebpo.record.run_log import read_run
+from openrlhf_ebpo.record.unlisted import METRIC
 from openrlhf_ebpo.redact import holds_secret
 
 WEIGHTS, INDEX, TEMPLATES = "*.safetensors", "*.safetensors.index.json", "additional_chat_templates"
