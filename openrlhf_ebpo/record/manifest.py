@@ -219,7 +219,10 @@ def damage(checkpoint: Path, contents: bool = False) -> str | None:
         name: saved for name, saved in found.files.items() if not (saved.elsewhere and not (checkpoint / name).exists())
     }
     wrong_sizes = (_wrong_size(checkpoint / name, saved.size) for name, saved in here.items())
-    return next(filter(None, wrong_sizes), None) or _wrong_contents(checkpoint, here, contents)
+    try:
+        return next(filter(None, wrong_sizes), None) or _wrong_contents(checkpoint, here, contents)
+    except OSError as error:  # the critic's process or the policy's deletes it at this moment
+        return f"it cannot be read ({_short(error)})"
 
 
 def is_unfinished(checkpoint: Path) -> bool:
