@@ -25,7 +25,7 @@ import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from openrlhf_ebpo.cli import replay, run_checks
+from openrlhf_ebpo.cli import replay, run_checks, saved_checks
 from openrlhf_ebpo.cli.run_checks import Part, Run
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
@@ -69,9 +69,13 @@ def run(args: argparse.Namespace) -> None:
     problems += said(again.part)
     if args.rebuild:
         print(*(f"{'written':<{WIDTH}}{line}\n" for line in rebuilt(found, again)), sep="", end="")
-    for name, check in (("prior", run_checks.prior), ("checkpoints", run_checks.saved), ("models", run_checks.exports)):
+    for name, check in (
+        ("prior", run_checks.prior),
+        ("checkpoints", saved_checks.saved),
+        ("models", saved_checks.exports),
+    ):
         problems += said(attempted(name, functools.partial(check, found, again.states)))
-    problems += said(attempted("list", functools.partial(run_checks.listing, found)))
+    problems += said(attempted("list", functools.partial(saved_checks.listing, found)))
     if problems:
         count = f"{len(problems)} problem{'s' if len(problems) > 1 else ''}"
         raise ReportedError(f"{count} in {args.run_dir}; each is named above")
@@ -111,7 +115,7 @@ def rebuilt(run: Run, again: run_checks.Recomputed) -> Iterator[str]:
     if known and not again.part.problems and run_checks.read_prior(path) is None:
         write_json(path, known)
         yield f"{PRIOR}: the state after step {run.last:,}"
-    differ = run_checks.differences(run)
+    differ = saved_checks.differences(run)
     if any(differ):
         checkpoints.bring_in_line(run.folder, differ)
         yield from differ.words()

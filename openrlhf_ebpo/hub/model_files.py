@@ -12,8 +12,9 @@ from openrlhf_ebpo.hub.content import Content, Publishable, header_of
 from openrlhf_ebpo.hub.local_files import LocalFile, files_below, local_file, named, say_left_out
 from openrlhf_ebpo.hub.public import edited_json, last_part, public_run
 from openrlhf_ebpo.models import folder
-from openrlhf_ebpo.record.manifest import MANIFEST, METRIC, OLD_LIST
+from openrlhf_ebpo.record.manifest import MANIFEST, OLD_LIST
 from openrlhf_ebpo.record.run_log import read_run
+from openrlhf_ebpo.record.unlisted import METRIC
 from openrlhf_ebpo.redact import HOME, holds_secret
 
 WEIGHTS, INDEX, TEMPLATES = "*.safetensors", "*.safetensors.index.json", "additional_chat_templates"

@@ -17,7 +17,6 @@ import json
 import os
 import re
 import stat
-import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -26,15 +25,14 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from openrlhf_ebpo.files import write_json
+from openrlhf_ebpo.record import unlisted
 
 MANIFEST = "manifest.json"
 OLD_LIST = "files.json"  # of the version before: {"complete": true, "files": {name: size}}
-METRIC = "metric.json"  # upstream's, written when all ranks have saved
 SCHEMA = 1
 REPLACED = ".replaced"  # ends the name of a checkpoint whose tag is being saved again
 SIDE_FILES = (".json", ".py")  # DeepSpeed loads without them
 TAG = re.compile(rf"(best_)?global_step(\d{{1,12}})({re.escape(REPLACED)})?", re.ASCII)
-SHARD = re.compile(r"(?:(?:bf16_)?zero_pp_rank_(\d+)_)?mp_rank_(\d+)_(model|optim)_states\.pt")
 CRC = re.compile("[0-9a-f]{8}")
 LARGEST = 2**26  # bytes of a manifest
 THREADS = 8
@@ -214,14 +212,17 @@ def damage(checkpoint: Path, contents: bool = False) -> str | None:
         return "its saving was interrupted"
     found = read(checkpoint)
     if found is None:
-        return _damage_without_list(checkpoint)
+        return unlisted.damage(checkpoint)
     if found.problem:
         return found.problem
     here = {
         name: saved for name, saved in found.files.items() if not (saved.elsewhere and not (checkpoint / name).exists())
     }
     wrong_sizes = (_wrong_size(checkpoint / name, saved.size) for name, saved in here.items())
-    return next(filter(None, wrong_sizes), None) or _wrong_contents(checkpoint, here, contents)
+    try:
+        return next(filter(None, wrong_sizes), None) or _wrong_contents(checkpoint, here, contents)
+    except OSError as error:  # the critic's process or the policy's deletes it at this moment
+        return f"it cannot be read ({_short(error)})"
 
 
 def is_unfinished(checkpoint: Path) -> bool:
@@ -317,41 +318,3 @@ def _threads(count: int) -> Iterator[ThreadPoolExecutor]:
 def _short(value: Any) -> str:
     """For a message: it may have been pulled from somewhere."""
     return ascii(value if isinstance(value, str) else str(value)[:300])[1:-1][:120]
-
-
-# Checkpoints without any list
-
-
-def _damage_without_list(checkpoint: Path) -> str | None:
-    shards = sorted(checkpoint.glob("*.pt"))
-    if broken := next((path.name for path in shards if not (path.is_file() and zipfile.is_zipfile(path))), None):
-        return f"{broken} is cut off"
-    if missing := _missing_shard([path.name for path in shards]):
-        return missing
-    if not (checkpoint / METRIC).is_file() and named_by_latest(checkpoint.parent) != checkpoint.name:
-        return f"neither {MANIFEST} nor {METRIC} is there to say that all its files were saved"
-    return None
-
-
-def named_by_latest(folder: Path) -> str | None:
-    """The tag that DeepSpeed would load."""
-    try:
-        return (folder / "latest").read_text().strip() or None
-    except (OSError, ValueError):
-        return None
-
-
-def _missing_shard(names: list[str]) -> str | None:
-    """Going by the names: the model's files have ranks in ZeRO stage 3, the optimizer's in stages 1 to 3."""
-    found = {match.groups() for match in map(SHARD.fullmatch, names) if match}
-    data = {int(rank) for rank, _, _ in found if rank}
-    model = {int(part) for _, part, _ in found}
-    zero_3 = any(rank and kind == "model" for rank, _, kind in found)
-    ranks = [str(rank) for rank in range(max(data, default=-1) + 1)]
-    for part in (f"{number:02d}" for number in range(max(model, default=0) + 1)):
-        wanted = {(rank, part, "optim") for rank in ranks}
-        wanted |= {(rank, part, "model") for rank in ranks} if zero_3 else {(None, part, "model")}
-        if lost := sorted(wanted - found, key=str):
-            rank, _, kind = lost[0]
-            return f"the {kind} states{f' of rank {rank}' if rank else ''} are missing"
-    return None

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.record import manifest
 from openrlhf_ebpo.record.manifest import REPLACED, TAG, damage, is_unfinished, step_of
+from openrlhf_ebpo.record.unlisted import named_by_latest
 
 BEST = "best_"
 FLAG = "--ckpt.load_step"
@@ -110,7 +111,7 @@ def newest_whole(folders: Sequence[Path], step: int | None = None, contents: boo
         contents: compare checksums, down to the first that is whole.
     """
     folders, skipped = tuple(folders), {}
-    named = manifest.named_by_latest(folders[0])
+    named = named_by_latest(folders[0])
     tags = {*tags_of(folders), *([named] if named and TAG.fullmatch(named) else [])}
     for tag in _candidates({tag.removesuffix(REPLACED) for tag in tags}, named, step):
         parts = whole_parts(folders, tag, contents)
@@ -135,10 +136,13 @@ def _candidates(tags: set[str], named: str | None, step: int | None) -> list[str
 def whole_parts(folders: Sequence[Path], tag: str, contents: bool = False) -> dict[Path, str] | None:
     """folder -> name of the checkpoint `tag` in it, all of one save: `tag` itself or, where a crash came while it was saved
     again, what it was before. None where there is no such set."""
-    names = (tag, tag + REPLACED) if not tag.endswith(REPLACED) else (tag,)
-    whole = [[name for name in names if damage(folder / name, contents) is None] for folder in folders]
-    sets = sorted(itertools.product(*whole), key=lambda names: sum(name.endswith(REPLACED) for name in names))
-    return next((dict(zip(folders, each, strict=True)) for each in sets if _of_one_save(folders, each)), None)
+    names = (tag,) if tag.endswith(REPLACED) else (tag, tag + REPLACED)
+    sets = itertools.product(names, repeat=len(folders))
+    for each in sorted(sets, key=lambda names: sum(name.endswith(REPLACED) for name in names)):
+        parts = dict(zip(folders, each, strict=True))
+        if _of_one_save(folders, each) and not any(damage(folder / name, contents) for folder, name in parts.items()):
+            return parts
+    return None
 
 
 def _of_one_save(folders: Sequence[Path], names: Sequence[str]) -> bool:

@@ -265,16 +265,17 @@ class SavedCheckpoint(NamedTuple):
 
 def saved_checkpoints(strategy, folder: Path, tags: Iterable[str]) -> list[SavedCheckpoint]:
     """Those of `tags` that lie in the folder (train_sft's exports lie beside its checkpoints)."""
-    return [
-        SavedCheckpoint(
-            path.name,
-            strategy._read_ckpt_metric(str(path)),
-            path.stat().st_mtime,
-            sum(f.stat().st_size for f in path.rglob("*") if f.is_file()),
-        )
-        for path in (folder / tag for tag in tags)
-        if path.is_dir()
-    ]
+    looked_at = (_looked_at(strategy, folder / tag) for tag in tags)
+    return [saved for saved in looked_at if saved]
+
+
+def _looked_at(strategy, path: Path) -> SavedCheckpoint | None:
+    """None where the critic's process or the policy's deletes it at this moment."""
+    try:
+        size = sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
+        return SavedCheckpoint(path.name, strategy._read_ckpt_metric(str(path)), path.stat().st_mtime, size)
+    except FileNotFoundError:
+        return None
 
 
 def checkpoints_to_delete(saved: Iterable[SavedCheckpoint], new: str, max_num: int, max_bytes: float) -> list[str]:

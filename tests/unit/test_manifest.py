@@ -186,6 +186,14 @@ def in_time(ask):
     return found[0] if found else None
 
 
+def test_a_file_that_vanishes_while_it_is_looked_at_is_damage(checkpoint, monkeypatch):
+    def vanish(path):
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(manifest, "_signature", vanish)
+    assert "it cannot be read" in damage(checkpoint)
+
+
 def test_a_pipe_in_place_of_a_file_makes_nobody_wait(checkpoint):
     for name in (MANIFEST, SHARDS[0]):
         (checkpoint / name).unlink()

@@ -137,6 +137,15 @@ def test_resuming_keeps_the_start_and_notes_the_resume(tmp_path):
     assert "error" not in run
 
 
+def test_a_resume_says_from_where_and_what_has_changed(tmp_path):
+    claim(tmp_path)
+    close_run(tmp_path, "interrupted")
+    row = {"checkpoint": "global_step2", "changed": {"train.seed": {"was": 1, "now": 2, "applies": "command line"}}}
+    open_run(tmp_path, name="r", argv=["--x"], args=ARGS, resume=True, force=False, resumed=row)
+    (found,) = read_run(tmp_path)["resumed"]
+    assert found.pop("time") and found == row
+
+
 def test_a_finished_run_is_only_continued_with_more_to_do(tmp_path):
     claim(tmp_path)
     close_run(tmp_path, "complete")
