@@ -1,4 +1,4 @@
-"""How a rollout engine died, and which did."""
+"""The rollout actor that knows of its engine's death; how an engine died, and which did."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import contextlib
 import os
 import re
 import signal
+import sys
+import warnings
 from pathlib import Path
 
 import psutil
@@ -17,12 +19,78 @@ ANSWER_SECONDS = 30.0
 LOG_BYTES = 64 << 10
 MARK = "OPENRLHF_EBPO_ENGINE_OF"  # variable of an EngineCore: the actor that it belongs to
 RAISED = re.compile(r"\b[\w.]*(?<!EngineDead)(?:Error|Exception): .+")
+WATCH_SECONDS = 0.5
+LEAVE_SECONDS = 2.0  # whoever waits for a response is told the cause meanwhile
 LESS_MEMORY = "less memory for it: --vllm.gpu_memory_utilization, --data.max_len, fewer processes on its machine"
 
 
 class EngineDied(RuntimeError):
     """vLLM's EngineCore is gone; the message says why. Raised in the rollout actor, in place of vLLM's EngineDeadError,
     which only says "see above"."""
+
+
+class RestartedRolloutActor:
+    """Mixin over RolloutRayActor: it knows whether it has the policy's weights, and why its engine died."""
+
+    async def __init__(self, *args, **kwargs):
+        actor_id, again = this_actor()
+        end_former_engine(actor_id, again)
+        await super().__init__(*args, **kwargs)
+        self._in_group = False
+        self._has_weights = not again
+        self._engine_ends = asyncio.create_task(ended(self.llm))
+
+    async def leave_when_engine_dies(self) -> None:
+        """Have Ray start this actor again, with a new engine. Where Ray may not, it stays and tells the cause."""
+        self._engine_ends.add_done_callback(lambda _: asyncio.get_running_loop().call_later(LEAVE_SECONDS, os._exit, 1))
+
+    async def membership(self) -> tuple[bool, bool]:
+        """Whether the engine is in the group in which weights travel, and whether it has the policy's weights.
+
+        Raises:
+            EngineDied: its EngineCore is gone.
+        """
+        if self.llm.errored:
+            raise EngineDied(await cause_of_death(self.llm))
+        return self._in_group, self._has_weights
+
+    async def generate_responses(self, *args, **kwargs):
+        """Raises EngineDied, also where the engine has given its response and the reward is not there yet."""
+        work = asyncio.ensure_future(super().generate_responses(*args, **kwargs))
+        try:
+            await asyncio.wait({work, self._engine_ends}, return_when=asyncio.FIRST_COMPLETED)
+            if self.llm.errored:
+                raise EngineDied(await cause_of_death(self.llm))
+            return await work
+        finally:
+            work.cancel()
+
+    async def init_process_group(self, *args, **kwargs):
+        result = await super().init_process_group(*args, **kwargs)
+        self._in_group = True
+        return result
+
+    async def update_weight(self, name, dtype, shape, empty_cache=False):
+        result = await super().update_weight(name, dtype, shape, empty_cache)
+        self._has_weights |= empty_cache  # which marks the last one
+        return result
+
+
+async def ended(llm) -> None:
+    """Returns when the engine has died."""
+    while not llm.errored:
+        await asyncio.sleep(WATCH_SECONDS)
+    print(f"the rollout engine has died: {await cause_of_death(llm)}", file=sys.stderr, flush=True)
+
+
+def this_actor() -> tuple[str, bool]:
+    """Its id, and whether Ray has started it again."""
+    import ray
+
+    context = ray.get_runtime_context()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray's own code calls what it has deprecated
+        return context.get_actor_id(), context.was_current_actor_reconstructed
 
 
 def is_engine_death(error: BaseException) -> bool:

@@ -8,33 +8,16 @@ by the trainer alone, also in async training: policy actors that take calls of t
 
 from __future__ import annotations
 
-import asyncio
-import os
-import sys
 import time
-import warnings
-from collections import deque
 from collections.abc import Callable, Iterator
 
-from openrlhf_ebpo.engines.deaths import (
-    ANSWER_SECONDS,
-    EngineDied,
-    cause_of_death,
-    dead,
-    end_former_engine,
-    is_engine_death,
-    named,
-    why_dead,
-)
+from openrlhf_ebpo.engines.deaths import ANSWER_SECONDS, EngineDied, dead, named, why_dead
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.rewards.guard import limit_rewards
 
 START_SECONDS = 900.0  # for an engine to start again, as at the beginning of a run
 JOIN_SECONDS = 600.0  # for policy and engines to make their group
 WEIGHTS_SECONDS = 4 * 3600.0  # in async training the trainer may be in the middle of a step
-CANCEL_SECONDS = 60.0
-WATCH_SECONDS = 0.5
-LEAVE_SECONDS = 2.0  # whoever waits for a response is told the cause meanwhile
 SAID_EVERY = 60.0
 WEIGHTS = "openrlhf_ebpo: engines wait for weights"  # in the queue of rollouts
 
@@ -79,154 +62,6 @@ def allow(args) -> None:
     actor = vllm_engine.RolloutRayActor
     restarts = 0 if why_not(args) else args.vllm.max_restarts
     actor._default_options = {**actor._default_options, "max_restarts": restarts}
-
-
-class RestartedRolloutActor:
-    """Mixin over RolloutRayActor: it knows whether it has the policy's weights, and why its engine died."""
-
-    async def __init__(self, *args, **kwargs):
-        actor_id, again = this_actor()
-        end_former_engine(actor_id, again)
-        await super().__init__(*args, **kwargs)
-        self._in_group = False
-        self._has_weights = not again
-        self._engine_ends = asyncio.create_task(ended(self.llm))
-
-    async def leave_when_engine_dies(self) -> None:
-        """Have Ray start this actor again, with a new engine. Where Ray may not, it stays and tells the cause."""
-        self._engine_ends.add_done_callback(lambda _: asyncio.get_running_loop().call_later(LEAVE_SECONDS, os._exit, 1))
-
-    async def membership(self) -> tuple[bool, bool]:
-        """Whether the engine is in the group in which weights travel, and whether it has the policy's weights.
-
-        Raises:
-            EngineDied: its EngineCore is gone.
-        """
-        if self.llm.errored:
-            raise EngineDied(await cause_of_death(self.llm))
-        return self._in_group, self._has_weights
-
-    async def generate_responses(self, *args, **kwargs):
-        """Raises EngineDied, also where the engine has given its response and the reward is not there yet."""
-        work = asyncio.ensure_future(super().generate_responses(*args, **kwargs))
-        try:
-            await asyncio.wait({work, self._engine_ends}, return_when=asyncio.FIRST_COMPLETED)
-            if self.llm.errored:
-                raise EngineDied(await cause_of_death(self.llm))
-            return await work
-        finally:
-            work.cancel()
-
-    async def init_process_group(self, *args, **kwargs):
-        result = await super().init_process_group(*args, **kwargs)
-        self._in_group = True
-        return result
-
-    async def update_weight(self, name, dtype, shape, empty_cache=False):
-        result = await super().update_weight(name, dtype, shape, empty_cache)
-        self._has_weights |= empty_cache  # which marks the last one
-        return result
-
-
-async def ended(llm) -> None:
-    """Returns when the engine has died."""
-    while not llm.errored:
-        await asyncio.sleep(WATCH_SECONDS)
-    print(f"the rollout engine has died: {await cause_of_death(llm)}", file=sys.stderr, flush=True)
-
-
-def this_actor() -> tuple[str, bool]:
-    """Its id, and whether Ray has started it again."""
-    import ray
-
-    context = ray.get_runtime_context()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Ray's own code calls what it has deprecated
-        return context.get_actor_id(), context.was_current_actor_reconstructed
-
-
-class RepeatedPrompts:
-    """An iterator that can go back to where `begin` was called."""
-
-    def __init__(self, source: Iterator):
-        self.source = source
-        self._again: deque = deque()
-        self._given: list = []
-
-    def __iter__(self):
-        return self
-
-    def __next__(self):
-        item = self._again.popleft() if self._again else next(self.source)
-        self._given.append(item)
-        return item
-
-    def begin(self) -> None:
-        self._given = []
-
-    def back(self) -> None:
-        self._again.extendleft(reversed(self._given))
-        self._given = []
-
-
-class RegeneratedSamples:
-    """Mixin over SamplesGenerator: where an engine dies, the whole batch is generated again, from the same prompts.
-
-    Attributes:
-        weights_again: returns when every engine is up and has the policy's weights; set by who can do that.
-    """
-
-    weights_again: Callable[[], None]
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self._prompts: RepeatedPrompts | None = None
-        self._dispatched: list = []
-        self._deaths = 0
-        if self.vllm_engines and not why_not(self.args):
-            for engine in self.vllm_engines:
-                engine.leave_when_engine_dies.remote()
-
-    def _dispatch_prompts_to_vllm(self, *args, **kwargs):
-        refs = super()._dispatch_prompts_to_vllm(*args, **kwargs)
-        self._dispatched += refs
-        return refs
-
-    def _generate_vllm(self, dataloader_iter, *args, **kwargs):
-        prompts = self._repeatable(dataloader_iter)
-        prompts.begin()
-        while True:
-            self._dispatched = []
-            try:
-                return super()._generate_vllm(prompts, *args, **kwargs)
-            except Exception as error:
-                if not is_engine_death(error):
-                    raise
-                self._recover(error)
-                prompts.back()
-
-    def _repeatable(self, iterator) -> RepeatedPrompts:
-        """Of the training prompts it is kept: after a repetition the dynamic filter may leave some for the next batch."""
-        if iterator is not getattr(self, "_dataloader_iter", None):
-            return RepeatedPrompts(iterator)
-        if self._prompts is None or self._prompts.source is not iterator:
-            self._prompts = RepeatedPrompts(iterator)
-        return self._prompts
-
-    def _recover(self, error: Exception) -> None:
-        import ray
-
-        self._deaths += 1
-        which = named(dead(self.vllm_engines))
-        check_may_restart(self.args, which, self._deaths, error)
-        print(
-            f"warning: {which} died ({why_dead(error)}): it is started again, and the batch is generated again",
-            flush=True,
-        )
-        for ref in self._dispatched:
-            ray.cancel(ref)
-        ray.wait(self._dispatched, num_returns=len(self._dispatched), timeout=CANCEL_SECONDS)
-        self.weights_again()
 
 
 class ReadmittingTrainer:
@@ -283,19 +118,6 @@ class ReadmittingTrainer:
         print(f"{named(new)} runs again (restart {self.engine_restarts} of {self.args.vllm.max_restarts})", flush=True)
 
 
-class RejoiningPolicy:
-    """Mixin over PolicyModelActor."""
-
-    def rejoin_engines(self) -> None:
-        """Make the group in which weights travel anew; the one before had an engine that is gone."""
-        import torch
-        from openrlhf.utils.distributed_util import torch_dist_barrier_and_cuda_sync
-
-        if torch.distributed.get_rank() == 0:
-            self.trainer._init_vllm_sync_group(self.strategy.args.vllm.sync_backend)
-        torch_dist_barrier_and_cuda_sync()
-
-
 class AnsweringQueue:
     """The trainer's end of the queue of rollouts in async training: what is no rollout is answered here."""
 
@@ -308,34 +130,17 @@ class AnsweringQueue:
         return payload
 
 
-class AskingForWeights:
-    """Mixin over GenerateSamplesActor: only the trainer may call the policy, so it is asked through the queue of rollouts,
-    in which it finds the request after the batches that are in it already."""
+class RejoiningPolicy:
+    """Mixin over PolicyModelActor."""
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self._evaluates = False
-        self.samples_generator.weights_again = self._weights_again
+    def rejoin_engines(self) -> None:
+        """Make the group in which weights travel anew; the one before had an engine that is gone."""
+        import torch
+        from openrlhf.utils.distributed_util import torch_dist_barrier_and_cuda_sync
 
-    def _run_eval(self):
-        self._evaluates = True
-        try:
-            return super()._run_eval()
-        finally:
-            self._evaluates = False
-
-    def _weights_again(self) -> None:
-        import ray
-
-        locked = self._evaluates or not self._partial_rollout  # the trainer needs the lock to send weights
-        if locked:
-            ray.get(self.vllm_lock.release.remote())
-        try:
-            self.rollout_queue.put(WEIGHTS, block=True)
-            wait_for_weights(self.samples_generator.vllm_engines)
-        finally:
-            if locked:
-                ray.get(self.vllm_lock.acquire.remote())
+        if torch.distributed.get_rank() == 0:
+            self.trainer._init_vllm_sync_group(self.strategy.args.vllm.sync_backend)
+        torch_dist_barrier_and_cuda_sync()
 
 
 def check_may_restart(args, which: str, deaths: int, error: Exception | None = None) -> None:

@@ -88,7 +88,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ppo_trainer_async",
         "GenerateSamplesActor",
-        "openrlhf_ebpo.engines.restarts:AskingForWeights",
+        "openrlhf_ebpo.engines.regenerated:AskingForWeights",
         where="PPOTrainerAsync's process",
         why="it holds the lock without which the trainer sends no weights, and cannot ask for them",
         until="upstream starts engines again",
@@ -158,7 +158,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ppo_utils.samples_generator",
         "SamplesGenerator",
-        "openrlhf_ebpo.engines.restarts:RegeneratedSamples",
+        "openrlhf_ebpo.engines.regenerated:RegeneratedSamples",
         where="controller, sample generator",
         why="an engine that dies ends the run, with words that name no cause",
         until="upstream starts engines again",
@@ -209,7 +209,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ray.vllm_engine",
         "RolloutRayActor",
-        "openrlhf_ebpo.engines.restarts:RestartedRolloutActor",
+        "openrlhf_ebpo.engines.deaths:RestartedRolloutActor",
         where="rollout actors",
         why="an actor without its EngineCore stays, and says 'see above'; and it does not know whether it has the policy's weights",
         until="upstream starts engines again",

@@ -23,14 +23,7 @@ from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.training.rollouts import prompt_id
 
 AFTERWARDS = "policy/kl_per_step"  # takes forward passes with the new weights, which may be finite and yet of no use
-LOSSES = (
-    "policy_loss",
-    "critic_loss",
-    "gpt_loss",
-    "loss_mean",
-    "entropy_loss",
-    "kl",
-)  # `kl` is a loss with --algo.kl.use_loss
+LOSSES = ("policy_loss", "critic_loss", "gpt_loss", "loss_mean", "entropy_loss", "kl")
 NAMED = 3  # parameters, and ranks, in a message
 SMALLEST_SCALE = "loss scale already at minimum"  # DeepSpeed's, in fp16
 WHAT_HELPS = (
@@ -259,10 +252,13 @@ def batch_kept(trainer, step: int) -> Iterator[None]:
     except HealthError as error:
         cause = getattr(error, "cause", error)  # as the actor raised it
         folder = free_folder(trainer.run_log.run_dir / f"failed_step-{step:06d}")
-        write_failed_step(folder, step, cause, trainer)
+        try:
+            write_failed_step(folder, step, cause, trainer)
+            kept = f"Its batch and what was measured are in {folder} (rollouts.parquet, report.json)"
+        except OSError as problem:  # a full disk must not hide what has happened
+            kept = f"Its batch could not be kept in {folder} ({problem})"
         raise HealthError(
-            f"step {step}: {cause}.\nIts batch and what was measured are in {folder} (rollouts.parquet, report.json). Its "
-            f"weights went nowhere, and no checkpoint was touched.\n{WHAT_HELPS}"
+            f"step {step}: {cause}.\n{kept}. Its weights went nowhere, and no checkpoint was touched.\n{WHAT_HELPS}"
         ) from None
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_ebpo.engines import deaths, restarts
+from openrlhf_ebpo.engines import deaths, regenerated, restarts
 from openrlhf_ebpo.errors import UsageError
 
 
@@ -60,7 +60,7 @@ def test_a_negative_number_of_restarts_is_refused():
 
 
 def test_prompts_can_be_given_again_also_in_the_middle_and_what_is_left_waits():
-    prompts = restarts.RepeatedPrompts(iter("abcdef"))
+    prompts = regenerated.RepeatedPrompts(iter("abcdef"))
     prompts.begin()
     assert [next(prompts) for _ in range(3)] == ["a", "b", "c"]
     prompts.back()
@@ -128,12 +128,12 @@ class Engine:
 
 
 def test_whoever_waits_for_a_response_is_told_why_there_is_none():
-    class Actor(restarts.RestartedRolloutActor, Engine):
+    class Actor(deaths.RestartedRolloutActor, Engine):
         __init__ = Engine.__init__
 
     async def story():
         actor = Actor()
-        actor._engine_ends = asyncio.create_task(restarts.ended(actor.llm))
+        actor._engine_ends = asyncio.create_task(deaths.ended(actor.llm))
         waiting = asyncio.create_task(actor.generate_responses())
         await asyncio.sleep(0.1)
         actor.llm.errored = True
