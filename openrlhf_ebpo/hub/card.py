@@ -21,7 +21,7 @@ from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.public import last_part, public_run
 from openrlhf_ebpo.record import catalogue
 from openrlhf_ebpo.record.run_log import PRIOR_STARTS, RunDirectoryError, read_metrics, read_run
-from openrlhf_ebpo.redact import is_secret, redacted_text, without_homes
+from openrlhf_ebpo.redact import is_secret, redacted_text
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def model_card(run_dir: Path, step: int | None, repo: str) -> dict[str, bytes]:
         prior=_prior(metrics, at),
         **_resume(public_run(run), shown),
     )
-    return {"README.md": without_homes(redacted_text(text)).encode()} | ({PICTURE: picture} if picture else {})
+    return {"README.md": redacted_text(text).encode()} | ({PICTURE: picture} if picture else {})
 
 
 def read(run_dir: Path) -> dict:

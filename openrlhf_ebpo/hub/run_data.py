@@ -35,7 +35,7 @@ from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
 from openrlhf_ebpo.record.catalogue import Metric
 from openrlhf_ebpo.record.own_metrics import own_metrics
 from openrlhf_ebpo.record.run_log import PRIOR_STARTS, read_metrics
-from openrlhf_ebpo.redact import redacted_text, without_homes
+from openrlhf_ebpo.redact import redacted_text
 
 METRICS = "tables/metrics.parquet"
 EVALUATIONS = "tables/evaluations.parquet"
@@ -208,7 +208,7 @@ def data_card(run: dict, repo: str, files: Mapping[str, Content], metrics: list[
         protocols=evaluations.by_step(rows),
         tables=_tables(files, metrics, found, own_metrics(run.get("metrics"))),
     )
-    return without_homes(redacted_text(text))
+    return redacted_text(text)
 
 
 def _facts(run: dict, estimator: str) -> list[tuple[Markdown, Markdown]]:
