@@ -24,7 +24,7 @@ from openrlhf_ebpo.hub.public import last_part, public_run
 from openrlhf_ebpo.record import catalogue
 from openrlhf_ebpo.record.retention import DROPPED
 from openrlhf_ebpo.record.run_log import PRIOR_STARTS, RunDirectoryError, read_metrics, read_run
-from openrlhf_ebpo.redact import is_secret, redacted_text, without_homes
+from openrlhf_ebpo.redact import is_secret, redacted_text
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ def model_card(run_dir: Path, step: int | None, repo: str) -> dict[str, bytes]:
         prior=_prior(metrics, at),
         **_resume(public_run(run), shown),
     )
-    text = with_slot(lambda slot: without_homes(redacted_text(make(notes=slot))))
+    text = with_slot(lambda slot: redacted_text(make(notes=slot)))
     return {"README.md": text.encode()} | ({PICTURE: picture} if picture else {}) | _entries(own)
 
 

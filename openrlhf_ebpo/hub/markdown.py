@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.redact import redacted_text
+from openrlhf_ebpo.redact import redacted_text, without_homes
 
 TEMPLATES = Path(__file__).with_name("templates")
 PLAIN = re.compile(r"[\w ./:=,+()@%{}\[\]'\"#*~^$!?-]*")
@@ -22,13 +22,14 @@ class Markdown(str):
 
 
 def render(template: str, **values) -> Markdown:
-    """A card from one of hub/templates/. `Markdown` and whole numbers go into it as they are, all else as `code`.
+    """A card from one of hub/templates/. `Markdown` and whole numbers go into it as they are, all else as `code`. No home
+    folder stays, wherever it comes from.
 
     Raises:
         UsageError: jinja2 is not installed.
         jinja2.UndefinedError: the template has a name that is not among the values.
     """
-    return Markdown(_templates().get_template(template).render(values))
+    return Markdown(without_homes(_templates().get_template(template).render(values)))
 
 
 @functools.cache

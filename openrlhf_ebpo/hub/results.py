@@ -37,7 +37,7 @@ from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
 from openrlhf_ebpo.hub.upload import commit_of, publish
 from openrlhf_ebpo.record.results import Result, find_results
-from openrlhf_ebpo.redact import redacted_text, without_homes
+from openrlhf_ebpo.redact import redacted_text
 
 FILES = ("summary.json", "samples.parquet")
 INDEX = "tables/evaluations.parquet"
@@ -213,7 +213,7 @@ def data_card(rows: Sequence[dict], repo: str, schema: pa.Schema | None) -> str:
         evaluations=data_repo.explained(evaluations.SCHEMA, evaluations.MEANING),
         samples=data_repo.explained(schema, columns.SAMPLES) if schema else None,
     )
-    return with_slot(lambda slot: without_homes(redacted_text(make(notes=slot))))
+    return with_slot(lambda slot: redacted_text(make(notes=slot)))
 
 
 def write_into_model(args: argparse.Namespace, rows: Sequence[dict]) -> None:

@@ -42,7 +42,7 @@ from openrlhf_ebpo.record.own_metrics import own_metrics
 from openrlhf_ebpo.record.processes import FILE as PROCESSES
 from openrlhf_ebpo.record.retention import DROPPED
 from openrlhf_ebpo.record.run_log import LOCK, PRIOR_STARTS, read_metrics
-from openrlhf_ebpo.redact import redacted_text, without_homes
+from openrlhf_ebpo.redact import redacted_text
 
 METRICS = "tables/metrics.parquet"
 EVALUATIONS = "tables/evaluations.parquet"
@@ -232,7 +232,7 @@ def data_card(
         protocols=evaluations.by_step(rows),
         tables=_tables(files, metrics, found, own_metrics(run.get("metrics"))),
     )
-    return with_slot(lambda slot: without_homes(redacted_text(make(notes=slot))))
+    return with_slot(lambda slot: redacted_text(make(notes=slot)))
 
 
 def _facts(run: dict, estimator: str) -> list[tuple[Markdown, Markdown]]:

@@ -77,7 +77,11 @@ def _entry_problems(entry: os.DirEntry, root: Path) -> Iterator[str]:
         mode = os.lstat(real).st_mode
     except OSError as error:
         if not entry.name.startswith("."):  # names of files that are being written come and go
-            yield f"{shown(entry.name)} is a link to nowhere" if entry.is_symlink() else f"{entry.name}: {error}"
+            yield (
+                f"{shown(entry.name)} is a link to nowhere"
+                if entry.is_symlink()
+                else f"{shown(entry.name)}: {error.strerror}"
+            )
         return
     if stat.S_ISDIR(mode):
         return  # not gone into
@@ -93,7 +97,7 @@ def _weight_problems(folder: Path, names: list[str]) -> Iterator[str]:
         files[name] = _read(tensors_of, folder / name, found)
     for name in (name for name in names if name.endswith(INDEX)):
         if (index := _read(read_index, folder / name, found)) is not None:
-            found += [f"{name} {problem}" for problem in index_problems(index, files)]
+            found += [f"{shown(name)} {problem}" for problem in index_problems(index, files)]
     yield from found
     if not any(name.endswith(INDEX) for name in names):
         yield from _lost_shards(files)
@@ -105,7 +109,7 @@ def _read(read: Callable[[Path], dict], path: Path, found: list[str]) -> dict | 
     try:
         return read(path)
     except (WeightsError, OSError) as error:
-        found.append(f"{path.name} {error if isinstance(error, WeightsError) else f'cannot be read ({error})'}")
+        found.append(f"{shown(path.name)} {error if isinstance(error, WeightsError) else f'cannot be read ({error})'}")
         return None
 
 
@@ -141,7 +145,7 @@ def _is_taken(pickle: str, safe: list[str]) -> bool:
 def _gguf_problems(path: Path) -> Iterator[str]:
     with open(path, "rb") as file:
         if file.read(4) != b"GGUF":
-            yield f"{path.name} is no GGUF file, or not all there"
+            yield f"{shown(path.name)} is no GGUF file, or not all there"
 
 
 def _json_problems(folder: Path, names: list[str]) -> Iterator[str]:

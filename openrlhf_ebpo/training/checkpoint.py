@@ -71,6 +71,12 @@ class PolicyWithPrior:
         self._write_prior(self.strategy.args.ckpt.output_dir)
 
     def _write_prior(self, directory: str) -> None:
+        from openrlhf_ebpo.training.lora import (
+            adapter_as_safetensors,  # it imports torch, and readers of this module do not
+        )
+
+        if self.strategy.is_rank_0():
+            adapter_as_safetensors(directory)
         if self._prior and self.strategy.is_rank_0():
             write_json(os.path.join(directory, PRIOR), self._prior)
 

@@ -6,9 +6,13 @@ second model has to fit into memory.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from safetensors.torch import save_file
+
+from openrlhf_ebpo.files import replacing
 
 
 class SyncedWeight(NamedTuple):
@@ -127,3 +131,15 @@ def check(values: dict) -> list[str]:
     if rank and values["train.enable_ema"]:
         return ["--ds.lora.rank does not work with --train.enable_ema: the averaged model has no adapters"]
     return []
+
+
+def adapter_as_safetensors(folder: str | Path) -> None:
+    """With ZeRO stage 3 or tensor parallelism upstream exports an adapter as a pickle, which nothing here loads or pushes
+    (models/folder.py): write the same weights in safetensors, and take the pickle away."""
+    pickle = Path(folder, "adapter_model.bin")
+    if not pickle.is_file():
+        return
+    weights = torch.load(pickle, map_location="cpu", weights_only=True)
+    with replacing(pickle.with_suffix(".safetensors")) as temporary:
+        save_file({name: weight.contiguous() for name, weight in weights.items()}, temporary, {"format": "pt"})
+    pickle.unlink()

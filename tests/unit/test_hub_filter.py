@@ -18,10 +18,12 @@ from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub import outbox, upload
+from openrlhf_ebpo.hub.card import model_card
 from openrlhf_ebpo.hub.content import Publishable
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.public import changes, public, public_data, public_text
 from openrlhf_ebpo.hub.push import drain
+from openrlhf_ebpo.hub.run_data import run_files
 from openrlhf_ebpo.redact import own_homes, without_homes
 
 ROOT = Path(__file__).parents[2]
@@ -266,3 +268,14 @@ def test_every_form_of_a_secret_is_refused_in_a_text():
     for form in FORMS.values():
         with pytest.raises(UsageError, match="secret"):
             Publishable({"x.txt": form.replace("{}", "NEEDLE000001WXYZ").encode()})
+
+
+def test_no_home_folder_stays_in_a_card(at_home, tmp_path):
+    run_dir = write_run(tmp_path)
+    run = json.loads((run_dir / "run.json").read_text())
+    run |= {"model": f"{HOME}/base", "dataset": f"trained at {HOME}", "name": "/Users/needle.bob"}
+    write_json(run_dir / "run.json", run)
+    for files in (model_card(run_dir, None, MODEL), run_files(run_dir, RUN, tmp_path / "scratch")):
+        card = files["README.md"].decode()
+        assert "alice" not in card and "needle.bob" not in card
+        Publishable(files)

@@ -5,7 +5,9 @@ import copy
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
 
+from openrlhf_ebpo.models.folder import problems
 from openrlhf_ebpo.training import lora
 from openrlhf_ebpo.training.lora import synced_weights
 
@@ -114,3 +116,19 @@ def test_flags_that_cannot_work_with_lora_are_named(changes, shown):
         }
     )
     assert [shown in problem for problem in problems] == [True] * bool(shown)
+
+
+def test_an_adapter_that_upstream_exports_as_a_pickle_becomes_safetensors(tmp_path):
+    """As with ZeRO stage 3, or with tensor parallelism: peft reads the same weights from it."""
+    policy = get_peft_model(model(False), LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False))
+    policy.save_pretrained(tmp_path)
+    whole = load_file(tmp_path / "adapter_model.safetensors")
+    (tmp_path / "adapter_model.safetensors").unlink()
+    torch.save({name: weight.T.contiguous().T for name, weight in whole.items()}, tmp_path / "adapter_model.bin")
+    assert problems(tmp_path)[0].startswith("adapter_model.bin has weights as a pickle")
+    lora.adapter_as_safetensors(tmp_path)
+    found = load_file(tmp_path / "adapter_model.safetensors")
+    assert problems(tmp_path) == [] and whole.keys() == found.keys()
+    assert all(torch.equal(whole[name], found[name]) for name in whole)
+    lora.adapter_as_safetensors(tmp_path)
+    assert not (tmp_path / "adapter_model.bin").exists()

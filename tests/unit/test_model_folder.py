@@ -275,6 +275,13 @@ def test_the_raising_form_names_the_flag_and_a_folder_that_is_none(model, tmp_pa
     assert "cannot be read" in problems(tmp_path / "none")[0]
 
 
+@pytest.mark.parametrize("end", [".safetensors", ".safetensors.index.json", ".gguf"])
+def test_names_with_signs_that_a_terminal_obeys_are_shown_as_text(model, end):
+    (model / f"\x1b[2J{end}").write_bytes(b"x")
+    (problem,) = problems(model)
+    assert problem.startswith(rf"\x1b[2J{end} ") and "\x1b" not in problem
+
+
 def test_a_thousand_problems_are_not_a_thousand_lines(model):
     for number in range(1000):
         (model / f"x{number}.safetensors").write_bytes(b"")
