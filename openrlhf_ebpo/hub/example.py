@@ -27,13 +27,13 @@ class Example(NamedTuple):
     passed: bool
 
 
-def from_rollouts(run_dir: Path, step: int, template: str, chat: bool, fail_reward: float) -> Example | None:
+def from_rollouts(run_dir: Path, step: int, template: str, chat: bool, pass_reward: float) -> Example | None:
     """The shortest question of the last rollouts up to `step`, of a group that passed if there is one; None where no
     rollouts are there, or the question cannot be told from what was written around it.
 
     Args:
         template: text with {question} in it, as the training prompts were made. chat: a chat template came around it.
-        fail_reward: what a wrong response gets.
+        pass_reward: what a right response gets.
     """
     path = max(((at, path) for at, path in logged_steps(run_dir).items() if at <= step), default=(0, None))[1]
     if path is None:
@@ -44,7 +44,7 @@ def from_rollouts(run_dir: Path, step: int, template: str, chat: bool, fail_rewa
         logger.warning("the card's example is not of the rollouts: %s cannot be read (%s)", path.name, error)
         return None
     found = [
-        Example(question, reward > fail_reward)
+        Example(question, reward >= pass_reward)
         for prompt, reward in best.values()
         if (question := question_in(prompt, template, chat)) and len(question) <= LONGEST
     ]

@@ -234,7 +234,8 @@ def lines(status: Status) -> list[str]:
     table = ["  ".join([*map(str.rjust, row[:4], widths), row[4]]).rstrip() for row in rows]
     lost = [f"step {row['step']}: {row['error']}" for row in status.not_queued]
     lost += [f"damaged: {path}: remove it, and push the step again with --repo and --step" for path in status.damaged]
-    end = f"{done} of {len(status.steps)} steps pushed; {status.failed_attempts} failed attempts so far"
+    failed = f"{status.failed_attempts} failed attempt{'' if status.failed_attempts == 1 else 's'}"
+    end = f"{done} of {len(status.steps)} steps pushed; {failed} so far"
     return [*head, *([""] if table else []), *table, "", *lost, end, *_advice(status)]
 
 

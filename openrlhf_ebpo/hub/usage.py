@@ -37,7 +37,7 @@ def of_run(run_dir: Path, args: dict, repo: str, revision: str, base: str | None
     """step: the model's, whose rollouts or those before give the example."""
     template, chat_template, system, known = prompt_of(run_dir, args.get("data", {}))
     rollout = args.get("rollout", {})
-    found = from_rollouts(run_dir, step, template, chat_template, fail_reward(args)) or EXAMPLE
+    found = from_rollouts(run_dir, step, template, chat_template, pass_reward(args)) or EXAMPLE
     return Usage(
         repo,
         revision,
@@ -54,11 +54,11 @@ def of_run(run_dir: Path, args: dict, repo: str, revision: str, base: str | None
     )
 
 
-def fail_reward(args: dict) -> float:
-    """What a wrong response gets, as the estimator was told."""
+def pass_reward(args: dict) -> float:
+    """What a right response gets, as the estimator was told."""
     found = ((args.get("algo") or {}).get("advantage") or {}).get("ebpo") or {}
-    value = found.get("fail_reward")
-    return value if isinstance(value, (int, float)) else 0.0
+    value = found.get("pass_reward")
+    return value if isinstance(value, (int, float)) else 1.0
 
 
 def prompt_of(run_dir: Path, data: dict) -> tuple[str, bool, str | None, bool]:

@@ -188,7 +188,7 @@ def test_the_example_is_a_short_question_of_the_rollouts_that_passed(tmp_path):
     hostile = '1 + 1? """ ``` \u202e <img src=x> hf_' + "a1" * 17
     args = arguments(tmp_path, input_template="{}")
     text = model_card(write_run(tmp_path, prompts=(hostile, "2?"), args=args), 3, REPO)["README.md"].decode()
-    assert "one of the training, to which the model knew an answer" in text
+    assert "one that was asked in training, to which the model knew an answer" in text
     (line,) = {line.strip() for line in text.splitlines() if "question = " in line and "prompt" not in line}
     assert line.startswith('question = "1 + 1? \\"\\"\\" ``` ') and "a1a1" not in text and "\u202e" not in text
     assert "12 * 13" not in text
