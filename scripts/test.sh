@@ -3,8 +3,8 @@
 #
 #   bash scripts/test.sh [pytest arguments]
 #
-# Without arguments the unit and contract tests run beside the integration tests, which wait for processes to start; the
-# tests of the page come after them, since a busy machine makes a browser slow.
+# Without arguments the unit and contract tests, and then the tests of the page, run beside the integration tests, which wait for
+# processes to start. The page's come last: a browser beside both is slow.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$root"
@@ -17,7 +17,17 @@ ruff format --check .
 [ $# -eq 0 ] || exec python -m pytest "$@"
 
 others=$(mktemp)
-python -m pytest tests/unit tests/contract >"$others" 2>&1 &
+beside() {
+    local failed=0 folders
+    trap 'kill $! 2>/dev/null || true; exit 1' TERM
+    for folders in "tests/unit tests/contract" tests/browser; do
+        # shellcheck disable=SC2086
+        python -m pytest $folders &
+        wait $! || failed=1
+    done
+    return $failed
+}
+beside >"$others" 2>&1 &
 pid=$!
 trap 'kill $pid 2>/dev/null || true; rm -f "$others"' EXIT
 failed=0
@@ -25,7 +35,6 @@ python -m pytest tests/integration || failed=1
 python -m pytest tests/faults || failed=1
 wait $pid || failed=1
 trap 'rm -f "$others"' EXIT
-echo "--- unit and contract tests"
+echo "--- unit, contract and browser tests"
 cat "$others"
-python -m pytest tests/browser || failed=1
 exit $failed

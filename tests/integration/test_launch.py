@@ -8,8 +8,10 @@ import signal
 import psutil
 import pytest
 
+from openrlhf_ebpo.cli import main
 from openrlhf_ebpo.record.catalogue import find
 from openrlhf_ebpo.record.own_metrics import COLUMNS
+from openrlhf_ebpo.record.retention import first_kept, step_files
 from openrlhf_ebpo.record.run_log import read_metrics, read_rollouts, read_run
 
 FAILING_REWARD = """
@@ -67,7 +69,9 @@ def test_two_ranks_zero_2_on_two_nodes_with_kl_and_failing_rewards(train, comman
     assert (tmp_path / "ckpt" / "_actor" / "global_step3" / "prior.json").is_file()
 
 
-def test_zero_3_two_ranks_with_dynamic_batches_evaluation_and_failing_rewards(train, command, tmp_path, workshop):
+def test_zero_3_two_ranks_with_dynamic_batches_evaluation_failing_rewards_and_the_newest_rollouts_only(
+    train, command, tmp_path, workshop, capsys
+):
     reward = tmp_path / "failing_reward.py"
     reward.write_text(FAILING_REWARD)
     argv = command(
@@ -81,10 +85,15 @@ def test_zero_3_two_ranks_with_dynamic_batches_evaluation_and_failing_rewards(tr
         eval__n_samples_per_prompt=2,
         data__max_samples=16,
         reward__remote_url=reward,
+        logger__keep_rollouts=1,
     )
     train(argv).succeed()
-    metrics = read_metrics(tmp_path / "model" / "run")
+    run_dir = tmp_path / "model" / "run"
+    metrics = read_metrics(run_dir)
     assert [row["step"] for row in metrics] == [1, 2]
+    assert list(step_files(run_dir)) == [2] and first_kept(run_dir) == 2
+    main(["replay", str(run_dir)])
+    assert "bit for bit: 1 steps" in capsys.readouterr().out
     assert 0 <= metrics[1]["eval_letters_pass1"] <= 1
     assert {name for row in metrics for name in row if name not in COLUMNS and not find(name)} == {"kind"}
     assert all(0 < row["ebpo/reward_error_fraction"] < 1 for row in metrics)
