@@ -219,6 +219,14 @@ def test_the_training_is_one_that_the_checks_can_follow():
     assert workshop.ROWS == 4 * 2 * 3, "as many prompts as build() writes"
 
 
+@pytest.mark.parametrize("mode", workshop.RANKS)
+def test_the_training_passes_its_own_checks(mode, tmp_path):
+    workshop.build(tmp_path)
+    command = [sys.executable, "-m", "openrlhf_ebpo.cli.train_ppo_ray", *workshop.flags(tmp_path, tmp_path, mode, 1)]
+    done = subprocess.run([*command, "--dry_run"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
 STAND_IN = """
 import json, pathlib, sys, time
 folder = pathlib.Path(sys.argv[sys.argv.index("--ckpt.output_dir") + 1]) / "run"

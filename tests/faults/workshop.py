@@ -55,7 +55,7 @@ def flags(
         "advantage_estimator": "ebpo",
         "rollout.n_samples_per_prompt": GROUP,
         "rollout.batch_size": BATCH,
-        "rollout.micro_batch_size": BATCH * GROUP,
+        "rollout.micro_batch_size": BATCH * GROUP // RANKS[mode],
         "rollout.max_new_tokens": 4,
         "train.batch_size": BATCH * GROUP,
         "train.micro_batch_size": BATCH * GROUP // RANKS[mode],
