@@ -34,6 +34,10 @@ class RepeatedPrompts:
         self._again.extendleft(reversed(self._given))
         self._given = []
 
+    def left(self) -> list:
+        """Drawn from the source, and not given since it went back."""
+        return list(self._again)
+
 
 class RegeneratedSamples:
     """Mixin over SamplesGenerator: where an engine dies, the whole batch is generated again, from the same prompts.
@@ -52,6 +56,9 @@ class RegeneratedSamples:
         if self.vllm_engines and not why_not(self.args):
             for engine in self.vllm_engines:
                 engine.leave_when_engine_dies.remote()
+
+    def drawn_and_not_used(self) -> list:
+        return self._prompts.left() if self._prompts else []
 
     def _dispatch_prompts_to_vllm(self, *args, **kwargs):
         refs = super()._dispatch_prompts_to_vllm(*args, **kwargs)

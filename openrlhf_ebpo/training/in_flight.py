@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from torch.utils.data import Dataset
@@ -108,12 +108,19 @@ class PromptsInFlight:
 
 
 class SamplesInFlight:
-    """Mixin over SamplesGenerator: its data loader is told which prompts' samples wait in the buffer."""
+    """Mixin over SamplesGenerator: its data loader is told which prompts wait: their samples in the buffer, or they
+    themselves for a batch that needs them."""
+
+    def drawn_and_not_used(self) -> Iterable[tuple]:
+        """Items of the data loader; none, unless a batch was generated again (engines/regenerated.py)."""
+        return ()
 
     def generate_samples(self, **kwargs):
         batch = super().generate_samples(**kwargs)
         if isinstance(self.prompts_dataloader, PromptsInFlight):
             waiting = prompts_of(self._sample_buffer, self.args.rollout.n_samples_per_prompt)
+            for _, prompts, labels, _ in self.drawn_and_not_used():
+                waiting.update(map(prompt_id, prompts, labels))
             if unknown := self.prompts_dataloader.keep(waiting):
                 logger.warning(
                     "%d prompts came back that were not drawn (first id: %s): should the run be resumed from here, they are "

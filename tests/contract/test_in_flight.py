@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import datasets
 import pytest
 
+from openrlhf_ebpo.engines.deaths import EngineDied
 from openrlhf_ebpo.record.resume import CheckpointError
 from openrlhf_ebpo.training.in_flight import FINISHED, IN_FLIGHT, PromptsInFlight
 
@@ -19,16 +20,23 @@ ROWS, BATCH, GROUP, EPISODES = 22, 4, 2, 2
 
 
 class AnsweringEngines:
-    """In the place of `ray` in upstream's module: refs are answers, which come back in a random order."""
+    """In the place of `ray` in upstream's module: refs are answers, which come back in a random order.
 
-    def __init__(self):
+    An engine dies before answers with these numbers.
+    """
+
+    def __init__(self, deaths=()):
         self.random = random.Random(0)
+        self.deaths, self.answered = deaths, 0
 
     def wait(self, refs, num_returns, timeout):
         refs = list(refs)
         return [refs.pop(self.random.randrange(len(refs)))], refs
 
     def get(self, ref):
+        self.answered += 1
+        if self.answered in self.deaths:
+            raise EngineDied("its EngineCore was ended by SIGKILL")
         return ref
 
 
@@ -221,6 +229,35 @@ def test_a_run_that_is_killed_after_every_step_loses_nothing(build, mode, kind):
             break
         trained, states = trained + step, saved[0]
     assert by_episode(trained) == wanted(KINDS[kind])
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_prompts_that_a_repeated_batch_has_left_are_in_flight(build, mode, monkeypatch):
+    """An engine dies after the filter has drawn prompts in the place of others; the second time none is filtered, and so
+    they wait for the next batch."""
+    from openrlhf.trainer.ppo_utils import samples_generator
+
+    def passing_again(generator, died):
+        """The filter drops, before the engine dies, what passes after it."""
+        generator._recover = died.append
+        dispatch = generator._dispatch_prompts_to_vllm
+        generator._dispatch_prompts_to_vllm = lambda prompts, labels, **how: [
+            [{**each, "reward": float(i), "scores": float(i)} for i, each in enumerate(group)]
+            if died
+            else [{**each, "reward": 0.0, "scores": 0.0} for each in group]
+            for group in dispatch(prompts, labels, **how)
+        ]
+        return generator
+
+    monkeypatch.setattr(samples_generator, "ray", AnsweringEngines(deaths=[4]))
+    died = []
+    trained, saved = train(mode, passing_again(build(**FILTERED), died), steps=1)
+    assert len(died) == 1
+    state = pickle.loads(saved[0])["data_loader_state_dict"]
+    assert len(state[IN_FLIGHT]) == 3, "drawn for the first try alone"
+    rest, _ = train(mode, passing_again(build(**FILTERED), died), saved[0])
+    everything = [[str(i) for i in range(ROWS)]] * EPISODES
+    assert by_episode(trained + rest) == everything
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
