@@ -10,11 +10,13 @@ from pathlib import Path
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.record import run_lock
 from openrlhf_ebpo.record.heartbeat import Beat, forget_beat, read_beat
+from openrlhf_ebpo.record.manifest import attempt_of
 from openrlhf_ebpo.record.processes import Process, forget_processes, read_processes, write_processes
 from openrlhf_ebpo.record.resume import groups, newest_whole
 from openrlhf_ebpo.record.run_log import RunDirectoryError, close_run, open_run, read_run, timestamp
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.supervisor.ends import end, names
+from openrlhf_ebpo.supervisor.restarts import Start
 from openrlhf_ebpo.supervisor.words import how_to_continue
 
 Say = Callable[[str], None]
@@ -31,6 +33,7 @@ class Claim:
         self.run_dir, self.ckpt_path, self.args = Path(run_dir), ckpt_path, run["args"]
         self._held = contextlib.ExitStack()
         self._recorded: list[Process] = []
+        self._attempts = {self.args["ckpt"]["attempt"]}  # what the checkpoints of its drivers are marked with
         run_lock.check_free(self.run_dir)
         end_leftovers(self.run_dir, say)
         self._held.enter_context(run_lock.claimed(self.run_dir, Path(ckpt_path), **run))
@@ -42,14 +45,22 @@ class Claim:
         """For the driver of a restart: what is held stays held, and run.json begins anew."""
         open_run(self.run_dir, **{name: run[name] for name in run if name not in ("run_dir", "ckpt_path")})
         self.args = run["args"]
+        self._attempts.add(self.args["ckpt"]["attempt"])
         forget_beat(self.run_dir)
 
     def is_gone(self) -> bool:
         """Whether the run directory was removed, moved away or replaced by another one."""
         return identity(self.run_dir) != self._identity
 
-    def newest(self) -> str | None:
-        return newest_whole(groups(self.ckpt_path, self.args["algo"]["advantage"]["estimator"])).tag
+    def start(self) -> Start:
+        """What a driver begins with that is started now: --ckpt.load_step counts until this command has saved something."""
+        folders = groups(self.ckpt_path, self.args["algo"]["advantage"]["estimator"])
+        newest = newest_whole(folders).tag
+        saved_by = newest and attempt_of(folders[0] / newest)
+        if saved_by in self._attempts:
+            return Start(newest, saved_by)
+        step = self.args["ckpt"]["load_step"]
+        return Start(newest if step is None else newest_whole(folders, step).tag)
 
     def how_to_continue(self) -> str:
         estimator, ckpt = self.args["algo"]["advantage"]["estimator"], self.args["ckpt"]
@@ -77,7 +88,7 @@ class Claim:
     def note_restart(self, cause: str) -> None:
         with contextlib.suppress(OSError, RunDirectoryError):
             run = read_run(self.run_dir) or {}
-            restart = {"time": timestamp(), "cause": redacted_text(cause), "from": self.newest()}
+            restart = {"time": timestamp(), "cause": redacted_text(cause), "from": self.start().tag}
             self.note(restarts=[*run.get("restarts", []), restart], stalled=None)
 
     def close(self, status: str, error: str | None) -> None:

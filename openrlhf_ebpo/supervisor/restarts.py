@@ -5,28 +5,33 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
+from typing import NamedTuple
 
 CHANNEL, RESTART = "OPENRLHF_EBPO_SUPERVISOR", "OPENRLHF_EBPO_RESTART"
 PAUSE = "OPENRLHF_EBPO_RESTART_PAUSE"  # seconds before the first restart
 FIRST_PAUSE, LONGEST_PAUSE = 10.0, 600.0
 
 
+class Start(NamedTuple):
+    """tag: the checkpoint that a driver begins with, None for step 0. saved_by: which driver of this command has saved it,
+    None for none: with --ckpt.load_step a tag may be saved again."""
+
+    tag: str | None
+    saved_by: str | None = None
+
+
 @dataclass
 class Restarts:
-    """How many there were since the last progress, which is a checkpoint newer than at the restart before."""
+    """How many there were since the last progress, which is a checkpoint that was saved since the restart before."""
 
     allowed: int
-    started_from: str | None  # the newest whole checkpoint when the command began
-    last: str | None = None
+    last: Start
     in_a_row: int = 0
 
-    def __post_init__(self):
-        self.last = self.started_from
-
-    def is_allowed(self, newest: str | None) -> bool:
+    def is_allowed(self, start: Start) -> bool:
         """Asked once after a failure that is not the user's; counts."""
-        if newest != self.last:
-            self.last, self.in_a_row = newest, 0
+        if start != self.last:
+            self.last, self.in_a_row = start, 0
         self.in_a_row += 1
         return self.in_a_row <= self.allowed
 
@@ -36,7 +41,7 @@ class Restarts:
 
     def environment(self, fd: int) -> dict[str, str]:
         """For the driver that is started again."""
-        own = {"saved": self.last != self.started_from}
+        own = {"saved": self.last.saved_by is not None}
         return {**os.environ, CHANNEL: str(fd), RESTART: json.dumps(own)}
 
 

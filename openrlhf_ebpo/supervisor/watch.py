@@ -119,7 +119,7 @@ class Watch:
                 self.claim.again(question)
             else:
                 self.claim = Claim(say=say, **question)
-                self.restarts = Restarts(int(question["args"]["train"]["max_restarts"]), self.claim.newest())
+                self.restarts = Restarts(int(question["args"]["train"]["max_restarts"]), self.claim.start())
         except (RunDirectoryError, OSError) as error:
             return {"error": str(error)}
         args = self.claim.args
@@ -249,13 +249,13 @@ class Watch:
         if not self.end or status < 0:  # or the driver has said it
             say(message(ReportedError(f"training stopped: {error}\n{self.claim.how_to_continue()}")))
         may = ending == "failed" and not (self.final or self.asked or self.was_refused(status))
-        if not (may and self.restarts.is_allowed(self.claim.newest())):
+        if not (may and self.restarts.is_allowed(self.claim.start())):
             self.last_word(ending, error)
             return False
         self.claim.note_restart(error or "")
         pause = self.restarts.pause()
         number = f"restart {self.restarts.in_a_row} of {self.restarts.allowed} (--train.max_restarts)"
-        say(f"{number} in {duration(pause)}, from {self.restarts.last or 'step 0'}")
+        say(f"{number} in {duration(pause)}, from {self.restarts.last.tag or 'step 0'}")
         return self.paused(pause)
 
     def paused(self, seconds: float) -> bool:

@@ -20,7 +20,7 @@ ARGS = {
     "data": {"prompt_dataset": "d"},
     "train": {"seed": 7, "stall_limit": stall_limit, "max_restarts": int(os.environ.get("MAX_RESTARTS", 0))},
     "logger": {"stall_minutes": stall_minutes},
-    "ckpt": {"path": str(folder / "ckpt"), "save_steps": 5, "load_step": None},
+    "ckpt": {"path": str(folder / "ckpt"), "save_steps": 5, "load_step": None, "attempt": str(os.getpid())},
 }
 
 

@@ -2,13 +2,16 @@
 
 import os
 import re
+import shutil
 
 import pytest
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.record import manifest
 from openrlhf_ebpo.record.heartbeat import Beat
 from openrlhf_ebpo.supervisor import flags, restarts
-from openrlhf_ebpo.supervisor.restarts import Restarts, as_restarted
+from openrlhf_ebpo.supervisor.claims import Claim
+from openrlhf_ebpo.supervisor.restarts import Restarts, Start, as_restarted
 from openrlhf_ebpo.supervisor.stalls import Stalls, doing, duration, no_step
 
 
@@ -73,31 +76,71 @@ def test_the_words_name_phase_what_is_outstanding_and_since_when():
 
 
 def test_restarts_are_counted_anew_after_a_newer_checkpoint(monkeypatch):
-    counted = Restarts(2, "global_step10")
-    assert [counted.is_allowed("global_step10") for _ in range(3)] == [True, True, False]
-    assert counted.is_allowed("global_step20") and counted.in_a_row == 1
+    counted = Restarts(2, Start("global_step10"))
+    assert [counted.is_allowed(Start("global_step10")) for _ in range(3)] == [True, True, False]
+    assert counted.is_allowed(Start("global_step20", "first")) and counted.in_a_row == 1
+    assert counted.is_allowed(Start("global_step20", "first")) and counted.in_a_row == 2
     monkeypatch.delenv(restarts.PAUSE, raising=False)
     pauses = []
-    counted = Restarts(99, None)
+    counted = Restarts(99, Start(None))
     for _ in range(9):
-        counted.is_allowed(None)
+        counted.is_allowed(Start(None))
         pauses.append(counted.pause())
     assert pauses[:4] == [10, 20, 40, 80] and pauses[-1] == 600
-    assert not Restarts(0, None).is_allowed("global_step10")
+    assert not Restarts(0, Start(None)).is_allowed(Start("global_step10", "first"))
 
 
-@pytest.mark.parametrize(("started_from", "newest", "reset"), [(None, None, True), ("a", "a", True), ("a", "b", False)])
-def test_a_restarted_command_goes_on_and_moves_nothing_aside(monkeypatch, started_from, newest, reset):
-    """The prior is set anew once: not over the one that this run has saved since."""
-    counted = Restarts(3, started_from)
-    counted.is_allowed(newest)
-    given = {"ckpt.load_enable": False, "force": True, "algo.advantage.ebpo.reset_prior": True}
+@pytest.mark.parametrize("saved_by", [None, "first"])
+def test_a_restarted_command_goes_on_and_moves_nothing_aside(monkeypatch, saved_by):
+    """The prior is set anew, and a step chosen, once: not in place of what this command has saved since."""
+    counted = Restarts(3, Start("global_step20"))
+    counted.is_allowed(Start("global_step20", saved_by))
+    given = {"ckpt.load_enable": False, "force": True, "algo.advantage.ebpo.reset_prior": True, "ckpt.load_step": 8}
     as_restarted(untouched := dict(given))
     assert untouched == given
     monkeypatch.setenv(restarts.RESTART, counted.environment(3)[restarts.RESTART])
     as_restarted(given)
-    assert given == {"ckpt.load_enable": True, "force": False, "algo.advantage.ebpo.reset_prior": reset}
+    reset, step = (False, None) if saved_by else (True, 8)
+    assert given == {
+        "ckpt.load_enable": True,
+        "force": False,
+        "algo.advantage.ebpo.reset_prior": reset,
+        "ckpt.load_step": step,
+    }
     assert restarts.RESTART not in os.environ
+
+
+def test_a_step_that_was_chosen_is_gone_on_from_until_this_command_has_saved_something(tmp_path):
+    """Then from its newest checkpoint, which may have the name of one that was there before."""
+    args = {
+        "algo": {"advantage": {"estimator": "ebpo"}},
+        "actor": {"model_name_or_path": "m"},
+        "data": {"prompt_dataset": "d"},
+        "train": {"seed": 7},
+        "ckpt": {"path": str(tmp_path), "save_steps": 8, "load_step": 8, "attempt": "now"},
+    }
+    for step in (8, 24):
+        save(tmp_path, step, "before")
+    claim = Claim(str(tmp_path / "run"), str(tmp_path), print, name="r", argv=[], args=args, resume=True, force=False)
+    try:
+        assert claim.start() == Start("global_step8")
+        shutil.rmtree(tmp_path / "_actor" / "global_step24")  # set aside
+        assert claim.start() == Start("global_step8")
+        for step in (16, 24):
+            save(tmp_path, step, "now")
+            assert claim.start() == Start(f"global_step{step}", "now")
+        again = {**args, "ckpt": {**args["ckpt"], "load_step": None, "attempt": "later"}}
+        claim.again({"name": "r", "argv": [], "args": again, "resume": True, "force": False})
+        assert claim.start() == Start("global_step24", "now")
+    finally:
+        claim.release()
+
+
+def save(folder, step, attempt):
+    checkpoint = folder / "_actor" / f"global_step{step}"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "mp_rank_00_model_states.pt").write_bytes(b"x")
+    manifest.complete(checkpoint, attempt=attempt)
 
 
 @pytest.mark.parametrize(
