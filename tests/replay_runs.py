@@ -70,6 +70,7 @@ class Upstream:
 
     def __init__(self, args, estimator, states):
         self.args, self.tokenizer, self.states = args, Tokenizer(), states
+        self.vllm_engines = None
         self.experience_maker = SimpleNamespace(
             estimator=estimator, state=estimator.initial(), rollouts=None, metrics={}
         )
@@ -121,11 +122,12 @@ def train(
     states: dict | None = None,
     every: int = 1,
     keep: int | None = None,
+    resumed: dict | None = None,
     **ebpo,
 ) -> dict:
     """Begin a run, or go on from `states`; closed as complete."""
     args = arguments(run_dir, estimator, to, every, keep, **ebpo)
-    open_run(run_dir, name="r", argv=[str(to)], args=args, resume=bool(states), force=False)
+    open_run(run_dir, name="r", argv=[str(to)], args=args, resume=bool(states), force=False, resumed=resumed or {})
     built = registry.build(estimator, EstimatorConfig(G, **args["algo"]["advantage"]["ebpo"]))
     states = Trainer(_namespace(args), built, states or {"global_step": 0}).run(to)
     close_run(run_dir, "complete")
