@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import stat
 from collections import Counter
@@ -20,6 +21,7 @@ from openrlhf_ebpo.estimator.replay import Difference, Replayed, logged
 from openrlhf_ebpo.estimator.replay import replay as replayed
 from openrlhf_ebpo.extension import is_import_path
 from openrlhf_ebpo.record import resume
+from openrlhf_ebpo.record.retention import DROPPED, first_kept
 from openrlhf_ebpo.record.rollout_columns import logged_steps, read_columns
 from openrlhf_ebpo.record.run_log import PRIOR
 
@@ -136,17 +138,27 @@ def spelt(steps: Sequence[int]) -> str:
 
 
 def rollouts(run: Run) -> Part:
-    files = logged_steps(run.folder)
-    every = run.ran.rollouts_every if type(run.ran.rollouts_every) is int and run.ran.rollouts_every > 0 else 1
-    wanted = set(range(every, run.last + 1, every))
-    missing, beyond = sorted(wanted - files.keys()), sorted(files.keys() - wanted)
+    """Of the steps in metrics.jsonl, but for those that were dropped on purpose."""
+    files, dropped, every = logged_steps(run.folder), first_kept(run.folder) - 1, logged_every(run)
+    missing = [step for step in range(every, run.last + 1, every) if step not in files and step > dropped]
+    beyond = [step for step in files if step > run.last]
     late = [step for step in (*missing, *beyond) if step >= run.last]  # a crash came between a step's files
     late = late if not run.ended else []
     lost, foreign = ([step for step in steps if step not in late] for steps in (missing, beyond))
     problems = [f"rollouts: {spelt(lost)} {_are(lost)} missing"] if lost else []
     problems += [f"rollouts: {spelt(foreign)} {_are(foreign)} not in metrics.jsonl"] if foreign else []
+    problems += [f"{DROPPED} says that steps up to {dropped:,} were dropped"] if dropped > run.last else []
     notes = [f"rollouts and metrics.jsonl differ in {spelt(late)}: the run is not complete"] if late else []
+    notes += [f"those of steps up to {dropped:,} were dropped: --logger.keep_rollouts"] if dropped else []
     return Part("rollouts", f"{len(files):,} steps", problems, notes)
+
+
+def logged_every(run: Run) -> int:
+    """Every so many steps were logged, whichever --logger.rollouts_every the run had at the time."""
+    resumed = run.json.get("resumed")
+    rows = resumed if isinstance(resumed, list) else []
+    before = [replay.dig(row, "changed", "logger.rollouts_every", "was") for row in rows]
+    return math.lcm(*(each for each in (run.ran.rollouts_every, *before) if type(each) is int and 0 < each < MOST))
 
 
 # What the estimator gave
@@ -172,7 +184,7 @@ def advantages(run: Run) -> Recomputed:
         estimator = replay.wanted(ran, None, {})
         files = logged_steps(ran.folder)
         starts = replay.known_starts(ran, estimator, True, None)
-        replay.check_steps(ran, estimator, list(files), starts)
+        replay.check_steps(ran, estimator, list(files), starts, first_kept(ran.folder) - 1)
     except UsageError as error:
         return Recomputed(Part(name, "not recomputed", notes=[str(error)]), {})
     except ReportedError as error:

@@ -35,7 +35,9 @@ NOTES = {
         "the schedule goes on at the checkpoint's step",
     ),
 }
-UNIMPORTANT = re.compile(r"ckpt\.(load_enable|load_step|attempt)|logger\..*|hub\..*|local_rank|use_ms")
+UNIMPORTANT = re.compile(
+    r"ckpt\.(load_enable|load_step|attempt)|logger\.(?!rollouts_every$).*|hub\..*|local_rank|use_ms"
+)
 LONGEST = 60  # characters of a value
 
 

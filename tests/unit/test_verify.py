@@ -12,6 +12,7 @@ from replay_runs import train
 from openrlhf_ebpo.cli import main
 from openrlhf_ebpo.files import read_json_lines, write_json
 from openrlhf_ebpo.record import manifest
+from openrlhf_ebpo.record.retention import DROPPED
 from openrlhf_ebpo.record.run_log import PRIOR, RunLog, read_run, rollouts_path
 from openrlhf_ebpo.training.checkpoint import STATE_KEY
 
@@ -225,6 +226,33 @@ def test_what_a_crash_leaves_is_a_note(folder, verify):
     assert status == 0, said
     assert "_actor/global_step5: its saving was interrupted" in said and "line of metrics.jsonl is torn" in said
     assert "differ in step 5" in said
+
+
+def test_rollouts_that_were_dropped_on_purpose_are_not_lost_and_others_are(verify, tmp_path):
+    train(tmp_path, to=9, keep=3)
+    status, said = verify(tmp_path)
+    assert status == 0 and "steps up to 6 were dropped: --logger.keep_rollouts" in said and "bit for bit: 3" in said
+    rollouts_path(tmp_path, 8).unlink()
+    status, said = verify(tmp_path)
+    assert status == 1 and "PROBLEM: rollouts: step 8 is missing" in said
+    write_json(tmp_path / DROPPED, {"rollouts_before": 10**6})
+    status, said = verify(tmp_path)
+    assert status == 1 and f"PROBLEM: {DROPPED} says that steps up to 999,999 were dropped" in said
+    (tmp_path / DROPPED).write_text("{")
+    status, said = verify(tmp_path)
+    assert status == 1 and "dropped.json is damaged" in said and "checkpoints" in said, "the other parts are looked at"
+
+
+@pytest.mark.parametrize("steps", [(1, 2), (2, 1)])
+def test_rollouts_of_a_run_that_was_resumed_with_another_interval(verify, tmp_path, steps):
+    before, after = steps
+    states = train(tmp_path, to=4, every=before)
+    resumed = {"checkpoint": "global_step4", "changed": {"logger.rollouts_every": {"was": before, "now": after}}}
+    train(tmp_path, to=9, every=after, states=states, resumed=resumed)
+    status, said = verify(tmp_path)
+    assert status == 0, said
+    rollouts_path(tmp_path, 6).unlink()
+    assert "PROBLEM: rollouts: step 6 is missing" in verify(tmp_path)[1]
 
 
 def test_rebuild_writes_what_is_lost_and_nothing_else(folder, verify):
