@@ -15,7 +15,8 @@ import pytest
 
 from openrlhf_ebpo.record.processes import FILE, find
 from openrlhf_ebpo.record.run_lock import check_free
-from openrlhf_ebpo.record.run_log import read_run
+from openrlhf_ebpo.record.run_log import RunDirectoryError, read_run
+from openrlhf_ebpo.supervisor.claims import end_leftovers
 from openrlhf_ebpo.supervisor.restarts import PAUSE
 
 COMMAND = str(Path(__file__).with_name("supervised_command.py"))
@@ -167,6 +168,17 @@ def test_a_killed_supervisor_ends_the_driver_and_the_next_command_the_rest(start
     err = second.ends()
     assert f"ended what an earlier training in {first.run_dir} had left running: 1 process: " in err
     assert not first.left[0].lives() and second.run["status"] == "complete"
+
+
+def test_only_who_holds_the_directory_ends_what_is_recorded_there(start):
+    """Two commands find the leftovers of a third at the same instant; one of them claims the directory first."""
+    command = start("waits").ready()
+    wait_until((command.run_dir / FILE).exists)
+    with pytest.raises(RunDirectoryError, match=f"in use by .*process {command.process.pid},"):
+        end_leftovers(command.run_dir, pytest.fail)
+    assert command.driver.lives()
+    command.process.terminate()
+    command.ends()
 
 
 def test_a_run_directory_that_is_removed_ends_the_training_and_does_not_come_back(start):
