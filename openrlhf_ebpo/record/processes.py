@@ -53,12 +53,14 @@ def adopted() -> list[Process]:
     return [process for pid in pids if (process := find(int(pid)))]
 
 
-def below(ancestor: int) -> list[Process]:
-    """All processes that `ancestor`, or one below it, is the parent of; nearest first."""
+def below(ancestor: int, since: int = 0) -> list[Process]:
+    """All processes that `ancestor`, or one below it, is the parent of; nearest first. Neither those that began before
+    `since` (see `Process`) nor any below these."""
     everybody = [process for name in os.listdir("/proc") if name.isdigit() and (process := find(int(name)))]
     children: dict[int, list[Process]] = {}
     for process in everybody:
-        children.setdefault(process.parent, []).append(process)
+        if process.began >= since:
+            children.setdefault(process.parent, []).append(process)
     found = list(children.get(ancestor, ()))
     for process in found:  # grows on the way
         found += children.get(process.pid, ())

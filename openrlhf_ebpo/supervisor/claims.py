@@ -34,7 +34,6 @@ class Claim:
         self._held = contextlib.ExitStack()
         self._recorded: list[Process] = []
         self._attempts = {self.args["ckpt"]["attempt"]}  # what the checkpoints of its drivers are marked with
-        run_lock.check_free(self.run_dir)
         end_leftovers(self.run_dir, say)
         self._held.enter_context(run_lock.claimed(self.run_dir, Path(ckpt_path), **run))
         self._folder = os.open(self.run_dir, os.O_RDONLY | os.O_DIRECTORY)  # its number is not given to another one
@@ -126,6 +125,13 @@ def identity(run_dir: Path) -> tuple[int, int] | None:
 
 
 def end_leftovers(run_dir: Path, say: Say) -> None:
-    """End what a training in `run_dir` has left, whose supervisor was killed. Nobody holds the directory."""
-    if found := end(lambda: read_processes(run_dir)):
-        say(f"ended what an earlier training in {run_dir} had left running: {names(found)}")
+    """End what a training in `run_dir` has left, whose supervisor was killed.
+
+    Raises:
+        RunDirectoryError: another one is at work there; what is recorded is its own.
+    """
+    if not read_processes(run_dir):
+        return
+    with run_lock.held(run_dir):  # or another command could claim it meanwhile, and record its own
+        if found := end(lambda: read_processes(run_dir)):
+            say(f"ended what an earlier training in {run_dir} had left running: {names(found)}")

@@ -46,13 +46,13 @@ def end_orphans(driver: int = 0) -> None:
                 send(process, signal.SIGTERM)
 
 
-def end_children(keep: Callable[[Process], bool] = outlives_training) -> list[Process]:
-    """End all that is below this process, but for what is to be kept; returns what did not end by itself."""
+def end_children(since: int) -> list[Process]:
+    """End all that is below this process and began later, but for what is to outlive it; returns what did not end by itself."""
 
     def left() -> list[Process]:
         end_orphans()
         reap()
-        return [process for process in below(os.getpid()) if process.state not in "ZX" and not keep(process)]
+        return [each for each in below(os.getpid(), since) if each.state not in "ZX" and not outlives_training(each)]
 
     wait_until_gone(left, GRACE_SECONDS)
     found = end(left)

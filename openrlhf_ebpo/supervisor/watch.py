@@ -46,6 +46,7 @@ class Watch:
 
     def __init__(self, channel: Channel, driver: Process, again: Sequence[str]):
         self.channel, self.driver, self.again = channel, driver, again
+        self.since = driver.began  # a shell that became this command (`exec`) may have left it children of its own
         self.claim: Claim | None = None
         self.restarts: Restarts | None = None
         self.asked: int | None = None
@@ -66,7 +67,7 @@ class Watch:
         """Until the command has ended; its exit status."""
         while True:
             status = self.wait_for_driver()
-            left = end_children()
+            left = end_children(self.since)
             if left and self.claim:
                 say(f"ended what the training had left running: {names(left)}")
             if not self.claim:
@@ -168,7 +169,7 @@ class Watch:
         if self.claim and now >= self.next_record:
             self.next_record = now + RECORD_SECONDS
             self.look_at_disk()
-            mine = [find(os.getpid()), *below(os.getpid())]
+            mine = [find(os.getpid()), *below(os.getpid(), self.since)]
             self.claim.record([each for each in mine if not outlives_training(each)])
 
     def look_at_folder(self) -> None:

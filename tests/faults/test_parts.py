@@ -129,7 +129,10 @@ class Process(SimpleNamespace):
 def test_processes_are_known_by_what_they_call_themselves():
     train = "python -m openrlhf_ebpo.cli.train_ppo_ray --ckpt.path x"
     tree = [
-        Process(pid=10, words="python /x/openrlhf_ebpo/supervisor/__main__.py 5 11 --ckpt.path x"),
+        Process(
+            pid=10,
+            words="python /x/openrlhf_ebpo/supervisor/__main__.py 5 11 -m openrlhf_ebpo.cli.train_ppo_ray --ckpt.path x",
+        ),
         Process(pid=11, words=train),
         Process(pid=12, words="/x/raylet/raylet --socket"),
         Process(pid=13, words="/x/gcs/gcs_server --log_dir"),

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_ebpo.record.processes import FILE, find
+from openrlhf_ebpo.record.processes import FILE, below, find
 from openrlhf_ebpo.record.run_lock import check_free
-from openrlhf_ebpo.record.run_log import read_run
+from openrlhf_ebpo.record.run_log import RunDirectoryError, read_run
+from openrlhf_ebpo.supervisor.claims import end_leftovers
 from openrlhf_ebpo.supervisor.restarts import PAUSE
 
 COMMAND = str(Path(__file__).with_name("supervised_command.py"))
@@ -169,6 +170,17 @@ def test_a_killed_supervisor_ends_the_driver_and_the_next_command_the_rest(start
     assert not first.left[0].lives() and second.run["status"] == "complete"
 
 
+def test_only_who_holds_the_directory_ends_what_is_recorded_there(start):
+    """Two commands find the leftovers of a third at the same instant; one of them claims the directory first."""
+    command = start("waits").ready()
+    wait_until((command.run_dir / FILE).exists)
+    with pytest.raises(RunDirectoryError, match=f"in use by .*process {command.process.pid},"):
+        end_leftovers(command.run_dir, pytest.fail)
+    assert command.driver.lives()
+    command.process.terminate()
+    command.ends()
+
+
 def test_a_run_directory_that_is_removed_ends_the_training_and_does_not_come_back(start):
     command = start("waits").ready()
     while command.run_dir.exists():  # files are written there meanwhile
@@ -207,6 +219,21 @@ def test_what_is_to_outlive_the_training_does(start):
     command = start("outlived").ready()
     command.ends()
     assert command.orphan().lives()
+
+
+def test_what_was_there_before_the_command_is_not_its_to_end(start, tmp_path):
+    """A shell that becomes the command, by `exec` or as the entry of a container, leaves it its children: `ray start`."""
+    shell = ("bash", "-c", f'(sleep 600 & sleep 600) >/dev/null 2>&1 & echo $! > {tmp_path}/shell; exec "$@"', "bash")
+    command = start("completes+orphan", prefix=shell).ready()
+    earlier = find(int((tmp_path / "shell").read_text()))
+    family = [earlier, *below(earlier.pid)]
+    try:
+        assert earlier.parent == command.process.pid and len(family) >= 2
+        assert "had left running: 1 process: python" in command.ends()
+        assert all(process.lives() for process in family)
+    finally:
+        for process in family:
+            os.kill(process.pid, signal.SIGKILL)
 
 
 def test_a_pipe_that_nobody_reads_ends_it_as_a_shell_says(start):
