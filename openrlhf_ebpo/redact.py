@@ -79,6 +79,7 @@ HOME = re.compile(
     r"(?<![\w.~%-])(?<!:/)(?:/home/[\w.@+-]{1,64}|/Users/[\w.@+-]{1,64}|/root(?![\w.-])"
     r"|[A-Za-z]:\\{1,2}Users\\{1,2}(?:[^\\/:*?\"<>|\r\n]{1,64}(?=\\)|[^\\/\s:*?\"<>|]{1,64}))"
 )
+_HOME_ENDS = r"\.*(?:[^0-9A-Za-z_.-]|$)"  # not the beginning of somebody else's name; a full stop may follow
 _NAMED_HOME = re.compile(r"(?:/[^/\0]+){2,}")
 
 
@@ -135,8 +136,18 @@ def own_homes() -> tuple[str, ...]:
 @functools.lru_cache
 def private_pattern(homes: tuple[str, ...]) -> str:
     """What may stand in no text that is published, whoever wrote it: secrets, and these home folders. For `re` and RE2."""
-    ends = r"(?:[^0-9A-Za-z_.-]|$)"
-    return "|".join([SECRETS, *(re.escape(home).replace("/", r"\\?/") + ends for home in homes)])
+    return "|".join([SECRETS, *(_home(home) + _HOME_ENDS for home in homes)])
+
+
+def without_own_homes(text: str) -> str:
+    """`text` with ~ in place of the home folder of whoever runs this, wherever `private_pattern` finds it."""
+    for home in own_homes():
+        text = re.sub(f"{_home(home)}(?={_HOME_ENDS})", "~", text)
+    return text
+
+
+def _home(folder: str) -> str:
+    return re.escape(folder).replace("/", r"\\?/")  # JSON may write a slash as \/
 
 
 def redacted_text(text: str) -> str:
@@ -163,7 +174,10 @@ def redacted(value, name: str = "", clean: Callable[[str], str] = redacted_text)
     if isinstance(value, SimpleNamespace):
         value = vars(value)
     if isinstance(value, Mapping):
-        return {_clean_key(k): redacted(v, name if is_secret(name) else f"{name}.{k}", clean) for k, v in value.items()}
+        return {
+            clean(k) if isinstance(k, str) else k: redacted(v, name if is_secret(name) else f"{name}.{k}", clean)
+            for k, v in value.items()
+        }
     if isinstance(value, (list, tuple)):
         return [redacted(v, name, clean) for v in value]
     if isinstance(value, Secret):
@@ -173,10 +187,6 @@ def redacted(value, name: str = "", clean: Callable[[str], str] = redacted_text)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
-
-
-def _clean_key(key):
-    return redacted_text(key) if isinstance(key, str) else key
 
 
 def hide_secrets(args: dict) -> None:

@@ -19,7 +19,7 @@ from openrlhf_ebpo.hub.markdown import Markdown, fenced, table, words
 from openrlhf_ebpo.hub.notes import CARD, keeping_notes
 from openrlhf_ebpo.hub.public import slug
 from openrlhf_ebpo.hub.retry import retrying
-from openrlhf_ebpo.hub.upload import commit_of, listing, plan, print_plan, publish
+from openrlhf_ebpo.hub.upload import MANIFEST, commit_of, listing, plan, print_plan, publish
 
 T = TypeVar("T")
 DATASET = "dataset"
@@ -42,8 +42,8 @@ def push(args: argparse.Namespace, make_files: Callable[[object], Mapping[str, C
     if not args.dry_run:
         retrying(lambda: check_write_access(api, args.repo, DATASET))
     if args.dry_run:
-        files = make_files(api)
-        print_plan(plan(api, args.repo, files, repo_type=DATASET, delete=how.get("delete", ())), args.repo)
+        what = {"repo_type": DATASET, "delete": how.get("delete", ()), "manifest": how.get("manifest", MANIFEST)}
+        print_plan(retrying(lambda: plan(api, args.repo, make_files(api), **what)), args.repo)
         return
 
     def attempt():

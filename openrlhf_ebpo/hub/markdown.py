@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.redact import redacted_text, without_homes
+from openrlhf_ebpo.redact import redacted_text, without_homes, without_own_homes
 
 TEMPLATES = Path(__file__).with_name("templates")
 PLAIN = re.compile(r"[\w ./:=,+()@%{}\[\]'\"#*~^$!?-]*")
@@ -29,7 +29,7 @@ def render(template: str, **values) -> Markdown:
         UsageError: jinja2 is not installed.
         jinja2.UndefinedError: the template has a name that is not among the values.
     """
-    return Markdown(without_homes(_templates().get_template(template).render(values)))
+    return Markdown(without_own_homes(without_homes(_templates().get_template(template).render(values))))
 
 
 @functools.cache

@@ -1,7 +1,7 @@
 """What people write into a card by hand, between two lines, stays there when the next push brings a new card.
 
-It is text of somebody else's, taken as it is and never read as a template, as metadata or as an end of the notes; secrets
-and signs that turn text around are left out. Whoever may write it could write the whole README.md as well.
+It is text of somebody else's, taken as it is and never read as a template, as metadata or as an end of the notes; secrets,
+the home folder of whoever pushes and signs that turn text around are left out. Whoever may write it could write the whole README.md as well.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 
 from openrlhf_ebpo.hub.client import hub_errors
 from openrlhf_ebpo.hub.markdown import Markdown
+from openrlhf_ebpo.hub.public import public_data
 from openrlhf_ebpo.hub.upload import commit_of, listing
-from openrlhf_ebpo.redact import without_secrets
 
 BEGIN = "<!-- notes: what you write between this line and the next such line stays at the next push -->"
 END = "<!-- end of notes -->"
@@ -42,7 +42,7 @@ def notes_of(card: str) -> str | None:
         return ""
     if not 0 <= begins < ends:
         return None
-    text = without_secrets(UNSEEN.sub(" ", card[begins + len(BEGIN) : ends]))
+    text = public_data(UNSEEN.sub(" ", card[begins + len(BEGIN) : ends]))
     return text[:LONGEST].lstrip("\n").rstrip()
 
 

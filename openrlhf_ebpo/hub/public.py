@@ -13,11 +13,11 @@ from pathlib import Path
 
 from openrlhf_ebpo.redact import (
     REDACTED,
-    own_homes,
     redacted,
     redacted_argv,
     redacted_text,
     without_homes,
+    without_own_homes,
     without_secrets,
 )
 
@@ -33,18 +33,14 @@ def public(value):
 
 
 def public_text(text: str) -> str:
-    return without_homes(
-        redacted_text(without_paths(text))
-    )  # paths first: a secret in one would hide that it is a path
+    text = redacted_text(without_paths(text))  # paths first: a secret in one would hide that it is a path
+    return without_homes(text)
 
 
 def public_data(text: str) -> str:
     """A prompt, a response or a label. They are the data: of them secrets go, and the folder of whoever runs this, and
     nothing else; a home folder that a model made up stays."""
-    text = without_secrets(text)
-    for home in own_homes():
-        text = re.sub(re.escape(home) + r"(?![\w.-])", "~", text)
-    return text
+    return without_own_homes(without_secrets(text))
 
 
 def public_name(text: str) -> str:
@@ -58,7 +54,7 @@ def public_run(run: dict) -> dict:
 
 
 def without_paths(text: str) -> str:
-    text = without_homes(text)
+    text = without_homes(without_own_homes(text))
     if WHOLE_PATH.fullmatch(text):
         return last_part(text)
     return PATH_IN_TEXT.sub(lambda match: last_part(match[0]), text)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -28,6 +29,7 @@ from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.hub import columns, data_repo, evaluations, published
 from openrlhf_ebpo.hub.card import PICTURE, RECORDS, read, reward_curve
+from openrlhf_ebpo.hub.client import HubError
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.local_files import files_below, local_file, named, say_left_out
 from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, render, words
@@ -58,7 +60,7 @@ CHECKPOINT_SCHEMA = pa.schema(
 )
 RUN = (*RECORDS, "rollouts/step-[0-9]*.parquet", "eval/*/*/step-*/summary.json", "eval/*/*/step-*/samples.parquet")
 OWN = (  # of the run directory, and staying in it
-    *("superseded", "hub", "hub.json", "training.png"),
+    *("superseded", "failed_step-*", "hub", "hub.json", "training.png"),
     *(LOCK, BEAT, PROCESSES),
 )
 OURS = (
@@ -99,7 +101,7 @@ def run(args: argparse.Namespace) -> None:
 
 def say_what_stays(run_dir: Path) -> None:
     """Name the files that do not go; what never goes anyway (docs/hub_cards.md) is not named."""
-    others = files_below(run_dir, skip=lambda path: path.parts[0] in OWN)
+    others = files_below(run_dir, skip=lambda path: named(path.parts[0], OWN))
     say_left_out([path for path in others if not named(path, RUN)], "parts of a run's record")
 
 
@@ -135,11 +137,7 @@ def run_files(run_dir: Path, repo: str, scratch: Path) -> dict[str, Content]:
     """
     run_dir = Path(run_dir)
     found = read(run_dir)
-    files = _records(run_dir, found)
-    for path in sorted((run_dir / "rollouts").glob("step-*.parquet")):
-        if named(path.relative_to(run_dir), RUN):
-            files[f"rollouts/{path.name}"] = publishable_parquet(local_file(path, run_dir), scratch)
-    files |= _evaluations(run_dir, scratch)
+    files = _records(run_dir, found) | _rollouts(run_dir, scratch) | _evaluations(run_dir, scratch)
     if metrics := [public(row) for row in read_metrics(run_dir)]:
         files[METRICS] = data_repo.parquet_bytes(metrics_table(metrics))
     if saved := checkpoints.rows(run_dir):
@@ -163,11 +161,37 @@ def _records(run_dir: Path, found: dict) -> dict[str, Content]:
             pairs = [(row, public(row)) for row in rows]
             places = (place for before, after in pairs for place in changes(before, after))
             files[name] = Edited.of("".join(json.dumps(after) + "\n" for _, after in pairs), places)
-    for name in ("prior.json", DROPPED):
-        if (run_dir / name).is_file():
-            stored = json.loads((run_dir / name).read_text())
-            files[name] = edited_json(stored, public(stored))
-    return files
+    return files | _record(run_dir, "prior.json")
+
+
+def _record(run_dir: Path, name: str) -> dict[str, Content]:
+    """A JSON file, if it is there.
+
+    Raises:
+        UsageError: it is damaged.
+    """
+    if not (run_dir / name).is_file():
+        return {}
+    try:
+        stored = json.loads((run_dir / name).read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{run_dir / name} is damaged ({error}); mend it, or move it away") from error
+    return {name: edited_json(stored, public(stored))}
+
+
+def _rollouts(run_dir: Path, scratch: Path) -> dict[str, Content]:
+    """What is there, and what says which were dropped on purpose: a training may drop some of them meanwhile
+    (--logger.keep_rollouts), and says so before it does."""
+    files: dict[str, Content] = {}
+    for path in sorted((run_dir / "rollouts").glob("step-*.parquet")):
+        if named(path.relative_to(run_dir), RUN):
+            try:
+                files[f"rollouts/{path.name}"] = publishable_parquet(local_file(path, run_dir), scratch)
+            except (FileNotFoundError, HubError):
+                if os.path.lexists(path):
+                    raise
+    gone = [name for name in files if not (run_dir / name).exists()]
+    return {name: file for name, file in files.items() if name not in gone} | _record(run_dir, DROPPED)
 
 
 def _evaluations(run_dir: Path, scratch: Path) -> dict[str, Content]:
@@ -253,8 +277,8 @@ def _tables(
         explained = data_repo.explained(metrics_table(metrics).schema, meanings)
         blocks.append([*words("metrics", "One row per step."), explained])
     if "rollouts" in names:
-        first = next(content for path, content in files.items() if path.startswith("rollouts/"))
-        explained = data_repo.explained(read_schema(first), columns.ROLLOUTS)
+        last = [content for path, content in files.items() if path.startswith("rollouts/step-")][-1]  # is dropped last
+        explained = data_repo.explained(read_schema(last), columns.ROLLOUTS)
         blocks.append([*words("rollouts", "One row per response."), explained])
     if "checkpoints" in names:
         explained = data_repo.explained(CHECKPOINT_SCHEMA, columns.CHECKPOINTS)

@@ -21,6 +21,7 @@ from openrlhf_ebpo.hub import outbox, upload
 from openrlhf_ebpo.hub.card import model_card
 from openrlhf_ebpo.hub.content import Publishable
 from openrlhf_ebpo.hub.local_files import local_file
+from openrlhf_ebpo.hub.notes import BEGIN, END, notes_of, with_notes
 from openrlhf_ebpo.hub.public import changes, public, public_data, public_text
 from openrlhf_ebpo.hub.push import drain
 from openrlhf_ebpo.hub.run_data import run_files
@@ -172,6 +173,33 @@ def test_of_the_data_only_the_folder_of_whoever_runs_this_goes(at_home):
     text = f"see {HOME}/x, {HOME}2/x, /home/bob/y and /root/z; is {HOME}?"
     assert own_homes() == (HOME,) or HOME in own_homes()
     assert public_data(text) == f"see ~/x, {HOME}2/x, /home/bob/y and /root/z; is ~?"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "PYTHONPATH:{}/x",
+        "eval_{}/test.jsonl_pass1",
+        "<{}>",
+        "https://host{}/x",
+        "s3:/{}/x",
+        "{}\u76ee\u5f55",
+        r"a{}\/x",
+    ],
+)
+def test_whatever_the_filter_would_refuse_is_taken_out_of_records_data_and_notes(monkeypatch, text):
+    """A home folder that lies elsewhere than in /home, in every place where a text may have it."""
+    home = "/data/users/al.needle"
+    monkeypatch.setenv("HOME", home)
+    for each in (text.format(home), text.format(home.replace("/", r"\/")), text.format(home) + ".", f"{home}.\nx"):
+        notes = notes_of(f"{BEGIN}\n{each}\n{END}")
+        record = json.dumps(public({each: each}))
+        assert not [found for found in (public_text(each), public_data(each), notes, record) if "al.needle" in found]
+
+
+def test_notes_with_the_home_folder_of_whoever_pushes_do_not_stop_the_push(at_home):
+    card = with_notes(f"# card\n{BEGIN}\n{END}\n", notes_of(f"{BEGIN}\nruns of {HOME}/x.\n{END}"))
+    assert "runs of ~/x." in card and Publishable({"README.md": card.encode()})
 
 
 def test_root_is_nobodys_name(monkeypatch):

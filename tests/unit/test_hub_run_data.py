@@ -24,7 +24,7 @@ from openrlhf_ebpo.hub import columns, data_repo, evaluations, run_data, tables
 from openrlhf_ebpo.hub.client import HubError
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.record.results import SAMPLES
-from openrlhf_ebpo.record.retention import DROPPED
+from openrlhf_ebpo.record.retention import DROPPED, drop_before
 from openrlhf_ebpo.record.run_log import PRIOR_STARTS, read_metrics, read_rollouts, read_run, roll_back
 from openrlhf_ebpo.training.rollouts import SCHEMA
 
@@ -150,6 +150,36 @@ def test_a_run_that_is_still_written_goes_up_to_its_last_whole_line(tmp_path, hu
     assert not [path for path in files if "tmp" in path or path.startswith("eval/") or path == "hub.json"]
     names = [entry["config_name"] for entry in card_of(hub)["configs"]]
     assert names == ["metrics", "rollouts", "checkpoints"]
+
+
+@pytest.mark.parametrize("at", ["local_file", "publishable_parquet", "data_card"])
+def test_rollouts_that_are_dropped_meanwhile_do_not_keep_the_others_here(tmp_path, hub, push, monkeypatch, at):
+    """A training with --logger.keep_rollouts, while its run is being pushed."""
+    run_dir = write_run(tmp_path)
+    original = getattr(run_data, at)
+
+    def meanwhile(*args):
+        found = original(*args) if at == "publishable_parquet" else None
+        drop_before(run_dir, 3)
+        return found or original(*args)
+
+    monkeypatch.setattr(run_data, at, meanwhile)
+    push(run_dir, "--dry_run")
+    write_steps(run_dir, [1, 2])
+    (run_dir / DROPPED).unlink()
+    push(run_dir)
+    files = hub.repo(REPO, "dataset").files()
+    assert [path for path in files if path.startswith("rollouts/")] == ["rollouts/step-000003.parquet"]
+    assert json.loads(files[DROPPED]) == {"rollouts_before": 3}
+
+
+@pytest.mark.parametrize("name", ["prior.json", DROPPED])
+def test_a_damaged_record_is_named(tmp_path, hub, push, name):
+    run_dir = write_run(tmp_path)
+    (run_dir / name).write_text("[" * 100_000)
+    with pytest.raises(UsageError, match=f"{name} is damaged"):
+        push(run_dir)
+    assert not hub.repos
 
 
 def test_a_run_before_its_first_step(tmp_path, hub, push):
