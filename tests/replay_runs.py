@@ -69,8 +69,7 @@ class Upstream:
     """What OpenRLHF's trainer does, as far as it concerns the run log."""
 
     def __init__(self, args, estimator, states):
-        self.args, self.tokenizer, self.states = args, Tokenizer(), states
-        self.vllm_engines = None
+        self.args, self.tokenizer, self.states, self.vllm_engines = args, Tokenizer(), states, []
         self.experience_maker = SimpleNamespace(
             estimator=estimator, state=estimator.initial(), rollouts=None, metrics={}
         )

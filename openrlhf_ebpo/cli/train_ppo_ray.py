@@ -253,7 +253,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=None,
         metavar="N",
-        help="of these, keep the newest N steps, and remove older ones while training (default: keep all)",
+        help="of these, keep the newest N steps, and remove older ones while training; without it all are kept",
     )
     group.add_argument(
         "--logger.no_policy_metrics",

@@ -6,7 +6,7 @@
   advantages   recomputed from the logged rewards, as by `openrlhf-ebpo replay`
   prior        prior.json is the state that the rollouts lead to, here, in checkpoints and beside exported models
   checkpoints  every file is there, with the size and the checksum that the manifest lists
-  models       every exported model is whole and inert
+  models       every exported model is whole, without links and pickles, and has the prior of its step
   list         checkpoints.jsonl lists what is complete
 
   openrlhf-ebpo verify out/run                        check a run

@@ -8,8 +8,8 @@ the run directory, of a training that goes on too.
   watch -n 5 openrlhf-ebpo hub status RUN_DIR
 
 Exit status: 0, all that was saved is pushed. 3, something waits or is under way, and somebody pushes it. 1, it needs you: a
-push has failed, something waits and nobody pushes it, or has waited for over an hour, or could not be queued; also where
-RUN_DIR is no run.
+push has failed; something waits and nobody pushes it, or for over an hour; a step could not be queued, or its snapshot is
+damaged or gone. Also where RUN_DIR is no run.
 """
 
 from __future__ import annotations

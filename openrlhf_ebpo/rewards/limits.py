@@ -39,8 +39,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=MEMORY_MB,
         metavar="MB",
-        help="that each process of a reward_func may take beyond its imports; a call that needs more is a failed reward. "
-        f"Default {MEMORY_MB}; 0: no limit",
+        help="that each process of a reward_func may take beyond its imports; a call that needs more is a failed reward; "
+        "0: no limit",
     )
     add(
         "--reward.workers",

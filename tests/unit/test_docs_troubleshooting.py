@@ -1,4 +1,5 @@
-"""Every message that docs/troubleshooting.md quotes is in the source, word for word; … stands for what varies."""
+"""Every message that docs/troubleshooting.md quotes is in the source, word for word; … stands for what varies. And it quotes
+all with which a training ends."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ VARIES = "…"
 SHELL_VALUE = re.compile(r"\$(?:\w+|\{[^}]*\}|\([^)]*\))")
 ROW = re.compile(r"^\| (`.*?`) \| ", re.MULTILINE)
 SPAN = re.compile(r"(`+) ?(.+?) ?\1(?!`)")
+ENDS = {"CheckpointError", "ClusterError", "EngineError", "HealthError", "RewardServerError", "say", "stop_driver"}
 
 
 def templates(source: str) -> Iterator[str]:
@@ -23,6 +25,18 @@ def templates(source: str) -> Iterator[str]:
             yield node.value
         elif isinstance(node, ast.JoinedStr):
             yield "".join(part.value if isinstance(part, ast.Constant) else VARIES for part in node.values)
+
+
+def said_at_ends(source: str) -> Iterator[str]:
+    """What is given to the errors that end a training, and to the supervisor's voice; not what others have put together."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in ENDS:
+            texts = [next(templates(ast.unparse(each)), "") for each in node.args if is_text(each)]
+            yield from (text for text in texts if len(text.replace(VARIES, " ").split()) > 3)
+
+
+def is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 def quoted(page: str) -> list[str]:
@@ -52,6 +66,12 @@ def test_the_page_has_messages_and_none_twice():
 def test_the_message_is_in_the_source(message):
     assert max(map(len, message.split(VARIES))) >= 10, "too short to be found by"
     assert is_said(message, SAID), "no text in the source reads like this: correct the page"
+
+
+def test_every_end_of_a_training_has_its_line():
+    ends = {text for path in (ROOT / "openrlhf_ebpo").rglob("*.py") for text in said_at_ends(path.read_text())}
+    assert len(ends) > 20
+    assert [text for text in sorted(ends) if not any(is_said(message, [text]) for message in MESSAGES)] == []
 
 
 def test_a_message_that_nobody_says_is_found():

@@ -36,7 +36,16 @@ MAY_IMPORT = {
     "space": {"estimator", "eval", "record"},
     "quickstart": {"estimator", "record", "rewards", "seams"},
     "cli": {
-        *("checks", "engines", "estimator", "hub", "models", "record", "rewards", "seams", "space", "supervisor"),
+        "checks",
+        "engines",
+        "estimator",
+        "hub",
+        "models",
+        "record",
+        "rewards",
+        "seams",
+        "space",
+        "supervisor",
         "training",
     },
 }
