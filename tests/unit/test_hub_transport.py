@@ -26,7 +26,7 @@ def client(hub, monkeypatch):
 def files(tmp_path):
     """A model that no buffer of the operating system holds whole."""
     model = hub_runs.export_model(tmp_path / "model", 1)
-    (model / "model.safetensors").write_bytes(b"\0" * (24 << 20))
+    (model / "model.safetensors").write_bytes(hub_runs.weights(24 << 20))
     return {path.name: path for path in model.iterdir() if path.suffix != ".bin"}
 
 
