@@ -153,6 +153,8 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str]) -> None:
         if isinstance(cause, HealthError):
             raise HealthError(f"{cause}\n{how_to_continue(args)}") from None
         raise stopped(described(cause), args) from None
+    if supervisor.stopped:  # the run directory is gone since the last look
+        raise stopped(supervisor.stopped, args)
     print(f"training is complete: model in {args.ckpt.output_dir}, run directory {args.logger.run_dir}", flush=True)
     hub.finish(args, pushing)  # Ray and its GPUs are free by now
 
