@@ -202,6 +202,7 @@ def test_a_run_directory_that_is_removed_at_the_very_end_is_no_complete_run(star
 def test_a_run_directory_that_is_moved_away_gets_the_last_word(start):
     command = start("waits").ready()
     moved = command.folder / "moved"
+    wait_until((command.run_dir / "heartbeat.json").exists)  # or it is written after the move
     command.run_dir.rename(moved)
     command.run_dir.mkdir()
     command.ends()
