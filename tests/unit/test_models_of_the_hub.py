@@ -95,7 +95,9 @@ def test_a_training_looks_at_all_its_models_and_waits_for_no_hub(publish, use_hu
         preflight.check_models_fetched(args)
 
 
-@pytest.mark.parametrize("where", ["HEAD .*config.json", "GET .*/api/models/", r"GET .*(/lfs/|/resolve/.*safetensors$)"])
+@pytest.mark.parametrize(
+    "where", ["HEAD .*config.json", "GET .*/api/models/", r"GET .*(/lfs/|/resolve/.*safetensors$)"]
+)
 def test_a_hub_that_stands_still_is_waited_for_once(publish, use_hub, no_waiting, monkeypatch, where):
     publish()
     monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", "0.3")
@@ -115,7 +117,7 @@ def test_weights_that_the_hub_refuses_and_a_disk_that_is_full_are_said(publish, 
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", full)
-    with pytest.raises(UsageError, match="this machine, not the Hub, has a problem: .*No space left"):
+    with pytest.raises(UsageError, match=r"this machine, not the Hub, has a problem: .*No space left"):
         preflight.check_fetched("--model", "owner/name")
 
 
