@@ -48,6 +48,7 @@ MISTAKES = {  # a mistake that is not argparse's, found by each command itself
     ("replay",): (["nowhere"], "nowhere holds no run.json"),
     ("verify",): (["nowhere"], "nowhere holds no run.json"),
     ("hub", "push"): (["nowhere"], "nowhere"),
+    ("hub", "status"): (["nowhere"], "nowhere"),
     ("hub", "pull"): (["no-name", "folder"], "no-name"),
     ("hub", "push-run"): (["nowhere", "--repo", "name"], "name"),
     ("hub", "push-results"): (["nowhere", "--repo", "me/run"], "nowhere"),
