@@ -92,7 +92,7 @@ def test_the_app_the_package_and_the_runs_go(tmp_path, hub, deploy, capsys):
     files = repo.files()
     assert {"app.py", "openrlhf_ebpo/space/main.py", "openrlhf_ebpo/eval/metrics.py"} <= set(files)
     assert "openrlhf_ebpo/record/run_log.py" in files
-    assert not [path for path in files if any(word in path for word in ("pycache", "hidden", "tests", "notes"))]
+    assert not [path for path in files if any(word in path for word in ("pycache", "hidden", "tests", "notes.txt"))]
     assert not [path for path in files if path.startswith("ebpo_space/")]  # the app's modules go once, with the package
     assert "left out, not being files of the app: .hidden, notes.txt\n" in said
     assert files["requirements.txt"].decode().splitlines() == [
