@@ -6,9 +6,8 @@ CHANNEL: the file descriptor on which the driver asks. DRIVER: its process id. W
 import sys
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).parents[2])  # of the package, whatever lies in the current folder
-
-from openrlhf_ebpo.supervisor.watch import main  # noqa: E402
-
 if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).parents[2])  # of the package, whatever lies in the current folder
+    from openrlhf_ebpo.supervisor.watch import main
+
     main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
