@@ -11,14 +11,15 @@ cd "$root"
 files=(requirements/*.txt space/requirements.txt)
 python=$root/.venv/bin/python # has PyYAML
 [ -x "$python" ] || python=python3
-[ $# -eq 0 ] || exec "$python" scripts/audit.py "$1" "${files[@]}"
+torch=torch==2.13.0 # scripts/setup.sh installs its CPU build
+[ $# -eq 0 ] || exec "$python" scripts/audit.py "$1" "${files[@]}" <(echo "$torch")
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install -q pip-audit==2.10.1
 grep -hE '^[A-Za-z0-9._-]+(\[[^]]*\])?==' "${files[@]}" | sort -u >"$folder/all.txt"
-echo 'torch==2.13.0' >>"$folder/all.txt" # scripts/setup.sh installs its CPU build
+echo "$torch" >>"$folder/all.txt"
 failed=0
 while read -r minor; do # a name has another pin for another Python
     "$folder/venv/bin/python" scripts/audit.py --pins "$minor" "$folder/all.txt" >"$folder/$minor.txt"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import functools
 import hashlib
 import io
@@ -110,11 +111,18 @@ def header_of(content: Content) -> bytes:
 def line_with_secret(text: bytes) -> int | None:
     """Number of the first line with something private that has not been made unreadable already; None if there is none."""
     pattern = private_pattern(own_homes())
-    text = text.replace(REDACTED.encode(), b"")
+    text = _plain(text).replace(REDACTED.encode(), b"")
     if not pc.match_substring_regex(pa.array([text], pa.large_binary()), pattern)[0].as_py():
         return None
     found = re.search(pattern.encode(), text)
     return 1 + text.count(b"\n", 0, found.start() if found else 0)
+
+
+def _plain(text: bytes) -> bytes:
+    """As its reader will see it: of UTF-16, and with the letters that JSON has written as numbers."""
+    if text.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        text = text.decode("utf-16", "replace").encode()
+    return re.sub(rb"\\u00([2-7][0-9A-Fa-f])", lambda match: bytes([int(match[1], 16)]), text)
 
 
 def size(content: Content) -> int:

@@ -202,6 +202,14 @@ def test_notes_with_the_home_folder_of_whoever_pushes_do_not_stop_the_push(at_ho
     assert "runs of ~/x." in card and Publishable({"README.md": card.encode()})
 
 
+@pytest.mark.parametrize(
+    "spell", [lambda text: text.encode("utf-16"), lambda text: text.replace("_", r"\u005F").encode()]
+)
+def test_a_secret_in_another_spelling_is_one(spell):
+    with pytest.raises(UsageError, match=r"x\.json, line 2, holds"):
+        Publishable({"x.json": spell(f'{{\n"note": "{TOKEN}"}}')})
+
+
 def test_root_is_nobodys_name(monkeypatch):
     monkeypatch.setenv("HOME", "/root")
     assert "/root" not in own_homes()
