@@ -36,14 +36,19 @@ def write_json(path: str | Path, value) -> None:
 def sync_folder(folder: str | Path) -> None:
     """Wait until the disk has all that others have written below `folder`, and its names."""
     for path in [*Path(folder).rglob("*"), Path(folder)]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        except OSError:
-            if not path.is_dir():  # some network disks cannot
-                raise
-        finally:
-            os.close(descriptor)
+        sync(path)
+
+
+def sync(path: str | Path) -> None:
+    """Wait until the disk has a file, or the names in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        if not os.path.isdir(path):  # some network disks cannot
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def unlink_shared(folder: str | Path) -> None:

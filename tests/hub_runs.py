@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import save, save_file
 
 from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.record import manifest
@@ -43,6 +43,12 @@ def make_run(folder: Path, steps=(2, 4), status: str = "complete", started: str 
         paths = {"tag": tag, "checkpoint": str(checkpoint), "model": str(folder / "ckpt" / f"{tag}_hf")}
         append_json_line(run_dir / "checkpoints.jsonl", {"step": step, **paths, "complete": True})
     return run_dir
+
+
+def weights(size: int, seed: int = 0) -> bytes:
+    """A safetensors file of `size` bytes, random numbers mostly."""
+    overhead = len(save({"weight": np.zeros(size, "uint8")})) - size
+    return save({"weight": np.random.default_rng(seed).integers(0, 256, size - overhead, "uint8")})
 
 
 def export_model(folder: Path, step: int) -> Path:

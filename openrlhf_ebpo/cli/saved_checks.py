@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from openrlhf_ebpo.cli import replay
-from openrlhf_ebpo.cli.run_checks import Part, Run, read_prior, strange
+from openrlhf_ebpo.cli.run_checks import SHOWN, Part, Run, read_prior, strange
 from openrlhf_ebpo.models import folder as model_folder
 from openrlhf_ebpo.record import checkpoints, manifest, resume
 from openrlhf_ebpo.record.checkpoints import EXPORT, LIST
@@ -89,9 +89,9 @@ def listing(run: Run) -> Part:
         return Part("list", "no --ckpt.path is known")
     found = differences(run)
     unlisted = [f"{words}; --rebuild lists it" for words in found._replace(gone={}).words()]
-    return Part(
-        "list", f"{len(checkpoints.rows(run.folder)):,} lines in {LIST}", unlisted, found._replace(new=[]).words()
-    )
+    gone = found._replace(new=[]).words()  # mostly to make room: a long run has hundreds
+    notes = [*gone[-SHOWN:], *([f"and {len(gone) - SHOWN:,} before"] if len(gone) > SHOWN else [])]
+    return Part("list", f"{len(checkpoints.rows(run.folder)):,} lines in {LIST}", unlisted, notes)
 
 
 def differences(run: Run) -> checkpoints.Differences:

@@ -8,10 +8,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import importlib.util
 import json
 import os
-import secrets
 import sys
 import traceback
 import warnings
@@ -20,31 +18,30 @@ from pathlib import Path
 
 from openrlhf_ebpo.checks import gym_check, model_check, preflight
 from openrlhf_ebpo.cli import old_flags
+from openrlhf_ebpo.cli.train_checks import check_before_imports, check_by_importing
+from openrlhf_ebpo.cli.train_notices import adapt, replaced_notice
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import error_exit, parse
 from openrlhf_ebpo.engines import restarts
 from openrlhf_ebpo.errors import HealthError, ReportedError, UsageError
-from openrlhf_ebpo.estimator import config, presets, registry, stored
-from openrlhf_ebpo.estimator.config import EstimatorConfig
+from openrlhf_ebpo.estimator import config, presets, registry
 from openrlhf_ebpo.extension import is_import_path, share_search_path
 from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.hub import training_flags as hub_flags
 from openrlhf_ebpo.record import changes, heartbeat, retention, run_lock
 from openrlhf_ebpo.record.own_metrics import read_entries
-from openrlhf_ebpo.record.resume import CheckpointError, Search, check_fresh, groups, newest_whole
+from openrlhf_ebpo.record.resume import CheckpointError
 from openrlhf_ebpo.record.run_log import RunDirectoryError, check_run_dir
 from openrlhf_ebpo.redact import hide_secrets, redacted, redacted_argv
 from openrlhf_ebpo.rewards import limits
 from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.check import check_release, installed_release
 from openrlhf_ebpo.seams.install import all_seams, install
-from openrlhf_ebpo.seams.stack import is_cpu_stack
 from openrlhf_ebpo.supervisor import flags as supervisor_flags
 from openrlhf_ebpo.supervisor import words
 from openrlhf_ebpo.supervisor.driver import Supervisor, under_supervision
 from openrlhf_ebpo.supervisor.restarts import as_restarted
-from openrlhf_ebpo.training import lora, policy_loss, prompts
-from openrlhf_ebpo.training.checkpoint import stored_prior
+from openrlhf_ebpo.training import policy_loss, prompts
 
 MODULE = "openrlhf.cli.train_ppo_ray"
 ESTIMATOR = "--algo.advantage.estimator"
@@ -153,6 +150,8 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str]) -> None:
         if isinstance(cause, HealthError):
             raise HealthError(f"{cause}\n{how_to_continue(args)}") from None
         raise stopped(described(cause), args) from None
+    if supervisor.stopped:  # the run directory is gone since the last look
+        raise stopped(supervisor.stopped, args)
     print(f"training is complete: model in {args.ckpt.output_dir}, run directory {args.logger.run_dir}", flush=True)
     hub.finish(args, pushing)  # Ray and its GPUs are free by now
 
@@ -298,165 +297,6 @@ def resolve(flat: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     preflight.absolute_paths(values)
     limits.resolve(values)
     hide_secrets(values)
-
-
-def check_before_imports(flat: argparse.Namespace, stored_argv: list[str]) -> None:
-    """All that can be found wrong within a second."""
-    values = vars(flat)
-    policy_loss.check_flags(values)
-    prompts.check_flags(values)
-    supervisor_flags.check_flags(values)
-    restarts.check_flag(values)
-    preflight.check_files(values)
-    model_check.check_model(values)
-    if problems := lora.check(values):
-        raise UsageError("\n".join(problems))
-    limits.check_flags(values)
-    if values["ckpt.load_step"] is not None and values["ckpt.load_step"] < 1:
-        raise UsageError(
-            f"--ckpt.load_step is {values['ckpt.load_step']}; give a step from 1 on, or begin anew with --force"
-        )
-    for flag in ("logger.rollouts_every", "logger.keep_rollouts"):
-        if values[flag] is not None and values[flag] < 1:
-            raise UsageError(f"--{flag} is {values[flag]}; give 1 or more")
-    run_dir, load = Path(values["logger.run_dir"]), values["ckpt.load_enable"]
-    run_lock.check_free(run_dir)
-    run_lock.check_free(Path(values["ckpt.path"]))
-    check_run_dir(run_dir, stored_argv, redacted(_nested(values)), load, flat.force)
-    check_estimator(values)
-    if load:
-        found_checkpoint(values).check()
-    elif not flat.force and not values["ckpt.disable_ds"]:
-        check_fresh(values["ckpt.path"], values["algo.advantage.estimator"])
-
-
-def found_checkpoint(values: dict) -> Search:
-    """What a resume goes on from. Contents are compared, once: this process remembers checksums."""
-    folders = groups(values["ckpt.path"], values["algo.advantage.estimator"])
-    return newest_whole(folders, values["ckpt.load_step"], contents=True)
-
-
-def check_estimator(values: dict) -> None:
-    """Settings, stored state and code of an estimator that is computed here."""
-    name, prefix = values["algo.advantage.estimator"], "algo.advantage.ebpo."
-    settings = {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
-    try:
-        config = EstimatorConfig(n_samples_per_prompt=values["rollout.n_samples_per_prompt"], **settings)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    estimator = registry.build(name, config)
-    if estimator is None:
-        return
-    if is_import_path(name):
-        from openrlhf_ebpo.estimator.rehearsal import rehearse
-
-        rehearse(estimator)
-    if not values["vllm.num_engines"]:
-        raise UsageError("--vllm.num_engines is not set: responses are generated by vLLM, give at least 1")
-    if config.init_prior:
-        stored.read(estimator, config.init_prior)
-    state = stored_prior(found_checkpoint(values)) if values["ckpt.load_enable"] else None
-    if state and not config.reset_prior:
-        stored.unpack(estimator, state, f"the checkpoint in {values['ckpt.path']}")
-
-
-def _nested(values: dict) -> dict:
-    nested: dict = {}
-    for key, value in values.items():
-        *parts, leaf = key.split(".")
-        node = nested
-        for part in parts:
-            node = node.setdefault(part, {})
-        node[leaf] = value
-    return nested
-
-
-def replaced_notice() -> str:
-    return (
-        f"OpenRLHF {installed_release()}: {len(all_seams())} replacements, in this process and in every Ray worker; run.json "
-        "lists them, python -m openrlhf_ebpo.seams explains them"
-    )
-
-
-def adapt(args) -> list[str]:
-    """Settle what upstream's validation cannot know; returns notices for the user."""
-    notices = []
-    args.ckpt.attempt = secrets.token_hex(8)
-    estimator = args.algo.advantage.estimator
-    if estimator == "ebpo" and args.algo.dynamic_filtering_enable:
-        notices.append(
-            "warning: --algo.dynamic_filtering_enable removes the groups in which every response fails or passes: "
-            "EBPO is there to learn from them, and its prior will not see them"
-        )
-    if registry.computed_here(estimator) and (args.algo.advantage.gamma != 1 or args.algo.advantage.no_std_norm):
-        notices.append(f"warning: --algo.advantage.gamma and --algo.advantage.no_std_norm do nothing under {estimator}")
-    notices += part_notices(args) + policy_loss.notices(args) + batch_notices(args)
-    if is_cpu_stack():
-        from openrlhf_ebpo.seams import cpu
-
-        cpu.check_args(args)
-        cpu.prepare_driver()
-        notices += [f"no CUDA: {change}" for change in cpu.adapt_args(args)]
-    return notices
-
-
-def part_notices(args) -> list[str]:
-    """Parts of EBPO that change nothing: under another estimator, and clusters that no prompt has."""
-    estimator, ebpo, flag = args.algo.advantage.estimator, args.algo.advantage.ebpo, presets.FLAG
-    if estimator in registry.ESTIMATORS and estimator != "ebpo":
-        given = [part for part in (*presets.PARTS, "half_life") if getattr(ebpo, part) is not None]
-        return [f"warning: {flag}.{part} does nothing under {estimator}" for part in given]
-    if estimator != "ebpo" or ebpo.clusters != "cluster":
-        return []
-    column = {"--data.cluster_key": args.data.cluster_key or prompts.CLUSTER_COLUMN}
-    names = (args.data.prompt_dataset or "").split(",")
-    problems = [f"{name} {problem}" for name in names for problem in preflight.dataset_problems(name, column)]
-    return [f"warning: {flag}.clusters cluster: {problem}; its prompts get the run's prior" for problem in problems]
-
-
-def batch_notices(args) -> list[str]:
-    """Whether a rollout batch is a whole number of optimizer steps; upstream says nothing.
-
-    Raises:
-        UsageError: it is less than one, and none of its responses would be trained on.
-    """
-    responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt
-    if responses % args.train.batch_size == 0:
-        return []
-    found = (
-        f"--train.batch_size {args.train.batch_size} does not divide the {responses} responses of a rollout batch "
-        f"(--rollout.batch_size {args.rollout.batch_size} times {args.rollout.n_samples_per_prompt})"
-    )
-    trained = prompts.trainable(responses, args)
-    if not trained:
-        raise UsageError(f"{found}: none would be trained on. Give {responses}, or a number that divides it")
-    if trained < responses:
-        return [f"warning: {found}: {responses - trained} of them are left out of every step"]
-    return [f"warning: {found}: OpenRLHF mixes what is left into the next step"]
-
-
-def check_by_importing(args) -> None:
-    """For --dry_run: run the imports of the reward's and the agent's file, which the quick check only reads; the
-    reward's in a process of its own, as in training."""
-    reward, agent = (args.reward.remote_url or [None])[0], args.train.agent_func_path
-    if reward and reward.endswith(".py"):
-        from openrlhf_ebpo.rewards.calls import importing_problem
-
-        if problem := importing_problem(reward, remote_code.hook()):
-            raise UsageError(problem)
-    if agent:
-        check_agent_by_importing(agent)
-
-
-def check_agent_by_importing(path: str) -> None:
-    spec = importlib.util.spec_from_file_location("checked_by_dry_run", path)
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        raise UsageError(f"{path} fails when imported: {type(error).__name__}: {error}") from error
-    if not callable(getattr(module, "AgentExecutor", None)):
-        raise UsageError(f"{path}: AgentExecutor is not callable")
 
 
 if __name__ == "__main__":

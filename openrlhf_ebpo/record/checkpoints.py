@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from openrlhf_ebpo.files import read_json_lines, write_text
 from openrlhf_ebpo.record.manifest import REPLACED, TAG, damage, step_of
@@ -46,10 +46,11 @@ def rows(run_dir: str | Path) -> list[dict]:
 
 
 def is_row(row: object) -> bool:
-    return isinstance(row, dict) and type(row.get("step")) is int and all(_is_path(row.get(kind)) for kind in KINDS)
+    texts = ("tag", *KINDS)
+    return isinstance(row, dict) and type(row.get("step")) is int and all(_is_text(row.get(name)) for name in texts)
 
 
-def _is_path(value: object) -> bool:
+def _is_text(value: object) -> bool:
     return value is None or (isinstance(value, str) and "\0" not in value)
 
 
@@ -67,9 +68,12 @@ def saved(run_dir: str | Path) -> list[Saved]:
 def beside(run_dir: Path, recorded: str) -> Path:
     """A recorded path or, where run and checkpoints were moved or copied together, the one that lies as it did from the
     run directory: a copy must not push what has become of the original."""
-    logger = (read_run(run_dir) or {}).get("args", {}).get("logger")
-    before = logger.get("run_dir") if isinstance(logger, dict) else None
-    moved = Path(os.path.normpath(run_dir / os.path.relpath(recorded, before))) if before else Path(recorded)
+    before: Any = read_run(run_dir)
+    for name in ("args", "logger", "run_dir"):
+        before = before.get(name) if isinstance(before, dict) else None
+    if not (recorded and before and isinstance(before, str)):
+        return Path(recorded)
+    moved = Path(os.path.normpath(run_dir / os.path.relpath(recorded, before)))
     return moved if moved.is_dir() else Path(recorded)
 
 

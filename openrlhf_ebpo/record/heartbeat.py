@@ -36,7 +36,7 @@ class Heart:
     who beats."""
 
     def __init__(self, run_dir: str | Path):
-        self.path = Path(run_dir) / FILE
+        self._folder = _opened(run_dir)  # what takes its place later is not the run's
         self._lock, self._changed = threading.Lock(), threading.Event()
         self._beat = Beat(0, STARTING, "", time.time(), 0.0)
         threading.Thread(target=self._keep_writing, daemon=True, name=FILE).start()
@@ -73,10 +73,20 @@ class Heart:
 
     def write(self) -> None:
         """Without fsync: it may be lost with the machine. Not `files.replacing`, which makes a folder that is missing."""
-        temporary = self.path.with_name(f".{FILE}.{os.getpid()}.tmp")
+        if self._folder is None:
+            return
+        temporary = f".{FILE}.{os.getpid()}.tmp"
         with contextlib.suppress(OSError):
-            temporary.write_text(json.dumps(self._beat._asdict()))
-            os.replace(temporary, self.path)
+            with open(temporary, "w", opener=lambda name, flags: os.open(name, flags, dir_fd=self._folder)) as file:
+                file.write(json.dumps(self._beat._asdict()))
+            os.replace(temporary, FILE, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+
+
+def _opened(folder: str | Path) -> int | None:
+    try:
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return None
 
 
 def read_beat(run_dir: str | Path) -> Beat | None:

@@ -24,7 +24,7 @@ from datetime import datetime, timezone
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from openrlhf_ebpo.files import write_json
+from openrlhf_ebpo.files import sync, write_json
 from openrlhf_ebpo.record import unlisted
 
 MANIFEST = "manifest.json"
@@ -91,6 +91,8 @@ def complete(checkpoint: Path, files: Mapping[str, Saved] | None = None, prior: 
         "files": {name: _entry(checkpoint / name, saved) for name, saved in sorted(known.items())},
     }
     write_json(checkpoint / MANIFEST, content)
+    for folder in (checkpoint, checkpoint.parent):  # the names too, before an older checkpoint makes room
+        sync(folder)
 
 
 def listed(checkpoint: Path, paths: Iterable[Path]) -> dict[str, Saved]:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.record import manifest
 from openrlhf_ebpo.record.manifest import REPLACED, TAG, damage, is_unfinished, step_of
-from openrlhf_ebpo.record.unlisted import named_by_latest
+from openrlhf_ebpo.record.unlisted import LATEST, named_by_latest
 
 BEST = "best_"
 FLAG = "--ckpt.load_step"
@@ -195,11 +195,14 @@ def replaced(checkpoint: Path) -> Path:
 
 
 def set_later_aside(ckpt_path: Path, step: int) -> Path | None:
-    """Move checkpoints and exported models of later steps to superseded/<time>-after-step-<N>/; where to, None where there are
-    none. The run goes another way from `step` on: a crash before its next save must not lead back to the old one."""
+    """Move checkpoints and exported models of later steps, and a `latest` that names one, to superseded/<time>-after-step-<N>/;
+    where to, None where there are none. The run goes another way from `step` on: a crash before its next save must not lead
+    back to the old one."""
+    folders = groups(ckpt_path, "gae")
     models = [path for path in ckpt_path.glob("*_hf") if TAG.fullmatch(path.name.removesuffix("_hf"))]
-    saved = [folder / tag for folder in groups(ckpt_path, "gae") for tag in tags_of([folder])]
+    saved = [folder / tag for folder in folders for tag in tags_of([folder])]
     later = [path for path in (*saved, *models) if step_of(path.name.removesuffix("_hf")) > step]
+    later += [folder / LATEST for folder in folders if (step_of(named_by_latest(folder) or "") or 0) > step]
     aside = ckpt_path / "superseded" / f"{datetime.now():%Y%m%dT%H%M%S.%f}-after-step-{step:06d}"
     for path in later:
         target = aside / path.relative_to(ckpt_path)

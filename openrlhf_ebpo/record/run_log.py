@@ -248,8 +248,8 @@ def roll_back(run_dir: Path, step: int) -> None:
     aside = run_dir / "superseded" / f"{datetime.now():%Y%m%dT%H%M%S.%f}-after-step-{step:06d}"
     for name in ("metrics.jsonl", "checkpoints.jsonl", PRIOR_STARTS):
         _split_json_lines(run_dir / name, step, aside / name)
-    for path in sorted((run_dir / "rollouts").glob("step-*.parquet")):
-        if int(path.stem.removeprefix("step-")) > step:
+    for number, path in retention.step_files(run_dir).items():
+        if number > step:
             (aside / "rollouts").mkdir(parents=True, exist_ok=True)
             shutil.move(path, aside / "rollouts" / path.name)
     for path in sorted((run_dir / "eval").glob("*/*/step-*")):

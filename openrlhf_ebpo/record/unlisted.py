@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 METRIC = "metric.json"  # upstream's, written when all ranks have saved
+LATEST = "latest"  # DeepSpeed's
 SHARD = re.compile(r"(?:(?:bf16_)?zero_pp_rank_(\d+)_)?mp_rank_(\d+)_(model|optim)_states\.pt")
 
 
@@ -25,7 +26,7 @@ def damage(checkpoint: Path) -> str | None:
 def named_by_latest(folder: Path) -> str | None:
     """The tag that DeepSpeed would load."""
     try:
-        return (folder / "latest").read_text().strip() or None
+        return (folder / LATEST).read_text().strip() or None
     except (OSError, ValueError):
         return None
 

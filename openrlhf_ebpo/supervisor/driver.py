@@ -35,8 +35,8 @@ def under_supervision(again: Sequence[str]) -> Supervisor:
         return Supervisor(Channel(socket.socket(fileno=int(fd))))
     ours, theirs = socket.socketpair()
     adopt_orphans()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    print(end="", flush=True)  # either may be closed, and None
+    print(end="", flush=True, file=sys.stderr)
     parent = os.getpid()
     driver = _fork()
     if driver:

@@ -72,8 +72,7 @@ class Watch:
                 say(f"ended what the training had left running: {names(left)}")
             if not self.claim:
                 return status if status >= 0 else self.died_before_the_claim(status)
-            if self.goes_on(status):
-                self.start_again()
+            if self.goes_on(status) and self.is_started_again():
                 continue
             self.claim.release()
             return self.exit_status(status)
@@ -132,6 +131,8 @@ class Watch:
     def ended(self, status: str, error: str | None, final: bool) -> None:
         self.end = {"status": status, "error": error}
         self.final = self.final or final
+        if status == "complete" and not self.stop and (lost := self.lost_folder()):
+            self.stop, self.final = lost, True
         if status == "complete" and not self.stop:
             self.last_word("complete", None)
         else:
@@ -151,18 +152,18 @@ class Watch:
             self.look()
         except Exception:
             if not self.is_blind:
-                traceback.print_exc()
-                say("warning: this training is not watched any more")
+                say(f"{traceback.format_exc()}warning: this training may not be watched any more")
             self.is_blind = True
 
     def look(self) -> None:
         now = time.monotonic()
-        end_orphans(self.driver.pid)
         if self.kill_at and now >= self.kill_at:
             send(self.driver, signal.SIGKILL)
+        end_orphans(self.driver.pid)
         if self.claim and not self.end and not self.stop:
-            with contextlib.suppress(OSError):  # a disk that does not answer for a while
-                self.look_at_folder()
+            if reason := self.lost_folder():
+                self.final = True
+                self.stop_driver(reason)
             if self.stalls and not self.stop:
                 self.look_at_ray()
                 self.look_at_steps(now)
@@ -172,12 +173,11 @@ class Watch:
             mine = [find(os.getpid()), *below(os.getpid(), self.since)]
             self.claim.record([each for each in mine if not outlives_training(each)])
 
-    def look_at_folder(self) -> None:
-        if self.claim.is_gone():
-            self.final = True
-            self.stop_driver(
-                f"the run directory {self.claim.run_dir} was removed or replaced while the training was at work in it"
-            )
+    def lost_folder(self) -> str | None:
+        with contextlib.suppress(OSError):  # a disk that does not answer for a while
+            if self.claim.is_gone():
+                return f"the run directory {self.claim.run_dir} was removed or replaced while the training was at work in it"
+        return None
 
     def look_at_ray(self) -> None:
         for process in self.ray:
@@ -266,6 +266,16 @@ class Watch:
         if self.asked:
             self.last_word("interrupted", f"ended by {signal.Signals(self.asked).name} before a restart")
         return not self.asked
+
+    def is_started_again(self) -> bool:
+        try:
+            self.start_again()
+        except OSError as problem:  # no memory, or no Python
+            error = f"it could not be started again: {problem}"
+            say(message(ReportedError(f"training stopped: {error}\n{self.claim.how_to_continue()}")))
+            self.last_word("failed", error)
+            return False
+        return True
 
     def start_again(self) -> None:
         ours, theirs = socket.socketpair()

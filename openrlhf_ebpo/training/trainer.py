@@ -52,7 +52,8 @@ class EBPOTrainer(Phases):
             print(f"moved the checkpoints of steps after {step} to {aside}", flush=True)
         self.run_log.roll_back(step, continues)
         if step:
-            found = checkpoints.differences(self.run_log.run_dir, Path(self.args.ckpt.path), step, problems)
+            whole = functools.partial(problems, code=False)  # nothing is loaded
+            found = checkpoints.differences(self.run_log.run_dir, Path(self.args.ckpt.path), step, whole)
             checkpoints.bring_in_line(self.run_log.run_dir, found)
             print(*(f"{line}\n" for line in found.words()), sep="", end="", flush=True)
         return states

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_ebpo.cli import train_ppo_ray
+from openrlhf_ebpo.cli import train_checks, train_ppo_ray
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import parse
 from openrlhf_ebpo.errors import UsageError
@@ -326,4 +326,4 @@ def test_a_bad_value_is_found_before_anything_heavy():
     flat = parse(parser, ["--actor.clip_cov.bounds", "5", "1"])
     train_ppo_ray.resolve(flat, parser)
     with pytest.raises(UsageError, match=r"--actor\.clip_cov\.bounds 5 1"):
-        train_ppo_ray.check_before_imports(flat, [])
+        train_checks.check_before_imports(flat, [])

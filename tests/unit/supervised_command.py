@@ -1,6 +1,7 @@
 """A command under supervision whose training is a sleep: `supervised_command.py MODE[+orphan] FOLDER [STALL_MINUTES LIMIT]`."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -49,6 +50,12 @@ def main() -> None:
     try:
         if mode in ("fails", "refused_later") or (mode == "fails_once" and not again):
             raise ReportedError("no more")
+        if mode == "removes":
+            while (folder / "run").exists():  # files are written there meanwhile
+                shutil.rmtree(folder / "run", ignore_errors=True)
+        if mode == "removes_python":
+            Path(sys.executable).unlink()
+            raise ReportedError("no more")
         if mode == "talks":
             while True:
                 print("a line", flush=True)
@@ -64,6 +71,9 @@ def main() -> None:
             raise ReportedError(f"training stopped: {supervisor.stopped}") from None
         raise
     supervisor.end("complete", None, False)
+    if supervisor.stopped:
+        raise ReportedError(f"training stopped: {supervisor.stopped}")
+    print("the end")
 
 
 main()

@@ -43,6 +43,12 @@ def test_what_the_checkpoint_says_of_its_optimizer_comes_before_the_run():
     assert "actor.adam.betas" not in [each.setting for each in changes(WAS, {"actor.adam.betas": ["x", 1]}, NOW)]
 
 
+def test_how_often_rollouts_are_logged_is_recorded_and_no_other_setting_of_the_log():
+    """`verify` has to know which steps were to be logged."""
+    was, now = ({"logger": {"rollouts_every": n, "keep_rollouts": n, "rollouts_every_x": n}} for n in (1, 2))
+    assert list(recorded(changes(was, {}, now))) == ["logger.rollouts_every"]
+
+
 def test_a_long_value_is_shown_by_its_end():
     long = {"data": {"prompt_dataset": "/a" * 100 + "/end.jsonl"}}
     (line,) = [line for line in table(changes({"data": {"prompt_dataset": "b"}}, {}, long)) if "prompt_dataset" in line]

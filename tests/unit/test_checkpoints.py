@@ -81,7 +81,16 @@ def test_a_copy_of_the_run_is_read_where_it_lies(run_dir, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line", ["[1]", '"x"', '{"step": "2"}', '{"step": 1, "model": 5}', '{"step": 1, "checkpoint": "\\u0000"}', "{}"]
+    "line",
+    [
+        "[1]",
+        '"x"',
+        '{"step": 2, "tag": ["x"]}',
+        '{"step": "2"}',
+        '{"step": 1, "model": 5}',
+        '{"step": 1, "checkpoint": "\\u0000"}',
+        "{}",
+    ],
 )
 def test_lines_that_make_no_sense_are_left_out(run_dir, line):
     before = rows(run_dir)

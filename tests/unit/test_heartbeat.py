@@ -47,8 +47,12 @@ def test_a_folder_that_is_gone_and_a_full_disk_stop_nothing_and_nothing_is_made(
     assert not folder.exists() and read_beat(folder) is None
     folder.mkdir()
     heart.write()
+    assert read_beat(folder) is None  # another folder has taken the name
+    heart = Heart(folder)
+    heart.beat(GENERATING)
+    heart.write()
 
-    def full(*_):
+    def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)

@@ -265,7 +265,7 @@ def test_the_command_says_what_came_and_what_to_do_next(use_hub, pushed, tmp_pat
 
 
 def test_several_files_come_at_a_time_and_no_more(hub, client, tmp_path):
-    files = {f"model-{i:05d}-of-00020.safetensors": b"%d" % i * 1000 for i in range(20)}
+    files = {f"model-{i}.safetensors": hub_runs.weights(1000, i) for i in range(20)}
     publish(client, "owner/shards", files, message="m")
     hub.fail(r"HEAD .*/resolve/", delay=0.1, times=99)
     hub.most_at_once = 0
@@ -275,7 +275,7 @@ def test_several_files_come_at_a_time_and_no_more(hub, client, tmp_path):
 
 
 def test_one_file_that_is_not_to_be_had_ends_all_and_what_came_is_whole(hub, client, tmp_path):
-    files = {f"model-{i}.safetensors": bytes([i]) * 3_000_000 for i in range(9)}
+    files = {f"model-{i}.safetensors": hub_runs.weights(3_000_000, i) for i in range(9)}
     publish(client, "owner/shards", files, message="m")
     hub.fail(r"HEAD .*/model-4.safetensors", 403, times=99)
     folder, lines = tmp_path / "pulled", []
@@ -291,7 +291,7 @@ def test_one_file_that_is_not_to_be_had_ends_all_and_what_came_is_whole(hub, cli
 
 
 def test_ctrl_c_ends_a_pull_at_once(hub, hub_environment, client, tmp_path):
-    files = {f"model-{i}.safetensors": bytes([i]) * 3_000_000 for i in range(9)}
+    files = {f"model-{i}.safetensors": hub_runs.weights(3_000_000, i) for i in range(9)}
     publish(client, "owner/shards", files, message="m")
     fault = hub.fail(r"GET /lfs/", stall=True, times=99)
     argv = [sys.executable, "-m", "openrlhf_ebpo.cli.hub", "pull", "owner/shards", str(tmp_path / "pulled")]

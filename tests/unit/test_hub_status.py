@@ -7,9 +7,7 @@ import signal
 import time
 
 import hub_runs
-import numpy as np
 import pytest
-from safetensors.numpy import save
 
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.files import append_json_line, write_json
@@ -54,9 +52,7 @@ def test_from_the_first_snapshot_to_the_last_push(hub, hub_environment, make_run
         monkeypatch.setenv(name, value)
     run_dir = make_run(status="running")
     weights = run_dir.parent / "ckpt" / "global_step4_hf" / "model.safetensors"
-    content = save(
-        {"weight": np.frombuffer(os.urandom(32 << 20), "uint8")}
-    )  # more than the buffers of a connection hold
+    content = hub_runs.weights(32 << 20)  # more than the buffers of a connection hold
     weights.write_bytes(content)
     queue(run_dir, 2, 4)
     code, out = status(run_dir)

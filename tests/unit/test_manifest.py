@@ -236,3 +236,14 @@ def test_a_flipped_byte_in_the_newest_makes_the_one_before_the_newest(checkpoint
     flip(newer / SHARDS[0])
     found = newest_whole([checkpoint.parent], contents=True)
     assert found.tag == "global_step6" and "checksum" in found.warnings()[0]
+
+
+def test_the_manifest_and_the_checkpoints_name_are_on_disk_when_complete_comes_back(tmp_path, monkeypatch):
+    """An older checkpoint is deleted next."""
+    checkpoint, order, rename = tmp_path / "global_step2", [], os.replace
+    manifest.begin(checkpoint)
+    (checkpoint / "a.pt").write_bytes(b"x")
+    monkeypatch.setattr(os, "fsync", lambda descriptor: order.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    monkeypatch.setattr(os, "replace", lambda *names: order.append("renamed") or rename(*names))
+    manifest.complete(checkpoint)
+    assert order[order.index("renamed") + 1 :] == [str(checkpoint), str(tmp_path)]

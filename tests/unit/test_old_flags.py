@@ -236,7 +236,7 @@ def test_what_cannot_be_translated_is_an_error_that_says_so(typed, shown):
         ("--pretrian m", "--pretrain (now --actor.model_name_or_path)"),
         ("--advantage_estimater ebpo", "Did you mean --advantage_estimator or"),
         ("--n-samples-per-prompt 4", "--rollout.n_samples_per_prompt"),
-        ("--vllm_ 4", "no such flag: --vllm_"),
+        ("--maxi 4", "no such flag: --maxi"),
     ],
 )
 def test_a_mistyped_old_flag_is_answered_with_the_near_ones(typed, shown, parser, capsys):

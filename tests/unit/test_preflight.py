@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from openrlhf_ebpo.checks import preflight
-from openrlhf_ebpo.cli import train_ppo_ray
+from openrlhf_ebpo.cli import train_notices
 from openrlhf_ebpo.errors import UsageError
 
 ROWS = [{"prompt": "1+1", "label": "2"}, {"prompt": "1+2", "label": "3"}]
@@ -256,7 +256,7 @@ def test_a_cluster_column_that_was_asked_for_must_be_there(good):
     ],
 )
 def test_a_rollout_batch_that_is_no_whole_number_of_optimizer_steps_is_told(train_batch, gpus, dynamic, said):
-    notices = train_ppo_ray.batch_notices(batches(train_batch, gpus, dynamic))
+    notices = train_notices.batch_notices(batches(train_batch, gpus, dynamic))
     assert [said in notice for notice in notices] == [True] * bool(said)
 
 
@@ -264,7 +264,7 @@ def test_a_rollout_batch_smaller_than_an_optimizer_step_is_refused_where_nothing
     with pytest.raises(
         UsageError, match=r"--train.batch_size 128 .* the 64 responses .*Give 64, or a number that divides it"
     ):
-        train_ppo_ray.batch_notices(batches(128, gpus=8, dynamic=False))
+        train_notices.batch_notices(batches(128, gpus=8, dynamic=False))
 
 
 def test_what_train_sft_cannot_read_is_named_before_anything_starts(good, tmp_path):

@@ -258,7 +258,9 @@ def test_what_comes_after_the_step_is_set_aside_with_its_exports(actor):
     save(actor, "best_global_step9")
     for tag in ("global_step2", "global_step10", "best_global_step9", "final"):
         (actor.parent / f"{tag}_hf").mkdir()
+    (actor / "latest").write_text("global_step10")
     aside = set_later_aside(actor.parent, 2)
+    assert newest_whole([actor]).skipped == {} and (aside / "_actor" / "latest").is_file()
     assert sorted(path.name for path in actor.iterdir() if path.is_dir()) == ["global_step2"]
     assert sorted(path.name for path in actor.parent.glob("*_hf")) == ["final_hf", "global_step2_hf"]
     moved = (

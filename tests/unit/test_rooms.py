@@ -56,7 +56,13 @@ PACKAGES_OF = {  # beside the standard library, where that is a promise
 }
 BASE = {"numpy", "psutil", "pyarrow", "wrapt"}
 LIGHT = {*TOP, "cli", "hub", "models", "record", "supervisor"}
-NEED_MORE = {f"{PACKAGE}.{name}" for name in ("cli.train_ppo_ray", "hub.card", "hub.card_metadata", "hub.run_data")}
+NEED_MORE = {
+    f"{PACKAGE}.{name}"
+    for name in (
+        *("cli.train_ppo_ray", "cli.train_checks", "cli.train_notices"),
+        *("hub.card", "hub.card_metadata", "hub.run_data"),
+    )
+}
 ONLY_BASE = f"""
 import importlib, sys
 class Refused:

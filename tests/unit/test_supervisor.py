@@ -33,11 +33,11 @@ def wait_until(condition) -> None:
 class Command:
     """A supervised command; `driver` and `left` are what runs below it."""
 
-    def __init__(self, mode: str, folder: Path, *more: str, prefix: tuple[str, ...] = ()):
+    def __init__(self, mode: str, folder: Path, *more: str, prefix: tuple[str, ...] = (), python=sys.executable):
         self.mode, self.folder, self.run_dir = mode, folder, folder / "run"
         folder.mkdir(exist_ok=True)
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        argv = ["env", "--default-signal=INT", *prefix, sys.executable, COMMAND, mode, str(folder), *more]
+        argv = ["env", "--default-signal=INT", *prefix, python, COMMAND, mode, str(folder), *more]
         self.process = subprocess.Popen(argv, **pipes, start_new_session=True)
 
     def ready(self) -> Command:
@@ -76,6 +76,7 @@ def start(tmp_path):
     for command in started:
         if command.process.poll() is None:
             command.process.kill()
+            command.process.wait()
         if (command.folder / "pid").exists() and (orphan := command.orphan()):
             os.kill(orphan.pid, signal.SIGKILL)
         command.process.stdout.close()
@@ -191,9 +192,17 @@ def test_a_run_directory_that_is_removed_ends_the_training_and_does_not_come_bac
     assert command.status == 1 and not command.run_dir.exists()
 
 
+def test_a_run_directory_that_is_removed_at_the_very_end_is_no_complete_run(start):
+    command = start("removes").ready()
+    err = command.ends()
+    assert err.count("error: training stopped: the run directory") == 1 and "was removed or replaced" in err
+    assert command.status == 1 and "the end" not in command.out and not command.run_dir.exists()
+
+
 def test_a_run_directory_that_is_moved_away_gets_the_last_word(start):
     command = start("waits").ready()
     moved = command.folder / "moved"
+    wait_until((command.run_dir / "heartbeat.json").exists)  # or it is written after the move
     command.run_dir.rename(moved)
     command.run_dir.mkdir()
     command.ends()
@@ -213,6 +222,24 @@ def test_a_training_that_stands_still_says_what_it_waits_for_and_is_ended_at_the
     assert stalled["what"] in err
     assert "error: training stopped: nothing has changed for 3 s (--train.stall_limit); phase: generating" in err
     assert command.status == 1 and command.run["status"] == "failed" and "stalled" not in command.run
+
+
+def test_a_driver_that_cannot_be_started_again_is_an_ending(start, restarts, tmp_path):
+    """Its virtual environment is removed meanwhile."""
+    python = tmp_path / "bin" / "python"
+    for path in (python, tmp_path / "lib", tmp_path / "pyvenv.cfg"):
+        path.parent.mkdir(exist_ok=True)
+        path.symlink_to(Path(sys.prefix) / path.relative_to(tmp_path))
+    command = start("removes_python", python=str(python)).ready()
+    err = command.ends()
+    assert "restart 1 of 2" in err and "error: training stopped: it could not be started again: " in err
+    assert command.status == 1 and command.run["status"] == "failed" and str(python) in command.run["error"]
+
+
+def test_a_closed_stdout_is_no_error(start, tmp_path):
+    command = start("completes", prefix=("bash", "-c", 'exec "$@" >&-', "bash"))
+    assert (command.process.wait(SECONDS), command.process.stderr.read()) == (0, "")
+    assert command.run["status"] == "complete"
 
 
 def test_what_is_to_outlive_the_training_does(start):

@@ -255,6 +255,25 @@ def test_rollouts_of_a_run_that_was_resumed_with_another_interval(verify, tmp_pa
     assert "PROBLEM: rollouts: step 6 is missing" in verify(tmp_path)[1]
 
 
+@pytest.mark.parametrize(("keep", "dropped"), [(None, 0), (3, 2)])
+def test_a_run_that_went_back_with_load_step_is_whole(verify, tmp_path, keep, dropped):
+    """Also to a step before all rollouts that were kept."""
+    run_dir, paths = tmp_path / "run", {"path": str(tmp_path / "ckpt"), "load_step": None}
+    states = train(run_dir, to=2, keep=keep, ckpt=paths)
+    train(run_dir, to=9, keep=keep, states=json.loads(json.dumps(states)), ckpt=paths)
+    train(run_dir, to=5, states=states, ckpt={**paths, "load_step": 2})
+    status, said = verify(run_dir)
+    assert status == 0 and f"bit for bit: {5 - dropped} steps" in said, said
+    assert "is the state after step 5" in said and ("steps up to 2 were dropped" in said) == bool(dropped)
+
+
+def test_what_made_room_is_counted_and_not_all_named(folder, verify):
+    gone = [{"step": 1, "tag": f"global_step1{n}", "checkpoint": str(folder / str(n)), "model": None} for n in range(9)]
+    rewrite_lines(folder / "run" / "checkpoints.jsonl", lambda rows: [*gone, *rows])
+    status, said = verify(folder / "run")
+    assert status == 0 and said.count("the checkpoint is gone") == 5 and "note: and 4 before" in said
+
+
 def test_rebuild_writes_what_is_lost_and_nothing_else(folder, verify):
     before = content(folder)
     lose_prior(folder)
@@ -312,6 +331,9 @@ def test_links_in_a_checkpoint_are_not_followed(folder, verify):
         {"args": 5},
         {"args": {"ckpt": {"path": "\0"}}},
         {"args": {"logger": 5, "ckpt": 5, "algo": []}},
+        {"args": {"logger": {"run_dir": 5}}},
+        {"args": {"ckpt": {"path": "", "output_dir": ""}}},
+        {"resumed": [5, {"changed": {"logger.rollouts_every": {"was": 0}}}]},
         {"name": "\x1b[31m" * 50},
         {"status": ["x"]},
     ],
