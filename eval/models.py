@@ -86,9 +86,12 @@ def base_of(adapter: str) -> str:
         UsageError: the adapter's configuration does not name it.
     """
     try:
-        return json.loads((Path(adapter) / ADAPTER).read_text())["base_model_name_or_path"]
-    except (ValueError, KeyError) as error:
+        name = json.loads((Path(adapter) / ADAPTER).read_text())["base_model_name_or_path"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(f"--model {adapter}: {ADAPTER} does not name its base model ({error!r})") from error
+    if not isinstance(name, str):
+        raise UsageError(f"--model {adapter}: {ADAPTER} does not name its base model (it says {name!r:.100})")
+    return name
 
 
 def identity(path: str) -> dict[str, str]:

@@ -79,7 +79,7 @@ def of_run(run_dir: Path) -> list[Result]:
     summaries = list((run_dir / "eval").glob("*/*/step-*/summary.json"))
     for path in summaries:
         local_file(path, run_dir)
-    dropped = say_dropped(run_dir)
+    dropped = say_dropped(run_dir / "eval")
     return find_results(run_dir) if len(dropped) < len(summaries) else []
 
 

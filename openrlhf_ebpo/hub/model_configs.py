@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from openrlhf_ebpo.hub.client import HubError, hub_errors
+from openrlhf_ebpo.hub.client import HubError, hub_api, hub_errors
 from openrlhf_ebpo.models.auto_map import Reader, read_file
 from openrlhf_ebpo.models.folder import MODEL_INDEX, PICKLES
 from openrlhf_ebpo.models.weights import read_index
@@ -51,6 +51,7 @@ def _fetched(name: str, file: str) -> Path | None:
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
     from huggingface_hub.errors import RemoteEntryNotFoundError
 
+    hub_api()  # no call of the client waits for ever from here on
     try:
         with hub_errors(f"looking at {file}"):
             try:
@@ -69,16 +70,18 @@ def snapshot(name: str) -> Path | None:
     where this machine has nothing of it and the Hub cannot be reached.
 
     Raises:
-        NoModel: the Hub refuses, or has no such model. WeightsError: its index is none.
+        NoModel: the Hub refuses, or has no such model, or this machine's disk refuses it. WeightsError: its index is none.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(name, allow_patterns=_wanted(name)))
+        wanted = _wanted(name)
+        with hub_errors(f"fetching {name}"):
+            return Path(snapshot_download(name, allow_patterns=wanted))
     except HubError as error:
-        if error.status in REFUSED:
-            raise NoModel(f"no such folder, and {error}") from error
+        if error.status in REFUSED or error.permanent:
+            raise NoModel(f"no such folder, and {error}" if error.status else str(error)) from error
     try:
         return Path(snapshot_download(name, local_files_only=True))
     except LocalEntryNotFoundError:
@@ -91,12 +94,13 @@ def _wanted(name: str) -> list[str]:
     Raises:
         HubError: the Hub refuses, or cannot be asked.
     """
-    from huggingface_hub import HfApi, constants, hf_hub_download
+    from huggingface_hub import constants, hf_hub_download
 
+    api = hub_api()
     with hub_errors(f"looking at {name}"):
         if constants.HF_HUB_OFFLINE:
             raise HubError(f"looking at {name}: HF_HUB_OFFLINE is set")
-        names = [file.rfilename for file in HfApi().model_info(name).siblings if "/" not in file.rfilename]
+        names = [file.rfilename for file in api.model_info(name).siblings if "/" not in file.rfilename]
         index = Path(hf_hub_download(name, MODEL_INDEX)) if MODEL_INDEX in names else None
     weights = set(read_index(index).values()) if index else {each for each in names if each.endswith(".safetensors")}
     weights = weights or {each for each in names if each.endswith(PICKLES)}

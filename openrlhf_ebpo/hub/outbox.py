@@ -88,6 +88,8 @@ def damaged(run_dir: str | Path) -> list[Path]:
 def _read(path: Path) -> Item | None:
     """None where it was taken away meanwhile, or is damaged: what has become of one step must not hold the others up."""
     try:
+        if not (path / "push.json").is_file():  # a FIFO would make its reader wait
+            return None
         wanted = json.loads((path / "push.json").read_text())
         fields = {name: kind(wanted[name]) for name, kind in FIELDS.items()}
         sizes = {str(name): int(size) for name, size in wanted["files"].items()}
@@ -95,7 +97,7 @@ def _read(path: Path) -> Item | None:
             str(name): str(known) for name, known in wanted.get("sha256", {}).items()
         }  # none in an earlier version's
         return Item(path, **fields, sizes=sizes, hashes=hashes)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 

@@ -166,9 +166,11 @@ def read_record(folder: Path) -> dict | None:
     """What the folder was pulled from; None where it is no pull."""
     try:
         record = json.loads((folder / RECORD).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    return record if isinstance(record, dict) and "repo" in record and "files" in record else None
+    files = record.get("files") if isinstance(record, dict) and "repo" in record else None
+    whole = isinstance(files, list) and all(isinstance(path, str) and stays_inside(path) for path in files)
+    return record if whole else None
 
 
 def remove_other_files(folder: Path, wanted: Mapping) -> None:
@@ -197,15 +199,18 @@ def chosen(remote: Iterable[str], trust_pickle: bool) -> tuple[list[str], list[s
     """Paths to pull, and those left out. A path that would leave the folder is never pulled."""
     wanted, skipped = [], []
     for path in sorted(remote):
-        parts = path.split("/")
-        inside = ".." not in parts and not path.startswith(("/", ".")) and "\\" not in path and path.isprintable()
-        full_state = parts[0] == FULL_STATE
+        full_state = path.partition("/")[0] == FULL_STATE
         safe = Path(path).suffix in SAFE or path in LICENCES if not full_state else trust_pickle
-        if inside and safe:
+        if stays_inside(path) and safe:
             wanted.append(path)
         elif not path.startswith((".gitattributes", ".eval_results/")):
             skipped.append(path)
     return wanted, skipped
+
+
+def stays_inside(path: str) -> bool:
+    """Whether a path of anybody's names a file in the folder that it is below, and no hidden one at its top."""
+    return ".." not in path.split("/") and not path.startswith(("/", ".")) and "\\" not in path and path.isprintable()
 
 
 def shown(paths: Iterable[str]) -> str:
@@ -256,7 +261,7 @@ def read_manifest(repo: str, folder: Path) -> dict[str, str]:
     """Path -> sha256 of what was pushed."""
     try:
         return {path: row["sha256"] for path, row in json.loads((folder / MANIFEST).read_text())["files"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise HubError(f"{MANIFEST} of {repo} is damaged ({error!r})", permanent=True) from error
 
 

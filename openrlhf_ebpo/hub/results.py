@@ -28,7 +28,7 @@ from openrlhf_ebpo.hub import columns, data_repo, evaluations, published
 from openrlhf_ebpo.hub.client import check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.local_files import files_below, local_file, say_left_out
-from openrlhf_ebpo.hub.markdown import identifier, render
+from openrlhf_ebpo.hub.markdown import Markdown, identifier, render
 from openrlhf_ebpo.hub.notes import with_slot
 from openrlhf_ebpo.hub.places import target
 from openrlhf_ebpo.hub.public import edited_json, public, public_name
@@ -42,6 +42,7 @@ from openrlhf_ebpo.redact import redacted_text
 FILES = ("summary.json", "samples.parquet")
 INDEX = "tables/evaluations.parquet"
 IDENTITY = ("protocol_fingerprint", "task_fingerprint", "model_identity")  # what one place must agree with
+NO_LINKS = Markdown("")
 ROW = ("type", "config", "split", "revision")  # of a data set: what makes one row of the model-index
 
 
@@ -65,7 +66,8 @@ def run(args: argparse.Namespace) -> None:
         HubError: a push failed.
     """
     args.repo = target(args.repo, kind=data_repo.DATASET)
-    evaluations.say_dropped(args.results_dir)
+    inside = args.results_dir / "eval"
+    evaluations.say_dropped(inside if inside.is_dir() else args.results_dir)
     results = find_results(args.results_dir)
     rows = evaluations.rows_of(results)
     chosen = of_step(rows, args.step) if args.model else []
@@ -79,7 +81,8 @@ def run(args: argparse.Namespace) -> None:
         def make_files(api) -> dict[str, Content]:
             before = data_repo.looked_up(args, lambda: remote_rows(api, args.repo, Path(folder) / "remote"), [])
             known = merged(before, rows, args.repo)
-            return results_files(args.results_dir, results, known, args.repo, Path(folder) / "copies")
+            links = published.links(args.results_dir, "results", args.model)
+            return results_files(args.results_dir, results, known, args.repo, Path(folder) / "copies", links)
 
         say_what_stays(args.results_dir, results)
         data_repo.push(args, make_files, message=f"results of {len(results)} evaluations", manifest=None)
@@ -176,7 +179,12 @@ def say_what_stays(results_dir: Path, results: Sequence[Result]) -> None:
 
 
 def results_files(
-    results_dir: Path, results: Sequence[Result], rows: Sequence[dict], repo: str, scratch: Path
+    results_dir: Path,
+    results: Sequence[Result],
+    rows: Sequence[dict],
+    repo: str,
+    scratch: Path,
+    links: Markdown = NO_LINKS,
 ) -> dict[str, Content]:
     """What goes, by path in the repo.
 
@@ -195,11 +203,11 @@ def results_files(
             files[f"{folder}/samples.parquet"] = publishable_parquet(local_file(samples, results_dir), scratch)
     files[INDEX] = data_repo.parquet_bytes(rows, evaluations.SCHEMA)
     schema = next((read_schema(file) for path, file in files.items() if path.endswith("samples.parquet")), None)
-    files["README.md"] = data_card(rows, repo, schema).encode()
+    files["README.md"] = data_card(rows, repo, schema, links).encode()
     return files
 
 
-def data_card(rows: Sequence[dict], repo: str, schema: pa.Schema | None) -> str:
+def data_card(rows: Sequence[dict], repo: str, schema: pa.Schema | None, links: Markdown) -> str:
     places = dict.fromkeys(f"{place(row)}/samples.parquet" for row in rows)
     found = [data_repo.config("evaluations", INDEX, default=True), *data_repo.sample_configs(places if schema else ())]
     make = functools.partial(
@@ -207,6 +215,7 @@ def data_card(rows: Sequence[dict], repo: str, schema: pa.Schema | None) -> str:
         "results_card.md",
         metadata=data_repo.metadata(repo, ["evaluation", "openrlhf", "ebpo"], found),
         name=identifier(repo.rpartition("/")[2]),
+        links=links,
         models=sorted({(row["step"], row["model"]) for row in rows}),
         protocols=evaluations.by_step(rows),
         reading=data_repo.reading(repo, found),

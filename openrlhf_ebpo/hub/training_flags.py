@@ -15,6 +15,7 @@ from openrlhf_ebpo.hub.places import place, target
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.pull import pull, read_record, revision_of
 from openrlhf_ebpo.hub.push import check_same_run
+from openrlhf_ebpo.record.manifest import MANIFEST
 from openrlhf_ebpo.record.resume import latest_checkpoint
 from openrlhf_ebpo.record.run_log import PRIOR, read_run
 
@@ -227,6 +228,12 @@ def _pull_once(repo: str, revision: str | None, folder: Path, wanted: str, full:
     return []
 
 
+def _turn(path: Path) -> int:
+    """The manifest first: without the other files it is that of a damaged checkpoint, which is placed again. They without it
+    could pass for one of an earlier version. `latest` comes last."""
+    return {MANIFEST: 0, "latest": 2}.get(path.name, 1)
+
+
 def _place_state(folder: Path, ckpt: Path, wanted: str) -> None:
     """Put the pulled DeepSpeed checkpoint where resuming looks for one."""
     groups = sorted((folder / FULL_STATE).glob("_*"))
@@ -236,7 +243,7 @@ def _place_state(folder: Path, ckpt: Path, wanted: str) -> None:
             "its weights and prior"
         )
     for group in groups:
-        for path in sorted(group.rglob("*"), key=lambda path: path.name == "latest"):  # `latest` comes last
+        for path in sorted(group.rglob("*"), key=_turn):
             if path.is_file():
                 (ckpt / path.relative_to(folder / FULL_STATE)).unlink(missing_ok=True)
                 outbox.link(local_file(path, folder), ckpt / path.relative_to(folder / FULL_STATE))

@@ -165,6 +165,29 @@ def test_what_is_dropped_is_said_with_its_reason(tmp_path, caplog):
     assert "own is not in .eval_results/openrlhf_ebpo.yaml: its questions are no data set of the Hub" in caplog.text
 
 
+def test_what_is_dropped_of_a_rolled_back_evaluation_costs_no_other_result(tmp_path, caplog):
+    run_dir = write_run(tmp_path)
+    save_result(run_dir / "eval", "kept", GOOD, 3)
+    old = run_dir / "superseded" / "then" / "eval" / "default" / "old" / "step-000009"
+    old.mkdir(parents=True)
+    (old / "summary.json").write_text("{}")
+    assert [result.task for result in evaluations.of_run(run_dir)] == ["kept"]
+    assert "no schema number" not in caplog.text
+
+
+def test_the_card_of_results_links_to_the_run_and_the_model(hub, use_hub, tmp_path):
+    run_dir = write_run(tmp_path)
+    save_result(run_dir / "eval", "aime24", GOOD, 3)
+    hub_cli.main(["push-results", str(run_dir), "--repo", "owner/results"])
+    assert "On the Hub, too" not in card_of(hub, repo="owner/results", kind="dataset")
+    hub_cli.main(["push-run", str(run_dir), "--repo", "owner/run"])
+    push(run_dir, 3)
+    hub_cli.main(["push-results", str(run_dir), "--repo", "owner/results"])
+    text = card_of(hub, repo="owner/results", kind="dataset")
+    assert "[the model](https://huggingface.co/owner/model)" in text and "datasets/owner/run)" in text
+    assert "\n\nOn the Hub, too: " in text
+
+
 # The example
 
 

@@ -19,7 +19,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.client import HubError, hub_api
 from openrlhf_ebpo.hub.content import git_hash
 from openrlhf_ebpo.hub.local_files import local_file
-from openrlhf_ebpo.hub.pull import AT_ONCE, RECORD, pull
+from openrlhf_ebpo.hub.pull import AT_ONCE, RECORD, pull, remove_other_files
 from openrlhf_ebpo.hub.upload import publish
 
 REPO = "owner/model"
@@ -306,3 +306,21 @@ def test_ctrl_c_ends_a_pull_at_once(hub, hub_environment, client, tmp_path):
 def test_a_file_that_the_hub_claims_to_keep_in_git_is_not_read_as_a_whole(tmp_path):
     (tmp_path / "large").write_bytes(b"x" * (3 << 20))
     assert git_hash(local_file(tmp_path / "large")) == git_hash(b"x" * (3 << 20))
+
+
+@pytest.mark.parametrize("files", [["../mine"], ["a/../../mine"], "/", [1], None, {"a": 1}])
+def test_a_record_of_anybodys_takes_nothing_away_outside_of_its_folder(tmp_path, files):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (tmp_path / "mine").write_text("mine")
+    (folder / RECORD).write_text(json.dumps({"repo": REPO, "files": files}))
+    remove_other_files(folder, {})
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_a_manifest_that_is_nested_without_end_is_damaged(tmp_path, hub, client):
+    publish(client, REPO, {"config.json": b"{}"}, message="m", manifest=None)
+    repo = hub.repo(REPO)
+    repo.commit("main", {**repo.find("main").files, "sha256.json": File(b"[" * 100_000, False)}, "by hand")
+    with pytest.raises(HubError, match=r"sha256\.json of .* is damaged"):
+        pull(client, REPO, tmp_path / "model")

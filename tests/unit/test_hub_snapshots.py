@@ -93,3 +93,20 @@ def test_with_the_flag_a_model_that_needs_code_is_pushed(use_hub, make_run):
     finally:
         trusted.answer = False
     assert b"own.Config" in use_hub.repo(REPO).files()["config.json"]
+
+
+@pytest.mark.parametrize("step", ["1e999", "-1e999", '"x"', "null"])
+def test_a_snapshot_without_a_sane_step_is_a_damaged_one(make_run, step):
+    run_dir = make_run()
+    item = outbox.add(run_dir, 2, run_dir.parent / "ckpt" / "global_step2_hf", repo="owner/model")
+    wanted = (item.path / "push.json").read_text()
+    (item.path / "push.json").write_text(wanted.replace('"step": 2', f'"step": {step}'))
+    assert outbox.items(run_dir) == [] and outbox.damaged(run_dir) == [item.path]
+
+
+def test_a_fifo_in_place_of_what_is_queued_makes_nobody_wait(make_run):
+    run_dir = make_run()
+    item = outbox.add(run_dir, 2, run_dir.parent / "ckpt" / "global_step2_hf", repo="owner/model")
+    (item.path / "push.json").unlink()
+    os.mkfifo(item.path / "push.json")
+    assert outbox.items(run_dir) == []

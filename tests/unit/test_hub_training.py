@@ -1,6 +1,7 @@
 """The Hub's flags of a training, and what driver and trainer do with them."""
 
 import argparse
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -148,6 +149,28 @@ def test_resuming_with_the_optimizers_state_only_after_an_explicit_word(pushed, 
     manifest.complete(actor / "global_step9")
     training_flags.resolve_resume(values)
     assert not (actor / "global_step2").exists()
+
+
+@pytest.mark.parametrize("placed", [1, 2])
+def test_a_state_that_was_half_placed_is_placed_again(pushed, tmp_path, monkeypatch, placed):
+    argv = ["--hub.resume_from", f"{REPO}@2", "--hub.trust_pickle"]
+    start = {"ckpt.path": str(tmp_path / "new"), "actor.model_name_or_path": "base"}
+    link, calls = outbox.link, itertools.count()
+
+    def killed(source, target):
+        if next(calls) == placed:
+            raise KeyboardInterrupt
+        link(source, target)
+
+    monkeypatch.setattr(outbox, "link", killed)
+    with pytest.raises(KeyboardInterrupt):
+        training_flags.resolve_resume(flags(*argv, **start))
+    actor = tmp_path / "new" / "_actor"
+    assert {path.name for path in actor.rglob("*.*")} <= {"manifest.json", "prior.json", "mp_rank_00_model_states.pt"}
+    assert (actor / "global_step2" / "manifest.json").exists() and not (actor / "latest").exists()
+    monkeypatch.setattr(outbox, "link", link)
+    training_flags.resolve_resume(flags(*argv, **start))
+    assert manifest.damage(actor / "global_step2") is None
 
 
 @pytest.mark.parametrize(

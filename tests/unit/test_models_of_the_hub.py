@@ -93,3 +93,36 @@ def test_a_training_looks_at_all_its_models_and_waits_for_no_hub(publish, use_hu
     preflight.check_models_fetched({"actor.model_name_or_path": "owner/other"})
     with pytest.raises(UsageError, match="missing"):  # what is in the cache is looked at without a Hub too
         preflight.check_models_fetched(args)
+
+
+@pytest.mark.parametrize(
+    "where", ["HEAD .*config.json", "GET .*/api/models/", r"GET .*(/lfs/|/resolve/.*safetensors$)"]
+)
+def test_a_hub_that_stands_still_is_waited_for_once(publish, use_hub, no_waiting, monkeypatch, where):
+    publish()
+    monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", "0.3")
+    use_hub.fail(where, hang=True, times=99)
+    assert preflight.model_problems("--model", "owner/name") == []
+    found = list(preflight._snapshot_problems("owner/name"))  # what the cache has is looked at
+    assert not found or any("missing" in each or "no weights" in each for each in found)
+
+
+def test_weights_that_the_hub_refuses_and_a_disk_that_is_full_are_said(publish, use_hub, no_waiting, monkeypatch):
+    publish()
+    use_hub.fail(r"GET .*/resolve/.*safetensors$", status=403, times=99)
+    with pytest.raises(UsageError, match="403"):
+        preflight.check_fetched("--model", "owner/name")
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", full)
+    with pytest.raises(UsageError, match=r"this machine, not the Hub, has a problem: .*No space left"):
+        preflight.check_fetched("--model", "owner/name")
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "[" * 100_000, '{"base_model_name_or_path": null}', '"x"', "\x00"])
+def test_an_adapter_that_names_no_base_is_refused_in_words(tmp_path, text):
+    (tmp_path / "adapter_config.json").write_text(text)
+    with pytest.raises(UsageError, match=r"adapter_config.json does not name its base model"):
+        models.check(str(tmp_path))
