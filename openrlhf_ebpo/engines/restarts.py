@@ -74,10 +74,10 @@ class ReadmittingTrainer:
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.engine_restarts = 0
-        if generator := getattr(self, "samples_generator", None):
-            generator.weights_again = self.broadcast_to_vllm
-        if queue := getattr(self, "rollout_queue", None):
-            self.rollout_queue = AnsweringQueue(queue, self.broadcast_to_vllm)
+        if hasattr(self, "samples_generator"):
+            self.samples_generator.weights_again = self.broadcast_to_vllm
+        else:  # in async training another actor generates
+            self.rollout_queue = AnsweringQueue(self.rollout_queue, self.broadcast_to_vllm)
 
     def train_step(self, rollout_samples, global_step):
         status, global_step = super().train_step(rollout_samples, global_step)

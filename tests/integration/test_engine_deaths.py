@@ -116,14 +116,13 @@ def test_a_huge_reward_stops_before_anything_is_saved_and_a_resumed_run_outlives
 
 
 def test_in_async_training_too_and_one_death_too_many_ends_the_run_with_words(train, command, stage, cluster):
-    changes = {**STEP, **WATCHED, "reward__remote_url": stage / "reward.py", "data__max_samples": 36}
+    changes = {**STEP, **WATCHED, "reward__remote_url": stage / "reward.py", "data__max_samples": 48}
     argv = command(stage, **changes, train__async_enable=True, vllm__max_restarts=1)
-    for letter in "bc":
+    for letter in "bd":
         (stage / f"hold_{letter}").touch()
     training = train(argv)
     kill_while_held("b", "core", stage, training, cluster)
-    training.wait_for_step(stage / "model" / "run", 2)
-    wait_until((stage / "held_c").exists, training)
+    wait_until((stage / "held_d").exists, training)  # the step of b is over by then
     engine_cores(cluster)[0].kill()
     output = training.fail()
     assert "rollout engine 0 has died, and 2 engines have died in this run: " in output

@@ -152,3 +152,32 @@ def test_the_trainers_queue_answers_requests_for_weights_and_gives_everything_el
     )
     assert queue.get(block=True) == ([], {}, None, 0.1)
     assert queue.get(block=True) == "done" and sent == [3, 1]
+
+
+class AsyncTrainer:
+    def __init__(self):
+        self.rollout_queue, self.sent = EmptyQueue(), 0
+
+    def broadcast_to_vllm(self):
+        self.sent += 1
+
+
+class EmptyQueue:
+    """Ray's has a length, too: an empty one is false."""
+
+    def __init__(self):
+        self.payloads = [restarts.WEIGHTS, "done"]
+
+    def __len__(self):
+        return 0
+
+    def get(self, block):
+        return self.payloads.pop(0)
+
+
+def test_the_queue_of_an_async_trainer_is_replaced_also_when_it_is_empty():
+    class Trainer(restarts.ReadmittingTrainer, AsyncTrainer):
+        args = settings(max_restarts=0)
+
+    trainer = Trainer()
+    assert trainer.rollout_queue.get(block=True) == "done" and trainer.sent == 1
