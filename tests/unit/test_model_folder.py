@@ -3,7 +3,10 @@
 import json
 import os
 import pickle
+import shutil
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -299,23 +302,32 @@ class Marker:
         return Path.touch, (self.path,)
 
 
-def test_what_is_let_through_loads_without_its_pickles_and_its_code(tmp_path):
-    """The promise behind `problems`: what lies beside the weights is never loaded, by transformers itself."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+LOADS = """
+import sys, torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=True)
+found = AutoModelForCausalLM.from_pretrained(sys.argv[1], trust_remote_code=True).state_dict()
+whole = AutoModelForCausalLM.from_pretrained(sys.argv[2]).state_dict()
+assert whole and all(torch.equal(whole[name], found[name]) for name in whole)
+"""
 
+
+def test_what_is_let_through_loads_without_its_pickles_and_its_code(tmp_path):
+    """The promise behind `problems`: what lies beside the weights is never loaded, by transformers itself, without our
+    seams."""
     from openrlhf_ebpo.quickstart import tiny_model
 
     model = tmp_path / "model"
     tiny_model.build(model, ["1+1=2"], hidden_size=16, intermediate_size=32)
-    whole = AutoModelForCausalLM.from_pretrained(model).state_dict()
+    shutil.copytree(model, tmp_path / "whole")
     for name in ("pytorch_model.bin", "optimizer.pt", "training_args.bin"):
         (model / name).write_bytes(pickle.dumps(Marker(tmp_path / "has run")))
     (model / "modeling_qwen3.py").write_text(f"open({str(tmp_path / 'has run')!r}, 'w')")
     rewrite(model / "config.json", lambda config: {**config, "auto_map": {"AutoModelForCausalLM": "modeling_qwen3.X"}})
     assert problems(model) == []
-    AutoTokenizer.from_pretrained(model, trust_remote_code=True)
-    found = AutoModelForCausalLM.from_pretrained(model, trust_remote_code=True).state_dict()
-    assert all(torch.equal(whole[name], found[name]) for name in whole) and not (tmp_path / "has run").exists()
+    argv = [sys.executable, "-c", LOADS, model, tmp_path / "whole"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert not (tmp_path / "has run").exists()
     pickle.loads((model / "optimizer.pt").read_bytes())
     assert (tmp_path / "has run").exists()  # it would have

@@ -41,7 +41,7 @@ def test_a_result_is_the_same_text_in_report_cards_and_space(tmp_path, protocol,
     found = find_results(run_dir)
     written = report.write_report([run_dir], tmp_path / "report").read_text()
     card = model_card(run_dir, 3, "owner/tiny")["README.md"].decode()
-    data_card = results.data_card(evaluations.rows_of(found), "owner/results", None)
+    data_card = results.data_card(evaluations.rows_of(found), "owner/results", None, results.NO_LINKS)
     page = evaluation.render(clean({}), Workspace(Runs([str(run_dir)])))["table"]
     cells = [re.sub(r"<[^>]*>", "", cell) for cell in re.findall(r"<td>(.*?)</td>", page)]
     texts = [score(result.summary["metrics"]["pass@1"]) for result in found]
