@@ -304,6 +304,8 @@ class Marker:
 
 LOADS = """
 import sys, torch
+from openrlhf_ebpo.seams.install import install
+install()
 from transformers import AutoModelForCausalLM, AutoTokenizer
 AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=True)
 found = AutoModelForCausalLM.from_pretrained(sys.argv[1], trust_remote_code=True).state_dict()
@@ -313,8 +315,8 @@ assert whole and all(torch.equal(whole[name], found[name]) for name in whole)
 
 
 def test_what_is_let_through_loads_without_its_pickles_and_its_code(tmp_path):
-    """The promise behind `problems`: what lies beside the weights is never loaded, by transformers itself, without our
-    seams."""
+    """The promise behind `problems`: what lies beside the weights is never loaded, by transformers itself, in a process
+    as every one of a training begins."""
     from openrlhf_ebpo.quickstart import tiny_model
 
     model = tmp_path / "model"
