@@ -14,7 +14,7 @@ import re
 import psutil
 
 KINDS = {  # what the process calls itself
-    "driver": r"^(?!.*/supervisor/__main__\.py ).*-m openrlhf_ebpo\.cli\.train_ppo_ray ",  # the supervisor can start it again
+    "driver": r"(?s)^(?!.*/supervisor/__main__\.py ).*-m openrlhf_ebpo\.cli\.train_ppo_ray ",  # the supervisor can start it again
     "supervisor": r"/supervisor/__main__\.py ",
     "controller": r"^ray::PPOTrainerAsync",
     "trainer": r"^ray::EBPOTrainer",
