@@ -7,7 +7,6 @@ Runs a tiny training on a Ray of its own and notes when the first line of each p
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -16,19 +15,20 @@ import threading
 import time
 from pathlib import Path
 
-from openrlhf_ebpo.quickstart import tiny_model
+from tiny import training
+
 from openrlhf_ebpo.record.run_log import read_metrics
 
 MARKS = (
     ("flags, files, OpenRLHF's validation", "no CUDA: "),
     ("Ray is up", "Started a local Ray instance"),
     ("OpenRLHF's train() begins", "namespace("),
-    ("rollout actor has imported vLLM", "Loading custom `reward_func"),
+    ("rollout actor has imported vLLM", "Resolved architecture"),
     ("vLLM's engine process has started", "(EngineCore pid="),
     ("training data are read", "num_rows"),
     ("first responses are there", "Starting experience making"),
 )
-REWARD = "import torch\ndef reward_func(queries, prompts, labels):\n    return {'rewards': torch.rand(1)}\n"
+STEPS = 2
 
 
 def main() -> None:
@@ -36,49 +36,26 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1, help="launches; the fastest is shown (default 1)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        prepare(Path(directory))
+        training.prepare(Path(directory), STEPS)
         runs = [launch(Path(directory), number) for number in range(options.repeats)]
     fastest = min(runs, key=lambda times: times["first step is logged"])
     previous = 0.0
     for phase, seconds in sorted(fastest.items(), key=lambda item: item[1]):
         print(f"{seconds:6.1f} s  (+{seconds - previous:4.1f})  {phase}")
         previous = seconds
+    for phase, mark in MARKS:
+        if phase not in fastest:
+            print(f"   ?              {phase}: no line of the output had {mark!r}")
     print(f"first step {fastest['first step is logged']:.1f}")
-
-
-def prepare(directory: Path) -> None:
-    prompts = [f"{a}{b}\n" for a in "abcdefgh" for b in "pqrs"]
-    tiny_model.build(directory / "model", prompts, hidden_size=32, intermediate_size=64)
-    (directory / "prompts.jsonl").write_text("".join(json.dumps({"prompt": p}) + "\n" for p in prompts))
-    (directory / "reward.py").write_text(REWARD)
 
 
 def launch(directory: Path, number: int) -> dict[str, float]:
     """Seconds from the command to each phase."""
     output = directory / f"run{number}"
-    flags = {
-        "actor.model_name_or_path": directory / "model",
-        "data.prompt_dataset": directory / "prompts.jsonl",
-        "data.input_key": "prompt",
-        "data.max_len": 24,
-        "reward.remote_url": directory / "reward.py",
-        "advantage_estimator": "ebpo",
-        "rollout.n_samples_per_prompt": 4,
-        "rollout.batch_size": 16,
-        "rollout.micro_batch_size": 16,
-        "train.batch_size": 64,
-        "train.micro_batch_size": 16,
-        "actor.num_gpus_per_node": 1,
-        "vllm.num_engines": 1,
-        "algo.kl.init_coef": 0,
-        "ckpt.path": output / "ckpt",
-        "ckpt.output_dir": output,
-    }
-    argv = [item for flag, value in flags.items() for item in (f"--{flag}", str(value))]
     environment = {**os.environ, "RAY_ADDRESS": "local", "PYTHONUNBUFFERED": "1"}
     started = time.time()
     process = subprocess.Popen(
-        [sys.executable, "-m", "openrlhf_ebpo.cli.train_ppo_ray", *argv],
+        training.command(directory, output, "ebpo"),
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -27,6 +27,41 @@ def sections():
 
 
 @pytest.fixture
+def prompt_args(sections):
+    """The arguments that data loader and samples generator read, with changes: prompt_args(batch, group, **flat)."""
+
+    def build(batch: int, group: int, **changes):
+        flat = {
+            "data.order": "shuffle",
+            "data.coverage": 2,
+            "data.cluster_key": None,
+            "data.input_key": "q",
+            "data.label_key": "a",
+            "data.image_key": "images",
+            "data.apply_chat_template": False,
+            "train.seed": 3,
+            "train.agent_func_path": None,
+            "train.batch_size": batch * group,
+            "train.dynamic_batch_enable": False,
+            "rollout.batch_size": batch,
+            "rollout.n_samples_per_prompt": group,
+            "rollout.vllm_generate_batch_size": None,
+            "actor.num_nodes": 1,
+            "actor.num_gpus_per_node": 1,
+            "ds.ring_attn_size": 1,
+            "ds.tensor_parallel_size": 1,
+            "vllm.enable_sleep": False,
+            "algo.dynamic_filtering_enable": False,
+            "algo.advantage.estimator": "ebpo",
+            "algo.advantage.ebpo.fail_reward": 0.0,
+            "algo.advantage.ebpo.pass_reward": 1.0,
+        }
+        return sections(**{**flat, **changes})
+
+    return build
+
+
+@pytest.fixture
 def rollout_args(sections):
     """The arguments that upstream's experience maker reads, with changes: rollout_args("rloo", G=4, **flat)."""
 

@@ -67,34 +67,8 @@ class Rollouts:
 
 
 @pytest.fixture
-def args(sections):
-    return sections(
-        **{
-            "data.order": "adaptive",
-            "data.coverage": 2,
-            "data.cluster_key": None,
-            "data.input_key": "q",
-            "data.label_key": "a",
-            "data.image_key": "images",
-            "data.apply_chat_template": False,
-            "train.seed": 3,
-            "train.agent_func_path": None,
-            "train.batch_size": BATCH * GROUP,
-            "train.dynamic_batch_enable": False,
-            "rollout.batch_size": BATCH,
-            "rollout.n_samples_per_prompt": GROUP,
-            "rollout.vllm_generate_batch_size": None,
-            "actor.num_nodes": 1,
-            "actor.num_gpus_per_node": 1,
-            "ds.ring_attn_size": 1,
-            "ds.tensor_parallel_size": 1,
-            "vllm.enable_sleep": False,
-            "algo.dynamic_filtering_enable": False,
-            "algo.advantage.estimator": "ebpo",
-            "algo.advantage.ebpo.fail_reward": 0.0,
-            "algo.advantage.ebpo.pass_reward": 1.0,
-        }
-    )
+def args(prompt_args):
+    return prompt_args(BATCH, GROUP, **{"data.order": "adaptive"})
 
 
 def rows(count: int = ROWS) -> list[dict]:

@@ -57,7 +57,7 @@ def answers(prompt: str, label: str, rename) -> list[dict]:
 
 
 @pytest.fixture
-def build(sections, monkeypatch):
+def build(prompt_args, monkeypatch):
     """Upstream's samples generator on our data loader: build(vllm_generate_batch_size=12)."""
     from openrlhf.datasets import PromptDataset
     from openrlhf.trainer.ppo_utils import samples_generator
@@ -65,37 +65,15 @@ def build(sections, monkeypatch):
 
     monkeypatch.setattr(samples_generator, "ray", AnsweringEngines())
     defaults = {
-        "data.order": "shuffle",
-        "data.coverage": 2,
-        "data.cluster_key": None,
-        "data.input_key": "q",
-        "data.label_key": "a",
-        "data.image_key": "images",
-        "data.apply_chat_template": False,
-        "train.seed": 3,
         "train.num_episodes": EPISODES,
-        "train.agent_func_path": None,
-        "train.batch_size": BATCH * GROUP,
-        "train.dynamic_batch_enable": False,
-        "rollout.batch_size": BATCH,
-        "rollout.n_samples_per_prompt": GROUP,
         "rollout.vllm_generate_batch_size": BATCH,
-        "actor.num_nodes": 1,
-        "actor.num_gpus_per_node": 1,
-        "ds.ring_attn_size": 1,
-        "ds.tensor_parallel_size": 1,
-        "vllm.enable_sleep": False,
-        "algo.dynamic_filtering_enable": False,
         "algo.dynamic_filtering_range": (0, 1),
-        "algo.advantage.estimator": "ebpo",
-        "algo.advantage.ebpo.fail_reward": 0.0,
-        "algo.advantage.ebpo.pass_reward": 1.0,
         "eval.steps": float("inf"),
     }
 
     def build(rows=None, num_workers=0, rename=lambda prompt: prompt, **changes):
         strategy = DeepspeedStrategy.__new__(DeepspeedStrategy)
-        strategy.args, strategy.is_rank_0 = sections(**{**defaults, **changes}), lambda: False
+        strategy.args, strategy.is_rank_0 = prompt_args(BATCH, GROUP, **{**defaults, **changes}), lambda: False
         rows = rows or [{"q": f"prompt {i}", "a": str(i)} for i in range(ROWS)]
         prompts = PromptDataset(datasets.Dataset.from_list(rows), SimpleNamespace(), strategy)
         loader = strategy.setup_dataloader(prompts, 1, False, True, prompts.collate_fn, num_workers=num_workers)
