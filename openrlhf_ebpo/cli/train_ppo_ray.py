@@ -135,7 +135,10 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str]) -> None:
                 restarts.allow(args)
                 command.train(args)
                 hub.queue_final(args)
-    except (RunDirectoryError, ClusterError):
+    except RunDirectoryError:
+        raise
+    except ClusterError as error:  # at a restart the machine may still be busy with the end of the training before
+        supervisor.end("failed", f"ClusterError: {error}", False)
         raise
     except KeyboardInterrupt:
         if supervisor.stopped:

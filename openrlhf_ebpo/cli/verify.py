@@ -69,7 +69,8 @@ def run(args: argparse.Namespace) -> None:
     again = run_checks.advantages(found)
     problems += said(again.part)
     if args.rebuild:
-        print(*(f"{'written':<{WIDTH}}{line}\n" for line in rebuilt(found, again)), sep="", end="")
+        with run_lock.held(args.run_dir):  # it was free above; a training may have begun since
+            print(*(f"{'written':<{WIDTH}}{line}\n" for line in rebuilt(found, again)), sep="", end="")
     for name, check in (
         ("prior", run_checks.prior),
         ("checkpoints", saved_checks.saved),

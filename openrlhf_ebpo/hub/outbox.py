@@ -127,7 +127,7 @@ def add(
     say_what_stays(run_dir, Path(model), full_state)
     target = outbox(run_dir) / step_tag(step)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.new")
-    _remove_left_overs(target.parent)
+    finish_left_overs(run_dir)
     try:
         for name, content in files.items():
             _put(content, temporary / "files" / name)
@@ -136,8 +136,7 @@ def add(
         settings = {"step": step, "repo": repo, "private": private, "branch_per_step": branch_per_step}
         what = {"files": sizes, "sha256": hashes, "token": uuid.uuid4().hex, "time": timestamp()}
         write_json(temporary / "push.json", {**settings, **what})
-        _remove(target)
-        temporary.rename(target)
+        _put_in_place(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return _read(target)
@@ -198,6 +197,7 @@ def remove(item: Item) -> None:
 
 def tidy(run_dir: str | Path) -> None:
     """Finish what a process was killed at in `remove`. For whoever holds the lock."""
+    finish_left_overs(run_dir)
     done = {row.get("token") for row in read_state(run_dir)["steps"].values() if row["state"] == "pushed"}
     for aside in outbox(run_dir).glob(".step-*.pushed"):
         target = aside.with_name(aside.name[1:].removesuffix(".pushed"))
@@ -234,12 +234,24 @@ def current(item: Item) -> bool:
     return bool(found) and found.token == item.token
 
 
-def _remove_left_overs(folder: Path) -> None:
-    """Half-taken snapshots of processes that were killed: their links keep deleted weights on the disk."""
-    for path in folder.glob(".step-*.new"):
-        pid = int(path.name.split(".")[-2])
-        if pid == os.getpid() or not psutil.pid_exists(pid):
-            shutil.rmtree(path, ignore_errors=True)
+def finish_left_overs(run_dir: str | Path) -> None:
+    """What processes left in `add` that were killed: a whole snapshot, which may have been about to replace one, is put
+    in its place; a part of one is removed, since its links keep deleted weights on the disk."""
+    for path in outbox(run_dir).glob(".step-*.new"):
+        _, name, pid, _ = path.name.split(".")
+        if int(pid) != os.getpid() and psutil.pid_exists(int(pid)):
+            continue
+        mine = path.with_name(f".{name}.{os.getpid()}.new")
+        with contextlib.suppress(FileNotFoundError):  # another process was faster
+            path.rename(mine)
+            if _read(mine):
+                _put_in_place(mine, path.with_name(name))
+        shutil.rmtree(mine, ignore_errors=True)
+
+
+def _put_in_place(whole: Path, target: Path) -> None:
+    _remove(target)
+    whole.rename(target)
 
 
 def _remove(path: Path) -> None:

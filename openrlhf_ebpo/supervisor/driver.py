@@ -32,7 +32,7 @@ def under_supervision(again: Sequence[str]) -> Supervisor:
     """
     if fd := os.environ.pop(restarts.CHANNEL, None):
         end_with_parent(os.getppid())
-        return Supervisor(Channel(socket.socket(fileno=int(fd))))
+        return Supervisor(Channel(socket.socket(fileno=int(fd))), restarted=True)
     ours, theirs = socket.socketpair()
     adopt_orphans()
     print(end="", flush=True)  # either may be closed, and None
@@ -69,11 +69,12 @@ class Supervisor:
     """What the driver asks for. Where the supervisor is gone, the driver does it itself.
 
     Attributes:
+        restarted: whether the supervisor has started this driver, and so holds the claim of the one before.
         stopped: why the supervisor has stopped the training, None where it has not.
     """
 
-    def __init__(self, channel: Channel):
-        self.channel = channel
+    def __init__(self, channel: Channel, restarted: bool = False):
+        self.channel, self.restarted = channel, restarted
         self.run_dir: Path | None = None
         self.stopped: str | None = None
 
@@ -96,13 +97,13 @@ class Supervisor:
 
     def end(self, status: str, error: str | None, final: bool) -> None:
         """How the training has ended, for run.json. final: it must not be started again."""
-        if self.run_dir is None:
+        if self.run_dir is None and not self.restarted:
             return
         try:
             self.stopped = self.channel.ask({"end": {"status": status, "error": error, "final": final}}).get("stopped")
         except (EOFError, TimeoutError) as gone:
-            error = f"the supervisor {_silence(gone)}; {error}" if error else None
-            close_run(self.run_dir, status, error)
+            if self.run_dir:
+                close_run(self.run_dir, status, f"the supervisor {_silence(gone)}; {error}" if error else None)
 
 
 def _silence(error: Exception) -> str:

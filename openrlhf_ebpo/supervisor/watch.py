@@ -227,8 +227,8 @@ class Watch:
         return 1
 
     def was_refused(self, status: int) -> bool:
-        """Whether the driver of a restart has found a mistake before it asked for anything; it has said which."""
-        return not self.stalls and status > 0
+        """Whether the driver of a restart has found a mistake before it said anything here; it has told the user which."""
+        return not self.stalls and not self.end and status > 0
 
     def cause(self, status: int) -> tuple[str, str]:
         """Status and error for run.json."""

@@ -38,6 +38,10 @@ def main() -> None:
     supervisor = under_supervision(sys.argv)
     if mode == "refused" or (mode == "refused_later" and (folder / "run").exists()):
         raise UsageError("--flag is wrong")
+    if mode == "starts_late" and (folder / "run").exists() and not (folder / "busy").exists():
+        (folder / "busy").touch()
+        supervisor.end("failed", "ClusterError: Ray did not start", False)
+        raise ReportedError("Ray did not start")
     claim = {"name": "r", "argv": [], "args": ARGS, "resume": True, "force": False}
     if orphan:
         leave()
@@ -48,7 +52,7 @@ def main() -> None:
     Heart(folder / "run").beat(GENERATING, "5 responses unfinished", step=3)
     print("ready", os.getpid(), flush=True)
     try:
-        if mode in ("fails", "refused_later") or (mode == "fails_once" and not again):
+        if mode in ("fails", "refused_later") or (mode in ("fails_once", "starts_late") and not again):
             raise ReportedError("no more")
         if mode == "removes":
             while (folder / "run").exists():  # files are written there meanwhile

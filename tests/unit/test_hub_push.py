@@ -144,6 +144,18 @@ def test_what_a_kill_left_half_done_is_tidied_up(make_run, monkeypatch):
     assert [path.name for path in outbox.outbox(run_dir).iterdir()] == ["step-000002"]
 
 
+def test_a_step_that_waits_is_not_lost_where_its_replacement_is_killed(make_run):
+    run_dir = make_run()
+    queue(run_dir, 2)
+    if not (child := os.fork()):
+        outbox._put_in_place = lambda _, target: (outbox._remove(target), os._exit(9))
+        queue(run_dir, 2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9 and not outbox.items(run_dir)
+    outbox.tidy(run_dir)
+    (item,) = outbox.items(run_dir)
+    assert outbox.snapshot_files(item) and [path.name for path in outbox.outbox(run_dir).iterdir()] == ["step-000002"]
+
+
 # Emptying it
 
 

@@ -309,6 +309,13 @@ def test_a_mistake_that_a_restart_finds_is_not_repeated(start, restarts):
     assert command.status == 1 and command.run["status"] == "failed"
 
 
+def test_a_restart_that_comes_too_early_is_repeated(start, restarts):
+    command = start("starts_late").ready()
+    err = command.ends()
+    assert "restart 1 of 2" in err and "Ray did not start" in err and "restart 2 of 2" in err
+    assert command.status == 0 and command.run["status"] == "complete"
+
+
 def test_a_signal_ends_the_pause_before_a_restart(start, restarts, monkeypatch):
     monkeypatch.setenv(PAUSE, "300")
     command = start("fails").ready()
