@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_ebpo.training.policy_metrics import KL_MICRO_BATCHES, PolicyMetrics
+from openrlhf_ebpo.training.policy_metrics import PolicyMetrics, kl_responses
 
 TOKENS, ACTIONS, SHIFT = 6, 4, 0.1
 
@@ -74,7 +74,7 @@ def one_rank(tmp_path):
 
 @pytest.mark.parametrize(
     ("micro_batch_size", "dynamic", "at_a_time"),
-    [(1, False, 1), (3, False, 3), (8, True, 1)],  # 8 responses at once would not have fitted
+    [(1, False, [1] * 4), (3, False, [3, 3, 2]), (8, True, [1] * 4)],  # 8 responses at once would not have fitted
 )
 def test_no_more_responses_at_a_time_than_in_training(sections, one_rank, micro_batch_size, dynamic, at_a_time):
     args = sections(
@@ -89,6 +89,14 @@ def test_no_more_responses_at_a_time_than_in_training(sections, one_rank, micro_
         }
     )
     batches, (total, tokens) = step_kl(buffer_of(16, micro_batch_size, dynamic), args)
-    assert batches == [at_a_time] * KL_MICRO_BATCHES
-    assert tokens == KL_MICRO_BATCHES * at_a_time * ACTIONS
+    assert batches == at_a_time
+    assert tokens == sum(at_a_time) * ACTIONS
     assert total / tokens == pytest.approx(torch.tensor(SHIFT).double().expm1().item() - SHIFT, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("responses", "micro_batch_size", "chosen"),
+    [(0, 4, 0), (3, 4, 3), (32, 32, 8), (128, 32, 8), (1024, 32, 64), (1024, 4, 16), (8192, 1, 4)],
+)
+def test_a_step_spends_little_on_its_kl(responses, micro_batch_size, chosen):
+    assert kl_responses(responses, micro_batch_size) == chosen
