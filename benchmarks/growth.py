@@ -26,10 +26,12 @@ from tiny import training
 from openrlhf_ebpo.files import append_json_line, read_json_lines
 from openrlhf_ebpo.record.run_log import read_metrics
 
+TRAINER = "EBPOTrainer"
 WARM_UP = 0.2  # of the samples
 SPANS = 8
 KINDS = (  # (in the command line, name)
     ("openrlhf_ebpo.hub.pusher", "pusher"),
+    ("openrlhf_ebpo.cli.train_ppo_ray", "driver"),
     ("gcs_server", "GCS"),
     ("raylet/raylet", "raylet"),
     ("dashboard/dashboard.py", "dashboard"),
@@ -70,7 +72,9 @@ def record(directory: Path, samples: Path, options: argparse.Namespace) -> None:
     end = time.monotonic() + options.seconds
     try:
         for step, row in steps(process, output / "run", options.every):
-            append_json_line(samples, {**row, "step": step, **sample(process.pid, output / "run")})
+            found = sample(process.pid, output / "run")
+            if any(kind.startswith(TRAINER) for kind in found["memory"]):  # it may be at its end
+                append_json_line(samples, {**row, "step": step, **found})
             if time.monotonic() > end:
                 break
     finally:
@@ -95,8 +99,8 @@ def steps(process: subprocess.Popen, run_dir: Path, every: int) -> Iterator[tupl
 def sample(pid: int, run_dir: Path) -> dict:
     """MB and open files of each kind of process, MB of the folders."""
     memory, files = collections.Counter(), collections.Counter()
-    driver = psutil.Process(pid)
-    family = [driver, *driver.children(recursive=True)]
+    supervisor = psutil.Process(pid)
+    family = [supervisor, *supervisor.children(recursive=True)]
     for process in family:
         try:
             kind = kind_of(process, pid)
@@ -124,9 +128,9 @@ def size(folder: Path) -> float:
     return total / 1e6
 
 
-def kind_of(process: psutil.Process, driver: int) -> str:
-    if process.pid == driver:
-        return "driver"
+def kind_of(process: psutil.Process, supervisor: int) -> str:
+    if process.pid == supervisor:
+        return "supervisor"
     words = " ".join(process.cmdline())
     known = next((name for part, name in KINDS if part in words), None)
     return known or words.partition(" ")[0].removeprefix("ray::").partition(".")[0][:40]

@@ -102,22 +102,28 @@ def log_costs(responses: int, tokens: int) -> list[float]:
     rewards = torch.rand(responses // SAMPLES, SAMPLES)
     result = estimate(ebpo, Batch.of(rewards, torch.ones_like(rewards).bool()), ebpo.initial())
     experiences = run_log.make_experiences(responses, tokens, MICRO_BATCH)
-    started = time.process_time()
     nothing = [""] * responses, [None] * responses
-    rollouts, collecting = highest(partial(Rollouts.before_shaping, experiences, *nothing))
-    collected = time.process_time() - started
+    (rollouts, collected), collecting = highest(
+        partial(clocked, partial(Rollouts.before_shaping, experiences, *nothing))
+    )
     del experiences
     with tempfile.TemporaryDirectory() as directory:
         log = RunLog(directory, build_tokenizer([printable]))
-        started = time.process_time()
 
         def write() -> None:
             log.write_rollouts(1, rollouts.with_result(result))
             log.flush()
 
-        _, writing = highest(write)
+        (_, written), writing = highest(partial(clocked, write))
         size = sum(path.stat().st_size for path in Path(directory).rglob("*.parquet")) / 2**20
-    return [collected, collecting, time.process_time() - started, writing, size]
+    return [collected, collecting, written, writing, size]
+
+
+def clocked(action):
+    """The result, and seconds of processor time."""
+    started = time.process_time()
+    result = action()
+    return result, time.process_time() - started
 
 
 def highest(action):
