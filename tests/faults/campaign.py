@@ -63,6 +63,13 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         metavar="KIND@MOMENT",
         help="instead: one training in each mode with these kills, such as policy@saving:2 engine@step+0.5 gcs@start+20",
     )
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="what counts as hung takes X times as long as on a machine without other work (1)",
+    )
     parser.add_argument("--table", action="store_true", help="only print the table of what was found")
     return parser.parse_args(argv)
 
@@ -104,7 +111,8 @@ def run(args) -> None:
             if not begun:
                 report("begin", episodes=args.episodes)
             chosen = [word.partition("@")[0] for word in args.plan or args.kinds]
-            with contextlib.closing(Story(folder, mode, number, args.episodes, report, chosen, args.command)) as story:
+            how = {"command": args.command, "patience": args.patience}
+            with contextlib.closing(Story(folder, mode, number, args.episodes, report, chosen, **how)) as story:
                 if args.plan:
                     play_plan(story, args.plan)
                     break

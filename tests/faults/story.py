@@ -50,10 +50,12 @@ class Story:
         report: Callable,
         chosen: Collection[str],
         command: list[str] | None = None,
+        patience: float = 1.0,
     ):
         self.output = folder / f"{mode}-{number}"
         self.run_dir, self.ckpt_path = self.output / "model" / "run", self.output / "ckpt"
         self.report, self.status, self.mode = report, "running", mode
+        self.patience = patience
         self.session = uuid.uuid4().hex
         self.process: subprocess.Popen | None = None
         self.is_good = False
@@ -177,7 +179,9 @@ class Story:
         """What the fault did: the command ended, went on, or stands still. Ray lives on for a minute without its GCS."""
         began = moved = time.monotonic()
         step = last = self.step()
-        while self.alive() and since(moved) < STILL_SECONDS:
+        while self.alive() and since(moved) < self.patience * (
+            START_SECONDS if last == self.at_start else STILL_SECONDS
+        ):
             if last >= step + STEPS_AFTER.get(row["kind"], QUEUED_STEPS) and since(began) >= 5:
                 self.wounded = True
                 self.report("kill", **row, outcome="went on", seconds=since(began))
@@ -247,7 +251,7 @@ class Story:
         """False where the command ended, or was ended since it had made no step for so long."""
         last, moved = self.step(), time.monotonic()
         while not reached():
-            if self.alive() and since(moved) > START_SECONDS:
+            if self.alive() and since(moved) > self.patience * START_SECONDS:
                 self.report("hung", words=last_words(self.log), seconds=since(moved))
                 self.end_all()
                 self.process.wait()
