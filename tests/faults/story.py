@@ -148,7 +148,8 @@ class Story:
             return self.absent(kind)
         if moment.when == "start" and not (self.wait_for(moment) and self.find(kind)):
             return self.absent(kind)
-        living = [process for process in self.found if kinds.lives(process)] or self.look_for(kind)
+        # again of that kind: the command's process becomes the supervisor
+        living = kinds.of_kind(kind, [each for each in self.found if kinds.lives(each)]) or self.look_for(kind)
         if not living:
             return False
         target = living[0]
