@@ -515,7 +515,7 @@ def test_a_think_that_the_prompt_has_begun_is_of_the_response(tmp_path):
     tokenizer.add_special_tokens({"additional_special_tokens": ["<think>"]})
     tokenizer.save_pretrained(tmp_path / "special")
     (tmp_path / "special" / "config.json").write_text('{"model_type": "qwen3"}')
-    with pytest.raises(UsageError, match="--strip_think: to the tokenizer of .*special, <think> is a special token"):
+    with pytest.raises(UsageError, match=r"--strip_think: to the tokenizer of .*special, <think> is a special token"):
         generate.check_thinking(thinking, str(tmp_path / "special"))
 
 
