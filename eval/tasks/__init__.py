@@ -26,12 +26,13 @@ from .own import own_benchmark
 from .registry import BENCHMARKS, described, order, ordered
 from .rows import FLAG, HubSet
 from .scoring_columns import column_rules
-from .types import MATH, REASONING_GYM, Question, Rules, Task
+from .types import MATH, OWN, REASONING_GYM, Question, Rules, Task
 
 __all__ = [
     "BENCHMARKS",
     "FILE",
     "MATH",
+    "OWN",
     "REASONING_GYM",
     "Benchmark",
     "HubSet",

@@ -56,6 +56,12 @@ def file_rows(path: str | Path) -> Rows:
     return Rows(columns, rows, f"{path}@{digest}", str(path))
 
 
+def own_rows(data: Sequence[dict], named: str) -> Rows:
+    """Rows that a benchmark's file holds itself."""
+    digest = hashlib.sha256(repr(data).encode()).hexdigest()[:12]
+    return Rows(list(dict.fromkeys(name for row in data for name in row)), data, f"{named}@{digest}", named)
+
+
 def hub_rows(hub: HubSet, columns: Sequence[str], named: str, name: str) -> Rows:
     """Those of `columns` that the data set has; others may be images. Downloaded once, then read from the cache of
     `datasets`, also without a network. named: what --tasks calls the benchmark of this name.

@@ -10,20 +10,23 @@ from dataclasses import asdict, dataclass, field, fields
 
 MATH = "math"
 REASONING_GYM = "reasoning_gym"
+OWN = "own"
+KINDS = (MATH, REASONING_GYM, OWN)
 
 
 @dataclass(frozen=True)
 class Rules:
     """What scoring needs to know of one question beside its gold answer.
 
-    kind: MATH, or REASONING_GYM for reasoning-gym's own scorer.
+    kind: MATH, REASONING_GYM for reasoning-gym's own scorer, OWN for that of a benchmark of one's own.
     answer_type: Numerical, Expression, Equation, Interval or Tuple; several with commas; "" unknown.
     is_multiple_answer: the gold is several answers with commas between them; all are asked for, once each.
     ordered: their order counts.
     unit: unit of the gold, which is written without it; a response may carry it.
     tolerance: largest absolute difference from a numerical gold that still counts; None: exact.
     source_gold: the (first) gold answer as the data set spells it, where that is not the gold itself.
-    entry: for REASONING_GYM, what its scorer needs, as JSON (gym.py).
+    entry: what its scorer needs, as JSON: for REASONING_GYM the entry (gym.py), for OWN the columns of the row.
+    scorer: for OWN, MODULE:NAME@DIGEST of its file; set by the loader, never taken from a file: it is imported.
     """
 
     kind: str = MATH
@@ -34,6 +37,7 @@ class Rules:
     tolerance: float | None = None
     source_gold: str = ""
     entry: str = ""
+    scorer: str = ""
 
     def __post_init__(self) -> None:
         """Scoring trusts these: a tolerance that is text would count every answer as wrong.
@@ -48,8 +52,8 @@ class Rules:
                 raise ValueError(f"its rule {each.name} cannot be {value!r:.60}")
         if self.tolerance is not None and not 0 <= self.tolerance < math.inf:
             raise ValueError(f"its rule tolerance cannot be {self.tolerance!r:.60}; give a number of at least 0")
-        if self.kind not in (MATH, REASONING_GYM):
-            raise ValueError(f"its rule kind cannot be {self.kind!r:.60}; there are {MATH} and {REASONING_GYM}")
+        if self.kind not in KINDS:
+            raise ValueError(f"its rule kind cannot be {self.kind!r:.60}; there are {', '.join(KINDS)}")
 
 
 @dataclass(frozen=True)
@@ -79,5 +83,13 @@ class Task:
 
     def fingerprint(self) -> str:
         """12 hex digits of questions, golds and rules: the same for two copies that ask and accept the same."""
-        questions = json.dumps([asdict(question) for question in self.questions], sort_keys=True)
+        questions = json.dumps([_kept(question) for question in self.questions], sort_keys=True)
         return hashlib.sha256(questions.encode()).hexdigest()[:12]
+
+
+def _kept(question: Question) -> dict:
+    """Without what came later and is not used: results of before keep their fingerprints."""
+    values = asdict(question)
+    if not question.rules.scorer:
+        del values["rules"]["scorer"]
+    return values
