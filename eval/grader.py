@@ -20,7 +20,7 @@ from openrlhf_ebpo.rewards.pool import Died, Pool
 
 from . import answer_match, own_score, released
 from .protocols import EXTRACTORS, MATH_VERIFY
-from .tasks import MATH, OWN, REASONING_GYM, Question, Rules, own
+from .tasks import CHOICE, MATH, OWN, REASONING_GYM, Question, Rules, choices, own
 from .voting import classes
 
 SECONDS = 2.0  # of processor time for one answer, as in training
@@ -83,9 +83,10 @@ class Grader:
         Raises:
             GraderError: the processes do not start.
         """
+        text = self.read(response)
         if rules.kind == OWN:
-            return self._own_grade(gold, rules, self.read(response))
-        answer = self.extract(self.read(response)) or None
+            return self._own_grade(gold, rules, text)
+        answer = choices.letter(text, rules.entry) if rules.kind == CHOICE else self.extract(text) or None
         correct, error = False, self.gold_error(gold, rules)
         if answer and not error:
             correct, error = self.compare(gold, rules, answer)
@@ -126,6 +127,8 @@ class Grader:
         return {"correct": False, "extracted": None, "error": error}
 
     def _ask(self, gold: str, rules: Rules, answer: str) -> bool:
+        if rules.kind == CHOICE:
+            return answer == gold
         if rules.kind == REASONING_GYM:
             return self._pool(gym.__name__).ask(rules.entry, answer) >= 1
         if self.scorer == MATH_VERIFY:
@@ -133,6 +136,8 @@ class Grader:
         return released.is_equal(rules.source_gold or gold, answer)
 
     def _gold_error(self, gold: str, rules: Rules) -> str | None:
+        if rules.kind == CHOICE and (gold not in rules.entry or len(gold) != 1):
+            return f"{NO_GOLD}{gold!r:.{MAX_REASON}} is none of the letters {rules.entry}"
         if not self._is_math(rules):
             return None
         correct, error = self._compare_once(gold, rules, gold)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from string import ascii_uppercase
 
 from openrlhf_ebpo.rewards.grading import GoldError
 
-from .tasks import OWN, Benchmark, Rules, own
+from .tasks import CHOICE, OWN, Benchmark, Rules, own
 
 RULES = {field.name: field for field in fields(Rules)}
 PLAIN = Benchmark("rows")  # of no benchmark: golds as they are, a list is several answers
@@ -37,6 +38,8 @@ def read_pair(row: Mapping, benchmark: Benchmark = PLAIN, named: str = "") -> Pa
     if benchmark.score:
         rules = own.scored_rules(benchmark, named, row)
         rules = replace(rules, entry=given.entry) if given and given.kind == OWN else rules
+    elif benchmark.choices:  # how many there are, only the rules say
+        rules = given or Rules(CHOICE, entry=ascii_uppercase)
     else:
         rules = given or benchmark.rules_of(row, value, gold)
     if rules.kind == OWN and not benchmark.score:  # what a file names is not imported

@@ -7,18 +7,21 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from string import ascii_uppercase
 
 MATH = "math"
 REASONING_GYM = "reasoning_gym"
 OWN = "own"
-KINDS = (MATH, REASONING_GYM, OWN)
+CHOICE = "choice"
+KINDS = (MATH, REASONING_GYM, OWN, CHOICE)
 
 
 @dataclass(frozen=True)
 class Rules:
     """What scoring needs to know of one question beside its gold answer.
 
-    kind: MATH, REASONING_GYM for reasoning-gym's own scorer, OWN for that of a benchmark of one's own.
+    kind: MATH, REASONING_GYM for reasoning-gym's own scorer, OWN for that of a benchmark of one's own,
+        CHOICE where the answer is the letter of a choice.
     answer_type: Numerical, Expression, Equation, Interval or Tuple; several with commas; "" unknown.
     is_multiple_answer: the gold is several answers with commas between them; all are asked for, once each.
     ordered: their order counts.
@@ -26,6 +29,7 @@ class Rules:
     tolerance: largest absolute difference from a numerical gold that still counts; None: exact.
     source_gold: the (first) gold answer as the data set spells it, where that is not the gold itself.
     entry: what its scorer needs, as JSON: for REASONING_GYM the entry (gym.py), for OWN the columns of the row.
+        For CHOICE, the letters that there are.
     scorer: for OWN, MODULE:NAME@DIGEST of its file; set by the loader, never taken from a file: it is imported.
     """
 
@@ -54,6 +58,8 @@ class Rules:
             raise ValueError(f"its rule tolerance cannot be {self.tolerance!r:.60}; give a number of at least 0")
         if self.kind not in KINDS:
             raise ValueError(f"its rule kind cannot be {self.kind!r:.60}; there are {', '.join(KINDS)}")
+        if self.kind == CHOICE and not (len(self.entry) > 1 and ascii_uppercase.startswith(self.entry)):
+            raise ValueError(f"its rule entry cannot be {self.entry!r:.60}; letters from A on are needed")
 
 
 @dataclass(frozen=True)
