@@ -21,14 +21,16 @@ ANSWERS = tuple(dict.fromkeys(("answer", "gold", "label", "answerKey", *ANSWER_C
 SHUFFLE = 0  # seed
 
 
-def load_file(path: str, question_column: str | None = None, answer_column: str | None = None) -> Task:
+def load_file(
+    path: str, question_column: str | None = None, answer_column: str | None = None, flag: str = FLAG
+) -> Task:
     """The rows of a file. Instructions of DAPO's are taken off the questions; the columns of scoring_columns.py are used
     where the file has them. With the columns of choices.py, it is multiple choice.
 
     Raises:
         UsageError: no such file, an empty one, or no column for questions or answers.
     """
-    rows = file_rows(path)
+    rows = file_rows(path, flag)
     if answer_column is None and {CORRECT, f"{INCORRECT}1"} <= set(rows.columns):
         answer_column = CORRECT
     question = _column(rows, question_column, QUESTIONS, "question", "--question_column")

@@ -43,16 +43,16 @@ class HubSet:
     gated: bool = False
 
 
-def file_rows(path: str | Path) -> Rows:
+def file_rows(path: str | Path, flag: str = FLAG) -> Rows:
     """All rows of a local .jsonl or .parquet file.
 
     Raises:
         UsageError: no such file, another kind of file, a broken or an empty one.
     """
-    columns = column_names(path, FLAG)
-    rows = [row for batch in read_rows(path, flag=FLAG) for row in batch]
+    columns = column_names(path, flag)
+    rows = [row for batch in read_rows(path, flag=flag) for row in batch]
     if not rows:
-        raise UsageError(f"{FLAG} {path}: the file is empty")
+        raise UsageError(f"{flag} {path}: the file is empty")
     digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12]
     return Rows(columns, rows, f"{path}@{digest}", str(path))
 

@@ -77,7 +77,8 @@ class Question:
 class Task:
     """name: short, fit for a folder's name. source: OWNER/NAME@REVISION on the Hub, or path@hash of a local file.
     rows: of the source. notes: what is worth knowing about the source. skipped: rows that cannot be used, one sentence
-    each, with the row's number. row_of: row number of each question, by id."""
+    each, with the row's number. row_of: row number of each question, by id. shots: (question, response) each, shown before
+    every question."""
 
     name: str
     questions: tuple[Question, ...]
@@ -86,10 +87,11 @@ class Task:
     skipped: tuple[str, ...] = ()
     rows: int = 0
     row_of: Mapping[str, int] = field(default_factory=dict)
+    shots: tuple[tuple[str, str], ...] = ()
 
     def fingerprint(self) -> str:
-        """12 hex digits of questions, golds and rules: the same for two copies that ask and accept the same."""
-        questions = json.dumps([_kept(question) for question in self.questions], sort_keys=True)
+        """12 hex digits of questions, golds, rules and shots: the same for two copies that ask and accept the same."""
+        questions = json.dumps([*(_kept(question) for question in self.questions), *self.shots], sort_keys=True)
         return hashlib.sha256(questions.encode()).hexdigest()[:12]
 
 
