@@ -8,9 +8,10 @@ beside it, the bare question.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +25,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.record.checkpoints import saved
 from openrlhf_ebpo.record.run_log import RunDirectoryError, read_run
 
-from .tasks import Question
+from .tasks import Question, Task
 
 if TYPE_CHECKING:
     from openrlhf_ebpo.engines.rendering import Prompt
@@ -37,6 +38,7 @@ TEMPLATES = {
     "boxed": QUESTION + "\n\nPlease reason step by step, and put your final answer within \\boxed{}.",
     "released": DAPO_TEMPLATE.partition(QUESTION)[0] + QUESTION,  # the authors' script leaves the closing line away
 }
+ROLES = ("user", "assistant")
 SAMPLED = 200  # training rows that the instruction is read from
 AGREE = 0.9  # share of them that have to have the same one
 HELP = "--template dapo, boxed, raw or TEXT with {question} in it, and --chat_template or --no-chat_template"
@@ -46,13 +48,20 @@ HELP = "--template dapo, boxed, raw or TEXT with {question} in it, and --chat_te
 class PromptForm:
     """template: text with {question} in it. chat_template: whether that text is then put into the tokenizer's chat
     template, after a system message if there is one. input_template: or else into this text, in place of its {}.
-    source: where it is from, for people."""
+    source: where it is from, for people. template_kwargs: as Protocol has them; None for none.
+    shots: as Task has them, in a form for one task."""
 
     template: str
     chat_template: bool = False
     system: str | None = None
     input_template: str | None = None
     source: str = ""
+    template_kwargs: tuple[tuple[str, str], ...] | None = None
+    shots: tuple[tuple[str, str], ...] | None = None
+
+    def given(self) -> dict:
+        """What the chat template is given besides the messages."""
+        return {name: json.loads(value) for name, value in self.template_kwargs or ()}
 
 
 def check_template(template: str) -> None:
@@ -88,6 +97,29 @@ def prompt_form(template: str, chat_template: bool | None, run_dir: str | Path |
     return PromptForm(TEMPLATES.get(template, template), used, source=f"--template {template}; {trained.source}")
 
 
+def with_kwargs(form: PromptForm, template_kwargs: tuple[tuple[str, str], ...]) -> PromptForm:
+    """The form whose chat template is given these.
+
+    Raises:
+        UsageError: it uses no chat template.
+    """
+    if template_kwargs and not form.chat_template:
+        names = ", ".join(name for name, _ in template_kwargs)
+        raise UsageError(
+            f"--template_kwargs {names}: no chat template is used ({form.source}); add --chat_template, or leave them out"
+        )
+    return replace(form, template_kwargs=template_kwargs or None)
+
+
+def check_shots(form: PromptForm, shots: int, stop: tuple[str, ...]) -> None:
+    """Raises UsageError where a model would go on with questions of its own, whose answers would be read."""
+    if shots and not (form.chat_template or stop):
+        raise UsageError(
+            f"--shots {shots}: without a chat template a model goes on with questions of its own, and the last answer is "
+            "read: add --stop with a text that begins them, such as --stop $'\\n\\n'"
+        )
+
+
 def render(questions: Iterable[Question], form: PromptForm, model: str) -> list[Prompt]:
     """The questions as the model gets them, by the code that makes the prompts of training; key and label are the
     question's id and gold.
@@ -97,15 +129,29 @@ def render(questions: Iterable[Question], form: PromptForm, model: str) -> list[
     """
     from openrlhf_ebpo.engines.rendering import render as render_rows
 
-    rows = ({"id": q.id, "prompt": _message(form, q.question), "label": q.gold} for q in questions)
-    return render_rows(rows, model, form.chat_template, form.input_template)
+    rows = ({"id": q.id, "prompt": message(form, q.question), "label": q.gold} for q in questions)
+    return render_rows(rows, model, form.chat_template, form.input_template, form.given())
 
 
-def _message(form: PromptForm, question: str) -> str | list[dict]:
-    text = form.template.replace(QUESTION, question)  # no str.format: mathematics is full of braces
-    if not (form.chat_template and form.system):
-        return text
-    return [{"role": "system", "content": form.system}, {"role": "user", "content": text}]
+def for_task(form: PromptForm, task: Task) -> PromptForm:
+    """The form with the task's shots."""
+    return replace(form, shots=task.shots or None)
+
+
+def message(form: PromptForm, question: str) -> str | list[dict]:
+    """Shots are turns of a chat, or text before the question."""
+    # no str.format: mathematics is full of braces
+    *asked, last = (
+        form.template.replace(QUESTION, each) for each in (*(shot for shot, _ in form.shots or ()), question)
+    )
+    turns = [(text, answer) for text, (_, answer) in zip(asked, form.shots or (), strict=True)]
+    if not form.chat_template:
+        return last if not turns else "\n\n".join([*(f"{text}\n{answer}" for text, answer in turns), f"{last}\n"])
+    if not (form.system or turns):
+        return last
+    system = [{"role": "system", "content": form.system}] if form.system else []
+    roles = [{"role": role, "content": text} for turn in turns for role, text in zip(ROLES, turn, strict=True)]
+    return [*system, *roles, {"role": "user", "content": last}]
 
 
 def training_form(run_dir: str | Path) -> PromptForm:

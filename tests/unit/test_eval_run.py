@@ -312,7 +312,9 @@ def test_other_settings_do_not_continue_a_begun_result(folder, answered, capsys)
 def opened(stack: ExitStack, folder: Path):
     args = parsed(arguments(folder))
     protocol = run.chosen_protocol(args)
-    planned = jobs.plan(Model(str(folder / "model")), run.load_tasks(args, protocol), protocol, FORM, folder / "out")
+    planned = jobs.plan(
+        Model(str(folder / "model")), run.load_tasks(args, protocol, FORM), protocol, FORM, folder / "out"
+    )
     jobs.open_jobs(stack, planned, folder / "out", force=False)
     return planned[0]
 
@@ -485,6 +487,40 @@ def test_records_hold_text_lengths_and_reasons(tmp_path):
     assert found == {"responses": ["cab", "ca"], "lengths": [4, 2], "finish_reasons": ["stop", "length"], "seed": 43}
 
 
+@pytest.mark.parametrize(
+    ("stop", "text", "kept"),
+    [
+        (["b"], "cab", "ca"),
+        (["b", "a"], "cab", "c"),  # the earliest
+        (["ca"], "cab", ""),  # ends in the second token
+        (["c"], "cab", "cab"),  # vLLM does not look at the first token
+        (["c"], "cabc", "cab"),
+        (["x"], "cab", "cab"),
+        ([], "cab", "cab"),
+    ],
+)
+def test_a_response_ends_where_its_stop_text_begins(stop, text, kept):
+    assert generate.until(stop, "".join, list(text)) == kept
+
+
+def test_a_think_that_the_prompt_has_begun_is_of_the_response(tmp_path):
+    from openrlhf_ebpo.engines.rendering import tokenizer_of
+    from openrlhf_ebpo.quickstart import tiny_model
+
+    tiny_model.build(tmp_path / "m", ["abc"], hidden_size=16, intermediate_size=32)
+    tokenizer = tokenizer_of(str(tmp_path / "m"))
+    samples = [Sample(tokenizer.encode("cab"), False)]
+    found = generate.to_record(samples, str(tmp_path / "m"), 43, ["b"], "<think>")
+    assert (found["responses"], found["lengths"]) == (["<think>ca"], [3])
+    thinking = protocols.override(protocols.get("default"), strip_think=True)
+    generate.check_thinking(thinking, str(tmp_path / "m"))
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<think>"]})
+    tokenizer.save_pretrained(tmp_path / "special")
+    (tmp_path / "special" / "config.json").write_text('{"model_type": "qwen3"}')
+    with pytest.raises(UsageError, match=r"--strip_think: to the tokenizer of .*special, <think> is a special token"):
+        generate.check_thinking(thinking, str(tmp_path / "special"))
+
+
 def test_engines_have_room_for_the_longest_prompt_and_another_seed_when_resumed(tmp_path, capsys):
     from openrlhf_ebpo.quickstart import tiny_model
 
@@ -503,7 +539,9 @@ def test_one_question_in_two_tasks_is_asked_in_both(folder, monkeypatch):
     write(folder / "copy.jsonl", [{"question": QUESTIONS[0][0], "answer": 2}])
     args = parsed(arguments(folder, tasks=f"file:{folder}/q.jsonl,file:{folder}/copy.jsonl"))
     protocol = run.chosen_protocol(args)
-    planned = jobs.plan(Model(str(folder / "model")), run.load_tasks(args, protocol), protocol, FORM, folder / "out")
+    planned = jobs.plan(
+        Model(str(folder / "model")), run.load_tasks(args, protocol, FORM), protocol, FORM, folder / "out"
+    )
     monkeypatch.setattr(prompts, "render", lambda questions, form, model: [Prompt(q.id, q.question) for q in questions])
     asked = {key: job for job in planned for key, (job, _) in generate._prompts(job, FORM, "m").items()}
     assert len(asked) == 4 and [job.task.name for job in asked.values()] == ["file-q"] * 3 + ["file-copy"]
