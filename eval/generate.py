@@ -1,4 +1,4 @@
-"""Responses to all questions that have none yet, in one pass of vLLM over all tasks."""
+"""Responses to all questions that have none yet, in one pass over all tasks: of vLLM engines here, or of a server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from openrlhf_ebpo.engines import generation
 from openrlhf_ebpo.engines.generation import EngineSettings, GenerationError, Sample, Sampling
 from openrlhf_ebpo.engines.rendering import Prompt, prompt_lengths, tokenizer_of
 
-from . import prompts
+from . import endpoint_questions, prompts
 from .jobs import Job
 from .prompts import PromptForm
 from .protocols import Protocol
@@ -21,24 +21,56 @@ from .protocols import Protocol
 def respond(jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protocol, engine_flags: dict) -> None:
     """Generate what is missing. Every question goes into its job, and so to disk, as soon as it has all its responses.
 
-    model: folder or Hub name, no adapter. engine_flags: fields of EngineSettings that are about the hardware.
+    model: folder or Hub name, no adapter; or the address of a server, which the jobs' models describe. engine_flags: fields
+        of EngineSettings that are about the hardware.
 
     Raises:
         UsageError: the model cannot read prompts as long as these. StorageError: they cannot be written.
-        ClusterError, GenerationError: too few GPUs, no engine is left, or a question cannot be answered.
+        ClusterError, GenerationError: too few GPUs, no engine is left or no server answers, or a question cannot be
+        answered.
     """
+    if not any(job.missing for job in jobs):
+        return
+    if jobs[0].model.endpoint:
+        failed = _from_server(jobs, form, protocol)
+    else:
+        failed = _from_engines(jobs, model, form, protocol, engine_flags)
+    if failed:
+        key, error = next(iter(failed.items()))
+        raise GenerationError(f"{len(failed)} questions got no responses, such as {key}: {error}")
+
+
+def _bar(jobs: Sequence[Job]) -> ProgressBar:
+    return ProgressBar(sum(len(job.task.questions) for job in jobs), sum(len(job.records) for job in jobs))
+
+
+def _from_server(jobs: Sequence[Job], form: PromptForm, protocol: Protocol) -> dict[str, str]:
+    """Keys of the questions that got no responses, and why."""
+    asked = {f"{job.task.name}/{each.id}": (job, each) for job in jobs for each in job.missing}
+    with _bar(jobs) as bar:
+
+        def keep(key: str, record: dict) -> None:
+            job, question = asked[key]
+            job.add(question.id, record)
+            bar.update({**record, "errors": {}})
+
+        questions = [(key, question.question, job.n) for key, (job, question) in asked.items()]
+        return endpoint_questions.respond(jobs[0].model.endpoint, questions, form, protocol, keep, bar.bar.write)
+
+
+def _from_engines(
+    jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protocol, engine_flags: dict
+) -> dict[str, str]:
+    """As `_from_server`, from engines that are started for it."""
     generation.prepare_process()
     asked = {key: pair for job in jobs for key, pair in _prompts(job, form, model).items()}
-    if not asked:
-        return
     settings = engine_settings(asked, model, protocol, sum(len(job.records) for job in jobs), engine_flags)
     print(f"starting {settings.num_engines} x {model}, room for {settings.max_len:,} tokens", flush=True)
     started = time.monotonic()
-    done, total = sum(len(job.records) for job in jobs), sum(len(job.task.questions) for job in jobs)
     failed: dict[str, str] = {}
     with generation.engines(settings) as actors:
         print(f"engines are up after {time.monotonic() - started:.0f} s", flush=True)
-        with ProgressBar(total, done) as bar:
+        with _bar(jobs) as bar:
             for n, group in groupby(asked.values(), key=lambda pair: pair[0].n):
                 sampling = Sampling(n, protocol.temperature, protocol.top_p, protocol.max_new_tokens)
                 todo = [prompt for _, prompt in group]
@@ -49,9 +81,7 @@ def respond(jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protoco
                     record = to_record(samples, model, settings.seed)
                     asked[prompt.key][0].add(prompt.key.partition("/")[2], record)
                     bar.update({**record, "errors": {}})
-    if failed:
-        key, error = next(iter(failed.items()))
-        raise GenerationError(f"{len(failed)} questions got no responses, such as {key}: {error}")
+    return failed
 
 
 def _prompts(job: Job, form: PromptForm, model: str) -> dict[str, tuple[Job, Prompt]]:

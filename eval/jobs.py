@@ -82,7 +82,7 @@ def storing(path: Path) -> Iterator[None]:
 
 def plan(model: Model, tasks: Sequence[Task], protocol: Protocol, form: PromptForm, results: Path) -> list[Job]:
     """The jobs of a model, nothing read or written yet."""
-    identity = models.identity(model.path)
+    identity = model.endpoint.identity() if model.endpoint else models.identity(model.path)
     return [
         Job(
             task,

@@ -97,11 +97,12 @@ def render(questions: Iterable[Question], form: PromptForm, model: str) -> list[
     """
     from openrlhf_ebpo.engines.rendering import render as render_rows
 
-    rows = ({"id": q.id, "prompt": _message(form, q.question), "label": q.gold} for q in questions)
+    rows = ({"id": q.id, "prompt": message(form, q.question), "label": q.gold} for q in questions)
     return render_rows(rows, model, form.chat_template, form.input_template)
 
 
-def _message(form: PromptForm, question: str) -> str | list[dict]:
+def message(form: PromptForm, question: str) -> str | list[dict]:
+    """The question in the form's template; with its system message, if there is one for the chat template."""
     text = form.template.replace(QUESTION, question)  # no str.format: mathematics is full of braces
     if not (form.chat_template and form.system):
         return text

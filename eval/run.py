@@ -48,7 +48,7 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.engines.cluster import ClusterError
 from openrlhf_ebpo.engines.generation import GenerationError
 from openrlhf_ebpo.errors import ReportedError, UsageError
-from openrlhf_ebpo.eval import generate, jobs, models, prompts, protocols, report, tasks
+from openrlhf_ebpo.eval import endpoint, generate, jobs, models, prompts, protocols, report, tasks
 from openrlhf_ebpo.eval.flags import ENGINE_FLAGS, add_flags, check, chosen_protocol
 from openrlhf_ebpo.eval.grader import NO_GOLD, Grader
 from openrlhf_ebpo.eval.jobs import Job, StorageError
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> None:
     check(args)
     protocol = chosen_protocol(args)
     protocols.check_scorer(protocol)
-    chosen = models_of(args)
+    chosen = models_of(args, protocol)
     form = form_of(args, protocol)
     results = Path(args.output_dir or Path(args.checkpoints) / "eval").absolute()
     asked = load_tasks(args, protocol)
@@ -91,7 +91,9 @@ def run(args: argparse.Namespace) -> None:
     print(f"\nreport     {write_report(args, results, protocol)}\nresults    {results / protocol.name}")
 
 
-def models_of(args: argparse.Namespace) -> list[Model]:
+def models_of(args: argparse.Namespace, protocol: Protocol) -> list[Model]:
+    if endpoint.is_endpoint(args.model):
+        return [Model(args.model, args.step, endpoint.connect(args, protocol))]
     found = models.of_run(args.checkpoints, not args.no_base) if args.checkpoints else [Model(args.model, args.step)]
     for model in found:
         models.check(model.path, "--checkpoints" if args.checkpoints else "--model")
@@ -153,6 +155,7 @@ def described(asked: Sequence[Task], chosen: Sequence[Model], form: PromptForm) 
     for task in asked:
         left_out = f", {len(task.skipped)} left out" if task.skipped else ""
         lines.append(f"task {task.name}: {len(task.questions)} questions{left_out}, {task.source}")
+    lines += [endpoint.described(model.endpoint, form) for model in chosen if model.endpoint]
     return "\n".join([*lines, *[f"step {model.step}: {model.path}" for model in chosen]])
 
 
