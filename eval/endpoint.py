@@ -27,6 +27,7 @@ FLAGS = ("api_key_env", "concurrency", "requests_per_minute", "request_timeout",
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 LIST_LIMITS = Limits(concurrency=1, timeout=30.0)
 LONGEST_LIST = 8 << 20  # bytes of a server's list of models
+VLLM_ONLY = ("top_k", "min_p", "template_kwargs")  # settings of a protocol that the API does not have
 NOT_LISTED = (403, 404, 405, 501)  # the server does not show its list
 
 
@@ -211,6 +212,12 @@ def check_protocol(endpoint: Endpoint, protocol: Protocol) -> None:
     Raises:
         UsageError: it cannot.
     """
+    own = [f"--{name}" for name in VLLM_ONLY if getattr(protocol, name) != getattr(Protocol, name)]
+    if own and not endpoint.is_vllm:
+        raise UsageError(
+            f"{', '.join(own)}: the API has no such setting; vLLM's server has, and {shown(endpoint.url)} does not say in its "
+            "list of models that it is one"
+        )
     room = endpoint.max_model_len
     if room is not None and protocol.max_new_tokens >= room:
         raise UsageError(

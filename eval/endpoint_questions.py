@@ -150,6 +150,7 @@ class Asker:
             "temperature": protocol.temperature,
             "top_p": protocol.top_p,
             (self.length_field if chat else "max_tokens"): protocol.max_new_tokens,
+            **({"stop": list(protocol.stop)} if protocol.stop else {}),
         }
         return "chat/completions" if chat else "completions", {
             **body,
@@ -158,8 +159,18 @@ class Asker:
 
     def _of_vllm(self) -> dict:
         """What the engines here are told, or do, and the API has no word for."""
-        body = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "min_tokens": 1, "return_token_ids": True}
-        return body if self.form.chat_template else {**body, "add_special_tokens": False}
+        return {
+            "top_k": self.protocol.top_k,
+            "min_p": self.protocol.min_p,
+            "repetition_penalty": 1.0,
+            "min_tokens": 1,
+            "return_token_ids": True,
+            **(
+                {"chat_template_kwargs": self.form.given()}
+                if self.form.chat_template
+                else {"add_special_tokens": False}
+            ),
+        }
 
     def longest(self, n: int) -> int:
         """Bytes of an answer."""

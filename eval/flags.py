@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
@@ -13,7 +15,10 @@ from openrlhf_ebpo.eval.tasks import FILE
 from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
-OVERRIDES = ("n", "temperature", "top_p", "max_new_tokens", "max_model_len", "seed", "template", "chat_template")
+OVERRIDES = (
+    *("n", "temperature", "top_p", "top_k", "min_p", "max_new_tokens", "max_model_len", "stop", "seed"),
+    *("template", "chat_template", "template_kwargs", "strip_think"),
+)
 ENGINE_FLAGS = {"num_engines": 1, "tensor_parallel_size": 1, "gpu_memory_utilization": 0.9, "enforce_eager": False}
 NEEDED = {"matplotlib": "the report", "tqdm": "the progress bar", "vllm": "generation"}
 
@@ -30,6 +35,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--n", type=int, help="responses per question")
     add("--temperature", type=float)
     add("--top_p", type=float)
+    add("--top_k", type=int, metavar="K", help="draw from the K likeliest tokens only; -1: from all")
+    add("--min_p", type=float, metavar="P", help="draw only from tokens at least P times as likely as the likeliest")
+    add(
+        "--stop",
+        nargs="+",
+        metavar="TEXT",
+        help="texts that end a response and are left out of it; $'\\n\\n' in a shell",
+    )
     add("--max_new_tokens", type=int, metavar="N", help="longest response")
     add("--max_model_len", type=int, metavar="N", help="prompt and response together (default: what the longest needs)")
     add("--seed", type=int, help="of the engines; one seed need not give one text on other hardware")
@@ -39,6 +52,17 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help=f"how a question is put: {', '.join(prompts.TEMPLATES)}, {prompts.TRAINING}, or text with {{question}} in it",
     )
     add("--chat_template", action=argparse.BooleanOptionalAction, help="put that into the tokenizer's chat template")
+    add(
+        "--template_kwargs",
+        nargs="+",
+        metavar="NAME=JSON",
+        help="what the tokenizer's chat template is given besides, such as enable_thinking=false",
+    )
+    add(
+        "--strip_think",
+        action=argparse.BooleanOptionalAction,
+        help="read the answer from behind the last </think> only; a response that never ends its <think> has none",
+    )
     add("--run_dir", metavar="DIR", help="run that trained --model, where its template is recorded (default: searched)")
     add = parser.add_argument_group("questions").add_argument
     add("--data_dir", metavar="DIR", help="folder with <task>.parquet or <task>.jsonl of benchmarks")
@@ -98,4 +122,36 @@ def check(args: argparse.Namespace) -> None:
 
 
 def chosen_protocol(args: argparse.Namespace) -> Protocol:
-    return protocols.override(protocols.get(args.protocol), **{name: getattr(args, name) for name in OVERRIDES})
+    """The protocol of --protocol with what the other flags change.
+
+    Raises:
+        UsageError: a setting that makes no sense.
+    """
+    changes = {name: getattr(args, name) for name in OVERRIDES}
+    changes["stop"] = None if args.stop is None else tuple(args.stop)
+    changes["template_kwargs"] = None if args.template_kwargs is None else template_kwargs(args.template_kwargs)
+    return protocols.override(protocols.get(args.protocol), **changes)
+
+
+def template_kwargs(pairs: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """NAME=JSON each, sorted and in JSON's one spelling.
+
+    Raises:
+        UsageError: one of them is not so, or a name is there twice.
+    """
+    found = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        try:
+            value = json.dumps(json.loads(text), sort_keys=True, allow_nan=False)
+        except (ValueError, RecursionError):
+            equals = ""
+        if not (equals and name.isidentifier()):
+            raise UsageError(
+                f"--template_kwargs {pair}: write NAME=VALUE with a value as JSON has it, such as enable_thinking=false "
+                "or 'effort=\"low\"'"
+            )
+        if name in found:
+            raise UsageError(f"--template_kwargs: {name} is there twice")
+        found[name] = value
+    return tuple(sorted(found.items()))

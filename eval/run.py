@@ -102,7 +102,8 @@ def models_of(args: argparse.Namespace, protocol: Protocol) -> list[Model]:
 
 def form_of(args: argparse.Namespace, protocol: Protocol) -> PromptForm:
     run_dir = args.checkpoints or args.run_dir or prompts.run_of(args.model)
-    return prompts.prompt_form(protocol.template, protocol.chat_template, run_dir)
+    form = prompts.prompt_form(protocol.template, protocol.chat_template, run_dir)
+    return prompts.with_kwargs(form, protocol.template_kwargs)
 
 
 def load_tasks(args: argparse.Namespace, protocol: Protocol) -> list[Task]:
@@ -175,7 +176,7 @@ def evaluate(row: Sequence[Job], protocol: Protocol, form: PromptForm, results: 
         seconds = time.monotonic() - started
         print("scoring", flush=True)
         # not earlier: Ray's shutdown kills all child processes
-        with Grader(protocol.extraction, protocol.scorer) as grader:
+        with Grader(protocol.extraction, protocol.scorer, strip_think=protocol.strip_think) as grader:
             for job in todo:
                 jobs.finish(job, grader, protocol, form, seconds)
     except (ClusterError, GenerationError, StorageError, GraderError) as error:

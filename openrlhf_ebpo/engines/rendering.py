@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from openrlhf_ebpo.errors import UsageError
@@ -19,9 +19,15 @@ class Prompt:
 
 
 def render(
-    rows: Iterable[dict], model: str, apply_chat_template: bool = False, input_template: str | None = None
+    rows: Iterable[dict],
+    model: str,
+    apply_chat_template: bool = False,
+    input_template: str | None = None,
+    template_kwargs: Mapping | None = None,
 ) -> list[Prompt]:
     """Rows with id, prompt and label as training would give them to the model.
+
+    template_kwargs: what the chat template is given besides; training gives it nothing.
 
     Raises:
         UsageError: the tokenizer or its chat template does not take the prompts.
@@ -30,6 +36,8 @@ def render(
 
     try:
         template = tokenizer_of(model).apply_chat_template if apply_chat_template else None
+        if template and template_kwargs:
+            template = functools.partial(template, **template_kwargs)
         return [Prompt(row["id"], *preprocess_data(row, input_template, "prompt", "label", template)) for row in rows]
     except Exception as error:  # a chat template is Jinja code of the model's authors: any exception
         raise UsageError(f"the prompts cannot be put into the form that {model} reads: {error}") from error
