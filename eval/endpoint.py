@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.record.results import SERVER as PREFIX
 from openrlhf_ebpo.redact import Secret
 from openrlhf_ebpo.rewards.servers import excerpt, shown
 
@@ -21,7 +22,6 @@ from .endpoint_client import BadStatus, Limits, Trouble, client, is_local, witho
 from .prompts import PromptForm
 from .protocols import Protocol
 
-PREFIX = "openai:"
 KEY = "OPENAI_API_KEY"
 FLAGS = ("api_key_env", "concurrency", "requests_per_minute", "request_timeout", "give_up_after")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -87,11 +87,13 @@ class Asker:
         self.endpoint, self.client, self.form, self.protocol = endpoint, asking, form, protocol
         self.takes_n, self.length_field = True, "max_tokens"
         self.uncounted, self.cut_early = 0, 0
+        self._room = asyncio.Semaphore(endpoint.limits.concurrency)  # later questions use what earlier ones have taught
 
     async def record(self, key: str, text: str, n: int) -> tuple[str, dict | None, str | None]:
         """(key, what progress keeps of the question, None), or (key, None, why there is nothing)."""
         try:
-            responses = await self.responses(key, text, n)
+            async with self._room:
+                responses = await self.responses(key, text, n)
         except Refused as error:
             return key, None, str(error)
         return key, {**_columns(responses), "seed": self.protocol.seed}, None
