@@ -9,6 +9,8 @@ examples:
   openrlhf-ebpo eval --checkpoints runs/ebpo/run --tasks aime25,amc23 --num_engines 8     a validation curve
   openrlhf-ebpo eval --model my/model --protocol greedy --template boxed --no-chat_template \\
       --tasks file:questions.jsonl --output_dir results/mine --limit 20                   a quick look
+  openrlhf-ebpo eval --model openai:http://gpu-1:8000/v1#Qwen/Qwen3-8B --template boxed --chat_template \\
+      --tasks aime25 --output_dir results/served         through an OpenAI-compatible server; the key in OPENAI_API_KEY
 
 tasks, separated by commas
 BENCHMARKS
