@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -79,13 +80,13 @@ class Asker:
     """What is asked of an endpoint, and what has been learnt of it on the way.
 
     Attributes:
-        takes_n: whether it gives several responses to one request.
+        takes_n: whether it gives several responses to one request. takes_seed: whether it takes a seed.
         length_field: how it names the longest response; some models of chat completions take only the newer name.
     """
 
     def __init__(self, endpoint: Endpoint, asking: Client, form: PromptForm, protocol: Protocol):
         self.endpoint, self.client, self.form, self.protocol = endpoint, asking, form, protocol
-        self.takes_n, self.length_field = True, "max_tokens"
+        self.takes_n, self.takes_seed, self.length_field = True, True, "max_tokens"
         self.uncounted, self.cut_early = 0, 0
         self._room = asyncio.Semaphore(endpoint.limits.concurrency)  # later questions use what earlier ones have taught
 
@@ -131,9 +132,8 @@ class Asker:
         try:
             answer = await self.client.post(path, body, self.longest(n))
         except Refused as error:
-            if "max_completion_tokens" not in str(error) or "max_tokens" not in body or path == "completions":
+            if not self._learns(str(error), body):
                 raise
-            self.length_field = "max_completion_tokens"
             return await self.ask(text, n, seed)
         found = responses_of(answer, n)
         if found is None:
@@ -141,14 +141,24 @@ class Asker:
         self._count(found)
         return [replace(response, text=without(self.endpoint.key, response.text)) for response in found]
 
+    def _learns(self, error: str, body: dict) -> bool:
+        """Whether the refusal of a request says which field another should have, or lack."""
+        if "messages" in body and "max_tokens" in body and "max_completion_tokens" in error:
+            self.length_field = "max_completion_tokens"
+        elif "seed" in body and re.search(r"\bseed\b", error):
+            self.takes_seed = False
+        else:
+            return False
+        return True
+
     def request(self, text: str, n: int, seed: int) -> tuple[str, dict]:
         """(path, body)."""
         chat, protocol = self.form.chat_template, self.protocol
         body = {
             "model": self.endpoint.name,
             **asked(self.form, text),
-            "n": n,
-            "seed": seed,
+            **({"n": n} if n > 1 else {}),
+            **({"seed": seed} if self.takes_seed else {}),
             "temperature": protocol.temperature,
             "top_p": protocol.top_p,
             (self.length_field if chat else "max_tokens"): protocol.max_new_tokens,
@@ -187,7 +197,9 @@ class Asker:
     def notes(self, protocol: Protocol) -> list[str]:
         found = []
         if not self.takes_n:
-            found.append("note: the server gives one response to a request: every response was asked for by itself")
+            found.append("note: the server does not give n responses to one request: they were asked for one by one")
+        if not self.takes_seed:
+            found.append("note: the server takes no seed")
         if self.uncounted:
             found.append(
                 f"note: the server did not count the tokens of {self.uncounted} responses; their lengths are estimated from "

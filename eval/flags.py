@@ -89,7 +89,9 @@ def check(args: argparse.Namespace) -> None:
     """
     problems = []
     if bool(args.model) == bool(args.checkpoints):
-        problems.append("give --model, a folder, a Hugging Face name or openai:URL#NAME, or --checkpoints, a run directory; not both")
+        problems.append(
+            "give --model, a folder, a Hugging Face name or openai:URL#NAME, or --checkpoints, a run directory; not both"
+        )
     if args.model and not args.output_dir:
         problems.append("--output_dir is missing: name a folder for the results")
     if args.checkpoints:

@@ -27,6 +27,8 @@ from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.hub import results as hub_results
 from openrlhf_ebpo.record import results
 from openrlhf_ebpo.redact import REDACTED, Secret
+from openrlhf_ebpo.space import results as space_results
+from openrlhf_ebpo.space.runs import Run
 
 KEY = "sk-proj-0123456789abcdefghij"
 RAW, CHAT = PromptForm("{question}\n"), PromptForm("Q: {question}", chat_template=True, system="Be short.")
@@ -64,7 +66,7 @@ class Handler(BaseHTTPRequestHandler):
 def answer(body: dict, texts: list[str] | None = None, **more) -> dict:
     """As the API answers: "Answer: <length of the prompt>"."""
     said = body.get("prompt") or body["messages"][-1]["content"]
-    texts = texts or [f"Answer: {len(said)}"] * body["n"]
+    texts = texts or [f"Answer: {len(said)}"] * body.get("n", 1)
     chat = "messages" in body
     choices = [
         {**({"message": {"role": "assistant", "content": text}} if chat else {"text": text}), "finish_reason": "stop"}
@@ -170,6 +172,17 @@ def test_a_model_that_takes_only_the_newer_name_of_the_length_is_asked_so(serve)
     assert server.asked[-1][1]["max_completion_tokens"] == 8
 
 
+def test_a_server_that_takes_no_seed_is_asked_without(serve):
+    def seedless(handler, body, _):
+        if "seed" in body:
+            handler.reply({"error": {"message": "unknown field: seed"}}, 400)
+            return True
+
+    server, said = serve(seedless), []
+    records, failed = respond(server, 3, said=said, concurrency=1)
+    assert len(records) == 3 and not failed and len(server.asked) == 4 and "note: the server takes no seed" in said
+
+
 def test_the_key_goes_in_the_header_and_nowhere_else(serve, tmp_path, capsys, monkeypatch):
     def echo(handler, body, _):
         handler.reply(answer(body, [f"Answer: 2 {handler.headers['Authorization']}"]))
@@ -201,7 +214,7 @@ def test_one_request_brings_all_responses_of_a_question(serve):
 @pytest.mark.parametrize("refuses", [False, True])
 def test_a_server_that_gives_one_response_to_a_request_is_asked_for_each(serve, refuses):
     def one(handler, body, _):
-        if refuses and body["n"] > 1:
+        if refuses and "n" in body:
             handler.reply({"error": {"message": "n must be 1"}}, 400)
         else:
             handler.reply(answer(body, ["Answer: 3"]))
@@ -211,8 +224,8 @@ def test_a_server_that_gives_one_response_to_a_request_is_asked_for_each(serve, 
     records, failed = respond(server, 3, protocol=SAMPLED, said=said, concurrency=1)
     assert not failed and all(len(record["responses"]) == 4 for record in records.values())
     seeds = [body["seed"] for _, body, _ in server.asked]
-    assert len(set(seeds)) >= 12 and any("one response to a request" in line for line in said)
-    assert [body["n"] for _, body, _ in server.asked].count(1) >= 9
+    assert len(set(seeds)) >= 12 and any("asked for one by one" in line for line in said)
+    assert sum("n" not in body for _, body, _ in server.asked) >= 9
 
 
 def test_seeds_are_the_same_whenever_a_question_is_asked():
@@ -730,7 +743,7 @@ def test_ctrl_c_leaves_the_finished_questions_and_the_command_goes_on_with_the_o
     assert len(server.asked) == 3 and "finished already" in capsys.readouterr().out
 
 
-def test_report_and_hub_take_such_results_but_no_card_of_a_model(serve, tmp_path):
+def test_report_hub_and_space_take_such_results_but_no_card_of_a_model(serve, tmp_path):
     server = serve()
     run.main(arguments(tmp_path, server))
     model = f"openai:{server.url}#m"
@@ -740,6 +753,8 @@ def test_report_and_hub_take_such_results_but_no_card_of_a_model(serve, tmp_path
     assert {row["model"] for row in rows} == {model} and rows[0]["model_identity"].startswith("openai:127.0.0.1")
     card = hub_results.data_card(rows, "me/results", None, hub_results.NO_LINKS)
     assert model in card
+    (shown,), problems = space_results.find(Run("served", tmp_path / "out", 0))
+    assert shown.task == "file-q" and not problems
     argv = [str(tmp_path / "out"), "--repo", "me/results", "--dry_run", "--model", "me/model"]
     with pytest.raises(SystemExit, match="behind a server") as stopped:
         hub_results.main(argv)
