@@ -8,9 +8,10 @@ beside it, the bare question.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,13 +47,18 @@ HELP = "--template dapo, boxed, raw or TEXT with {question} in it, and --chat_te
 class PromptForm:
     """template: text with {question} in it. chat_template: whether that text is then put into the tokenizer's chat
     template, after a system message if there is one. input_template: or else into this text, in place of its {}.
-    source: where it is from, for people."""
+    source: where it is from, for people. template_kwargs: as Protocol has them; None for none."""
 
     template: str
     chat_template: bool = False
     system: str | None = None
     input_template: str | None = None
     source: str = ""
+    template_kwargs: tuple[tuple[str, str], ...] | None = None
+
+    def given(self) -> dict:
+        """What the chat template is given besides the messages."""
+        return {name: json.loads(value) for name, value in self.template_kwargs or ()}
 
 
 def check_template(template: str) -> None:
@@ -88,6 +94,20 @@ def prompt_form(template: str, chat_template: bool | None, run_dir: str | Path |
     return PromptForm(TEMPLATES.get(template, template), used, source=f"--template {template}; {trained.source}")
 
 
+def with_kwargs(form: PromptForm, template_kwargs: tuple[tuple[str, str], ...]) -> PromptForm:
+    """The form whose chat template is given these.
+
+    Raises:
+        UsageError: it uses no chat template.
+    """
+    if template_kwargs and not form.chat_template:
+        names = ", ".join(name for name, _ in template_kwargs)
+        raise UsageError(
+            f"--template_kwargs {names}: no chat template is used ({form.source}); add --chat_template, or leave them out"
+        )
+    return replace(form, template_kwargs=template_kwargs or None)
+
+
 def render(questions: Iterable[Question], form: PromptForm, model: str) -> list[Prompt]:
     """The questions as the model gets them, by the code that makes the prompts of training; key and label are the
     question's id and gold.
@@ -98,7 +118,7 @@ def render(questions: Iterable[Question], form: PromptForm, model: str) -> list[
     from openrlhf_ebpo.engines.rendering import render as render_rows
 
     rows = ({"id": q.id, "prompt": _message(form, q.question), "label": q.gold} for q in questions)
-    return render_rows(rows, model, form.chat_template, form.input_template)
+    return render_rows(rows, model, form.chat_template, form.input_template, form.given())
 
 
 def _message(form: PromptForm, question: str) -> str | list[dict]:

@@ -91,4 +91,4 @@ def render_rows(rows: list[dict], args, model: str) -> list[Prompt]:
         {"id": number, "prompt": row[data.input_key], "label": row[data.label_key] if data.label_key else ""}
         for number, row in enumerate(rows, 1)
     ]
-    return render(named, model, data.apply_chat_template, data.input_template, data.add_bos)
+    return render(named, model, data.apply_chat_template, data.input_template, add_bos=data.add_bos)

@@ -71,12 +71,16 @@ class EngineSettings:
 
 @dataclass(frozen=True)
 class Sampling:
-    """n responses per prompt; max_new_tokens None: as many as `max_len` leaves room for."""
+    """n responses per prompt; max_new_tokens None: as many as `max_len` leaves room for. top_k -1: all tokens. stop: texts
+    after which a response ends; its tokens are those up to there, the text's own among them."""
 
     n: int
     temperature: float = 1.0
     top_p: float = 1.0
     max_new_tokens: int | None = None
+    top_k: int = -1
+    min_p: float = 0.0
+    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -254,11 +258,15 @@ def _sender(sampling: Sampling, settings: EngineSettings):
     params = SamplingParams(  # as upstream's SamplesGenerator. No seed: it would make all n samples the same
         temperature=sampling.temperature,
         top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        stop=list(sampling.stop),
         max_tokens=sampling.max_new_tokens,
         min_tokens=1,
         skip_special_tokens=False,
         output_kind=RequestOutputKind.FINAL_ONLY,  # upstream discards partial outputs
-        detokenize=settings.agent is not None,  # only an agent reads vLLM's text; all else takes token ids
+        # only an agent, and the search for a stop text, read vLLM's text; all else takes token ids
+        detokenize=settings.agent is not None or bool(sampling.stop),
     )
     tokenizer = TokenizerByReference(settings.model)
 

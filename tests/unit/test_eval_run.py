@@ -485,6 +485,40 @@ def test_records_hold_text_lengths_and_reasons(tmp_path):
     assert found == {"responses": ["cab", "ca"], "lengths": [4, 2], "finish_reasons": ["stop", "length"], "seed": 43}
 
 
+@pytest.mark.parametrize(
+    ("stop", "text", "kept"),
+    [
+        (["b"], "cab", "ca"),
+        (["b", "a"], "cab", "c"),  # the earliest
+        (["ca"], "cab", ""),  # ends in the second token
+        (["c"], "cab", "cab"),  # vLLM does not look at the first token
+        (["c"], "cabc", "cab"),
+        (["x"], "cab", "cab"),
+        ([], "cab", "cab"),
+    ],
+)
+def test_a_response_ends_where_its_stop_text_begins(stop, text, kept):
+    assert generate.until(stop, "".join, list(text)) == kept
+
+
+def test_a_think_that_the_prompt_has_begun_is_of_the_response(tmp_path):
+    from openrlhf_ebpo.engines.rendering import tokenizer_of
+    from openrlhf_ebpo.quickstart import tiny_model
+
+    tiny_model.build(tmp_path / "m", ["abc"], hidden_size=16, intermediate_size=32)
+    tokenizer = tokenizer_of(str(tmp_path / "m"))
+    samples = [Sample(tokenizer.encode("cab"), False)]
+    found = generate.to_record(samples, str(tmp_path / "m"), 43, ["b"], "<think>")
+    assert (found["responses"], found["lengths"]) == (["<think>ca"], [3])
+    thinking = protocols.override(protocols.get("default"), strip_think=True)
+    generate.check_thinking(thinking, str(tmp_path / "m"))
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<think>"]})
+    tokenizer.save_pretrained(tmp_path / "special")
+    (tmp_path / "special" / "config.json").write_text('{"model_type": "qwen3"}')
+    with pytest.raises(UsageError, match=r"--strip_think: to the tokenizer of .*special, <think> is a special token"):
+        generate.check_thinking(thinking, str(tmp_path / "special"))
+
+
 def test_engines_have_room_for_the_longest_prompt_and_another_seed_when_resumed(tmp_path, capsys):
     from openrlhf_ebpo.quickstart import tiny_model
 
