@@ -59,6 +59,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="what the tokenizer's chat template is given besides, such as enable_thinking=false",
     )
     add(
+        "--add_bos",
+        action=argparse.BooleanOptionalAction,
+        help="begin prompts with the tokenizer's begin token, as training's --data.add_bos (default: as --model was trained)",
+    )
+    add(
         "--strip_think",
         action=argparse.BooleanOptionalAction,
         help="read the answer from behind the last </think> only; a response that never ends its <think> has none",

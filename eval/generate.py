@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
+from openrlhf_ebpo.checks.model_fit import EVALUATION, Asked, fit_warnings
 from openrlhf_ebpo.data.difficulty_report import ProgressBar
 from openrlhf_ebpo.engines import generation
 from openrlhf_ebpo.engines.generation import EngineSettings, GenerationError, Sample, Sampling
@@ -71,6 +72,7 @@ def _from_engines(
     asked = {key: pair for job in jobs for key, pair in _prompts(job, form, model).items()}
     settings = engine_settings(asked, model, protocol, sum(len(job.records) for job in jobs), engine_flags)
     print(f"starting {settings.num_engines} x {model}, room for {settings.max_len:,} tokens", flush=True)
+    print(*fit_lines(asked, model, form, protocol, settings), sep="", end="", flush=True)
     started = time.monotonic()
     failed: dict[str, str] = {}
     with generation.engines(settings) as actors:
@@ -110,12 +112,15 @@ def engine_settings(asked: dict, model: str, protocol: Protocol, done: int, engi
     repeat the random numbers of the one before."""
     longest = max(prompt_lengths([prompt for _, prompt in asked.values()], model))
     room = protocol.max_model_len or longest + protocol.max_new_tokens
-    if longest + protocol.max_new_tokens > room:
-        print(
-            f"warning: the longest prompt has {longest} tokens; beside --max_new_tokens {protocol.max_new_tokens}, "
-            f"--max_model_len {room} cuts its beginning off"
-        )
     return EngineSettings(model, max_len=room, seed=protocol.seed + done, **engine_flags)
+
+
+def fit_lines(asked: dict, model: str, form: PromptForm, protocol: Protocol, settings: EngineSettings) -> list[str]:
+    """Warnings of what does not go together between model and prompts."""
+    found = [prompt for _, prompt in asked.values()]
+    room = settings.max_len - protocol.max_new_tokens
+    how = Asked([prompt.text for prompt in found], prompt_lengths(found, model), form.chat_template, form.bos, room)
+    return [f"{line}\n" for line in fit_warnings(model, tokenizer_of(model), how, EVALUATION)]
 
 
 def sampling_of(protocol: Protocol, n: int) -> Sampling:

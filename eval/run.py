@@ -105,7 +105,7 @@ def models_of(args: argparse.Namespace, protocol: Protocol) -> list[Model]:
 def form_of(args: argparse.Namespace, protocol: Protocol) -> PromptForm:
     run_dir = args.checkpoints or args.run_dir or prompts.run_of(args.model)
     form = prompts.prompt_form(protocol.template, protocol.chat_template, run_dir)
-    return prompts.with_kwargs(form, protocol.template_kwargs)
+    return prompts.with_bos(prompts.with_kwargs(form, protocol.template_kwargs), args.add_bos, run_dir)
 
 
 def load_tasks(args: argparse.Namespace, protocol: Protocol) -> list[Task]:
@@ -154,7 +154,8 @@ def readable(task: Task, grader: Grader) -> Task:
 
 
 def described(asked: Sequence[Task], chosen: Sequence[Model], form: PromptForm) -> str:
-    lines = [f"prompt: {form.template!r}, chat template {'on' if form.chat_template else 'off'} ({form.source})"]
+    begun = ", after the begin token" if form.bos else ""
+    lines = [f"prompt: {form.template!r}, chat template {'on' if form.chat_template else 'off'}{begun} ({form.source})"]
     for task in asked:
         left_out = f", {len(task.skipped)} left out" if task.skipped else ""
         lines.append(f"task {task.name}: {len(task.questions)} questions{left_out}, {task.source}")
