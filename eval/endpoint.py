@@ -87,17 +87,15 @@ def flag_problems(args: argparse.Namespace, engine_flags: dict) -> list[str]:
     return problems
 
 
-def connect(args: argparse.Namespace, protocol: Protocol, say: Callable[[str], None] = print) -> Endpoint:
+def connect(args: argparse.Namespace, say: Callable[[str], None] = print) -> Endpoint:
     """The endpoint that --model names, with what the server says of it.
 
     Raises:
-        UsageError: the address, the key's variable or the server's answer is none, or the server cannot do what the
-            protocol asks for.
+        UsageError: the address, the key's variable or the server's answer is none.
     """
     url, name = parsed(args.model)
     found = Endpoint(url, name, limits_of(args), key_of(args.api_key_env, url, say))
     found = asyncio.run(_listed(found, say))
-    check_protocol(found, protocol)
     if not found.is_vllm:
         say(
             f"note: {shown(url)} does not say that it is vLLM: what the API cannot set (top-k, min-p, repetition penalty) "
@@ -206,13 +204,14 @@ def with_card(endpoint: Endpoint, found: dict, say: Callable[[str], None]) -> En
     )
 
 
-def check_protocol(endpoint: Endpoint, protocol: Protocol) -> None:
-    """Check that the server can do what the protocol asks for.
+def check(endpoint: Endpoint, protocol: Protocol, form: PromptForm) -> None:
+    """Check that the server can do what is asked of it.
 
     Raises:
         UsageError: it cannot.
     """
     own = [f"--{name}" for name in VLLM_ONLY if getattr(protocol, name) != getattr(Protocol, name)]
+    own += ["--add_bos"] if form.bos else []
     if own and not endpoint.is_vllm:
         raise UsageError(
             f"{', '.join(own)}: the API has no such setting; vLLM's server has, and {shown(endpoint.url)} does not say in its "

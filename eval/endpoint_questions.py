@@ -177,11 +177,8 @@ class Asker:
             "repetition_penalty": 1.0,
             "min_tokens": 1,
             "return_token_ids": True,
-            **(
-                {"chat_template_kwargs": self.form.given()}
-                if self.form.chat_template
-                else {"add_special_tokens": False}
-            ),
+            "add_special_tokens": self.form.bos,
+            **({"chat_template_kwargs": self.form.given()} if self.form.chat_template else {}),
         }
 
     def longest(self, n: int) -> int:

@@ -78,8 +78,10 @@ def run(args: argparse.Namespace) -> None:
     check(args)
     protocol = chosen_protocol(args)
     protocols.check_scorer(protocol)
-    chosen = models_of(args, protocol)
+    chosen = models_of(args)
     form = form_of(args, protocol)
+    for server in filter(None, (model.endpoint for model in chosen)):
+        endpoint.check(server, protocol, form)
     results = Path(args.output_dir or Path(args.checkpoints) / "eval").absolute()
     asked = load_tasks(args, protocol)
     print(f"{protocol.describe()}\n{described(asked, chosen, form)}", flush=True)
@@ -93,9 +95,9 @@ def run(args: argparse.Namespace) -> None:
     print(f"\nreport     {write_report(args, results, protocol)}\nresults    {results / protocol.name}")
 
 
-def models_of(args: argparse.Namespace, protocol: Protocol) -> list[Model]:
+def models_of(args: argparse.Namespace) -> list[Model]:
     if endpoint.is_endpoint(args.model):
-        return [Model(args.model, args.step, endpoint.connect(args, protocol))]
+        return [Model(args.model, args.step, endpoint.connect(args))]
     found = models.of_run(args.checkpoints, not args.no_base) if args.checkpoints else [Model(args.model, args.step)]
     for model in found:
         models.check(model.path, "--checkpoints" if args.checkpoints else "--model")

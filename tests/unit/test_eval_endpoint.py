@@ -150,14 +150,15 @@ def test_chat_completions_take_messages_and_vllm_is_told_what_it_would_take_from
     server = serve()
     form = PromptForm(CHAT.template, True, CHAT.system, template_kwargs=(("enable_thinking", "false"),))
     respond(server, form=form, protocol=protocols.override(SAMPLED, top_k=20), is_vllm=True)
-    respond(server, form=RAW, is_vllm=True)
+    respond(server, form=PromptForm("{question}\n", bos=True), is_vllm=True)
     (chat_path, chat, _), (raw_path, raw, _) = server.asked
     assert chat_path == "/v1/chat/completions" and raw_path == "/v1/completions"
     assert chat["messages"] == [{"role": "system", "content": "Be short."}, {"role": "user", "content": "Q: x"}]
     told = {"min_p": 0.0, "repetition_penalty": 1.0, "min_tokens": 1, "return_token_ids": True}
     assert told.items() <= chat.items() and told.items() <= raw.items()
     assert chat["top_k"] == 20 and chat["chat_template_kwargs"] == {"enable_thinking": False}
-    assert raw["top_k"] == -1 and raw["add_special_tokens"] is False and raw["prompt"] == "x\n"
+    assert raw["top_k"] == -1 and chat["add_special_tokens"] is False
+    assert raw["add_special_tokens"] is True and raw["prompt"] == "x\n"
 
 
 def test_a_model_that_takes_only_the_newer_name_of_the_length_is_asked_so(serve):
@@ -594,9 +595,9 @@ def test_a_key_that_is_not_there_or_none_is_said_without_repeating_it(monkeypatc
         endpoint.key_of(None, "https://h/v1", print)
 
 
-def connected(server, protocol=GREEDY, name: str = "m") -> tuple[Endpoint, list[str]]:
+def connected(server, name: str = "m") -> tuple[Endpoint, list[str]]:
     said: list[str] = []
-    return endpoint.connect(parsed(["--model", f"openai:{server.url}#{name}"]), protocol, said.append), said
+    return endpoint.connect(parsed(["--model", f"openai:{server.url}#{name}"]), said.append), said
 
 
 def parsed(argv: list[str]):
@@ -655,27 +656,27 @@ def test_a_server_without_a_list_is_asked_all_the_same_and_one_that_is_down_is_n
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
     with pytest.raises(UsageError, match="is the server up"):
-        endpoint.connect(parsed(["--model", f"openai:http://127.0.0.1:{port}/v1#m"]), GREEDY)
+        endpoint.connect(parsed(["--model", f"openai:http://127.0.0.1:{port}/v1#m"]))
 
 
 @pytest.mark.parametrize(
-    ("changes", "parts"),
+    ("changes", "form", "part"),
     [
-        ({"top_k": 5, "min_p": 0.1}, ["--top_k, --min_p", "does not say"]),
-        ({"template_kwargs": (("a", "1"),)}, ["--template_kwargs"]),
+        ({"top_k": 5, "min_p": 0.1}, RAW, "--top_k, --min_p: the API has no such setting"),
+        ({"template_kwargs": (("a", "1"),)}, CHAT, "--template_kwargs: "),
+        ({}, PromptForm("{question}", bos=True), "--add_bos: "),
     ],
 )
-def test_settings_that_only_vllm_has_are_refused_elsewhere(serve, changes, parts):
+def test_settings_that_only_vllm_has_are_refused_elsewhere(changes, form, part):
     protocol = protocols.override(SAMPLED, **changes)
-    with pytest.raises(UsageError) as stopped:
-        connected(serve(), protocol)
-    assert all(part in str(stopped.value) for part in parts)
-    assert connected(serve(cards=[VLLM]), protocol)[0].is_vllm
+    with pytest.raises(UsageError, match=part):
+        endpoint.check(Endpoint("http://h", "m"), protocol, form)
+    endpoint.check(Endpoint("http://h", "m", is_vllm=True), protocol, form)
 
 
-def test_a_model_that_is_too_short_for_the_protocol_is_refused(serve):
-    with pytest.raises(UsageError, match="--max_new_tokens 64: m on this server reads 64 tokens"):
-        connected(serve(cards=[VLLM]), protocols.override(GREEDY, max_new_tokens=64))
+def test_a_model_that_is_too_short_for_the_protocol_is_refused():
+    with pytest.raises(UsageError, match="--max_new_tokens 8: m on this server reads 8 tokens"):
+        endpoint.check(Endpoint("http://h", "m", max_model_len=8), GREEDY, RAW)
 
 
 # the command
