@@ -29,7 +29,7 @@ def model(tmp_path) -> Path:
     from openrlhf_ebpo.quickstart import tiny_model
 
     folder = tmp_path / "model"
-    tiny_model.build(folder, ["Answer: 123\n", "[]=>"], hidden_size=32, intermediate_size=64)
+    tiny_model.build(folder, ["Answer: 123\n", "[]=>"], hidden_size=32, intermediate_size=64, initializer_range=1.0)
     tokenizer = json.loads((folder / "tokenizer.json").read_text())
     known = {"id": "<|unk|>", "ids": [tokenizer["model"]["vocab"]["<|unk|>"]], "tokens": ["<|unk|>"]}
     text = {"Sequence": {"id": "A", "type_id": 0}}
@@ -138,7 +138,7 @@ def test_vllms_server_gives_what_the_engines_here_give_and_a_killed_command_goes
         for out in ("here", "there", "chat")
     }
     assert found["there"] == found["here"] and found["chat"] == found["here"]
-    assert len({row["response"] for row in found["here"]}) > 3
+    assert len({row["response"] for row in found["here"]}) > 8
     assert all(
         before[row["question_id"]] == [row["response"]] for row in found["there"] if row["question_id"] in before
     )
