@@ -27,7 +27,7 @@ PER_TOKEN = 256  # bytes of JSON; a token of 128 spaces is one, too
 CHARACTERS_PER_TOKEN = 4  # where the server counts none
 REFUSED_IN_A_ROW = 16  # questions, and none answered: it is not the questions
 
-Question = tuple[str, str, int]  # key, text, number of responses
+Question = tuple[str, dict, int]  # key, `asked`, number of responses
 
 
 def respond(
@@ -90,16 +90,16 @@ class Asker:
         self.uncounted, self.cut_early = 0, 0
         self._room = asyncio.Semaphore(endpoint.limits.concurrency)  # later questions use what earlier ones have taught
 
-    async def record(self, key: str, text: str, n: int) -> tuple[str, dict | None, str | None]:
+    async def record(self, key: str, prompt: dict, n: int) -> tuple[str, dict | None, str | None]:
         """(key, what progress keeps of the question, None), or (key, None, why there is nothing)."""
         try:
             async with self._room:
-                responses = await self.responses(key, text, n)
+                responses = await self.responses(key, prompt, n)
         except Refused as error:
             return key, None, str(error)
         return key, {**_columns(responses), "seed": self.protocol.seed}, None
 
-    async def responses(self, key: str, text: str, n: int) -> list[Response]:
+    async def responses(self, key: str, prompt: dict, n: int) -> list[Response]:
         """n of them: of one request if the server gives so many, else of one request each.
 
         Raises:
@@ -108,12 +108,12 @@ class Asker:
         found, several = [], self.takes_n and n > 1
         if several:
             try:
-                found = await self.ask(text, n, seed_of(self.protocol.seed, key, 0))
+                found = await self.ask(prompt, n, seed_of(self.protocol.seed, key, 0))
             except Refused:  # of n, or of the question: one alone will tell
                 found = []
             if len(found) == n:
                 return found
-        more = [self.ask(text, 1, seed_of(self.protocol.seed, key, i)) for i in range(len(found), n)]
+        more = [self.ask(prompt, 1, seed_of(self.protocol.seed, key, i)) for i in range(len(found), n)]
         tasks = [asyncio.create_task(each) for each in more]
         try:
             found += [response for responses in await asyncio.gather(*tasks) for response in responses]
@@ -122,19 +122,19 @@ class Asker:
         self.takes_n = self.takes_n and not several
         return found
 
-    async def ask(self, text: str, n: int, seed: int) -> list[Response]:
+    async def ask(self, prompt: dict, n: int, seed: int) -> list[Response]:
         """1 to n responses.
 
         Raises:
             Refused: the server does not answer this, or answers with something else.
         """
-        path, body = self.request(text, n, seed)
+        path, body = self.request(prompt, n, seed)
         try:
             answer = await self.client.post(path, body, self.longest(n))
         except Refused as error:
             if not self._learns(str(error), body):
                 raise
-            return await self.ask(text, n, seed)
+            return await self.ask(prompt, n, seed)
         found = responses_of(answer, n)
         if found is None:
             raise Refused(f"{shown(self.endpoint.url)} answered without {n} choices: {self.client.clean(str(answer))}")
@@ -151,12 +151,12 @@ class Asker:
             return False
         return True
 
-    def request(self, text: str, n: int, seed: int) -> tuple[str, dict]:
+    def request(self, prompt: dict, n: int, seed: int) -> tuple[str, dict]:
         """(path, body)."""
         chat, protocol = self.form.chat_template, self.protocol
         body = {
             "model": self.endpoint.name,
-            **asked(self.form, text),
+            **prompt,
             **({"n": n} if n > 1 else {}),
             **({"seed": seed} if self.takes_seed else {}),
             "temperature": protocol.temperature,

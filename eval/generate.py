@@ -59,7 +59,10 @@ def _from_server(jobs: Sequence[Job], form: PromptForm, protocol: Protocol) -> d
             job.add(question.id, record)
             bar.update({**record, "errors": {}})
 
-        questions = [(key, question.question, job.n) for key, (job, question) in asked.items()]
+        questions = [
+            (key, endpoint_questions.asked(prompts.for_task(form, job.task), question.question), job.n)
+            for key, (job, question) in asked.items()
+        ]
         return endpoint_questions.respond(jobs[0].model.endpoint, questions, form, protocol, keep, bar.bar.write)
 
 
@@ -102,7 +105,7 @@ def check_thinking(protocol: Protocol, model: str) -> None:
 
 def _prompts(job: Job, form: PromptForm, model: str) -> dict[str, tuple[Job, Prompt]]:
     """By task/question: one question may be in two tasks."""
-    rendered = prompts.render(job.missing, form, model)
+    rendered = prompts.render(job.missing, prompts.for_task(form, job.task), model)
     keyed = (dataclasses.replace(prompt, key=f"{job.task.name}/{prompt.key}") for prompt in rendered)
     return {prompt.key: (job, prompt) for prompt in keyed}
 

@@ -125,7 +125,7 @@ def respond(server, count: int = 1, form=RAW, protocol=GREEDY, keep=None, said=N
     limits = {name: changes.pop(name) for name in Limits.__dataclass_fields__ if name in changes}
     asked = Endpoint(server.url, "m", Limits(**{"timeout": 20.0, "give_up_after": 20.0, **limits}), **changes)
     records: dict[str, dict] = {}
-    questions = [(f"t/{i}", "x" * (i + 1), protocol.n) for i in range(count)]
+    questions = [(f"t/{i}", endpoint_questions.asked(form, "x" * (i + 1)), protocol.n) for i in range(count)]
     failed = endpoint_questions.respond(
         asked, questions, form, protocol, keep or records.__setitem__, (said if said is not None else []).append
     )
@@ -159,6 +159,14 @@ def test_chat_completions_take_messages_and_vllm_is_told_what_it_would_take_from
     assert chat["top_k"] == 20 and chat["chat_template_kwargs"] == {"enable_thinking": False}
     assert raw["top_k"] == -1 and chat["add_special_tokens"] is False
     assert raw["add_special_tokens"] is True and raw["prompt"] == "x\n"
+
+
+def test_shots_are_turns_of_a_chat_or_text_before_the_question():
+    chat = endpoint_questions.asked(PromptForm("Q: {question}", True, shots=(("1+1", "2"),)), "x")
+    roles = [(each["role"], each["content"]) for each in chat["messages"]]
+    assert roles == [("user", "Q: 1+1"), ("assistant", "2"), ("user", "Q: x")]
+    raw = endpoint_questions.asked(PromptForm("Q: {question}", shots=(("1+1", "2"),)), "x")
+    assert raw == {"prompt": "Q: 1+1\n2\n\nQ: x\n"}
 
 
 def test_a_model_that_takes_only_the_newer_name_of_the_length_is_asked_so(serve):
@@ -532,7 +540,7 @@ def test_proxies_of_the_environment_are_used_but_not_for_this_machine(serve, mon
     assert endpoint_client.proxy_of("http://localhost:1/v1") is None
     asked = Endpoint("http://model.invalid/v1", "m")
     records = {}
-    endpoint_questions.respond(asked, [("k", "x", 1)], RAW, GREEDY, records.__setitem__)
+    endpoint_questions.respond(asked, [("k", {"prompt": "x\n"}, 1)], RAW, GREEDY, records.__setitem__)
     assert proxy.asked[0][0] == "http://model.invalid/v1/completions" and records["k"]["responses"] == ["Answer: 2"]
 
 
