@@ -316,7 +316,9 @@ def test_other_settings_do_not_continue_a_begun_result(folder, answered, capsys)
 def opened(stack: ExitStack, folder: Path):
     args = parsed(arguments(folder))
     protocol = run.chosen_protocol(args)
-    planned = jobs.plan(Model(str(folder / "model")), run.load_tasks(args, protocol), protocol, FORM, folder / "out")
+    planned = jobs.plan(
+        Model(str(folder / "model")), run.load_tasks(args, protocol, FORM), protocol, FORM, folder / "out"
+    )
     jobs.open_jobs(stack, planned, folder / "out", force=False)
     return planned[0]
 
@@ -556,7 +558,9 @@ def test_one_question_in_two_tasks_is_asked_in_both(folder, monkeypatch):
     write(folder / "copy.jsonl", [{"question": QUESTIONS[0][0], "answer": 2}])
     args = parsed(arguments(folder, tasks=f"file:{folder}/q.jsonl,file:{folder}/copy.jsonl"))
     protocol = run.chosen_protocol(args)
-    planned = jobs.plan(Model(str(folder / "model")), run.load_tasks(args, protocol), protocol, FORM, folder / "out")
+    planned = jobs.plan(
+        Model(str(folder / "model")), run.load_tasks(args, protocol, FORM), protocol, FORM, folder / "out"
+    )
     monkeypatch.setattr(prompts, "render", lambda questions, form, model: [Prompt(q.id, q.question) for q in questions])
     asked = {key: job for job in planned for key, (job, _) in generate._prompts(job, FORM, "m").items()}
     assert len(asked) == 4 and [job.task.name for job in asked.values()] == ["file-q"] * 3 + ["file-copy"]
