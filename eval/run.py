@@ -114,8 +114,8 @@ def form_of(args: argparse.Namespace, protocol: Protocol) -> PromptForm:
 
 
 def load_tasks(args: argparse.Namespace, protocol: Protocol, form: PromptForm) -> list[Task]:
-    """The tasks of --tasks with their shots, cut to --limit questions, without those whose gold answer the scorer cannot
-    read.
+    """The tasks of --tasks, cut to --limit questions, without those whose gold answer the scorer cannot read; with their
+    shots.
 
     Raises:
         UsageError: none, one that cannot be had, two of one name, or too few questions for --shots.
@@ -128,9 +128,8 @@ def load_tasks(args: argparse.Namespace, protocol: Protocol, form: PromptForm) -
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(f"--tasks {args.tasks}: two tasks have one name, {', '.join(twice)}; rename one")
     with Grader(protocol.extraction, protocol.scorer) as grader:
-        usable = [readable(task, grader) for task in loaded] if protocol.shots else loaded
-        shown = [shots.with_shots(task, protocol, args.shots_file, form) for task in usable]
-        return [readable(first(task, args.limit), grader) for task in shown]
+        usable = [readable(first(task, args.limit), grader) for task in loaded]
+    return [shots.with_shots(task, protocol, args.shots_file, form) for task in usable]
 
 
 def first(task: Task, limit: int | None) -> Task:
