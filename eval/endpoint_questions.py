@@ -212,16 +212,19 @@ class Asker:
 
 @dataclass(frozen=True)
 class Response:
-    """One response. counted: whether its length is from the server."""
+    """One response. counted: whether its length is from the server. prompt_tokens: None where it has not counted them."""
 
     text: str
     length: int
     reason: str
     counted: bool = True
+    prompt_tokens: int | None = None
 
 
 def _columns(responses: Sequence[Response]) -> dict:
+    prompt = responses[0].prompt_tokens
     return {
+        **({} if prompt is None else {"prompt_tokens": prompt}),
         "responses": [response.text for response in responses],
         "lengths": [response.length for response in responses],
         "finish_reasons": [response.reason for response in responses],
@@ -246,7 +249,7 @@ def responses_of(answer: dict, n: int) -> list[Response] | None:
         return None
     reasons = ["length" if choice.get("finish_reason") == "length" else "stop" for choice in choices]
     return [
-        Response(text, length, reason, counted)
+        Response(text, length, reason, counted, used(answer, "prompt_tokens"))
         for text, (length, counted), reason in zip(texts, lengths_of(answer, choices, texts), reasons, strict=True)
     ]
 
@@ -277,11 +280,17 @@ def lengths_of(answer: dict, choices: Sequence[dict], texts: Sequence[str]) -> l
     ids = [choice.get("token_ids") for choice in choices]
     if all(isinstance(each, list) for each in ids):
         return [(len(each), True) for each in ids]
-    usage = answer.get("usage")
-    total = usage.get("completion_tokens") if isinstance(usage, dict) else None
-    if type(total) is not int or total < 0:
+    total = used(answer, "completion_tokens")
+    if total is None:
         return [(max(1, len(text) // CHARACTERS_PER_TOKEN), False) for text in texts]
     return [(tokens, True) for tokens in shared(total, [len(text) for text in texts])]
+
+
+def used(answer: dict, name: str) -> int | None:
+    """A count of tokens in what the server says it has used."""
+    usage = answer.get("usage")
+    found = usage.get(name) if isinstance(usage, dict) else None
+    return found if type(found) is int and 0 <= found < 1 << 40 else None
 
 
 def shared(total: int, weights: Sequence[int]) -> list[int]:

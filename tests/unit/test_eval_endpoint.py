@@ -218,6 +218,7 @@ def test_one_request_brings_all_responses_of_a_question(serve):
     record = records["t/0"]
     assert record["responses"] == ["a", "bb", "", "Answer: 1"] and sum(record["lengths"]) == 12
     assert record["finish_reasons"] == ["stop"] * 4 and record["seed"] == 42
+    assert record["prompt_tokens"] == 2
 
 
 @pytest.mark.parametrize("refuses", [False, True])
@@ -277,6 +278,12 @@ def test_lengths_are_the_servers_or_said_to_be_estimates(serve):
     records, _ = respond(serve(uncounted), said=said)
     assert records["t/0"]["lengths"] == [10] and records["t/0"]["finish_reasons"] == ["length"]
     assert any("did not count the tokens of 1 responses" in line for line in said)
+    assert "prompt_tokens" not in records["t/0"]
+    for nonsense in (-1, 1 << 50, 2.5, True, "3", None):
+        found = endpoint_questions.responses_of(
+            {"choices": [{"text": "a" * 8}], "usage": {"completion_tokens": nonsense}}, 1
+        )
+        assert found[0].length == 2 and not found[0].counted
     counted = {"choices": [{"text": "a", "token_ids": [1, 2, 3]}, {"text": "b", "token_ids": [4]}]}
     assert [each.length for each in endpoint_questions.responses_of(counted, 2)] == [3, 1]
 
