@@ -146,12 +146,12 @@ def test_vllms_server_gives_what_the_engines_here_give_and_a_killed_command_goes
 
     finish("drawn", start("drawn", *common, "--n", 4, *as_chat, *served))
     drawn = rows_of(tmp_path / "drawn")
-    assert len(drawn) == 4 * QUESTIONS and len({row["response"] for row in drawn}) > QUESTIONS
+    assert len(drawn) == 4 * QUESTIONS and len({(row["question_id"], row["response"]) for row in drawn}) > QUESTIONS
     assert all(
         (row["finish_reason"] == "length") == (row["length"] == TOKENS) or row["length"] == TOKENS for row in drawn
     )
     texts = "".join(path.read_text() for path in tmp_path.glob("*.log") if path != log)
-    assert KEY not in texts and "no answer" not in texts.replace("no answer %", "")
+    assert KEY not in texts
 
 
 def metrics(out: Path) -> dict:
