@@ -8,6 +8,8 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -775,6 +777,14 @@ def test_report_hub_and_space_take_such_results_but_no_card_of_a_model(serve, tm
     with pytest.raises(SystemExit, match="behind a server") as stopped:
         hub_results.main(argv)
     assert "without --model" in str(stopped.value)
+
+
+def test_neither_torch_nor_vllm_nor_ray_is_loaded_on_this_side(serve, tmp_path):
+    code = "import sys\nfrom openrlhf_ebpo.eval import run\nrun.main(sys.argv[1:])\nprint(*sys.modules)"
+    argv = [sys.executable, "-c", code, *arguments(tmp_path, serve())]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert not {"torch", "vllm", "ray", "openrlhf", "transformers"} & set(done.stdout.split())
 
 
 def test_one_question_without_responses_leaves_the_result_open(serve, tmp_path):
