@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.eval import prompts, protocols, shots
+from openrlhf_ebpo.eval import endpoint, prompts, protocols, shots
 from openrlhf_ebpo.eval.protocols import Protocol
 from openrlhf_ebpo.eval.tasks import FILE
 from openrlhf_ebpo.seams import remote_code
@@ -19,14 +19,14 @@ OVERRIDES = (
     *("n", "temperature", "top_p", "top_k", "min_p", "max_new_tokens", "max_model_len", "stop", "seed"),
     *("template", "chat_template", "template_kwargs", "strip_think", "shots"),
 )
-ENGINE_FLAGS = ("num_engines", "tensor_parallel_size", "gpu_memory_utilization", "enforce_eager")
+ENGINE_FLAGS = {"num_engines": 1, "tensor_parallel_size": 1, "gpu_memory_utilization": 0.9, "enforce_eager": False}
 NEEDED = {"matplotlib": "the report", "tqdm": "the progress bar", "vllm": "generation"}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tasks", required=True, metavar="A,B,…", help="what is asked; see above")
     add = parser.add_argument_group("model: one of the two").add_argument
-    add("--model", metavar="MODEL", help="folder or Hugging Face name; LoRA adapters are merged into their base")
+    add("--model", metavar="MODEL", help="folder, Hugging Face name (LoRA adapters are merged), or openai:URL#NAME")
     add("--checkpoints", metavar="RUN_DIR", help="every exported checkpoint of this training run (--ckpt.save_hf)")
     add("--no_base", action="store_true", help="of --checkpoints, leave out the model before training")
     add("--step", type=int, default=0, metavar="N", help="training step that --model is from (%(default)s)")
@@ -59,6 +59,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="what the tokenizer's chat template is given besides, such as enable_thinking=false",
     )
     add(
+        "--add_bos",
+        action=argparse.BooleanOptionalAction,
+        help="begin prompts with the tokenizer's begin token, as training's --data.add_bos (default: as --model was trained)",
+    )
+    add(
         "--strip_think",
         action=argparse.BooleanOptionalAction,
         help="read the answer from behind the last </think> only; a response that never ends its <think> has none",
@@ -76,10 +81,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--answer_column", metavar="NAME")
     add("--limit", type=int, metavar="N", help="only the first N questions of each task, named <task>-firstN")
     add = parser.add_argument_group("engines").add_argument
-    add("--num_engines", type=int, default=1, help="copies of the model that share the questions (%(default)s)")
-    add("--tensor_parallel_size", type=int, default=1, help="GPUs a copy (%(default)s)")
-    add("--gpu_memory_utilization", type=float, default=0.9, help="share of a GPU's memory for vLLM (%(default)s)")
+    add("--num_engines", type=int, help="copies of the model that share the questions (%(default)s)")
+    add("--tensor_parallel_size", type=int, help="GPUs a copy (%(default)s)")
+    add("--gpu_memory_utilization", type=float, help="share of a GPU's memory for vLLM (%(default)s)")
     add("--enforce_eager", action="store_true", help="no CUDA graphs: starts sooner, generates slower")
+    parser.set_defaults(**ENGINE_FLAGS)
+    endpoint.add_flags(parser)
     remote_code.add_flag(parser)
     parser.add_argument("--output_dir", metavar="DIR", help="where results go; needed with --model")
     parser.add_argument("--force", action="store_true", help="start over; earlier results move to superseded/")
@@ -93,7 +100,9 @@ def check(args: argparse.Namespace) -> None:
     """
     problems = []
     if bool(args.model) == bool(args.checkpoints):
-        problems.append("give --model, a folder or a Hugging Face name, or --checkpoints, a run directory; not both")
+        problems.append(
+            "give --model, a folder, a Hugging Face name or openai:URL#NAME, or --checkpoints, a run directory; not both"
+        )
     if args.model and not args.output_dir:
         problems.append("--output_dir is missing: name a folder for the results")
     if args.checkpoints:
@@ -114,8 +123,10 @@ def check(args: argparse.Namespace) -> None:
     problems += [f"--{name} {getattr(args, name)} makes no sense" for name, fine in ranges.items() if not fine]
     if args.tensor_parallel_size > 1 and is_cpu_stack():
         problems.append("--tensor_parallel_size: use more engines, --num_engines (this machine has no CUDA)")
+    problems += endpoint.flag_problems(args, ENGINE_FLAGS)
+    elsewhere = {"vllm"} if endpoint.is_endpoint(args.model) else set()
     for name, use in NEEDED.items():
-        if importlib.util.find_spec(name) is None:
+        if name not in elsewhere and importlib.util.find_spec(name) is None:
             problems.append(f"{name} is not installed, which {use} needs: pip install 'openrlhf_ebpo[eval]'")
     if problems:
         raise UsageError("\n".join(problems))

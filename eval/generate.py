@@ -1,4 +1,4 @@
-"""Responses to all questions that have none yet, in one pass of vLLM over all tasks."""
+"""Responses to all questions that have none yet, in one pass over all tasks: of vLLM engines here, or of a server."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
+from openrlhf_ebpo.checks.model_fit import EVALUATION, Asked, fit_warnings
 from openrlhf_ebpo.data.difficulty_report import ProgressBar
 from openrlhf_ebpo.engines import generation
 from openrlhf_ebpo.engines.generation import EngineSettings, GenerationError, Sample, Sampling
 from openrlhf_ebpo.engines.rendering import Prompt, prompt_lengths, tokenizer_of
 from openrlhf_ebpo.errors import UsageError
 
-from . import prompts
+from . import endpoint_questions, prompts
 from .jobs import Job
 from .prompts import PromptForm
 from .protocols import Protocol
@@ -25,25 +26,61 @@ THINK = "<think>"
 def respond(jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protocol, engine_flags: dict) -> None:
     """Generate what is missing. Every question goes into its job, and so to disk, as soon as it has all its responses.
 
-    model: folder or Hub name, no adapter. engine_flags: fields of EngineSettings that are about the hardware.
+    model: folder or Hub name, no adapter; or the address of a server, which the jobs' models describe. engine_flags: fields
+        of EngineSettings that are about the hardware.
 
     Raises:
         UsageError: the model cannot read prompts as long as these, or not --strip_think. StorageError: they cannot be written.
-        ClusterError, GenerationError: too few GPUs, no engine is left, or a question cannot be answered.
+        ClusterError, GenerationError: too few GPUs, no engine is left or no server answers, or a question cannot be
+        answered.
     """
+    if not any(job.missing for job in jobs):
+        return
+    if jobs[0].model.endpoint:
+        failed = _from_server(jobs, form, protocol)
+    else:
+        failed = _from_engines(jobs, model, form, protocol, engine_flags)
+    if failed:
+        key, error = next(iter(failed.items()))
+        raise GenerationError(f"{len(failed)} questions got no responses, such as {key}: {error}")
+
+
+def _bar(jobs: Sequence[Job]) -> ProgressBar:
+    return ProgressBar(sum(len(job.task.questions) for job in jobs), sum(len(job.records) for job in jobs))
+
+
+def _from_server(jobs: Sequence[Job], form: PromptForm, protocol: Protocol) -> dict[str, str]:
+    """Keys of the questions that got no responses, and why."""
+    asked = {f"{job.task.name}/{each.id}": (job, each) for job in jobs for each in job.missing}
+    with _bar(jobs) as bar:
+
+        def keep(key: str, record: dict) -> None:
+            job, question = asked[key]
+            job.add(question.id, record)
+            bar.update({**record, "errors": {}})
+
+        questions = [
+            (key, endpoint_questions.asked(prompts.for_task(form, job.task), question.question), job.n)
+            for key, (job, question) in asked.items()
+        ]
+        return endpoint_questions.respond(jobs[0].model.endpoint, questions, form, protocol, keep, bar.bar.write)
+
+
+def _from_engines(
+    jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protocol, engine_flags: dict
+) -> dict[str, str]:
+    """As `_from_server`, from engines that are started for it."""
     generation.prepare_process()
     check_thinking(protocol, model)
     asked = {key: pair for job in jobs for key, pair in _prompts(job, form, model).items()}
-    if not asked:
-        return
     settings = engine_settings(asked, model, protocol, sum(len(job.records) for job in jobs), engine_flags)
     print(f"starting {settings.num_engines} x {model}, room for {settings.max_len:,} tokens", flush=True)
+    print(*fit_lines(asked, model, form, protocol, settings), sep="", end="", flush=True)
     started = time.monotonic()
-    done, total = sum(len(job.records) for job in jobs), sum(len(job.task.questions) for job in jobs)
     failed: dict[str, str] = {}
     with generation.engines(settings) as actors:
         print(f"engines are up after {time.monotonic() - started:.0f} s", flush=True)
-        with ProgressBar(total, done) as bar:
+        with _bar(jobs) as bar:
             for n, group in groupby(asked.values(), key=lambda pair: pair[0].n):
                 sampling = sampling_of(protocol, n)
                 todo = [prompt for _, prompt in group]
@@ -55,9 +92,7 @@ def respond(jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protoco
                     record = to_record(samples, model, settings.seed, protocol.stop, opened)
                     asked[prompt.key][0].add(prompt.key.partition("/")[2], record)
                     bar.update({**record, "errors": {}})
-    if failed:
-        key, error = next(iter(failed.items()))
-        raise GenerationError(f"{len(failed)} questions got no responses, such as {key}: {error}")
+    return failed
 
 
 def check_thinking(protocol: Protocol, model: str) -> None:
@@ -80,12 +115,15 @@ def engine_settings(asked: dict, model: str, protocol: Protocol, done: int, engi
     repeat the random numbers of the one before."""
     longest = max(prompt_lengths([prompt for _, prompt in asked.values()], model))
     room = protocol.max_model_len or longest + protocol.max_new_tokens
-    if longest + protocol.max_new_tokens > room:
-        print(
-            f"warning: the longest prompt has {longest} tokens; beside --max_new_tokens {protocol.max_new_tokens}, "
-            f"--max_model_len {room} cuts its beginning off"
-        )
     return EngineSettings(model, max_len=room, seed=protocol.seed + done, **engine_flags)
+
+
+def fit_lines(asked: dict, model: str, form: PromptForm, protocol: Protocol, settings: EngineSettings) -> list[str]:
+    """Warnings of what does not go together between model and prompts."""
+    found = [prompt for _, prompt in asked.values()]
+    room = settings.max_len - protocol.max_new_tokens
+    how = Asked([prompt.text for prompt in found], prompt_lengths(found, model), form.chat_template, form.bos, room)
+    return [f"{line}\n" for line in fit_warnings(model, tokenizer_of(model), how, EVALUATION)]
 
 
 def sampling_of(protocol: Protocol, n: int) -> Sampling:

@@ -84,7 +84,7 @@ def storing(path: Path) -> Iterator[None]:
 
 def plan(model: Model, tasks: Sequence[Task], protocol: Protocol, form: PromptForm, results: Path) -> list[Job]:
     """The jobs of a model, nothing read or written yet."""
-    identity = models.identity(model.path)
+    identity = model.endpoint.identity() if model.endpoint else models.identity(model.path)
     return [
         Job(
             task,
@@ -104,7 +104,12 @@ def plan(model: Model, tasks: Sequence[Task], protocol: Protocol, form: PromptFo
 
 def prompt_settings(form: PromptForm) -> dict:
     """The settings of a form, without its source."""
-    return {name: value for name, value in dataclasses.asdict(form).items() if name != "source" and value is not None}
+    settings = {
+        name: value for name, value in dataclasses.asdict(form).items() if name != "source" and value is not None
+    }
+    if not form.bos:  # results of before there was a flag stay valid
+        del settings["bos"]
+    return settings
 
 
 def open_jobs(stack: ExitStack, jobs: Sequence[Job], results: Path, force: bool) -> None:

@@ -11,6 +11,8 @@ examples:
       --tasks file:questions.jsonl --output_dir results/mine --limit 20                   a quick look
   openrlhf-ebpo eval --model a/base-model --template raw --no-chat_template --tasks file:questions.jsonl \\
       --shots 4 --stop $'\\n\\n' --output_dir results/base                                    a base model, few-shot
+  openrlhf-ebpo eval --model openai:http://gpu-1:8000/v1#Qwen/Qwen3-8B --template boxed --chat_template \\
+      --tasks aime25 --output_dir results/served         through an OpenAI-compatible server; the key in OPENAI_API_KEY
 
 tasks, separated by commas
 BENCHMARKS
@@ -50,7 +52,7 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.engines.cluster import ClusterError
 from openrlhf_ebpo.engines.generation import GenerationError
 from openrlhf_ebpo.errors import ReportedError, UsageError
-from openrlhf_ebpo.eval import generate, jobs, models, prompts, protocols, report, shots, tasks
+from openrlhf_ebpo.eval import endpoint, generate, jobs, models, prompts, protocols, report, shots, tasks
 from openrlhf_ebpo.eval.flags import ENGINE_FLAGS, add_flags, check, chosen_protocol
 from openrlhf_ebpo.eval.grader import NO_GOLD, Grader
 from openrlhf_ebpo.eval.jobs import Job, StorageError
@@ -80,6 +82,8 @@ def run(args: argparse.Namespace) -> None:
     protocols.check_scorer(protocol)
     chosen = models_of(args)
     form = form_of(args, protocol)
+    for server in filter(None, (model.endpoint for model in chosen)):
+        endpoint.check(server, protocol, form)
     results = Path(args.output_dir or Path(args.checkpoints) / "eval").absolute()
     asked = load_tasks(args, protocol, form)
     print(f"{protocol.describe()}\n{described(asked, chosen, form)}", flush=True)
@@ -94,6 +98,8 @@ def run(args: argparse.Namespace) -> None:
 
 
 def models_of(args: argparse.Namespace) -> list[Model]:
+    if endpoint.is_endpoint(args.model):
+        return [Model(args.model, args.step, endpoint.connect(args))]
     found = models.of_run(args.checkpoints, not args.no_base) if args.checkpoints else [Model(args.model, args.step)]
     for model in found:
         models.check(model.path, "--checkpoints" if args.checkpoints else "--model")
@@ -104,7 +110,7 @@ def form_of(args: argparse.Namespace, protocol: Protocol) -> PromptForm:
     run_dir = args.checkpoints or args.run_dir or prompts.run_of(args.model)
     form = prompts.prompt_form(protocol.template, protocol.chat_template, run_dir)
     prompts.check_shots(form, protocol.shots, protocol.stop)
-    return prompts.with_kwargs(form, protocol.template_kwargs)
+    return prompts.with_bos(prompts.with_kwargs(form, protocol.template_kwargs), args.add_bos, run_dir)
 
 
 def load_tasks(args: argparse.Namespace, protocol: Protocol, form: PromptForm) -> list[Task]:
@@ -155,10 +161,12 @@ def readable(task: Task, grader: Grader) -> Task:
 
 
 def described(asked: Sequence[Task], chosen: Sequence[Model], form: PromptForm) -> str:
-    lines = [f"prompt: {form.template!r}, chat template {'on' if form.chat_template else 'off'} ({form.source})"]
+    begun = ", after the begin token" if form.bos else ""
+    lines = [f"prompt: {form.template!r}, chat template {'on' if form.chat_template else 'off'}{begun} ({form.source})"]
     for task in asked:
         left_out = f", {len(task.skipped)} left out" if task.skipped else ""
         lines.append(f"task {task.name}: {len(task.questions)} questions{left_out}, {task.source}")
+    lines += [endpoint.described(model.endpoint, form) for model in chosen if model.endpoint]
     return "\n".join([*lines, *[f"step {model.step}: {model.path}" for model in chosen]])
 
 

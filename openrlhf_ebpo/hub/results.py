@@ -36,7 +36,7 @@ from openrlhf_ebpo.hub.push import newest_step
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
 from openrlhf_ebpo.hub.upload import commit_of, publish
-from openrlhf_ebpo.record.results import Result, find_results
+from openrlhf_ebpo.record.results import SERVER, Result, find_results
 from openrlhf_ebpo.redact import redacted_text
 
 FILES = ("summary.json", "samples.parquet")
@@ -71,6 +71,7 @@ def run(args: argparse.Namespace) -> None:
     results = find_results(args.results_dir)
     rows = evaluations.rows_of(results)
     chosen = of_step(rows, args.step) if args.model else []
+    check_weights_known(chosen, args.model)
     if args.model:
         args.model = target(args.model, "--model")
         if not args.dry_run:
@@ -103,6 +104,19 @@ def of_step(rows: Sequence[dict], step: int | None) -> list[dict]:
     if chosen not in steps:
         raise UsageError(f"--step {step}: there are results of step {', '.join(map(str, steps))}")
     return [row for row in rows if row["step"] == chosen]
+
+
+def check_weights_known(rows: Sequence[dict], model: str | None) -> None:
+    """A card is about weights, and a server does not say which it has.
+
+    Raises:
+        UsageError: the results are of a model behind a server.
+    """
+    if served := next((row["model"] for row in rows if row["model"].startswith(SERVER)), None):
+        raise UsageError(
+            f"--model {model}: the results are of {served}, a model behind a server, which does not say what weights it has; "
+            "they are no statement about a model on the Hub. Push them without --model, or evaluate the model itself"
+        )
 
 
 def check_model(api, model: str) -> None:

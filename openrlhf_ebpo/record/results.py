@@ -23,6 +23,7 @@ from openrlhf_ebpo.files import replacing, write_json
 
 LIMITED = re.compile(r"-first\d+$")  # the suffix that --limit adds to a task's name
 SCHEMA = 1
+SERVER = "openai:"  # how the name of a model begins whose responses came from a server: openai:URL#NAME
 NEEDED = ("model", "step", "task", "protocol", "metrics")  # of a summary.json
 SAMPLES = pa.schema(
     [
