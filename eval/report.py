@@ -11,8 +11,8 @@ A directory is a run (its eval/ is read), an --output_dir of `eval`, or a part o
 protocols never share a table: where there are several, choose one with --protocol.
 
 How to read it
-  pass@1     mean over all samples; ± is the standard error across runs (how far sampling again would land), the
-             95 % interval is over questions (how far other questions of the kind would land)
+  pass@1     mean over all samples; ± is the standard error across runs (the same questions, answered again), the 95 %
+             interval is over questions (others of their kind); with one response a question, only the latter is known
   pass@k     unbiased estimate of the probability that at least one of k samples is right
   maj@k      expected correctness of the majority vote of k samples; equivalent answers vote together
   p          two-sided sign-flip test over questions, not corrected for the number of comparisons
@@ -167,7 +167,10 @@ def markdown(models: Sequence[Model], columns: Sequence[Column], numbers: Mappin
         f"Protocol **{first.protocol['name']}**; its settings are at the end. Scores in percent.",
         "## pass@1",
         tables.pass_at_1(columns, tasks, numbers),
-        "Mean over all samples ± standard error across runs (95 % bootstrap interval over questions).",
+        "Mean over all samples ± standard error across runs (95 % interval over questions).",
+        "### Two errors of pass@1",
+        tables.two_errors(columns, tasks),
+        tables.TWO_ERRORS,
         tables.reported_note(numbers),
         "## pass@k and maj@k",
         tables.pass_at_k(columns, tasks),
@@ -195,9 +198,7 @@ def _comparisons(columns: Sequence[Column]) -> list[str]:
         if set(other.tasks) & set(columns[0].tasks):
             parts += [f"**{other.label} minus {columns[0].label}**, pass@1 in points:"]
             parts += [tables.comparison(columns[0], other)]
-    parts.append(
-        "Bootstrap interval over questions; p of a two-sided paired sign-flip test, not corrected for many tests."
-    )
+    parts.append("Interval over questions; p of a two-sided paired sign-flip test, not corrected for many tests.")
     return parts
 
 

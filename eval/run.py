@@ -55,6 +55,7 @@ from openrlhf_ebpo.eval.jobs import Job, StorageError
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.eval.protocols import Protocol
+from openrlhf_ebpo.eval.scores import metrics_of
 from openrlhf_ebpo.eval.tasks import Task, order
 from openrlhf_ebpo.record.results import Result, find_results
 from openrlhf_ebpo.record.score_text import majorities, percent, score
@@ -212,7 +213,7 @@ def table(found: Sequence[Result]) -> str:
     """The scores of this command, as text."""
     rows = [["task", "step", "pass@1 (95 % interval)", "maj@k (95 % interval)", "truncated %", "no answer %"]]
     for result in sorted(found, key=lambda each: (order(each.task), each.step)):
-        metrics = result.summary["metrics"]
+        metrics = metrics_of(result)
         majority = majorities(metrics)[-1]
         rows.append(
             [

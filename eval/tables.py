@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.record.score_text import NONE, k_of, majorities, passes, percent, points, score
+from openrlhf_ebpo.record.score_text import NONE, between, k_of, majorities, passes, percent, points, score
 from openrlhf_ebpo.record.score_text import reported as reported_text
 
 from . import paper
@@ -48,6 +48,30 @@ def _mean_reported(values: Mapping[str, float], tasks: Sequence[str]) -> str:
     if any(task not in values for task in tasks):
         return NONE
     return reported_text(sum(values[task] for task in tasks) / len(tasks))
+
+
+TWO_ERRORS = (
+    "95 % intervals. *These questions, answered again*: only the responses vary; this error shrinks with more responses to a "
+    "question, and says nothing of other questions. *Questions like these*: it counts for what the model can do, and shrinks "
+    "with more questions. With one response a question, the first cannot be told; the second holds it."
+)
+
+
+def two_errors(columns: Sequence[Column], tasks: Sequence[str]) -> str:
+    """Across runs, and over questions."""
+    found = [(task, column, column.metric(task, "pass@1")) for task in tasks for column in columns]
+    rows = [
+        [*_head(columns, task, column), percent(each["value"]), _runs(each), between(each["interval"])]
+        for task, column, each in found
+        if each
+    ]
+    titles = _titles(columns)
+    names = ["pass@1", "these questions, answered again", "questions like these"]
+    return table([*titles, *names], rows, text=len(titles))
+
+
+def _runs(metric: Mapping) -> str:
+    return between(metric["run_interval"]) if metric["run_interval"] else "not known: one response"
 
 
 def pass_at_k(columns: Sequence[Column], tasks: Sequence[str]) -> str:
