@@ -70,7 +70,7 @@ def check_thinking(protocol: Protocol, model: str) -> None:
 
 def _prompts(job: Job, form: PromptForm, model: str) -> dict[str, tuple[Job, Prompt]]:
     """By task/question: one question may be in two tasks."""
-    rendered = prompts.render(job.missing, form, model)
+    rendered = prompts.render(job.missing, prompts.for_task(form, job.task), model)
     keyed = (dataclasses.replace(prompt, key=f"{job.task.name}/{prompt.key}") for prompt in rendered)
     return {prompt.key: (job, prompt) for prompt in keyed}
 

@@ -9,6 +9,7 @@ import functools
 import os
 import re
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
@@ -17,15 +18,18 @@ from openrlhf_ebpo.rewards import gym
 from openrlhf_ebpo.rewards.grading import INTEGER, MAX_CHARACTERS, GoldError, clean, is_hopeless
 from openrlhf_ebpo.rewards.pool import Died, Pool
 
-from . import answer_match, released
+from . import answer_match, own_score, released
 from .protocols import EXTRACTORS, MATH_VERIFY
-from .tasks import REASONING_GYM, Question, Rules
+from .tasks import CHOICE, MATH, OWN, REASONING_GYM, Question, Rules, choices, own
 from .voting import classes
 
 SECONDS = 2.0  # of processor time for one answer, as in training
 MAX_COMPARISONS = 64  # between the wrong answers to one question; beyond, only equal texts count as equal
 NO_GOLD = "gold: "  # how the error of an answer begins that no gold could be compared with
 MAX_REASON = 200  # characters: a gold may be a whole text by mistake
+TIMEOUT = "timeout"
+HOPELESS = 16  # timeouts of somebody's scorer in a row: each takes up to 20 times SECONDS
+GIVEN_UP = f"not called any more, since it took all its time {HOPELESS} times in a row"
 UNFINISHED = re.compile(r"\\(?:sum|prod|lim|i*int)(?![a-z])")
 COMPARED = ("answer_type", "is_multiple_answer", "ordered", "unit", "tolerance")  # the rules that answer_match.py reads
 
@@ -52,7 +56,8 @@ class Grader:
         self.scorer = scorer
         self.workers = workers or len(os.sched_getaffinity(0))
         self.seconds = seconds
-        self._pools: dict[str, Pool] = {}
+        self._hung: Counter[str] = Counter()  # by scorer: timeouts since its last score
+        self._pools: dict[tuple[str, str], Pool] = {}
         self._lock = threading.Lock()
         self._threads = ThreadPoolExecutor(self.workers)
         # A model often gives the same answer, and a question has one gold for all of them.
@@ -73,12 +78,15 @@ class Grader:
 
     def grade(self, gold: str, rules: Rules, response: str) -> dict:
         """correct; extracted, None without an answer; error: None, "timeout" or "crash" where the answer ended its
-        process (it counts as wrong), or NO_GOLD and the reason where the gold cannot be read (it counts for nothing).
+        process, own_score.FAILED and the reason where its scorer raised (it counts as wrong), or NO_GOLD and the reason where the gold cannot be read (it counts for nothing).
 
         Raises:
             GraderError: the processes do not start.
         """
-        answer = self.extract(self.read(response)) or None
+        text = self.read(response)
+        if rules.kind == OWN:
+            return self._own_grade(gold, rules, text)
+        answer = choices.letter(text, rules.entry) if rules.kind == CHOICE else self.extract(text) or None
         correct, error = False, self.gold_error(gold, rules)
         if answer and not error:
             correct, error = self.compare(gold, rules, answer)
@@ -105,7 +113,22 @@ class Grader:
         except GoldError as error:
             return False, NO_GOLD + str(error)[:MAX_REASON]
 
+    def _own_grade(self, gold: str, rules: Rules, response: str) -> dict:
+        """Its scorer is somebody's code, and an end of its process is an error of the response like any other."""
+        pool, error = self._pool(own_score.__name__, rules.scorer), f"{own_score.FAILED}{GIVEN_UP}"
+        if self._hung[rules.scorer] < HOPELESS:
+            try:
+                grade = pool.ask(gold, response, rules.entry)
+                self._hung[rules.scorer] = 0
+                return grade
+            except Died as death:
+                self._hung[rules.scorer] += death.outcome == TIMEOUT
+                error = death.outcome
+        return {"correct": False, "extracted": None, "error": error}
+
     def _ask(self, gold: str, rules: Rules, answer: str) -> bool:
+        if rules.kind == CHOICE:
+            return answer == gold
         if rules.kind == REASONING_GYM:
             return self._pool(gym.__name__).ask(rules.entry, answer) >= 1
         if self.scorer == MATH_VERIFY:
@@ -113,6 +136,8 @@ class Grader:
         return released.is_equal(rules.source_gold or gold, answer)
 
     def _gold_error(self, gold: str, rules: Rules) -> str | None:
+        if rules.kind == CHOICE and (gold not in rules.entry or len(gold) != 1):
+            return f"{NO_GOLD}{gold!r:.{MAX_REASON}} is none of the letters {rules.entry}"
         if not self._is_math(rules):
             return None
         correct, error = self._compare_once(gold, rules, gold)
@@ -140,18 +165,22 @@ class Grader:
         return same
 
     def _is_math(self, rules: Rules) -> bool:
-        return rules.kind != REASONING_GYM and self.scorer == MATH_VERIFY
+        return rules.kind == MATH and self.scorer == MATH_VERIFY
 
     def _spelled(self, rules: Rules, answer: str) -> str:
-        if rules.kind == REASONING_GYM:
+        if rules.kind != MATH:
             return answer.strip()
         return clean(answer) if self.scorer == MATH_VERIFY else released.spelled(answer)
 
-    def _pool(self, module: str) -> Pool:
+    def _pool(self, module: str, scorer: str = "") -> Pool:
         with self._lock:
-            if module not in self._pools:
-                self._pools[module] = Pool(self.workers, self.seconds, grader=module)
-            return self._pools[module]
+            if (module, scorer) not in self._pools:
+                seconds = own.benchmark_of(scorer, "the scorer").seconds if scorer else None
+                arguments = (scorer,) if scorer else ()
+                self._pools[module, scorer] = Pool(
+                    self.workers, seconds or self.seconds, grader=module, arguments=arguments
+                )
+            return self._pools[module, scorer]
 
 
 def without_thinking(response: str) -> str:

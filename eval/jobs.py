@@ -11,6 +11,7 @@ import dataclasses
 import importlib.metadata
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -31,9 +32,10 @@ from .models import Model
 from .pairs import rules_text
 from .prompts import PromptForm
 from .protocols import Protocol
-from .tasks import Question, Task
+from .tasks import OWN, Question, Task
 
 PROGRESS = "progress.jsonl"
+CAUSES = 3  # of failed scores that are named
 
 
 class StorageError(ReportedError, RuntimeError):
@@ -205,7 +207,7 @@ def summary(job: Job, protocol: Protocol, form: PromptForm, rows: Sequence[dict]
             "questions": len(job.task.questions),
             "rows": job.task.rows,
             "fingerprint": job.task.fingerprint(),
-            "notes": list(job.task.notes),
+            "notes": [*job.task.notes, *failed_scores(job.task, rows)],
             "skipped": list(job.task.skipped),
         },
         "protocol": protocol.record(),
@@ -220,6 +222,17 @@ def summary(job: Job, protocol: Protocol, form: PromptForm, rows: Sequence[dict]
         "seconds": {name: round(value, 1) for name, value in seconds.items()},
         "settings": job.settings,
     }
+
+
+def failed_scores(task: Task, rows: Sequence[dict]) -> list[str]:
+    """Why responses have no score of the task's own scorer, the most frequent causes first."""
+    if task.questions[0].rules.kind != OWN:
+        return []
+    causes = Counter(row["error"] for row in rows if row["error"])
+    return [
+        f"{count} of {len(rows)} responses could not be scored and count as wrong: {cause}"
+        for cause, count in causes.most_common(CAUSES)
+    ]
 
 
 def _scorer_version() -> dict[str, str]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
+from string import ascii_uppercase
 
 from openrlhf_ebpo.rewards.grading import GoldError
 
-from .tasks import Benchmark, Rules
+from .tasks import CHOICE, OWN, Benchmark, Rules, own
 
 RULES = {field.name: field for field in fields(Rules)}
 PLAIN = Benchmark("rows")  # of no benchmark: golds as they are, a list is several answers
@@ -21,18 +22,28 @@ class Pair:
     response: str
 
 
-def read_pair(row: Mapping, benchmark: Benchmark = PLAIN) -> Pair:
-    """benchmark: which the golds are from, and whose rules hold. A row's own `rules` win over them.
+def read_pair(row: Mapping, benchmark: Benchmark = PLAIN, named: str = "") -> Pair:
+    """benchmark: which the golds are from, and whose rules hold. A row's own `rules` win over them, but for who scores:
+    that is `named`, what --task calls the benchmark.
 
     Raises:
         GoldError: there is no gold answer. ValueError: another mistake in the row; in words.
     """
     value = row.get("gold")
     try:
-        gold = benchmark.gold_of(value)
+        gold = benchmark.gold_of(value) if benchmark.answer else ""
     except ValueError as error:
         raise GoldError(str(error)) from None
-    rules = _checked(row["rules"]) if row.get("rules") else benchmark.rules_of(row, value, gold)
+    given = _checked(row["rules"]) if row.get("rules") else None
+    if benchmark.score:
+        rules = own.scored_rules(benchmark, named, row)
+        rules = replace(rules, entry=given.entry) if given and given.kind == OWN else rules
+    elif benchmark.choices:  # how many there are, only the rules say
+        rules = given or Rules(CHOICE, entry=ascii_uppercase)
+    else:
+        rules = given or benchmark.rules_of(row, value, gold)
+    if rules.kind == OWN and not benchmark.score:  # what a file names is not imported
+        raise ValueError(f"it is scored by {rules.scorer.partition('@')[0] or 'a scorer'!r:.80}: name that with --task")
     return Pair(gold, rules, _text(row.get("response")))
 
 

@@ -25,7 +25,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.record.checkpoints import saved
 from openrlhf_ebpo.record.run_log import RunDirectoryError, read_run
 
-from .tasks import Question
+from .tasks import Question, Task
 
 if TYPE_CHECKING:
     from openrlhf_ebpo.engines.rendering import Prompt
@@ -38,6 +38,7 @@ TEMPLATES = {
     "boxed": QUESTION + "\n\nPlease reason step by step, and put your final answer within \\boxed{}.",
     "released": DAPO_TEMPLATE.partition(QUESTION)[0] + QUESTION,  # the authors' script leaves the closing line away
 }
+ROLES = ("user", "assistant")
 SAMPLED = 200  # training rows that the instruction is read from
 AGREE = 0.9  # share of them that have to have the same one
 HELP = "--template dapo, boxed, raw or TEXT with {question} in it, and --chat_template or --no-chat_template"
@@ -47,7 +48,8 @@ HELP = "--template dapo, boxed, raw or TEXT with {question} in it, and --chat_te
 class PromptForm:
     """template: text with {question} in it. chat_template: whether that text is then put into the tokenizer's chat
     template, after a system message if there is one. input_template: or else into this text, in place of its {}.
-    source: where it is from, for people. template_kwargs: as Protocol has them; None for none."""
+    source: where it is from, for people. template_kwargs: as Protocol has them; None for none.
+    shots: as Task has them, in a form for one task."""
 
     template: str
     chat_template: bool = False
@@ -55,6 +57,7 @@ class PromptForm:
     input_template: str | None = None
     source: str = ""
     template_kwargs: tuple[tuple[str, str], ...] | None = None
+    shots: tuple[tuple[str, str], ...] | None = None
 
     def given(self) -> dict:
         """What the chat template is given besides the messages."""
@@ -108,6 +111,15 @@ def with_kwargs(form: PromptForm, template_kwargs: tuple[tuple[str, str], ...]) 
     return replace(form, template_kwargs=template_kwargs or None)
 
 
+def check_shots(form: PromptForm, shots: int, stop: tuple[str, ...]) -> None:
+    """Raises UsageError where a model would go on with questions of its own, whose answers would be read."""
+    if shots and not (form.chat_template or stop):
+        raise UsageError(
+            f"--shots {shots}: without a chat template a model goes on with questions of its own, and the last answer is "
+            "read: add --stop with a text that begins them, such as --stop $'\\n\\n'"
+        )
+
+
 def render(questions: Iterable[Question], form: PromptForm, model: str) -> list[Prompt]:
     """The questions as the model gets them, by the code that makes the prompts of training; key and label are the
     question's id and gold.
@@ -121,11 +133,25 @@ def render(questions: Iterable[Question], form: PromptForm, model: str) -> list[
     return render_rows(rows, model, form.chat_template, form.input_template, form.given())
 
 
+def for_task(form: PromptForm, task: Task) -> PromptForm:
+    """The form with the task's shots."""
+    return replace(form, shots=task.shots or None)
+
+
 def _message(form: PromptForm, question: str) -> str | list[dict]:
-    text = form.template.replace(QUESTION, question)  # no str.format: mathematics is full of braces
-    if not (form.chat_template and form.system):
-        return text
-    return [{"role": "system", "content": form.system}, {"role": "user", "content": text}]
+    """Shots are turns of a chat, or text before the question."""
+    # no str.format: mathematics is full of braces
+    *asked, last = (
+        form.template.replace(QUESTION, each) for each in (*(shot for shot, _ in form.shots or ()), question)
+    )
+    turns = [(text, answer) for text, (_, answer) in zip(asked, form.shots or (), strict=True)]
+    if not form.chat_template:
+        return last if not turns else "\n\n".join([*(f"{text}\n{answer}" for text, answer in turns), f"{last}\n"])
+    if not (form.system or turns):
+        return last
+    system = [{"role": "system", "content": form.system}] if form.system else []
+    roles = [{"role": role, "content": text} for turn in turns for role, text in zip(ROLES, turn, strict=True)]
+    return [*system, *roles, {"role": "user", "content": last}]
 
 
 def training_form(run_dir: str | Path) -> PromptForm:

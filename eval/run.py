@@ -48,7 +48,7 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.engines.cluster import ClusterError
 from openrlhf_ebpo.engines.generation import GenerationError
 from openrlhf_ebpo.errors import ReportedError, UsageError
-from openrlhf_ebpo.eval import generate, jobs, models, prompts, protocols, report, tasks
+from openrlhf_ebpo.eval import generate, jobs, models, prompts, protocols, report, shots, tasks
 from openrlhf_ebpo.eval.flags import ENGINE_FLAGS, add_flags, check, chosen_protocol
 from openrlhf_ebpo.eval.grader import NO_GOLD, Grader
 from openrlhf_ebpo.eval.jobs import Job, StorageError
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> None:
     chosen = models_of(args)
     form = form_of(args, protocol)
     results = Path(args.output_dir or Path(args.checkpoints) / "eval").absolute()
-    asked = load_tasks(args, protocol)
+    asked = load_tasks(args, protocol, form)
     print(f"{protocol.describe()}\n{described(asked, chosen, form)}", flush=True)
     with ExitStack() as stack:
         planned = [jobs.plan(model, asked, protocol, form, results) for model in chosen]
@@ -102,14 +102,16 @@ def models_of(args: argparse.Namespace) -> list[Model]:
 def form_of(args: argparse.Namespace, protocol: Protocol) -> PromptForm:
     run_dir = args.checkpoints or args.run_dir or prompts.run_of(args.model)
     form = prompts.prompt_form(protocol.template, protocol.chat_template, run_dir)
+    prompts.check_shots(form, protocol.shots, protocol.stop)
     return prompts.with_kwargs(form, protocol.template_kwargs)
 
 
-def load_tasks(args: argparse.Namespace, protocol: Protocol) -> list[Task]:
-    """The tasks of --tasks, cut to --limit questions, without those whose gold answer the scorer cannot read.
+def load_tasks(args: argparse.Namespace, protocol: Protocol, form: PromptForm) -> list[Task]:
+    """The tasks of --tasks with their shots, cut to --limit questions, without those whose gold answer the scorer cannot
+    read.
 
     Raises:
-        UsageError: none, one that cannot be had, or two of one name.
+        UsageError: none, one that cannot be had, two of one name, or too few questions for --shots.
     """
     specs = tasks.split_specs(args.tasks)
     if not specs:
@@ -119,7 +121,9 @@ def load_tasks(args: argparse.Namespace, protocol: Protocol) -> list[Task]:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(f"--tasks {args.tasks}: two tasks have one name, {', '.join(twice)}; rename one")
     with Grader(protocol.extraction, protocol.scorer) as grader:
-        return [readable(first(task, args.limit), grader) for task in loaded]
+        usable = [readable(task, grader) for task in loaded] if protocol.shots else loaded
+        shown = [shots.with_shots(task, protocol, args.shots_file, form) for task in usable]
+        return [readable(first(task, args.limit), grader) for task in shown]
 
 
 def first(task: Task, limit: int | None) -> Task:

@@ -11,7 +11,8 @@ input:  .jsonl or .parquet; a gold may be a text, a number, or a list of several
 output: the same rows in the same order with all their columns, and
   correct    whether the response gives the gold answer
   extracted  what it gives as its answer; empty where it gives none, which is wrong
-  error      "timeout" or "crash": the answer took all its time or memory, which is wrong;
+  error      "timeout" or "crash": the answer took all its time or memory, which is wrong, as is "score: …", what the
+             benchmark's own scorer raised;
              "gold: …": the gold cannot be read, or "row: …": another mistake in the row; such rows count for nothing
   rules      with --task: how the row was compared, so that the output can be scored again by itself
 
@@ -59,6 +60,7 @@ from openrlhf_ebpo.data.table import (
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.eval import protocols, tasks
 from openrlhf_ebpo.eval.grader import NO_GOLD, SECONDS, Grader
+from openrlhf_ebpo.eval.own_score import FAILED
 from openrlhf_ebpo.eval.pairs import PLAIN, read_pair, rules_text
 from openrlhf_ebpo.eval.protocols import MATH_VERIFY, Protocol
 from openrlhf_ebpo.eval.tasks import Benchmark, own
@@ -195,7 +197,7 @@ def score_rest(args: argparse.Namespace, protocol: Protocol, done: int, total: i
     ):
         # a batch at a time: threads would otherwise read the whole file ahead
         while batch := list(itertools.islice(rows, BATCH_SIZE)):
-            for grade in grader.map(lambda row: grade_row(grader, row, benchmark), batch):
+            for grade in grader.map(lambda row: grade_row(grader, row, benchmark, args.task), batch):
                 bar.update()
                 yield grade
 
@@ -204,10 +206,10 @@ def rows_of(path: str) -> Iterator[dict]:
     return itertools.chain.from_iterable(read_rows(path, batch_size=BATCH_SIZE))
 
 
-def grade_row(grader: Grader, row: dict, benchmark: Benchmark) -> dict:
-    """correct, extracted, error, rules of one row."""
+def grade_row(grader: Grader, row: dict, benchmark: Benchmark, named: str | None = None) -> dict:
+    """correct, extracted, error, rules of one row. named: what --task calls the benchmark."""
     try:
-        pair = read_pair(row, benchmark)
+        pair = read_pair(row, benchmark, named or "")
     except ValueError as error:
         start = NO_GOLD if isinstance(error, GoldError) else NO_ROW
         return {"correct": False, "extracted": None, "error": f"{start}{error}", "rules": None}
@@ -244,12 +246,14 @@ def write(args: argparse.Namespace, grades: list[dict]) -> None:
 def summary(grades: list[dict]) -> str:
     """What came out, and which rows could not be scored."""
     errors = Counter(grade["error"] for grade in grades if grade["error"] in ("timeout", "crash"))
+    failed = Counter(grade["error"] for grade in grades if (grade["error"] or "").startswith(FAILED))
     unusable = [(number, grade["error"]) for number, grade in enumerate(grades, 1) if is_unusable(grade)]
     scored, correct = len(grades) - len(unusable), sum(grade["correct"] for grade in grades)
     silent = sum(grade["extracted"] is None and not grade["error"] for grade in grades)
     share = f" ({correct / scored:.1%})" if scored else ""
     ended = "".join(f", {count:,} ended in a {name}" for name, count in sorted(errors.items()))
     lines = [f"{correct:,} of {scored:,} correct{share}, {silent:,} without an answer{ended}"]
+    lines += [f"{count:,} failed in their scorer and count as wrong: {why}" for why, count in failed.most_common(SHOWN)]
     if unusable:
         lines.append(f"{len(unusable):,} rows cannot be scored and count for nothing:")
         lines += [f"  row {number}: {error}" for number, error in unusable[:SHOWN]]

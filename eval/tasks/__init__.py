@@ -17,6 +17,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import is_import_path
 
 from .benchmark import Benchmark
+from .choices import listed_choices, named_choices
 from .files import load_file
 from .gold import gold_text
 from .gym import PREFIX as GYM
@@ -26,12 +27,14 @@ from .own import own_benchmark
 from .registry import BENCHMARKS, described, order, ordered
 from .rows import FLAG, HubSet
 from .scoring_columns import column_rules
-from .types import MATH, REASONING_GYM, Question, Rules, Task
+from .types import CHOICE, MATH, OWN, REASONING_GYM, Question, Rules, Task
 
 __all__ = [
     "BENCHMARKS",
+    "CHOICE",
     "FILE",
     "MATH",
+    "OWN",
     "REASONING_GYM",
     "Benchmark",
     "HubSet",
@@ -42,7 +45,9 @@ __all__ = [
     "described",
     "find",
     "gold_text",
+    "listed_choices",
     "load",
+    "named_choices",
     "order",
     "ordered",
     "split_specs",

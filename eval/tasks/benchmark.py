@@ -5,6 +5,7 @@ A file of this folder, or a module of one's own (own.py), holds one as TASK; eve
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from pathlib import Path
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.record.results import LIMITED
 
+from .choices import lettered
 from .gold import gold_text, integer_text
 from .rows import HubSet, Rows
 from .types import Rules
@@ -40,10 +42,20 @@ class Benchmark:
     copies: where its rows are, the default first: data sets on the Hub, or a .jsonl or .parquet file (a Path); none:
         --tasks has to name a file, NAME=FILE.
     question, answer: names that these columns have in the copies; of each copy, the first that is there counts.
-    columns: the others that `prompt` and `rules` read.
+    columns: the others that `prompt`, `rules` and `score` read.
     prompt: (question, row) -> the question as it is asked; the template of the model's training goes around it.
     gold: value of the answer column -> the gold answer as text. integer: it has to be an integer.
     rules: (row, value of the answer column) -> how answers are compared with the gold.
+    choices: (row, value of the answer column) -> the choices, and the index of the right one: choices.named_choices,
+        listed_choices, or one of your own. They are put behind the question with letters, and the letter is the gold; in
+        place of `gold` and `rules`. shuffle: seed of their order; None: as they are.
+    score: (response, gold, row) -> True, or 1 and more, where the response is right; in place of `gold` and `rules`, which
+        say how math-verify compares. row has `columns`. It runs in processes with limits of time and memory; what it raises is
+        a failed response. Such a benchmark needs no answers: with answer=(), the gold is "".
+    extract: of one with `score`, (response) -> its answer as text, by which responses vote; None: it gives none, and is
+        wrong. Without it, the whole response.
+    seconds: of processor time for one call of both; None: as for any other answer. 20 times that of wall time also ends it.
+    data: rows, each a dict, that are in the file itself, in place of `copies`.
     rows: how many the copies of it have; a note says where there are others. other_sets: row counts of sets that go by
         the same name, and which they are; these are refused.
     notes: what is worth knowing of a copy, as a list of sentences.
@@ -66,6 +78,12 @@ class Benchmark:
     gold: Callable[[object], str] = gold_text
     integer: bool = False
     rules: Callable[[Mapping, object], Rules] = plain_rules
+    choices: Callable[[Mapping, object], tuple[Sequence, int]] | None = None
+    shuffle: int | None = None
+    score: Callable[[str, str, Mapping], bool | float] | None = None
+    extract: Callable[[str], str | None] | None = None
+    seconds: float | None = None
+    data: tuple[Mapping, ...] = ()
     rows: tuple[int, ...] = ()
     other_sets: Mapping[int, str] = field(default_factory=dict)
     notes: Callable[[Rows], Sequence[str]] = no_notes
@@ -78,12 +96,28 @@ class Benchmark:
                 "a benchmark's name has up to 80 letters, digits, dots, dashes and underscores, and no -firstN at its "
                 f"end: {self.name!r:.60}"
             )
-        kinds = {"copies": (HubSet, Path), "question": str, "answer": str, "columns": str, "rows": int}
+        kinds = {"copies": (HubSet, Path), "question": str, "answer": str, "columns": str, "rows": int, "data": dict}
         for which, kind in kinds.items():
             values = getattr(self, which)
             if not isinstance(values, tuple) or not all(isinstance(each, kind) for each in values):
                 named = "HubSet or Path" if which == "copies" else kind.__name__
                 raise ValueError(f"{self.name}: {which} must be a tuple of {named}, not {values!r:.60}")
+        if problem := self._problem():
+            raise ValueError(f"{self.name}: {problem}")
+
+    def _problem(self) -> str | None:
+        """What does not go together."""
+        if self.score is None and (self.extract or self.seconds is not None or not self.answer):
+            return "extract, seconds and answer=() go with score"
+        if self.score is not None and self.rules is not plain_rules:
+            return "score takes the place of rules; leave one of them out"
+        if self.choices and (self.score or self.rules is not plain_rules or not self.answer):
+            return "choices take the place of score, rules and answer=(); leave these out"
+        if self.data and self.copies:
+            return "data takes the place of copies; leave one of them out"
+        if self.seconds is not None and not 0 < self.seconds < math.inf:
+            return f"seconds must be above 0, not {self.seconds!r}"
+        return None
 
     def prompt_of(self, question: str, row: Mapping) -> str:
         return self._call("prompt", str, question, row)
@@ -97,6 +131,16 @@ class Benchmark:
         rules = self._call("rules", Rules, row, answer)
         first = str(answer[0] if isinstance(answer, (list, tuple)) and answer else answer)
         return rules if self.integer or rules.source_gold or first == gold else replace(rules, source_gold=first)
+
+    def choices_of(self, question: str, row: Mapping, answer) -> tuple[str, str, Rules]:
+        """The question with its choices, the right one's letter, and the rules."""
+        found = self._call("choices", tuple, row, answer)
+        if len(found) != 2 or not isinstance(found[0], (list, tuple)) or type(found[1]) is not int:
+            raise UsageError(
+                f"{self._said('choices', (row, answer))} is {found!r:.60}; it has to be a list of choices and the index of "
+                "the right one"
+            )
+        return lettered(question, *found, self.shuffle)
 
     def notes_of(self, rows: Rows) -> Sequence[str]:
         try:

@@ -9,6 +9,7 @@ from openrlhf_ebpo.data.questions import bare_question
 from openrlhf_ebpo.data.source import ANSWER_COLUMNS, PROMPT_COLUMNS, lookup
 from openrlhf_ebpo.errors import UsageError
 
+from .choices import CORRECT, INCORRECT, LISTS, lettered, listed_choices, named_choices
 from .gold import gold_text
 from .rows import FLAG, Rows, choose_column, file_rows, folder_name, make_task
 from .scoring_columns import column_rules
@@ -16,22 +17,33 @@ from .types import Task
 
 # A prepared training set has both: `prompt` is `question` in its instruction, which the protocol adds.
 QUESTIONS = tuple(dict.fromkeys(("question", "problem", *PROMPT_COLUMNS)))
-ANSWERS = tuple(dict.fromkeys(("answer", "gold", "label", *ANSWER_COLUMNS)))
+ANSWERS = tuple(dict.fromkeys(("answer", "gold", "label", "answerKey", *ANSWER_COLUMNS)))
+SHUFFLE = 0  # seed
 
 
-def load_file(path: str, question_column: str | None = None, answer_column: str | None = None) -> Task:
+def load_file(
+    path: str, question_column: str | None = None, answer_column: str | None = None, flag: str = FLAG
+) -> Task:
     """The rows of a file. Instructions of DAPO's are taken off the questions; the columns of scoring_columns.py are used
-    where the file has them.
+    where the file has them. With the columns of choices.py, it is multiple choice.
 
     Raises:
         UsageError: no such file, an empty one, or no column for questions or answers.
     """
-    rows = file_rows(path)
+    rows = file_rows(path, flag)
+    if answer_column is None and {CORRECT, f"{INCORRECT}1"} <= set(rows.columns):
+        answer_column = CORRECT
     question = _column(rows, question_column, QUESTIONS, "question", "--question_column")
     answer = _column(rows, answer_column, ANSWERS, "gold answer", "--answer_column")
 
+    has_list = any(isinstance(row.get(name), (list, dict)) for row in rows.rows for name in LISTS)
+
     def read(row: dict):
         value = lookup(row, answer)
+        if answer == CORRECT:
+            return lettered(_bare(lookup(row, question), question), *named_choices(row, value), SHUFFLE)
+        if has_list:
+            return lettered(_bare(lookup(row, question), question), *listed_choices(row, value), None)
         return _bare(lookup(row, question), question), gold_text(value), column_rules(row, value)
 
     return make_task(folder_name(f"file-{Path(path).stem}"), rows, read)

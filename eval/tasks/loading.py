@@ -11,7 +11,8 @@ from openrlhf_ebpo.data.table import READ_SUFFIXES
 from openrlhf_ebpo.errors import UsageError
 
 from .benchmark import Benchmark
-from .rows import FLAG, HubSet, Rows, choose_column, file_rows, hub_rows, make_task, question_text
+from .own import scored_rules
+from .rows import FLAG, HubSet, Rows, choose_column, file_rows, hub_rows, make_task, own_rows, question_text
 from .types import Rules, Task
 
 
@@ -30,18 +31,24 @@ def load_benchmark(benchmark: Benchmark, named: str, place: str | None = None, d
             f"{FLAG} file:PATH evaluates on it under a name of its own"
         )
     question = choose_column(rows.columns, benchmark.question, rows.place, "question")
-    answer = choose_column(rows.columns, benchmark.answer, rows.place, "gold answer")
+    answer = choose_column(rows.columns, benchmark.answer, rows.place, "gold answer") if benchmark.answer else None
 
     def read(row: dict) -> tuple[str, str, Rules]:
         row = MappingProxyType(row)  # a function of the benchmark that changed it would change the gold
-        text, value = benchmark.prompt_of(question_text(row, question), row), lookup(row, answer)
-        gold = benchmark.gold_of(value)
+        text, value = benchmark.prompt_of(question_text(row, question), row), lookup(row, answer) if answer else None
+        if benchmark.choices:
+            return benchmark.choices_of(text, row, value)
+        gold = benchmark.gold_of(value) if answer else ""
+        if benchmark.score:
+            return text, gold, scored_rules(benchmark, named, row)
         return text, gold, benchmark.rules_of(row, value, gold)
 
     return make_task(benchmark.name, rows, read, benchmark.notes_of(rows), benchmark.rows)
 
 
 def _rows(benchmark: Benchmark, named: str, place: str | None) -> Rows:
+    if place is None and benchmark.data:
+        return own_rows(benchmark.data, named)
     if place is None:
         if not benchmark.copies:
             raise UsageError(f"{FLAG} {named}: it has no data of its own; name a file, {FLAG} {named}=FILE")

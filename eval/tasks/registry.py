@@ -13,6 +13,7 @@ FILES = (
     "amc23",
     "math500",
     "olympiadbench",
+    "gpqa_diamond",
 )
 BENCHMARKS: dict[str, Benchmark] = {
     task.name: task for task in (import_module(f".{file}", __package__).TASK for file in FILES)

@@ -34,26 +34,33 @@ class Rows:
 
 @dataclass(frozen=True)
 class HubSet:
-    """A data set on the Hub. revision None: the newest."""
+    """A data set on the Hub. revision None: the newest. gated: it has conditions that have to be accepted there."""
 
     repo: str
     split: str
     subset: str | None = None
     revision: str | None = None
+    gated: bool = False
 
 
-def file_rows(path: str | Path) -> Rows:
+def file_rows(path: str | Path, flag: str = FLAG) -> Rows:
     """All rows of a local .jsonl or .parquet file.
 
     Raises:
         UsageError: no such file, another kind of file, a broken or an empty one.
     """
-    columns = column_names(path, FLAG)
-    rows = [row for batch in read_rows(path, flag=FLAG) for row in batch]
+    columns = column_names(path, flag)
+    rows = [row for batch in read_rows(path, flag=flag) for row in batch]
     if not rows:
-        raise UsageError(f"{FLAG} {path}: the file is empty")
+        raise UsageError(f"{flag} {path}: the file is empty")
     digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12]
     return Rows(columns, rows, f"{path}@{digest}", str(path))
+
+
+def own_rows(data: Sequence[dict], named: str) -> Rows:
+    """Rows that a benchmark's file holds itself."""
+    digest = hashlib.sha256(repr(data).encode()).hexdigest()[:12]
+    return Rows(list(dict.fromkeys(name for row in data for name in row)), data, f"{named}@{digest}", named)
 
 
 def hub_rows(hub: HubSet, columns: Sequence[str], named: str, name: str) -> Rows:
@@ -76,11 +83,20 @@ def hub_rows(hub: HubSet, columns: Sequence[str], named: str, name: str) -> Rows
     except Exception as error:  # the Hub's client raises errors of several libraries
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise UsageError(
-            f"{FLAG} {named}: {hub.repo} cannot be had from the Hub ({reason}). {_local_file(named, name)}"
+            f"{FLAG} {named}: {hub.repo} cannot be had from the Hub ({reason}).{_conditions(hub)} {_local_file(named, name)}"
         ) from error
     found = [name for name in data.column_names if name in columns]
     rows = data.select_columns(found).with_format("arrow")[:].to_pylist()
     return Rows(data.column_names, rows, f"{hub.repo}@{builder.hash}", hub.repo)
+
+
+def _conditions(hub: HubSet) -> str:
+    return (
+        f" It has conditions: accept them on https://huggingface.co/datasets/{hub.repo}, and give your token, in HF_TOKEN or "
+        "with `hf auth login`."
+        if hub.gated
+        else ""
+    )
 
 
 def _local_file(named: str, name: str) -> str:

@@ -7,23 +7,30 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from string import ascii_uppercase
 
 MATH = "math"
 REASONING_GYM = "reasoning_gym"
+OWN = "own"
+CHOICE = "choice"
+KINDS = (MATH, REASONING_GYM, OWN, CHOICE)
 
 
 @dataclass(frozen=True)
 class Rules:
     """What scoring needs to know of one question beside its gold answer.
 
-    kind: MATH, or REASONING_GYM for reasoning-gym's own scorer.
+    kind: MATH, REASONING_GYM for reasoning-gym's own scorer, OWN for that of a benchmark of one's own,
+        CHOICE where the answer is the letter of a choice.
     answer_type: Numerical, Expression, Equation, Interval or Tuple; several with commas; "" unknown.
     is_multiple_answer: the gold is several answers with commas between them; all are asked for, once each.
     ordered: their order counts.
     unit: unit of the gold, which is written without it; a response may carry it.
     tolerance: largest absolute difference from a numerical gold that still counts; None: exact.
     source_gold: the (first) gold answer as the data set spells it, where that is not the gold itself.
-    entry: for REASONING_GYM, what its scorer needs, as JSON (gym.py).
+    entry: what its scorer needs, as JSON: for REASONING_GYM the entry (gym.py), for OWN the columns of the row.
+        For CHOICE, the letters that there are.
+    scorer: for OWN, MODULE:NAME@DIGEST of its file; set by the loader, never taken from a file: it is imported.
     """
 
     kind: str = MATH
@@ -34,6 +41,7 @@ class Rules:
     tolerance: float | None = None
     source_gold: str = ""
     entry: str = ""
+    scorer: str = ""
 
     def __post_init__(self) -> None:
         """Scoring trusts these: a tolerance that is text would count every answer as wrong.
@@ -48,8 +56,10 @@ class Rules:
                 raise ValueError(f"its rule {each.name} cannot be {value!r:.60}")
         if self.tolerance is not None and not 0 <= self.tolerance < math.inf:
             raise ValueError(f"its rule tolerance cannot be {self.tolerance!r:.60}; give a number of at least 0")
-        if self.kind not in (MATH, REASONING_GYM):
-            raise ValueError(f"its rule kind cannot be {self.kind!r:.60}; there are {MATH} and {REASONING_GYM}")
+        if self.kind not in KINDS:
+            raise ValueError(f"its rule kind cannot be {self.kind!r:.60}; there are {', '.join(KINDS)}")
+        if self.kind == CHOICE and not (len(self.entry) > 1 and ascii_uppercase.startswith(self.entry)):
+            raise ValueError(f"its rule entry cannot be {self.entry!r:.60}; letters from A on are needed")
 
 
 @dataclass(frozen=True)
@@ -67,7 +77,8 @@ class Question:
 class Task:
     """name: short, fit for a folder's name. source: OWNER/NAME@REVISION on the Hub, or path@hash of a local file.
     rows: of the source. notes: what is worth knowing about the source. skipped: rows that cannot be used, one sentence
-    each, with the row's number. row_of: row number of each question, by id."""
+    each, with the row's number. row_of: row number of each question, by id. shots: (question, response) each, shown before
+    every question."""
 
     name: str
     questions: tuple[Question, ...]
@@ -76,8 +87,17 @@ class Task:
     skipped: tuple[str, ...] = ()
     rows: int = 0
     row_of: Mapping[str, int] = field(default_factory=dict)
+    shots: tuple[tuple[str, str], ...] = ()
 
     def fingerprint(self) -> str:
-        """12 hex digits of questions, golds and rules: the same for two copies that ask and accept the same."""
-        questions = json.dumps([asdict(question) for question in self.questions], sort_keys=True)
+        """12 hex digits of questions, golds, rules and shots: the same for two copies that ask and accept the same."""
+        questions = json.dumps([*(_kept(question) for question in self.questions), *self.shots], sort_keys=True)
         return hashlib.sha256(questions.encode()).hexdigest()[:12]
+
+
+def _kept(question: Question) -> dict:
+    """Without what came later and is not used: results of before keep their fingerprints."""
+    values = asdict(question)
+    if not question.rules.scorer:
+        del values["rules"]["scorer"]
+    return values

@@ -59,7 +59,7 @@ class GraderError(ReportedError, RuntimeError):
 class Pool:
     """Workers that grade answers; every method may be called from many threads at once.
 
-    grader: the module that they grade with, with what pool_worker.py asks of it.
+    grader: the module that they grade with, with what pool_worker.py asks of it. arguments: of its `warm_up`.
     """
 
     def __init__(
@@ -68,8 +68,9 @@ class Pool:
         seconds: float | None = None,
         memory_mb: int | None = None,
         grader: str = GRADER,
+        arguments: tuple[str, ...] = (),
     ):
-        self.grader = grader
+        self.grader, self.arguments = grader, arguments
         self.seconds = seconds or number_from("OPENRLHF_EBPO_MATH_SECONDS", 2.0)
         self.memory_mb = int(memory_mb or number_from("OPENRLHF_EBPO_MATH_MEMORY_MB", 1024))
         self.workers = int(workers or number_from("OPENRLHF_EBPO_MATH_WORKERS", default_workers()))
@@ -100,9 +101,9 @@ class Pool:
             self._idle.get().close()
 
     def _start(self) -> _Worker:
-        return _Worker(self.seconds, self.memory_mb, self.grader)
+        return _Worker(self.seconds, self.memory_mb, self.grader, *self.arguments)
 
-    def ask(self, gold: str, answer: str, *rest) -> bool | float:
+    def ask(self, gold: str, answer: str, *rest) -> bool | float | dict:
         """What the grader's `grade` says, without the cache. rest: its further arguments, as JSON has them.
 
         Raises:
@@ -148,10 +149,18 @@ class Pool:
 class _Worker:
     """One subprocess of pool_worker.py, used by one thread at a time."""
 
-    def __init__(self, seconds: float, memory_mb: int, grader: str):
+    def __init__(self, seconds: float, memory_mb: int, grader: str, *arguments: str):
         path = os.pathsep.join(filter(None, [str(PACKAGE), os.environ.get("PYTHONPATH")]))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "openrlhf_ebpo.rewards.pool_worker", str(seconds), str(memory_mb), grader],
+            [
+                sys.executable,
+                "-m",
+                "openrlhf_ebpo.rewards.pool_worker",
+                str(seconds),
+                str(memory_mb),
+                grader,
+                *arguments,
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -168,7 +177,7 @@ class _Worker:
         """
         if not self._ready and self._process.stdout.readline() != "ready\n":
             raise GraderError(
-                f"a process that grades with {self._process.args[-1]} did not start (exit code {self._process.wait()}; "
+                f"a process that grades with {self._process.args[5]} did not start (exit code {self._process.wait()}; "
                 "its own message is in this process's log). Is what it needs installed? For mathematics: "
                 "pip install 'openrlhf_ebpo[math]', for reasoning-gym: pip install reasoning-gym"
             )

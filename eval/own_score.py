@@ -1,0 +1,84 @@
+"""The scorer of a benchmark of one's own. Runs in the processes of rewards/pool.py, which end where it takes too long.
+
+Somebody's code: whatever it does to its process is a failed sample with its cause, and never more than that.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import traceback
+from pathlib import Path
+
+from openrlhf_ebpo.redact import redacted_text
+
+from .tasks import Benchmark
+from .tasks.own import benchmark_of
+
+FAILED = "score: "  # how the error of a response begins that its scorer has raised
+LONGEST = 300  # characters of an error: samples.parquet has one for every response
+SHOWN = 60  # characters of what was found
+
+_benchmark: Benchmark | None = None
+
+
+class ScoreError(ValueError):
+    """What a scorer gave is no score."""
+
+
+def warm_up(scorer: str) -> None:
+    """Import the benchmark once, so that no response pays for it. scorer: as Rules has it."""
+    global _benchmark
+    _benchmark = benchmark_of(scorer, "the scorer")
+
+
+def parse_gold(gold: str) -> None:
+    """Golds are the scorer's own affair."""
+
+
+def grade(gold: str, response: str, row: str) -> dict:
+    """correct, extracted and error of a response, as grader.Grader.grade. row: its columns as JSON."""
+    try:
+        answer = _answer(_benchmark.extract(response) if _benchmark.extract else response.strip())
+        correct = bool(answer) and _is_right(_benchmark.score(response, gold, json.loads(row)))
+        return {"correct": correct, "extracted": answer, "error": None}
+    except BaseException as error:  # SystemExit and MemoryError too
+        return {"correct": False, "extracted": None, "error": FAILED + described(error)}
+
+
+def _answer(found) -> str | None:
+    """Raises ScoreError for what is neither text nor None. An empty text is no answer."""
+    if found is not None and not isinstance(found, str):
+        raise ScoreError(
+            f"extract gave {type(found).__name__} {found!r:.{SHOWN}}; a text, or None for no answer, is needed"
+        )
+    return found or None
+
+
+def _is_right(found) -> bool:
+    """Full marks, or True. Numbers of other libraries (numpy's) have a float in them.
+
+    Raises:
+        ScoreError: it is neither a number nor True or False.
+    """
+    try:
+        number = math.nan if isinstance(found, (str, bytes)) else float(found)
+    except (TypeError, ValueError):
+        number = math.nan
+    if math.isnan(number):
+        raise ScoreError(f"score gave {type(found).__name__} {found!r:.{SHOWN}}; True, False or a number is needed")
+    return number >= 1
+
+
+def described(error: BaseException) -> str:
+    """One line: the error and, unless it is our own verdict, where it was raised. Without folders: reports are published."""
+    if isinstance(error, ScoreError):
+        return str(error)
+    try:
+        text = " ".join(str(error).split())
+    except BaseException as second:  # somebody's __str__ may do anything
+        text = f"(its __str__ raised {type(second).__name__})"
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
+    named = ": ".join(filter(None, [type(error).__name__, text]))
+    return redacted_text(named[:LONGEST]) + where

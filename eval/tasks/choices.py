@@ -1,0 +1,157 @@
+"""Multiple choice: a row's choices behind letters, and the letter that a response gives.
+
+Choices are columns (GPQA: `Correct Answer`, `Incorrect Answer 1`, …), which are shuffled, since the right one is always
+the first; or a list with the index, letter or text of the right one (MMLU, ARC), in the order that they have there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from string import ascii_uppercase as LETTERS
+
+from openrlhf_ebpo.rewards.grading import SPECIAL, extract_answer
+
+from .types import CHOICE, Rules
+
+CORRECT, INCORRECT = "Correct Answer", "Incorrect Answer "
+LISTS = ("choices", "options")
+ASKED = "Answer with the letter of the right choice."
+
+Lettered = tuple[str, str, Rules]
+
+
+def lettered(question: str, texts: Sequence, right: int, seed: int | None) -> Lettered:
+    """The question with its choices, the letter of the right one, and the rules.
+
+    seed: of the order, which is the same for a question wherever it stands; None: as they are.
+
+    Raises:
+        ValueError: too few or too many choices, one without a text, or another one equals the right one.
+    """
+    spelled = [_text(text) for text in texts]
+    if not 2 <= len(spelled) <= len(LETTERS):
+        raise ValueError(f"it has {len(spelled)} choices; 2 to {len(LETTERS)} can be told apart by letters")
+    if not all(spelled):
+        raise ValueError("one of its choices has no text")
+    if not 0 <= right < len(spelled):
+        raise ValueError(f"its right choice is number {right}, of {len(spelled)} from 0 on")
+    if spelled.count(spelled[right]) > 1:
+        raise ValueError(f"two of its choices are the right one, {spelled[right]!r:.60}")
+    order = sorted(range(len(spelled)), key=lambda i: _rank(seed, question, i))
+    # an indent, so that no line of a choice looks like another choice
+    lines = [f"{letter}) {spelled[i]}".replace("\n", "\n   ") for letter, i in zip(LETTERS, order, strict=False)]
+    text = "\n".join([question, "", *lines, "", ASKED])
+    return text, LETTERS[order.index(right)], Rules(CHOICE, entry=LETTERS[: len(spelled)])
+
+
+def _rank(seed: int | None, question: str, index: int):
+    return index if seed is None else hashlib.sha256(f"{seed}\0{question}\0{index}".encode()).hexdigest()
+
+
+def _text(value) -> str:
+    if not isinstance(value, (str, int, float)) or isinstance(value, bool):
+        raise ValueError(f"one of its choices is neither text nor number but {type(value).__name__}")
+    return str(value).strip()
+
+
+def named_choices(row: Mapping, correct) -> tuple[list, int]:
+    """Of GPQA's columns; those without a value are none.
+
+    Raises:
+        ValueError: there is no incorrect one.
+    """
+    wrong = [value for name, value in sorted(row.items()) if name.startswith(INCORRECT) and value not in (None, "")]
+    if correct is None or not wrong:
+        raise ValueError(f"it has no {CORRECT!r} or no {INCORRECT + '1'!r}")
+    return [correct, *wrong], 0
+
+
+def listed_choices(row: Mapping, answer) -> tuple[list, int]:
+    """Of a list `choices` or `options`, or ARC's texts and labels. answer: an index from 0, a letter or label, or the text
+    of one.
+
+    Raises:
+        ValueError: there is no list, or the answer is none or two of its choices.
+    """
+    found = next((row[name] for name in LISTS if row.get(name) is not None), None)
+    labels = list(LETTERS)
+    if isinstance(found, Mapping) and {"text", "label"} <= found.keys():
+        found, labels = found["text"], list(found["label"])
+    if not isinstance(found, (list, tuple)):
+        raise ValueError(f"its {' or '.join(LISTS)} is no list of choices but {type(found).__name__}")
+    return list(found), _right(answer, list(found), labels)
+
+
+def _right(answer, texts: list, labels: list) -> int:
+    if isinstance(answer, int) and not isinstance(answer, bool):
+        return answer
+    named = str(answer).strip()
+    readings = {i for i, label in enumerate(labels[: len(texts)]) if label == named}
+    readings |= {i for i, text in enumerate(texts) if str(text).strip() == named}
+    if not readings and re.fullmatch(r"\d{1,2}", named):
+        readings = {int(named)}
+    if len(readings) != 1:
+        raise ValueError(f"its answer {named!r:.60} is {'none' if not readings else 'more than one'} of its choices")
+    return readings.pop()
+
+
+# Which letter a response gives. Quantifiers are bounded: a response may be long, and hostile.
+
+MARKUP = re.compile(r"\\(?:text|math|operator)[a-z]{0,8}|\\[(),!;: \[\]]|[$*_`{}\\]")
+LONGEST = 300  # characters of an answer that are looked at
+BE = r"(?:is|was|are|would be|must be|should be|has to be)"
+NAMED = r"(?:the\s)?(?:correct\s|right\s)?(?:option\s?|choice\s?|letter\s?|answer\s?)?"
+LETTER = r"[(\[\"']?(?-i:([A-Z]))"
+ANOTHER = r"(?![)\].]?\s?(?:,|;|/|&|\band\b|\bor\b)\s?(?:and\s|or\s)?[(\[]?(?-i:[A-Z])(?![A-Za-z]))"
+END = rf"{ANOTHER}(?=[)\].:,;!\"'–—-]|\s{{0,4}}(?:\n|\Z)|\s(?:is|because|since|as|which|with|for)\b)"
+ANSWER = re.compile(rf"\banswer(?:(?:\s\w{{1,20}}){{0,6}}?\s{BE})?[\s:=]{{0,4}}{NAMED}{LETTER}{END}", re.IGNORECASE)
+OTHER = re.compile(
+    rf"\b(?:(?:correct|right|best|final)\s(?:option|choice|one)(?:\s{BE})?|choose|pick|select|go with)[\s:]{{1,4}}{NAMED}{LETTER}{END}"
+    rf"|(?<![A-Za-z])(?-i:([A-Z]))[)\].]?\s{BE}\s(?:the\s)?(?:correct|right|best)\b",
+    re.IGNORECASE,
+)
+ALONE = re.compile(rf"{NAMED}(?:{BE}[\s:]{{1,4}})?[(\[\"']?([A-Z])[)\].:,;!\"']{{0,4}}", re.IGNORECASE)
+BEHIND = re.compile(rf"(?i:{NAMED})[(\[]?([A-Z])(?:[)\].:]|\s?[–—-]\s|,?\s(?:because|since|as|which)\b)(.*)", re.DOTALL)
+SECOND = re.compile(r"\s*(?:(?:and|or|&|/|,)\s*)+[(\[]?[A-Z](?![A-Za-z]).*|\s*[(\[]?[A-Z][)\].:,]*", re.DOTALL)
+LAST = re.compile(r"(?:\*\*\(?|\()([A-Z])(?:[).]{0,2}\*\*|\))\Z")
+ITEM = re.compile(r"[\s(*\[>-]*[A-Z][).\]:]")
+
+
+def letter(response: str, letters: str) -> str | None:
+    """The letter of the last box or, where it holds none, of the last "Answer:" line, of what says which is the answer or
+    the right one, or of the last line. None where that is no letter, not of these, or several.
+    """
+    boxed = extract_answer(response)
+    found = boxed and _of_answer(boxed)
+    if not found:
+        text = SPECIAL.sub("", response)
+        found = _said(MARKUP.sub("", text)) or _last_line(text)
+    return found if found and found in letters else None
+
+
+def _of_answer(text: str) -> str | None:
+    """The letter of a text that is the answer: alone, or before its choice's text."""
+    text = MARKUP.sub("", text[:LONGEST]).strip()
+    if alone := ALONE.fullmatch(text):
+        return alone[1].upper()
+    behind = BEHIND.fullmatch(text)
+    return behind[1] if behind and not SECOND.fullmatch(behind[2]) else None
+
+
+def _said(text: str) -> str | None:
+    for form in (ANSWER, OTHER):
+        found = [next(filter(None, match.groups())) for match in form.finditer(text)]
+        if found:
+            return found[-1]
+    return None
+
+
+def _last_line(text: str) -> str | None:
+    """The letter of the last line, if it does not stand in a list of choices."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines or (len(lines) > 1 and ITEM.match(lines[-2])):
+        return None
+    end = LAST.search(lines[-1][-LONGEST:].rstrip(" .!"))
+    return _of_answer(lines[-1]) or (end and end[1])

@@ -1,0 +1,110 @@
+"""Few-shot: which questions are shown, how, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.eval import prompts, protocols, shots, tasks
+from openrlhf_ebpo.eval.prompts import PromptForm
+from openrlhf_ebpo.eval.tasks import OWN, REASONING_GYM, Question, Rules, Task
+
+RAW, BOXED = PromptForm("Q: {question}"), PromptForm(prompts.TEMPLATES["boxed"])
+
+
+def protocol(count: int, file: str = "") -> protocols.Protocol:
+    return protocols.override(protocols.get("default"), shots=count, shots_file=file)
+
+
+def write(path: Path, numbers, **columns) -> str:
+    rows = [{"question": f"What is {i}?", "answer": str(i), **columns} for i in numbers]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+@pytest.fixture
+def task(tmp_path) -> Task:
+    return tasks.load(f"file:{write(tmp_path / 'q.jsonl', [*range(6), 1])}")  # one question is there twice
+
+
+def test_the_tasks_own_first_questions_are_shown_and_not_asked(task):
+    found = shots.with_shots(task, protocol(2), None, RAW)
+    assert found.shots == (("What is 0?", "Answer: 0"), ("What is 1?", "Answer: 1"))
+    assert [each.gold for each in found.questions] == ["2", "3", "4", "5"]
+    assert found.notes[-1] == "3 questions are shown with their answers, and not asked"
+    assert len({each.fingerprint() for each in (task, found, shots.with_shots(task, protocol(3), None, RAW))}) == 3
+    assert shots.with_shots(task, protocol(0), None, RAW) is task
+
+
+def test_shots_of_a_file_are_none_of_the_questions(task, tmp_path):
+    file = write(tmp_path / "train.jsonl", [3, 7, 8, 9])
+    found = shots.with_shots(task, protocol(2, "x"), file, BOXED)
+    assert found.shots == (("What is 7?", r"\boxed{7}"), ("What is 8?", r"\boxed{8}"))
+    assert found.questions == task.questions and found.notes == task.notes
+    worked = write(tmp_path / "worked.jsonl", [7, 8], response="It is so.\nAnswer: it ")
+    assert [answer for _, answer in shots.with_shots(task, protocol(2, "x"), worked, BOXED).shots] == [
+        "It is so.\nAnswer: it"
+    ] * 2
+    assert shots.named(file) != shots.named(worked) and shots.named(file).startswith("train.jsonl@")
+
+
+@pytest.mark.parametrize(
+    ("count", "numbers", "message"),
+    [
+        (4, [3, 7, 8, 9], "too few questions for task file-q: .*train.jsonl has 3 that it does not ask"),
+        (7, None, "too few questions for task file-q: it has 7; fewer, or --shots_file FILE"),
+        (6, None, "too few questions for task file-q"),  # none would be left to ask
+    ],
+)
+def test_too_few_to_show(task, tmp_path, count, numbers, message):
+    file = numbers and write(tmp_path / "train.jsonl", numbers)
+    with pytest.raises(UsageError, match=f"--shots {count}: {message}"):
+        shots.with_shots(task, protocol(count), file, RAW)
+
+
+def test_answers_are_shown_as_their_scorer_reads_them():
+    assert shots.shown_answer(Question("a", "Q", "B", Rules("choice", entry="AB")), BOXED) == r"\boxed{B}"
+    assert shots.shown_answer(Question("a", "Q", "5", Rules(REASONING_GYM, entry="{}")), BOXED) == "5"
+    for question in (Question("a", "Q", ""), Question("a", "Q", "x", Rules(OWN, scorer="m:T@1"))):
+        with pytest.raises(
+            UsageError, match="'Q' has no gold answer to show; give a --shots_file whose column 'response'"
+        ):
+            shots.shown_answer(question, RAW)
+
+
+def test_a_file_that_is_not_there_names_its_flag(tmp_path):
+    with pytest.raises(UsageError, match=r"--shots_file .*no.jsonl: no such file"):
+        shots.named(str(tmp_path / "no.jsonl"))
+    with pytest.raises(UsageError, match="--shots_file goes with --shots N"):
+        protocol(0, "x")
+    with pytest.raises(UsageError, match="--shots -1"):
+        protocol(-1)
+
+
+def test_shots_are_text_before_the_question_or_turns_of_a_chat():
+    shown = (("{question} 1", "Answer: 1"), ("two", "Answer: 2"))
+    task = Task("t", (Question("a", "three", "3"),), "s", shots=shown)
+    text = prompts._message(prompts.for_task(RAW, task), "three")
+    assert text == "Q: {question} 1\nAnswer: 1\n\nQ: two\nAnswer: 2\n\nQ: three\n"
+    chat = prompts._message(prompts.for_task(PromptForm("Q: {question}", True, "Be"), task), "three")
+    assert [turn["role"] for turn in chat] == ["system", "user", "assistant", "user", "assistant", "user"]
+    assert [turn["content"] for turn in chat] == [
+        "Be",
+        "Q: {question} 1",
+        "Answer: 1",
+        "Q: two",
+        "Answer: 2",
+        "Q: three",
+    ]
+    assert prompts._message(prompts.for_task(RAW, Task("t", (), "s")), "three") == "Q: three"
+
+
+def test_shots_as_text_need_a_stop_text():
+    prompts.check_shots(RAW, 2, ("\n\n",))
+    prompts.check_shots(PromptForm("{question}", True), 2, ())
+    prompts.check_shots(RAW, 0, ())
+    with pytest.raises(UsageError, match=r"--shots 2: without a chat template .* add --stop"):
+        prompts.check_shots(RAW, 2, ())
