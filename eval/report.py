@@ -65,11 +65,20 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "those that fit the first run's run.json, if any)",
     )
 
+    parser.add_argument(
+        "--price_per_hour",
+        type=float,
+        metavar="P",
+        help="of one GPU, or of the machine where there was none (default: what the evaluations were given)",
+    )
+
 
 def run(args: argparse.Namespace) -> None:
     names = args.names.split(",") if args.names else None
     try:
-        path = write_report(args.directories, args.output, args.protocol, args.step, names, args.reported)
+        path = write_report(
+            args.directories, args.output, args.protocol, args.step, names, args.reported, args.price_per_hour
+        )
     except OSError as error:
         raise ReportedError(f"the report cannot be written: {error}") from error
     print(f"report: {path}")
@@ -82,19 +91,22 @@ def write_report(
     step: int | None = None,
     names: Sequence[str] | None = None,
     reported: str | None = None,
+    price_per_hour: float | None = None,
 ) -> Path:
     """Write report.md and its pictures; arguments as the flags. Returns the path of report.md.
 
     Raises:
-        UsageError: no results, different protocols or questions, a step or a name that is not there.
+        UsageError: no results, different protocols or questions, a step or a name that is not there, no price.
     """
+    if price_per_hour is not None and not 0 <= price_per_hour < float("inf"):
+        raise UsageError(f"--price_per_hour {price_per_hour} makes no sense")
     models = gather([Path(directory) for directory in directories], protocol, names)
     columns = choose(models, step)
     choice = reported or paper.row_of_run(read_run(models[0].directory))
     numbers = paper.reported(choice) if choice and choice != "none" else {}
     output = Path(output) if output else default_output(models)
     pictures = figures.draw(output, columns, {model.label: model.history for model in models})
-    write_text(output / "report.md", markdown(models, columns, numbers, pictures))
+    write_text(output / "report.md", markdown(models, columns, numbers, pictures, price_per_hour))
     return output / "report.md"
 
 
@@ -159,7 +171,13 @@ def default_output(models: Sequence[Model]) -> Path:
     return score.result.path.parent.parent
 
 
-def markdown(models: Sequence[Model], columns: Sequence[Column], numbers: Mapping, pictures: Mapping[str, str]) -> str:
+def markdown(
+    models: Sequence[Model],
+    columns: Sequence[Column],
+    numbers: Mapping,
+    pictures: Mapping[str, str],
+    price: float | None = None,
+) -> str:
     tasks = ordered(task for column in columns for task in column.tasks)
     first = columns[0].tasks[next(iter(columns[0].tasks))].result
     parts = [
@@ -182,12 +200,18 @@ def markdown(models: Sequence[Model], columns: Sequence[Column], numbers: Mappin
         tables.answers(columns, tasks),
         "Truncated: the response reached the token limit. Mean length in tokens.",
         pictures.get("difficulty", ""),
+        *_took(columns, price),
         "## How it was measured",
         tables.table(["setting", "value"], tables.settings(first.protocol), text=2),
         tables.sources(columns, tasks),
         _models(columns),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _took(columns: Sequence[Column], price: float | None) -> list[str]:
+    table = tables.took(columns, price)
+    return ["## Tokens, time and cost", table, tables.EFFORT] if table else []
 
 
 def _comparisons(columns: Sequence[Column]) -> list[str]:

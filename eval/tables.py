@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.record.score_text import NONE, between, k_of, majorities, passes, percent, points, score
 from openrlhf_ebpo.record.score_text import reported as reported_text
 
-from . import paper
+from . import effort, paper
 from .resampling import compare
 from .scores import AVERAGE, Column, average, average_title, common_tasks
 
@@ -130,6 +131,47 @@ def answers(columns: Sequence[Column], tasks: Sequence[str]) -> str:
     names = ["questions", "runs", "truncated %", "mean length", "no answer %", "grading errors", "rows left out"]
     titles = _titles(columns)
     return table([*titles, *names], rows, text=len(titles))
+
+
+EFFORT = (
+    "Of generation, with the start of the engines; repeated commands add up. Prompts count once, whatever the number of "
+    "responses. GPU-hours are those of the GPUs that the engines held."
+)
+
+
+def took(columns: Sequence[Column], price: float | None = None) -> str:
+    """Tokens, time and cost of each column; "" where no result says its time. price: of an hour, instead of what they say."""
+    rows = [_took(column, price) for column in columns]
+    names = ["prompt tokens", "generated tokens", "generated / s", "time", "commands", "engines", "GPU", "GPU-hours"]
+    rows = [row for row in rows if row]
+    return table(["model", *names, "cost"], rows) if rows else ""
+
+
+def _took(column: Column, price: float | None) -> list[str]:
+    results = [score.result for score in column.tasks.values()]
+    each = [effort.recorded(result.summary) for result in results]
+    if not all(each):
+        return []
+    passes = effort.merged(one for passes in each for one in passes)
+    seconds, cost = effort.seconds_of(passes), effort.cost(passes, price)
+    generated = sum(int(result.samples.lengths.sum()) for result in results)
+    prompts = [(result.summary.get("tokens") or {}).get("prompt") for result in results]
+    return [
+        column.label,
+        NONE if None in prompts else f"{sum(prompts):,}",
+        f"{generated:,}",
+        f"{generated / seconds:,.0f}" if seconds else NONE,
+        str(timedelta(seconds=round(seconds))),
+        str(len(passes)),
+        _several(one.get("engines") for one in passes),
+        _several(f"{one['gpus']} x {one.get('gpu') or 'GPU'}" if one.get("gpus") else None for one in passes),
+        NONE if cost["gpu_hours"] is None else f"{cost['gpu_hours']:,.2f}",
+        NONE if cost["total"] is None else f"{cost['total']:,.2f}",
+    ]
+
+
+def _several(values: Iterable) -> str:
+    return ", ".join(dict.fromkeys(NONE if value is None else str(value) for value in values))
 
 
 def sources(columns: Sequence[Column], tasks: Sequence[str]) -> str:

@@ -65,7 +65,10 @@ def test_intervals_of_older_results_are_made_anew_from_the_samples(tmp_path, pro
     older["pass@1"] = {"value": older["pass@1"]["value"], "interval": [0, 1], "standard_error": None}
     write_json(path, {**result.summary, "metrics": {**today, **older}})
     (result,) = find_results(run_dir)
-    assert result.summary["metrics"]["pass@1"] == older["pass@1"] and metrics_of(result) == {**today, "mean_length": 10.0}
+    assert result.summary["metrics"]["pass@1"] == older["pass@1"] and metrics_of(result) == {
+        **today,
+        "mean_length": 10.0,
+    }
     (row, *_) = evaluations.rows_of([result])
     assert (row["low"], row["high"]) == tuple(today["pass@1"]["interval"])
     (shown,), _ = shown_results(Run("r", run_dir, 0))
