@@ -22,7 +22,7 @@ output: the same rows in the same order with all their columns, and
 
 --task NAME says how the benchmark's golds are to be read, and which columns of a row say how it is compared:
 BENCHMARKS
-  my_module:TASK  a benchmark of your own
+  my_module:TASK  a benchmark of your own; its scorer, if it has one, runs for every row
 Rules of its own for a row: a column `rules` with an object, such as {"tolerance": 0.01, "unit": "cm"}; it may have
 is_multiple_answer (all are asked for, in any order), ordered (their order counts), unit, tolerance (largest difference
 from the gold that still counts), answer_type (Interval, Tuple, …).
@@ -83,6 +83,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--extraction", default="default", metavar="NAME", help=f"{' or '.join(EXTRACTIONS)}; see above (%(default)s)"
     )
     parser.add_argument("--task", metavar="NAME", help="benchmark of the golds; see above")
+    parser.add_argument("--strip_think", action="store_true", help="read a response from behind its last </think> only")
     parser.add_argument("--workers", type=int, metavar="N", help="grading processes (default: one per core)")
     parser.add_argument(
         "--seconds", type=float, default=SECONDS, help="processor time for one answer (%(default)s, as in training)"
@@ -177,6 +178,7 @@ def identity(args: argparse.Namespace, protocol: Protocol) -> dict:
         "scorer": scorer,
         "task": args.task if args.task is None else own.identity(args.task),
         "seconds": args.seconds,
+        **({"strip_think": True} if args.strip_think else {}),  # progress of before goes on
     }
 
 
@@ -192,7 +194,7 @@ def score_rest(args: argparse.Namespace, protocol: Protocol, done: int, total: i
         return
     rows, benchmark = itertools.islice(rows_of(args.input), done, None), benchmark_of(args)
     with (
-        Grader(protocol.extraction, protocol.scorer, args.workers, args.seconds) as grader,
+        Grader(protocol.extraction, protocol.scorer, args.workers, args.seconds, args.strip_think) as grader,
         tqdm(total=total, initial=done, unit="row", mininterval=0.5, smoothing=0.05) as bar,
     ):
         # a batch at a time: threads would otherwise read the whole file ahead

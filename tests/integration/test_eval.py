@@ -126,17 +126,20 @@ def check_result(directory: Path, questions: int, before: dict) -> None:
 
 
 def test_a_benchmark_of_ones_own_runs_is_left_alone_when_finished_and_refused_when_changed(start_command, tmp_path):
-    """The example, from a working directory that knows nothing else of it."""
+    """The examples, from a working directory that knows nothing else of them; one brings its scorer. With them, a file of
+    multiple choice, and the settings of sampling that vLLM gets."""
     from openrlhf_ebpo.quickstart import tiny_model
 
-    for file in (ROOT / "examples" / "benchmark").glob("measures.*"):
-        shutil.copy(file, tmp_path)
+    for file in (ROOT / "examples" / "benchmark").iterdir():
+        if file.is_file():
+            shutil.copy(file, tmp_path)
     tiny_model.build(tmp_path / "model", [(tmp_path / "measures.jsonl").read_text(), "Give the answer in ."])
     write(tmp_path / "q.jsonl", [{"question": "How long?", "answer": 1}])
+    write(tmp_path / "choice.jsonl", [{"question": "How long?", "choices": ["1 km", "2 km"], "answer": 1}])
 
     def evaluate(log: str, tasks: str) -> str:
         argv = ["--model", "model", "--tasks", tasks, "--output_dir", "out", "--n", 2, "--max_new_tokens", 16]
-        argv += ["--template", "raw", "--no-chat_template"]
+        argv += ["--template", "raw", "--no-chat_template", "--stop", *"aeo", "--top_k", 40, "--min_p", 0.001]
         process = start_command("openrlhf_ebpo.cli.eval", argv, tmp_path / log)
         process.wait(240)
         return (tmp_path / log).read_text()
@@ -149,9 +152,21 @@ def test_a_benchmark_of_ones_own_runs_is_left_alone_when_finished_and_refused_wh
     assert rows[0]["question"] == "How long is a marathon? Give the answer in km."
     assert json.loads(rows[0]["rules"]) == {"unit": "km", "tolerance": 0.2}
 
-    second = evaluate("second.log", "measures:TASK,file:q.jsonl")
-    assert "1 questions in 1 tasks" in second, second[-6000:]
+    assert not any(set("aeo") & set(row["response"][1:]) for row in rows)  # vLLM does not look at the first token
+    assert any(row["finish_reason"] == "stop" and row["length"] > len(row["response"]) for row in rows)
+    kept = json.loads(summary)["protocol"]
+    assert (kept["stop"], kept["top_k"], kept["min_p"]) == (list("aeo"), 40, 0.001)
+
+    second = evaluate("second.log", "measures:TASK,file:q.jsonl,sentences:TASK,file:choice.jsonl")
+    assert "6 questions in 3 tasks" in second, second[-6000:]
     assert (directory / "summary.json").read_text() == summary
+    own, choice = (directory.parents[1] / task / "step-000000" for task in ("sentences", "file-choice"))
+    rows = pq.read_table(own / "samples.parquet").to_pylist()
+    assert len(rows) == 4 * 2 and {row["error"] for row in rows} == {None} and rows[0]["gold"] == ""
+    assert json.loads(rows[0]["rules"])["kind"] == "own" and not any(row["correct"] for row in rows)
+    rows = pq.read_table(choice / "samples.parquet").to_pylist()
+    assert [(row["gold"], json.loads(row["rules"])["kind"]) for row in rows] == [("B", "choice")] * 2
+    assert {row["extracted"] for row in rows} <= {None, "A", "B"}
     report = (directory.parents[1] / "report.md").read_text()
     assert re.search(r"\| file-q \| .*\n\| measures \|", report)
 

@@ -228,6 +228,13 @@ def test_mistakes_are_named_before_anything_is_graded(tmp_path, content, flags, 
     assert not (tmp_path / "out.jsonl").exists()
 
 
+def test_thoughts_are_left_out_where_asked(scored):
+    rows = [{"gold": "1", "response": text} for text in (r"<think>\boxed{1}</think>\boxed{2}", r"<think>\boxed{1}")]
+    assert [row["correct"] for row in scored(rows)[0]] == [False, True]
+    found, _ = scored(rows, "--strip_think", "--force")
+    assert [(row["correct"], row["extracted"]) for row in found] == [(False, "2"), (False, None)]
+
+
 def test_results_of_other_settings_and_foreign_files_are_not_replaced(scored, tmp_path):
     pair, released = {"gold": "1", "response": "Answer: 1"}, ["--extraction", "released"]
     scored([pair], *released)
