@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import subprocess
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from time import monotonic
 
 HOUR = 3600
 SERVER = "openai:"  # of a --model that runs elsewhere
@@ -24,11 +24,11 @@ class Pass:
 
     hardware: Mapping
     began: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="milliseconds"))
-    _start: float = field(default_factory=time.monotonic)
+    _start: float = field(default_factory=lambda: monotonic())
 
     def now(self) -> dict:
         """As JSON; `began` tells passes apart."""
-        return {"began": self.began, "seconds": round(time.monotonic() - self._start, 1), **self.hardware}
+        return {"began": self.began, "seconds": round(monotonic() - self._start, 1), **self.hardware}
 
 
 def hardware(model: str | None, num_engines: int, gpus_per_engine: int, cuda: bool, price: float | None) -> dict:

@@ -160,7 +160,7 @@ def _took(column: Column, price: float | None) -> list[str]:
         column.label,
         NONE if None in prompts else f"{sum(prompts):,}",
         f"{generated:,}",
-        f"{generated / seconds:,.0f}" if seconds else NONE,
+        f"{generated / seconds:,.{0 if generated > 10 * seconds else 2}f}" if seconds else NONE,
         str(timedelta(seconds=round(seconds))),
         str(len(passes)),
         _several(one.get("engines") for one in passes),
