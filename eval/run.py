@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> None:
     chosen = models_of(args)
     form = form_of(args, protocol)
     results = Path(args.output_dir or Path(args.checkpoints) / "eval").absolute()
-    asked = load_tasks(args, protocol, form)
+    asked = [shots.with_shots(task, protocol, args.shots_file, form) for task in load_tasks(args, protocol)]
     print(f"{protocol.describe()}\n{described(asked, chosen, form)}", flush=True)
     with ExitStack() as stack:
         planned = [jobs.plan(model, asked, protocol, form, results) for model in chosen]
@@ -109,12 +109,11 @@ def form_of(args: argparse.Namespace, protocol: Protocol) -> PromptForm:
     return prompts.with_kwargs(form, protocol.template_kwargs)
 
 
-def load_tasks(args: argparse.Namespace, protocol: Protocol, form: PromptForm) -> list[Task]:
-    """The tasks of --tasks with their shots, cut to --limit questions, without those whose gold answer the scorer cannot
-    read.
+def load_tasks(args: argparse.Namespace, protocol: Protocol) -> list[Task]:
+    """The tasks of --tasks, cut to --limit questions, without those whose gold answer the scorer cannot read.
 
     Raises:
-        UsageError: none, one that cannot be had, two of one name, or too few questions for --shots.
+        UsageError: none, one that cannot be had, or two of one name.
     """
     specs = tasks.split_specs(args.tasks)
     if not specs:
@@ -124,9 +123,7 @@ def load_tasks(args: argparse.Namespace, protocol: Protocol, form: PromptForm) -
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(f"--tasks {args.tasks}: two tasks have one name, {', '.join(twice)}; rename one")
     with Grader(protocol.extraction, protocol.scorer) as grader:
-        usable = [readable(task, grader) for task in loaded] if protocol.shots else loaded
-        shown = [shots.with_shots(task, protocol, args.shots_file, form) for task in usable]
-        return [readable(first(task, args.limit), grader) for task in shown]
+        return [readable(first(task, args.limit), grader) for task in loaded]
 
 
 def first(task: Task, limit: int | None) -> Task:

@@ -177,7 +177,7 @@ class _Worker:
         """
         if not self._ready and self._process.stdout.readline() != "ready\n":
             raise GraderError(
-                f"a process that grades with {self._process.args[5]} did not start (exit code {self._process.wait()}; "
+                f"a process that grades with {' '.join(self._process.args[5:])} did not start (exit code {self._process.wait()}; "
                 "its own message is in this process's log). Is what it needs installed? For mathematics: "
                 "pip install 'openrlhf_ebpo[math]', for reasoning-gym: pip install reasoning-gym"
             )
