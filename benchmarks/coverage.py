@@ -252,15 +252,23 @@ def candidates(repetitions: int, seed: int) -> dict[tuple[str, str], dict[int, C
             rng = np.random.default_rng([seed, shape.questions, n])
             rates = shape.rates(rng, repetitions)
             responses = (rng.random((n, *rates.shape)) < rates).astype(float).swapaxes(0, 1)
-            _hold(found, f"{task}, questions", n, OVER_QUESTIONS, responses.mean(axis=1), shape.mean)
+            _hold(
+                found,
+                f"{task}, questions",
+                n,
+                OVER_QUESTIONS,
+                responses.mean(axis=1),
+                shape.mean,
+                few(shape, shape.mean),
+            )
             if n > 1:
-                _hold(found, f"{task}, runs", n, ACROSS_RUNS, responses, rates.mean(axis=0))
+                _hold(found, f"{task}, runs", n, ACROSS_RUNS, responses, rates.mean(axis=0), few(shape, shape.mean))
     return dict(sorted(found.items(), key=lambda item: item[0][0]))
 
 
-def _hold(found: dict, task: str, n: int, methods: dict[str, Callable], data: np.ndarray, truth) -> None:
+def _hold(found: dict, task: str, n: int, methods: dict[str, Callable], data: np.ndarray, truth, few: bool) -> None:
     for name, method in methods.items():
-        found.setdefault((task, name), {})[n] = Cell(covered(method(data), truth), few=False)
+        found.setdefault((task, name), {})[n] = Cell(covered(method(data), truth), few)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -8,7 +8,7 @@ most m (1 - m), and k draws of variance v are worth k m (1 - m) / v that come ou
 as with three solved questions of thirty, v is guesswork, and most often too small: so it is drawn towards the most that it
 can be, with the weight of a prior, which decides alone where every draw is the same. Intervals therefore have a width always.
 
-The prior is the smallest round number at which no interval covers less than 93 % (benchmarks/coverage.py shows it).
+The priors are the smallest round numbers at which no interval covers less than 93 % (benchmarks/coverage.py shows it).
 numpy alone: the Space imports this.
 """
 
@@ -20,7 +20,8 @@ from typing import NamedTuple
 import numpy as np
 
 Z = 1.959963984540054  # of 95 %
-PRIOR = 1 / 4
+QUESTIONS_PRIOR = 1 / 4
+RUNS_PRIOR = 1 / 2
 
 
 class Estimate(NamedTuple):
@@ -34,7 +35,7 @@ def over_questions(values: np.ndarray) -> np.ndarray:
     questions = len(values)
     mean = values.mean(axis=0)
     variance = values.var(axis=0, ddof=1) if questions > 1 else mean * (1 - mean)
-    return _wilson(mean, variance, questions)
+    return _wilson(mean, variance, questions, QUESTIONS_PRIOR)
 
 
 def across_runs(rates: np.ndarray, n: int) -> np.ndarray | None:
@@ -42,7 +43,7 @@ def across_runs(rates: np.ndarray, n: int) -> np.ndarray | None:
     responses each. None with one response: how far a second one would differ, it does not say."""
     if n == 1:
         return None
-    return _wilson(rates.mean(axis=0), _within_variance(rates, n), len(rates) * n)
+    return _wilson(rates.mean(axis=0), _within_variance(rates, n), len(rates) * n, RUNS_PRIOR)
 
 
 def standard_error(rates: np.ndarray, n: int) -> np.ndarray | None:
@@ -55,7 +56,7 @@ def _within_variance(rates: np.ndarray, n: int) -> np.ndarray:
     return (rates * (1 - rates)).mean(axis=0) * n / (n - 1)
 
 
-def _wilson(mean: np.ndarray, variance: np.ndarray, draws: int, prior: float = PRIOR) -> np.ndarray:
+def _wilson(mean: np.ndarray, variance: np.ndarray, draws: int, prior: float) -> np.ndarray:
     most = mean * (1 - mean)
     worth = draws * (draws * most + prior) / (draws * np.minimum(variance, most) + prior)
     centre = (mean + Z**2 / (2 * worth)) / (1 + Z**2 / worth)

@@ -33,7 +33,8 @@ def test_with_one_response_it_is_wilsons_interval():
 
 def test_questions_that_agree_are_worth_more_draws():
     values = np.array([0.25, 0.75] * 10)  # variance 1/16 · 20/19; the most is 1/4
-    worth = 20 * (5 + intervals.PRIOR) / (20 / 16 * 20 / 19 + intervals.PRIOR)
+    prior = intervals.QUESTIONS_PRIOR
+    worth = 20 * (5 + prior) / (20 / 16 * 20 / 19 + prior)
     assert intervals.over_questions(values) == pytest.approx(wilson(0.5, worth))
 
 
@@ -42,7 +43,8 @@ def test_the_error_across_runs_is_from_the_variance_within_all_questions():
     within = (0.25 + 0.1875) / 4 * 4 / 3
     assert intervals.standard_error(rates, 4) == pytest.approx(math.sqrt(within / 16))
     most = 0.4375 * 0.5625
-    worth = 16 * (16 * most + intervals.PRIOR) / (16 * within + intervals.PRIOR)
+    prior = intervals.RUNS_PRIOR
+    worth = 16 * (16 * most + prior) / (16 * within + prior)
     assert intervals.across_runs(rates, 4) == pytest.approx(wilson(0.4375, worth))
 
 
