@@ -129,7 +129,7 @@ def render(questions: Iterable[Question], form: PromptForm, model: str) -> list[
     """
     from openrlhf_ebpo.engines.rendering import render as render_rows
 
-    rows = ({"id": q.id, "prompt": _message(form, q.question), "label": q.gold} for q in questions)
+    rows = ({"id": q.id, "prompt": message(form, q.question), "label": q.gold} for q in questions)
     return render_rows(rows, model, form.chat_template, form.input_template, form.given())
 
 
@@ -138,7 +138,7 @@ def for_task(form: PromptForm, task: Task) -> PromptForm:
     return replace(form, shots=task.shots or None)
 
 
-def _message(form: PromptForm, question: str) -> str | list[dict]:
+def message(form: PromptForm, question: str) -> str | list[dict]:
     """Shots are turns of a chat, or text before the question."""
     # no str.format: mathematics is full of braces
     *asked, last = (

@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> None:
     chosen = models_of(args)
     form = form_of(args, protocol)
     results = Path(args.output_dir or Path(args.checkpoints) / "eval").absolute()
-    asked = [shots.with_shots(task, protocol, args.shots_file, form) for task in load_tasks(args, protocol)]
+    asked = load_tasks(args, protocol, form)
     print(f"{protocol.describe()}\n{described(asked, chosen, form)}", flush=True)
     with ExitStack() as stack:
         planned = [jobs.plan(model, asked, protocol, form, results) for model in chosen]
@@ -109,11 +109,12 @@ def form_of(args: argparse.Namespace, protocol: Protocol) -> PromptForm:
     return prompts.with_kwargs(form, protocol.template_kwargs)
 
 
-def load_tasks(args: argparse.Namespace, protocol: Protocol) -> list[Task]:
-    """The tasks of --tasks, cut to --limit questions, without those whose gold answer the scorer cannot read.
+def load_tasks(args: argparse.Namespace, protocol: Protocol, form: PromptForm) -> list[Task]:
+    """The tasks of --tasks, cut to --limit questions, without those whose gold answer the scorer cannot read; with their
+    shots.
 
     Raises:
-        UsageError: none, one that cannot be had, or two of one name.
+        UsageError: none, one that cannot be had, two of one name, or too few questions for --shots.
     """
     specs = tasks.split_specs(args.tasks)
     if not specs:
@@ -123,7 +124,8 @@ def load_tasks(args: argparse.Namespace, protocol: Protocol) -> list[Task]:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UsageError(f"--tasks {args.tasks}: two tasks have one name, {', '.join(twice)}; rename one")
     with Grader(protocol.extraction, protocol.scorer) as grader:
-        return [readable(first(task, args.limit), grader) for task in loaded]
+        usable = [readable(first(task, args.limit), grader) for task in loaded]
+    return [shots.with_shots(task, protocol, args.shots_file, form) for task in usable]
 
 
 def first(task: Task, limit: int | None) -> Task:

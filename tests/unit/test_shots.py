@@ -87,9 +87,9 @@ def test_a_file_that_is_not_there_names_its_flag(tmp_path):
 def test_shots_are_text_before_the_question_or_turns_of_a_chat():
     shown = (("{question} 1", "Answer: 1"), ("two", "Answer: 2"))
     task = Task("t", (Question("a", "three", "3"),), "s", shots=shown)
-    text = prompts._message(prompts.for_task(RAW, task), "three")
+    text = prompts.message(prompts.for_task(RAW, task), "three")
     assert text == "Q: {question} 1\nAnswer: 1\n\nQ: two\nAnswer: 2\n\nQ: three\n"
-    chat = prompts._message(prompts.for_task(PromptForm("Q: {question}", True, "Be"), task), "three")
+    chat = prompts.message(prompts.for_task(PromptForm("Q: {question}", True, "Be"), task), "three")
     assert [turn["role"] for turn in chat] == ["system", "user", "assistant", "user", "assistant", "user"]
     assert [turn["content"] for turn in chat] == [
         "Be",
@@ -99,7 +99,7 @@ def test_shots_are_text_before_the_question_or_turns_of_a_chat():
         "Answer: 2",
         "Q: three",
     ]
-    assert prompts._message(prompts.for_task(RAW, Task("t", (), "s")), "three") == "Q: three"
+    assert prompts.message(prompts.for_task(RAW, Task("t", (), "s")), "three") == "Q: three"
 
 
 def test_shots_as_text_need_a_stop_text():
