@@ -11,7 +11,8 @@ run.py        the command: models.py (which models), jobs.py (what is done, on d
 grader.py     answers against golds in processes of their own: answer_match.py (by the question's rules), units.py,
               voting.py (equal answers)
 score.py      the command that scores a file: pairs.py
-metrics.py    pass@k, maj@k, intervals: resampling.py
+metrics.py    pass@k, maj@k, intervals: intervals.py, of differences: resampling.py
+effort.py     tokens, time and cost
 report.py     the command that writes report.md from results: scores.py, tables.py, figures.py, plots.py, paper.py
 
 Results on disk are a part of the run directory: openrlhf_ebpo/record/results.py.

@@ -87,6 +87,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--enforce_eager", action="store_true", help="no CUDA graphs: starts sooner, generates slower")
     parser.set_defaults(**ENGINE_FLAGS)
     endpoint.add_flags(parser)
+    add(
+        "--price_per_hour",
+        type=float,
+        metavar="P",
+        help="of one GPU, or of the machine where there is none: the report then says what the evaluation cost",
+    )
     remote_code.add_flag(parser)
     parser.add_argument("--output_dir", metavar="DIR", help="where results go; needed with --model")
     parser.add_argument("--force", action="store_true", help="start over; earlier results move to superseded/")
@@ -119,6 +125,7 @@ def check(args: argparse.Namespace) -> None:
         "num_engines": args.num_engines >= 1,
         "tensor_parallel_size": args.tensor_parallel_size >= 1,
         "gpu_memory_utilization": 0 < args.gpu_memory_utilization <= 1,
+        "price_per_hour": args.price_per_hour is None or 0 <= args.price_per_hour < float("inf"),
     }
     problems += [f"--{name} {getattr(args, name)} makes no sense" for name, fine in ranges.items() if not fine]
     if args.tensor_parallel_size > 1 and is_cpu_stack():

@@ -90,6 +90,7 @@ def _from_engines(
                         continue
                     opened = THINK if protocol.strip_think and prompt.text.rstrip().endswith(THINK) else ""
                     record = to_record(samples, model, settings.seed, protocol.stop, opened)
+                    record["prompt_tokens"] = prompt_lengths([prompt], model)[0]
                     asked[prompt.key][0].add(prompt.key.partition("/")[2], record)
                     bar.update({**record, "errors": {}})
     return failed

@@ -25,7 +25,8 @@ from openrlhf_ebpo.progress import Append, progress_file
 from openrlhf_ebpo.record.results import check_counts, save_result, step_directory
 from openrlhf_ebpo.record.run_log import versions
 
-from . import models
+from . import effort, models
+from .effort import Pass
 from .grader import Grader
 from .metrics import summarise
 from .models import Model
@@ -45,7 +46,7 @@ class StorageError(ReportedError, RuntimeError):
 @dataclass
 class Job:
     """task, with n responses to a question, for a model. settings: what the responses depend on, as JSON. records:
-    finished questions by id (generate.to_record)."""
+    finished questions by id (generate.to_record). effort: of the pass that generates now, with which they are stamped."""
 
     task: Task
     n: int
@@ -54,6 +55,7 @@ class Job:
     settings: dict
     records: dict[str, dict] = field(default_factory=dict)
     append: Append | None = None
+    effort: Pass | None = None
 
     @property
     def finished(self) -> bool:
@@ -69,6 +71,7 @@ class Job:
         Raises:
             StorageError: it cannot be written; the question then counts as not done.
         """
+        record = {**record, "pass": self.effort.now()} if self.effort else record
         with storing(self.directory / PROGRESS):
             self.append({"id": question_id, **record})
         self.records[question_id] = record
@@ -148,19 +151,23 @@ def check_finished(job: Job) -> None:
         )
 
 
-def finish(job: Job, grader: Grader, protocol: Protocol, form: PromptForm, seconds: float) -> None:
+def passes_of(jobs: Sequence[Job]) -> list[dict]:
+    """The passes that generated the jobs' responses, the one under way among them."""
+    stamps = [record["pass"] for job in jobs for record in job.records.values() if "pass" in record]
+    return effort.merged([*stamps, *(job.effort.now() for job in jobs if job.effort)])
+
+
+def finish(job: Job, grader: Grader, protocol: Protocol, form: PromptForm, passes: Sequence[dict]) -> None:
     """Score the responses and write the result; the progress file goes.
 
-    seconds: how long the pass took that generated them, with all tasks.
+    passes: that generated them, with all tasks (passes_of).
 
     Raises:
         StorageError: it cannot be written; the responses stay in the progress file.
     """
     rows, scoring = score(job, grader)
     with storing(job.directory):
-        save_result(
-            job.directory, summary(job, protocol, form, rows, {"generation": seconds, "scoring": scoring}), rows
-        )
+        save_result(job.directory, summary(job, protocol, form, rows, scoring, passes), rows)
         (job.directory / PROGRESS).unlink()
     job.records.clear()  # responses of many steps would not fit into memory
 
@@ -198,7 +205,9 @@ def question_rows(question: Question, record: dict, grades: Sequence[dict]) -> l
     ]
 
 
-def summary(job: Job, protocol: Protocol, form: PromptForm, rows: Sequence[dict], seconds: dict) -> dict:
+def summary(
+    job: Job, protocol: Protocol, form: PromptForm, rows: Sequence[dict], scoring: float, passes: Sequence[dict]
+) -> dict:
     def grid(name: str) -> np.ndarray:
         return np.array([row[name] for row in rows]).reshape(-1, job.n)
 
@@ -224,7 +233,10 @@ def summary(job: Job, protocol: Protocol, form: PromptForm, rows: Sequence[dict]
             "excluded_golds": len(job.task.skipped),
             "errors": sum(row["error"] is not None for row in rows),
         },
-        "seconds": {name: round(value, 1) for name, value in seconds.items()},
+        "seconds": {"generation": round(effort.seconds_of(passes), 1), "scoring": round(scoring, 1)},
+        "tokens": effort.tokens(job.records.values()),
+        "passes": list(passes),
+        "cost": effort.cost(passes),
         "settings": job.settings,
     }
 

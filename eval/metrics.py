@@ -11,7 +11,7 @@ from collections import Counter
 
 import numpy as np
 
-from .resampling import bootstrap_interval
+from .intervals import across_runs, over_questions, standard_error
 
 NO_ANSWER = -1
 MAJ_K = 16
@@ -20,15 +20,6 @@ MAJ_K = 16
 def powers(n: int) -> list[int]:
     """1, 2, 4, … below n, and n."""
     return [1 << i for i in range((n - 1).bit_length())] + [n]
-
-
-def standard_error(correct: np.ndarray) -> float | None:
-    """Standard error of pass@1 across runs: run i is column i, one sample of every question. None with one run.
-
-    It says how far another n runs on the same questions would land, nothing about other questions.
-    """
-    n = correct.shape[1]
-    return float(correct.mean(axis=0).std(ddof=1) / n**0.5) if n > 1 else None
 
 
 def pass_at_k(correct: np.ndarray, k: int) -> np.ndarray:
@@ -120,32 +111,21 @@ def per_question(correct: np.ndarray, classes: np.ndarray, maj_k: int = MAJ_K) -
 
 
 def summarise(
-    correct: np.ndarray,
-    classes: np.ndarray,
-    lengths: np.ndarray,
-    truncated: np.ndarray,
-    maj_k: int = MAJ_K,
-    seed: int = 0,
+    correct: np.ndarray, classes: np.ndarray, lengths: np.ndarray, truncated: np.ndarray, maj_k: int = MAJ_K
 ) -> dict:
     """All metrics of one task, as JSON values.
 
     Args:
         lengths: (Q, n) tokens of each response.
         truncated: (Q, n) bool, whether a response reached the token limit.
-        seed: of the bootstrap.
 
     Returns:
-        questions, samples_per_question; pass@1 with value, standard_error (None with one run), interval (95 %, over
-        questions); pass@2, pass@4, …, pass@n and maj@k with value and interval; truncated, mean_length (tokens),
-        no_answer.
+        questions, samples_per_question; pass@1 with value, interval (95 %, over questions: others of their kind),
+        standard_error and run_interval (95 %, across runs: the same questions again; both None with one run); pass@2,
+        pass@4, …, pass@n and maj@k with value and interval; truncated, mean_length (tokens), no_answer.
     """
-    values = per_question(correct, classes, maj_k)
-    intervals = bootstrap_interval(np.column_stack(list(values.values())), seed)
-    scores = {
-        name: {"value": float(each.mean()), "interval": [float(low), float(high)]}
-        for (name, each), low, high in zip(values.items(), *intervals, strict=True)
-    }
-    scores["pass@1"]["standard_error"] = standard_error(correct)
+    scores = {name: _scored(values) for name, values in per_question(correct, classes, maj_k).items()}
+    scores["pass@1"] |= across(correct)
     return {
         "questions": correct.shape[0],
         "samples_per_question": correct.shape[1],
@@ -154,3 +134,15 @@ def summarise(
         "mean_length": float(lengths.mean()),
         "no_answer": float((classes == NO_ANSWER).mean()),
     }
+
+
+def _scored(values: np.ndarray) -> dict:
+    return {"value": float(values.mean()), "interval": over_questions(values).tolist()}
+
+
+def across(correct: np.ndarray) -> dict:
+    """standard_error and run_interval of pass@1, where there are runs to tell them from."""
+    rates, n = correct.mean(axis=1), correct.shape[1]
+    if n == 1:
+        return {"standard_error": None, "run_interval": None}
+    return {"standard_error": float(standard_error(rates, n)), "run_interval": across_runs(rates, n).tolist()}

@@ -11,8 +11,8 @@ A directory is a run (its eval/ is read), an --output_dir of `eval`, or a part o
 protocols never share a table: where there are several, choose one with --protocol.
 
 How to read it
-  pass@1     mean over all samples; ± is the standard error across runs (how far sampling again would land), the
-             95 % interval is over questions (how far other questions of the kind would land)
+  pass@1     mean over all samples; ± is the standard error across runs (the same questions, answered again), the 95 %
+             interval is over questions (others of their kind); with one response a question, only the latter is known
   pass@k     unbiased estimate of the probability that at least one of k samples is right
   maj@k      expected correctness of the majority vote of k samples; equivalent answers vote together
   p          two-sided sign-flip test over questions, not corrected for the number of comparisons
@@ -65,11 +65,20 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "those that fit the first run's run.json, if any)",
     )
 
+    parser.add_argument(
+        "--price_per_hour",
+        type=float,
+        metavar="P",
+        help="of one GPU, or of the machine where there was none (default: what the evaluations were given)",
+    )
+
 
 def run(args: argparse.Namespace) -> None:
     names = args.names.split(",") if args.names else None
     try:
-        path = write_report(args.directories, args.output, args.protocol, args.step, names, args.reported)
+        path = write_report(
+            args.directories, args.output, args.protocol, args.step, names, args.reported, args.price_per_hour
+        )
     except OSError as error:
         raise ReportedError(f"the report cannot be written: {error}") from error
     print(f"report: {path}")
@@ -82,19 +91,22 @@ def write_report(
     step: int | None = None,
     names: Sequence[str] | None = None,
     reported: str | None = None,
+    price_per_hour: float | None = None,
 ) -> Path:
     """Write report.md and its pictures; arguments as the flags. Returns the path of report.md.
 
     Raises:
-        UsageError: no results, different protocols or questions, a step or a name that is not there.
+        UsageError: no results, different protocols or questions, a step or a name that is not there, no price.
     """
+    if price_per_hour is not None and not 0 <= price_per_hour < float("inf"):
+        raise UsageError(f"--price_per_hour {price_per_hour} makes no sense")
     models = gather([Path(directory) for directory in directories], protocol, names)
     columns = choose(models, step)
     choice = reported or paper.row_of_run(read_run(models[0].directory))
     numbers = paper.reported(choice) if choice and choice != "none" else {}
     output = Path(output) if output else default_output(models)
     pictures = figures.draw(output, columns, {model.label: model.history for model in models})
-    write_text(output / "report.md", markdown(models, columns, numbers, pictures))
+    write_text(output / "report.md", markdown(models, columns, numbers, pictures, price_per_hour))
     return output / "report.md"
 
 
@@ -159,7 +171,13 @@ def default_output(models: Sequence[Model]) -> Path:
     return score.result.path.parent.parent
 
 
-def markdown(models: Sequence[Model], columns: Sequence[Column], numbers: Mapping, pictures: Mapping[str, str]) -> str:
+def markdown(
+    models: Sequence[Model],
+    columns: Sequence[Column],
+    numbers: Mapping,
+    pictures: Mapping[str, str],
+    price: float | None = None,
+) -> str:
     tasks = ordered(task for column in columns for task in column.tasks)
     first = columns[0].tasks[next(iter(columns[0].tasks))].result
     parts = [
@@ -167,7 +185,10 @@ def markdown(models: Sequence[Model], columns: Sequence[Column], numbers: Mappin
         f"Protocol **{first.protocol['name']}**; its settings are at the end. Scores in percent.",
         "## pass@1",
         tables.pass_at_1(columns, tasks, numbers),
-        "Mean over all samples ± standard error across runs (95 % bootstrap interval over questions).",
+        "Mean over all samples ± standard error across runs (95 % interval over questions).",
+        "### Two errors of pass@1",
+        tables.two_errors(columns, tasks),
+        tables.TWO_ERRORS,
         tables.reported_note(numbers),
         "## pass@k and maj@k",
         tables.pass_at_k(columns, tasks),
@@ -179,12 +200,18 @@ def markdown(models: Sequence[Model], columns: Sequence[Column], numbers: Mappin
         tables.answers(columns, tasks),
         "Truncated: the response reached the token limit. Mean length in tokens.",
         pictures.get("difficulty", ""),
+        *_took(columns, price),
         "## How it was measured",
         tables.table(["setting", "value"], tables.settings(first.protocol), text=2),
         tables.sources(columns, tasks),
         _models(columns),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _took(columns: Sequence[Column], price: float | None) -> list[str]:
+    table = tables.took(columns, price)
+    return ["## Tokens, time and cost", table, tables.EFFORT] if table else []
 
 
 def _comparisons(columns: Sequence[Column]) -> list[str]:
@@ -195,9 +222,7 @@ def _comparisons(columns: Sequence[Column]) -> list[str]:
         if set(other.tasks) & set(columns[0].tasks):
             parts += [f"**{other.label} minus {columns[0].label}**, pass@1 in points:"]
             parts += [tables.comparison(columns[0], other)]
-    parts.append(
-        "Bootstrap interval over questions; p of a two-sided paired sign-flip test, not corrected for many tests."
-    )
+    parts.append("Interval over questions; p of a two-sided paired sign-flip test, not corrected for many tests.")
     return parts
 
 

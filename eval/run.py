@@ -43,7 +43,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import logging
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -53,17 +52,20 @@ from openrlhf_ebpo.engines.cluster import ClusterError
 from openrlhf_ebpo.engines.generation import GenerationError
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.eval import endpoint, generate, jobs, models, prompts, protocols, report, shots, tasks
+from openrlhf_ebpo.eval.effort import Pass, hardware
 from openrlhf_ebpo.eval.flags import ENGINE_FLAGS, add_flags, check, chosen_protocol
 from openrlhf_ebpo.eval.grader import NO_GOLD, Grader
 from openrlhf_ebpo.eval.jobs import Job, StorageError
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.eval.protocols import Protocol
+from openrlhf_ebpo.eval.scores import metrics_of
 from openrlhf_ebpo.eval.tasks import Task, order
 from openrlhf_ebpo.record.results import Result, find_results
 from openrlhf_ebpo.record.score_text import majorities, percent, score
 from openrlhf_ebpo.rewards.pool import GraderError
 from openrlhf_ebpo.seams import remote_code
+from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 MOSTLY = 0.95  # share of responses without an answer from which on a score is about the form of the answers
 
@@ -179,16 +181,15 @@ def evaluate(row: Sequence[Job], protocol: Protocol, form: PromptForm, results: 
         return
     done, total = sum(len(job.records) for job in todo), sum(len(job.task.questions) for job in todo)
     print(f"step {step}: {total} questions in {len(todo)} tasks, {done} of them answered already", flush=True)
-    started = time.monotonic()
     try:
         if done < total:
             generate_missing(todo, protocol, form, results, args)
-        seconds = time.monotonic() - started
+        passes = jobs.passes_of(todo)
         print("scoring", flush=True)
         # not earlier: Ray's shutdown kills all child processes
         with Grader(protocol.extraction, protocol.scorer, strip_think=protocol.strip_think) as grader:
             for job in todo:
-                jobs.finish(job, grader, protocol, form, seconds)
+                jobs.finish(job, grader, protocol, form, passes)
     except (ClusterError, GenerationError, StorageError, GraderError) as error:
         raise ReportedError(f"{error}\n{saved(todo, total)}") from error
     except KeyboardInterrupt:
@@ -196,6 +197,11 @@ def evaluate(row: Sequence[Job], protocol: Protocol, form: PromptForm, results: 
 
 
 def generate_missing(todo, protocol: Protocol, form: PromptForm, results: Path, args: argparse.Namespace) -> None:
+    under_way = Pass(
+        hardware(args.model, args.num_engines, args.tensor_parallel_size, not is_cpu_stack(), args.price_per_hour)
+    )
+    for job in todo:
+        job.effort = under_way
     with models.full(todo[0].model.path, results) as path:
         generate.respond(todo, path, form, protocol, {name: getattr(args, name) for name in ENGINE_FLAGS})
 
@@ -225,7 +231,7 @@ def table(found: Sequence[Result]) -> str:
     """The scores of this command, as text."""
     rows = [["task", "step", "pass@1 (95 % interval)", "maj@k (95 % interval)", "truncated %", "no answer %"]]
     for result in sorted(found, key=lambda each: (order(each.task), each.step)):
-        metrics = result.summary["metrics"]
+        metrics = metrics_of(result)
         majority = majorities(metrics)[-1]
         rows.append(
             [

@@ -8,13 +8,26 @@ from functools import cached_property
 
 import numpy as np
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.record.results import Result
 
+from .intervals import Estimate, of_average
 from .metrics import MAJ_K, per_question, summarise
-from .resampling import average_interval
 from .tasks import ordered
 
 AVERAGE = "average"
+
+
+def metrics_of(result: Result) -> dict:
+    """What its summary says; the intervals of older ones, which cover less than they say, are made anew from the samples
+    where these are there."""
+    metrics = result.summary["metrics"]
+    if "run_interval" in metrics.get("pass@1", {}):
+        return metrics
+    try:
+        return metrics | Score(result).metrics
+    except UsageError:
+        return metrics
 
 
 @dataclass(frozen=True)
@@ -58,17 +71,19 @@ def average_title(shared: Sequence[str], tasks: Sequence[str]) -> str:
 
 
 def average(column: Column, tasks: Sequence[str]) -> dict:
-    """Mean over tasks of each metric that all of them have; its interval resamples questions within their task, its
-    standard error assumes that the tasks' runs are independent."""
-    scores = [column.tasks[task] for task in tasks]
-    names = [name for name in scores[0].values if all(name in score.values for score in scores)]
-    values = [np.column_stack([score.values[name] for name in names]) for score in scores]
-    means = np.mean([each.mean(axis=0) for each in values], axis=0)
-    found = {
-        name: {"value": float(mean), "interval": [float(low), float(high)]}
-        for name, mean, low, high in zip(names, means, *average_interval(values), strict=True)
-    }
-    errors = [score.metrics["pass@1"]["standard_error"] for score in scores]
-    known = all(error is not None for error in errors)
+    """Mean over tasks of each metric that all of them have; the tasks' errors are independent of each other."""
+    scores = [column.tasks[task].metrics for task in tasks]
+    names = [name for name in column.tasks[tasks[0]].values if all(name in score for score in scores)]
+    found = {name: _mean([score[name] for score in scores]) for name in names}
+    runs = [score["pass@1"]["run_interval"] for score in scores]
+    errors = [score["pass@1"]["standard_error"] for score in scores]
+    known = None not in errors
     found["pass@1"]["standard_error"] = float(np.linalg.norm(errors) / len(errors)) if known else None
+    found["pass@1"]["run_interval"] = _mean([score["pass@1"] for score in scores], runs)["interval"] if known else None
     return found
+
+
+def _mean(metrics: Sequence[Mapping], intervals: Sequence | None = None) -> dict:
+    ends = intervals or [metric["interval"] for metric in metrics]
+    found = of_average([Estimate(metric["value"], *end) for metric, end in zip(metrics, ends, strict=True)])
+    return {"value": found.value, "interval": [found.low, found.high]}

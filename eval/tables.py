@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.record.score_text import NONE, k_of, majorities, passes, percent, points, score
+from openrlhf_ebpo.record.score_text import NONE, between, k_of, majorities, passes, percent, points, score
 from openrlhf_ebpo.record.score_text import reported as reported_text
 
-from . import paper
+from . import effort, paper
 from .resampling import compare
 from .scores import AVERAGE, Column, average, average_title, common_tasks
 
@@ -48,6 +49,30 @@ def _mean_reported(values: Mapping[str, float], tasks: Sequence[str]) -> str:
     if any(task not in values for task in tasks):
         return NONE
     return reported_text(sum(values[task] for task in tasks) / len(tasks))
+
+
+TWO_ERRORS = (
+    "95 % intervals. *These questions, answered again*: only the responses vary; this error shrinks with more responses to a "
+    "question, and says nothing of other questions. *Questions like these*: it counts for what the model can do, and shrinks "
+    "with more questions. With one response a question, the first cannot be told; the second holds it."
+)
+
+
+def two_errors(columns: Sequence[Column], tasks: Sequence[str]) -> str:
+    """Across runs, and over questions."""
+    found = [(task, column, column.metric(task, "pass@1")) for task in tasks for column in columns]
+    rows = [
+        [*_head(columns, task, column), percent(each["value"]), _runs(each), between(each["interval"])]
+        for task, column, each in found
+        if each
+    ]
+    titles = _titles(columns)
+    names = ["pass@1", "these questions, answered again", "questions like these"]
+    return table([*titles, *names], rows, text=len(titles))
+
+
+def _runs(metric: Mapping) -> str:
+    return between(metric["run_interval"]) if metric["run_interval"] else "not known: one response"
 
 
 def pass_at_k(columns: Sequence[Column], tasks: Sequence[str]) -> str:
@@ -106,6 +131,47 @@ def answers(columns: Sequence[Column], tasks: Sequence[str]) -> str:
     names = ["questions", "runs", "truncated %", "mean length", "no answer %", "grading errors", "rows left out"]
     titles = _titles(columns)
     return table([*titles, *names], rows, text=len(titles))
+
+
+EFFORT = (
+    "Of generation, with the start of the engines; repeated commands add up. Prompts count once, whatever the number of "
+    "responses. GPU-hours are those of the GPUs that the engines held."
+)
+
+
+def took(columns: Sequence[Column], price: float | None = None) -> str:
+    """Tokens, time and cost of each column; "" where no result says its time. price: of an hour, instead of what they say."""
+    rows = [_took(column, price) for column in columns]
+    names = ["prompt tokens", "generated tokens", "generated / s", "time", "commands", "engines", "GPU", "GPU-hours"]
+    rows = [row for row in rows if row]
+    return table(["model", *names, "cost"], rows) if rows else ""
+
+
+def _took(column: Column, price: float | None) -> list[str]:
+    results = [score.result for score in column.tasks.values()]
+    each = [effort.recorded(result.summary) for result in results]
+    if not all(each):
+        return []
+    passes = effort.merged(one for passes in each for one in passes)
+    seconds, cost = effort.seconds_of(passes), effort.cost(passes, price)
+    generated = sum(int(result.samples.lengths.sum()) for result in results)
+    prompts = [(result.summary.get("tokens") or {}).get("prompt") for result in results]
+    return [
+        column.label,
+        NONE if None in prompts else f"{sum(prompts):,}",
+        f"{generated:,}",
+        f"{generated / seconds:,.{0 if generated > 10 * seconds else 2}f}" if seconds else NONE,
+        str(timedelta(seconds=round(seconds))),
+        str(len(passes)),
+        _several(one.get("engines") for one in passes),
+        _several(f"{one['gpus']} x {one.get('gpu') or 'GPU'}" if one.get("gpus") else None for one in passes),
+        NONE if cost["gpu_hours"] is None else f"{cost['gpu_hours']:,.2f}",
+        NONE if cost["total"] is None else f"{cost['total']:,.2f}",
+    ]
+
+
+def _several(values: Iterable) -> str:
+    return ", ".join(dict.fromkeys(NONE if value is None else str(value) for value in values))
 
 
 def sources(columns: Sequence[Column], tasks: Sequence[str]) -> str:

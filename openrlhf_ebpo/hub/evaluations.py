@@ -43,6 +43,8 @@ SCHEMA = pa.schema(
         ("standard_error", pa.float64()),
         ("low", pa.float64()),
         ("high", pa.float64()),
+        ("run_low", pa.float64()),
+        ("run_high", pa.float64()),
     ]
 )
 MEANING = meanings(
@@ -60,9 +62,11 @@ MEANING = meanings(
         "samples_per_question": "responses to each question",
         "metric": "pass@1, pass@k or maj@k",
         "value": "the metric, a fraction",
-        "standard_error": "of pass@1 across runs: how far sampling again would land; null with one run and for other metrics",
-        "low": "lower end of the 95 % bootstrap interval over questions",
+        "standard_error": "of pass@1 across runs, from the variance within questions; null with one run and for other metrics",
+        "low": "lower end of the 95 % interval over questions: others of their kind",
         "high": "upper end of it",
+        "run_low": "lower end of the 95 % interval across runs: the same questions, answered again; null as standard_error is",
+        "run_high": "upper end of it",
     }
 )
 COMMIT = re.compile("[0-9a-f]{40}")
@@ -106,7 +110,7 @@ def rows_of(results: Iterable[Result]) -> list[dict]:
 
 def _rows(result: Result) -> list[dict]:
     summary = public(result.summary)
-    protocol, task, metrics = summary["protocol"], summary["task"], summary["metrics"]
+    protocol, task, metrics = summary["protocol"], summary["task"], public(harness("scores").metrics_of(result))
     common = {
         "protocol": protocol["name"],
         "protocol_fingerprint": protocol.get("fingerprint", ""),
@@ -128,6 +132,7 @@ def _rows(result: Result) -> list[dict]:
             "standard_error": metric.get("standard_error"),
             "low": metric["interval"][0],
             "high": metric["interval"][1],
+            **dict(zip(("run_low", "run_high"), metric.get("run_interval") or (None, None), strict=True)),
         }
         for name, metric in metrics.items()
         if isinstance(metric, dict)
@@ -265,6 +270,8 @@ def _eval_result(row: Mapping, source_url: str | None):
     arguments |= {"interval_95": [_percent(row["low"]), _percent(row["high"])]}
     if row["standard_error"] is not None:
         arguments["standard_error"] = _percent(row["standard_error"])
+    if row.get("run_low") is not None:
+        arguments["run_interval_95"] = [_percent(row["run_low"]), _percent(row["run_high"])]
     return EvalResult(
         task_type=TASK_TYPE,
         task_name="Text generation",

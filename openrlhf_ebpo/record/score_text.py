@@ -1,12 +1,13 @@
 """How scores are written, in the report, on cards and in the Space: percent with one digit, and the order of metrics.
 
-A metric is a mapping with value, interval and, if it is known, standard_error; all of them are fractions.
+A metric is a mapping with value, interval (over questions) and, if they are known, standard_error and run_interval (across
+runs); all of them are fractions.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 NONE = "–"
 _NAME = re.compile(r"(pass|maj)@(\d{1,9})", re.ASCII)  # a summary.json may have other names, or come from elsewhere
@@ -22,17 +23,22 @@ def whole_percent(share: float) -> str:
 
 
 def score(metric: Mapping | None) -> str:
-    """68.4 ± 0.8 (64.4 to 72.3): value, standard error, interval; – where there is no metric."""
+    """68.4 ± 0.8 (64.4 to 72.3): value, standard error across runs, interval over questions; – where there is no metric."""
     return NONE if metric is None else f"{percent(metric['value'])}{plus_minus(metric)} ({span(metric)})"
 
 
 def plus_minus(metric: Mapping) -> str:
+    """Nothing where all responses to a question are alike: no error can be told from them, and it is not 0."""
     error = metric.get("standard_error")
-    return "" if error is None else f" ± {percent(error)}"
+    return f" ± {percent(error)}" if error else ""
 
 
 def span(metric: Mapping) -> str:
-    low, high = metric["interval"]
+    return between(metric["interval"])
+
+
+def between(interval: Sequence[float]) -> str:
+    low, high = interval
     return f"{percent(low)} to {percent(high)}"
 
 

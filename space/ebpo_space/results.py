@@ -15,10 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from openrlhf_ebpo.eval.metrics import pass_at_k, powers, standard_error
-from openrlhf_ebpo.eval.resampling import bootstrap_interval
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.eval.intervals import over_questions
+from openrlhf_ebpo.eval.metrics import across, pass_at_k, powers
 from openrlhf_ebpo.eval.tasks import ordered
-from openrlhf_ebpo.record.results import SCHEMA
+from openrlhf_ebpo.record.results import SCHEMA, read_samples
 from openrlhf_ebpo.record.score_text import k_of, passes
 
 from .errors import RunError
@@ -37,7 +38,7 @@ _ROWS = 5_000_000
 
 @dataclass(frozen=True)
 class Result:
-    """One task at one step. metrics: name -> {value, interval, standard_error}, fractions."""
+    """One task at one step. metrics: name -> {value, interval, standard_error, run_interval}, fractions."""
 
     run: str
     protocol: str
@@ -136,14 +137,15 @@ def _read(run: Run, path: Path, place: str) -> Result:
                 f"{shown} has schema {str(summary['schema'])[:20]}; this app reads up to {SCHEMA}: update it."
             )
         metrics = {name: _metric(value) for name, value in summary["metrics"].items() if isinstance(value, dict)}
+        samples = int(summary["metrics"]["samples_per_question"])
         return Result(
             run=run.key,
             protocol=_name(summary["protocol"].get("name") or protocol),
             task=_name(summary["task"]["name"]),
             step=step,
-            metrics=metrics,
+            metrics=metrics if _is_of_today(summary["metrics"]) else metrics | _anew(run, place, samples),
             questions=int(summary["metrics"]["questions"]),
-            samples=int(summary["metrics"]["samples_per_question"]),
+            samples=samples,
             place=place,
         )
     except RunError:
@@ -170,29 +172,47 @@ def _name(value) -> str:
 
 def _metric(value: dict) -> dict:
     low, high = value["interval"]
-    error = value.get("standard_error")
+    error, runs = value.get("standard_error"), value.get("run_interval")
     return {
         "value": float(value["value"]),
         "interval": (float(low), float(high)),
         "standard_error": None if error is None else float(error),
+        "run_interval": None if runs is None else (float(runs[0]), float(runs[1])),
     }
+
+
+def _is_of_today(metrics: dict) -> bool:
+    """Older intervals cover less than they say."""
+    return "run_interval" in metrics.get("pass@1", {"run_interval": None})
+
+
+def _anew(run: Run, place: str, n: int) -> dict:
+    """pass@1, pass@2, … from the samples; {} where they cannot be read."""
+    try:
+        path = inside(run, place, "samples.parquet")
+        if pq.read_metadata(path).num_rows > _ROWS:
+            return {}
+        return _passes(read_samples(path.parent, n).correct)
+    except (RunError, UsageError, pa.ArrowException, OSError, ValueError):
+        return {}
+
+
+def _passes(correct: np.ndarray) -> dict:
+    """Metrics of (Q, n) responses that are right or not."""
+    values = {f"pass@{k}": pass_at_k(correct, k) for k in powers(correct.shape[1])}
+    found = {name: {"value": each.mean(), "interval": over_questions(each)} for name, each in values.items()}
+    found["pass@1"] |= across(correct)
+    return {name: _metric(each) for name, each in found.items()}
 
 
 def _quickstart(run: Run, summary: dict, protocol: str, task: str, step: int, place: str) -> Result:
     """The summaries of early quickstarts have no schema and no intervals: they come from the samples."""
     n = int(summary["samples_per_question"])
-    correct = np.array([row["correct"] for row in _rows(run, place, ("correct",))], float)
+    correct = np.array([row["correct"] for row in _rows(run, place, ("correct",))], bool)
     if len(correct) % n or not len(correct):
         raise RunError(f"{place}/samples.parquet is left out: its samples do not make whole questions.")
     correct = correct.reshape(-1, n)  # written question by question
-    values = {f"pass@{k}": pass_at_k(correct.astype(bool), k) for k in powers(n)}
-    intervals = bootstrap_interval(np.column_stack(list(values.values())))
-    metrics = {
-        name: {"value": float(each.mean()), "interval": (float(low), float(high)), "standard_error": None}
-        for (name, each), low, high in zip(values.items(), *intervals, strict=True)
-    }
-    metrics["pass@1"]["standard_error"] = standard_error(correct)
-    return Result(run.key, protocol, task, step, metrics, len(correct), n, place)
+    return Result(run.key, protocol, task, step, _passes(correct), len(correct), n, place)
 
 
 def _rows(run: Run, place: str, columns: Sequence[str], rows: Sequence[int] | None = None) -> list[dict]:

@@ -121,6 +121,12 @@ def check_result(directory: Path, questions: int, before: dict) -> None:
     assert metrics["truncated"] == pytest.approx(sum(row["finish_reason"] == "length" for row in rows) / len(rows))
     assert 0 < metrics["pass@1"]["value"] < metrics[f"pass@{N}"]["value"] < 1
     assert summary["prompt"]["template"] == "{question}\n" and not summary["prompt"]["chat_template"]
+    assert (
+        summary["tokens"]["generated"] == sum(row["length"] for row in rows)
+        and summary["tokens"]["prompt"] >= questions
+    )
+    took = [(each["gpus"], each["seconds"] > 0) for each in summary["passes"]]
+    assert took == [(0, True)] * (2 if directory.name == "step-000004" else 1)  # the command that was killed is one
     passes = [2] if before else [1, 2] if directory.name == "step-000004" else [1]  # each with a seed of its own
     assert len(summary["seeds"]) in passes and summary["counts"] == {"excluded_golds": 0, "errors": 0}
 

@@ -14,6 +14,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import metrics, paper, plots, report
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.record import results
+from openrlhf_ebpo.record.score_text import between, score
 
 PROTOCOL = {"name": "default", "fingerprint": "f", "version": 1, "n": 4, "n_by_task": {}, "temperature": 1.0}
 EASY = [[0, 0, 0, 1], [0, 0, 0, 0], [1, 1, 0, -1]]  # pass@1 8/12, maj@4 2/3
@@ -96,8 +97,10 @@ def test_one_model(tmp_path):
     text = path.read_text()
     rows = table(text, "pass@1")
     assert rows[0] == ["task", "mine"] and [row[0] for row in rows[1:]] == ["aime24", "other", "**average**"]
-    error = 100 * metrics.standard_error(np.array(EASY) == 0)
-    assert rows[1][1].startswith(f"66.7 ± {error:.1f} (25.0 to 100.0)")
+    metric = metrics.summarise(np.array(EASY) == 0, *[np.array(EASY)] * 3)["pass@1"]
+    assert rows[1][1] == score(metric) and "66.7 ± 11.8 (" in rows[1][1]
+    rows_of_errors = table(text, "Two errors of pass@1")
+    assert rows_of_errors[1] == ["aime24", "66.7", between(metric["run_interval"]), between(metric["interval"])]
     assert rows[3][1].startswith("**41.7 ± ")
     rows = table(text, "pass@k and maj@k")
     assert rows[0] == ["task", "pass@1", "pass@2", "pass@4", "maj@4"]
@@ -178,7 +181,8 @@ def test_several_runs_with_several_steps(tmp_path):
 def test_greedy_has_no_curve(tmp_path):
     save(tmp_path, "aime24", [[0], [1]], protocol={**PROTOCOL, "name": "greedy", "n": 1})
     path = report.write_report([tmp_path])
-    assert table(path.read_text(), "pass@1")[1][1] == "50.0 (0.0 to 100.0)"
+    assert table(path.read_text(), "pass@1")[1][1] == "50.0 (9.5 to 90.5)"
+    assert table(path.read_text(), "Two errors of pass@1")[1][2] == "not known: one response"
     assert not list(path.parent.glob("*.png"))
 
 

@@ -23,7 +23,7 @@ from openrlhf_ebpo.engines.cluster import ClusterError
 from openrlhf_ebpo.engines.generation import EngineSettings, GenerationError, Sample
 from openrlhf_ebpo.engines.rendering import Prompt
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.eval import generate, jobs, models, pairs, prompts, protocols, run
+from openrlhf_ebpo.eval import effort, generate, jobs, models, pairs, prompts, protocols, run
 from openrlhf_ebpo.eval.jobs import StorageError
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
@@ -126,6 +126,7 @@ def answered(monkeypatch):
         ({"checkpoints": "x"}, ["give --model", "or --checkpoints"]),
         ({"output_dir": None}, ["--output_dir is missing"]),
         ({"n": 0}, ["--n 0"]),
+        ({"price_per_hour": "-1"}, ["--price_per_hour -1.0"]),
         ({"limit": 0}, ["--limit 0"]),
         ({"num_engines": 0, "gpu_memory_utilization": 1.5}, ["--num_engines 0", "--gpu_memory_utilization 1.5"]),
         ({"protocol": "gredy"}, ["Did you mean greedy?", "default, released, greedy"]),
@@ -305,6 +306,37 @@ def test_an_interrupted_evaluation_goes_on_where_it_was(folder, answered, capsys
     assert asked == [q for q, _ in QUESTIONS]
 
 
+def test_what_it_took_adds_up_over_all_commands(folder, answered, capsys, monkeypatch):
+    """A killed command loses no more than the time since its last answer."""
+    seconds = iter(range(0, 1000, 100))
+    monkeypatch.setattr(effort, "monotonic", lambda: float(next(seconds)))
+    answered(2, KeyboardInterrupt())
+    interrupted(arguments(folder, price_per_hour="7.2"), capsys)  # begins at 0, answers at 100 and 200
+    answered(3, KeyboardInterrupt())
+    run.main(arguments(folder, price_per_hour="3.6"))  # begins at 300, answers at 400, ends at 500
+    (found,) = results.find_results(folder / "out")
+    summary = found.summary
+    assert [(each["seconds"], each["engines"], each["gpus"]) for each in summary["passes"]] == [
+        (200, 1, 0),
+        (200, 1, 0),
+    ]
+    assert summary["seconds"]["generation"] == 400
+    assert summary["cost"] == {"gpu_hours": 0, "total": pytest.approx(0.4 + 0.2)}
+    assert summary["tokens"] == {"prompt": None, "generated": int(found.samples.lengths.sum())}
+    text = (found.path.parent.parent / "report.md").read_text()
+    assert "## Tokens, time and cost" in text and "| 0:06:40 | 2 | 1 | – | 0.00 | 0.60 |" in text
+
+
+def test_a_command_that_only_scores_took_no_time(folder, answered, capsys, monkeypatch):
+    answered()
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "Grader", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt()))
+        interrupted(arguments(folder), capsys)
+    run.main(arguments(folder))
+    (found,) = results.find_results(folder / "out")
+    assert len(found.summary["passes"]) == 1
+
+
 def test_other_settings_do_not_continue_a_begun_result(folder, answered, capsys):
     answered(1, KeyboardInterrupt())
     interrupted(arguments(folder), capsys)
@@ -372,7 +404,7 @@ def test_a_full_disk_is_said_and_the_command_goes_on_later(folder, answered, mon
     respond = generate.respond
 
     def on_a_small_disk(todo, *rest):
-        with file_limit((todo[0].directory / "progress.jsonl").stat().st_size + 300):  # room for one question
+        with file_limit((todo[0].directory / "progress.jsonl").stat().st_size + 450):  # room for one question
             respond(todo, *rest)
 
     monkeypatch.setattr(generate, "respond", on_a_small_disk)

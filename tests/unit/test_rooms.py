@@ -142,10 +142,10 @@ def test_there_is_no_circle_among_rooms():
 
 
 def test_what_the_hub_finds_by_name_does_not_lead_back_to_it():
-    """A model card shows the prompt of training, which the evaluation knows how to read."""
+    """A model card shows the prompt of training, which the evaluation knows how to read, and scores with their intervals."""
     hub = [path for module, path in MODULES.items() if room(module) == "hub"]
     by_name = {name for path in hub for name in re.findall(r'harness\("(\w+)"\)', path.read_text())}
-    assert by_name == {"prompts", "tasks"}
+    assert by_name == {"prompts", "scores", "tasks"}
     found = reached({f"{PACKAGE}.eval.{name}" for name in by_name})
     assert f"{PACKAGE}.data.table" in found and {room(module) for module in found} & {"hub", "checks"} == set()
 

@@ -104,7 +104,7 @@ def scores(
     caption = f"Results under protocol {protocol}"
     return html(
         '<section class="passage"><h2>Results</h2><p>pass@1 in percent, protocol <code>{}</code>; below a task, its questions × '
-        "samples of each. ± is the standard error over the samples, as if the same questions were asked again; the bar is the "
+        "samples of each. ± is the standard error across runs, as if the same questions were answered again; the bar is the "
         "95 % interval over questions, as if others of their kind were asked.</p>{}</section>",
         *(harmless(protocol, 80), table(head, rows, caption, "scores")),
     )

@@ -1,0 +1,98 @@
+"""What an evaluation took: tokens, time, GPU-hours, and what these cost.
+
+A pass is one go of generation, over all tasks of a model. Every question that it answers is stamped with it in the progress
+file, so that a kill loses no more than the time since the last answer, and a repeated command adds up all passes.
+"""
+
+from __future__ import annotations
+
+import math
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from time import monotonic
+
+HOUR = 3600
+SERVER = "openai:"  # of a --model that runs elsewhere
+HARDWARE = ("engines", "gpus", "gpu", "price_per_hour")
+
+
+@dataclass
+class Pass:
+    """A pass under way; hardware: HARDWARE by name, None where it is not known."""
+
+    hardware: Mapping
+    began: str = field(default_factory=lambda: datetime.now(timezone.utc).isoformat(timespec="milliseconds"))
+    _start: float = field(default_factory=lambda: monotonic())
+
+    def now(self) -> dict:
+        """As JSON; `began` tells passes apart."""
+        return {"began": self.began, "seconds": round(monotonic() - self._start, 1), **self.hardware}
+
+
+def hardware(model: str | None, num_engines: int, gpus_per_engine: int, cuda: bool, price: float | None) -> dict:
+    if model and model.startswith(SERVER):
+        return dict(zip(HARDWARE, (None, None, None, price), strict=True))
+    gpus = num_engines * gpus_per_engine if cuda else 0
+    return dict(zip(HARDWARE, (num_engines, gpus, gpu_name() if gpus else None, price), strict=True))
+
+
+def gpu_name() -> str | None:
+    """Of this machine's first GPU; not from torch, which would take memory of it."""
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()[0]
+    except (OSError, subprocess.SubprocessError, IndexError):
+        return None
+
+
+def recorded(summary: Mapping) -> list[dict]:
+    """The passes in a summary.json; [] in older ones, and where they are not what this package writes."""
+    passes = summary.get("passes")
+    return list(passes) if isinstance(passes, list) and all(map(_is_whole, passes)) else []
+
+
+def _is_whole(each) -> bool:
+    if not isinstance(each, dict) or not isinstance(each.get("began"), str):
+        return False
+    numbers = [each.get("seconds"), *(each[name] for name in ("engines", "gpus", "price_per_hour") if each.get(name))]
+    return all(type(number) in (int, float) and 0 <= number < math.inf for number in numbers)
+
+
+def merged(passes: Iterable[Mapping]) -> list[dict]:
+    """Each pass once, as its latest stamp has it, in the order in which they began."""
+    found: dict[str, dict] = {}
+    for each in passes:
+        if each["seconds"] >= found.get(each["began"], each)["seconds"]:
+            found[each["began"]] = dict(each)
+    return sorted(found.values(), key=lambda each: each["began"])
+
+
+def seconds_of(passes: Iterable[Mapping]) -> float:
+    return sum(each["seconds"] for each in passes)
+
+
+def cost(passes: Sequence[Mapping], price: float | None = None) -> dict:
+    """gpu_hours (None where it is not known), and total, None without a price of each pass; `price` stands for all.
+
+    The price is of an hour of one GPU; where there is none, of an hour of the machine.
+    """
+    priced = [{**each, "price_per_hour": each.get("price_per_hour") if price is None else price} for each in passes]
+    gpus = [each.get("gpus") for each in priced]
+    known = bool(priced) and None not in gpus
+    hours = sum(n * each["seconds"] for n, each in zip(gpus, priced, strict=True)) / HOUR if known else None
+    if not priced or any(each["price_per_hour"] is None for each in priced):
+        return {"gpu_hours": hours, "total": None}
+    paid = sum(each["price_per_hour"] * (each.get("gpus") or 1) * each["seconds"] for each in priced)
+    return {"gpu_hours": hours, "total": paid / HOUR}
+
+
+def tokens(records: Iterable[Mapping]) -> dict:
+    """prompt: of each question once, None where it was not counted; generated: of all responses."""
+    records = list(records)
+    prompts = [record.get("prompt_tokens") for record in records]
+    return {
+        "prompt": None if None in prompts else sum(prompts),
+        "generated": sum(sum(record["lengths"]) for record in records),
+    }

@@ -1,0 +1,117 @@
+"""Intervals of scores: by hand, where nothing varies, and how often they hold the truth."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from openrlhf_ebpo.eval import intervals
+from openrlhf_ebpo.eval.intervals import Estimate
+
+SPEC = importlib.util.spec_from_file_location(
+    "benchmark_of_coverage", Path(__file__).parents[2] / "benchmarks" / "coverage.py"
+)
+coverage = sys.modules[SPEC.name] = importlib.util.module_from_spec(SPEC)  # a package has the name, too
+SPEC.loader.exec_module(coverage)
+
+
+def wilson(mean: float, draws: float) -> list[float]:
+    z = intervals.Z
+    half = z * math.sqrt(mean * (1 - mean) / draws + (z / draws) ** 2 / 4)
+    return [(mean + z * z / draws / 2 + sign * half) / (1 + z * z / draws) for sign in (-1, 1)]
+
+
+def test_with_one_response_it_is_wilsons_interval():
+    values = np.array([1.0] * 7 + [0.0] * 23)
+    assert intervals.over_questions(values) == pytest.approx(wilson(7 / 30, 30))
+
+
+def test_questions_that_agree_are_worth_more_draws():
+    values = np.array([0.25, 0.75] * 10)  # variance 1/16 · 20/19; the most is 1/4
+    prior = intervals.QUESTIONS_PRIOR
+    worth = 20 * (5 + prior) / (20 / 16 * 20 / 19 + prior)
+    assert intervals.over_questions(values) == pytest.approx(wilson(0.5, worth))
+
+
+def test_the_error_across_runs_is_from_the_variance_within_all_questions():
+    rates = np.array([0.5, 0.0, 1.0, 0.25])  # of four responses each
+    within = (0.25 + 0.1875) / 4 * 4 / 3
+    assert intervals.standard_error(rates, 4) == pytest.approx(math.sqrt(within / 16))
+    most = 0.4375 * 0.5625
+    prior = intervals.RUNS_PRIOR
+    worth = 16 * (16 * most + prior) / (16 * within + prior)
+    assert intervals.across_runs(rates, 4) == pytest.approx(wilson(0.4375, worth))
+
+
+def test_one_response_says_nothing_of_a_second():
+    rates = np.array([0.0, 1.0, 1.0])
+    assert intervals.across_runs(rates, 1) is None and intervals.standard_error(rates, 1) is None
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_where_all_is_alike_the_interval_has_a_width(value):
+    """30 questions x 32 responses, none right or all: other questions may differ, these hardly."""
+    values = np.full(30, value)
+    for interval, draws in ((intervals.over_questions(values), 30), (intervals.across_runs(values, 32), 960)):
+        assert interval == pytest.approx(wilson(value, draws)) and value in interval
+    low, high = intervals.of_difference(values, values)
+    assert low == pytest.approx(-high) and 0.1 < high < 0.13
+
+
+@pytest.mark.parametrize("values", [[0.5], [0.0], [0.3, 0.4], [0.2, 0.2, 0.2]])
+def test_few_questions_say_little(values):
+    low, high = intervals.over_questions(np.array(values))
+    assert 0 <= low <= np.mean(values) <= high <= 1 and high - low > 0.35
+
+
+def test_many_tasks_at_once_are_each_task_alone():
+    rng = np.random.default_rng(0)
+    a, b = rng.random((2, 40, 3))
+    together = intervals.over_questions(a), intervals.across_runs(a, 4), intervals.of_difference(a, b)
+    for i in range(3):
+        x, y = a[:, i], b[:, i]
+        alone = intervals.over_questions(x), intervals.across_runs(x, 4), intervals.of_difference(x, y)
+        for whole, one in zip(together, alone, strict=True):
+            assert whole[:, i] == pytest.approx(one)
+
+
+def test_a_difference_is_the_other_way_round_with_the_other_sign():
+    rng = np.random.default_rng(1)
+    a = rng.random(50)
+    b = np.clip(a + 0.1 * rng.standard_normal(50), 0, 1)
+    forth, back = intervals.of_difference(a, b), intervals.of_difference(b, a)
+    assert forth == pytest.approx(-back[::-1])
+    alone = intervals.of_difference(a, rng.permutation(b))
+    assert np.diff(forth) < np.diff(alone) / 2, "questions in common make a difference surer"
+
+
+def test_errors_of_tasks_add_up_as_squares():
+    found = intervals.of_average([Estimate(0.2, 0.1, 0.4), Estimate(0.6, 0.6, 0.6)])
+    assert found == pytest.approx((0.4, 0.4 - 0.05, 0.4 + 0.1))
+    same = intervals.of_average([Estimate(0.5, 0.4, 0.6)] * 4)
+    assert same == pytest.approx((0.5, 0.45, 0.55))
+
+
+@pytest.mark.parametrize("task", ["AIME", "AMC"])
+@pytest.mark.parametrize("n", [1, 4, 32])
+def test_intervals_hold_the_truth_as_often_as_they_say(task, n):
+    """The benchmark with few repetitions: bounds are those of 300, not of the intervals."""
+    for name, cell in coverage.task_cells(coverage.SHAPES[task], n, np.random.default_rng(n), 300):
+        assert 0.9 <= cell.coverage <= (1 if cell.few else 0.99), name
+
+
+def test_the_benchmark_says_where_coverage_is_wrong(capsys, monkeypatch):
+    monkeypatch.setattr(coverage, "SHAPES", {"AMC": coverage.SHAPES["AMC"]})
+    monkeypatch.setattr(coverage, "RUNS", (2,))
+    coverage.main(["--repetitions", "200", "--check"])
+    assert "| AMC | runs: pass@1 |" in capsys.readouterr().out
+    monkeypatch.setattr(intervals, "Z", 1.0)
+    with pytest.raises(SystemExit, match=r"outside 93 to 97 %: AMC, questions: pass@1, n = 2"):
+        coverage.main(["--repetitions", "200", "--check"])
+    coverage.main(["--repetitions", "100", "--candidates"])
+    assert "| AMC, questions | percentile bootstrap |" in capsys.readouterr().out
