@@ -1,0 +1,186 @@
+"""What `train` says of model and prompts before Ray starts, and of a sample of answers. No engine starts here."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tiny_tokenizers import CHAT, save
+
+from openrlhf_ebpo.cli import train_fit, train_sample
+from openrlhf_ebpo.engines import generation
+from openrlhf_ebpo.engines.generation import GenerationError, Sample
+from openrlhf_ebpo.engines.rendering import Prompt
+from openrlhf_ebpo.errors import UsageError
+
+ROWS = [{"q": f"{i} + {i} =", "a": str(2 * i)} for i in range(100)]
+
+
+@pytest.fixture
+def args(tmp_path):
+    """Nested arguments, with changes to those of the data: args(ROWS, add_bos=True)."""
+
+    def build(rows=ROWS, new_tokens=8, model=None, name="train.jsonl", **data):
+        path = tmp_path / name
+        if name.endswith("parquet"):
+            pq.write_table(pa.Table.from_pylist(rows), path)
+        else:
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        values = {"input_key": "q", "label_key": "a", "input_template": None, "apply_chat_template": False}
+        values |= {"add_bos": False, "max_len": 40, "prompt_split": "train", "prompt_dataset": str(path)}
+        return SimpleNamespace(
+            actor=SimpleNamespace(model_name_or_path=str(model or tmp_path / "model")),
+            data=SimpleNamespace(**{**values, **data}),
+            rollout=SimpleNamespace(max_new_tokens=new_tokens, temperature=1.0, top_p=1.0),
+            reward=SimpleNamespace(remote_url=["r.py"], timeout=60.0, memory=10, workers=None),
+            train=SimpleNamespace(agent_func_path=None, seed=7),
+            vllm=SimpleNamespace(tensor_parallel_size=1, gpu_memory_utilization=0.5),
+            algo=SimpleNamespace(advantage=SimpleNamespace(ebpo=SimpleNamespace(pass_reward=1.0))),
+            use_ms=False,
+        )
+
+    return build
+
+
+# model and prompts
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "train.parquet"])
+def test_the_first_rows_are_looked_at_as_training_makes_prompts_of_them(name, args, tmp_path):
+    save(tmp_path / "model")
+    begin, cut = train_fit.fit_notices(args(name=name, input_template="{} Now!", max_len=18))
+    assert "64 of 64 prompts lack it" in begin and "Give --data.add_bos" in begin
+    assert "64 of 64 prompts are longer than the 10 tokens that --data.max_len leaves" in cut
+    assert "the longest has 14" in cut
+    assert train_fit.fit_notices(args(name=name, input_template="{} Now!", add_bos=True)) == []
+
+
+def test_without_a_limit_of_new_tokens_a_prompt_may_fill_all_but_one(args, tmp_path):
+    save(tmp_path / "model", begins=False)
+    assert train_fit.fit_notices(args(new_tokens=None, max_len=10)) == []
+    (cut,) = train_fit.fit_notices(args(new_tokens=None, max_len=9))
+    assert "of 64 prompts are longer than the 8 tokens" in cut
+
+
+def test_a_data_set_that_is_not_here_leaves_what_the_model_says(args, tmp_path):
+    save(tmp_path / "model")
+    (found,) = train_fit.fit_notices(args(prompt_dataset="owner/on_the_hub", max_len=9))
+    assert "Give --data.add_bos" in found
+    assert train_fit.fit_notices(args(model="owner/on_the_hub_too")) == []
+
+
+@pytest.mark.parametrize("broken", ["tokenizer.json", "config.json", "data"])
+def test_what_cannot_be_read_is_said_and_no_error(broken, args, tmp_path):
+    """The training's own checks and readers say it in full."""
+    save(tmp_path / "model")
+    values = args()
+    (tmp_path / ("train.jsonl" if broken == "data" else f"model/{broken}")).write_text("\x1b[2J no JSON")
+    (found,) = train_fit.fit_notices(values)
+    assert found.startswith("warning: the prompts were not looked at: ") and found.isprintable() and len(found) < 400
+
+
+def test_chats_without_a_chat_template_are_refused(args, tmp_path):
+    save(tmp_path / "model", template=CHAT, ends=[1, 2])
+    rows = [{"q": [{"role": "user", "content": "1 + 1"}], "a": "2"}]
+    with pytest.raises(UsageError, match=r"column 'q' \(--data\.input_key\) holds chats.*--data\.apply_chat_template"):
+        train_fit.fit_notices(args(rows))
+    assert train_fit.fit_notices(args(rows, apply_chat_template=True, add_bos=True)) == []
+
+
+def test_a_begin_token_that_there_is_not_is_refused(args, tmp_path):
+    save(tmp_path / "model", begins=False, begin=None)
+    with pytest.raises(UsageError, match="has no begin token"):
+        train_fit.fit_notices(args(add_bos=True))
+
+
+# a sample
+
+
+def test_a_sample_is_asked_as_the_training_asks(args, tmp_path):
+    save(tmp_path / "model")
+    values = args(add_bos=True)
+    model = values.actor.model_name_or_path
+    rows = train_fit.first_rows(values, 2, fetch=True)
+    assert [each.text for each in train_fit.render_rows(rows, values, model)] == ["<bos>0 + 0 =", "<bos>1 + 1 ="]
+    settings = train_sample.engine_settings(values)
+    assert (settings.model, settings.max_len, settings.reward, settings.seed) == (model, 40, ("r.py",), 7)
+    assert settings.reward_limits.timeout == 60 and settings.patience == train_sample.PATIENCE
+    values.reward.remote_url = None
+    assert train_sample.engine_settings(values).reward == ()
+
+
+@pytest.mark.parametrize(
+    ("samples", "said"),
+    [
+        (
+            [Sample([1], True, 0.0, None, {"math_no_answer": 1.0, "math_timeout": 0.0})] * 4,
+            [
+                "sample: 0 of 4 have an answer that the reward reads; 0 of 4 pass, mean reward 0; 4 of 4 cut at 8 tokens",
+                "the reward's own measures, on average: math_timeout 0",
+                "warning: what is cut seldom has its answer. Raise --rollout.max_new_tokens",
+                "warning: no answer is in the form that the reward reads. Ask for it",
+            ],
+        ),
+        (
+            [Sample([1], False, 1.0, None, {"x_no_answer": 0.0}), Sample([1], False, 0.0, None, {"x_no_answer": 1.0})],
+            ["sample: 1 of 2 have an answer that the reward reads; 1 of 2 pass, mean reward 0.5; 0 of 2 cut"],
+        ),
+        (
+            [Sample([1], False, 0.5), Sample([1], False, None, "boom \x1b[2J\n!")],
+            [
+                "sample: 0 of 2 pass, mean reward 0.5; 1 of 2 got no reward; 0 of 2 cut at 8 tokens",
+                "warning: no reward, most often: boom [2J !",
+                "none passes, of few: `openrlhf-ebpo data difficulty`",
+            ],
+        ),
+        ([Sample([1], False)], ["sample: not graded: the run's reward is a model; 0 of 1 cut at 8 tokens"]),
+    ],
+)
+def test_what_a_sample_amounts_to(samples, said, args):
+    lines = train_sample.verdict(samples, args())
+    assert len(lines) == len(said) and all(map(str.startswith, lines, said)), lines
+
+
+def test_without_a_limit_of_new_tokens_answers_are_cut_at_the_length_of_all(args):
+    assert "1 of 1 cut at --data.max_len 40" in train_sample.verdict([Sample([1], True, 1.0)], args(new_tokens=None))[0]
+
+
+def test_answers_are_shown_without_control_characters_and_shortened(args, tmp_path):
+    from openrlhf_ebpo.engines.rendering import tokenizer_of
+
+    tokenizer = tokenizer_of(save(tmp_path / "model"))
+    tokens = tokenizer("a\n" * 300 + "b<turn_end>", add_special_tokens=False)["input_ids"]
+    sample = Sample(tokens, True, 0.0, "\x1b]0;title\x07")
+    lines = train_sample.shown(Prompt(3, "1\x1b[2J\u202e\r + 1"), sample, tokenizer)
+    assert all(line.isprintable() and len(line) < 300 for line in lines)
+    assert lines[0] == "prompt 3  1 [2J + 1" and " … " in lines[1] and lines[1].endswith("a b<turn_end>")
+    assert lines[2] == "  (602 tokens, cut, reward 0, no reward: ]0;title )".replace(" )", ")")
+
+
+@pytest.mark.parametrize(("sample", "dry_run"), [(4, False), (0, True), (-1, True)])
+def test_sample_flags_that_make_no_sense(sample, dry_run):
+    with pytest.raises(UsageError, match=r"--sample (goes with --dry_run|is -?\d; give 1)"):
+        train_sample.check_flag(SimpleNamespace(sample=sample, dry_run=dry_run))
+
+
+def test_who_waits_with_patience_says_for_what_and_not_for_ever(monkeypatch, capsys):
+    clock = iter([0.0, 60.0, 90.0])
+    ray = SimpleNamespace(wait=lambda refs, num_returns, timeout: ([], refs))
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(generation.time, "monotonic", lambda: next(clock))
+    with pytest.raises(GenerationError, match="the engines of m: waited for 90 s in vain"):
+        generation._wait(["ref"], 1, "the engines of m", 90.0)
+    assert capsys.readouterr().out == "waiting for the engines of m, since 60 s\n"
+
+
+def test_numbers_of_an_agents_logs_are_kept_and_nothing_else():
+    import torch
+
+    logs = {"a_no_answer": torch.tensor(1.0), "b": 2, "text": "x", "many": torch.tensor([1.0, 2.0]), "none": None}
+    response = {"action_ranges": [(1, 3)], "observation_tokens": [5, 6, 7], "truncated": 0, "reward": 1.0}
+    assert generation._sample({**response, "extra_logs": logs}).logs == {"a_no_answer": 1.0, "b": 2.0}
+    assert generation._sample(response).logs == {}
