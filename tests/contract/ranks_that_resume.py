@@ -80,13 +80,14 @@ def numbers(engine, schedule) -> dict:
 
 
 def export(made: DeepspeedStrategy, model: Path, output: Path) -> None:
-    """Train a step, export as a training does, and keep what the trained model says: logits.pt."""
+    """Train three steps, export as a training does, and keep what the trained model says: logits.pt."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    engine, _ = prepared(made, AutoModelForCausalLM.from_pretrained(model), SAVED, "linear", 1.0)
+    engine, _ = prepared(made, AutoModelForCausalLM.from_pretrained(model), {**SAVED, "lr": 0.1}, "linear", 1.0)
     tokens = torch.arange(12).reshape(2, 6)
-    engine.backward(engine(tokens, labels=tokens).loss)
-    engine.step()
+    for _ in range(3):
+        engine.backward(engine(tokens, labels=tokens).loss)
+        engine.step()
     logits = engine(tokens).logits.detach()
     made.save_model(engine, AutoTokenizer.from_pretrained(model), str(output))
     if made.is_rank_0():

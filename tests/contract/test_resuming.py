@@ -67,12 +67,11 @@ def test_tied_weights_are_exported_once_and_say_the_same_when_loaded(resumed, st
 
     exported = resumed[0] / f"exported-{stage}"
     assert weights_in(exported) == weights_in(resumed[0] / "tied") and "lm_head.weight" not in weights_in(exported)
-    model = AutoModelForCausalLM.from_pretrained(exported)
+    model, first = (AutoModelForCausalLM.from_pretrained(place) for place in (exported, resumed[0] / "tied"))
     assert model.lm_head.weight is model.model.embed_tokens.weight
-    logits = model(torch.arange(12).reshape(2, 6)).logits
-    assert torch.equal(logits, torch.load(exported / "logits.pt"))
-    first = AutoModelForCausalLM.from_pretrained(resumed[0] / "tied")
-    assert not torch.equal(logits, first(torch.arange(12).reshape(2, 6)).logits)
+    trained = torch.load(exported / "logits.pt").float()
+    said, said_before = (each(torch.arange(12).reshape(2, 6)).logits.float() for each in (model, first))
+    assert (said - trained).abs().max() < 0.1 < 0.5 < (said_before - trained).abs().max()  # in bfloat16
 
 
 def test_only_what_transformers_ties_again_is_left_out():
@@ -87,3 +86,15 @@ def test_only_what_transformers_ties_again_is_left_out():
             self.own_head = torch.nn.Linear(2, 2)
 
     assert tied_copies(Shared()) == {"head.weight", "head.bias"}
+
+
+def test_an_adapter_merged_by_upstreams_command_has_the_tied_weight_once(resumed):
+    from openrlhf.cli.lora_combiner import apply_lora
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    folder = resumed[0]
+    adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(folder / "tied"), LoraConfig(r=2))
+    adapted.save_pretrained(folder / "adapter")
+    apply_lora(str(folder / "tied"), str(folder / "adapter"), str(folder / "merged"), False, "bf16")
+    assert weights_in(folder / "merged") == weights_in(folder / "tied")
