@@ -86,11 +86,16 @@ class Grader:
         text = self.read(response)
         if rules.kind == OWN:
             return self._own_grade(gold, rules, text)
-        answer = choices.letter(text, rules.entry) if rules.kind == CHOICE else self.extract(text) or None
+        answer = self._answer(text, rules)
         correct, error = False, self.gold_error(gold, rules)
         if answer and not error:
             correct, error = self.compare(gold, rules, answer)
         return {"correct": correct, "extracted": answer, "error": error}
+
+    def _answer(self, text: str, rules: Rules) -> str | None:
+        if rules.kind == CHOICE:
+            return choices.letter(text, rules.entry)
+        return (gym.answer_of if rules.kind == REASONING_GYM else self.extract)(text) or None
 
     def grade_samples(self, question: Question, responses: Sequence[str]) -> list[dict]:
         """`grade` for all responses to a question, and their class (voting.classes)."""

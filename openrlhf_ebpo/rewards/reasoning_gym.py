@@ -1,8 +1,9 @@
 """reasoning-gym's own scorers as a reward: `--reward.remote_url reasoning_gym`; the label column holds entries (gym.py).
 
-A response earns 1 where the scorer of its own kind of task gives full marks, and 0 otherwise, also where scoring takes
-too long (pool.py, which limits time and memory as for mathematics). Logged beside the reward: `reasoning_gym_score`,
-the scorer's own marks, and `reasoning_gym_timeout`, whether scoring was cut off.
+A response earns 1 where the scorer of its own kind of task gives its answer (gym.answer_of) full marks, and 0 otherwise,
+also where scoring takes too long (pool.py, which limits time and memory as for mathematics). Logged beside the reward:
+`reasoning_gym_score`, the scorer's own marks; `reasoning_gym_unmarked`, whether nothing marks an answer, so that all of
+the response is taken for it; and `reasoning_gym_timeout`, whether scoring was cut off.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from openrlhf_ebpo.rewards.pool import Died, Pool, shared_pool
 
 logger = logging.getLogger(__name__)
 GRADER = gym.__name__
+NONSENSE = "Nobody knows."
 
 
 def reward_func(queries, prompts, labels, **_kwargs):
@@ -27,14 +29,15 @@ def reward_func(queries, prompts, labels, **_kwargs):
         RewardError: a prompt cannot be found in its query. GoldError: a label is no entry that can be scored.
     """
     pool = shared_pool(GRADER)
-    marks = [
-        marks_of(pool, label, response_of(query, prompt))
-        for query, prompt, label in zip(queries, prompts, labels, strict=True)
-    ]
+    responses = [response_of(query, prompt) for query, prompt in zip(queries, prompts, strict=True)]
+    marks = [marks_of(pool, label, response) for label, response in zip(labels, responses, strict=True)]
     scores = torch.tensor([0.0 if mark is None else mark for mark in marks])
     rewards = (scores >= 1.0).float()
-    cut_off = torch.tensor([float(mark is None) for mark in marks])
-    logs = {"reasoning_gym_score": scores, "reasoning_gym_timeout": cut_off}
+    logs = {
+        "reasoning_gym_score": scores,
+        "reasoning_gym_unmarked": torch.tensor([float(gym.marked_answer(each) is None) for each in responses]),
+        "reasoning_gym_timeout": torch.tensor([float(mark is None) for mark in marks]),
+    }
     return {"rewards": rewards, "scores": rewards, "extra_logs": logs}
 
 
@@ -53,15 +56,27 @@ def marks_of(pool: Pool, label: str, response: str) -> float | None:
 
 
 def oracle_problem(pool: Pool, label: str) -> str | None:
-    """Why an entry cannot be trained on: its scorer does not give its own right answer full marks. None: it does."""
+    """Why an entry cannot be trained on: its scorer does not give its own right answer full marks, or gives them to one
+    that nobody can mean. None: neither."""
     try:
         kept = gym.decode(label)
         answer = gym.oracle(kept["entry"])
         if answer is None:
             return f"{kept['name']}: reasoning-gym gives no right answer, with which its scorer could be checked"
         marks = marks_of(pool, label, answer)
+        if marks is not None and marks >= 1:
+            return (
+                f"{kept['name']}: reasoning-gym's scorer accepts any answer" if passes_nonsense(pool, label) else None
+            )
     except (gym.EntryError, GoldError) as error:
         return str(error)
     if marks is None:
         return f"{kept['name']}: reasoning-gym's scorer fails on its own answer {answer!r:.100}"
-    return None if marks >= 1 else f"{kept['name']}: reasoning-gym's own answer {answer!r:.100} gets {marks:g}, not 1"
+    return f"{kept['name']}: reasoning-gym's own answer {answer!r:.100} gets {marks:g}, not 1"
+
+
+def passes_nonsense(pool: Pool, label: str) -> bool:
+    try:
+        return pool.ask(label, NONSENSE) >= 1
+    except Died:
+        return False
