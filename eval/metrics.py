@@ -30,17 +30,20 @@ def standard_error(correct: np.ndarray) -> float | None:
     return float(correct.mean(axis=0).std(ddof=1) / n**0.5) if n > 1 else None
 
 
-def per_question(correct: np.ndarray, classes: np.ndarray, maj_k: int = MAJ_K) -> dict[str, np.ndarray]:
-    """(Q,) arrays by name: pass@1, pass@2, pass@4, …, pass@n, and maj@k with k = maj_k, or n where n is less."""
+def per_question(correct: np.ndarray, classes: np.ndarray | None, maj_k: int = MAJ_K) -> dict[str, np.ndarray]:
+    """(Q,) arrays by name: pass@1, pass@2, pass@4, …, pass@n, and maj@k with k = maj_k, or n where n is less; no vote where
+    the classes are not known."""
     n = correct.shape[1]
     values = {f"pass@{k}": pass_at_k(correct, k) for k in powers(n)}
+    if classes is None:
+        return values
     maj_k = min(maj_k, n)
     return values | {f"maj@{maj_k}": majority_at_k(correct, classes, maj_k)}
 
 
 def summarise(
     correct: np.ndarray,
-    classes: np.ndarray,
+    classes: np.ndarray | None,
     lengths: np.ndarray,
     truncated: np.ndarray,
     maj_k: int = MAJ_K,
@@ -56,7 +59,7 @@ def summarise(
     Returns:
         questions, samples_per_question; pass@1 with value, standard_error (None with one run), interval (95 %, over
         questions); pass@2, pass@4, …, pass@n and maj@k with value and interval; truncated, mean_length (tokens),
-        no_answer.
+        no_answer. Neither maj@k nor no_answer where the classes are not known.
     """
     values = per_question(correct, classes, maj_k)
     intervals = bootstrap_interval(np.column_stack(list(values.values())), seed)
@@ -71,5 +74,5 @@ def summarise(
         **scores,
         "truncated": float(truncated.mean()),
         "mean_length": float(lengths.mean()),
-        "no_answer": float((classes == NO_ANSWER).mean()),
+        **({} if classes is None else {"no_answer": float((classes == NO_ANSWER).mean())}),
     }
