@@ -11,6 +11,7 @@ run.py        the command: models.py (which models), jobs.py (what is done, on d
 grader.py     answers against golds in processes of their own: answer_match.py (by the question's rules), units.py
 score.py      the command that scores a file: pairs.py
 metrics.py    pass@k, maj@k, intervals: resampling.py
+in_training.py  answers of evaluations during training, as results
 report.py     the command that writes report.md from results: scores.py, tables.py, figures.py, plots.py, paper.py
 
 Results on disk are a part of the run directory: openrlhf_ebpo/record/results.py.

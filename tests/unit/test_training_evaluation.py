@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from space_runs import training_arguments
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval.in_training import task_name
@@ -171,14 +172,9 @@ def test_data_sources_are_read_where_that_is_cheap(tmp_path):
 
 
 def arguments(reward: str | None = None) -> SimpleNamespace:
-    return SimpleNamespace(
-        actor=SimpleNamespace(model_name_or_path="me/model"),
-        eval=SimpleNamespace(dataset="held_out.jsonl", n_samples_per_prompt=4, temperature=0.6),
-        rollout=SimpleNamespace(top_p=1.0, max_new_tokens=None),
-        data=SimpleNamespace(max_len=64, input_template=None, apply_chat_template=False),
-        reward=SimpleNamespace(remote_url=[reward] if reward else None),
-        train=SimpleNamespace(agent_func_path=None),
-    )
+    found = training_arguments(4)
+    found.reward.remote_url = [reward] if reward else None
+    return found
 
 
 def evaluation(*prompts: Answered) -> Evaluation:
