@@ -90,14 +90,14 @@ def answered(data, samples: Sequence, n: int, args) -> list[Answered]:
     reading = READINGS.get(packaged((args.reward.remote_url or [None])[0], args.train.agent_func_path))
     settings = args.algo.advantage.ebpo
     passes = settings.pass_reward - 1e-6 * (settings.pass_reward - settings.fail_reward)  # rewards are float32
+    texts = [_texts(group, data.tokenizer) for group in groups]
     until = time.monotonic() + VOTE_SECONDS
 
-    def of_group(group) -> Answered:
-        source = sources.get(group[0].prompts[0], "unknown")
-        return _answered(source, group, _texts(group, data.tokenizer), passes, reading, until)
+    def of_group(group, texts) -> Answered:
+        return _answered(sources.get(group[0].prompts[0], "unknown"), group, texts, passes, reading, until)
 
-    with ThreadPoolExecutor(default_workers()) as threads:
-        found = list(threads.map(of_group, groups))
+    with ThreadPoolExecutor(default_workers()) as threads:  # they wait for the processes that compare
+        found = list(threads.map(of_group, groups, texts))
     if time.monotonic() > until:
         logger.warning(
             "evaluation: wrong answers were compared for %g s; of the others only integers and equal texts count as the same "
