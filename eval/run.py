@@ -50,7 +50,7 @@ from openrlhf_ebpo.engines.cluster import ClusterError
 from openrlhf_ebpo.engines.generation import GenerationError
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.eval import generate, jobs, models, prompts, protocols, report, tasks
-from openrlhf_ebpo.eval.grader import Grader
+from openrlhf_ebpo.eval.grader import NO_GOLD, Grader
 from openrlhf_ebpo.eval.jobs import Job, StorageError
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
@@ -58,7 +58,6 @@ from openrlhf_ebpo.eval.protocols import Protocol
 from openrlhf_ebpo.eval.tasks import FILE, Task, order
 from openrlhf_ebpo.record.results import Result, find_results
 from openrlhf_ebpo.record.score_text import majorities, percent, score
-from openrlhf_ebpo.rewards.answers import NO_GOLD
 from openrlhf_ebpo.rewards.pool import GraderError
 from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.stack import is_cpu_stack

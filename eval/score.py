@@ -58,13 +58,12 @@ from openrlhf_ebpo.data.table import (
 )
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.eval import protocols, tasks
-from openrlhf_ebpo.eval.grader import SECONDS, Grader
+from openrlhf_ebpo.eval.grader import NO_GOLD, SECONDS, Grader
 from openrlhf_ebpo.eval.pairs import PLAIN, read_pair, rules_text
 from openrlhf_ebpo.eval.protocols import MATH_VERIFY, Protocol
 from openrlhf_ebpo.eval.tasks import Benchmark, own
 from openrlhf_ebpo.files import replacing
 from openrlhf_ebpo.progress import progress_file
-from openrlhf_ebpo.rewards.answers import NO_GOLD
 from openrlhf_ebpo.rewards.grading import GoldError
 
 EXTRACTIONS = ("default", "released")
