@@ -7,30 +7,27 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 
+from openrlhf_ebpo.record.votes import classes
 from openrlhf_ebpo.rewards import gym
-from openrlhf_ebpo.rewards.grading import INTEGER, MAX_CHARACTERS, GoldError, clean, is_hopeless
+from openrlhf_ebpo.rewards.answers import NO_GOLD, SameAnswer
+from openrlhf_ebpo.rewards.grading import MAX_CHARACTERS, GoldError, clean
 from openrlhf_ebpo.rewards.pool import Died, Pool
 
 from . import answer_match, own_score, released
 from .protocols import EXTRACTORS, MATH_VERIFY
 from .tasks import CHOICE, MATH, OWN, REASONING_GYM, Question, Rules, choices, own
-from .voting import classes
 
 SECONDS = 2.0  # of processor time for one answer, as in training
-MAX_COMPARISONS = 64  # between the wrong answers to one question; beyond, only equal texts count as equal
-NO_GOLD = "gold: "  # how the error of an answer begins that no gold could be compared with
 MAX_REASON = 200  # characters: a gold may be a whole text by mistake
 TIMEOUT = "timeout"
 HOPELESS = 16  # timeouts of somebody's scorer in a row: each takes up to 20 times SECONDS
 GIVEN_UP = f"not called any more, since it took all its time {HOPELESS} times in a row"
-UNFINISHED = re.compile(r"\\(?:sum|prod|lim|i*int)(?![a-z])")
 COMPARED = ("answer_type", "is_multiple_answer", "ordered", "unit", "tolerance")  # the rules that answer_match.py reads
 
 
@@ -98,7 +95,7 @@ class Grader:
         return (gym.answer_of if rules.kind == REASONING_GYM else self.extract)(text) or None
 
     def grade_samples(self, question: Question, responses: Sequence[str]) -> list[dict]:
-        """`grade` for all responses to a question, and their class (voting.classes)."""
+        """`grade` for all responses to a question, and their class (votes.classes)."""
         grades = [self.grade(question.gold, question.rules, response) for response in responses]
         columns = [[each[name] for each in grades] for name in ("extracted", "correct")]
         spelled = functools.partial(self._spelled, question.rules)
@@ -149,25 +146,11 @@ class Grader:
         return error or (None if correct else f"{NO_GOLD}{gold!r:.{MAX_REASON}} does not equal itself under its rules")
 
     def _same_within(self, rules: Rules, grades: Sequence[dict]) -> Callable[[str, str], bool]:
-        """The comparison of two wrong answers: integers as such, others as answers and golds; a limited number, and
-        none with a text that is too long to be an answer or has ended its process."""
+        """The comparison of two wrong answers."""
+        if not self._is_math(rules):
+            return lambda first, answer: False
         ended = {each["extracted"] for each in grades if each["error"]}
-        left = MAX_COMPARISONS if self._is_math(rules) else 0
-
-        def same(first: str, answer: str) -> bool:
-            nonlocal left
-            texts = [clean(text) for text in (first, answer)]
-            if all(map(INTEGER.fullmatch, texts)):
-                return self._is_math(rules) and int(texts[0]) == int(texts[1])
-            if not left or ended & {first, answer} or any(map(is_hostile, texts)):
-                return False
-            left -= 1
-            equal, error = self.compare(first, rules, answer)
-            if error:
-                ended.add(first if error.startswith(NO_GOLD) else answer)
-            return equal
-
-        return same
+        return SameAnswer(lambda first, answer: self.compare(first, rules, answer), ended)
 
     def _is_math(self, rules: Rules) -> bool:
         return rules.kind == MATH and self.scorer == MATH_VERIFY
@@ -192,11 +175,6 @@ def without_thinking(response: str) -> str:
     """What follows the last </think>; nothing of a <think> that never ends. Where the prompt has opened it, the response
     begins with it (generate.to_record)."""
     return response.rpartition("</think>")[2].partition("<think>")[0]
-
-
-def is_hostile(answer: str) -> bool:
-    """Whether an answer is too long or too nested, or leaves work to sympy: it is compared with its gold alone."""
-    return is_hopeless(answer, 0) or UNFINISHED.search(answer) is not None
 
 
 def rules_given(rules: Rules) -> dict:

@@ -7,13 +7,12 @@ Values are fractions, from 0 to 1.
 
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
+
+from openrlhf_ebpo.record.votes import NO_ANSWER, majority_at_k, pass_at_k
 
 from .intervals import across_runs, over_questions, standard_error
 
-NO_ANSWER = -1
 MAJ_K = 16
 
 
@@ -22,96 +21,19 @@ def powers(n: int) -> list[int]:
     return [1 << i for i in range((n - 1).bit_length())] + [n]
 
 
-def pass_at_k(correct: np.ndarray, k: int) -> np.ndarray:
-    """(Q,) unbiased estimate of P(at least one of k samples is right): 1 - C(n - c, k) / C(n, k), c of n are right.
-
-    Computed as a product of k factors in [0, 1], so it neither overflows nor cancels. Source: Chen et al. 2021.
-    """
-    n = _check_k(correct, k)
-    drawn = np.arange(k)
-    # c > n - k makes one factor 0 and later ones negative
-    factors = np.maximum(n - correct.sum(axis=1)[:, None] - drawn, 0) / (n - drawn)
-    return 1.0 - factors.prod(axis=1)
-
-
-def majority_at_k(correct: np.ndarray, classes: np.ndarray, k: int) -> np.ndarray:
-    """(Q,) expected correctness of the majority vote of k samples, exact: the mean over all subsets of k of the n.
-
-    Samples without an answer do not vote; where nobody votes, the vote is wrong. Ties are averaged: each of the
-    leading classes wins with equal probability. A class is as right as its samples are on average.
-
-    Exact without enumerating: each sample is drawn independently with probability k/n, conditional on k being
-    drawn, so the counts of the classes are independent binomials. For a class that wins with m votes, polynomials
-    in the number of drawn samples are multiplied over the other classes, whose counts end at m; a class that ties
-    carries a factor y, and 1/(1 + ties) is the integral of y^ties over [0, 1], which Gauss-Legendre nodes give
-    exactly.
-    """
-    n = _check_k(correct, k)
-    chances = _binomials(n, k)
-    points, weights = np.polynomial.legendre.leggauss((k + 1) // 2)
-    nodes, weights = (points + 1) / 2, weights / 2
-    known: dict[tuple, float] = {}
-    values = np.zeros(len(correct))
-    for row, (right, group) in enumerate(zip(correct, classes, strict=True)):
-        votes = Counter(group.tolist())
-        silent = votes.pop(NO_ANSWER, 0)
-        for name in set(group[right].tolist()) - {NO_ANSWER}:
-            others = tuple(sorted(count for other, count in votes.items() if other != name))
-            key = (votes[name], silent, others)
-            if key not in known:
-                known[key] = _wins(*key, chances, nodes, weights)
-            values[row] += right[group == name].mean() * known[key]
-    return values
-
-
-def _check_k(correct: np.ndarray, k: int) -> int:
-    n = correct.shape[1]
-    if not 1 <= k <= n:
-        raise ValueError(f"k is {k}; there are {n} samples per question")
-    return n
-
-
-def _binomials(n: int, k: int) -> np.ndarray:
-    """(n + 1, k + 1): probability that i of a samples are drawn, each with probability k/n."""
-    table = np.zeros((n + 1, k + 1))
-    table[0, 0] = 1
-    for a in range(n):
-        table[a + 1] = table[a] * (1 - k / n)
-        table[a + 1, 1:] += table[a, :-1] * (k / n)
-    return table
-
-
-def _wins(own: int, silent: int, others: tuple, chances: np.ndarray, nodes: np.ndarray, weights: np.ndarray) -> float:
-    """Probability that a class of `own` samples wins the vote of k; its share of a tie counts."""
-    n, k = len(chances) - 1, chances.shape[1] - 1
-    drawn = np.arange(k + 1)
-    wins = drawn[1:, None, None]  # axes: winning votes m = 1 … k, nodes, samples drawn so far
-    product = np.broadcast_to(chances[silent], (k, len(nodes), k + 1))
-    for count in others:
-        factor = chances[count] * ((drawn < wins) + (drawn == wins) * nodes[:, None])
-        product = _multiply(product, factor, min(count, k))
-    rest = product[np.arange(k), :, k - drawn[1:]] @ weights  # the other k - m samples are drawn from the others
-    return float(chances[own, 1:] @ rest / chances[n, k])
-
-
-def _multiply(a: np.ndarray, b: np.ndarray, degree: int) -> np.ndarray:
-    """Product of polynomials along the last axis, cut to its length; b ends at `degree`."""
-    product = a * b[..., :1]
-    for i in range(1, degree + 1):
-        product[..., i:] += a[..., :-i] * b[..., i : i + 1]
-    return product
-
-
-def per_question(correct: np.ndarray, classes: np.ndarray, maj_k: int = MAJ_K) -> dict[str, np.ndarray]:
-    """(Q,) arrays by name: pass@1, pass@2, pass@4, …, pass@n, and maj@k with k = maj_k, or n where n is less."""
+def per_question(correct: np.ndarray, classes: np.ndarray | None, maj_k: int = MAJ_K) -> dict[str, np.ndarray]:
+    """(Q,) arrays by name: pass@1, pass@2, pass@4, …, pass@n, and maj@k with k = maj_k, or n where n is less; no vote where
+    the classes are not known."""
     n = correct.shape[1]
     values = {f"pass@{k}": pass_at_k(correct, k) for k in powers(n)}
+    if classes is None:
+        return values
     maj_k = min(maj_k, n)
     return values | {f"maj@{maj_k}": majority_at_k(correct, classes, maj_k)}
 
 
 def summarise(
-    correct: np.ndarray, classes: np.ndarray, lengths: np.ndarray, truncated: np.ndarray, maj_k: int = MAJ_K
+    correct: np.ndarray, classes: np.ndarray | None, lengths: np.ndarray, truncated: np.ndarray, maj_k: int = MAJ_K
 ) -> dict:
     """All metrics of one task, as JSON values.
 
@@ -122,7 +44,8 @@ def summarise(
     Returns:
         questions, samples_per_question; pass@1 with value, interval (95 %, over questions: others of their kind),
         standard_error and run_interval (95 %, across runs: the same questions again; both None with one run); pass@2,
-        pass@4, …, pass@n and maj@k with value and interval; truncated, mean_length (tokens), no_answer.
+        pass@4, …, pass@n and maj@k with value and interval; truncated, mean_length (tokens), no_answer. Neither maj@k nor
+        no_answer where the classes are not known.
     """
     scores = {name: _scored(values) for name, values in per_question(correct, classes, maj_k).items()}
     scores["pass@1"] |= across(correct)
@@ -132,7 +55,7 @@ def summarise(
         **scores,
         "truncated": float(truncated.mean()),
         "mean_length": float(lengths.mean()),
-        "no_answer": float((classes == NO_ANSWER).mean()),
+        **({} if classes is None else {"no_answer": float((classes == NO_ANSWER).mean())}),
     }
 
 

@@ -8,7 +8,8 @@ Several directories: the models side by side, each at its last step, and every o
   openrlhf-ebpo eval report results/base results/mine --names base,mine --reported Qwen3-8B,4
 
 A directory is a run (its eval/ is read), an --output_dir of `eval`, or a part of one. Results of different
-protocols never share a table: where there are several, choose one with --protocol.
+protocols never share a table: where there are several, choose one with --protocol. Evaluations during a training are of
+the protocol `training`, and stay away where there are others, unless --protocol asks for them.
 
 How to read it
   pass@1     mean over all samples; ± is the standard error across runs (the same questions, answered again), the 95 %
@@ -31,7 +32,7 @@ from openrlhf_ebpo.eval import figures, paper, tables
 from openrlhf_ebpo.eval.scores import Column, Score
 from openrlhf_ebpo.eval.tasks import ordered
 from openrlhf_ebpo.files import write_text
-from openrlhf_ebpo.record.results import Result, check_comparable, find_results
+from openrlhf_ebpo.record.results import TRAINING, Result, check_comparable, find_results
 from openrlhf_ebpo.record.run_log import read_run
 
 MANY = "eval_report"
@@ -124,6 +125,8 @@ def gather(directories: Sequence[Path], protocol: str | None, names: Sequence[st
 def _of_protocol(directory: Path, protocol: str | None) -> list[Result]:
     results = find_results(directory)
     chosen = [result for result in results if protocol in (None, result.protocol["name"])]
+    if protocol is None:
+        chosen = [result for result in results if result.protocol["name"] != TRAINING] or results
     if not chosen:
         there = ", ".join(sorted({result.protocol["name"] for result in results}))
         raise UsageError(f"{directory} has no results of --protocol {protocol}; it has {there}")

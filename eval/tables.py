@@ -123,7 +123,7 @@ def answers(columns: Sequence[Column], tasks: Sequence[str]) -> str:
                         metrics["samples_per_question"],
                         percent(metrics["truncated"]),
                         f"{metrics['mean_length']:,.0f}",
-                        percent(metrics["no_answer"]),
+                        percent(metrics["no_answer"]) if "no_answer" in metrics else NONE,
                         counts.get("errors", 0),
                         counts.get("excluded_golds", 0),
                     ]

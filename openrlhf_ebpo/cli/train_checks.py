@@ -19,7 +19,7 @@ from openrlhf_ebpo.redact import redacted
 from openrlhf_ebpo.rewards import limits
 from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.supervisor import flags as supervisor_flags
-from openrlhf_ebpo.training import lora, policy_loss, prompts
+from openrlhf_ebpo.training import eval_metrics, lora, policy_loss, prompts
 from openrlhf_ebpo.training.checkpoint import stored_prior
 
 
@@ -35,6 +35,7 @@ def check_before_imports(flat: argparse.Namespace, stored_argv: list[str]) -> No
     if problems := lora.check(values):
         raise UsageError("\n".join(problems))
     limits.check_flags(values)
+    eval_metrics.check_flags(values)
     if values["ckpt.load_step"] is not None and values["ckpt.load_step"] < 1:
         raise UsageError(
             f"--ckpt.load_step is {values['ckpt.load_step']}; give a step from 1 on, or begin anew with --force"

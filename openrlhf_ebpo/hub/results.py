@@ -36,7 +36,7 @@ from openrlhf_ebpo.hub.push import newest_step
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
 from openrlhf_ebpo.hub.upload import commit_of, publish
-from openrlhf_ebpo.record.results import SERVER, Result, find_results
+from openrlhf_ebpo.record.results import SERVER, TRAINING, Result, find_results
 from openrlhf_ebpo.redact import redacted_text
 
 FILES = ("summary.json", "samples.parquet")
@@ -94,13 +94,14 @@ def run(args: argparse.Namespace) -> None:
 
 
 def of_step(rows: Sequence[dict], step: int | None) -> list[dict]:
-    """The rows of a step, or of the last there is.
+    """The rows of a step, or of the last there is; evaluations during training choose it only where there are no others.
 
     Raises:
         UsageError: there are no results of this step.
     """
     steps = sorted({row["step"] for row in rows})
-    chosen = steps[-1] if step is None else step
+    evaluated = [row["step"] for row in rows if row["protocol"] != TRAINING] or steps
+    chosen = max(evaluated) if step is None else step
     if chosen not in steps:
         raise UsageError(f"--step {step}: there are results of step {', '.join(map(str, steps))}")
     return [row for row in rows if row["step"] == chosen]

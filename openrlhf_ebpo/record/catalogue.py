@@ -140,6 +140,7 @@ GROUPS = (
     )),
     Group("Evaluation", "During training, with --eval.dataset.", (
         Metric("eval_<data set>_pass<k>", "pass@k", "", "mean over prompts of the best of k rewards"),
+        Metric("eval_<data set>_maj<k>", "maj@k", "", "mean over prompts of the success of the majority of k answers; with --eval.metrics"),
         Metric("eval_response_length_mean", "Evaluation length", "tokens", "mean of a response"),
         Metric("eval_truncated_rate", "Evaluation truncated", "fraction", "of responses, cut at the token limit"),
         Metric("eval_num_samples", "Evaluated", "responses", "of the evaluation"),

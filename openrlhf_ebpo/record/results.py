@@ -24,6 +24,7 @@ from openrlhf_ebpo.files import replacing, write_json
 LIMITED = re.compile(r"-first\d+$")  # the suffix that --limit adds to a task's name
 SCHEMA = 1
 SERVER = "openai:"  # how the name of a model begins whose responses came from a server: openai:URL#NAME
+TRAINING = "training"  # the protocol of evaluations during training
 NEEDED = ("model", "step", "task", "protocol", "metrics")  # of a summary.json
 SAMPLES = pa.schema(
     [
@@ -38,7 +39,7 @@ SAMPLES = pa.schema(
         ("finish_reason", pa.string()),  # "length": truncated
         ("seed", pa.int64()),
         ("sample", pa.int32()),  # the run, from 0
-        ("class", pa.int32()),  # equivalence class of the answer within its question, -1: no answer
+        ("class", pa.int32()),  # equivalence class of the answer within its question, -1: no answer, null: not known
         ("rules", pa.string()),  # of the question, as JSON: score.py scores the file again by them
     ]
 )
@@ -76,11 +77,12 @@ class Result:
 
 @dataclass(frozen=True)
 class Samples:
-    """Graded samples as arrays: question_ids (Q,) in order, the others (Q, n), sample i of a question in column i."""
+    """Graded samples as arrays: question_ids (Q,) in order, the others (Q, n), sample i of a question in column i. classes:
+    None where the reward of a training does not tell what the answers are."""
 
     question_ids: np.ndarray
     correct: np.ndarray
-    classes: np.ndarray
+    classes: np.ndarray | None
     lengths: np.ndarray
     truncated: np.ndarray
 
@@ -107,6 +109,7 @@ def save_result(directory: str | Path, summary: dict, rows: Sequence[dict]) -> N
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
+    (directory / "summary.json").unlink(missing_ok=True)  # a training that was resumed may evaluate a step again
     with replacing(directory / "samples.parquet") as temporary:
         pq.write_table(pa.Table.from_pylist(list(rows), schema=SAMPLES), temporary, compression="zstd")
     write_json(directory / "summary.json", {"schema": SCHEMA, **summary})
@@ -198,7 +201,7 @@ def _arrays(column: dict[str, np.ndarray], n: int) -> Samples:
     return Samples(
         question_ids=grid["question_id"][:, 0],
         correct=grid["correct"].astype(bool),
-        classes=grid["class"].astype(int),
+        classes=None if grid["class"].dtype.kind == "f" else grid["class"].astype(int),  # null is read as NaN
         lengths=grid["length"].astype(int),
         truncated=grid["finish_reason"] == "length",
     )

@@ -18,14 +18,16 @@ from openrlhf_ebpo.record.resume import set_later_aside
 from openrlhf_ebpo.record.run_log import RunLog
 from openrlhf_ebpo.seams.install import subclass
 from openrlhf_ebpo.training import health, taught
+from openrlhf_ebpo.training.best_checkpoint import BestCheckpoint
 from openrlhf_ebpo.training.checkpoint import STATE_KEY, starting_state
+from openrlhf_ebpo.training.evaluation import keep_answers
 from openrlhf_ebpo.training.phases import Phases
 from openrlhf_ebpo.training.prompts import check_same_order
 
 logger = logging.getLogger(__name__)
 
 
-class EBPOTrainer(Phases):
+class EBPOTrainer(BestCheckpoint, Phases):
     """Mixin over PPOTrainer and TrainingActor, whose common base (BasePPOTrainer) has every method it overrides."""
 
     def __init__(self, *args, **kwargs):
@@ -112,6 +114,7 @@ class EBPOTrainer(Phases):
         """Called after every evaluation, in both trainers."""
         if eval_metrics:
             self.run_log.write_metrics(global_step, eval_metrics)
+            keep_answers(self.run_log.run_dir, global_step, eval_metrics, self.args)
         self.run_log.flush()
         best = self.best_eval_metric_value
         super().save_best_checkpoint(eval_metrics, global_step, self._complete(client_states))

@@ -140,7 +140,7 @@ keeping=(
     --ckpt.path "$RUN_DIR/checkpoints" --ckpt.output_dir "$RUN_DIR/model" --logger.run_dir "$RUN_DIR/run"
     --logger.wandb.run_name "$(basename "$RUN_DIR")"
     --ckpt.save_steps "$every" --ckpt.save_hf --ckpt.max_num 2 --ckpt.load_enable
-    --eval.steps "$every" # the best checkpoint is kept too, by the first metric *_pass1
+    --eval.steps "$every" --eval.metrics maj@16 --ckpt.best_metric_key maj@16 # the best checkpoint is kept too
 )
 
 if [ "$show" = method ]; then

@@ -19,7 +19,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval.intervals import over_questions
 from openrlhf_ebpo.eval.metrics import across, pass_at_k, powers
 from openrlhf_ebpo.eval.tasks import ordered
-from openrlhf_ebpo.record.results import SCHEMA, read_samples
+from openrlhf_ebpo.record.results import SCHEMA, TRAINING, read_samples
 from openrlhf_ebpo.record.score_text import k_of, passes
 
 from .errors import RunError
@@ -91,9 +91,10 @@ def columns(shown: Iterable[tuple[int, Result]], wanted: Iterable[str] = ()) -> 
 
 
 def largest_protocol(found: Sequence[Result]) -> str:
-    """The protocol with the most results; numbers of two protocols do not belong into one mean. "" without results."""
+    """The protocol with the most results, evaluations during training last; numbers of two protocols do not belong into one
+    mean. "" without results."""
     counted = Counter(result.protocol for result in sorted(found, key=lambda result: result.protocol))
-    return max(counted, key=counted.get, default="")
+    return max(counted, key=lambda name: (name != TRAINING, counted[name]), default="")
 
 
 _cache: dict[tuple, Result] = {}

@@ -231,6 +231,17 @@ def test_evaluation_compares_and_opens_questions(visit):
     assert "columns=step%2020" in page.url and "step 40" not in page.locator("table.scores thead").inner_text()
 
 
+def test_answers_of_evaluations_during_training_are_shown(visit):
+    page = visit("?tab=evaluation&runs=ebpo&protocol=training")
+    page.wait_for_selector("table.scores")
+    assert "held-out" in page.locator("table.scores tbody").inner_text()
+    assert "step 20" in page.locator("table.scores thead").inner_text()
+    page.locator(".questions li button").first.click()
+    page.wait_for_selector("article.group .answer")
+    shown = page.locator("article.group").first.inner_text()
+    assert "Held out" in shown and "At step 40 I say" in shown
+
+
 def test_understand_answers_at_once(visit):
     page = visit("?tab=understand")
     page.wait_for_selector(".story")

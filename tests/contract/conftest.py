@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from deepspeed_engine import Engine
 
 from openrlhf_ebpo.seams.install import all_seams, install
 
@@ -197,3 +198,19 @@ def original_class(patched_class):
     assert mixin is EBPOExperienceMaker
     assert original.__module__ == "openrlhf.trainer.ppo_utils.experience_maker"
     return original
+
+
+@pytest.fixture
+def strategy(monkeypatch):
+    from openrlhf.utils import distributed_util
+    from openrlhf.utils.deepspeed import deepspeed
+
+    monkeypatch.setattr(distributed_util, "torch_dist_barrier_and_cuda_sync", lambda: None)
+    monkeypatch.setattr(deepspeed, "torch_dist_barrier_and_cuda_sync", lambda: None)
+    monkeypatch.setattr(deepspeed.deepspeed, "DeepSpeedEngine", Engine)
+    monkeypatch.setattr("gc.collect", lambda: 0)  # half a second each time, with all of vLLM and torch in memory
+    strategy = object.__new__(deepspeed.DeepspeedStrategy)
+    strategy.is_rank_0 = lambda: True
+    strategy.print = lambda *_: None
+    strategy.args = SimpleNamespace(algo=SimpleNamespace(advantage=SimpleNamespace(estimator="ebpo")))
+    return strategy

@@ -102,6 +102,8 @@ def test_our_own_flags_come_on_top(upstreams_parser):
         "--reward.memory",
         "--reward.workers",
         "--vllm.max_restarts",
+        "--eval.metrics",
+        "--logger.no_eval_answers",
         "--logger.run_dir",
         "--logger.rollouts_every",
         "--logger.keep_rollouts",

@@ -6,56 +6,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from deepspeed_engine import Engine
 
 from openrlhf_ebpo.record import manifest
 from openrlhf_ebpo.record.manifest import damage
 from openrlhf_ebpo.record.resume import CheckpointError, latest_checkpoint
 from openrlhf_ebpo.record.run_log import PRIOR
 from openrlhf_ebpo.training.checkpoint import STATE_KEY
-
-
-class Engine:
-    """Writes a checkpoint as DeepSpeed does: the files, then `latest` if it is asked to. Loads as it does: by the tag, or
-    else by `latest`; nothing without either."""
-
-    global_steps = 7
-
-    def __init__(self, dies: bool = False):
-        self.dies = dies
-
-    def load_checkpoint(self, load_dir, tag, **options):
-        latest = Path(load_dir) / "latest"
-        if tag is None and not latest.is_file():
-            return None, None
-        path = Path(load_dir) / (tag or latest.read_text())
-        assert (path / "weights").read_text() == "whole"
-        return str(path), {"step": path.name}
-
-    def save_checkpoint(self, save_dir, tag, client_state, save_latest):
-        folder = Path(save_dir) / tag
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "weights").write_text("half")
-        if self.dies:
-            raise OSError("disk full")
-        (folder / "weights").write_text("whole")
-        if save_latest:
-            (Path(save_dir) / "latest").write_text(tag)
-
-
-@pytest.fixture
-def strategy(monkeypatch):
-    from openrlhf.utils import distributed_util
-    from openrlhf.utils.deepspeed import deepspeed
-
-    monkeypatch.setattr(distributed_util, "torch_dist_barrier_and_cuda_sync", lambda: None)
-    monkeypatch.setattr(deepspeed, "torch_dist_barrier_and_cuda_sync", lambda: None)
-    monkeypatch.setattr(deepspeed.deepspeed, "DeepSpeedEngine", Engine)
-    monkeypatch.setattr("gc.collect", lambda: 0)  # half a second each time, with all of vLLM and torch in memory
-    strategy = object.__new__(deepspeed.DeepspeedStrategy)
-    strategy.is_rank_0 = lambda: True
-    strategy.print = lambda *_: None
-    strategy.args = SimpleNamespace(algo=SimpleNamespace(advantage=SimpleNamespace(estimator="ebpo")))
-    return strategy
 
 
 def folders(directory) -> set[str]:

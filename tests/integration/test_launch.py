@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 
 import psutil
+import pyarrow.parquet as pq
 import pytest
 
 from openrlhf_ebpo.cli import main
 from openrlhf_ebpo.record.catalogue import find
 from openrlhf_ebpo.record.own_metrics import COLUMNS
+from openrlhf_ebpo.record.results import find_results
 from openrlhf_ebpo.record.retention import first_kept, step_files
 from openrlhf_ebpo.record.run_log import read_metrics, read_rollouts, read_run
 
@@ -82,7 +85,9 @@ def test_zero_3_two_ranks_with_dynamic_batches_evaluation_failing_rewards_and_th
         train__max_tokens_per_gpu=256,
         eval__dataset=workshop / "prompts.jsonl",
         eval__steps=2,
-        eval__n_samples_per_prompt=2,
+        eval__n_samples_per_prompt=3,
+        eval__metrics="pass@2",
+        ckpt__best_metric_key="pass@2",
         data__max_samples=16,
         reward__remote_url=reward,
         logger__keep_rollouts=1,
@@ -94,7 +99,12 @@ def test_zero_3_two_ranks_with_dynamic_batches_evaluation_failing_rewards_and_th
     assert list(step_files(run_dir)) == [2] and first_kept(run_dir) == 2
     main(["replay", str(run_dir)])
     assert "bit for bit: 1 steps" in capsys.readouterr().out
-    assert 0 <= metrics[1]["eval_letters_pass1"] <= 1
+    assert 0 <= metrics[1]["eval_letters_pass1"] <= metrics[1]["eval_letters_pass2"] <= 1
+    chosen = json.loads((tmp_path / "ckpt" / "_actor" / "best_global_step2" / "metric.json").read_text())
+    assert chosen == {"metric_key": "eval_letters_pass2", "metric_value": metrics[1]["eval_letters_pass2"]}
+    (evaluation,) = find_results(run_dir)
+    errors = pq.read_table(evaluation.path / "samples.parquet")["error"].to_pylist()
+    assert evaluation.summary["counts"]["errors"] == len(list(filter(None, errors))) > 0
     assert {name for row in metrics for name in row if name not in COLUMNS and not find(name)} == {"kind"}
     assert all(0 < row["ebpo/reward_error_fraction"] < 1 for row in metrics)
     assert all(row["actor_grad_norm"] > 0 and row["policy/entropy"] > 0 for row in metrics)

@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 from types import SimpleNamespace
 
+import pyarrow.parquet as pq
 import pytest
 import torch
 from estimates import ebpo_step
@@ -19,6 +20,7 @@ from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.estimator.stored import pack
 from openrlhf_ebpo.record.catalogue import find
 from openrlhf_ebpo.record.own_metrics import COLUMNS
+from openrlhf_ebpo.record.results import find_results
 from openrlhf_ebpo.record.run_log import read_metrics, read_rollouts, read_run
 from openrlhf_ebpo.seams.check import installed_release
 from openrlhf_ebpo.seams.install import all_seams
@@ -29,8 +31,8 @@ WANDB_KEY = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.fixture(scope="module")
-def story(train, command, method_flags, curriculum, tmp_path_factory):
-    """EBPO with topics, which saves every second step, is killed (SIGKILL) after step 3 and resumed to step 6."""
+def story(train, command, method_flags, curriculum, workshop, tmp_path_factory):
+    """EBPO with topics, which saves and evaluates every second step, is killed (SIGKILL) after step 3 and resumed to step 6."""
     output = tmp_path_factory.mktemp("killed_and_resumed")
     run_dir = output / "model" / "run"
     argv = command(
@@ -41,7 +43,11 @@ def story(train, command, method_flags, curriculum, tmp_path_factory):
         ckpt__max_num=2,
         ckpt__save_hf=True,
         ckpt__load_enable=True,
-        eval__dataset=None,
+        eval__dataset=workshop / "prompts.jsonl",
+        eval__steps=2,
+        eval__n_samples_per_prompt=4,
+        eval__metrics="pass@2",
+        ckpt__best_metric_key="none",
         logger__tensorboard_dir=output / "tensorboard",
         logger__wandb__key=WANDB_KEY,
     )
@@ -160,6 +166,23 @@ def test_rows_are_trained_one_after_the_other_also_over_a_kill_and_each_rollout_
         assert dict(zip(table["prompt_id"].to_pylist(), table["cluster"].to_pylist(), strict=True)) == wanted
 
 
+def test_the_answers_of_every_evaluation_are_kept_and_say_what_its_metrics_say(story):
+    found = find_results(story.run_dir)
+    assert {(each.protocol["name"], each.task) for each in found} == {("training", "letters")}
+    logged = {row["step"]: row for row in read_metrics(story.run_dir) if "eval_letters_pass1" in row}
+    # step 4 was saved before it was evaluated: killed in between, it is not evaluated again
+    assert {2, 6} <= {each.step for each in found} == set(logged)
+    for each in found:
+        samples, metrics = each.samples, each.summary["metrics"]
+        assert samples.correct.shape == (48, 4)
+        assert samples.correct.mean() == pytest.approx(logged[each.step]["eval_letters_pass1"])
+        assert metrics["pass@2"]["value"] == pytest.approx(logged[each.step]["eval_letters_pass2"])
+        assert metrics["pass@4"]["value"] == pytest.approx(logged[each.step]["eval_letters_pass4"])
+        assert samples.lengths.mean() == pytest.approx(logged[each.step]["eval_letters_response_length_mean"])
+    row = pq.read_table(found[-1].path / "samples.parquet").to_pylist()[0]
+    assert row["response"] and row["question"] not in row["response"] and row["class"] is None
+
+
 def test_run_json_knows_the_run_and_no_secret_is_anywhere(story):
     run = read_run(story.run_dir)
     assert run["status"] == "complete" and run["ended"] and len(run["resumed"]) == 1
@@ -179,7 +202,7 @@ def test_tensorboard_and_wandb_get_the_metrics(story):
     folder = next(iter((story.output / "tensorboard").iterdir()))
     events = EventAccumulator(str(folder))
     events.Reload()
-    assert {"train/ebpo/shrinkage", "train/policy/entropy"} <= set(events.Tags()["scalars"])
+    assert {"train/ebpo/shrinkage", "train/policy/entropy", "eval/eval_letters_pass2"} <= set(events.Tags()["scalars"])
     assert "offline" in story.texts[1]
 
 

@@ -1,0 +1,122 @@
+"""Evaluations during training (--eval.dataset) as results like any others, of the protocol `training`: one task for each
+data source, as the trainer's metrics have them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from openrlhf_ebpo.data.questions import question_id
+from openrlhf_ebpo.record.results import TRAINING, save_result, step_directory
+from openrlhf_ebpo.record.run_log import versions
+from openrlhf_ebpo.redact import redacted_text
+from openrlhf_ebpo.rewards import gym
+from openrlhf_ebpo.rewards.answers import GYM, packaged
+
+from .metrics import summarise
+from .pairs import rules_text
+from .protocols import Protocol
+from .tasks import REASONING_GYM, Question, Rules, Task
+from .tasks.rows import folder_name
+
+LONGEST = 80  # characters of a data source in a folder's name
+
+
+def save(run_dir: Path, step: int, answered: Sequence, args) -> None:
+    """Write the answers of a step: training.evaluation.Answered for each prompt, and the training's arguments."""
+    kind = packaged((args.reward.remote_url or [None])[0], args.train.agent_func_path)
+    for source in dict.fromkeys(each.source for each in answered):
+        prompts = [each for each in answered if each.source == source]
+        task = Task(task_name(source), questions_of(prompts, kind), redacted_text(args.eval.dataset), rows=len(prompts))
+        protocol = protocol_of(args, kind)
+        directory = step_directory(run_dir / "eval", TRAINING, task.name, step)
+        rows = [row for pair in zip(task.questions, prompts, strict=True) for row in rows_of(*pair)]
+        save_result(directory, summary(step, task, protocol, prompts, args), rows)
+
+
+def task_name(source: str) -> str:
+    """A folder's name that no other data source gets."""
+    name = folder_name(source)[:LONGEST]
+    return name if name == source else f"{name}-{hashlib.sha256(source.encode()).hexdigest()[:8]}"
+
+
+def questions_of(prompts: Iterable, kind: str | None) -> tuple[Question, ...]:
+    seen: Counter[str] = Counter()
+    found = []
+    for each in prompts:
+        key, label = question_id(each.prompt), str(each.label)
+        seen[key] += 1
+        rules = Rules(REASONING_GYM, entry=label) if kind == GYM else Rules()
+        name = key if seen[key] == 1 else f"{key}-{seen[key]}"
+        found.append(Question(name, each.prompt, str(gym.readable(label)), rules))
+    return tuple(found)
+
+
+def protocol_of(args, kind: str | None) -> Protocol:
+    """What decides what the scores mean: upstream samples without a seed of its own, and the reward scores."""
+    return Protocol(
+        TRAINING,
+        n=args.eval.n_samples_per_prompt,
+        temperature=args.eval.temperature,
+        top_p=args.rollout.top_p,
+        max_new_tokens=args.rollout.max_new_tokens or args.data.max_len,
+        max_model_len=args.data.max_len,
+        template=args.data.input_template or "as in the data set",
+        chat_template=args.data.apply_chat_template,
+        extraction="as the reward reads it",
+        scorer=f"reward {kind}" if kind else "the run's own reward",
+        scorer_version="",
+        seed=None,
+    )
+
+
+def rows_of(question: Question, answered) -> list[dict]:
+    rules, n = rules_text(question.rules), len(answered.rewards)
+    columns = {
+        "response": answered.responses,
+        "extracted": answered.answers,
+        "correct": answered.passed,
+        "error": answered.errors,
+        "length": answered.lengths,
+        "finish_reason": ["length" if cut else "stop" for cut in answered.truncated],
+        "sample": range(n),
+        "class": answered.classes or [None] * n,
+    }
+    common = {"question_id": question.id, "question": question.question, "gold": question.gold, "rules": rules}
+    return [{**common, **dict(zip(columns, row, strict=True))} for row in zip(*columns.values(), strict=True)]
+
+
+def summary(step: int, task: Task, protocol: Protocol, prompts: Sequence, args) -> dict:
+    return {
+        "model": args.actor.model_name_or_path,
+        "step": step,
+        "task": {
+            "name": task.name,
+            "source": task.source,
+            "questions": len(task.questions),
+            "rows": task.rows,
+            "fingerprint": task.fingerprint(),
+            "notes": [],
+            "skipped": [],
+        },
+        "protocol": json.loads(json.dumps(protocol.record())),
+        "metrics": metrics_of(prompts),
+        "versions": versions(),
+        "seeds": [],
+        "counts": {"excluded_golds": 0, "errors": sum(error is not None for each in prompts for error in each.errors)},
+        "seconds": {},
+        "settings": {"model": args.actor.model_name_or_path},
+    }
+
+
+def metrics_of(prompts: Sequence) -> dict:
+    passed, lengths, truncated = (
+        np.array([getattr(each, name) for each in prompts]) for name in ("passed", "lengths", "truncated")
+    )
+    told = all(each.classes is not None for each in prompts)
+    return summarise(passed, np.array([each.classes for each in prompts]) if told else None, lengths, truncated)

@@ -1,0 +1,91 @@
+"""What a packaged reward reads as the answer of a response, and which wrong answers to one question are equal."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from openrlhf_ebpo.rewards import gym
+from openrlhf_ebpo.rewards.grading import INTEGER, GoldError, clean, extract_answer, is_hopeless
+from openrlhf_ebpo.rewards.pool import shared_pool
+
+MAX_COMPARISONS = 64  # between the wrong answers to one question; beyond, only equal texts count as equal
+NO_GOLD = "gold: "  # how the error of an answer begins that no gold could be compared with
+UNFINISHED = re.compile(r"\\(?:sum|prod|lim|i*int)(?![a-z])")
+MATH, GYM = "math", "reasoning_gym"
+Compare = Callable[[str, str], tuple[bool, str | None]]  # (gold, answer) -> whether they are equal, and what went wrong
+
+
+class SameAnswer:
+    """The comparison of two wrong answers to one question, for a vote: integers as such, others as gold and answer; a
+    limited number, and none with a text that is too long to be an answer or has ended its process.
+
+    Args:
+        ended: answers that have ended their process.
+        until: on the monotonic clock; afterwards only integers and equal texts count as equal.
+    """
+
+    def __init__(self, compare: Compare, ended: Iterable[str] = (), until: float = float("inf")):
+        self._compare, self._ended, self._until = compare, set(ended), until
+        self._left = MAX_COMPARISONS
+
+    def __call__(self, first: str, answer: str) -> bool:
+        texts = [clean(text) for text in (first, answer)]
+        if all(map(INTEGER.fullmatch, texts)):
+            return int(texts[0]) == int(texts[1])
+        if not self._left or self._ended & {first, answer} or any(map(is_hostile, texts)):
+            return False
+        if time.monotonic() > self._until:
+            return False
+        self._left -= 1
+        equal, error = self._compare(first, answer)
+        if error:
+            self._ended.add(first if error.startswith(NO_GOLD) else answer)
+        return equal
+
+
+def is_hostile(answer: str) -> bool:
+    """Whether an answer is too long or too nested, or leaves work to sympy: it is compared with its gold alone."""
+    return is_hopeless(answer, 0) or UNFINISHED.search(answer) is not None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a packaged reward reads responses. extract: the answer, None where there is none. spelled: one spelling for what
+    differs in typing only. compares: whether wrong answers can be compared beyond that."""
+
+    extract: Callable[[str], str | None]
+    spelled: Callable[[str], str]
+    compares: bool
+
+    def same(self, until: float) -> Callable[[str, str], bool]:
+        """A new comparison for the wrong answers to one question."""
+        return SameAnswer(compared_in_pool, until=until) if self.compares else lambda first, answer: False
+
+
+READINGS = {
+    MATH: Reading(lambda response: extract_answer(response) or None, clean, True),
+    GYM: Reading(lambda response: gym.answer_of(response) or None, str.strip, False),
+}
+
+
+def packaged(reward: str | None, agent: str | None) -> str | None:
+    """The name in READINGS of what gives the rewards, None for what is not this package's.
+
+    reward: --reward.remote_url, agent: --train.agent_func_path, which wins; paths.
+    """
+    path = Path(agent or reward or "")
+    names = {"math.py": MATH, "math_agent.py": MATH, "reasoning_gym.py": GYM}
+    return names.get(path.name) if path.parent == Path(__file__).parent else None
+
+
+def compared_in_pool(gold: str, answer: str) -> tuple[bool, str | None]:
+    """Whether two answers are equal as mathematics, in a process that can be killed."""
+    try:
+        verdict = shared_pool().grade_answer(gold, answer)
+    except GoldError as error:
+        return False, f"{NO_GOLD}{error}"
+    return verdict.correct, verdict.outcome if verdict.outcome in ("timeout", "crash") else None

@@ -1,0 +1,80 @@
+"""The best checkpoint: chosen by any metric of an evaluation, and known again after a resume."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+from openrlhf_ebpo.record import resume
+from openrlhf_ebpo.record.manifest import step_of
+from openrlhf_ebpo.record.run_log import read_metrics
+from openrlhf_ebpo.training.eval_metrics import BEST, NO_BEST, in_short
+
+logger = logging.getLogger(__name__)
+
+METRIC = "metric.json"  # upstream's, in a checkpoint: metric_key, metric_value
+
+
+class BestCheckpoint:
+    """Mixin over BasePPOTrainer. Of equals the first stays the best, as upstream has it.
+
+    Upstream goes on with metric and best value of the checkpoint that is loaded. So another metric on the command line says
+    nothing, and after --ckpt.load_step a best checkpoint that was saved after that one is forgotten, and gives way to a worse.
+    Here the command's metric counts, and the best value is that of the best checkpoint that is there.
+    """
+
+    def restore_best_checkpoint_state(self, checkpoint_states) -> None:
+        asked = self.best_eval_metric_key
+        super().restore_best_checkpoint_state(checkpoint_states)
+        step = (checkpoint_states or {}).get("global_step", 0)
+        if not step:
+            return
+        was = self.best_eval_metric_key
+        if was == NO_BEST or (asked and not in_short(asked, was)):
+            self.best_eval_metric_key = asked
+        if self.best_eval_metric_key != was:
+            print(f"{BEST}: the best checkpoint is now chosen by {asked or 'pass@1'}, and was by {was}", flush=True)
+            self.best_eval_metric_value, self._latest_eval_metric_value = -math.inf, None
+        found = best_so_far(Path(self.args.ckpt.path), Path(self.args.logger.run_dir), self.best_eval_metric_key, step)
+        if found is not None:
+            self.best_eval_metric_value = found
+
+    def _detect_eval_metric_key(self, eval_metrics):
+        """A short name stands for the metric of the first data source by name, as upstream's default does."""
+        asked = self.best_eval_metric_key
+        self.best_eval_metric_key = min((key for key in eval_metrics if in_short(asked, key)), default=asked)
+        found = super()._detect_eval_metric_key(eval_metrics)
+        if found is None and asked != NO_BEST:
+            logger.warning(
+                "%s %s: this evaluation has no such metric, and no best checkpoint is saved; it has %s",
+                *(BEST, asked, ", ".join(sorted(eval_metrics))),
+            )
+        return found
+
+
+def best_so_far(ckpt_path: Path, run_dir: Path, key: str, step: int) -> float | None:
+    """The value of the best checkpoint that is there, of `step` or before; None where there is none, or nobody knows."""
+    folder = ckpt_path / "_actor"
+    tags = [tag for tag in resume.tags_of([folder]) if tag.startswith(resume.BEST) and step_of(tag) <= step]
+    whole = [tag for tag in tags if resume.whole_parts([folder], tag) == {folder: tag}]
+    if not whole:
+        return None
+    tag = max(whole, key=step_of)
+    logged = {row["step"]: row for row in read_metrics(run_dir)}
+    return next(filter(_is_number, (saved_value(folder / tag, key), logged.get(step_of(tag), {}).get(key))), None)
+
+
+def saved_value(checkpoint: Path, key: str) -> float | None:
+    """What a checkpoint says of its value by this metric."""
+    try:
+        saved = json.loads((checkpoint / METRIC).read_text())
+    except (OSError, ValueError):
+        return None
+    return saved.get("metric_value") if isinstance(saved, Mapping) and saved.get("metric_key") == key else None
+
+
+def _is_number(value) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
