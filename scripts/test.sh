@@ -16,25 +16,36 @@ ruff check .
 ruff format --check .
 [ $# -eq 0 ] || exec python -m pytest "$@"
 
-others=$(mktemp)
+others=$(mktemp) times=$(mktemp)
+note() {  # BEGINNING FOLDERS: how long their tests took
+    printf '%6d s  %s\n' $((SECONDS - $1)) "$2" >>"$times"
+}
 beside() {
-    local failed=0 folders
+    local failed=0 folders started
     trap 'kill $! 2>/dev/null || true; exit 1' TERM
     for folders in "tests/unit tests/contract" tests/browser; do
+        started=$SECONDS
         # shellcheck disable=SC2086
-        python -m pytest $folders &
+        python -m pytest --durations=15 $folders &
         wait $! || failed=1
+        note "$started" "$folders"
     done
     return $failed
 }
 beside >"$others" 2>&1 &
 pid=$!
-trap 'kill $pid 2>/dev/null || true; rm -f "$others"' EXIT
+trap 'kill $pid 2>/dev/null || true; rm -f "$others" "$times"' EXIT
 failed=0
-python -m pytest tests/integration || failed=1
-python -m pytest tests/faults || failed=1
+for folder in tests/integration tests/faults; do
+    started=$SECONDS
+    python -m pytest --durations=15 $folder || failed=1
+    note "$started" "$folder"
+done
 wait $pid || failed=1
-trap 'rm -f "$others"' EXIT
+trap 'rm -f "$others" "$times"' EXIT
 echo "--- unit, contract and browser tests"
 cat "$others"
+echo "--- time"
+cat "$times"
+printf '%6d s  %s\n' "$SECONDS" "all of it"
 exit $failed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import importlib.metadata
 import os
@@ -93,13 +94,26 @@ def source_fingerprint(module: str, name: str) -> str | None:
     path = module_path(module)
     if not path.is_file():
         return None
-    source = path.read_text(encoding="utf-8")  # whatever the locale says
     try:
-        node = ast.parse(source)
+        node, lines = parsed(path.read_text(encoding="utf-8"))  # whatever the locale says
     except SyntaxError:
         return "no Python"  # fits no row
     for part in name.split("."):
         node = next((n for n in getattr(node, "body", ()) if getattr(n, "name", None) == part), None)
         if node is None:
             return None
-    return hashlib.sha256(ast.get_source_segment(source, node).encode()).hexdigest()[:12]
+    return hashlib.sha256(text_of(node, lines)).hexdigest()[:12]
+
+
+@functools.lru_cache
+def parsed(source: str) -> tuple[ast.Module, list[bytes]]:
+    """Several rows are of one module, and parsing it takes longer than everything else that is done with them."""
+    return ast.parse(source), source.encode().split(b"\n")
+
+
+def text_of(node: ast.AST, lines: list[bytes]) -> bytes:
+    """`ast.get_source_segment`, which would split the whole source again."""
+    found = lines[node.lineno - 1 : node.end_lineno]
+    found[-1] = found[-1][: node.end_col_offset]
+    found[0] = found[0][node.col_offset :]
+    return b"\n".join(found)

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import logging
+import os
 import resource
 import subprocess
 import sys
@@ -45,6 +46,12 @@ def folder(tmp_path) -> Path:
     write_model(tmp_path / "model")
     write(tmp_path / "q.jsonl", [{"question": q, "answer": a} for q, a in QUESTIONS])
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def one_core(monkeypatch):
+    """The default is a grading process a core, and each takes more than a second to start."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
 
 
 def write_model(path: Path, architecture: str = "Qwen3ForCausalLM", model_type: str = "qwen3") -> str:
