@@ -70,7 +70,8 @@ class Grader:
         Raises:
             GraderError: the processes do not start.
         """
-        answer = self.extract(response) or None
+        extract = gym.answer_of if rules.kind == REASONING_GYM else self.extract
+        answer = extract(response) or None
         correct, error = False, self.gold_error(gold, rules)
         if answer and not error:
             correct, error = self.compare(gold, rules, answer)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards import gym
 
@@ -21,9 +19,9 @@ def load_gym(spec: str) -> Task:
     Raises:
         UsageError: reasoning-gym is not installed, or has no such data set or setting.
     """
-    name, _, text = spec.partition(":")
-    settings = {"size": SIZE, "seed": SEED, **_settings(text, spec)}
     try:
+        name, given = gym.parse_spec(spec)
+        settings = {"size": SIZE, "seed": SEED, **given}
         data = gym.create(name, settings)
         entries = [data[index] for index in range(settings["size"])]
         rows = [{"entry": entry, "text": gym.encode(name, settings, entry)} for entry in entries]
@@ -36,23 +34,7 @@ def load_gym(spec: str) -> Task:
     place = f"reasoning_gym {_version()}:{name}"
     shown = ",".join(f"{key}={value}" for key, value in settings.items())
     source = Rows(("question", "answer"), rows, f"{place}:{shown}", place)
-    return make_task(folder_name(PREFIX + name + (f"-{text}" if text else "")), source, read)
-
-
-def _settings(text: str, spec: str) -> dict:
-    settings = {}
-    for part in filter(None, text.split(",")):
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise UsageError(f"{FLAG} {PREFIX}{spec}: settings are written as size=100,seed=1, not {part!r}")
-        try:
-            settings[key.strip()] = json.loads(value)
-        except ValueError:
-            settings[key.strip()] = value
-    size = settings.get("size", SIZE)
-    if not isinstance(size, int) or size < 1:
-        raise UsageError(f"{FLAG} {PREFIX}{spec}: size must be a whole number from 1 on")
-    return settings
+    return make_task(folder_name(PREFIX + spec.rstrip(":").replace(":", "-", 1)), source, read)
 
 
 def _version() -> str:

@@ -43,10 +43,12 @@ from openrlhf_ebpo.data.clean import clean, held_out, selected
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE
 from openrlhf_ebpo.data.source import Columns, find_columns, find_files, read_values
 from openrlhf_ebpo.data.table import count_rows, write_table
+from openrlhf_ebpo.data.templates import check_template, shown
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.record.run_log import move_aside
 
+TEMPLATES = {"dapo": DAPO_TEMPLATE}
 SETTINGS = (
     *("input", "subset", "split", "revision", "prompt_column", "answer_column", "source_column"),
     *("template", "system", "validation", "seed", "format"),
@@ -94,7 +96,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    check_template(args.template, args.system)
+    check_template(args.template, args.system, TEMPLATES)
     output = Path(args.output)
     settings = {name: getattr(args, name) for name in SETTINGS}
     if not args.force and is_done(output, settings):
@@ -117,7 +119,7 @@ def prepare(files: list[Path], columns: Columns, args: argparse.Namespace, folde
         UsageError: nothing is left to train on.
     """
     questions = folder / "questions.parquet"
-    show = functools.partial(shown, template=args.template, system=args.system)
+    show = functools.partial(shown, template=args.template, system=args.system, named=TEMPLATES)
     tally = clean(with_progress(files, columns), Path(args.input).stem, show, questions)
     kept = tally.kept()
     validation = np.zeros_like(kept)
@@ -140,28 +142,6 @@ def with_progress(files: list[Path], columns: Columns) -> Iterator[list[tuple]]:
         for batch in read_values(files, columns):
             yield batch
             bar.update(len(batch))
-
-
-def shown(own: str, question: str, template: str, system: str | None) -> str | list[dict]:
-    """What the model is shown: text, or chat messages. (No str.format: mathematics is full of braces.)"""
-    if template == "own":
-        return own
-    if template == "chat":
-        messages = [{"role": "system", "content": system}] if system else []
-        return [*messages, {"role": "user", "content": own}]
-    return (DAPO_TEMPLATE if template == "dapo" else template).replace("{question}", question)
-
-
-def check_template(template: str, system: str | None) -> None:
-    """Check --template and --system, before anything is read.
-
-    Raises:
-        UsageError: an unknown template, or a system message that nothing would show.
-    """
-    if template not in ("own", "dapo", "chat") and "{question}" not in template:
-        raise UsageError(f"--template {template!r}: write own, dapo, chat, or a text with {{question}} in it")
-    if system is not None and template != "chat":
-        raise UsageError(f"--system goes with --template chat, not with {template!r}")
 
 
 def number_or_share(text: str) -> int | float:

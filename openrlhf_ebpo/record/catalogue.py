@@ -134,6 +134,7 @@ GROUPS = (
         Metric("math_no_answer", "No answer", "fraction", "of responses in which no answer was found", "rises: the answer’s form is lost"),
         Metric("math_timeout", "Cut off", "fraction", "of responses whose grading took too long or crashed", "rises: look at these answers"),
         Metric("reasoning_gym_score", "Scorer’s marks", "", "mean of the scorer’s own marks; the reward is 1 for full marks alone", "rises while the reward stays: nearly right answers earn nothing"),
+        Metric("reasoning_gym_unmarked", "Unmarked answers", "fraction", "of responses without <answer> or \\boxed{}: all of such a response is taken for its answer", "near 1 where models think aloud: no such answer is right; the prompt should ask for <answer>"),
         Metric("reasoning_gym_timeout", "Scoring cut off", "fraction", "of responses whose scoring took too long", "rises: look at these answers"),
     )),
     Group("Evaluation", "During training, with --eval.dataset.", (

@@ -14,10 +14,11 @@ import functools
 import json
 import re
 
-from openrlhf_ebpo.rewards.grading import GoldError
+from openrlhf_ebpo.rewards.grading import SPECIAL, GoldError, extract_answer
 from openrlhf_ebpo.rewards.sat import provide_pycosat
 
-SPECIAL = re.compile(r"<\|[^|]*\|>")
+SETTING = re.compile(r'(?:\[[^\]]*\]|"[^"]*"|[^,])+')  # a comma in a list or a text is no end
+ANSWER, ANSWER_END, THINK, THINK_END = "<answer>", "</answer>", "<think>", "</think>"
 # Where many answers are right there is no gold answer to show.
 ANY = "(any answer that reasoning-gym's scorer accepts)"
 EXAMPLES = ("example_answer", "example_correct_answer", "possible_answer")  # in the metadata, where many are right
@@ -101,8 +102,26 @@ def gold(entry: dict) -> str:
 
 
 def answer_of(response: str) -> str:
-    """All of a response is the answer, but for special tokens and surrounding space."""
-    return SPECIAL.sub("", response).strip()
+    """What a response gives as its answer, in training and in evaluation: the marked one, else all of it but what a
+    model thinks aloud. Takes time linear in the length of the response."""
+    marked = marked_answer(response)
+    return spoken(response) if marked is None else marked.strip()
+
+
+def marked_answer(response: str) -> str | None:
+    """What stands in the last <answer>…</answer>, in the last \\boxed{…} of that or of the response, or behind its last
+    "Answer:"; None without any of these. The end of the tags may be missing, as a stop string takes it away."""
+    text = spoken(response)
+    head, closed, _ = text.rpartition(ANSWER_END)
+    _, opened, tagged = (head if closed else text).rpartition(ANSWER)
+    found = extract_answer(tagged if opened else text)
+    return tagged if opened and found is None else found
+
+
+def spoken(response: str) -> str:
+    """A response without special tokens and without what stands before </think>; nothing where thinking was cut off."""
+    _, ended, rest = SPECIAL.sub("", response).rpartition(THINK_END)
+    return "" if not ended and THINK in rest else rest.strip()
 
 
 def score(text: str, answer: str) -> float:
@@ -120,27 +139,62 @@ def _scorer(name: str, settings: str):
     return create(name, json.loads(settings, object_hook=_unpacked)).score_answer
 
 
+def parse_spec(spec: str) -> tuple[str, dict]:
+    """Name and settings of NAME[:size=100,operators=["+","-"],…]; a value that is no JSON is text.
+
+    Raises:
+        EntryError: it is not written so, or its size is none.
+    """
+    name, _, text = spec.partition(":")
+    settings = {}
+    for part in SETTING.findall(text):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise EntryError(f"{spec}: settings are written as size=100,seed=1, not {part!r}")
+        try:
+            settings[key.strip()] = json.loads(value)
+        except ValueError:
+            settings[key.strip()] = value
+    for key, least in (("size", 1), ("seed", 0)):
+        if type(settings.get(key, least)) is not int or settings.get(key, least) < least:
+            raise EntryError(f"{spec}: {key} must be a whole number from {least} on")
+    return name, settings
+
+
+def kinds() -> dict[str, type]:
+    """Name of each kind of task -> the class of its settings.
+
+    Raises:
+        EntryError: reasoning-gym is not installed.
+    """
+    provide_pycosat()
+    try:
+        from reasoning_gym.factory import DATASETS
+    except ImportError:
+        raise EntryError("needs `pip install reasoning-gym`") from None
+    return {name: settings for name, (_, settings) in DATASETS.items()}
+
+
 def create(name: str, settings: dict):
     """The data set with these settings of its configuration.
 
     Raises:
         EntryError: reasoning-gym is not installed, or has no such data set or setting.
     """
-    provide_pycosat()
     try:
-        import reasoning_gym
-        from reasoning_gym.factory import DATASETS
-    except ImportError:
-        raise EntryError(f"{name} needs `pip install reasoning-gym`") from None
-    if name not in DATASETS:
-        near = difflib.get_close_matches(name, DATASETS, 1)
+        known = kinds()
+    except EntryError as error:
+        raise EntryError(f"{name} {error}") from None
+    if name not in known:
+        near = difflib.get_close_matches(name, known, 1)
         hint = f"Did you mean {near[0]}? " if near else ""
-        raise EntryError(f"{name}: no such data set. {hint}There are {', '.join(sorted(DATASETS))}")
+        raise EntryError(f"{name}: no such data set. {hint}There are {', '.join(sorted(known))}")
+    import reasoning_gym
+
     try:
         return reasoning_gym.create_dataset(name, **settings)
     except (TypeError, ValueError, AssertionError) as error:
-        known = ", ".join(DATASETS[name][1].__dataclass_fields__)
-        raise EntryError(f"{name}: {error}. Its settings are {known}") from error
+        raise EntryError(f"{name}: {error}. Its settings are {', '.join(known[name].__dataclass_fields__)}") from error
 
 
 def warm_up() -> None:

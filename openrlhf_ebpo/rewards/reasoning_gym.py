@@ -1,8 +1,9 @@
 """reasoning-gym's own scorers as a reward: `--reward.remote_url reasoning_gym`; the label column holds entries (gym.py).
 
-A response earns 1 where the scorer of its own kind of task gives full marks, and 0 otherwise, also where scoring takes
-too long (pool.py, which limits time and memory as for mathematics). Logged beside the reward: `reasoning_gym_score`,
-the scorer's own marks, and `reasoning_gym_timeout`, whether scoring was cut off.
+A response earns 1 where the scorer of its own kind of task gives its answer (gym.answer_of) full marks, and 0 otherwise,
+also where scoring takes too long (pool.py, which limits time and memory as for mathematics). Logged beside the reward:
+`reasoning_gym_score`, the scorer's own marks; `reasoning_gym_unmarked`, whether nothing marks an answer, so that all of
+the response is taken for it; and `reasoning_gym_timeout`, whether scoring was cut off.
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ def reward_func(queries, prompts, labels, **_kwargs):
         RewardError: a prompt cannot be found in its query. GoldError: a label is no entry that can be scored.
     """
     pool = shared_pool(GRADER)
-    marks = [
-        marks_of(pool, label, response_of(query, prompt))
-        for query, prompt, label in zip(queries, prompts, labels, strict=True)
-    ]
+    responses = [response_of(query, prompt) for query, prompt in zip(queries, prompts, strict=True)]
+    marks = [marks_of(pool, label, response) for label, response in zip(labels, responses, strict=True)]
     scores = torch.tensor([0.0 if mark is None else mark for mark in marks])
     rewards = (scores >= 1.0).float()
-    cut_off = torch.tensor([float(mark is None) for mark in marks])
-    logs = {"reasoning_gym_score": scores, "reasoning_gym_timeout": cut_off}
+    logs = {
+        "reasoning_gym_score": scores,
+        "reasoning_gym_unmarked": torch.tensor([float(gym.marked_answer(each) is None) for each in responses]),
+        "reasoning_gym_timeout": torch.tensor([float(mark is None) for mark in marks]),
+    }
     return {"rewards": rewards, "scores": rewards, "extra_logs": logs}
 
 

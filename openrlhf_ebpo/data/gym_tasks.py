@@ -1,0 +1,113 @@
+"""Different tasks of one kind, drawn from reasoning-gym until there are enough, each tried with its own right answer."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from openrlhf_ebpo.data.questions import question_id
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.rewards import gym
+from openrlhf_ebpo.rewards.pool import Pool
+from openrlhf_ebpo.rewards.reasoning_gym import oracle_problem
+
+SIZE = 1000
+TRIED = 3  # tasks whose own answer does not pass, before the first that does: the kind is refused
+PATIENCE = 100  # draws without a new task, and twice as many as there are tasks: there are no more
+
+
+@dataclass(frozen=True)
+class Kind:
+    """spec: as it was given. settings: of its configuration, size and seed among them."""
+
+    spec: str
+    name: str
+    settings: dict
+
+    @classmethod
+    def of(cls, spec: str, seed: int) -> Kind:
+        """The kind of a spec, once it is known that its data set can be made.
+
+        Raises:
+            UsageError: it cannot.
+        """
+        try:
+            name, given = gym.parse_spec(spec)
+            settings = {"size": SIZE, "seed": seed, **given}
+            gym.create(name, settings)
+        except gym.EntryError as error:
+            raise UsageError(str(error)) from None
+        return cls(spec, name, settings)
+
+    @property
+    def size(self) -> int:
+        return self.settings["size"]
+
+
+@dataclass
+class Drawn:
+    """rows: question, its id and its label, by the id. repeats: draws of a question that was there already. failed: tasks
+    whose own answer does not pass. problem: of the last of those."""
+
+    rows: dict[str, dict] = field(default_factory=dict)
+    draws: int = 0
+    repeats: int = 0
+    failed: int = 0
+    problem: str = ""
+
+    @property
+    def refused(self) -> bool:
+        return not self.rows and self.failed >= TRIED
+
+
+def draw(kind: Kind, wanted: int, taken: set[str], pool: Pool, tick: Callable[[], object] = int) -> Drawn:
+    """`wanted` tasks whose questions are not in `taken`, to which they are added; fewer where the kind has no more, or
+    is refused.
+
+    tick: called for each task found.
+
+    Raises:
+        UsageError: reasoning-gym fails to make a task.
+    """
+    drawn, idle = Drawn(), 0
+    for question, label in items(kind, wanted):
+        if len(drawn.rows) == wanted or drawn.refused or idle > max(PATIENCE, 2 * len(drawn.rows)):
+            break
+        drawn.draws += 1
+        idle += 1
+        number = question_id(question)
+        if number in taken:
+            drawn.repeats += 1
+        elif problem := oracle_problem(pool, label):
+            drawn.failed, drawn.problem = drawn.failed + 1, problem
+        else:
+            taken.add(number)
+            drawn.rows[number] = {"id": number, "question": question, "label": label, "datasource": kind.name}
+            idle = 0
+            tick()
+    return drawn
+
+
+def items(kind: Kind, size: int) -> Iterator[tuple[str, str]]:
+    """Questions and labels without end. Item i of a data set is drawn with seed + i; some data sets are made whole, so
+    that the next items come from the next data set, and not from a very large one."""
+    for seed in itertools.count(kind.settings["seed"], size):
+        settings = {**kind.settings, "size": size, "seed": seed}
+        try:
+            data = gym.create(kind.name, settings)
+            for index in range(size):
+                entry = data[index]
+                yield entry["question"], gym.encode(kind.name, settings, entry)
+        except gym.EntryError as error:
+            raise UsageError(str(error)) from error
+        except Exception as error:  # generators raise what they like
+            raise UsageError(f"{kind.spec}: reasoning-gym cannot make a task of these settings: {error!r}") from error
+
+
+def shares(sizes: list[int], held_out: int | float) -> list[int]:
+    """How many of the held-out tasks each kind gets: a share of its size, or of a number, by size and without loss."""
+    if isinstance(held_out, float):
+        return [round(held_out * size) for size in sizes]
+    ends = [held_out * end // sum(sizes) for end in itertools.accumulate(sizes)]
+    return [end - start for start, end in itertools.pairwise([0, *ends])]
