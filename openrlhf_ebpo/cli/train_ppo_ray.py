@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from openrlhf_ebpo.checks import gym_check, model_check, preflight
-from openrlhf_ebpo.cli import old_flags
+from openrlhf_ebpo.cli import old_flags, train_fit
 from openrlhf_ebpo.cli.train_checks import check_before_imports, check_by_importing
 from openrlhf_ebpo.cli.train_notices import adapt, replaced_notice
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
@@ -94,7 +94,7 @@ def run(argv: list[str]) -> None:
     notices += lines
     if dry_run:
         check_by_importing(args)
-        notices += [*model_check.memory_notices(args), retention.size_notice(args)]
+        notices += [*model_check.memory_notices(args), *train_fit.fit_notices(args), retention.size_notice(args)]
         print(json.dumps(redacted(args), indent=2))
         print("\n".join(notices))
         if translated:
@@ -126,6 +126,7 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str]) -> None:
     if is_import_path(args.algo.advantage.estimator):
         share_search_path()
     supervisor = under_supervision(["-m", __spec__.name, *argv])
+    print(*(f"{line}\n" for line in train_fit.fit_notices(args)), sep="", end="", flush=True)
     try:
         with ray_for(args):
             supervisor.claim(**claim)  # not before the cluster is known to be big enough
@@ -219,6 +220,7 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
     config.add_flags(parser)
     policy_loss.add_flags(parser)
     prompts.add_flags(parser)
+    train_fit.add_flags(parser)
     hub_flags.add_flags(parser)
     add_flags(parser)
     supervisor_flags.add_flags(parser)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from openrlhf_ebpo.errors import UsageError
@@ -19,20 +19,67 @@ class Prompt:
 
 
 def render(
-    rows: Iterable[dict], model: str, apply_chat_template: bool = False, input_template: str | None = None
+    rows: Iterable[dict],
+    model: str,
+    apply_chat_template: bool = False,
+    input_template: str | None = None,
+    add_bos: bool = False,
 ) -> list[Prompt]:
     """Rows with id, prompt and label as training would give them to the model.
 
     Raises:
-        UsageError: the tokenizer or its chat template does not take the prompts.
+        UsageError: the tokenizer or its chat template does not take the prompts, or it has no begin token to add.
     """
     from openrlhf.datasets.prompts_dataset import preprocess_data
 
     try:
-        template = tokenizer_of(model).apply_chat_template if apply_chat_template else None
-        return [Prompt(row["id"], *preprocess_data(row, input_template, "prompt", "label", template)) for row in rows]
+        tokenizer = tokenizer_of(model)
+        template = tokenizer.apply_chat_template if apply_chat_template else None
+        forms = [(row["id"], *preprocess_data(row, input_template, "prompt", "label", template)) for row in rows]
     except Exception as error:  # a chat template is Jinja code of the model's authors: any exception
         raise UsageError(f"the prompts cannot be put into the form that {model} reads: {error}") from error
+    begun = begin_with(tokenizer) if add_bos else str
+    return [Prompt(key, begun(text), label) for key, text, label in forms]
+
+
+def begin_with(tokenizer) -> Callable[[str], str]:
+    """What puts the tokenizer's begin token before a text that does not begin with it: a chat template may have written it.
+
+    Prompts travel as text and are read with add_special_tokens=False, so the token is text too; special tokens are known
+    again in it. A tokenizer may begin a text that stands first with a space, where it has none (Llama 2): the token then
+    takes one along, and the text is read as after the tokenizer's own.
+
+    Raises:
+        UsageError: it has none.
+    """
+    tokenizer = text_tokenizer(tokenizer)
+    token = tokenizer.bos_token
+    if not token:
+        raise UsageError(
+            f"the tokenizer of {tokenizer.name_or_path} has no begin token (bos_token) that could be added: leave out "
+            "--data.add_bos (of eval and data difficulty: --add_bos)"
+        )
+    own = token_ids(tokenizer, "a", add_special_tokens=True)
+    gap = next((gap for gap in ("", " ") if token_ids(tokenizer, f"{token}{gap}a") == own), "")
+    return lambda text: text if text.startswith(token) else token + (gap if text[:1] != " " else "") + text
+
+
+def token_ids(tokenizer, text: str, add_special_tokens: bool = False) -> list[int]:
+    return text_tokenizer(tokenizer)(text, add_special_tokens=add_special_tokens)["input_ids"]
+
+
+def text_tokenizer(tokenizer):
+    """Of a model that also sees, `tokenizer_of` gives the processor, as upstream does."""
+    return tokenizer.tokenizer if hasattr(tokenizer, "image_processor") else tokenizer
+
+
+class PromptsWithBeginToken:
+    """Mixin over PromptDataset: with --data.add_bos, every prompt begins with the tokenizer's begin token."""
+
+    def __init__(self, dataset, tokenizer, strategy, *args, **kwargs):
+        super().__init__(dataset, tokenizer, strategy, *args, **kwargs)
+        if getattr(strategy.args.data, "add_bos", False):  # as upstream reads its own flags here
+            self.prompts = list(map(begin_with(tokenizer), self.prompts))
 
 
 def prompt_lengths(prompts: list[Prompt], model: str) -> list[int]:

@@ -6,8 +6,9 @@ import pickle
 from types import SimpleNamespace
 
 import pytest
+from tiny_tokenizers import CHAT_WITH_BEGIN, save, save_gemma, save_llama
 
-from openrlhf_ebpo.engines.rendering import TokenizerByReference, prompt_lengths, render, tokenizer_of
+from openrlhf_ebpo.engines.rendering import TokenizerByReference, prompt_lengths, render, token_ids, tokenizer_of
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards.limits import Limits
 
@@ -22,6 +23,16 @@ WAYS = [
     (TEXTS, {"apply_chat_template": True}, "<user>1+1=<assistant>"),
     (CHATS, {"apply_chat_template": True}, "<system>+<user>2+2=<assistant>"),
 ]
+
+
+def data_set(rows: list[dict], model: str, **flags):
+    """Upstream's own, as training makes it."""
+    from datasets import Dataset
+    from openrlhf.datasets.prompts_dataset import PromptDataset
+
+    data = {"input_key": "prompt", "label_key": "label", "cluster_key": None, "apply_chat_template": False, **flags}
+    strategy = SimpleNamespace(args=SimpleNamespace(data=SimpleNamespace(**data)), is_rank_0=lambda: False)
+    return PromptDataset(Dataset.from_list(rows), tokenizer_of(model), strategy, flags.get("input_template"))
 
 
 @pytest.fixture(scope="module")
@@ -39,17 +50,39 @@ def model(tmp_path_factory) -> str:
 
 @pytest.mark.parametrize(("rows", "flags", "text"), WAYS, ids=["bare", "template", "text in chat", "chat"])
 def test_prompts_equal_those_of_upstreams_data_set(model, rows, flags, text):
-    from datasets import Dataset
-    from openrlhf.datasets.prompts_dataset import PromptDataset
-
-    chat = flags.get("apply_chat_template", False)
-    data = SimpleNamespace(input_key="prompt", label_key="label", cluster_key=None, apply_chat_template=chat)
-    strategy = SimpleNamespace(args=SimpleNamespace(data=data), is_rank_0=lambda: False)
-    tokenizer = tokenizer_of(f"{model}/chat")
-    expected = PromptDataset(Dataset.from_list(rows), tokenizer, strategy, flags.get("input_template"))
+    expected = data_set(rows, f"{model}/chat", **flags)
     found = render(rows, f"{model}/chat", **flags)
     assert [(p.text, p.label) for p in found] == list(zip(expected.prompts, expected.labels, strict=True))
     assert (found[0].key, found[0].text) == (rows[0]["id"], text)
+
+
+@pytest.mark.parametrize("make", [save, save_llama, save_gemma])
+@pytest.mark.parametrize("text", ["1+1=", "a b", " a", "\na"])
+def test_with_the_begin_token_a_prompt_is_read_as_the_tokenizer_reads_it(make, text, tmp_path):
+    """In training and elsewhere alike, and the other way without the flag."""
+    model, rows = make(tmp_path), [{"id": 0, "prompt": text, "label": ""}]
+    own = token_ids(tokenizer_of(model), text, add_special_tokens=True)
+    for add_bos, expected in ((True, own), (False, own[1:])):
+        (trained,) = data_set(rows, model, add_bos=add_bos).prompts
+        (prompt,) = render(rows, model, add_bos=add_bos)
+        assert prompt.text == trained and token_ids(tokenizer_of(model), trained) == expected
+        assert prompt_lengths([prompt], model) == [len(expected)]
+
+
+def test_a_begin_token_that_the_chat_template_writes_is_not_written_twice(tmp_path):
+    model = save(tmp_path, template=CHAT_WITH_BEGIN)
+    flags = {"apply_chat_template": True, "add_bos": True}
+    (prompt,) = render(TEXTS, model, **flags)
+    assert prompt.text == data_set(TEXTS, model, **flags).prompts[0] == "<bos><user>1+1=<turn_end><assistant>"
+
+
+def test_a_tokenizer_without_begin_token_is_an_error_that_names_the_flag(model):
+    for asked in (
+        lambda: render(TEXTS, f"{model}/plain", add_bos=True),
+        lambda: data_set(TEXTS, f"{model}/plain", add_bos=True),
+    ):
+        with pytest.raises(UsageError, match=r"plain has no begin token .*--data\.add_bos .*--add_bos"):
+            asked()
 
 
 def test_the_length_of_a_prompt_is_that_of_its_tokens(model):

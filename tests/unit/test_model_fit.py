@@ -1,0 +1,136 @@
+"""What runs and trains something else than was meant is warned of; a model that fits is not."""
+
+from __future__ import annotations
+
+import pytest
+import tiny_tokenizers
+from tiny_tokenizers import CHAT, CHAT_WITH_BEGIN, save, save_gemma, save_llama
+
+from openrlhf_ebpo.checks.model_fit import DIFFICULTY, EVALUATION, TRAINING, Asked, fit_warnings
+from openrlhf_ebpo.engines.rendering import begin_with
+
+TEXTS = ["1 + 1 =", "a b"]
+
+
+def asked(model: str, texts=TEXTS, chat=False, add_bos=False, room=64, flags=TRAINING) -> list[str]:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    if chat:
+        texts = [
+            tokenizer.apply_chat_template(
+                [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
+            )
+            for text in texts
+        ]
+    texts = list(map(begin_with(tokenizer), texts)) if add_bos else texts
+    lengths = [len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
+    found = fit_warnings(model, tokenizer, Asked(texts, lengths, chat, add_bos, room), flags)
+    assert all(line.startswith(f"warning: {model}: ") and line.isprintable() for line in found)
+    return [line.removeprefix(f"warning: {model}: ") for line in found]
+
+
+def test_a_model_that_fits_is_not_warned_of(tmp_path):
+    """Base and instruct, with and without a begin token, one or several end tokens, padded embeddings."""
+    assert asked(save(tmp_path / "base", begins=False)) == []
+    assert asked(save(tmp_path / "begins"), add_bos=True) == []
+    assert (
+        asked(save_llama(tmp_path / "llama"), add_bos=True) == asked(save_gemma(tmp_path / "gemma"), add_bos=True) == []
+    )
+    qwen = save(
+        tmp_path / "qwen", begins=False, template=CHAT, end="<turn_end>", ends=2, generation={"eos_token_id": [2, 1]}
+    )
+    assert asked(qwen, chat=True) == []
+    llama = save(tmp_path / "llama3", template=CHAT_WITH_BEGIN, ends=[1, 2])
+    assert asked(llama, chat=True) == asked(llama, chat=True, add_bos=True) == []
+    assert asked(save(tmp_path / "base_with_template", begins=False, template=CHAT)) == [], "base models bring one too"
+    assert asked(save(tmp_path / "padded", begins=False, vocab_size=104)) == []
+
+
+def test_the_quickstarts_model_fits(tmp_path):
+    from openrlhf_ebpo.quickstart import tiny_model
+
+    tiny_model.build(tmp_path, TEXTS, hidden_size=32, intermediate_size=64)
+    assert asked(str(tmp_path)) == []
+
+
+@pytest.mark.parametrize("make", [save, save_llama, save_gemma])
+def test_a_begin_token_that_the_prompts_lack(make, tmp_path):
+    (found,) = asked(make(tmp_path))
+    token = {save_llama: "'<s>' (1)", save_gemma: "'<bos>' (2)"}.get(make, "'<bos>' (0)")
+    assert f"begins every text with {token}, and 2 of 2 prompts lack it" in found and "Give --data.add_bos" in found
+    assert "Give --add_bos" in asked(str(tmp_path), flags=EVALUATION)[0]
+    assert "Give --add_bos" in asked(str(tmp_path), flags=DIFFICULTY)[0]
+
+
+def test_a_chat_template_that_does_not_write_the_begin_token(tmp_path):
+    (found,) = asked(save(tmp_path, template=CHAT, ends=[1, 2]), chat=True)
+    assert "2 of 2 prompts lack it" in found
+
+
+def test_a_begin_token_that_the_tokenizer_does_not_put(tmp_path):
+    (found,) = asked(save(tmp_path, begins=False), add_bos=True)
+    assert "--data.add_bos puts '<bos>' (0) before the prompts" in found and "leave the flag out" in found
+
+
+def test_end_tokens_that_differ(tmp_path):
+    """As the tokenizer that transformers makes of SmolLM2's GGUF."""
+    (found,) = asked(save(tmp_path, begins=False, end="<bos>", ends=2))
+    assert "end token is '<bos>' (0)" in found and "'<turn_end>' (2)" in found and "eos_token" in found
+    assert asked(save(tmp_path / "b", begins=False, ends=2, generation={"eos_token_id": [2, 1]})) == []
+
+
+def test_a_tokenizer_without_end_token(tmp_path):
+    (found,) = asked(save(tmp_path, begins=False, end=None))
+    assert "no end token" in found and "only at '<eos>' (1)" in found
+    (found,) = asked(save(tmp_path / "none", begins=False, end=None, ends=None))
+    assert "nowhere" in found
+
+
+def test_a_turn_that_ends_where_generation_does_not_stop(tmp_path):
+    """A base model in its chat template, or an instruct model whose generation_config.json was lost."""
+    (found,) = asked(save(tmp_path, begins=False, template=CHAT), chat=True)
+    assert "ends a turn with '<turn_end>' (2), at which generation does not stop" in found
+    assert "add 2 to eos_token_id" in found and "without --data.apply_chat_template" in found
+    only = save(tmp_path / "only", begins=False, template=CHAT, ends=[1, 2], generation={"eos_token_id": 1})
+    assert "at which generation does not stop" in asked(only, chat=True)[0], "vLLM reads generation_config.json alone"
+
+
+def test_an_instruct_model_without_its_chat_template(tmp_path):
+    model = save(tmp_path, begins=False, template=CHAT, ends=[1, 2])
+    (found,) = asked(model)
+    assert "it is an instruct model (generation stops at '<turn_end>' (2)" in found
+    assert "give --data.apply_chat_template" in found
+    assert "give --chat_template" in asked(model, flags=EVALUATION)[0]
+    assert asked(model, ["<user>1 + 1 =<turn_end><assistant>"]) == [], "prompts that are in it already"
+
+
+@pytest.mark.parametrize("template", ["{{ raise_exception('no') }}", "{% for m in messages %}{{ m.content }}", "hello"])
+def test_a_chat_template_that_does_not_tell_is_no_error(template, tmp_path):
+    assert asked(save(tmp_path, begins=False, template=template)) == []
+
+
+def test_tokens_without_an_embedding_where_they_are_used(tmp_path):
+    special = (*tiny_tokenizers.SPECIAL, *(f"<image {i}>" for i in range(3)))
+    tokens = len(special) + 1 + len(tiny_tokenizers.CHARACTERS)
+    model = save(tmp_path, begins=False, vocab_size=tokens - 1)
+    assert asked(model) == [], "a token that stands for other media, at the end"
+    (found,) = asked(save(tmp_path / "used", begins=False, vocab_size=10))
+    assert "has the id" in found and "the model 10 embeddings" in found
+
+
+def test_embeddings_without_tokens_beyond_padding(tmp_path):
+    (found,) = asked(save(tmp_path, begins=False, vocab_size=1000))
+    assert "of its 1000 embeddings have no token" in found
+
+
+def test_prompts_that_are_cut(tmp_path):
+    (found,) = asked(save(tmp_path, begins=False), ["1", "1 + 1 = ", "12 + 12 ="], room=4)
+    assert "2 of 3 prompts are longer than the 4 tokens that --data.max_len leaves" in found
+    assert "the longest has 9. Raise --data.max_len by 5" in found
+
+
+def test_a_token_that_is_meant_for_the_terminal_is_shown_escaped(tmp_path):
+    evil = "\x1b[2J\u202e<bos>"
+    (found,) = asked(save(tmp_path, begin=evil, special=(evil, "<eos>", "<turn_end>")))
+    assert "\\x1b[2J\\u202e<bos>" in found
