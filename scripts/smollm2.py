@@ -115,9 +115,9 @@ def corrected_tokenizer(file: Path):
     """transformers' reading of the tokenizer, corrected: <|im_start|> is no end, and digits are tokens of their own, without
     the space before them (`tokenizer.ggml.pre` is "smollm")."""
     from tokenizers import decoders, pre_tokenizers
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
-    read = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    read = PreTrainedTokenizerFast.from_pretrained(file.parent, gguf_file=file.name)
     backend = read.backend_tokenizer
     digits = pre_tokenizers.Digits(individual_digits=True)
     backend.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])

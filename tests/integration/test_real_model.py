@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_weight_sync import runner
+from test_weight_sync import log_probs, runner
 
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
@@ -22,8 +22,11 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ROOT / "build" / "walkthrough"
 DOWNLOAD = ["download", "-q", "--no-deps", "--require-hashes", "-r", str(ROOT / "requirements" / "walkthrough.txt")]
 TEXT = "What is 27 + 15? Answer with the number alone."
-LARGE = 3e-4  # Adam's first step moves every weight by it: hundreds of usual steps at once
-TOLERANCE = {"bfloat16": 0.2, "float32": 2e-3}  # of a log-probability, to the checkpoint's in float32
+LARGE = 1e-4  # Adam's first step moves every weight by it: a hundred usual steps at once
+TOLERANCE = {
+    "bfloat16": {"atol": 0.2, "rtol": 0.03},
+    "float32": {"atol": 2e-3, "rtol": 0},
+}  # to the checkpoint, computed in float32
 KINDS = [("bfloat16", "tied", 30), ("bfloat16", "untied", 6), ("float32", "tied", 6), ("float32", "untied", 6)]
 
 
@@ -81,14 +84,14 @@ def test_after_a_large_step_the_engine_knows_the_saved_checkpoint(smollm2, tmp_p
     tokenizer.save_pretrained(tmp_path / "before")
     llm = engine(tmp_path / "before", dtype)
     before = log_probs(llm, tokens)
-    torch.testing.assert_close(before, expected(tmp_path / "before", tokens), atol=TOLERANCE[dtype], rtol=0)
+    torch.testing.assert_close(before, expected(tmp_path / "before", tokens), **TOLERANCE[dtype])
 
     large_step(model, tokens)
     load_weights(runner(llm), [(name, weight.detach().clone()) for name, weight in model.named_parameters()])
     model.save_pretrained(tmp_path / "after")
     after, saved = log_probs(llm, tokens), expected(tmp_path / "after", tokens)
-    assert (saved - before).abs().max() > 20 * TOLERANCE[dtype], "the step must be large, or this test sees nothing"
-    torch.testing.assert_close(after, saved, atol=TOLERANCE[dtype], rtol=0)
+    assert (saved - before).abs().max() > 2, "the step must be large, or this test sees nothing"
+    torch.testing.assert_close(after, saved, **TOLERANCE[dtype])
 
 
 def variant(path: Path, dtype: str, head: str, layers: int):
@@ -114,15 +117,6 @@ def engine(model: Path, dtype: str):
         kv_cache_memory_bytes=64 << 20,
         worker_extension_cls="openrlhf_ebpo.seams.cpu.weight_sync.ReloadingWorker",
     )
-
-
-def log_probs(llm, tokens: list[int]) -> torch.Tensor:
-    """vLLM's log-probability of each token, given those before it."""
-    import vllm
-
-    params = vllm.SamplingParams(max_tokens=1, prompt_logprobs=0)
-    output = llm.generate([{"prompt_token_ids": tokens}], params, use_tqdm=False)[0]
-    return torch.tensor([entry[t].logprob for t, entry in zip(tokens[1:], output.prompt_logprobs[1:], strict=True)])
 
 
 @torch.no_grad()
