@@ -147,10 +147,11 @@ def check_drawn(kind: Kind, wanted: int, found: Drawn) -> None:
         raise UsageError(f"{found.problem}. It cannot be trained on: leave {kind.name} out")
     if len(found.rows) < wanted:
         known = ", ".join(name for name in gym.kinds()[kind.name].__dataclass_fields__ if name not in ALWAYS)
+        failed = f", and {found.failed:,} failed their own scorer ({found.problem})" if found.failed else ""
         raise UsageError(
             f"{kind.spec}: {wanted:,} different tasks are asked for (size={kind.size}, and {wanted - kind.size:,} held "
-            f"out), and {found.draws:,} draws gave {len(found.rows):,}; {found.repeats:,} were repeated, and of "
-            f"{found.failed:,} the own answer did not pass. Give a smaller size, or other settings ({known or 'it has none'})"
+            f"out), and {found.draws:,} draws gave {len(found.rows):,}: {found.repeats:,} were repetitions{failed}. Give a "
+            f"smaller size, or other settings ({known or 'it has none'})"
         )
 
 

@@ -27,18 +27,15 @@ class Kind:
 
     @classmethod
     def of(cls, spec: str, seed: int) -> Kind:
-        """The kind of a spec, once it is known that its data set can be made.
-
+        """
         Raises:
-            UsageError: it cannot.
+            UsageError: the spec is not written as one.
         """
         try:
             name, given = gym.parse_spec(spec)
-            settings = {"size": SIZE, "seed": seed, **given}
-            gym.create(name, settings)
         except gym.EntryError as error:
             raise UsageError(str(error)) from None
-        return cls(spec, name, settings)
+        return cls(spec, name, {"size": SIZE, "seed": seed, **given})
 
     @property
     def size(self) -> int:
@@ -91,14 +88,15 @@ def draw(kind: Kind, wanted: int, taken: set[str], pool: Pool, tick: Callable[[]
 
 def items(kind: Kind, size: int) -> Iterator[tuple[str, str]]:
     """Questions and labels without end. Item i of a data set is drawn with seed + i; some data sets are made whole, so
-    that the next items come from the next data set, and not from a very large one."""
+    that the next items come from the next data set, and not from a very large one. For the scorer a small one will do."""
+    kept = {**kind.settings, "size": 1}
     for seed in itertools.count(kind.settings["seed"], size):
         settings = {**kind.settings, "size": size, "seed": seed}
         try:
             data = gym.create(kind.name, settings)
             for index in range(size):
                 entry = data[index]
-                yield entry["question"], gym.encode(kind.name, settings, entry)
+                yield entry["question"], gym.encode(kind.name, kept, entry)
         except gym.EntryError as error:
             raise UsageError(str(error)) from error
         except Exception as error:  # generators raise what they like

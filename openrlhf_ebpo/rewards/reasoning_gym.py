@@ -19,6 +19,7 @@ from openrlhf_ebpo.rewards.pool import Died, Pool, shared_pool
 
 logger = logging.getLogger(__name__)
 GRADER = gym.__name__
+NONSENSE = "Nobody knows."
 
 
 def reward_func(queries, prompts, labels, **_kwargs):
@@ -55,15 +56,27 @@ def marks_of(pool: Pool, label: str, response: str) -> float | None:
 
 
 def oracle_problem(pool: Pool, label: str) -> str | None:
-    """Why an entry cannot be trained on: its scorer does not give its own right answer full marks. None: it does."""
+    """Why an entry cannot be trained on: its scorer does not give its own right answer full marks, or gives them to one
+    that nobody can mean. None: neither."""
     try:
         kept = gym.decode(label)
         answer = gym.oracle(kept["entry"])
         if answer is None:
             return f"{kept['name']}: reasoning-gym gives no right answer, with which its scorer could be checked"
         marks = marks_of(pool, label, answer)
+        if marks is not None and marks >= 1:
+            return (
+                f"{kept['name']}: reasoning-gym's scorer accepts any answer" if passes_nonsense(pool, label) else None
+            )
     except (gym.EntryError, GoldError) as error:
         return str(error)
     if marks is None:
         return f"{kept['name']}: reasoning-gym's scorer fails on its own answer {answer!r:.100}"
-    return None if marks >= 1 else f"{kept['name']}: reasoning-gym's own answer {answer!r:.100} gets {marks:g}, not 1"
+    return f"{kept['name']}: reasoning-gym's own answer {answer!r:.100} gets {marks:g}, not 1"
+
+
+def passes_nonsense(pool: Pool, label: str) -> bool:
+    try:
+        return pool.ask(label, NONSENSE) >= 1
+    except Died:
+        return False

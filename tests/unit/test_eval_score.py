@@ -273,10 +273,11 @@ def test_a_gold_that_cannot_be_read_is_an_error_whatever_the_answer(grader):
 
 def test_answers_of_reasoning_gym_are_scored_by_its_scorer_in_processes():
     questions = load("reasoning_gym:chain_sum:size=3").questions
-    responses = [[f"Answer: {q.gold}", "Answer: 1", "\\boxed{1}", "hm", "Answer: " + "9" * 50_000] for q in questions]
+    wrong = ["Answer: 1", "\\boxed{1}", "hm", "", "Answer: " + "9" * 50_000]
+    responses = [[f"Answer: {q.gold}", q.gold, f"<answer>{q.gold}</answer>", *wrong] for q in questions]
     for each in grade(questions, responses, DEFAULT):
-        assert [sample["correct"] for sample in each] == [True, False, False, False, False]
-        assert [sample["class"] for sample in each] == [0, 1, 1, -1, 2]
+        assert [sample["correct"] for sample in each] == [True] * 3 + [False] * 5
+        assert [sample["class"] for sample in each] == [0, 0, 0, 1, 1, 2, -1, 3]
 
 
 def test_equal_answers_share_a_class(grader):

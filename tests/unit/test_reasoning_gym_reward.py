@@ -9,14 +9,23 @@ from fractions import Fraction
 
 import pytest
 
+from openrlhf_ebpo.data import gym as data_gym
+from openrlhf_ebpo.data.table import read_table
+from openrlhf_ebpo.eval.grader import Grader
+from openrlhf_ebpo.eval.protocols import BOX_OR_ANSWER_LINE, MATH_VERIFY
+from openrlhf_ebpo.eval.tasks import REASONING_GYM, Rules
 from openrlhf_ebpo.rewards import gym
 from openrlhf_ebpo.rewards import pool as pool_module
 from openrlhf_ebpo.rewards.grading import GoldError
 from openrlhf_ebpo.rewards.reasoning_gym import GRADER, marks_of, oracle_problem, reward_func
 
-ITEMS = 3
+ITEMS = 2
 CANNOT_BE_MADE = {"composite": "Must specify at least one dataset"}  # a mixture, that has to be told of what
-REFUSED = dict.fromkeys(("boxnet", "rush_hour"), "gives no right answer, with which its scorer could be checked")
+REFUSED = {
+    **dict.fromkeys(("boxnet", "rush_hour"), "gives no right answer, with which its scorer could be checked"),
+    "game_of_life_halting": "accepts any answer",  # it compares the truth of two texts that are not empty
+}
+ALOUD = "<think>Is it <answer>nothing</answer>? \\boxed{Nothing}?</think> Let me see.\n"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,26 +46,85 @@ def rewards(prompt: str, responses: list[str], label: str):
     return reward_func([prompt + r for r in responses], [prompt] * len(responses), [label] * len(responses))
 
 
-def test_the_right_answer_of_every_kind_earns_1_and_a_kind_for_which_that_cannot_be_said_is_refused_by_name(pool):
-    gym.warm_up()
-    from reasoning_gym.factory import DATASETS
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory) -> list[dict]:
+    """The rows of a file with all kinds."""
+    output = tmp_path_factory.mktemp("gym") / "mixture.jsonl"
+    kinds = [f"{name}:size={ITEMS}" for name in sorted(gym.kinds()) if name not in {**CANNOT_BE_MADE, **REFUSED}]
+    data_gym.main([*kinds, "--output", str(output)])
+    return read_table(output).to_pylist()
 
-    found = Counter()
-    for name in sorted(DATASETS):
-        if name in CANNOT_BE_MADE:
-            with pytest.raises(gym.EntryError, match=CANNOT_BE_MADE[name]):
-                entries(name)
-            continue
-        for label in entries(name):
-            question, problem = gym.decode(label)["entry"]["question"], oracle_problem(pool, label)
-            if name in REFUSED:
-                assert problem.startswith(f"{name}: ") and REFUSED[name] in problem
-                continue
-            assert problem is None
-            response = f"  {gym.oracle(gym.decode(label)['entry'])}\n<|im_end|>"
-            assert rewards(f"{question}\n", [response], label)["rewards"].tolist() == [1], name
-            found[name] += 1
-    assert len(found) == 103 and set(found.values()) == {ITEMS}
+
+def test_every_kind_is_written_and_read_and_scored_alike_by_training_and_evaluation(mixture):
+    """Its own answer passes, bare as well as in tags behind thoughts; another one does not."""
+    found = Counter(row["datasource"] for row in mixture)
+    assert len(found) == 102 and set(found.values()) == {ITEMS}
+    with Grader(BOX_OR_ANSWER_LINE, MATH_VERIFY, workers=1) as grader:
+        for row in mixture:
+            entry = gym.decode(row["label"])["entry"]
+            right = gym.oracle(entry)
+            responses = [
+                f"  {right}\n<|im_end|>",
+                *(f"{ALOUD}<answer>{each}</answer>" for each in (right, "Who knows?")),
+            ]
+            result = rewards(row["prompt"] + "\n", responses, row["label"])
+            assert result["rewards"].tolist() == [1, 1, 0], row["datasource"]
+            rules = Rules(REASONING_GYM, entry=row["label"])
+            graded = [grader.grade(gym.gold(entry), rules, response) for response in responses]
+            assert [each["correct"] for each in graded] == [True, True, False], row["datasource"]
+
+
+@pytest.mark.parametrize("name", CANNOT_BE_MADE)
+def test_a_kind_that_cannot_be_made_says_why(name):
+    with pytest.raises(gym.EntryError, match=CANNOT_BE_MADE[name]):
+        entries(name)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_kind_whose_scorer_cannot_tell_right_from_wrong_is_refused(pool, name):
+    for label in entries(name):
+        problem = oracle_problem(pool, label)
+        assert problem.startswith(f"{name}: ") and REFUSED[name] in problem
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("  42\n<|im_end|>", "42"),
+        ("42<end_of_turn>", "42"),
+        ("42</s>", "42"),
+        ("It is <answer>1</answer>, no, <answer> 42 </answer>!", "42"),
+        ("So <answer>42", "42"),  # a stop string takes the end away
+        ("The <answer>1</answer> was <answer>42</answer> and <answer>", "42"),
+        ("<answer>The sum is \\boxed{42}</answer>", "42"),
+        ("<answer>1 2\n3 4</answer>", "1 2\n3 4"),
+        ("So it is \\boxed{42}.", "42"),
+        ("Thus\n**Answer:** 42", "42"),
+        ("<think>7? <answer>7</answer></think>\n\n42", "42"),
+        ("7? \\boxed{7}</think>42", "42"),  # the prompt has opened it
+        ("<think>7? <answer>7</answer>", ""),  # it was cut off
+        ("<answer></answer>", ""),
+        ("</answer> 42", "</answer> 42"),
+        ("", ""),
+    ],
+)
+def test_where_the_answer_of_a_response_is(response, answer):
+    assert gym.answer_of(response) == answer
+
+
+def test_responses_that_mark_no_answer_are_counted(pool):
+    (label,) = entries("chain_sum", size=1)
+    right = gym.readable(label)
+    result = rewards("Add\n", [right, f"It is {right}", f"<answer>{right}</answer>", "<think>" + right], label)
+    assert result["rewards"].tolist() == [1, 0, 1, 0]
+    assert result["extra_logs"]["reasoning_gym_unmarked"].tolist() == [1, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "hostile", ["<answer>" * 200_000, "<think>" * 300_000, "\\boxed{" * 200_000, "</answer>" * 9**5]
+)
+def test_an_answer_is_found_in_time_linear_in_the_response(hostile):
+    gym.answer_of(hostile)
 
 
 def test_only_full_marks_are_a_success_and_special_tokens_are_no_part_of_the_answer():
