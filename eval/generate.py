@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 
+from openrlhf_ebpo.checks.model_fit import EVALUATION, Asked, fit_warnings
 from openrlhf_ebpo.data.difficulty_report import ProgressBar
 from openrlhf_ebpo.engines import generation
 from openrlhf_ebpo.engines.generation import EngineSettings, GenerationError, Sample, Sampling
 from openrlhf_ebpo.engines.rendering import Prompt, prompt_lengths, tokenizer_of
+from openrlhf_ebpo.errors import UsageError
 
 from . import prompts
 from .jobs import Job
 from .prompts import PromptForm
 from .protocols import Protocol
+
+THINK = "<think>"
 
 
 def respond(jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protocol, engine_flags: dict) -> None:
@@ -24,15 +29,17 @@ def respond(jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protoco
     model: folder or Hub name, no adapter. engine_flags: fields of EngineSettings that are about the hardware.
 
     Raises:
-        UsageError: the model cannot read prompts as long as these. StorageError: they cannot be written.
+        UsageError: the model cannot read prompts as long as these, or not --strip_think. StorageError: they cannot be written.
         ClusterError, GenerationError: too few GPUs, no engine is left, or a question cannot be answered.
     """
     generation.prepare_process()
+    check_thinking(protocol, model)
     asked = {key: pair for job in jobs for key, pair in _prompts(job, form, model).items()}
     if not asked:
         return
     settings = engine_settings(asked, model, protocol, sum(len(job.records) for job in jobs), engine_flags)
     print(f"starting {settings.num_engines} x {model}, room for {settings.max_len:,} tokens", flush=True)
+    print(*fit_lines(asked, model, form, protocol, settings), sep="", end="", flush=True)
     started = time.monotonic()
     done, total = sum(len(job.records) for job in jobs), sum(len(job.task.questions) for job in jobs)
     failed: dict[str, str] = {}
@@ -40,18 +47,27 @@ def respond(jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protoco
         print(f"engines are up after {time.monotonic() - started:.0f} s", flush=True)
         with ProgressBar(total, done) as bar:
             for n, group in groupby(asked.values(), key=lambda pair: pair[0].n):
-                sampling = Sampling(n, protocol.temperature, protocol.top_p, protocol.max_new_tokens)
+                sampling = sampling_of(protocol, n)
                 todo = [prompt for _, prompt in group]
                 for prompt, samples in generation.generate(actors, todo, sampling, settings):
                     if error := next((sample.error for sample in samples if sample.error), None):
                         failed[prompt.key] = error
                         continue
-                    record = to_record(samples, model, settings.seed)
+                    opened = THINK if protocol.strip_think and prompt.text.rstrip().endswith(THINK) else ""
+                    record = to_record(samples, model, settings.seed, protocol.stop, opened)
                     asked[prompt.key][0].add(prompt.key.partition("/")[2], record)
                     bar.update({**record, "errors": {}})
     if failed:
         key, error = next(iter(failed.items()))
         raise GenerationError(f"{len(failed)} questions got no responses, such as {key}: {error}")
+
+
+def check_thinking(protocol: Protocol, model: str) -> None:
+    """Raises UsageError where the thoughts of a response could not be told from its answer."""
+    if protocol.strip_think and set(tokenizer_of(model).all_special_tokens) & {THINK, "</think>"}:
+        raise UsageError(
+            f"--strip_think: to the tokenizer of {model}, {THINK} is a special token, which no text of it has"
+        )
 
 
 def _prompts(job: Job, form: PromptForm, model: str) -> dict[str, tuple[Job, Prompt]]:
@@ -66,20 +82,36 @@ def engine_settings(asked: dict, model: str, protocol: Protocol, done: int, engi
     repeat the random numbers of the one before."""
     longest = max(prompt_lengths([prompt for _, prompt in asked.values()], model))
     room = protocol.max_model_len or longest + protocol.max_new_tokens
-    if longest + protocol.max_new_tokens > room:
-        print(
-            f"warning: the longest prompt has {longest} tokens; beside --max_new_tokens {protocol.max_new_tokens}, "
-            f"--max_model_len {room} cuts its beginning off"
-        )
     return EngineSettings(model, max_len=room, seed=protocol.seed + done, **engine_flags)
 
 
-def to_record(samples: Sequence[Sample], model: str, seed: int) -> dict:
-    """What progress keeps of a question; response i is the i-th run's."""
-    tokenizer = tokenizer_of(model)
+def fit_lines(asked: dict, model: str, form: PromptForm, protocol: Protocol, settings: EngineSettings) -> list[str]:
+    """Warnings of what does not go together between model and prompts."""
+    found = [prompt for _, prompt in asked.values()]
+    room = settings.max_len - protocol.max_new_tokens
+    how = Asked([prompt.text for prompt in found], prompt_lengths(found, model), form.chat_template, form.bos, room)
+    return [f"{line}\n" for line in fit_warnings(model, tokenizer_of(model), how, EVALUATION)]
+
+
+def sampling_of(protocol: Protocol, n: int) -> Sampling:
+    names = ("temperature", "top_p", "max_new_tokens", "top_k", "min_p", "stop")
+    return Sampling(n, **{name: getattr(protocol, name) for name in names})
+
+
+def to_record(samples: Sequence[Sample], model: str, seed: int, stop: Sequence[str] = (), opened: str = "") -> dict:
+    """What progress keeps of a question; response i is the i-th run's. opened: what the prompt has begun the response with."""
+    decode = functools.partial(tokenizer_of(model).decode, skip_special_tokens=True)
     return {
-        "responses": [tokenizer.decode(sample.tokens, skip_special_tokens=True) for sample in samples],
+        "responses": [opened + until(stop, decode, sample.tokens) for sample in samples],
         "lengths": [len(sample.tokens) for sample in samples],
         "finish_reasons": ["length" if sample.truncated else "stop" for sample in samples],
         "seed": seed,
     }
+
+
+def until(stop: Sequence[str], decode: Callable[[Sequence[int]], str], tokens: Sequence[int]) -> str:
+    """The text of the tokens up to the stop text that ended it. vLLM does not look for one in the first token."""
+    text = decode(tokens)
+    first = len(decode(tokens[:1])) if stop else 0
+    ends = [text.find(each, max(0, first - len(each) + 1)) for each in stop]
+    return text[: min((end for end in ends if end >= 0), default=len(text))]

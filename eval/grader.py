@@ -34,13 +34,21 @@ class Grader:
     """Grading processes and a cache of their results. Every method is thread-safe.
 
     Args:
-        extraction, scorer: as protocols.Protocol has them.
+        extraction, scorer, strip_think: as protocols.Protocol has them.
         workers: processes; None: one per core.
         seconds: of processor time for one answer.
     """
 
-    def __init__(self, extraction: str, scorer: str, workers: int | None = None, seconds: float = SECONDS):
+    def __init__(
+        self,
+        extraction: str,
+        scorer: str,
+        workers: int | None = None,
+        seconds: float = SECONDS,
+        strip_think: bool = False,
+    ):
         self.extract = EXTRACTORS[extraction]
+        self.read = without_thinking if strip_think else str
         self.scorer = scorer
         self.workers = workers or len(os.sched_getaffinity(0))
         self.seconds = seconds
@@ -71,7 +79,7 @@ class Grader:
             GraderError: the processes do not start.
         """
         extract = gym.answer_of if rules.kind == REASONING_GYM else self.extract
-        answer = extract(response) or None
+        answer = extract(self.read(response)) or None
         correct, error = False, self.gold_error(gold, rules)
         if answer and not error:
             correct, error = self.compare(gold, rules, answer)
@@ -145,6 +153,12 @@ class Grader:
             if module not in self._pools:
                 self._pools[module] = Pool(self.workers, self.seconds, grader=module)
             return self._pools[module]
+
+
+def without_thinking(response: str) -> str:
+    """What follows the last </think>; nothing of a <think> that never ends. Where the prompt has opened it, the response
+    begins with it (generate.to_record)."""
+    return response.rpartition("</think>")[2].partition("<think>")[0]
 
 
 def is_hostile(answer: str) -> bool:

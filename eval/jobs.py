@@ -102,7 +102,12 @@ def plan(model: Model, tasks: Sequence[Task], protocol: Protocol, form: PromptFo
 
 def prompt_settings(form: PromptForm) -> dict:
     """The settings of a form, without its source."""
-    return {name: value for name, value in dataclasses.asdict(form).items() if name != "source" and value is not None}
+    settings = {
+        name: value for name, value in dataclasses.asdict(form).items() if name != "source" and value is not None
+    }
+    if not form.bos:  # results of before there was a flag stay valid
+        del settings["bos"]
+    return settings
 
 
 def open_jobs(stack: ExitStack, jobs: Sequence[Job], results: Path, force: bool) -> None:

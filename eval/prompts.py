@@ -8,9 +8,10 @@ beside it, the bare question.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,13 +47,20 @@ HELP = "--template dapo, boxed, raw or TEXT with {question} in it, and --chat_te
 class PromptForm:
     """template: text with {question} in it. chat_template: whether that text is then put into the tokenizer's chat
     template, after a system message if there is one. input_template: or else into this text, in place of its {}.
-    source: where it is from, for people."""
+    source: where it is from, for people. template_kwargs: as Protocol has them; None for none. bos: the prompt begins with
+    the tokenizer's begin token, as with --data.add_bos in training."""
 
     template: str
     chat_template: bool = False
     system: str | None = None
     input_template: str | None = None
     source: str = ""
+    template_kwargs: tuple[tuple[str, str], ...] | None = None
+    bos: bool = False
+
+    def given(self) -> dict:
+        """What the chat template is given besides the messages."""
+        return {name: json.loads(value) for name, value in self.template_kwargs or ()}
 
 
 def check_template(template: str) -> None:
@@ -84,8 +92,33 @@ def prompt_form(template: str, chat_template: bool | None, run_dir: str | Path |
     trained = training_form(run_dir)
     used = trained.chat_template if chat_template is None else chat_template
     if template == TRAINING:
-        return PromptForm(trained.template, used, trained.system, trained.input_template, trained.source)
-    return PromptForm(TEMPLATES.get(template, template), used, source=f"--template {template}; {trained.source}")
+        return replace(trained, chat_template=used)
+    source = f"--template {template}; {trained.source}"
+    return PromptForm(TEMPLATES.get(template, template), used, source=source, bos=trained.bos)
+
+
+def with_kwargs(form: PromptForm, template_kwargs: tuple[tuple[str, str], ...]) -> PromptForm:
+    """The form whose chat template is given these.
+
+    Raises:
+        UsageError: it uses no chat template.
+    """
+    if template_kwargs and not form.chat_template:
+        names = ", ".join(name for name, _ in template_kwargs)
+        raise UsageError(
+            f"--template_kwargs {names}: no chat template is used ({form.source}); add --chat_template, or leave them out"
+        )
+    return replace(form, template_kwargs=template_kwargs or None)
+
+
+def with_bos(form: PromptForm, add_bos: bool | None, run_dir: str | Path | None) -> PromptForm:
+    """The form with or without a begin token. None: as in the training of the model, and without where that is not known.
+
+    Raises:
+        UsageError: no run is in run_dir.
+    """
+    trained = run_dir is not None and bool(_data_of(run_dir).get("add_bos"))
+    return replace(form, bos=trained if add_bos is None else add_bos)
 
 
 def render(questions: Iterable[Question], form: PromptForm, model: str) -> list[Prompt]:
@@ -93,12 +126,12 @@ def render(questions: Iterable[Question], form: PromptForm, model: str) -> list[
     question's id and gold.
 
     Raises:
-        UsageError: the model's tokenizer or chat template does not take them.
+        UsageError: the model's tokenizer or chat template does not take them, or has no begin token to add.
     """
     from openrlhf_ebpo.engines.rendering import render as render_rows
 
     rows = ({"id": q.id, "prompt": _message(form, q.question), "label": q.gold} for q in questions)
-    return render_rows(rows, model, form.chat_template, form.input_template)
+    return render_rows(rows, model, form.chat_template, form.input_template, form.given(), form.bos)
 
 
 def _message(form: PromptForm, question: str) -> str | list[dict]:
@@ -114,13 +147,7 @@ def training_form(run_dir: str | Path) -> PromptForm:
     Raises:
         UsageError: no run is there, or its data set does not tell its instruction.
     """
-    try:
-        run = read_run(run_dir)
-    except RunDirectoryError as error:
-        raise UsageError(str(error)) from error
-    if run is None:
-        raise UsageError(f"--run_dir {run_dir}: there is no run.json")
-    data = run["args"]["data"]
+    data = _data_of(run_dir)
     template, system = _instruction(str(data["prompt_dataset"]), data.get("input_key") or "prompt", run_dir)
     return PromptForm(
         template,
@@ -128,7 +155,23 @@ def training_form(run_dir: str | Path) -> PromptForm:
         system,
         data.get("input_template"),
         f"training prompts of {run_dir}",
+        bos=bool(data.get("add_bos")),
     )
+
+
+def _data_of(run_dir: str | Path) -> dict:
+    """The flags --data.… of a run.
+
+    Raises:
+        UsageError: no run is there.
+    """
+    try:
+        run = read_run(run_dir)
+    except RunDirectoryError as error:
+        raise UsageError(str(error)) from error
+    if run is None:
+        raise UsageError(f"--run_dir {run_dir}: there is no run.json")
+    return run.get("args", {}).get("data", {})
 
 
 def _instruction(dataset: str, column: str, run_dir: str | Path) -> tuple[str, str | None]:

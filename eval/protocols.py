@@ -14,6 +14,7 @@ import difflib
 import hashlib
 import importlib.metadata
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 
@@ -34,6 +35,11 @@ EXTRACTORS: dict[str, Callable[[str], str | None]] = {
 }
 MATH_VERIFY = "math-verify"
 MINERVA_TEXT = "minerva-text"  # released.is_equal
+# Settings that came after the first results: at their defaults they are left out of what is kept, so that the
+# fingerprints of those results hold.
+LATER = ("top_k", "min_p", "stop", "template_kwargs", "strip_think", "shots", "shots_file")
+IN_FOLDER = re.compile(r"[\w.:-]{0,60}")
+NOT_TEMPLATE_KWARGS = ("conversation", "tokenize", "add_generation_prompt", "chat_template", "tools", "documents")
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,11 @@ class Protocol:
     template: a name in prompts.TEMPLATES, text with {question} in it, or "training" for the one the model was trained
         with; chat_template: whether it goes into the tokenizer's, None for as the model was trained.
     extraction: a name in EXTRACTORS. scorer: MATH_VERIFY or MINERVA_TEXT, for questions without a scorer of their own.
+    top_k: only the k likeliest tokens are drawn from, -1 for all; min_p: only those that are at least min_p times as likely
+        as the likeliest. stop: texts that end a response, left out of it.
+    template_kwargs: (name, value as JSON) of what the chat template is given besides the messages, sorted.
+    strip_think: what a response says up to </think> is not read for its answer.
+    shots: answered questions before each question; shots_file: NAME@DIGEST of the file they are from, "" for the task's own.
     """
 
     name: str
@@ -61,6 +72,13 @@ class Protocol:
     scorer: str = MATH_VERIFY
     scorer_version: str = "0.9.0"
     seed: int = 42
+    top_k: int = -1
+    min_p: float = 0.0
+    stop: tuple[str, ...] = ()
+    template_kwargs: tuple[tuple[str, str], ...] = ()
+    strip_think: bool = False
+    shots: int = 0
+    shots_file: str = ""
 
     def samples(self, task: str) -> int:
         """Responses to each question of a task."""
@@ -68,9 +86,10 @@ class Protocol:
 
     def settings(self) -> dict:
         """All settings as JSON has them, without the name."""
-        values = {**asdict(self), "n_by_task": dict(self.n_by_task)}
-        del values["name"]
-        return values
+        values = {**asdict(self), "n_by_task": dict(self.n_by_task), "stop": list(self.stop)}
+        values["template_kwargs"] = {name: json.loads(value) for name, value in self.template_kwargs}
+        left_out = {"name", *(name for name in LATER if getattr(self, name) == getattr(Protocol, name))}
+        return {name: value for name, value in values.items() if name not in left_out}
 
     def fingerprint(self) -> str:
         """12 hex digits of the settings."""
@@ -153,6 +172,20 @@ def check(protocol: Protocol) -> None:
         problems.append(f"--temperature 0 --n {protocol.n}: gives the same response {protocol.n} times; use --n 1")
     if not 0 < protocol.top_p <= 1:
         problems.append(f"--top_p {protocol.top_p}: must be above 0 and at most 1")
+    if protocol.top_k != -1 and protocol.top_k < 1:
+        problems.append(f"--top_k {protocol.top_k}: must be at least 1, or -1 for all tokens")
+    if not 0 <= protocol.min_p <= 1:
+        problems.append(f"--min_p {protocol.min_p}: must be from 0 (off) to 1")
+    if not all(protocol.stop):
+        problems.append("--stop '': an empty text would end every response; leave it out")
+    if taken := [name for name, _ in protocol.template_kwargs if name in NOT_TEMPLATE_KWARGS]:
+        problems.append(
+            f"--template_kwargs {', '.join(taken)}: not for you to set; the chat template gets it from here"
+        )
+    if protocol.shots < 0:
+        problems.append(f"--shots {protocol.shots}: must be at least 1, or 0 for none")
+    if protocol.shots_file and not protocol.shots:
+        problems.append("--shots_file goes with --shots N, how many of its questions are shown")
     if protocol.max_model_len is not None and protocol.max_model_len <= protocol.max_new_tokens:
         problems.append(
             f"--max_model_len {protocol.max_model_len}: leaves no room for a prompt beside --max_new_tokens "
@@ -199,11 +232,18 @@ def _name(protocol: Protocol) -> str:
 
 def _short(value) -> str:
     """Fit for a folder's name."""
+    if isinstance(value, tuple) and value and isinstance(value[0], str):
+        return _digest(json.dumps(value))
     if isinstance(value, tuple):
-        return "-".join(f"{task}:{n}" for task, n in value)
+        text = "-".join(f"{name}:{each}" for name, each in value)
+        return text if IN_FOLDER.fullmatch(text) else _digest(text)
     if isinstance(value, str) and value not in (*TEMPLATES, TRAINING):
-        return "text-" + hashlib.sha256(value.encode()).hexdigest()[:8]
+        return _digest(value)
     return str(value)
+
+
+def _digest(text: str) -> str:
+    return "text-" + hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _described(protocol: Protocol) -> list[tuple[str, str]]:
@@ -222,4 +262,11 @@ def _described(protocol: Protocol) -> list[tuple[str, str]]:
         ("answer", protocol.extraction),
         ("scorer", f"{protocol.scorer} {protocol.scorer_version}"),
         ("seed", str(protocol.seed)),
+        *_described_later(protocol),
     ]
+
+
+def _described_later(protocol: Protocol) -> list[tuple[str, str]]:
+    """Of the settings that came later, those that are not at their defaults."""
+    settings = protocol.settings()
+    return [(name.replace("_", " "), json.dumps(settings[name])) for name in LATER if name in settings]

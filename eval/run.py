@@ -38,7 +38,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.util
 import logging
 import time
 from collections.abc import Sequence
@@ -50,59 +49,19 @@ from openrlhf_ebpo.engines.cluster import ClusterError
 from openrlhf_ebpo.engines.generation import GenerationError
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.eval import generate, jobs, models, prompts, protocols, report, tasks
+from openrlhf_ebpo.eval.flags import ENGINE_FLAGS, add_flags, check, chosen_protocol
 from openrlhf_ebpo.eval.grader import NO_GOLD, Grader
 from openrlhf_ebpo.eval.jobs import Job, StorageError
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.eval.protocols import Protocol
-from openrlhf_ebpo.eval.tasks import FILE, Task, order
+from openrlhf_ebpo.eval.tasks import Task, order
 from openrlhf_ebpo.record.results import Result, find_results
 from openrlhf_ebpo.record.score_text import majorities, percent, score
 from openrlhf_ebpo.rewards.pool import GraderError
 from openrlhf_ebpo.seams import remote_code
-from openrlhf_ebpo.seams.stack import is_cpu_stack
 
-OVERRIDES = ("n", "temperature", "top_p", "max_new_tokens", "max_model_len", "seed", "template", "chat_template")
-ENGINE_FLAGS = ("num_engines", "tensor_parallel_size", "gpu_memory_utilization", "enforce_eager")
 MOSTLY = 0.95  # share of responses without an answer from which on a score is about the form of the answers
-NEEDED = {"matplotlib": "the report", "tqdm": "the progress bar", "vllm": "generation"}
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--tasks", required=True, metavar="A,B,…", help="what is asked; see above")
-    add = parser.add_argument_group("model: one of the two").add_argument
-    add("--model", metavar="MODEL", help="folder or Hugging Face name; LoRA adapters are merged into their base")
-    add("--checkpoints", metavar="RUN_DIR", help="every exported checkpoint of this training run (--ckpt.save_hf)")
-    add("--no_base", action="store_true", help="of --checkpoints, leave out the model before training")
-    add("--step", type=int, default=0, metavar="N", help="training step that --model is from (%(default)s)")
-    add = parser.add_argument_group("protocol").add_argument
-    add("--protocol", default="default", metavar="NAME", help=f"{', '.join(protocols.PROTOCOLS)} (%(default)s)")
-    add("--n", type=int, help="responses per question")
-    add("--temperature", type=float)
-    add("--top_p", type=float)
-    add("--max_new_tokens", type=int, metavar="N", help="longest response")
-    add("--max_model_len", type=int, metavar="N", help="prompt and response together (default: what the longest needs)")
-    add("--seed", type=int, help="of the engines; one seed need not give one text on other hardware")
-    add(
-        "--template",
-        metavar="NAME_OR_TEXT",
-        help=f"how a question is put: {', '.join(prompts.TEMPLATES)}, {prompts.TRAINING}, or text with {{question}} in it",
-    )
-    add("--chat_template", action=argparse.BooleanOptionalAction, help="put that into the tokenizer's chat template")
-    add("--run_dir", metavar="DIR", help="run that trained --model, where its template is recorded (default: searched)")
-    add = parser.add_argument_group("questions").add_argument
-    add("--data_dir", metavar="DIR", help="folder with <task>.parquet or <task>.jsonl of benchmarks")
-    add("--question_column", metavar="NAME", help="of file: tasks (default: the usual names)")
-    add("--answer_column", metavar="NAME")
-    add("--limit", type=int, metavar="N", help="only the first N questions of each task, named <task>-firstN")
-    add = parser.add_argument_group("engines").add_argument
-    add("--num_engines", type=int, default=1, help="copies of the model that share the questions (%(default)s)")
-    add("--tensor_parallel_size", type=int, default=1, help="GPUs a copy (%(default)s)")
-    add("--gpu_memory_utilization", type=float, default=0.9, help="share of a GPU's memory for vLLM (%(default)s)")
-    add("--enforce_eager", action="store_true", help="no CUDA graphs: starts sooner, generates slower")
-    remote_code.add_flag(parser)
-    parser.add_argument("--output_dir", metavar="DIR", help="where results go; needed with --model")
-    parser.add_argument("--force", action="store_true", help="start over; earlier results move to superseded/")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -132,48 +91,6 @@ def run(args: argparse.Namespace) -> None:
     print(f"\nreport     {write_report(args, results, protocol)}\nresults    {results / protocol.name}")
 
 
-def check(args: argparse.Namespace) -> None:
-    """All that can be found wrong with the flags alone; makes the model's path absolute.
-
-    Raises:
-        UsageError: all problems, one per line.
-    """
-    problems = []
-    if bool(args.model) == bool(args.checkpoints):
-        problems.append("give --model, a folder or a Hugging Face name, or --checkpoints, a run directory; not both")
-    if args.model and not args.output_dir:
-        problems.append("--output_dir is missing: name a folder for the results")
-    if args.checkpoints:
-        given = [name for name in ("step", "run_dir") if getattr(args, name)]
-        problems += [f"--{name} goes with --model; of --checkpoints, the run says it" for name in given]
-    elif args.no_base:
-        problems.append("--no_base goes with --checkpoints")
-    for name in ("question_column", "answer_column"):
-        if getattr(args, name) and FILE not in args.tasks:
-            problems.append(f"--{name} goes with {FILE} tasks; there is none in --tasks {args.tasks}")
-    ranges = {
-        "step": args.step >= 0,
-        "limit": args.limit is None or args.limit >= 1,
-        "num_engines": args.num_engines >= 1,
-        "tensor_parallel_size": args.tensor_parallel_size >= 1,
-        "gpu_memory_utilization": 0 < args.gpu_memory_utilization <= 1,
-    }
-    problems += [f"--{name} {getattr(args, name)} makes no sense" for name, fine in ranges.items() if not fine]
-    if args.tensor_parallel_size > 1 and is_cpu_stack():
-        problems.append("--tensor_parallel_size: use more engines, --num_engines (this machine has no CUDA)")
-    for name, use in NEEDED.items():
-        if importlib.util.find_spec(name) is None:
-            problems.append(f"{name} is not installed, which {use} needs: pip install 'openrlhf_ebpo[eval]'")
-    if problems:
-        raise UsageError("\n".join(problems))
-    if args.model and Path(args.model).expanduser().exists():
-        args.model = str(Path(args.model).expanduser().absolute())
-
-
-def chosen_protocol(args: argparse.Namespace) -> Protocol:
-    return protocols.override(protocols.get(args.protocol), **{name: getattr(args, name) for name in OVERRIDES})
-
-
 def models_of(args: argparse.Namespace) -> list[Model]:
     found = models.of_run(args.checkpoints, not args.no_base) if args.checkpoints else [Model(args.model, args.step)]
     for model in found:
@@ -183,7 +100,8 @@ def models_of(args: argparse.Namespace) -> list[Model]:
 
 def form_of(args: argparse.Namespace, protocol: Protocol) -> PromptForm:
     run_dir = args.checkpoints or args.run_dir or prompts.run_of(args.model)
-    return prompts.prompt_form(protocol.template, protocol.chat_template, run_dir)
+    form = prompts.prompt_form(protocol.template, protocol.chat_template, run_dir)
+    return prompts.with_bos(prompts.with_kwargs(form, protocol.template_kwargs), args.add_bos, run_dir)
 
 
 def load_tasks(args: argparse.Namespace, protocol: Protocol) -> list[Task]:
@@ -232,7 +150,8 @@ def readable(task: Task, grader: Grader) -> Task:
 
 
 def described(asked: Sequence[Task], chosen: Sequence[Model], form: PromptForm) -> str:
-    lines = [f"prompt: {form.template!r}, chat template {'on' if form.chat_template else 'off'} ({form.source})"]
+    begun = ", after the begin token" if form.bos else ""
+    lines = [f"prompt: {form.template!r}, chat template {'on' if form.chat_template else 'off'}{begun} ({form.source})"]
     for task in asked:
         left_out = f", {len(task.skipped)} left out" if task.skipped else ""
         lines.append(f"task {task.name}: {len(task.questions)} questions{left_out}, {task.source}")
@@ -255,7 +174,7 @@ def evaluate(row: Sequence[Job], protocol: Protocol, form: PromptForm, results: 
         seconds = time.monotonic() - started
         print("scoring", flush=True)
         # not earlier: Ray's shutdown kills all child processes
-        with Grader(protocol.extraction, protocol.scorer) as grader:
+        with Grader(protocol.extraction, protocol.scorer, strip_think=protocol.strip_think) as grader:
             for job in todo:
                 jobs.finish(job, grader, protocol, form, seconds)
     except (ClusterError, GenerationError, StorageError, GraderError) as error:

@@ -36,16 +36,15 @@ def fit_notices(args) -> list[str]:
     if folder is None:
         return []  # the dry run says so
     try:
-        tokenizer = tokenizer_of(str(folder))
-        rows = first_rows(args, FIRST)
-    except Exception as error:  # of the tokenizer's or the data set's reader: the training will say it in full
-        return [
-            f"warning: the prompts were not looked at: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        ]
-    texts = [prompt.text for prompt in render_rows(rows or [example(args)], args, str(folder))]
-    data, lengths = args.data, [len(token_ids(tokenizer, text)) for text in texts]
-    asked = Asked(texts, lengths if rows else [], data.apply_chat_template, data.add_bos, room(args))
-    return fit_warnings(str(folder), tokenizer, asked, TRAINING)
+        tokenizer, rows = tokenizer_of(str(folder)), first_rows(args, FIRST)
+        texts = [prompt.text for prompt in render_rows(rows or [example(args)], args, str(folder))]
+        data, lengths = args.data, [len(token_ids(tokenizer, text)) for text in texts]
+        asked = Asked(texts, lengths if rows else [], data.apply_chat_template, data.add_bos, room(args))
+        return fit_warnings(str(folder), tokenizer, asked, TRAINING)
+    except UsageError:
+        raise
+    except Exception as error:  # of the tokenizer's or the data set's reader: the training itself will say it in full
+        return [f"warning: the prompts were not looked at: {one_line(f'{type(error).__name__}: {error}', 300)}"]
 
 
 def room(args) -> int:
@@ -56,6 +55,12 @@ def room(args) -> int:
 def example(args) -> dict:
     """In place of rows that are not on this machine."""
     return {args.data.input_key: "1 + 1 =", args.data.label_key: "2"}
+
+
+def one_line(text: str, width: int) -> str:
+    """Somebody else's text for a terminal: no control characters, and its middle left out where it is long."""
+    text = " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
+    return text if len(text) <= width else f"{text[: width // 2]} … {text[-(width // 2) :]}"
 
 
 def first_rows(args, count: int, fetch: bool = False) -> list[dict]:
@@ -91,4 +96,4 @@ def render_rows(rows: list[dict], args, model: str) -> list[Prompt]:
         {"id": number, "prompt": row[data.input_key], "label": row[data.label_key] if data.label_key else ""}
         for number, row in enumerate(rows, 1)
     ]
-    return render(named, model, data.apply_chat_template, data.input_template, data.add_bos)
+    return render(named, model, data.apply_chat_template, data.input_template, add_bos=data.add_bos)

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from openrlhf_ebpo.checks import gym_check, model_check, preflight
-from openrlhf_ebpo.cli import old_flags, train_fit
+from openrlhf_ebpo.cli import old_flags, train_fit, train_sample
 from openrlhf_ebpo.cli.train_checks import check_before_imports, check_by_importing
 from openrlhf_ebpo.cli.train_notices import adapt, replaced_notice
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
@@ -70,6 +70,7 @@ def run(argv: list[str]) -> None:
     argv, translated = old_flags.translate(argv)
     print(*translated, sep="\n", end="\n" if translated else "", flush=True)
     flat = parse(parser, argv, old_flags.suggestions())
+    train_sample.check_flag(flat)
     as_restarted(vars(flat))
     remote_code.trust(flat)
     del flat.trust_remote_code
@@ -85,8 +86,8 @@ def run(argv: list[str]) -> None:
     gym_check.check_training(vars(flat))
 
     install()
-    dry_run, force = flat.dry_run, flat.force
-    del flat.dry_run, flat.force
+    dry_run, force, sampled = flat.dry_run, flat.force, flat.sample
+    del flat.dry_run, flat.force, flat.sample
     args = command.validate(flat)
     notices = [replaced_notice(), *adapt(args), *hub_notices]
     check_run_dir(Path(args.logger.run_dir), stored_argv, redacted(args), args.ckpt.load_enable, force)
@@ -99,7 +100,9 @@ def run(argv: list[str]) -> None:
         print("\n".join(notices))
         if translated:
             print(old_flags.shell_command(stored_argv, "python -m openrlhf_ebpo.cli.train_ppo_ray"))
-        print("dry run: flags, files and settings are fine; nothing was started")
+        for line in train_sample.sample(args, sampled) if sampled else ():
+            print(line, flush=True)
+        print(f"dry run: flags, files and settings are fine; {'no training' if sampled else 'nothing'} was started")
         return
     print("\n".join(notices), flush=True)
     preflight.check_models_fetched(vars(flat))
@@ -279,6 +282,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--dry_run", action="store_true", help="check everything, print the resolved configuration and stop"
     )
+    train_sample.add_flag(group)
 
 
 def resolve(flat: argparse.Namespace, parser: argparse.ArgumentParser) -> None:

@@ -32,13 +32,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from openrlhf_ebpo.checks import gym_check, preflight
+from openrlhf_ebpo.checks.model_fit import DIFFICULTY, Asked, fit_warnings
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data import difficulty_report as report
 from openrlhf_ebpo.data.table import check_suffix, read_table, with_column, write_table
 from openrlhf_ebpo.engines import generation
 from openrlhf_ebpo.engines.cluster import ClusterError
 from openrlhf_ebpo.engines.generation import EngineSettings, GenerationError, Sample, Sampling
-from openrlhf_ebpo.engines.rendering import Prompt, prompt_lengths, render
+from openrlhf_ebpo.engines.rendering import Prompt, prompt_lengths, render, tokenizer_of
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.progress import file_identity, fingerprint, model_identity, progress_file
 from openrlhf_ebpo.rewards.limits import MEMORY_MB, SERVER_TIMEOUT, TIMEOUT, Limits, default_timeout
@@ -84,6 +85,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     add("--apply_chat_template", action="store_true", help="put prompts into the tokenizer's chat template")
     add("--input_template", metavar="TEXT", help="or into this text, in place of its {}")
+    add("--add_bos", action="store_true", help="begin prompts with the tokenizer's begin token, as --data.add_bos")
     add("--limit", type=int, metavar="N", help="only the first N rows, for a quick look")
     add = parser.add_argument_group("engines").add_argument
     add("--num_engines", type=int, default=1, help="copies of the model that share the prompts (%(default)s)")
@@ -203,6 +205,7 @@ def identity(args: argparse.Namespace) -> dict:
         "reward": file_identity(args.reward) if is_file else args.reward,
         "agent": file_identity(args.agent) if args.agent else None,
         **{name: getattr(args, name) for name in named},
+        **({"add_bos": True} if args.add_bos else {}),  # measurements of before there was a flag go on
     }
 
 
@@ -219,8 +222,13 @@ def scored(record: dict) -> bool:
 def measure(args: argparse.Namespace, rows: list[dict], records: dict, append: Callable[[dict], None]) -> None:
     """Generate and score what is missing; every finished prompt goes to `append` and `records` at once."""
     generation.prepare_process()
-    prompts = render(rows, args.model, args.apply_chat_template, args.input_template)
-    settings = engine_settings(args, prompt_lengths(prompts, args.model))
+    prompts = render(rows, args.model, args.apply_chat_template, args.input_template, add_bos=args.add_bos)
+    lengths = prompt_lengths(prompts, args.model)
+    settings = engine_settings(args, lengths)
+    room = settings.max_len - args.max_new_tokens
+    asked = Asked([each.text for each in prompts], lengths, args.apply_chat_template, args.add_bos, room)
+    for warning in fit_warnings(args.model, tokenizer_of(args.model), asked, DIFFICULTY):
+        print(warning)
     sampling = Sampling(args.n, args.temperature, args.top_p, args.max_new_tokens)
     fingerprints = {row["id"]: prompt_fingerprint(row) for row in rows}
     total, earlier = len(records.keys() | fingerprints.keys()), len(records.keys() - fingerprints.keys())
@@ -244,16 +252,9 @@ def measure(args: argparse.Namespace, rows: list[dict], records: dict, append: C
 
 
 def engine_settings(args: argparse.Namespace, lengths: list[int]) -> EngineSettings:
-    """Says how many prompts will be cut, as they would be in training."""
-    max_len = args.max_len or max(lengths) + args.max_new_tokens
-    cut = sum(length > max_len - args.max_new_tokens for length in lengths)
-    if cut:
-        print(
-            f"warning: {cut} of {len(lengths)} prompts are longer than --max_len - --max_new_tokens and lose their beginning"
-        )
     return EngineSettings(
         model=args.model,
-        max_len=max_len,
+        max_len=args.max_len or max(lengths) + args.max_new_tokens,
         num_engines=args.num_engines,
         tensor_parallel_size=args.tensor_parallel_size,
         gpu_memory_utilization=args.gpu_memory_utilization,

@@ -14,6 +14,7 @@ import contextlib
 import logging
 import os
 import textwrap
+import time
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -36,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 # Twice vLLM's largest default of max_num_seqs, so that its batch stays full as sequences end. Queued ones cost nothing.
 SEQUENCES_IN_FLIGHT = 2048
+MINUTE = 60.0
 # Workers print into the progress bar: errors, and what a reward function prints, but not 30 warnings per engine.
 QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "PYTHONWARNINGS": "ignore"}
 
@@ -51,6 +53,8 @@ class EngineSettings:
     max_len: tokens of prompt and response together, as training's --data.max_len.
     reward: as --reward.remote_url, a .py file with `reward_func` or servers' addresses; agent: a .py file with
         `AgentExecutor`. With neither, responses are not scored. reward_limits: as --reward.timeout, .memory, .workers.
+    patience: seconds for the engines' start, and for the next prompt to be finished; None: no limit. With one, it is said
+        every minute what is waited for.
     """
 
     model: str
@@ -63,6 +67,7 @@ class EngineSettings:
     reward: tuple[str, ...] = ()
     agent: str | None = None
     reward_limits: Limits = field(default_factory=Limits)
+    patience: float | None = None
 
     @property
     def gpus(self) -> int:
@@ -71,12 +76,16 @@ class EngineSettings:
 
 @dataclass(frozen=True)
 class Sampling:
-    """n responses per prompt; max_new_tokens None: as many as `max_len` leaves room for."""
+    """n responses per prompt; max_new_tokens None: as many as `max_len` leaves room for. top_k -1: all tokens. stop: texts
+    after which a response ends; its tokens are those up to there, the text's own among them."""
 
     n: int
     temperature: float = 1.0
     top_p: float = 1.0
     max_new_tokens: int | None = None
+    top_k: int = -1
+    min_p: float = 0.0
+    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,12 +95,14 @@ class Sample:
     tokens: from the first generated one to the last (an agent's observations in between included).
     truncated: it ended because max_new_tokens were used up.
     reward: None without reward function, and where it failed; `error` then says why.
+    logs: numbers that the reward gives beside the reward.
     """
 
     tokens: list[int]
     truncated: bool
     reward: float | None = None
     error: str | None = None
+    logs: dict[str, float] = field(default_factory=dict)
 
 
 def prepare_process() -> None:
@@ -164,13 +175,35 @@ def _start(settings: EngineSettings) -> list:
         agent_func_path=settings.agent,
         remote_rm_url=list(settings.reward) or None,
     )
+    up = [actor.limit_rewards.remote(settings.reward_limits) for actor in actors]
+    if settings.patience:
+        _wait(up, len(up), f"the engines of {settings.model}", settings.patience)
     try:
-        ray.get([actor.limit_rewards.remote(settings.reward_limits) for actor in actors])
+        ray.get(up)
     except ray.exceptions.RayError as error:
         raise GenerationError(
             f"an engine for {settings.model} with room for {settings.max_len} tokens did not start: {reason(error)}"
         ) from error
     return actors
+
+
+def _wait(refs: list, count: int, what: str, patience: float | None) -> list:
+    """The first `count` of the references that are done; all at once, where there is no limit.
+
+    Raises:
+        GenerationError: fewer were after `patience` seconds.
+    """
+    import ray
+
+    started = time.monotonic()
+    while len(done := ray.wait(refs, num_returns=count, timeout=patience and min(MINUTE, patience))[0]) < count:
+        waited = time.monotonic() - started
+        if waited >= patience:
+            raise GenerationError(
+                f"{what}: waited for {waited:.0f} s in vain; is this machine, or the Ray cluster, overloaded?"
+            )
+        print(f"waiting for {what}, since {waited:.0f} s", flush=True)
+    return done
 
 
 class OfflineRolloutActor:
@@ -203,7 +236,7 @@ def generate(
     processing fails (an agent that raises), its samples carry the error.
 
     Raises:
-        GenerationError: no engine is left.
+        GenerationError: no engine is left, or none has finished a prompt for too long.
     """
     import ray
 
@@ -219,7 +252,7 @@ def generate(
             running[send(alive[index], prompt)] = index, prompt
         if not running:
             return
-        for ref in ray.wait(list(running))[0]:
+        for ref in _wait(list(running), 1, f"answers to {len(running)} prompts", settings.patience):
             index, prompt = running.pop(ref)
             try:
                 samples = [_sample(response) for response in ray.get(ref)]
@@ -254,11 +287,15 @@ def _sender(sampling: Sampling, settings: EngineSettings):
     params = SamplingParams(  # as upstream's SamplesGenerator. No seed: it would make all n samples the same
         temperature=sampling.temperature,
         top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        stop=list(sampling.stop),
         max_tokens=sampling.max_new_tokens,
         min_tokens=1,
         skip_special_tokens=False,
         output_kind=RequestOutputKind.FINAL_ONLY,  # upstream discards partial outputs
-        detokenize=settings.agent is not None,  # only an agent reads vLLM's text; all else takes token ids
+        # only an agent, and the search for a stop text, read vLLM's text; all else takes token ids
+        detokenize=settings.agent is not None or bool(sampling.stop),
     )
     tokenizer = TokenizerByReference(settings.model)
 
@@ -286,4 +323,13 @@ def _sample(response: dict) -> Sample:
             reward = float(finite_number(reward, "reward"))  # an agent's has not been validated yet
         except RewardError as found:
             reward, error = None, str(found)
-    return Sample(tokens, bool(response["truncated"]), reward, error)
+    return Sample(tokens, bool(response["truncated"]), reward, error, _numbers(response.get("extra_logs") or {}))
+
+
+def _numbers(logs: dict) -> dict[str, float]:
+    """Those of a reward function are checked where it is called; an agent's may hold anything."""
+    found = {}
+    for name, value in logs.items():
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):
+            found[str(name)] = float(value)
+    return found

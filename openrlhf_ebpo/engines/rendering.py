@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from openrlhf_ebpo.errors import UsageError
@@ -23,9 +23,12 @@ def render(
     model: str,
     apply_chat_template: bool = False,
     input_template: str | None = None,
+    template_kwargs: Mapping | None = None,
     add_bos: bool = False,
 ) -> list[Prompt]:
     """Rows with id, prompt and label as training would give them to the model.
+
+    template_kwargs: what the chat template is given besides; training gives it nothing.
 
     Raises:
         UsageError: the tokenizer or its chat template does not take the prompts, or it has no begin token to add.
@@ -35,6 +38,8 @@ def render(
     try:
         tokenizer = tokenizer_of(model)
         template = tokenizer.apply_chat_template if apply_chat_template else None
+        if template and template_kwargs:
+            template = functools.partial(template, **template_kwargs)
         forms = [(row["id"], *preprocess_data(row, input_template, "prompt", "label", template)) for row in rows]
     except Exception as error:  # a chat template is Jinja code of the model's authors: any exception
         raise UsageError(f"the prompts cannot be put into the form that {model} reads: {error}") from error

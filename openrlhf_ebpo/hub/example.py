@@ -32,7 +32,7 @@ def from_rollouts(run_dir: Path, step: int, template: str, chat: bool, pass_rewa
     rollouts are there, or the question cannot be told from what was written around it.
 
     Args:
-        template: text with {question} in it, as the training prompts were made. chat: a chat template came around it.
+        template: text with {question} in it, as the training prompts were made. chat: a chat template or a begin token came around it.
         pass_reward: what a right response gets.
     """
     path = max(((at, path) for at, path in logged_steps(run_dir).items() if at <= step), default=(0, None))[1]

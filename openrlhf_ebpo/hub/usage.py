@@ -17,7 +17,7 @@ EXAMPLE = Example("What is 12 * 13?", False)
 @dataclass(frozen=True)
 class Usage:
     """What the snippets depend on. template: text with {question} in it; system: before it in a chat template; known:
-    whether the instruction of the training prompts is; example: the question that is asked."""
+    whether the instruction of the training prompts is; example: the question that is asked; bos: --data.add_bos."""
 
     repo: str
     revision: str
@@ -31,13 +31,15 @@ class Usage:
     base: str | None = None  # of an adapter, where it is on the Hub
     known: bool = True
     example: Example = EXAMPLE
+    bos: bool = False
 
 
 def of_run(run_dir: Path, args: dict, repo: str, revision: str, base: str | None, step: int = 0) -> Usage:
     """step: the model's, whose rollouts or those before give the example."""
-    template, chat_template, system, known = prompt_of(run_dir, args.get("data", {}))
-    rollout = args.get("rollout", {})
-    found = from_rollouts(run_dir, step, template, chat_template, pass_reward(args)) or EXAMPLE
+    data = args.get("data", {})
+    template, chat_template, system, known = prompt_of(run_dir, data)
+    rollout, bos = args.get("rollout", {}), bool(data.get("add_bos"))
+    found = from_rollouts(run_dir, step, template, chat_template or bos, pass_reward(args)) or EXAMPLE
     return Usage(
         repo,
         revision,
@@ -51,6 +53,7 @@ def of_run(run_dir: Path, args: dict, repo: str, revision: str, base: str | None
         base,
         known,
         found if found is EXAMPLE else found._replace(question=public_text(found.question)),
+        bos,
     )
 
 
@@ -145,4 +148,6 @@ def _prompt(usage: Usage) -> str:
         system = f'{{"role": "system", "content": {literal(usage.system)}}}, ' if usage.system else ""
         lines.append(f'messages = [{system}{{"role": "user", "content": prompt}}]')
         lines.append("prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)")
+    if usage.bos:
+        lines.append("prompt = tokenizer.bos_token + prompt.removeprefix(tokenizer.bos_token)")
     return "\n".join(lines)

@@ -113,6 +113,7 @@ def test_our_own_flags_come_on_top(upstreams_parser):
         "--trust_remote_code",
         "--force",
         "--dry_run",
+        "--sample",
     }
 
 
@@ -288,6 +289,7 @@ def test_a_dry_run_prints_the_configuration_without_secrets_and_starts_nothing(c
         (["--data.label_key", "answer"], "has no column 'answer' (--data.label_key)"),
         (["--logger.run_dir", "data.jsonl"], "--logger.run_dir"),
         (["--logger.metrics", "reward.py"], "reward.py: no JSON"),
+        (["--sample", "0"], "--sample is 0; give 1 or more prompts"),
     ],
     ids=lambda value: str(value)[:50],
 )

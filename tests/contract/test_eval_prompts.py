@@ -8,12 +8,13 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval.prompts import PromptForm, render
 from openrlhf_ebpo.eval.tasks import Question
 
-CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+CHAT = "{% if effort %}({{ effort }}){% endif %}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 FORMS = {
     PromptForm("{question}"): "What is {1} + 1?",
     PromptForm("Q: {question}", input_template="[{}]"): "[Q: What is {1} + 1?]",
     PromptForm("Q: {question}", chat_template=True): "<user>Q: What is {1} + 1?<assistant>",
     PromptForm("{question}", True, "Be"): "<system>Be<user>What is {1} + 1?<assistant>",
+    PromptForm("{question}", True, template_kwargs=(("effort", '"low"'),)): "(low)<user>What is {1} + 1?<assistant>",
 }
 
 
@@ -30,7 +31,9 @@ def models(tmp_path_factory) -> dict[str, str]:
     return {name: str(folder / name) for name in ("chat", "plain")}
 
 
-@pytest.mark.parametrize("form", FORMS, ids=["raw", "input template", "chat template", "system message"])
+@pytest.mark.parametrize(
+    "form", FORMS, ids=["raw", "input template", "chat template", "system message", "template arguments"]
+)
 def test_prompts_are_rendered_as_in_training(models, form):
     (prompt,) = render([Question("id", "What is {1} + 1?", "2")], form, models["chat"])
     assert (prompt.key, prompt.text, prompt.label) == ("id", FORMS[form], "2")

@@ -10,14 +10,16 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import tiny_tokenizers
 from safetensors.numpy import save_file
 
 from openrlhf_ebpo import progress
 from openrlhf_ebpo.data import difficulty, difficulty_report
+from openrlhf_ebpo.engines import generation
 from openrlhf_ebpo.engines.cluster import reason
-from openrlhf_ebpo.engines.generation import SEQUENCES_IN_FLIGHT, Sample, _free_engine
+from openrlhf_ebpo.engines.generation import SEQUENCES_IN_FLIGHT, GenerationError, Sample, _free_engine
 from openrlhf_ebpo.engines.rendering import Prompt
-from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.progress import model_identity, progress_file
 
 ROWS = [
@@ -78,6 +80,42 @@ def asked_for(monkeypatch) -> list[str]:
 
     monkeypatch.setattr(difficulty, "measure", measure)
     return ids
+
+
+# prompts
+
+
+@pytest.mark.parametrize("add_bos", [False, True])
+def test_the_prompts_are_those_of_the_training_to_come_and_what_does_not_fit_is_said(
+    folder, add_bos, monkeypatch, capsys
+):
+    """No engine starts: what it would be given is caught where it is started."""
+    asked: dict = {}
+
+    def started(settings):
+        asked["room"] = settings.max_len
+        raise GenerationError("caught")
+
+    def generate(*_):
+        raise AssertionError
+
+    model = tiny_tokenizers.save(folder / "tokenizer")
+    args = arguments(folder, model=model, add_bos=add_bos, max_new_tokens=8, max_len=13)
+    monkeypatch.setattr(generation, "engines", started)
+    with pytest.raises(ReportedError, match="caught"):
+        difficulty.measure(args, [*ROWS, {"id": "long", "prompt": "1 + 1 + 1", "label": "3"}], {}, generate)
+    out = capsys.readouterr().out
+    assert asked == {"room": 13}
+    assert ("5 of 5 prompts lack it" in out and "Give --add_bos" in out) == (not add_bos)
+    assert f"{5 if add_bos else 1} of 5 prompts are longer than the 5 tokens that --max_len leaves" in out
+
+
+def test_measurements_of_before_the_begin_tokens_flag_go_on(folder):
+    args = arguments(folder)
+    difficulty.check(args)
+    assert "add_bos" not in difficulty.identity(args)
+    args.add_bos = True
+    assert difficulty.identity(args)["add_bos"] is True
 
 
 # progress file

@@ -10,8 +10,10 @@ import pytest
 
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.eval import protocols, released
-from openrlhf_ebpo.eval.prompts import instruction_of, prompt_form, run_of, training_form
+from openrlhf_ebpo.eval import flags, protocols, released
+from openrlhf_ebpo.eval.grader import Grader
+from openrlhf_ebpo.eval.jobs import prompt_settings
+from openrlhf_ebpo.eval.prompts import instruction_of, prompt_form, run_of, training_form, with_bos, with_kwargs
 from openrlhf_ebpo.eval.protocols import EXTRACTORS, PROTOCOLS, get, override
 
 DEFAULT, RELEASED, GREEDY = (PROTOCOLS[name] for name in ("default", "released", "greedy"))
@@ -54,12 +56,48 @@ def test_fingerprints_are_pinned_to_the_version():
         (DEFAULT, {"template": "boxed", "chat_template": True}, "default+template=boxed,chat_template=True"),
         (override(DEFAULT, n=8), {"n": 32}, "default"),
         (override(DEFAULT, n=8), {"top_p": 0.9}, "default+n=8,top_p=0.9"),
+        (DEFAULT, {"top_k": 20, "min_p": 0.05, "strip_think": True}, "default+top_k=20,min_p=0.05,strip_think=True"),
+        (
+            DEFAULT,
+            {"template_kwargs": (("enable_thinking", "false"),)},
+            "default+template_kwargs=enable_thinking:false",
+        ),
+        (DEFAULT, {"stop": (), "template_kwargs": (), "top_k": -1, "min_p": 0.0, "strip_think": False}, "default"),
     ],
 )
 def test_a_changed_setting_shows_in_the_name(base, changes, name):
     changed = override(base, **changes)
     assert changed.name == name
     assert (changed.fingerprint() == DEFAULT.fingerprint()) == (name == "default")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"stop": ("\n\n", "/../x")}, {"stop": ("a-b",)}, {"template_kwargs": (("effort", '"low/../high"'),)}],
+    ids=["texts", "a text", "an argument"],
+)
+def test_texts_of_ones_own_stay_out_of_the_folders_name(changes):
+    named = override(DEFAULT, **changes).name
+    assert re.fullmatch(r"default\+\w+=text-[0-9a-f]{8}", named)
+    assert override(DEFAULT, stop=("a", "b")).name != override(DEFAULT, stop=("a-b",)).name
+
+
+def test_settings_that_came_later_are_recorded_where_they_are_used():
+    """What was kept before they came has the same settings and fingerprint."""
+    assert not set(protocols.LATER) & set(DEFAULT.settings())
+    used = override(DEFAULT, stop=("\n\n",), template_kwargs=(("enable_thinking", "false"),), top_k=5, min_p=0.1)
+    kept = json.loads(json.dumps(used.record()))
+    assert (kept["stop"], kept["template_kwargs"], kept["top_k"], kept["min_p"]) == (
+        ["\n\n"],
+        {"enable_thinking": False},
+        5,
+        0.1,
+    )
+    assert "strip_think" not in kept
+    for part in ("top k ", "min p ", '["\\n\\n"]', '{"enable_thinking": false}'):
+        assert part in used.describe()
+    values = [(("thinking", text),) for text in ("false", "0", "0.0")]
+    assert len({override(DEFAULT, template_kwargs=value).fingerprint() for value in values}) == 3
 
 
 def test_n_holds_for_all_tasks():
@@ -82,6 +120,11 @@ def test_a_template_of_ones_own_is_named_by_its_hash():
         ({"temperature": 0.0}, "the same response 32 times; use --n 1"),
         ({"top_p": 0.0}, "--top_p 0.0"),
         ({"max_new_tokens": 0}, "--max_new_tokens 0"),
+        ({"top_k": 0}, "--top_k 0: must be at least 1, or -1"),
+        ({"min_p": 1.5}, "--min_p 1.5"),
+        ({"min_p": float("nan")}, "--min_p nan"),
+        ({"stop": ("\n", "")}, "--stop '': an empty text would end every response"),
+        ({"template_kwargs": (("tokenize", "true"),)}, "--template_kwargs tokenize: not for you to set"),
         ({"max_model_len": 4096}, "leaves no room for a prompt"),
         ({"template": "Solve it."}, "write raw, dapo, boxed, released, training, or a text with {question} in it"),
         ({"extraction": "first number"}, "there are last box"),
@@ -112,6 +155,51 @@ def test_describe_prints_every_setting():
 def test_another_version_of_the_scorer_is_refused():
     with pytest.raises(UsageError, match=r"scores with math-verify 0\.8\.0, here it is 0\.9\.0"):
         protocols.check_scorer(override(DEFAULT, scorer_version="0.8.0"))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "found"),
+    [
+        (["enable_thinking=false"], (("enable_thinking", "false"),)),
+        (["b=1", 'a={"y":1, "x":"="}'], (("a", '{"x": "=", "y": 1}'), ("b", "1"))),
+    ],
+)
+def test_template_arguments_are_json(pairs, found):
+    assert flags.template_kwargs(pairs) == found
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [["enable_thinking"], ["enable_thinking=False"], ["=1"], ["a b=1"], ["x=NaN"], ["x=" + "[" * 9999], ["x=1", "x=2"]],
+)
+def test_template_arguments_that_are_none(pairs):
+    with pytest.raises(UsageError, match=r"--template_kwargs.* (write NAME=VALUE|x is there twice)"):
+        flags.template_kwargs(pairs)
+
+
+def test_template_arguments_need_a_chat_template():
+    given = (("enable_thinking", "false"),)
+    assert with_kwargs(prompt_form("raw", True), given).given() == {"enable_thinking": False}
+    with pytest.raises(UsageError, match="--template_kwargs enable_thinking: no chat template is used"):
+        with_kwargs(prompt_form("raw", False), given)
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("<think>\\boxed{1}</think>\\boxed{2}", "2"),
+        ("it is \\boxed{1}\n</think>\n\\boxed{2}", "2"),  # the prompt opened it
+        ("<think>\\boxed{1}", None),  # cut off: never ended
+        ("<think>\\boxed{1}</think>", None),
+        ("\\boxed{1}</think><think>\\boxed{2}", None),
+        ("<think>a</think>\\boxed{3}<think>\\boxed{4}", "3"),
+        ("\\boxed{5}", "5"),
+        ("<think> < / think > </ think> \\boxed{6}", None),
+    ],
+)
+def test_thoughts_are_not_read_for_an_answer(response, answer):
+    with Grader(DEFAULT.extraction, DEFAULT.scorer, workers=1, strip_think=True) as grader:
+        assert (grader.extract(grader.read(response)) or None) == answer
 
 
 # How the released script scores.
@@ -239,6 +327,24 @@ def test_the_form_of_a_protocol(tmp_path):
             prompt_form(template, None)
     with pytest.raises(UsageError, match="write raw, dapo"):
         prompt_form("Solve.", True)
+
+
+def test_a_model_is_asked_with_the_begin_token_that_it_was_trained_with(tmp_path):
+    dataset = tmp_path / "train.parquet"
+    pq.write_table(pa.Table.from_pylist(training_rows("Q: {question}")), dataset)
+    trained = {bos: write_run(tmp_path / f"run {bos}", dataset, add_bos=bos) for bos in (True, False)}
+    before = write_run(tmp_path / "before", dataset)  # of a version without the flag
+    for run, bos in ((trained[True], True), (trained[False], False), (before, False)):
+        assert prompt_form("training", None, run).bos is training_form(run).bos is bos
+        for form in (prompt_form("training", None, run), prompt_form("dapo", None, run), prompt_form("raw", False)):
+            assert with_bos(form, None, run).bos is bos
+            assert with_bos(form, True, run).bos is True and with_bos(form, False, run).bos is False
+    assert with_bos(prompt_form("raw", False), None, None).bos is False
+
+
+def test_results_of_before_the_begin_tokens_flag_are_of_todays_settings():
+    assert prompt_settings(prompt_form("raw", False)) == {"template": "{question}", "chat_template": False}
+    assert prompt_settings(with_bos(prompt_form("raw", False), True, None))["bos"] is True
 
 
 def test_the_run_of_an_exported_model(tmp_path):

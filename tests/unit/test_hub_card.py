@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 import re
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import hub_runs
 import jinja2
@@ -319,6 +321,18 @@ def test_the_snippet_puts_a_chat_template_around_the_prompt(tmp_path):
     expected = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Solve What is 12 * 13?"}]
     assert asked == [(expected, {"tokenize": False, "add_generation_prompt": True})]
     assert namespace["prompt"] == "rendered"
+
+
+@pytest.mark.parametrize("rendered", ["<bos>Solve", "Solve"])
+def test_the_snippet_puts_the_begin_token_of_training_there_once(rendered, tmp_path):
+    shown = usage.of_run(
+        write_run(tmp_path, args=arguments(tmp_path, add_bos=True)), {"data": {"add_bos": True}}, REPO, "main", None
+    )
+    lines = usage.transformers_snippet(shown)
+    namespace = {"tokenizer": SimpleNamespace(bos_token="<bos>"), "prompt": rendered}
+    exec(next(line for line in lines.splitlines() if "bos_token" in line), namespace)
+    assert namespace["prompt"] == "<bos>Solve" and shown.example is usage.EXAMPLE
+    assert "bos_token" not in usage.transformers_snippet(dataclasses.replace(shown, bos=False))
 
 
 def test_a_run_that_has_just_begun_has_a_card_without_a_picture(tmp_path):

@@ -1,0 +1,158 @@
+"""The flags of `eval run`: what there is, what can be found wrong with them alone, and the protocol that they ask for."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.eval import prompts, protocols
+from openrlhf_ebpo.eval.protocols import Protocol
+from openrlhf_ebpo.eval.tasks import FILE
+from openrlhf_ebpo.seams import remote_code
+from openrlhf_ebpo.seams.stack import is_cpu_stack
+
+OVERRIDES = (
+    *("n", "temperature", "top_p", "top_k", "min_p", "max_new_tokens", "max_model_len", "stop", "seed"),
+    *("template", "chat_template", "template_kwargs", "strip_think"),
+)
+ENGINE_FLAGS = ("num_engines", "tensor_parallel_size", "gpu_memory_utilization", "enforce_eager")
+NEEDED = {"matplotlib": "the report", "tqdm": "the progress bar", "vllm": "generation"}
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tasks", required=True, metavar="A,B,…", help="what is asked; see above")
+    add = parser.add_argument_group("model: one of the two").add_argument
+    add("--model", metavar="MODEL", help="folder or Hugging Face name; LoRA adapters are merged into their base")
+    add("--checkpoints", metavar="RUN_DIR", help="every exported checkpoint of this training run (--ckpt.save_hf)")
+    add("--no_base", action="store_true", help="of --checkpoints, leave out the model before training")
+    add("--step", type=int, default=0, metavar="N", help="training step that --model is from (%(default)s)")
+    add = parser.add_argument_group("protocol").add_argument
+    add("--protocol", default="default", metavar="NAME", help=f"{', '.join(protocols.PROTOCOLS)} (%(default)s)")
+    add("--n", type=int, help="responses per question")
+    add("--temperature", type=float)
+    add("--top_p", type=float)
+    add("--top_k", type=int, metavar="K", help="draw from the K likeliest tokens only; -1: from all")
+    add("--min_p", type=float, metavar="P", help="draw only from tokens at least P times as likely as the likeliest")
+    add(
+        "--stop",
+        nargs="+",
+        metavar="TEXT",
+        help="texts that end a response and are left out of it; $'\\n\\n' in a shell",
+    )
+    add("--max_new_tokens", type=int, metavar="N", help="longest response")
+    add("--max_model_len", type=int, metavar="N", help="prompt and response together (default: what the longest needs)")
+    add("--seed", type=int, help="of the engines; one seed need not give one text on other hardware")
+    add(
+        "--template",
+        metavar="NAME_OR_TEXT",
+        help=f"how a question is put: {', '.join(prompts.TEMPLATES)}, {prompts.TRAINING}, or text with {{question}} in it",
+    )
+    add("--chat_template", action=argparse.BooleanOptionalAction, help="put that into the tokenizer's chat template")
+    add(
+        "--template_kwargs",
+        nargs="+",
+        metavar="NAME=JSON",
+        help="what the tokenizer's chat template is given besides, such as enable_thinking=false",
+    )
+    add(
+        "--add_bos",
+        action=argparse.BooleanOptionalAction,
+        help="begin prompts with the tokenizer's begin token, as training's --data.add_bos (default: as --model was trained)",
+    )
+    add(
+        "--strip_think",
+        action=argparse.BooleanOptionalAction,
+        help="read the answer from behind the last </think> only; a response that never ends its <think> has none",
+    )
+    add("--run_dir", metavar="DIR", help="run that trained --model, where its template is recorded (default: searched)")
+    add = parser.add_argument_group("questions").add_argument
+    add("--data_dir", metavar="DIR", help="folder with <task>.parquet or <task>.jsonl of benchmarks")
+    add("--question_column", metavar="NAME", help="of file: tasks (default: the usual names)")
+    add("--answer_column", metavar="NAME")
+    add("--limit", type=int, metavar="N", help="only the first N questions of each task, named <task>-firstN")
+    add = parser.add_argument_group("engines").add_argument
+    add("--num_engines", type=int, default=1, help="copies of the model that share the questions (%(default)s)")
+    add("--tensor_parallel_size", type=int, default=1, help="GPUs a copy (%(default)s)")
+    add("--gpu_memory_utilization", type=float, default=0.9, help="share of a GPU's memory for vLLM (%(default)s)")
+    add("--enforce_eager", action="store_true", help="no CUDA graphs: starts sooner, generates slower")
+    remote_code.add_flag(parser)
+    parser.add_argument("--output_dir", metavar="DIR", help="where results go; needed with --model")
+    parser.add_argument("--force", action="store_true", help="start over; earlier results move to superseded/")
+
+
+def check(args: argparse.Namespace) -> None:
+    """All that can be found wrong with the flags alone; makes the model's path absolute.
+
+    Raises:
+        UsageError: all problems, one per line.
+    """
+    problems = []
+    if bool(args.model) == bool(args.checkpoints):
+        problems.append("give --model, a folder or a Hugging Face name, or --checkpoints, a run directory; not both")
+    if args.model and not args.output_dir:
+        problems.append("--output_dir is missing: name a folder for the results")
+    if args.checkpoints:
+        given = [name for name in ("step", "run_dir") if getattr(args, name)]
+        problems += [f"--{name} goes with --model; of --checkpoints, the run says it" for name in given]
+    elif args.no_base:
+        problems.append("--no_base goes with --checkpoints")
+    for name in ("question_column", "answer_column"):
+        if getattr(args, name) and FILE not in args.tasks:
+            problems.append(f"--{name} goes with {FILE} tasks; there is none in --tasks {args.tasks}")
+    ranges = {
+        "step": args.step >= 0,
+        "limit": args.limit is None or args.limit >= 1,
+        "num_engines": args.num_engines >= 1,
+        "tensor_parallel_size": args.tensor_parallel_size >= 1,
+        "gpu_memory_utilization": 0 < args.gpu_memory_utilization <= 1,
+    }
+    problems += [f"--{name} {getattr(args, name)} makes no sense" for name, fine in ranges.items() if not fine]
+    if args.tensor_parallel_size > 1 and is_cpu_stack():
+        problems.append("--tensor_parallel_size: use more engines, --num_engines (this machine has no CUDA)")
+    for name, use in NEEDED.items():
+        if importlib.util.find_spec(name) is None:
+            problems.append(f"{name} is not installed, which {use} needs: pip install 'openrlhf_ebpo[eval]'")
+    if problems:
+        raise UsageError("\n".join(problems))
+    if args.model and Path(args.model).expanduser().exists():
+        args.model = str(Path(args.model).expanduser().absolute())
+
+
+def chosen_protocol(args: argparse.Namespace) -> Protocol:
+    """The protocol of --protocol with what the other flags change.
+
+    Raises:
+        UsageError: a setting that makes no sense.
+    """
+    changes = {name: getattr(args, name) for name in OVERRIDES}
+    changes["stop"] = None if args.stop is None else tuple(args.stop)
+    changes["template_kwargs"] = None if args.template_kwargs is None else template_kwargs(args.template_kwargs)
+    return protocols.override(protocols.get(args.protocol), **changes)
+
+
+def template_kwargs(pairs: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """NAME=JSON each, sorted and in JSON's one spelling.
+
+    Raises:
+        UsageError: one of them is not so, or a name is there twice.
+    """
+    found = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        try:
+            value = json.dumps(json.loads(text), sort_keys=True, allow_nan=False)
+        except (ValueError, RecursionError):
+            equals = ""
+        if not (equals and name.isidentifier()):
+            raise UsageError(
+                f"--template_kwargs {pair}: write NAME=VALUE with a value as JSON has it, such as enable_thinking=false "
+                "or 'effort=\"low\"'"
+            )
+        if name in found:
+            raise UsageError(f"--template_kwargs: {name} is there twice")
+        found[name] = value
+    return tuple(sorted(found.items()))

@@ -1,0 +1,140 @@
+"""`train --dry_run --sample`: the model's answers to the first prompts, by the engine and the reward of the run, before it is started."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from openrlhf_ebpo.checks import preflight
+from openrlhf_ebpo.checks.model_check import MODEL
+from openrlhf_ebpo.cli.train_fit import first_rows, one_line, render_rows
+from openrlhf_ebpo.engines import generation
+from openrlhf_ebpo.engines.generation import EngineSettings, Sample, Sampling
+from openrlhf_ebpo.engines.rendering import Prompt, tokenizer_of
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.rewards.limits import Limits
+
+SAMPLED = 4  # prompts, with an answer each
+SHOWN = 240  # characters of a prompt or an answer
+PATIENCE = 1800.0  # seconds for the engine's start, and for the next answer
+NO_ANSWER = "no_answer"  # how a reward's log of responses without an answer ends
+
+
+def add_flag(group) -> None:
+    group.add_argument(
+        "--sample",
+        type=int,
+        nargs="?",
+        const=SAMPLED,
+        metavar="N",
+        help=f"with --dry_run: generate answers to the first N prompts ({SAMPLED}) with vLLM, grade them with the run's reward and "
+        "show them",
+    )
+
+
+def check_flag(flat: argparse.Namespace) -> None:
+    """Raises UsageError where --sample has no --dry_run beside it, or no number of prompts."""
+    if flat.sample is not None and not flat.dry_run:
+        raise UsageError("--sample goes with --dry_run: add it, or leave --sample out to train")
+    if flat.sample is not None and flat.sample < 1:
+        raise UsageError(f"--sample is {flat.sample}; give 1 or more prompts")
+
+
+def sample(args, count: int) -> Iterator[str]:
+    """Lines as they come. args: upstream's, nested.
+
+    Raises:
+        UsageError: model, data set and flags do not go together. ClusterError, GenerationError: too few GPUs; the engine
+        did not start, or answers did not come.
+    """
+    model = args.actor.model_name_or_path
+    preflight.check_fetched(f"--{MODEL}", model)
+    generation.prepare_process()
+    prompts = render_rows(first_rows(args, count, fetch=True), args, model)
+    settings = engine_settings(args)
+    sampling = Sampling(1, args.rollout.temperature, args.rollout.top_p, args.rollout.max_new_tokens)
+    yield f"sample: starting vLLM with {model}, for answers to the first {len(prompts)} prompts"
+    found, started = [], time.monotonic()
+    with generation.engines(settings) as actors:
+        yield f"the engine is up after {time.monotonic() - started:.0f} s"
+        for prompt, samples in generation.generate(actors, prompts, sampling, settings):
+            found += samples
+            yield from shown(prompt, samples[0], tokenizer_of(model))
+    yield from verdict(found, args)
+
+
+def engine_settings(args) -> EngineSettings:
+    """One engine as those of the run, without what pays off only in a long one."""
+    return EngineSettings(
+        model=args.actor.model_name_or_path,
+        max_len=args.data.max_len,
+        tensor_parallel_size=args.vllm.tensor_parallel_size,
+        gpu_memory_utilization=args.vllm.gpu_memory_utilization,
+        enforce_eager=True,
+        seed=args.train.seed,
+        reward=tuple(args.reward.remote_url or ()),
+        agent=args.train.agent_func_path,
+        reward_limits=Limits(args.reward.timeout, args.reward.memory, args.reward.workers),
+        patience=PATIENCE,
+    )
+
+
+def shown(prompt: Prompt, answer: Sample, tokenizer) -> list[str]:
+    """A prompt and its answer, a line each: both are other people's text, and go to a terminal."""
+    text = tokenizer.decode(answer.tokens, skip_special_tokens=False)
+    facts = [f"{len(answer.tokens)} tokens"]
+    facts += ["cut"] if answer.truncated else []
+    facts += [f"reward {answer.reward:g}"] if answer.reward is not None else []
+    facts += [f"no reward: {one_line(answer.error, SHOWN)}"] if answer.error else []
+    return [
+        f"prompt {prompt.key}  {one_line(prompt.text, SHOWN)}",
+        f"  answer  {one_line(text, SHOWN)}",
+        f"  ({', '.join(facts)})",
+    ]
+
+
+def verdict(samples: Sequence[Sample], args) -> list[str]:
+    """What the answers amount to, and what to do where they are of no use."""
+    count, limit = len(samples), args.rollout.max_new_tokens
+    rewards = [each.reward for each in samples if each.reward is not None]
+    read, cut = answered(samples), sum(each.truncated for each in samples)
+    failed = Counter(each.error for each in samples if each.error)
+    passed = sum(reward >= args.algo.advantage.ebpo.pass_reward for reward in rewards)
+    at = f"{limit} tokens" if limit else f"--data.max_len {args.data.max_len}"
+    facts = [f"{read} of {count} have an answer that the reward reads"] if read is not None else []
+    facts += [f"{passed} of {count} pass, mean reward {statistics.fmean(rewards):g}"] if rewards else []
+    facts += [f"{failed.total()} of {count} got no reward"] if failed else []
+    facts += [] if rewards or failed else ["not graded: the run's reward is a model"]
+    lines = [f"sample: {'; '.join([*facts, f'{cut} of {count} cut at {at}'])}", *own_measures(samples)]
+    if failed:
+        lines.append(f"warning: no reward, most often: {one_line(failed.most_common(1)[0][0], 2 * SHOWN)}")
+    if 2 * cut >= count:
+        lines.append(
+            "warning: what is cut seldom has its answer. Raise --rollout.max_new_tokens, and --data.max_len with it, or ask for "
+            "shorter answers"
+        )
+    if read == 0:
+        lines.append(
+            "warning: no answer is in the form that the reward reads. Ask for it in the prompt, use the chat template of an "
+            "instruct model (--data.apply_chat_template), or warm-start the model on answers of that form (openrlhf-ebpo sft)"
+        )
+    elif rewards and not passed:
+        lines.append("none passes, of few: `openrlhf-ebpo data difficulty` measures how often each prompt does")
+    return lines
+
+
+def answered(samples: Sequence[Sample]) -> int | None:
+    """How many have an answer; None where the reward does not log it."""
+    logged = [value for each in samples for name, value in each.logs.items() if name.endswith(NO_ANSWER)]
+    return sum(value == 0 for value in logged) if logged else None
+
+
+def own_measures(samples: Sequence[Sample]) -> list[str]:
+    """Means of what the reward logs beside the reward."""
+    names = sorted({name for each in samples for name in each.logs if not name.endswith(NO_ANSWER)})
+    means = {name: statistics.fmean(each.logs[name] for each in samples if name in each.logs) for name in names}
+    said = ", ".join(f"{one_line(name, SHOWN)} {mean:.3g}" for name, mean in means.items())
+    return [f"the reward's own measures, on average: {said}"] if said else []
