@@ -4,13 +4,13 @@
 #   bash scripts/walkthrough.sh [RUN_DIR]      RUN_DIR: default runs/walkthrough
 #
 # No GPU is needed. Every stage prints its command, which can be typed alone, and its time; its output is in RUN_DIR/logs. Called
-# again, it passes over what is there, so an interrupted walkthrough goes on. STEPS=60 trains longer than the 20 steps of
+# again, it passes over what is there, so an interrupted walkthrough goes on. STEPS=60 trains longer than the 40 steps of
 # docs/walkthrough.md, which explains the stages.
 set -euo pipefail
 case " $* " in *" --help "* | *" -h "*) sed -n '2,8s/^# \{0,1\}//p' "$0" && exit ;; esac
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 run=${1:-runs/walkthrough}
-steps=${STEPS:-20}
+steps=${STEPS:-40}
 tokens=12 # of a response, the longest
 task="State the final answer to the following arithmetic problem:"
 template="$task 2 + 5 =
@@ -20,7 +20,6 @@ Answer: 6<|im_end|>
 {question}
 Answer:"
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$(nproc)} # Ray would give each of its processes one
-export RAY_worker_niceness=${RAY_worker_niceness:-0} # and let everything else on the machine go first
 mkdir -p "$run/logs"
 number=0
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
@@ -72,16 +71,16 @@ stage "order: without those that it always solves" "$run/data/ordered.parquet" 2
     openrlhf-ebpo data order --input "$run/data/difficulty.parquet" --by shuffle --max_pass_rate 0.9 --output "$run/data/ordered.parquet"
 
 train=(openrlhf-ebpo train --advantage_estimator ebpo
-    --actor.model_name_or_path "$run/model" --data.max_len 128 --train.num_episodes 2
+    --actor.model_name_or_path "$run/model" --data.max_len 128 --train.num_episodes 4
     --data.prompt_dataset "$run/data/ordered.parquet" --data.input_key prompt --data.label_key label
-    --data.order as_is --data.max_samples $((steps * 4)) --reward.remote_url reasoning_gym
+    --data.order as_is --data.max_samples $((steps * 2)) --reward.remote_url reasoning_gym
     --rollout.batch_size 8 --rollout.n_samples_per_prompt 4 --rollout.max_new_tokens $tokens --rollout.micro_batch_size 16
     --train.batch_size 32 --train.micro_batch_size 16 --train.seed 1 --actor.adam.lr 3e-5 --algo.kl.init_coef 0
     --actor.num_gpus_per_node 1 --ref.num_gpus_per_node 1 --vllm.num_engines 1 --ds.zero_stage 0
     --ckpt.path "$run/checkpoints" --ckpt.output_dir "$run/trained" --ckpt.save_steps 10 --ckpt.max_num 1 --ckpt.load_enable
     --logger.run_dir "$run/run")
 
-stage "dry run: do model, data and reward fit? With four answers" "$run/run/run.json" 30 "${train[@]}" --dry_run --sample 4
+stage "dry run: do model, data and reward fit? With four answers" "$run/run/run.json" 16 "${train[@]}" --dry_run --sample 4
 
 stage "training: EBPO, $steps steps of 8 prompts x 4 responses" "$run/trained/prior.json" 6 "${train[@]}"
 
