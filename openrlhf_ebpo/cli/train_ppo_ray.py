@@ -31,7 +31,7 @@ from openrlhf_ebpo.hub import training_flags as hub_flags
 from openrlhf_ebpo.record import changes, heartbeat, retention, run_lock
 from openrlhf_ebpo.record.own_metrics import read_entries
 from openrlhf_ebpo.record.resume import CheckpointError
-from openrlhf_ebpo.record.run_log import RunDirectoryError, check_run_dir
+from openrlhf_ebpo.record.run_log import RunDirectoryError, check_run_dir, read_metrics
 from openrlhf_ebpo.redact import hide_secrets, redacted, redacted_argv
 from openrlhf_ebpo.rewards import limits
 from openrlhf_ebpo.seams import remote_code
@@ -41,7 +41,7 @@ from openrlhf_ebpo.supervisor import flags as supervisor_flags
 from openrlhf_ebpo.supervisor import words
 from openrlhf_ebpo.supervisor.driver import Supervisor, under_supervision
 from openrlhf_ebpo.supervisor.restarts import as_restarted
-from openrlhf_ebpo.training import policy_loss, prompts
+from openrlhf_ebpo.training import policy_loss, prompts, taught
 
 MODULE = "openrlhf.cli.train_ppo_ray"
 ESTIMATOR = "--algo.advantage.estimator"
@@ -157,6 +157,8 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str]) -> None:
     if supervisor.stopped:  # the run directory is gone since the last look
         raise stopped(supervisor.stopped, args)
     print(f"training is complete: model in {args.ckpt.output_dir}, run directory {args.logger.run_dir}", flush=True)
+    if line := taught.summary(read_metrics(args.logger.run_dir)):
+        print(line, flush=True)
     hub.finish(args, pushing)  # Ray and its GPUs are free by now
 
 

@@ -22,6 +22,7 @@ from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 SHUTDOWN_SECONDS = 10
 PRIVATE = "OPENRLHF_EBPO_PRIVATE_RAY"  # in the environment of a Ray that one command has started for itself
+NICENESS = "RAY_worker_niceness"  # Ray's workers, which do all the work, would be 15 levels nicer than the command
 START_TIMED_OUT = "The current node timed out during startup"
 # Ray's GCS would keep a record of every task, for `ray timeline` and the dashboard: 14 MB in 100 small steps
 # (benchmarks/growth.py). Workers have the setting from the GCS; a cluster of `ray start` keeps its own.
@@ -136,6 +137,7 @@ def start_node(again: bool = True, **how) -> None:
     import ray
 
     os.environ[PRIVATE] = "1"  # its processes inherit it
+    os.environ.setdefault(NICENESS, "0")
     try:
         ray.init(**how)
     except Exception as error:

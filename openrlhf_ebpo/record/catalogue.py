@@ -123,6 +123,7 @@ GROUPS = (
         Metric("ebpo/all_fail_fraction", "All-fail groups", "fraction", "of groups in which every valid response failed", "near 1: the prompts are too hard, though EBPO helps most here", SPACE | PICTURE),
         Metric("ebpo/all_pass_fraction", "All-pass groups", "fraction", "of groups in which every valid response passed", "near 1: the prompts are solved, and EBPO keeps pushing them", SPACE),
         Metric("ebpo/rescued_fraction", "Rescued responses", "fraction", "of valid responses: zero advantage under GRPO, not under EBPO", shown=SPACE),
+        Metric("ebpo/taught_nothing", "Taught nothing", "", "1 for a step whose responses all earned the same, or got no advantage; else 0", "1 again and again: nothing is learnt; the output says why"),
         Metric("ebpo/reward_error_fraction", "Reward errors", "fraction", "of responses whose reward failed", "above 0: read the errors in the rollouts", SPACE),
         Metric("dynamic_filtering_pass_rate", "Kept by the filter", "", "share of prompts as OpenRLHF computes it; with --algo.dynamic_filtering_enable"),
     )),
@@ -134,7 +135,7 @@ GROUPS = (
         Metric("math_no_answer", "No answer", "fraction", "of responses in which no answer was found", "rises: the answer’s form is lost"),
         Metric("math_timeout", "Cut off", "fraction", "of responses whose grading took too long or crashed", "rises: look at these answers"),
         Metric("reasoning_gym_score", "Scorer’s marks", "", "mean of the scorer’s own marks; the reward is 1 for full marks alone", "rises while the reward stays: nearly right answers earn nothing"),
-        Metric("reasoning_gym_unmarked", "Unmarked answers", "fraction", "of responses without <answer> or \\boxed{}: all of such a response is taken for its answer", "near 1 where models think aloud: no such answer is right; the prompt should ask for <answer>"),
+        Metric("reasoning_gym_unmarked", "Unmarked answers", "fraction", "of responses without answer tags or a box: all of it is taken for the answer", "near 1 for a model that thinks aloud: let the prompt ask for the tags"),
         Metric("reasoning_gym_timeout", "Scoring cut off", "fraction", "of responses whose scoring took too long", "rises: look at these answers"),
     )),
     Group("Evaluation", "During training, with --eval.dataset.", (

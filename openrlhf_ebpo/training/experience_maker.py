@@ -19,6 +19,7 @@ from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.rewards.guard import INFO_KEY as ERROR_KEY
 from openrlhf_ebpo.rewards.guard import RewardError
+from openrlhf_ebpo.training import taught
 from openrlhf_ebpo.training.adaptive_prompts import INFO_KEY as IMPORTANCE_KEY
 from openrlhf_ebpo.training.adaptive_prompts import uneven_draw
 from openrlhf_ebpo.training.prompts import INFO_KEY as CLUSTER_KEY
@@ -70,6 +71,7 @@ class EBPOExperienceMaker:
         failed = sum(map(bool, self._errors)) / len(self._errors)
         drawn = uneven_draw(result.rewards, result.valid, np.array(self._importance))
         self.metrics = {**result.metrics, **drawn, "ebpo/reward_error_fraction": failed}
+        self.metrics[taught.METRIC] = float(taught.taught_nothing(result))
         return experiences
 
     def _estimate(self, experiences, rollouts: Rollouts) -> Estimate:

@@ -17,7 +17,7 @@ from openrlhf_ebpo.record import checkpoints
 from openrlhf_ebpo.record.resume import set_later_aside
 from openrlhf_ebpo.record.run_log import RunLog
 from openrlhf_ebpo.seams.install import subclass
-from openrlhf_ebpo.training import health
+from openrlhf_ebpo.training import health, taught
 from openrlhf_ebpo.training.checkpoint import STATE_KEY, starting_state
 from openrlhf_ebpo.training.phases import Phases
 from openrlhf_ebpo.training.prompts import check_same_order
@@ -33,6 +33,7 @@ class EBPOTrainer(Phases):
         logger = self.args.logger
         self.run_log = RunLog(logger.run_dir, self.tokenizer, logger.rollouts_every, logger.keep_rollouts)
         self.hub = hub.Pushes(self.args)
+        self.told = taught.Told()
 
     def init_checkpoint_states(self):
         """Where training starts: upstream's states, our prior, and a run log without what came after."""
@@ -82,7 +83,10 @@ class EBPOTrainer(Phases):
         self.run_log.write_rollouts(global_step, self.experience_maker.rollouts, began_from)
         if state := self._prior_state():
             self.run_log.write_prior(state)
-        status.update(self.experience_maker.metrics)
+        maker = self.experience_maker
+        status.update(maker.metrics)
+        if said := self.told.line(global_step, maker.rollouts.result, status, maker.config.pass_reward):
+            print(said, flush=True)
         status.update(self.hub.metrics())
         status["timing/run_log"] = time.time() - started
         return status, global_step

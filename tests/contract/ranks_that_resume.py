@@ -1,4 +1,4 @@
-"""Two ranks save with OpenRLHF's strategy and DeepSpeed, and resume with other settings. Prints a JSON object a ZeRO stage.
+"""Two ranks save with OpenRLHF's strategy and DeepSpeed, resume with other settings, and export a model with tied weights.
 
 python tests/contract/ranks_that_resume.py FOLDER
 """
@@ -34,6 +34,7 @@ def strategy(stage: int) -> DeepspeedStrategy:
     names = ("adam_offload", "use_universal_ckpt", "overlap_comm", "deepcompile")
     ds = space(
         param_dtype="bf16",
+        zero_stage=stage,
         zpg=1,
         grad_accum_dtype=None,
         tensor_parallel_size=1,
@@ -78,6 +79,21 @@ def numbers(engine, schedule) -> dict:
     }
 
 
+def export(made: DeepspeedStrategy, model: Path, output: Path) -> None:
+    """Train three steps, export as a training does, and keep what the trained model says: logits.pt."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    engine, _ = prepared(made, AutoModelForCausalLM.from_pretrained(model), {**SAVED, "lr": 0.1}, "linear", 1.0)
+    tokens = torch.arange(12).reshape(2, 6)
+    for _ in range(3):
+        engine.backward(engine(tokens, labels=tokens).loss)
+        engine.step()
+    logits = engine(tokens).logits.detach()
+    made.save_model(engine, AutoTokenizer.from_pretrained(model), str(output))
+    if made.is_rank_0():
+        torch.save(logits, output / "logits.pt")
+
+
 def rank(number: int, folder: Path, port: int) -> None:
     where = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in where.items()})
@@ -95,6 +111,7 @@ def rank(number: int, folder: Path, port: int) -> None:
         engine, schedule = prepared(made, model, OTHER, "linear", 9.0)
         made.load_ckpt(engine, str(folder / str(stage)))
         found = {"stage": stage, "rank": number, "wrote": wrote, "saved": saved, "loaded": numbers(engine, schedule)}
+        export(made, folder / "tied", folder / f"exported-{stage}")
         (folder / f"{stage}-{number}.json").write_text(json.dumps(found))
 
 

@@ -1,4 +1,4 @@
-"""What DeepSpeed restores of the optimizer, and what every rank lists: two ranks, ZeRO 0, 2 and 3."""
+"""What DeepSpeed restores of the optimizer, what every rank lists, and what is exported: two ranks, ZeRO 0, 2 and 3."""
 
 import json
 import os
@@ -7,8 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors import safe_open
 
+from openrlhf_ebpo.quickstart import tiny_model
 from openrlhf_ebpo.record import manifest
+from openrlhf_ebpo.training.tied_weights import tied_copies
 
 SCRIPT = Path(__file__).with_name("ranks_that_resume.py")
 STAGES = (0, 2, 3)
@@ -18,6 +22,7 @@ STAGES = (0, 2, 3)
 def resumed(tmp_path_factory):
     """(stage, rank) -> what it saved, loaded and wrote; and the folder."""
     folder = tmp_path_factory.mktemp("resumed")
+    tiny_model.build(folder / "tied", ["abcdefghijklmnopqrstuvw\n"], hidden_size=32, intermediate_size=64)
     done = subprocess.run(
         [sys.executable, SCRIPT, folder],
         capture_output=True,
@@ -49,3 +54,47 @@ def test_every_rank_lists_what_it_wrote_and_the_manifest_has_all(resumed, stage)
     assert wrote[0] and not wrote[0] & wrote[1] and bool(wrote[1]) == (stage > 0)
     assert manifest.damage(checkpoint, contents=True) is None
     assert manifest.settings(checkpoint)["actor.adam.lr"] == 1e-3
+
+
+def weights_in(folder: Path) -> set[str]:
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        return set(file.keys())
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_tied_weights_are_exported_once_and_say_the_same_when_loaded(resumed, stage):
+    from transformers import AutoModelForCausalLM
+
+    exported = resumed[0] / f"exported-{stage}"
+    assert weights_in(exported) == weights_in(resumed[0] / "tied") and "lm_head.weight" not in weights_in(exported)
+    model, first = (AutoModelForCausalLM.from_pretrained(place) for place in (exported, resumed[0] / "tied"))
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    trained = torch.load(exported / "logits.pt").float()
+    said, said_before = (each(torch.arange(12).reshape(2, 6)).logits.float() for each in (model, first))
+    assert (said - trained).abs().max() < 0.1 < 0.5 < (said_before - trained).abs().max()  # in bfloat16
+
+
+def test_only_what_transformers_ties_again_is_left_out():
+    """A parameter that the model shares in some other way of its own stays."""
+
+    class Shared(torch.nn.Module):
+        _tied_weights_keys = ("head",)
+
+        def __init__(self):
+            super().__init__()
+            self.body = self.head = self.other = torch.nn.Linear(2, 2)
+            self.own_head = torch.nn.Linear(2, 2)
+
+    assert tied_copies(Shared()) == {"head.weight", "head.bias"}
+
+
+def test_an_adapter_merged_by_upstreams_command_has_the_tied_weight_once(resumed):
+    from openrlhf.cli.lora_combiner import apply_lora
+    from peft import LoraConfig, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    folder = resumed[0]
+    adapted = get_peft_model(AutoModelForCausalLM.from_pretrained(folder / "tied"), LoraConfig(r=2))
+    adapted.save_pretrained(folder / "adapter")
+    apply_lora(str(folder / "tied"), str(folder / "adapter"), str(folder / "merged"), False, "bf16")
+    assert weights_in(folder / "merged") == weights_in(folder / "tied")

@@ -126,6 +126,7 @@ def test_metrics_say_what_the_dynamics_are(story):
         "ebpo/all_pass_fraction",
         "ebpo/rescued_fraction",
         "ebpo/reward_error_fraction",
+        "ebpo/taught_nothing",
         "policy/entropy",
         "policy/kl_per_step",
         "timing/run_log",

@@ -145,6 +145,17 @@ def test_a_busy_machine_gets_a_second_try(monkeypatch, failures, capsys):
     assert ("trying once more" in capsys.readouterr().out) == (failures > 0)
 
 
+@pytest.mark.parametrize("given", [None, "7"])
+def test_workers_of_a_private_ray_are_as_nice_as_the_command_unless_the_user_has_said_more(monkeypatch, given):
+    monkeypatch.setenv(cluster.NICENESS, given or "")  # put back in the end
+    if given is None:
+        monkeypatch.delenv(cluster.NICENESS)
+    found = []
+    monkeypatch.setattr("ray.init", lambda: found.append(os.environ[cluster.NICENESS]))
+    cluster.start_node()
+    assert found == [given or "0"]
+
+
 def test_the_words_of_rays_limit_are_still_rays():
     source = Path(importlib.util.find_spec("ray").origin).with_name("_private") / "node.py"
     assert (

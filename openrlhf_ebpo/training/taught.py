@@ -1,0 +1,70 @@
+"""Steps that teach nothing, because all responses earned the same: said on the screen, with why, and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from openrlhf_ebpo.estimator.advantage import Estimate
+
+METRIC = "ebpo/taught_nothing"
+SHARES = {  # metric of the step -> of which responses it is the share
+    "math_no_answer": "without an answer",
+    "reasoning_gym_unmarked": "without <answer> or \\boxed{}",
+    "rollout/truncated_rate": "cut",
+}
+NO_ADVANTAGE = 1e-6  # what rounding leaves of none
+
+
+def taught_nothing(result: Estimate) -> bool:
+    """Whether the valid responses have no advantage, or one reward."""
+    advantages, rewards = result.advantages[result.valid], result.rewards[result.valid]
+    return bool(np.abs(advantages).max() < NO_ADVANTAGE or np.ptp(rewards) == 0)
+
+
+def reason(result: Estimate, metrics: Mapping[str, float], passes: float) -> str:
+    """Why, in words; passes: a reward from here on is a success."""
+    shares = [f"{100 * metrics[name]:.0f} % {words}" for name, words in SHARES.items() if metrics.get(name)]
+    return "; ".join([_rewards(result.rewards[result.valid], passes), *shares])
+
+
+def _rewards(rewards: np.ndarray, passes: float) -> str:
+    if np.ptp(rewards) > 0:
+        return "in every group all responses earned the same"
+    if rewards[0] >= passes:
+        return "every response passed"
+    return "no response passed" + (f", each earned {rewards[0]:g}" if rewards[0] else "")
+
+
+class Told:
+    """Says the first, second, fourth, eighth … of these steps: ten lines in a thousand."""
+
+    def __init__(self):
+        self.count = 0
+
+    def line(self, step: int, result: Estimate, metrics: Mapping[str, float], passes: float) -> str | None:
+        """What to say of a step; None for nothing."""
+        if not metrics[METRIC]:
+            return None
+        self.count += 1
+        if self.count & (self.count - 1):
+            return None
+        more = f" ({self.count} such steps so far)" if self.count > 1 else ""
+        return f"step {step} taught nothing: {reason(result, metrics, passes)}{more}"
+
+
+def summary(rows: Iterable[Mapping]) -> str | None:
+    """A line for the end of a run; None where every step taught something.
+
+    rows: of metrics.jsonl, one a step.
+    """
+    steps = [row[METRIC] for row in rows if METRIC in row]
+    if not any(steps):
+        return None
+    return (
+        f"{sum(map(bool, steps))} of {len(steps)} steps taught nothing: all responses, or all of each group, earned the "
+        "same (docs/troubleshooting.md says what to do)"
+    )

@@ -1,0 +1,73 @@
+"""A step that teaches nothing is said, with why, and not a thousand times."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from openrlhf_ebpo.training.taught import METRIC, Told, reason, summary, taught_nothing
+
+
+def result(rewards, advantages=None, valid=None):
+    rewards = np.array(rewards, float)
+    deviations = rewards - rewards.mean(-1, keepdims=True)
+    return SimpleNamespace(
+        rewards=rewards,
+        advantages=deviations if advantages is None else np.array(advantages, float),
+        valid=np.ones_like(rewards, bool) if valid is None else np.array(valid),
+    )
+
+
+@pytest.mark.parametrize(
+    ("batch", "nothing"),
+    [
+        (result([[0, 0], [0, 0]]), True),
+        (result([[0, 0], [0, 0]], advantages=[[-0.5, -0.5], [-0.5, -0.5]]), True),  # a baseline that expected more
+        (result([[0, 0], [1, 1]]), True),  # to GRPO
+        (result([[0, 0], [1, 1]], advantages=[[-1, -1], [1, 1]]), False),  # and to EBPO
+        (result([[0.1, 0.1], [0.3, 0.3]], advantages=[[1e-9, -1e-9], [0, 0]]), True),
+        (result([[0, 1], [0, 0]]), False),
+        (result([[0, 1], [0, 0]], valid=[[True, False], [True, True]]), True),
+    ],
+)
+def test_whether_a_step_taught_something(batch, nothing):
+    assert taught_nothing(batch) is nothing
+
+
+@pytest.mark.parametrize(
+    ("rewards", "metrics", "words"),
+    [
+        (
+            [[0, 0]],
+            {"math_no_answer": 1.0, "rollout/truncated_rate": 1.0},
+            "no response passed; 100 % without an answer; 100 % cut",
+        ),
+        ([[0, 0]], {"reasoning_gym_unmarked": 0.5}, "no response passed; 50 % without <answer> or \\boxed{}"),
+        ([[0, 0]], {"rollout/truncated_rate": 0.0, "math_no_answer": None}, "no response passed"),
+        ([[0.25, 0.25]], {}, "no response passed, each earned 0.25"),
+        ([[1, 1]], {"rollout/truncated_rate": 0.0}, "every response passed"),
+        ([[0, 0], [1, 1]], {}, "in every group all responses earned the same"),
+    ],
+)
+def test_why(rewards, metrics, words):
+    assert reason(result(rewards), metrics, passes=1.0) == words
+
+
+def test_a_thousand_such_steps_are_ten_lines():
+    told = Told()
+    lines = [told.line(step, result([[0, 0]]), {METRIC: float(step > 6)}, 1.0) for step in range(1, 1007)]
+    said = [line for line in lines if line]
+    assert said[:3] == [
+        "step 7 taught nothing: no response passed",
+        "step 8 taught nothing: no response passed (2 such steps so far)",
+        "step 10 taught nothing: no response passed (4 such steps so far)",
+    ]
+    assert len(said) == 10
+
+
+def test_the_end_of_a_run_counts_them():
+    rows = [{"step": step, METRIC: float(step <= 31)} for step in range(1, 41)]
+    assert summary([*rows, {"step": 41}]).startswith("31 of 40 steps taught nothing: ")
+    assert summary(rows[31:]) is None and summary([]) is None and summary([{"step": 1}]) is None
