@@ -3,6 +3,10 @@
 Those of the README show both arms of the quickstart:
 
   bash scripts/quickstart.sh && python scripts/screenshots.py runs/quickstart
+
+and those of a real model's answers:
+
+  bash scripts/walkthrough.sh && python scripts/screenshots.py runs/walkthrough --name walkthrough
 """
 
 from __future__ import annotations
@@ -35,6 +39,7 @@ def main() -> None:
         metavar="RUN",
         help="run directories, or folders of them; the first is shown answer by answer",
     )
+    parser.add_argument("--name", default="space", help="how the pictures' names begin (%(default)s)")
     options = parser.parse_args()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -44,7 +49,7 @@ def main() -> None:
     )
     try:
         wait_for(f"http://127.0.0.1:{port}/space/space.js", app)
-        take(f"http://127.0.0.1:{port}/")
+        take(f"http://127.0.0.1:{port}/", options.name)
     finally:
         app.terminate()
         app.wait()
@@ -59,16 +64,16 @@ def wait_for(url: str, app: subprocess.Popen) -> None:
     sys.exit("the app did not start")
 
 
-def take(url: str) -> None:
+def take(url: str, name: str) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         page = browser.new_page(viewport={"width": WIDTH, "height": 1150})
         page.goto(url)
         drawn(page)
-        save(page, "space_dynamics.png", height=1080)
+        save(page, f"{name}_dynamics.png", height=1080)
         page.goto(f"{url}?tab=samples&kind=rescued&steps=1")
         page.wait_for_selector(".answer")
-        save(page, "space_samples.png", height=900)
+        save(page, f"{name}_samples.png", height=900)
         browser.close()
 
 

@@ -1,4 +1,5 @@
-"""`file:PATH`: any .parquet or .jsonl file with a question and an answer."""
+"""`file:PATH`: any .parquet or .jsonl file with a question and an answer, or with a question and an entry of reasoning-gym, such
+as the held-out tasks of `data gym`."""
 
 from __future__ import annotations
 
@@ -8,12 +9,13 @@ from openrlhf_ebpo.data.clean import prompt_text
 from openrlhf_ebpo.data.questions import bare_question
 from openrlhf_ebpo.data.source import ANSWER_COLUMNS, PROMPT_COLUMNS, lookup
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.rewards import gym
 
 from .choices import CORRECT, INCORRECT, LISTS, lettered, listed_choices, named_choices
 from .gold import gold_text
 from .rows import FLAG, Rows, choose_column, file_rows, folder_name, make_task
 from .scoring_columns import column_rules
-from .types import Task
+from .types import REASONING_GYM, Rules, Task
 
 # A prepared training set has both: `prompt` is `question` in its instruction, which the protocol adds.
 QUESTIONS = tuple(dict.fromkeys(("question", "problem", *PROMPT_COLUMNS)))
@@ -39,12 +41,14 @@ def load_file(
     has_list = any(isinstance(row.get(name), (list, dict)) for row in rows.rows for name in LISTS)
 
     def read(row: dict):
-        value = lookup(row, answer)
+        value, asked = lookup(row, answer), _bare(lookup(row, question), question)
         if answer == CORRECT:
-            return lettered(_bare(lookup(row, question), question), *named_choices(row, value), SHUFFLE)
+            return lettered(asked, *named_choices(row, value), SHUFFLE)
         if has_list:
-            return lettered(_bare(lookup(row, question), question), *listed_choices(row, value), None)
-        return _bare(lookup(row, question), question), gold_text(value), column_rules(row, value)
+            return lettered(asked, *listed_choices(row, value), None)
+        if entry := _gym_entry(value):
+            return asked, gym.gold(entry), Rules(REASONING_GYM, entry=value)
+        return asked, gold_text(value), column_rules(row, value)
 
     return make_task(folder_name(f"file-{Path(path).stem}"), rows, read)
 
@@ -66,3 +70,13 @@ def _bare(value, column: str) -> str:
     if not text or not (text := bare_question(text)):
         raise ValueError(f"it has no question in column {column!r}")
     return text
+
+
+def _gym_entry(value) -> dict | None:
+    """What `data gym` writes in place of an answer; None of any other answer."""
+    if not (isinstance(value, str) and value.startswith("{")):
+        return None
+    try:
+        return gym.decode(value)["entry"]
+    except gym.EntryError:
+        return None

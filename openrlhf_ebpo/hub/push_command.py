@@ -8,6 +8,7 @@ RUN_DIR/hub.json.
   openrlhf-ebpo hub push RUN_DIR --repo owner/name --dry_run          list what would go
   openrlhf-ebpo hub push RUN_DIR --repo owner/name --step 20          one saved step; the last one without --step
   openrlhf-ebpo hub push RUN_DIR --repo owner/name --public           readable by everybody
+  openrlhf-ebpo hub push RUN_DIR --repo owner/name --folder DIR       the files that would go, into a folder; nothing is sent
 
 Only files that make up a model go; others are named and stay. A file with a secret in it (a token in tokenizer_config.json)
 stops the push, and so does a model that is not whole: --dry_run says both, and what is taken out of records.
@@ -24,15 +25,16 @@ from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub import outbox
+from openrlhf_ebpo.hub import outbox, to_folder
 from openrlhf_ebpo.hub.client import HubError, check_write_access, hub_api, hub_errors
+from openrlhf_ebpo.hub.content import size
 from openrlhf_ebpo.hub.model_files import FULL_STATE, contents, say_what_stays
 from openrlhf_ebpo.hub.outbox import Item, step_tag
 from openrlhf_ebpo.hub.places import target
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.push import STALE, card, check_same_run, drain
 from openrlhf_ebpo.hub.retry import ATTEMPTS
-from openrlhf_ebpo.hub.upload import plan, print_plan
+from openrlhf_ebpo.hub.upload import MANIFEST, complete, megabytes, plan, print_plan
 from openrlhf_ebpo.record.checkpoints import beside, saved
 from openrlhf_ebpo.record.run_log import read_metrics, read_run
 from openrlhf_ebpo.seams.remote_code import FLAG, trust
@@ -64,12 +66,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="list the files that would go, with sizes and what is taken out, and stop",
     )
+    parser.add_argument(
+        "--folder", type=Path, metavar="DIR", help="write the files that would go into this folder, and send nothing"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
     trust(args)
     run_dir = find_run(args.run_dir)
     check_flags(args)
+    if args.folder:
+        write_folder(args, run_dir)
+        return
     api = hub_api()
     if args.dry_run:
         dry_run(args, run_dir, api)
@@ -92,10 +100,12 @@ def run(args: argparse.Namespace) -> None:
 
 
 def check_flags(args: argparse.Namespace) -> None:
+    if args.folder and args.dry_run:
+        raise UsageError("--folder writes files and --dry_run writes none: give one of the two")
     if args.repo:
         args.repo = target(args.repo)
         return
-    needing = ("step", "public", "branch_per_step", "full_state")
+    needing = ("step", "public", "branch_per_step", "full_state", "folder")
     if given := [f"--{name}" for name in needing if getattr(args, name) not in (None, False)]:
         raise UsageError(f"{', '.join(given)}: say where to push, with --repo owner/name")
 
@@ -222,6 +232,20 @@ def dry_run(args: argparse.Namespace, run_dir: Path, api) -> None:
     for step, repo, files in pushes:
         print(f"step {step} to {repo}, tag {step_tag(step)}:")
         print_plan(plan(api, repo, files, delete=STALE, allow_pickle=True), repo)
+
+
+def write_folder(args: argparse.Namespace, run_dir: Path) -> None:
+    """What a push would come to, without a Hub."""
+    to_folder.check_free(args.folder)
+    step, model, full_state = chosen_model(args, run_dir)
+    say_what_stays(run_dir, model, full_state)
+    found = {**contents(run_dir, model, full_state), **card(run_dir, step, args.repo)}
+    files = complete(found, MANIFEST, allow_pickle=True)
+    to_folder.write(files, args.folder)
+    total = megabytes(sum(size(file) for file in files.values()))
+    print(
+        f"step {step}: {len(files)} files, {total}, are in {args.folder} as they would stand in {args.repo}; nothing was sent"
+    )
 
 
 def chosen_model(args: argparse.Namespace, run_dir: Path) -> tuple[int, Path, list[Path]]:

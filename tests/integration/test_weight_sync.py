@@ -37,13 +37,13 @@ def runner(llm):
     return llm.llm_engine.model_executor.driver_worker.worker.model_runner
 
 
-def log_probs(llm) -> torch.Tensor:
+def log_probs(llm, prompt=PROMPT) -> torch.Tensor:
     """vLLM's log-probability of each prompt token, given those before it."""
     import vllm
 
     params = vllm.SamplingParams(max_tokens=1, prompt_logprobs=0)
-    output = llm.generate([{"prompt_token_ids": PROMPT}], params, use_tqdm=False)[0]
-    pairs = zip(PROMPT[1:], output.prompt_logprobs[1:], strict=True)
+    output = llm.generate([{"prompt_token_ids": prompt}], params, use_tqdm=False)[0]
+    pairs = zip(prompt[1:], output.prompt_logprobs[1:], strict=True)
     return torch.tensor([entry[token].logprob for token, entry in pairs])
 
 

@@ -50,7 +50,7 @@ def is_said(message: str, said: list[str]) -> bool:
 
 SAID = [
     text
-    for place in ("openrlhf_ebpo", "eval", "space")
+    for place in ("openrlhf_ebpo", "eval", "space", "scripts")
     for path in sorted((ROOT / place).rglob("*.py"))
     for text in templates(path.read_text())
 ] + [SHELL_VALUE.sub(VARIES, path.read_text()) for path in sorted((ROOT / "scripts").rglob("*.sh"))]

@@ -242,6 +242,18 @@ BAD = {
 }
 
 
+def test_the_held_out_file_of_data_gym_is_scored_by_reasoning_gym(tmp_path):
+    data = gym.create("chain_sum", {"seed": 1, "size": 2})
+    entries = [gym.encode("chain_sum", {"seed": 1, "size": 2}, item) for item in data]
+    rows = [{"question": item["question"], "label": entry} for item, entry in zip(data, entries, strict=True)]
+    rows.append({"question": "What set is empty?", "label": "{}"})  # an answer like any other
+    task = tasks.load(f"file:{write(tmp_path / 'train.validation.jsonl', rows)}")
+    first, _, last = task.questions
+    assert (first.question, first.gold) == (data[0]["question"], data[0]["answer"])
+    assert first.rules == Rules(tasks.REASONING_GYM, entry=entries[0])
+    assert last.gold == "{}" and last.rules.kind == tasks.MATH
+
+
 @pytest.mark.parametrize("kind", BAD)
 def test_bad_specs(kind):
     spec, message = BAD[kind]

