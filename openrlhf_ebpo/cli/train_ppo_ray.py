@@ -70,20 +70,7 @@ def run(argv: list[str]) -> None:
     argv, translated = old_flags.translate(argv)
     print(*translated, sep="\n", end="\n" if translated else "", flush=True)
     flat = parse(parser, argv, old_flags.suggestions())
-    train_sample.check_flag(flat)
-    as_restarted(vars(flat))
-    remote_code.trust(flat)
-    del flat.trust_remote_code
-    hub_flags.check_flags(vars(flat))
-    if vars(flat)["hub.resume_from"]:
-        run_lock.check_free(Path(vars(flat)["ckpt.path"]).expanduser())  # what comes from the Hub is put there
-    hub_notices = hub_flags.resolve_resume(vars(flat))
-    resolve(flat, parser)
-    stored_argv = redacted_argv(argv, vars(flat))
-    check_before_imports(flat, stored_argv)
-    metrics = redacted(read_entries(vars(flat)["logger.metrics"]))
-    hub_notices += hub_flags.check_access(vars(flat))
-    gym_check.check_training(vars(flat))
+    hub_notices, stored_argv, metrics = check_at_once(flat, parser, argv)
 
     install()
     dry_run, force, sampled = flat.dry_run, flat.force, flat.sample
@@ -94,15 +81,7 @@ def run(argv: list[str]) -> None:
     resumed, lines = changes.resume(args, force)
     notices += lines
     if dry_run:
-        check_by_importing(args)
-        notices += [*model_check.memory_notices(args), *train_fit.fit_notices(args), retention.size_notice(args)]
-        print(json.dumps(redacted(args), indent=2))
-        print("\n".join(notices))
-        if translated:
-            print(old_flags.shell_command(stored_argv, "python -m openrlhf_ebpo.cli.train_ppo_ray"))
-        for line in train_sample.sample(args, sampled) if sampled else ():
-            print(line, flush=True)
-        print(f"dry run: flags, files and settings are fine; {'no training' if sampled else 'nothing'} was started")
+        show_dry_run(args, notices, stored_argv if translated else None, sampled)
         return
     print("\n".join(notices), flush=True)
     preflight.check_models_fetched(vars(flat))
@@ -120,6 +99,42 @@ def run(argv: list[str]) -> None:
         "resumed": resumed,
     }
     train(command, args, claim, argv)
+
+
+def check_at_once(flat: argparse.Namespace, parser, argv: list[str]) -> tuple[list[str], list[str], list[dict]]:
+    """Check and resolve the flags, in place, before anything heavy is imported.
+
+    Returns:
+        what the user should know of the Hub, the command line without secrets, the entries of --logger.metrics.
+    """
+    train_sample.check_flag(flat)
+    as_restarted(vars(flat))
+    remote_code.trust(flat)
+    del flat.trust_remote_code
+    hub_flags.check_flags(vars(flat))
+    if vars(flat)["hub.resume_from"]:
+        run_lock.check_free(Path(vars(flat)["ckpt.path"]).expanduser())  # what comes from the Hub is put there
+    hub_notices = hub_flags.resolve_resume(vars(flat))
+    resolve(flat, parser)
+    stored_argv = redacted_argv(argv, vars(flat))
+    check_before_imports(flat, stored_argv)
+    metrics = redacted(read_entries(vars(flat)["logger.metrics"]))
+    hub_notices += hub_flags.check_access(vars(flat))
+    gym_check.check_training(vars(flat))
+    return hub_notices, stored_argv, metrics
+
+
+def show_dry_run(args, notices: list[str], translated: list[str] | None, sampled: int | None) -> None:
+    """translated: the command line, where its flags were an older release's. sampled: answers to be generated."""
+    check_by_importing(args)
+    notices = [*notices, *model_check.memory_notices(args), *train_fit.fit_notices(args), retention.size_notice(args)]
+    print(json.dumps(redacted(args), indent=2))
+    print("\n".join(notices))
+    if translated:
+        print(old_flags.shell_command(translated, "python -m openrlhf_ebpo.cli.train_ppo_ray"))
+    for line in train_sample.sample(args, sampled) if sampled else ():
+        print(line, flush=True)
+    print(f"dry run: flags, files and settings are fine; {'no training' if sampled else 'nothing'} was started")
 
 
 def train(command: UpstreamMain, args, claim: dict, argv: list[str]) -> None:
