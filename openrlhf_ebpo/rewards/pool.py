@@ -57,7 +57,8 @@ class GraderError(ReportedError, RuntimeError):
 
 
 class Pool:
-    """Workers that grade answers; every method may be called from many threads at once.
+    """Workers that grade answers, each started when all before it are busy; every method may be called from many threads
+    at once.
 
     grader: the module that they grade with, with what pool_worker.py asks of it. arguments: of its `warm_up`.
     """
@@ -74,9 +75,9 @@ class Pool:
         self.seconds = seconds or number_from("OPENRLHF_EBPO_MATH_SECONDS", 2.0)
         self.memory_mb = int(memory_mb or number_from("OPENRLHF_EBPO_MATH_MEMORY_MB", 1024))
         self.workers = int(workers or number_from("OPENRLHF_EBPO_MATH_WORKERS", default_workers()))
-        self._idle: queue.LifoQueue[_Worker] = queue.LifoQueue()
+        self._idle: queue.LifoQueue[_Worker | None] = queue.LifoQueue()  # None: not yet started
         for _ in range(self.workers):
-            self._idle.put(self._start())
+            self._idle.put(None)
         # The samples of a prompt often give the same answer. What raises is not kept.
         self._grade_once = functools.lru_cache(maxsize=16384)(self._grade)
 
@@ -98,7 +99,8 @@ class Pool:
     def close(self) -> None:
         """End the workers once their answers are graded. Nothing can be graded afterwards."""
         for _ in range(self.workers):
-            self._idle.get().close()
+            if worker := self._idle.get():
+                worker.close()
 
     def _start(self) -> _Worker:
         return _Worker(self.seconds, self.memory_mb, self.grader, *self.arguments)
@@ -134,6 +136,7 @@ class Pool:
         """The reply of the next idle worker; of a new one, once, if that one was lost with everything it had."""
         worker = self._idle.get()
         try:
+            worker = worker or self._start()
             try:
                 return worker.ask(*request)
             except WorkerLost:

@@ -108,6 +108,9 @@ def test_many_threads_get_their_own_verdicts(pool):
 
 
 def test_one_hostile_answer_is_cut_off_and_does_not_hold_up_the_others(pool):
+    first, _ = grade_in_thread(pool, "41", ENDLESS)
+    pool.grade_answer("0", "0")  # a second process has been started for it
+    first.join()
     thread, verdicts = grade_in_thread(pool, "42", ENDLESS)
     assert all(pool.grade_answer(str(i), str(i)).correct for i in range(20))
     assert not verdicts, "they were graded while it was still at work"
