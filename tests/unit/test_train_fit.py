@@ -16,7 +16,9 @@ from openrlhf_ebpo.engines import generation
 from openrlhf_ebpo.engines.generation import GenerationError, Sample
 from openrlhf_ebpo.engines.rendering import Prompt
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.seams.install import install
 
+install()  # before anything imports OpenRLHF's data sets: as the command does, and for the tests that come after these
 ROWS = [{"q": f"{i} + {i} =", "a": str(2 * i)} for i in range(100)]
 
 
