@@ -83,6 +83,7 @@ def show_environment() -> None:
 
 def spawned(arguments: list[str]) -> None:
     """What `python -c … --multiprocessing-fork` does."""
+    sys.modules.pop("vllm.env_override", None)  # a stand-in in Ray's workers (seams/cpu); an engine reads the real one
     sys.argv = arguments[-3::2]
     exec(arguments[-2], {"__name__": "__main__"})
 
