@@ -14,11 +14,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from forked_driver import ForkedDriver, forkserver
+from forked_engines import FORKED
 from forked_workers import forked_workers
 
 from openrlhf_ebpo.supervisor.restarts import PAUSE
 
 TRAIN = "openrlhf_ebpo.cli.train_ppo_ray"
+KNOWN = {"RAY_ADDRESS", PAUSE, FORKED}  # other variables may be read by imports
 REWARD = """
 def reward_func(queries, prompts, labels, **kwargs):
     # about a third pass, and some prompts fail every time: the first letters decide
@@ -45,7 +47,7 @@ def workshop(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory):
-    """Two Ray nodes on this machine, each with a working folder of its own, and a dashboard for job submission."""
+    """Two Ray nodes on this machine, each with a working folder of its own."""
     from ray.cluster_utils import Cluster
 
     from openrlhf_ebpo.seams.stack import is_cpu_stack
@@ -62,11 +64,19 @@ def cluster(tmp_path_factory):
                 patch.setattr(sys, "executable", python)
                 for number in range(2):
                     patch.chdir(tmp_path_factory.mktemp(f"node{number}"))
-                    dashboard = {"include_dashboard": True, "dashboard_port": 0} if number == 0 else {}
-                    nodes.add_node(num_cpus=6, num_gpus=3, **dashboard)
+                    head = {"include_dashboard": False, "dashboard_port": 0} if number == 0 else {}
+                    nodes.add_node(num_cpus=6, num_gpus=3, **head)
             yield nodes
         finally:
             nodes.shutdown()
+
+
+@pytest.fixture
+def dashboard(cluster) -> str:
+    """Its address, for job submission. Ten processes, so it is started for the test that asks."""
+    cluster.head_node.kill_dashboard()
+    cluster.head_node.start_api_server(include_dashboard=True, raise_on_failure=True)
+    return f"http://{cluster.head_node.webui_url}"
 
 
 def flags(workshop: Path, output: Path, **changes) -> list[str]:
@@ -139,8 +149,8 @@ class Training:
     def __init__(self, argv: list[str], log: Path, prefix: tuple[str, ...] = (), **environment: str):
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
-        own = {"OMP_NUM_THREADS": "1", **environment}
-        if not prefix and environment.keys() <= {"RAY_ADDRESS", PAUSE}:  # other variables may be read by imports
+        own = {"OMP_NUM_THREADS": "1", FORKED: "1", **environment}
+        if not prefix and environment.keys() <= KNOWN:
             self.process = ForkedDriver(TRAIN, argv, log, {**os.environ, **own})
             return
         # a shell that starts the tests in the background has them ignore SIGINT, and their children too

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from forked_driver import forkserver
+from forked_engines import keep_one_in_reserve, run_and_exit
 
 # Runs for every process of a node. -I -S: a worker's start costs 20 ms here, and nothing of the environment is read.
 STAND_IN = """#!/bin/sh
@@ -77,18 +78,8 @@ def run_worker(connection: socket.socket) -> None:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    code = 1
-    try:
-        start(argv)
-        code = 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+    keep_one_in_reserve()
+    run_and_exit(start, argv)
 
 
 def start(argv: list[str]) -> None:

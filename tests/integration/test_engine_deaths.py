@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from forked_engines import FORKED
 
 from openrlhf_ebpo.record.resume import newest_whole
 from openrlhf_ebpo.record.run_log import read_metrics, read_run
@@ -38,6 +39,7 @@ WATCHED = {  # OpenRLHF then logs how far the engines' log-probabilities are fro
     "algo__advantage__is_correction_level": "token",
     "algo__advantage__is_correction_mode": "clip",
 }
+SPAWN = {FORKED: ""}  # engines are found by their name and environment, as the product finds them
 
 
 @pytest.fixture
@@ -103,7 +105,7 @@ def test_a_huge_reward_stops_before_anything_is_saved_and_a_resumed_run_outlives
     (stage / "huge_b").unlink()
     for letter in "bc":
         (stage / f"hold_{letter}").touch()
-    training = train([*argv, "--ckpt.load_enable", "--vllm.num_engines", "2"])
+    training = train([*argv, "--ckpt.load_enable", "--vllm.num_engines", "2"], **SPAWN)
     kill_while_held("b", "core", stage, training, cluster)
     kill_while_held("c", "actor", stage, training, cluster)
     output = training.succeed()
@@ -120,7 +122,7 @@ def test_in_async_training_too_and_one_death_too_many_ends_the_run_with_words(tr
     argv = command(stage, **changes, train__async_enable=True, vllm__max_restarts=1)
     for letter in "bd":
         (stage / f"hold_{letter}").touch()
-    training = train(argv)
+    training = train(argv, **SPAWN)
     kill_while_held("b", "core", stage, training, cluster)
     wait_until((stage / "held_d").exists, training)  # the step of b is over by then
     engine_cores(cluster)[0].kill()
