@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterator
@@ -31,6 +32,21 @@ def write_text(path: str | Path, text: str) -> None:
 
 def write_json(path: str | Path, value) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def overwrite_json(path: str | Path, value) -> None:
+    """In the place of what is there, without the indentation: it fits on a full disk, and a crash meanwhile damages it.
+
+    Raises:
+        OSError: it is longer than what is there, or the like.
+    """
+    text = json.dumps(value).encode() + b"\n"
+    if len(text) > os.path.getsize(path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    with open(path, "r+b") as file:
+        file.write(text)
+        file.truncate()
+        os.fsync(file.fileno())
 
 
 def sync_folder(folder: str | Path) -> None:

@@ -71,7 +71,11 @@ class Upstream:
     def __init__(self, args, estimator, states):
         self.args, self.tokenizer, self.states, self.vllm_engines = args, Tokenizer(), states, []
         self.experience_maker = SimpleNamespace(
-            estimator=estimator, state=estimator.initial(), rollouts=None, metrics={"ebpo/taught_nothing": 0.0}, config=EstimatorConfig(G)
+            estimator=estimator,
+            state=estimator.initial(),
+            rollouts=None,
+            metrics={"ebpo/taught_nothing": 0.0},
+            config=EstimatorConfig(G),
         )
 
     def init_checkpoint_states(self):

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import json
 import math
@@ -31,7 +32,7 @@ import pyarrow.parquet as pq
 
 from openrlhf_ebpo import __version__
 from openrlhf_ebpo.errors import ReportedError
-from openrlhf_ebpo.files import append_json_line, read_json_lines, replacing, write_json, write_text
+from openrlhf_ebpo.files import append_json_line, overwrite_json, read_json_lines, replacing, write_json, write_text
 from openrlhf_ebpo.record import retention
 from openrlhf_ebpo.redact import redacted_text
 
@@ -153,7 +154,13 @@ def _dig(args: dict, section: str, key: str):
 def close_run(run_dir: Path, status: str, error: str | None = None) -> None:
     run = read_run(run_dir) or {}
     error = error and redacted_text(error)  # it may quote a reward server's address
-    write_json(run_dir / "run.json", {**run, "status": status, "ended": timestamp(), "error": error})
+    run |= {"status": status, "ended": timestamp(), "error": error}
+    try:
+        write_json(run_dir / "run.json", run)
+    except OSError as problem:
+        if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        overwrite_json(run_dir / "run.json", run)  # a run that ended because its disk is full is one that has ended
 
 
 def move_aside(run_dir: Path) -> Path:

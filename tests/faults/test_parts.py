@@ -17,9 +17,12 @@ import pyarrow as pa
 import pytest
 import table
 import workshop
+from disk import Disk
 from moment import Moment, at_random
 
 from openrlhf_ebpo.estimator.prior import Moments
+from openrlhf_ebpo.files import write_json
+from openrlhf_ebpo.record.run_log import close_run, read_run
 
 
 def rollouts(rewards: list[list[float]], valid: bool = True) -> pa.Table:
@@ -295,3 +298,24 @@ def test_a_campaign_that_is_told_to_stop_leaves_nothing_behind(tmp_path):
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) != 0
     assert not kinds.lives(started)
+
+
+@pytest.fixture
+def disk(tmp_path):
+    made = Disk(tmp_path, wanted=True)
+    if not made.mounted:
+        pytest.skip("a small disk can only be made by root")
+    yield made
+    made.remove()
+
+
+def test_a_full_disk_does_not_keep_run_json_at_running(disk):
+    run = {"status": "running", "args": {str(number): number for number in range(2000)}, "error": None}
+    write_json(disk.folder / "run.json", run)
+    disk.fill()
+    close_run(disk.folder, "failed", "OSError: No space left on device")
+    assert read_run(disk.folder)["status"] == "failed" and read_run(disk.folder)["args"] == run["args"]
+    before = (disk.folder / "run.json").read_bytes()
+    with pytest.raises(OSError, match="No space"):
+        close_run(disk.folder, "failed", "x" * 10**6)
+    assert (disk.folder / "run.json").read_bytes() == before
