@@ -761,6 +761,24 @@ def test_ctrl_c_leaves_the_finished_questions_and_the_command_goes_on_with_the_o
     assert len(server.asked) == 3 and "finished already" in capsys.readouterr().out
 
 
+def test_a_command_with_arguments_of_the_chat_template_can_be_repeated(serve, tmp_path, capsys):
+    refuse = [True]
+
+    def behave(handler, body, _):
+        if refuse and body["messages"][0]["content"] == "1+2?":
+            handler.reply({"error": {"message": "not this"}}, 400)
+            return True
+
+    server = serve(behave, cards=[VLLM])
+    argv = arguments(tmp_path, server, "--chat_template", "--template_kwargs", "effort=[1]", "--max_new_tokens", "8")
+    assert "not this" in error_of(argv)
+    refuse.clear()
+    run.main(argv)
+    assert len(server.asked) == 7
+    run.main(argv)
+    assert len(server.asked) == 7 and "finished already" in capsys.readouterr().out
+
+
 def test_report_hub_and_space_take_such_results_but_no_card_of_a_model(serve, tmp_path):
     server = serve()
     run.main(arguments(tmp_path, server))
