@@ -117,8 +117,9 @@ def parsed(model: str) -> tuple[str, str]:
         place, _ = parts.hostname, parts.port
     except ValueError as error:
         raise UsageError(f"--model {excerpt(model)}: {excerpt(str(error))}: {example}") from None
-    if "@" in parts.netloc:
-        raise UsageError(f"--model {PREFIX}{shown(url)}: no name or password in an address: --api_key_env NAME")
+    if "@" in url.split("?")[0]:  # anywhere: without its scheme, an address has no place for a password
+        at = shown(url) if "@" in parts.netloc else "…"
+        raise UsageError(f"--model {PREFIX}{at}: no name or password in an address: --api_key_env NAME")
     if parts.query or "?" in url:
         raise UsageError(f"--model {PREFIX}{shown(url)}: what stands behind its ? is not sent: {example}")
     if parts.scheme not in ("http", "https") or not place or not url.isprintable() or " " in url:

@@ -408,6 +408,20 @@ def test_where_nothing_is_answered_the_command_ends_with_the_cause(serve):
         respond(server, 3, give_up_after=0.2)
 
 
+def test_a_question_that_is_put_off_for_ever_after_the_others_were_answered_is_given_up(serve):
+    refused = threading.Event()
+
+    def put_off(handler, body, _):
+        if body["prompt"] == "x\n":
+            handler.reply({"error": {"message": "later"}}, 429)
+            refused.set()
+            return True
+        refused.wait(10)
+
+    with pytest.raises(GenerationError, match=r"no answer from .* the last: .*429: later"):
+        respond(serve(put_off), 2, concurrency=2, give_up_after=0.3)
+
+
 def test_a_pause_that_the_server_asks_for_is_kept_by_all_requests(serve, monkeypatch):
     held = []
     monkeypatch.setattr(Pace, "hold", lambda self, seconds, hold=Pace.hold: (held.append(seconds), hold(self, seconds)))
@@ -569,6 +583,8 @@ def test_proxies_of_the_environment_are_used_but_not_for_this_machine(serve, mon
         ("openai:http://[::1/v1#m", "IPv6"),
         ("openai:http://h/v 1#m", "that is no address of a server"),
         ("openai:https://me:hunter2@h/v1#m", "no name or password in an address"),
+        ("openai:me:hunter2@h/v1#m", "no name or password in an address"),
+        ("openai:http:/me:hunter2@h/v1#m", "no name or password in an address"),
         ("openai:https://h/v1?key=hunter2#m", "is not sent"),
     ],
 )
