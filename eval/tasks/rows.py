@@ -120,8 +120,7 @@ def choose_column(
     if name is None:
         remedy = f"; {flag} names another" if flag else ""
         raise UsageError(
-            f"{of} {place}: no column for the {what} ({' or '.join(known)}), "
-            f"only {', '.join(found) or 'none'}{remedy}"
+            f"{of} {place}: no column for the {what} ({' or '.join(known)}), only {', '.join(found) or 'none'}{remedy}"
         )
     return name
 
