@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from openrlhf_ebpo.engines.generation import GenerationError
+from openrlhf_ebpo.files import whole_characters
 from openrlhf_ebpo.rewards.servers import shown
 
 from . import prompts
@@ -267,11 +268,6 @@ def text_of(choice: dict) -> str | None:
         end = "</think>\n\n" if content else ""
         return whole_characters(f"<think>\n{thought}{end}{content or ''}")
     return whole_characters(content or "")
-
-
-def whole_characters(text: str) -> str:
-    """JSON may hold halves of characters, which no file takes."""
-    return text.encode(errors="replace").decode()
 
 
 def lengths_of(answer: dict, choices: Sequence[dict], texts: Sequence[str]) -> list[tuple[int, bool]]:

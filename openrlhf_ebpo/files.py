@@ -1,4 +1,4 @@
-"""Side files that survive a crash: written to a temporary name, flushed, renamed."""
+"""Side files that survive a crash: written to a temporary name, flushed, renamed; and text that a file takes."""
 
 from __future__ import annotations
 
@@ -31,6 +31,11 @@ def write_text(path: str | Path, text: str) -> None:
 
 def write_json(path: str | Path, value) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def whole_characters(text: str) -> str:
+    """The text without halves of characters, which JSON may hold, and no file."""
+    return text.encode(errors="replace").decode()
 
 
 def sync_folder(folder: str | Path) -> None:
