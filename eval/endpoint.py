@@ -214,9 +214,10 @@ def check(endpoint: Endpoint, protocol: Protocol, form: PromptForm) -> None:
     own = [f"--{name}" for name in VLLM_ONLY if getattr(protocol, name) != getattr(Protocol, name)]
     own += ["--add_bos"] if form.bos else []
     if own and not endpoint.is_vllm:
+        of_run = " (--no-add_bos, where the run was trained with it)" if form.bos else ""
         raise UsageError(
             f"{', '.join(own)}: the API has no such setting; vLLM's server has, and {shown(endpoint.url)} does not say in its "
-            "list of models that it is one"
+            f"list of models that it is one; leave it out{of_run}"
         )
     room = endpoint.max_model_len
     if room is not None and protocol.max_new_tokens >= room:

@@ -127,7 +127,7 @@ class Asker:
         """1 to n responses.
 
         Raises:
-            Refused: the server does not answer this, or answers with something else.
+            Refused: the server does not answer this, or answers with something else. GenerationError: it asked otherwise.
         """
         path, body = self.request(prompt, n, seed)
         try:
@@ -136,11 +136,22 @@ class Asker:
             if not self._learns(str(error), body):
                 raise
             return await self.ask(prompt, n, seed)
+        self._check_begin(answer)
         found = responses_of(answer, n)
         if found is None:
             raise Refused(f"{shown(self.endpoint.url)} answered without {n} choices: {self.client.clean(str(answer))}")
         self._count(found)
         return [replace(response, text=without(self.endpoint.key, response.text)) for response in found]
+
+    def _check_begin(self, answer: dict) -> None:
+        """Raises GenerationError where the begin token stood before the prompt twice: here, it is added where a chat
+        template has not written it, and vLLM adds it always."""
+        ids = answer.get("prompt_token_ids")
+        if self.form.bos and self.form.chat_template and isinstance(ids, list) and len(ids) > 1 and ids[0] == ids[1]:
+            raise GenerationError(
+                f"{shown(self.endpoint.url)} puts the begin token before its chat template, which has one already: "
+                "--no-add_bos asks with that one"
+            )
 
     def _learns(self, error: str, body: dict) -> bool:
         """Whether the refusal of a request says which field another should have, or lack."""

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -161,6 +162,19 @@ def test_chat_completions_take_messages_and_vllm_is_told_what_it_would_take_from
     assert chat["top_k"] == 20 and chat["chat_template_kwargs"] == {"enable_thinking": False}
     assert raw["top_k"] == -1 and chat["add_special_tokens"] is False
     assert raw["add_special_tokens"] is True and raw["prompt"] == "x\n"
+
+
+def test_a_begin_token_that_the_servers_template_has_already_is_not_put_there_twice(serve):
+    def behave(handler, body, _):
+        begun = [1] * (1 + body["add_special_tokens"])
+        handler.reply(answer(body, prompt_token_ids=[*begun, 7]))
+        return True
+
+    server = serve(behave)
+    records, _ = respond(server, form=CHAT, is_vllm=True)
+    assert len(records) == 1
+    with pytest.raises(GenerationError, match="which has one already: --no-add_bos asks with that one"):
+        respond(server, form=replace(CHAT, bos=True), is_vllm=True)
 
 
 def test_shots_are_turns_of_a_chat_or_text_before_the_question():
