@@ -266,6 +266,7 @@ def test_seeds_are_the_same_whenever_a_question_is_asked():
         {"choices": []},
         {"choices": [{"text": "a"}] * 5},
         {"choices": [{"text": 3}]},
+        {"choices": [{"text": "half", "finish_reason": "abort"}]},
         {"choices": "a"},
         {"choices": [None]},
         {"choices": [{"message": {"content": 3}}]},
@@ -318,6 +319,13 @@ def test_a_server_with_a_shorter_limit_of_its_own_is_noticed(serve):
     said = []
     respond(serve(cut), 2, said=said)
     assert any("cut 2 responses before --max_new_tokens 8" in line for line in said)
+
+
+def test_responses_that_the_server_withheld_are_counted_aloud(serve):
+    filtered = {"choices": [{"text": "", "finish_reason": "content_filter"}]}
+    said = []
+    records, _ = respond(serve(lambda handler, *_: handler.reply(filtered) or True), 2, said=said)
+    assert len(records) == 2 and any("withheld 2 responses (content_filter)" in line for line in said)
 
 
 @pytest.mark.parametrize(
