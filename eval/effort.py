@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from time import monotonic
 
+from openrlhf_ebpo.record.results import SERVER
+
 HOUR = 3600
-SERVER = "openai:"  # of a --model that runs elsewhere
 HARDWARE = ("engines", "gpus", "gpu", "price_per_hour")
 
 

@@ -117,8 +117,9 @@ def parsed(model: str) -> tuple[str, str]:
         place, _ = parts.hostname, parts.port
     except ValueError as error:
         raise UsageError(f"--model {excerpt(model)}: {excerpt(str(error))}: {example}") from None
-    if "@" in parts.netloc:
-        raise UsageError(f"--model {PREFIX}{shown(url)}: no name or password in an address: --api_key_env NAME")
+    if "@" in url.split("?")[0]:  # anywhere: without its scheme, an address has no place for a password
+        at = shown(url) if "@" in parts.netloc else "…"
+        raise UsageError(f"--model {PREFIX}{at}: no name or password in an address: --api_key_env NAME")
     if parts.query or "?" in url:
         raise UsageError(f"--model {PREFIX}{shown(url)}: what stands behind its ? is not sent: {example}")
     if parts.scheme not in ("http", "https") or not place or not url.isprintable() or " " in url:
@@ -213,9 +214,10 @@ def check(endpoint: Endpoint, protocol: Protocol, form: PromptForm) -> None:
     own = [f"--{name}" for name in VLLM_ONLY if getattr(protocol, name) != getattr(Protocol, name)]
     own += ["--add_bos"] if form.bos else []
     if own and not endpoint.is_vllm:
+        of_run = " (--no-add_bos, where the run was trained with it)" if form.bos else ""
         raise UsageError(
             f"{', '.join(own)}: the API has no such setting; vLLM's server has, and {shown(endpoint.url)} does not say in its "
-            "list of models that it is one"
+            f"list of models that it is one; leave it out{of_run}"
         )
     room = endpoint.max_model_len
     if room is not None and protocol.max_new_tokens >= room:

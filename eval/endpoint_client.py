@@ -154,7 +154,7 @@ class Client:
         raise Refused(str(error)) from None
 
     def _check_hope(self, trouble: Trouble, spent: int, since: float) -> None:
-        seconds = time.monotonic() - since
+        seconds, silent = (time.monotonic() - start for start in (since, max(since, self._answered)))
         if (trouble.wait or 0.0) > self._limits.give_up_after:
             raise GenerationError(
                 f"{trouble}: the server asks to wait {trouble.wait:.0f} s, longer than --give_up_after "
@@ -162,9 +162,9 @@ class Client:
             )
         if self._answered > since and spent >= TRIES:  # others are answered: it is this request
             raise Refused(f"{trouble}; tried for {seconds:.0f} s")
-        if self._answered <= since and seconds >= self._limits.give_up_after and not self._on_first_try:
+        if silent >= self._limits.give_up_after and not self._on_first_try:
             raise GenerationError(
-                f"no answer from {shown(self.url)} for {seconds:.0f} s (--give_up_after); the last: {trouble}"
+                f"no answer from {shown(self.url)} for {silent:.0f} s (--give_up_after); the last: {trouble}"
             )
 
     async def _exchange(self, method: str, path: str, body: dict | None, longest: int) -> dict:

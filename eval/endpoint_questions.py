@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from openrlhf_ebpo.engines.generation import GenerationError
+from openrlhf_ebpo.files import whole_characters
 from openrlhf_ebpo.rewards.servers import shown
 
 from . import prompts
@@ -25,6 +26,8 @@ from .protocols import Protocol
 
 PER_TOKEN = 256  # bytes of JSON; a token of 128 spaces is one, too
 CHARACTERS_PER_TOKEN = 4  # where the server counts none
+BROKEN_OFF = ("abort", "error")  # reasons of a response that its model has not ended
+WITHHELD = "content_filter"
 REFUSED_IN_A_ROW = 16  # questions, and none answered: it is not the questions
 
 Question = tuple[str, dict, int]  # key, `asked`, number of responses
@@ -87,7 +90,7 @@ class Asker:
     def __init__(self, endpoint: Endpoint, asking: Client, form: PromptForm, protocol: Protocol):
         self.endpoint, self.client, self.form, self.protocol = endpoint, asking, form, protocol
         self.takes_n, self.takes_seed, self.length_field = True, True, "max_tokens"
-        self.uncounted, self.cut_early = 0, 0
+        self.uncounted, self.cut_early, self.withheld = 0, 0, 0
         self._room = asyncio.Semaphore(endpoint.limits.concurrency)  # later questions use what earlier ones have taught
 
     async def record(self, key: str, prompt: dict, n: int) -> tuple[str, dict | None, str | None]:
@@ -126,7 +129,7 @@ class Asker:
         """1 to n responses.
 
         Raises:
-            Refused: the server does not answer this, or answers with something else.
+            Refused: the server does not answer this, or answers with something else. GenerationError: it asked otherwise.
         """
         path, body = self.request(prompt, n, seed)
         try:
@@ -135,11 +138,23 @@ class Asker:
             if not self._learns(str(error), body):
                 raise
             return await self.ask(prompt, n, seed)
+        self._check_begin(answer)
         found = responses_of(answer, n)
         if found is None:
             raise Refused(f"{shown(self.endpoint.url)} answered without {n} choices: {self.client.clean(str(answer))}")
         self._count(found)
+        self.withheld += sum(choice.get("finish_reason") == WITHHELD for choice in answer["choices"])
         return [replace(response, text=without(self.endpoint.key, response.text)) for response in found]
+
+    def _check_begin(self, answer: dict) -> None:
+        """Raises GenerationError where the begin token stood before the prompt twice: here, it is added where a chat
+        template has not written it, and vLLM adds it always."""
+        ids = answer.get("prompt_token_ids")
+        if self.form.bos and self.form.chat_template and isinstance(ids, list) and len(ids) > 1 and ids[0] == ids[1]:
+            raise GenerationError(
+                f"{shown(self.endpoint.url)} puts the begin token before its chat template, which has one already: "
+                "--no-add_bos asks with that one"
+            )
 
     def _learns(self, error: str, body: dict) -> bool:
         """Whether the refusal of a request says which field another should have, or lack."""
@@ -202,6 +217,10 @@ class Asker:
                 f"note: the server did not count the tokens of {self.uncounted} responses; their lengths are estimated from "
                 "their characters"
             )
+        if self.withheld:
+            found.append(
+                f"warning: the server withheld {self.withheld} responses ({WITHHELD}); they count as they came"
+            )
         if self.cut_early:
             found.append(
                 f"warning: the server cut {self.cut_early} responses before --max_new_tokens {protocol.max_new_tokens}: it has "
@@ -240,12 +259,13 @@ def asked(form: PromptForm, question: str) -> dict:
 
 
 def responses_of(answer: dict, n: int) -> list[Response] | None:
-    """The responses in a server's answer to a request for n; None where they are not 1 to n, or it holds something else."""
+    """The responses in a server's answer to a request for n; None where they are not 1 to n whole ones, or it holds something
+    else."""
     choices = answer.get("choices")
     if not isinstance(choices, list) or not 1 <= len(choices) <= n or not all(isinstance(c, dict) for c in choices):
         return None
     texts = [text_of(choice) for choice in choices]
-    if None in texts:
+    if None in texts or any(choice.get("finish_reason") in BROKEN_OFF for choice in choices):
         return None
     reasons = ["length" if choice.get("finish_reason") == "length" else "stop" for choice in choices]
     return [
@@ -267,11 +287,6 @@ def text_of(choice: dict) -> str | None:
         end = "</think>\n\n" if content else ""
         return whole_characters(f"<think>\n{thought}{end}{content or ''}")
     return whole_characters(content or "")
-
-
-def whole_characters(text: str) -> str:
-    """JSON may hold halves of characters, which no file takes."""
-    return text.encode(errors="replace").decode()
 
 
 def lengths_of(answer: dict, choices: Sequence[dict], texts: Sequence[str]) -> list[tuple[int, bool]]:

@@ -106,10 +106,12 @@ def plan(model: Model, tasks: Sequence[Task], protocol: Protocol, form: PromptFo
 
 
 def prompt_settings(form: PromptForm) -> dict:
-    """The settings of a form, without its source."""
+    """The settings of a form as JSON has them, without its source."""
     settings = {
         name: value for name, value in dataclasses.asdict(form).items() if name != "source" and value is not None
     }
+    if form.template_kwargs:
+        settings["template_kwargs"] = form.given()
     if not form.bos:  # results of before there was a flag stay valid
         del settings["bos"]
     return settings

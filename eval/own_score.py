@@ -10,6 +10,7 @@ import math
 import traceback
 from pathlib import Path
 
+from openrlhf_ebpo.files import whole_characters
 from openrlhf_ebpo.redact import redacted_text
 
 from .tasks import Benchmark
@@ -43,7 +44,7 @@ def grade(gold: str, response: str, row: str) -> dict:
         correct = bool(answer) and _is_right(_benchmark.score(response, gold, json.loads(row)))
         return {"correct": correct, "extracted": answer, "error": None}
     except BaseException as error:  # SystemExit and MemoryError too
-        return {"correct": False, "extracted": None, "error": FAILED + described(error)}
+        return {"correct": False, "extracted": None, "error": FAILED + one_line(described(error))}
 
 
 def _answer(found) -> str | None:
@@ -52,7 +53,7 @@ def _answer(found) -> str | None:
         raise ScoreError(
             f"extract gave {type(found).__name__} {found!r:.{SHOWN}}; a text, or None for no answer, is needed"
         )
-    return found or None
+    return whole_characters(found) if found else None
 
 
 def _is_right(found) -> bool:
@@ -70,12 +71,17 @@ def _is_right(found) -> bool:
     return number >= 1
 
 
+def one_line(text: str) -> str:
+    """Errors may repeat a response: no signs for a screen, nor halves of characters, which no file takes."""
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
+
+
 def described(error: BaseException) -> str:
-    """One line: the error and, unless it is our own verdict, where it was raised. Without folders: reports are published."""
+    """The error and, unless it is our own verdict, where it was raised. Without folders: reports are published."""
     if isinstance(error, ScoreError):
         return str(error)
     try:
-        text = " ".join(str(error).split())
+        text = str(error)
     except BaseException as second:  # somebody's __str__ may do anything
         text = f"(its __str__ raised {type(second).__name__})"
     frames = traceback.extract_tb(error.__traceback__)[1:]

@@ -12,7 +12,7 @@ from openrlhf_ebpo.errors import UsageError
 from .prompts import PromptForm
 from .protocols import Protocol
 from .tasks import OWN, REASONING_GYM, Question, Task
-from .tasks.files import load_file
+from .tasks.files import ANSWERS, load_file
 
 FLAG = "--shots_file"
 WRITTEN = "response"  # column of a file's answers as they are shown
@@ -37,7 +37,7 @@ def with_shots(task: Task, protocol: Protocol, file: str | None, form: PromptFor
     """
     if not protocol.shots:
         return task
-    pool = load_file(file, flag=FLAG) if file else task
+    pool = load_file(file, flag=FLAG, answers=(*ANSWERS, WRITTEN)) if file else task
     asked = {question.question for question in task.questions} if file else set()
     examples = [question for question in pool.questions if question.question not in asked][: protocol.shots]
     shown = {question.question for question in examples}

@@ -1,4 +1,4 @@
-"""Side files that survive a crash: written to a temporary name, flushed, renamed."""
+"""Side files that survive a crash: written to a temporary name, flushed, renamed; and text that a file takes."""
 
 from __future__ import annotations
 
@@ -47,6 +47,11 @@ def overwrite_json(path: str | Path, value) -> None:
         file.write(text)
         file.truncate()
         os.fsync(file.fileno())
+
+
+def whole_characters(text: str) -> str:
+    """The text without halves of characters, which JSON may hold, and no file."""
+    return text.encode(errors="replace").decode()
 
 
 def sync_folder(folder: str | Path) -> None:

@@ -75,13 +75,20 @@ def listed_choices(row: Mapping, answer) -> tuple[list, int]:
     Raises:
         ValueError: there is no list, or the answer is none or two of its choices.
     """
-    found = next((row[name] for name in LISTS if row.get(name) is not None), None)
+    found = next((row[name] for name in LISTS if holds_choices(row.get(name))), None)
     labels = list(LETTERS)
-    if isinstance(found, Mapping) and {"text", "label"} <= found.keys():
+    if isinstance(found, Mapping):
         found, labels = found["text"], list(found["label"])
     if not isinstance(found, (list, tuple)):
-        raise ValueError(f"its {' or '.join(LISTS)} is no list of choices but {type(found).__name__}")
+        raise ValueError(f"it has no list of choices in {' or '.join(LISTS)}")
     return list(found), _right(answer, list(found), labels)
+
+
+def holds_choices(value) -> bool:
+    """Whether a value of LISTS is of one of the two forms: in other data these columns are empty, or something else."""
+    if isinstance(value, Mapping):
+        return all(holds_choices(value.get(name)) for name in ("text", "label"))
+    return isinstance(value, (list, tuple)) and len(value) > 0
 
 
 def _right(answer, texts: list, labels: list) -> int:

@@ -11,7 +11,7 @@ from openrlhf_ebpo.data.source import ANSWER_COLUMNS, PROMPT_COLUMNS, lookup
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards import gym
 
-from .choices import CORRECT, INCORRECT, LISTS, lettered, listed_choices, named_choices
+from .choices import CORRECT, INCORRECT, LISTS, holds_choices, lettered, listed_choices, named_choices
 from .gold import gold_text
 from .rows import FLAG, Rows, choose_column, file_rows, folder_name, make_task
 from .scoring_columns import column_rules
@@ -24,10 +24,16 @@ SHUFFLE = 0  # seed
 
 
 def load_file(
-    path: str, question_column: str | None = None, answer_column: str | None = None, flag: str = FLAG
+    path: str,
+    question_column: str | None = None,
+    answer_column: str | None = None,
+    flag: str = FLAG,
+    answers: tuple[str, ...] = ANSWERS,
 ) -> Task:
     """The rows of a file. Instructions of DAPO's are taken off the questions; the columns of scoring_columns.py are used
     where the file has them. With the columns of choices.py, it is multiple choice.
+
+    flag: that names the file. answers: names that the column with the gold answers may have.
 
     Raises:
         UsageError: no such file, an empty one, or no column for questions or answers.
@@ -35,10 +41,10 @@ def load_file(
     rows = file_rows(path, flag)
     if answer_column is None and {CORRECT, f"{INCORRECT}1"} <= set(rows.columns):
         answer_column = CORRECT
-    question = _column(rows, question_column, QUESTIONS, "question", "--question_column")
-    answer = _column(rows, answer_column, ANSWERS, "gold answer", "--answer_column")
+    question = _column(rows, question_column, QUESTIONS, "question", "--question_column", flag)
+    answer = _column(rows, answer_column, answers, "gold answer", "--answer_column", flag)
 
-    has_list = any(isinstance(row.get(name), (list, dict)) for row in rows.rows for name in LISTS)
+    has_list = any(holds_choices(row.get(name)) for row in rows.rows for name in LISTS)
 
     def read(row: dict):
         value, asked = lookup(row, answer), _bare(lookup(row, question), question)
@@ -50,15 +56,16 @@ def load_file(
             return asked, gym.gold(entry), Rules(REASONING_GYM, entry=value)
         return asked, gold_text(value), column_rules(row, value)
 
-    return make_task(folder_name(f"file-{Path(path).stem}"), rows, read)
+    return make_task(folder_name(f"file-{Path(path).stem}"), rows, read, flag=flag)
 
 
-def _column(rows: Rows, named: str | None, known: tuple[str, ...], what: str, flag: str) -> str:
+def _column(rows: Rows, named: str | None, known: tuple[str, ...], what: str, naming: str, flag: str) -> str:
+    """naming: the flag that names the column of a task's file; others have none."""
     if named is None:
-        return choose_column(rows.columns, known, rows.place, what, flag)
+        return choose_column(rows.columns, known, rows.place, what, naming if flag == FLAG else "", flag)
     if named not in rows.columns:
         raise UsageError(
-            f"{flag} {named}: {FLAG} file:{rows.place} has no such column, only {', '.join(rows.columns)} "
+            f"{naming} {named}: {FLAG} file:{rows.place} has no such column, only {', '.join(rows.columns)} "
             "(dots lead into structs)"
         )
     return named

@@ -106,8 +106,11 @@ def _local_file(named: str, name: str) -> str:
     )
 
 
-def choose_column(found: Sequence[str], known: Sequence[str], place: str, what: str, flag: str = "") -> str:
-    """The first of the known names that is there; upper and lower case count the same.
+def choose_column(
+    found: Sequence[str], known: Sequence[str], place: str, what: str, flag: str = "", of: str = FLAG
+) -> str:
+    """The first of the known names that is there; upper and lower case count the same. flag: that names another; of: that
+    has named the place.
 
     Raises:
         UsageError: none is; names the columns that were found.
@@ -117,8 +120,7 @@ def choose_column(found: Sequence[str], known: Sequence[str], place: str, what: 
     if name is None:
         remedy = f"; {flag} names another" if flag else ""
         raise UsageError(
-            f"{FLAG} {place}: no column for the {what} ({' or '.join(known)}), "
-            f"only {', '.join(found) or 'none'}{remedy}"
+            f"{of} {place}: no column for the {what} ({' or '.join(known)}), only {', '.join(found) or 'none'}{remedy}"
         )
     return name
 
@@ -129,6 +131,7 @@ def make_task(
     read: Callable[[dict], tuple[str, str, Rules]],
     notes: Sequence[str] = (),
     expected_rows: tuple[int, ...] = (),
+    flag: str = FLAG,
 ) -> Task:
     """A task of all rows that `read` makes a question, a gold answer and rules of.
 
@@ -151,7 +154,7 @@ def make_task(
         questions.append(question)
         row_of[question.id] = number
     if not questions:
-        raise UsageError(f"{FLAG} {rows.place}: none of its {len(rows.rows)} rows can be used: {skipped[0]}")
+        raise UsageError(f"{flag} {rows.place}: none of its {len(rows.rows)} rows can be used: {skipped[0]}")
     notes = [*notes, *_count_notes(rows, expected_rows), *_repeat_notes(seen)]
     for message in (*notes, *skipped):
         logger.warning("%s: %s", name, message)

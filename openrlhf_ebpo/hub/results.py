@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.harness import harness
 from openrlhf_ebpo.hub import columns, data_repo, evaluations, published
 from openrlhf_ebpo.hub.client import check_write_access, hub_api, hub_errors
 from openrlhf_ebpo.hub.content import Content
@@ -36,7 +37,7 @@ from openrlhf_ebpo.hub.push import newest_step
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
 from openrlhf_ebpo.hub.upload import commit_of, publish
-from openrlhf_ebpo.record.results import SERVER, TRAINING, Result, find_results
+from openrlhf_ebpo.record.results import SERVER, TRAINING, Result, find_results, whole_name
 from openrlhf_ebpo.redact import redacted_text
 
 FILES = ("summary.json", "samples.parquet")
@@ -86,6 +87,7 @@ def run(args: argparse.Namespace) -> None:
             return results_files(args.results_dir, results, known, args.repo, Path(folder) / "copies", links)
 
         say_what_stays(args.results_dir, results)
+        say_conditions(results, args.repo)
         data_repo.push(args, make_files, message=f"results of {len(results)} evaluations", manifest=None)
     if not args.dry_run:
         published.note(args.results_dir, "results", args.repo)
@@ -191,6 +193,18 @@ def say_what_stays(results_dir: Path, results: Sequence[Result]) -> None:
     folders = {result.path for result in results}
     beside = [(folder / path) for folder in sorted(folders) for path in files_below(folder)]
     say_left_out([path.relative_to(results_dir) for path in beside if path.name not in FILES], "results")
+
+
+def say_conditions(results: Sequence[Result], repo: str) -> None:
+    """Warn of questions that were had on the condition that they stay off the public web."""
+    known = harness("tasks").BENCHMARKS
+    names = sorted({result.task for result in results if whole_name(result.task) in known})
+    held = [name for name in names if any(getattr(copy, "gated", False) for copy in known[whole_name(name)].copies)]
+    if held:
+        print(
+            f"warning: {', '.join(held)}: its publishers ask that its questions are not put online, and samples.parquet has "
+            f"them: keep {repo} private, or push a folder without these results"
+        )
 
 
 def results_files(

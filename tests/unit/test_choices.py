@@ -174,6 +174,7 @@ def test_the_order_of_the_choices_is_in_the_fingerprint(tmp_path):
         ({"choices": ["3", "1", "7"], "answer": 1}, "B"),
         ({"choices": [3, 1, 7], "answer": "7"}, "C"),
         ({"options": ["p", "q"], "answer": "A"}, "A"),
+        ({"choices": [], "options": ["p", "q"], "answer": "A"}, "A"),
         ({"choices": {"text": ["p", "q"], "label": ["1", "2"]}, "answerKey": "2"}, "B"),
     ],
 )
@@ -199,13 +200,20 @@ def test_lists_of_choices_stay_in_their_order(tmp_path, row, gold):
         ({"choices": ["p", "q"], "answer": "r"}, "its answer 'r' is none of its choices"),
         ({"choices": ["B", "A"], "answer": "A"}, "its answer 'A' is more than one of its choices"),
         ({"choices": ["p", "q"], "answer": None}, "its answer 'None' is none"),
-        ({"choices": "pq", "answer": 0}, "is no list of choices but str"),
+        ({"choices": "pq", "answer": 0}, "it has no list of choices"),
+        ({"choices": {"text": None, "label": 3}, "answer": 0}, "it has no list of choices"),
     ],
 )
 def test_a_row_that_is_no_question_is_left_out(tmp_path, row, why):
     good = {"question": "R?", "choices": ["p", "q"], "answer": 0}
     task = tasks.load(f"file:{write(tmp_path / 'q.jsonl', [good, {'question': 'Q?', **row}])}")
     assert len(task.questions) == 1 and why in task.skipped[0] and task.skipped[0].startswith("row 2 of ")
+
+
+@pytest.mark.parametrize("column", [{"options": []}, {"options": {"timeout": 1}}, {"choices": "two"}])
+def test_other_data_in_these_columns_does_not_make_it_multiple_choice(tmp_path, column):
+    task = tasks.load(f"file:{write(tmp_path / 'q.jsonl', [{'question': '1 + 1?', 'answer': '2', **column}])}")
+    assert [(each.question, each.gold) for each in task.questions] == [("1 + 1?", "2")]
 
 
 def test_wrong_choices_may_be_equal_and_have_markup():

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -163,6 +164,19 @@ def test_chat_completions_take_messages_and_vllm_is_told_what_it_would_take_from
     assert raw["add_special_tokens"] is True and raw["prompt"] == "x\n"
 
 
+def test_a_begin_token_that_the_servers_template_has_already_is_not_put_there_twice(serve):
+    def behave(handler, body, _):
+        begun = [1] * (1 + body["add_special_tokens"])
+        handler.reply(answer(body, prompt_token_ids=[*begun, 7]))
+        return True
+
+    server = serve(behave)
+    records, _ = respond(server, form=CHAT, is_vllm=True)
+    assert len(records) == 1
+    with pytest.raises(GenerationError, match="which has one already: --no-add_bos asks with that one"):
+        respond(server, form=replace(CHAT, bos=True), is_vllm=True)
+
+
 def test_shots_are_turns_of_a_chat_or_text_before_the_question():
     chat = endpoint_questions.asked(PromptForm("Q: {question}", True, shots=(("1+1", "2"),)), "x")
     roles = [(each["role"], each["content"]) for each in chat["messages"]]
@@ -252,6 +266,7 @@ def test_seeds_are_the_same_whenever_a_question_is_asked():
         {"choices": []},
         {"choices": [{"text": "a"}] * 5},
         {"choices": [{"text": 3}]},
+        {"choices": [{"text": "half", "finish_reason": "abort"}]},
         {"choices": "a"},
         {"choices": [None]},
         {"choices": [{"message": {"content": 3}}]},
@@ -304,6 +319,13 @@ def test_a_server_with_a_shorter_limit_of_its_own_is_noticed(serve):
     said = []
     respond(serve(cut), 2, said=said)
     assert any("cut 2 responses before --max_new_tokens 8" in line for line in said)
+
+
+def test_responses_that_the_server_withheld_are_counted_aloud(serve):
+    filtered = {"choices": [{"text": "", "finish_reason": "content_filter"}]}
+    said = []
+    records, _ = respond(serve(lambda handler, *_: handler.reply(filtered) or True), 2, said=said)
+    assert len(records) == 2 and any("withheld 2 responses (content_filter)" in line for line in said)
 
 
 @pytest.mark.parametrize(
@@ -406,6 +428,20 @@ def test_where_nothing_is_answered_the_command_ends_with_the_cause(serve):
     server.server_close()
     with pytest.raises(GenerationError, match=r"no answer from .* the last: http://127.*Connect"):
         respond(server, 3, give_up_after=0.2)
+
+
+def test_a_question_that_is_put_off_for_ever_after_the_others_were_answered_is_given_up(serve):
+    refused = threading.Event()
+
+    def put_off(handler, body, _):
+        if body["prompt"] == "x\n":
+            handler.reply({"error": {"message": "later"}}, 429)
+            refused.set()
+            return True
+        refused.wait(10)
+
+    with pytest.raises(GenerationError, match=r"no answer from .* the last: .*429: later"):
+        respond(serve(put_off), 2, concurrency=2, give_up_after=0.3)
 
 
 def test_a_pause_that_the_server_asks_for_is_kept_by_all_requests(serve, monkeypatch):
@@ -569,6 +605,8 @@ def test_proxies_of_the_environment_are_used_but_not_for_this_machine(serve, mon
         ("openai:http://[::1/v1#m", "IPv6"),
         ("openai:http://h/v 1#m", "that is no address of a server"),
         ("openai:https://me:hunter2@h/v1#m", "no name or password in an address"),
+        ("openai:me:hunter2@h/v1#m", "no name or password in an address"),
+        ("openai:http:/me:hunter2@h/v1#m", "no name or password in an address"),
         ("openai:https://h/v1?key=hunter2#m", "is not sent"),
     ],
 )
@@ -759,6 +797,24 @@ def test_ctrl_c_leaves_the_finished_questions_and_the_command_goes_on_with_the_o
     assert len(pq.read_table(found.path / "samples.parquet")) == 6
     run.main(arguments(tmp_path, server, *more))
     assert len(server.asked) == 3 and "finished already" in capsys.readouterr().out
+
+
+def test_a_command_with_arguments_of_the_chat_template_can_be_repeated(serve, tmp_path, capsys):
+    refuse = [True]
+
+    def behave(handler, body, _):
+        if refuse and body["messages"][0]["content"] == "1+2?":
+            handler.reply({"error": {"message": "not this"}}, 400)
+            return True
+
+    server = serve(behave, cards=[VLLM])
+    argv = arguments(tmp_path, server, "--chat_template", "--template_kwargs", "effort=[1]", "--max_new_tokens", "8")
+    assert "not this" in error_of(argv)
+    refuse.clear()
+    run.main(argv)
+    assert len(server.asked) == 7
+    run.main(argv)
+    assert len(server.asked) == 7 and "finished already" in capsys.readouterr().out
 
 
 def test_report_hub_and_space_take_such_results_but_no_card_of_a_model(serve, tmp_path):

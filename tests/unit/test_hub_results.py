@@ -190,6 +190,18 @@ def test_dry_run_and_what_is_wrong(tmp_path, hub, push, capsys):
         push(tmp_path, "--model", MODEL)
 
 
+def test_questions_that_are_not_to_be_put_online_are_warned_of(tmp_path, hub, push, capsys):
+    save_result(tmp_path, "aime24", GOOD, 5)
+    push(tmp_path, "--dry_run")
+    assert "warning" not in capsys.readouterr().out
+    save_result(tmp_path, "gpqa_diamond-first2", GOOD, 5)
+    push(tmp_path, "--dry_run")
+    assert (
+        "warning: gpqa_diamond-first2: its publishers ask" in (said := capsys.readouterr().out)
+        and f"keep {REPO}" in said
+    )
+
+
 def test_results_that_came_in_between_stay(tmp_path, hub, api, push, monkeypatch):
     save_result(tmp_path / "a", "aime24", POOR, 5)
     save_result(tmp_path / "b", "amc23", GOOD, 5)

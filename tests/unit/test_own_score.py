@@ -38,7 +38,7 @@ def fork():
 def extract(response):
     if response == "no answer":
         return None
-    return 5 if response == "extract 5" else response
+    return {"extract 5": 5, "half a sign": "x\\ud800"}.get(response, response)
 
 def score(response, gold, row):
     print("printed", flush=True)
@@ -51,6 +51,7 @@ CODE = {
     "crash": "os.abort()", "loop": "[i for i in iter(int, 1)]", "sleep": "sleep()", "no alarm": "sleep_without_alarm()",
     "nothing": "None", "text": "'1'", "nan": "float('nan')", "list": "[1, 2]", "half": "0.5", "full": "1.0", "more": "3",
     "numpy": "__import__('numpy').float64(1)", "gold": "gold == ''", "secret": "int('hf_" + "a" * 34 + "')",
+    "screen": "exec('raise ValueError(chr(27) + chr(0xd800) + chr(10) + gold)')",
 }
 TASK = Benchmark("hostile", data=({"question": "Q?", "code": CODE},), answer=(), score=score, extract=extract, seconds=0.1)
 """
@@ -69,6 +70,7 @@ FAILED = {
     "list": "score: score gave list [1, 2]",
     "extract 5": "score: extract gave int 5; a text, or None for no answer",
     "secret": "score: ValueError: invalid literal",
+    "screen": "score: ValueError: (",
 }
 
 
@@ -103,6 +105,7 @@ def test_a_scorer_that_fails_is_a_failed_response_with_its_cause(hostile, respon
     found = grade(hostile, response)
     assert (found["correct"], found["extracted"]) == (False, None)
     assert found["error"].startswith(FAILED[response]) and "hf_aaaa" not in found["error"] and "/" not in found["error"]
+    assert found["error"].isprintable()
     assert grade(hostile, "other")["correct"]
 
 
@@ -112,6 +115,10 @@ def test_a_scorer_cannot_take_its_limits_off(hostile):
     worker = hostile[1]._pool(own_score.__name__, hostile[0].questions[0].rules.scorer)._idle.queue[0]._process.pid
     left = subprocess.run(["pgrep", "-a", "-P", str(worker)], capture_output=True, text=True).stdout
     assert "sleep" not in left
+
+
+def test_an_answer_can_be_written_to_a_file(hostile):
+    assert grade(hostile, "half a sign") == {"correct": True, "extracted": "x?", "error": None}
 
 
 def test_no_answer_is_not_scored(hostile):

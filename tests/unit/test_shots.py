@@ -51,6 +51,19 @@ def test_shots_of_a_file_are_none_of_the_questions(task, tmp_path):
     assert shots.named(file) != shots.named(worked) and shots.named(file).startswith("train.jsonl@")
 
 
+def test_a_file_may_have_whole_responses_alone_and_one_that_has_no_answers_is_named_by_its_flag(tmp_path):
+    def file(**columns) -> str:
+        path = tmp_path / "worked.jsonl"
+        path.write_text(json.dumps({"question": "Say it.", **columns}) + "\n")
+        return str(path)
+
+    own = Task("t", (Question("a", "Say more.", "", Rules(OWN, scorer="m:T@1")),), "s")
+    shown = shots.with_shots(own, protocol(1, "x"), file(response="It is said."), RAW).shots
+    assert shown == (("Say it.", "It is said."),)
+    with pytest.raises(UsageError, match=r"^--shots_file .*no column for the gold answer.* or response\).*topic$"):
+        shots.with_shots(own, protocol(1, "x"), file(topic="words"), RAW)
+
+
 @pytest.mark.parametrize(
     ("count", "numbers", "message"),
     [
