@@ -148,10 +148,16 @@ def data_columns(path: Path) -> list[str]:
         if path.suffix == ".json" and first.lstrip().startswith("["):
             file.seek(0)
             rows = json.load(file)
-            return list(rows[0]) if rows else []
+            return names_of(rows[0]) if rows else []
         if path.suffix == ".json" and first.strip() == "{":
-            return list(json.loads(first + file.read()))
-    return list(json.loads(first)) if first else []
+            return names_of(json.loads(first + file.read()))
+    return names_of(json.loads(first)) if first else []
+
+
+def names_of(row) -> list[str]:
+    if not isinstance(row, dict):
+        raise ValueError(f"the first row is {row!r:.60}, and must be an object with a value for each column")
+    return list(row)
 
 
 def _check_models(args: dict) -> list[str]:

@@ -98,7 +98,9 @@ def test_json_may_be_a_list_or_lines_or_one_object(tmp_path, text):
         ("other.jsonl", '{"prompt": 1, "answer": 2}', "has no column 'label' (--data.label_key)"),
         ("other.jsonl", '{"question": 1, "answer": 2}', "its columns are question, answer"),
         ("other.csv", "question,answer\n1,2\n", "its columns are question, answer"),
-        ("text.jsonl", '"prompt and label"', "text.jsonl"),
+        ("text.jsonl", '"prompt and label"', "the first row is 'prompt and label', and must be an object"),
+        ("rows.jsonl", "[1]", "the first row is [1], and must be an object with a value for each column"),
+        ("rows.json", "[[1], [2]]", "the first row is [1]"),
         ("latin.jsonl", b'{"prompt": "\xe9"}', "cannot be read as jsonl"),
     ],
 )
