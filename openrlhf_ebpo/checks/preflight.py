@@ -175,6 +175,11 @@ def model_problems(flag: str, name: str, ask_hub: bool = True) -> list[str]:
     tells, which is fetched where this machine does not have it. Where the Hub cannot be reached, nothing is known and
     nothing wrong; `check_fetched` looks at the rest before it is loaded.
     """
+    if name.startswith("openai:"):  # not shown: an address may hold a password
+        return [
+            f"{flag} openai:…: a model behind a server can be evaluated (openrlhf-ebpo eval), and nothing else. Give its weights: a "
+            "folder, or a name on the Hub"
+        ]
     path = Path(name)
     if path.is_dir() and not (path / "config.json").is_file():
         return [f"{flag} {name}: the folder has no config.json, so no model"]
