@@ -4,13 +4,14 @@
 #   bash scripts/walkthrough.sh [RUN_DIR]      RUN_DIR: default runs/walkthrough
 #
 # No GPU is needed. Every stage prints its command, which can be typed alone, and its time; its output is in RUN_DIR/logs. Called
-# again, it passes over what is there, so an interrupted walkthrough goes on. STEPS=60 trains longer than the 40 steps of
-# docs/walkthrough.md, which explains the stages.
+# again, it passes over what is there, so an interrupted walkthrough goes on. STEPS=60 (a multiple of 10) in the environment
+# trains longer than the usual 40 steps. docs/walkthrough.md explains the stages.
 set -euo pipefail
 case " $* " in *" --help "* | *" -h "*) sed -n '2,8s/^# \{0,1\}//p' "$0" && exit ;; esac
+steps=${STEPS:-40}
+[[ $steps =~ ^[1-9][0-9]{0,3}0$ ]] || { echo "error: STEPS is $steps; give a multiple of 10: an episode is 10 steps" >&2 && exit 1; }
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 run=${1:-runs/walkthrough}
-steps=${STEPS:-40}
 tokens=12 # of a response, the longest
 task="State the final answer to the following arithmetic problem:"
 template="$task 2 + 5 =
@@ -57,7 +58,7 @@ stage "convert: a Hugging Face folder" "$run/model/config.json" 1 \
     python "$root/scripts/smollm2.py" --packages "$packages" --output "$run/model"
 
 stage "tasks: sums of reasoning-gym, 40 held out" "$run/data/sums.parquet" 5 \
-    openrlhf-ebpo data gym chain_sum:size=100,min_terms=2,max_terms=2,min_digits=1,max_digits=1 \
+    openrlhf-ebpo data gym chain_sum:size=120,min_terms=2,max_terms=2,min_digits=1,max_digits=1 \
     --validation 40 --template "$template" --output "$run/data/sums.parquet"
 
 stage "word problems: a file of one's own" "$run/data/maths/report.json" 6 \
@@ -71,9 +72,9 @@ stage "order: without those that it always solves" "$run/data/ordered.parquet" 2
     openrlhf-ebpo data order --input "$run/data/difficulty.parquet" --by shuffle --max_pass_rate 0.9 --output "$run/data/ordered.parquet"
 
 train=(openrlhf-ebpo train --advantage_estimator ebpo
-    --actor.model_name_or_path "$run/model" --data.max_len 128 --train.num_episodes 4
+    --actor.model_name_or_path "$run/model" --data.max_len 128 --train.num_episodes $((steps / 10))
     --data.prompt_dataset "$run/data/ordered.parquet" --data.input_key prompt --data.label_key label
-    --data.order as_is --data.max_samples $((steps * 2)) --reward.remote_url reasoning_gym
+    --data.order as_is --data.max_samples 80 --reward.remote_url reasoning_gym
     --rollout.batch_size 8 --rollout.n_samples_per_prompt 4 --rollout.max_new_tokens $tokens --rollout.micro_batch_size 16
     --train.batch_size 32 --train.micro_batch_size 16 --train.seed 1 --actor.adam.lr 3e-5 --algo.kl.init_coef 0
     --actor.num_gpus_per_node 1 --ref.num_gpus_per_node 1 --vllm.num_engines 1 --ds.zero_stage 0

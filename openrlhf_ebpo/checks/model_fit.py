@@ -14,6 +14,7 @@ from openrlhf_ebpo.seams.remote_code import trusted
 REPLY = "Yes 42"  # what an assistant says in `turn_end`
 UNUSED = 0.1  # share of the embeddings without a token from which on they are no padding
 LONGEST = 60  # characters of a token
+EXPLAINED = 200  # of an error
 LOOKED_AT = 256  # prompts; what is wrong with the form of one is mostly wrong with all
 
 
@@ -67,23 +68,28 @@ class Model:
 
 
 def fit_warnings(model: str, tokenizer, asked: Asked, flags: Flags) -> list[str]:
-    """What does not go together, each with what to do. Loads the model's configuration, no weights.
+    """What does not go together, each with what to do; or that it could not be looked at, which is no reason to stop. Loads
+    the model's configuration, no weights.
 
     tokenizer: as training sets it up, a processor where the model also sees.
-
-    Raises:
-        OSError, ValueError: the configuration cannot be read.
     """
-    known = read_model(model, tokenizer)
+    try:
+        found = _problems(read_model(model, tokenizer), asked, flags)
+    except Exception as error:  # numbers and words of other people's files: any exception, with their text in it
+        said = f"{str(error)!r:.{EXPLAINED}}"
+        found = [f"whether it goes with the prompts could not be looked at ({type(error).__name__}: {said})"]
+    return [f"warning: {model}: {warning}" for warning in found]
+
+
+def _problems(known: Model, asked: Asked, flags: Flags) -> list[str]:
     tokens = [known.ids(text) for text in asked.texts[:LOOKED_AT]]
-    found = [
+    return [
         *_begin(known, asked, tokens, flags),
         *_end(known, asked, flags),
         *_embeddings(known, tokens),
         *_chat_template(known, asked, tokens, flags),
         *_cut(asked, flags),
     ]
-    return [f"warning: {model}: {warning}" for warning in found]
 
 
 def read_model(name: str, tokenizer) -> Model:

@@ -148,10 +148,16 @@ def data_columns(path: Path) -> list[str]:
         if path.suffix == ".json" and first.lstrip().startswith("["):
             file.seek(0)
             rows = json.load(file)
-            return list(rows[0]) if rows else []
+            return names_of(rows[0]) if rows else []
         if path.suffix == ".json" and first.strip() == "{":
-            return list(json.loads(first + file.read()))
-    return list(json.loads(first)) if first else []
+            return names_of(json.loads(first + file.read()))
+    return names_of(json.loads(first)) if first else []
+
+
+def names_of(row) -> list[str]:
+    if not isinstance(row, dict):
+        raise ValueError(f"the first row is {row!r:.60}, and must be an object with a value for each column")
+    return list(row)
 
 
 def _check_models(args: dict) -> list[str]:
@@ -169,6 +175,11 @@ def model_problems(flag: str, name: str, ask_hub: bool = True) -> list[str]:
     tells, which is fetched where this machine does not have it. Where the Hub cannot be reached, nothing is known and
     nothing wrong; `check_fetched` looks at the rest before it is loaded.
     """
+    if name.startswith("openai:"):  # not shown: an address may hold a password
+        return [
+            f"{flag} openai:…: a model behind a server can be evaluated (openrlhf-ebpo eval), and nothing else. Give its weights: a "
+            "folder, or a name on the Hub"
+        ]
     path = Path(name)
     if path.is_dir() and not (path / "config.json").is_file():
         return [f"{flag} {name}: the folder has no config.json, so no model"]

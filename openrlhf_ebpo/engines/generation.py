@@ -323,13 +323,13 @@ def _sample(response: dict) -> Sample:
             reward = float(finite_number(reward, "reward"))  # an agent's has not been validated yet
         except RewardError as found:
             reward, error = None, str(found)
-    return Sample(tokens, bool(response["truncated"]), reward, error, _numbers(response.get("extra_logs") or {}))
+    return Sample(tokens, bool(response["truncated"]), reward, error, _numbers(response.get("extra_logs")))
 
 
-def _numbers(logs: dict) -> dict[str, float]:
-    """Those of a reward function are checked where it is called; an agent's may hold anything."""
+def _numbers(logs) -> dict[str, float]:
+    """Those of a reward function are checked where it is called; an agent's may be and hold anything."""
     found = {}
-    for name, value in logs.items():
-        with contextlib.suppress(TypeError, ValueError, RuntimeError):
+    for name, value in logs.items() if isinstance(logs, dict) else ():
+        with contextlib.suppress(TypeError, ValueError, RuntimeError, OverflowError):
             found[str(name)] = float(value)
     return found

@@ -149,7 +149,13 @@ def _sources_of(path: Path) -> set[str]:
     if path.suffix != ".jsonl":
         raise ValueError(f"{path} is loaded by datasets")
     with open(path, encoding="utf-8") as file:
-        return {str(json.loads(line).get(SOURCE_COLUMN, DEFAULT_SOURCE)) for line in file if line.strip()}
+        return {_source_of(json.loads(line)) for line in file if line.strip()}
+
+
+def _source_of(row) -> str:
+    if not isinstance(row, dict):
+        raise TypeError("no row with columns")
+    return str(row.get(SOURCE_COLUMN, DEFAULT_SOURCE))
 
 
 def in_short(name: str, key: str) -> bool:

@@ -134,3 +134,23 @@ def test_a_token_that_is_meant_for_the_terminal_is_shown_escaped(tmp_path):
     evil = "\x1b[2J\u202e<bos>"
     (found,) = asked(save(tmp_path, begin=evil, special=(evil, "<eos>", "<turn_end>")))
     assert "\\x1b[2J\\u202e<bos>" in found
+
+
+@pytest.mark.parametrize("ends", [-1, [2, 10**30]])
+def test_a_configuration_that_cannot_be_looked_at_is_said_and_stops_nothing(ends, tmp_path):
+    """Numbers that no token can have; `data difficulty` and `eval` go on."""
+    (found,) = asked(save(tmp_path, begins=False, generation={"eos_token_id": ends}))
+    assert "could not be looked at (OverflowError: " in found
+
+
+def test_a_configuration_whose_error_is_meant_for_the_terminal(tmp_path):
+    model = save(tmp_path, begins=False)
+    (tmp_path / "config.json").write_text('{"model_type": "\\u001b[2J\\u202e"}')
+    (found,) = fit_warnings(model, good_tokenizer(tmp_path / "t"), Asked(["1"], [1], False, False, 64), TRAINING)
+    assert "could not be looked at (ValueError: " in found and found.isprintable()
+
+
+def good_tokenizer(folder):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(save(folder, begins=False))

@@ -98,7 +98,9 @@ def test_json_may_be_a_list_or_lines_or_one_object(tmp_path, text):
         ("other.jsonl", '{"prompt": 1, "answer": 2}', "has no column 'label' (--data.label_key)"),
         ("other.jsonl", '{"question": 1, "answer": 2}', "its columns are question, answer"),
         ("other.csv", "question,answer\n1,2\n", "its columns are question, answer"),
-        ("text.jsonl", '"prompt and label"', "text.jsonl"),
+        ("text.jsonl", '"prompt and label"', "the first row is 'prompt and label', and must be an object"),
+        ("rows.jsonl", "[1]", "the first row is [1], and must be an object with a value for each column"),
+        ("rows.json", "[[1], [2]]", "the first row is [1]"),
         ("latin.jsonl", b'{"prompt": "\xe9"}', "cannot be read as jsonl"),
     ],
 )
@@ -296,3 +298,9 @@ def batches(train_batch: int, gpus: int, dynamic: bool) -> Box:
         actor=Box(num_nodes=1, num_gpus_per_node=gpus),
         ds=Box(ring_attn_size=1, tensor_parallel_size=1),
     )
+
+
+def test_a_model_behind_a_server_is_not_looked_for_as_a_folder(good):
+    (problem,) = refused({**good, "actor.model_name_or_path": "openai:http://me:secret@gpu-1:8000/v1#Qwen/Qwen3-8B"})
+    assert problem.startswith("--actor.model_name_or_path openai:…: ") and "openrlhf-ebpo eval" in problem
+    assert "Give its weights" in problem and "secret" not in problem

@@ -1,6 +1,7 @@
 """scripts/smollm2.py refuses whatever is not the file that it knows. (tests/integration/test_real_model.py converts that one.)"""
 
 import importlib.util
+import subprocess
 import zipfile
 from pathlib import Path
 
@@ -47,3 +48,13 @@ def test_a_model_that_is_there_stays(tmp_path):
 def test_every_pinned_wheel_is_looked_for_and_no_other():
     pinned = [line for line in smollm2.REQUIREMENTS.read_text().splitlines() if not line.startswith("#")]
     assert len(pinned) == 2 and all("==" in line and "--hash=sha256:" in line for line in pinned)
+
+
+@pytest.mark.parametrize("steps", ["7", "45", "many"])
+def test_the_walkthrough_refuses_a_number_of_steps_that_is_no_episode_before_it_sets_anything_up(tmp_path, steps):
+    script, environment = SCRIPT.with_name("walkthrough.sh"), {"PATH": "/usr/bin:/bin", "STEPS": steps}
+    done = subprocess.run(
+        ["bash", script, tmp_path / "run"], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1 and f"error: STEPS is {steps}; give a multiple of 10" in done.stderr
+    assert done.stdout == "" and not (tmp_path / "run").exists()

@@ -186,3 +186,5 @@ def test_numbers_of_an_agents_logs_are_kept_and_nothing_else():
     response = {"action_ranges": [(1, 3)], "observation_tokens": [5, 6, 7], "truncated": 0, "reward": 1.0}
     assert generation._sample({**response, "extra_logs": logs}).logs == {"a_no_answer": 1.0, "b": 2.0}
     assert generation._sample(response).logs == {}
+    for odd in ({"huge": 10**400}, [1.0], "text", torch.ones(2)):
+        assert generation._sample({**response, "extra_logs": odd}).logs == {}

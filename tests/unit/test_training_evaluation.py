@@ -167,8 +167,9 @@ def test_data_sources_are_read_where_that_is_cheap(tmp_path):
     pq.write_table(pa.table({"datasource": ["aime", "aime"], "prompt": ["a", "b"]}), tmp_path / "b.parquet")
     assert data_sources(f"{tmp_path / 'a.jsonl'},{tmp_path / 'b.parquet'}") == {"amc", "default", "aime"}
     assert data_sources("OWNER/NAME") is None
-    (tmp_path / "broken.jsonl").write_text("{\n")
-    assert data_sources(str(tmp_path / "broken.jsonl")) is None
+    for content in ("{\n", '{"prompt": "?"}\n[1]\n'):
+        (tmp_path / "broken.jsonl").write_text(content)
+        assert data_sources(str(tmp_path / "broken.jsonl")) is None
 
 
 def arguments(reward: str | None = None) -> SimpleNamespace:
