@@ -70,7 +70,7 @@ class RewardProcess:
         """
         name = self._settings["path"]
         self._incoming, self._outgoing = await asyncio.open_connection(sock=self._spawn())
-        self._outgoing.write(frame(PING, pickle.dumps(self._settings)))
+        self._send(PING, pickle.dumps(self._settings))
         try:
             first = json.loads((await asyncio.wait_for(self._receive(), START_SECONDS))[1])
         except asyncio.TimeoutError:
@@ -107,7 +107,14 @@ class RewardProcess:
         except ValueError:
             self._lose("wrote into its process's connection")
         except (EOFError, OSError):
+            self.ready = False  # it takes no more calls while it is asked how it ended
             self._lose(await self._how_it_ended())
+
+    def _send(self, number: int, payload: bytes) -> None:
+        """Where the process has ended, `tend` tells those who wait. Of a connection that is closed asyncio's own loop says
+        nothing here, and uvloop, which Ray's actors have, raises."""
+        with contextlib.suppress(RuntimeError, OSError):
+            self._outgoing.write(frame(number, payload))
 
     async def call(self, arguments: tuple, seconds: float) -> dict:
         """The reply to one call.
@@ -120,7 +127,7 @@ class RewardProcess:
         number = next(self._numbers)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         try:
-            self._outgoing.write(frame(number, pickle.dumps(arguments)))
+            self._send(number, pickle.dumps(arguments))
             if not (await asyncio.wait({answer}, timeout=seconds))[0] and await self._is_well(seconds):
                 raise TooLong
             if not answer.done():
@@ -132,7 +139,7 @@ class RewardProcess:
     async def _is_well(self, seconds: float) -> bool:
         """Whether another thread of it can run."""
         self._pong.clear()
-        self._outgoing.write(frame(PING, b""))
+        self._send(PING, b"")
         try:
             return await asyncio.wait_for(self._pong.wait(), max(1.0, min(5.0, seconds / 2)))
         except asyncio.TimeoutError:

@@ -13,9 +13,11 @@ import time
 
 import psutil
 import pytest
+import uvloop
 
 from openrlhf_ebpo.rewards.calls import HOPELESS, MAX_CONCURRENT_CALLS, Calls, importing_problem
 from openrlhf_ebpo.rewards.limits import Limits
+from openrlhf_ebpo.rewards.process import Lost, RewardProcess
 from openrlhf_ebpo.rewards.returned import RewardError
 
 HOOK = "openrlhf_ebpo.seams.install.install"
@@ -96,7 +98,7 @@ def ask(tmp_path):
             found = await asyncio.gather(*(one(calls, label) for label in labels))
             return found + await asyncio.gather(*(one(calls, label) for label in then))
 
-        return asyncio.run(asyncio.wait_for(gather(), 200))
+        return uvloop.run(asyncio.wait_for(gather(), 200))  # the loop that Ray's actors have
 
     return run
 
@@ -131,6 +133,24 @@ def test_what_goes_wrong_is_said_and_the_others_get_their_rewards(ask, kind):
         1.0,
     ]
     assert BAD[kind] in found[1]
+
+
+def test_calls_that_reach_a_process_at_its_end_are_lost_and_nothing_else(tmp_path):
+    (tmp_path / "reward.py").write_text(REWARD)
+
+    async def calls() -> list:
+        process = RewardProcess(str(tmp_path / "reward.py"), HOOK, 512, 4)
+        await process.start()
+        os.kill(process._popen.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, process._popen.pid, os.WEXITED | os.WNOWAIT)
+        made = []
+        for _ in range(3):  # the first write closes the connection
+            made.append(asyncio.ensure_future(process.call((["q good"], ["q "], ["good"]), 60.0)))
+            await asyncio.sleep(0.01)
+        await process.tend()
+        return await asyncio.gather(*made, return_exceptions=True)
+
+    assert [type(each) for each in uvloop.run(calls())] == [Lost] * 3
 
 
 def test_all_of_it_at_once(ask):
