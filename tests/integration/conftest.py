@@ -47,7 +47,7 @@ def workshop(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory):
-    """Two Ray nodes on this machine, each with a working folder of its own."""
+    """Two Ray nodes on this machine, each with a working folder of its own, and a dashboard for job submission."""
     from ray.cluster_utils import Cluster
 
     from openrlhf_ebpo.seams.stack import is_cpu_stack
@@ -64,19 +64,11 @@ def cluster(tmp_path_factory):
                 patch.setattr(sys, "executable", python)
                 for number in range(2):
                     patch.chdir(tmp_path_factory.mktemp(f"node{number}"))
-                    head = {"include_dashboard": False, "dashboard_port": 0} if number == 0 else {}
+                    head = {"include_dashboard": True, "dashboard_port": 0} if number == 0 else {}
                     nodes.add_node(num_cpus=6, num_gpus=3, **head)
             yield nodes
         finally:
             nodes.shutdown()
-
-
-@pytest.fixture
-def dashboard(cluster) -> str:
-    """Its address, for job submission. Ten processes, so it is started for the test that asks."""
-    cluster.head_node.kill_dashboard()
-    cluster.head_node.start_api_server(include_dashboard=True, raise_on_failure=True)
-    return f"http://{cluster.head_node.webui_url}"
 
 
 def flags(workshop: Path, output: Path, **changes) -> list[str]:

@@ -110,14 +110,14 @@ def test_zero_3_two_ranks_with_dynamic_batches_evaluation_failing_rewards_and_th
     assert all(row["actor_grad_norm"] > 0 and row["policy/entropy"] > 0 for row in metrics)
 
 
-def test_ray_job_submit_with_an_upstream_estimator(train, command, dashboard, tmp_path, method_flags):
+def test_ray_job_submit_with_an_upstream_estimator(train, command, cluster, tmp_path, method_flags):
     argv = [*command(tmp_path, data__max_samples=16, actor__lr_scheduler="constant"), *method_flags("grpo")]
     prefix = (
         "ray",
         "job",
         "submit",
         "--address",
-        dashboard,
+        f"http://{cluster.head_node.webui_url}",
         '--runtime-env-json={"env_vars": {"NCCL_DEBUG": "INFO"}}',
         "--",
     )

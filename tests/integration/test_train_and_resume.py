@@ -30,13 +30,27 @@ CONFIG = EstimatorConfig(n_samples_per_prompt=4)
 WANDB_KEY = "0123456789abcdef0123456789abcdef01234567"
 
 
+# as the workshop's, but what is asked after step 3 waits until the run has been killed
+HELD = """
+import os, time
+unheld = reward_func
+def reward_func(*args, **kwargs):
+    while os.path.exists({metrics!r}) and '"step": 3' in open({metrics!r}).read() and not os.path.exists({killed!r}):
+        time.sleep(0.05)
+    return unheld(*args, **kwargs)
+"""
+
+
 @pytest.fixture(scope="module")
 def story(train, command, method_flags, curriculum, workshop, tmp_path_factory):
     """EBPO with topics, which saves and evaluates every second step, is killed (SIGKILL) after step 3 and resumed to step 6."""
     output = tmp_path_factory.mktemp("killed_and_resumed")
-    run_dir = output / "model" / "run"
+    run_dir, killed = output / "model" / "run", output / "killed"
+    held = HELD.format(metrics=str(run_dir / "metrics.jsonl"), killed=str(killed))
+    (output / "reward.py").write_text((workshop / "reward.py").read_text() + held)
     argv = command(
         output,
+        reward__remote_url=output / "reward.py",
         data__prompt_dataset=curriculum,
         data__max_samples=48,
         ckpt__save_steps=2,
@@ -56,6 +70,7 @@ def story(train, command, method_flags, curriculum, workshop, tmp_path_factory):
     first.wait_for_step(run_dir, 3)
     os.killpg(first.process.pid, signal.SIGKILL)
     first.process.wait()
+    killed.touch()
     logged_before = read_metrics(run_dir)
     second = train(argv)
     second.succeed()

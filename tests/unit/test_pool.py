@@ -149,7 +149,7 @@ def test_nothing_outlives_a_killed_parent():
     parent = subprocess.run([sys.executable, "-c", PARENT, ENDLESS], stdout=subprocess.PIPE, text=True, check=False)
     assert parent.returncode == -signal.SIGKILL
     pids = json.loads(parent.stdout)
-    assert len(pids) >= 3
+    assert len(pids) >= 2, "what waits for answers, and what grades one"
     deadline = time.time() + 60
     while alive := [pid for pid in pids if is_alive(pid)]:
         assert time.time() < deadline, f"still there: {alive}"
