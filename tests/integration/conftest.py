@@ -65,7 +65,8 @@ def cluster(tmp_path_factory):
                 for number in range(2):
                     patch.chdir(tmp_path_factory.mktemp(f"node{number}"))
                     head = {"include_dashboard": True, "dashboard_port": 0} if number == 0 else {}
-                    nodes.add_node(num_cpus=6, num_gpus=3, **head)
+                    # not the usual port, which another Ray of this machine may have
+                    nodes.add_node(num_cpus=6, num_gpus=3, dashboard_agent_listen_port=0, **head)
             yield nodes
         finally:
             nodes.shutdown()
