@@ -21,6 +21,7 @@ Answer: 6<|im_end|>
 {question}
 Answer:"
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$(nproc)} # Ray would give each of its processes one
+export RAY_ADDRESS=${RAY_ADDRESS:-local} # not a cluster of somebody else on this machine, who may end it
 mkdir -p "$run/logs"
 number=0
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
