@@ -6,7 +6,7 @@ Those of the README show both arms of the quickstart:
 
 and those of a real model's answers:
 
-  bash scripts/walkthrough.sh && python scripts/screenshots.py runs/walkthrough --name walkthrough
+  bash scripts/walkthrough.sh && python scripts/screenshots.py runs/walkthrough/run --name walkthrough
 """
 
 from __future__ import annotations
@@ -74,6 +74,9 @@ def take(url: str, name: str) -> None:
         page.goto(f"{url}?tab=samples&kind=rescued&steps=1")
         page.wait_for_selector(".answer")
         save(page, f"{name}_samples.png", height=900)
+        page.goto(f"{url}?tab=evaluation")
+        page.wait_for_timeout(5000)  # a run without evaluations shows that
+        save(page, f"{name}_evaluation.png", height=1150)
         browser.close()
 
 

@@ -102,5 +102,5 @@ All of it took $SECONDS s. Look at
 $(compgen -G "$run/run/eval/*/report.md" | sed 's/.*/  &      before and after, with intervals/')
   $run/pushed/README.md                  the model's card
 and at every answer, its reward and its advantage, with
-  . .venv/bin/activate && openrlhf-ebpo space --runs $run
+  . .venv/bin/activate && openrlhf-ebpo space --runs $run/run
 END
