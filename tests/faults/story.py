@@ -148,8 +148,10 @@ class Story:
             return self.absent(kind)
         if moment.when == "start" and not (self.wait_for(moment) and self.find(kind)):
             return self.absent(kind)
-        # again of that kind: the command's process becomes the supervisor
-        living = kinds.of_kind(kind, [each for each in self.found if kinds.lives(each)]) or self.look_for(kind)
+        living = [process for process in self.found if kinds.lives(process)]
+        if kind == "driver":  # the command's process may have become the supervisor
+            living = kinds.of_kind(kind, living)
+        living = living or self.look_for(kind)
         if not living:
             return False
         target = living[0]

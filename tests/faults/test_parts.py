@@ -291,10 +291,11 @@ def test_a_campaign_that_is_told_to_stop_leaves_nothing_behind(tmp_path):
     process = subprocess.Popen([*command, "--command", f"{sys.executable} -c 'import time; time.sleep(600)'"])
     log = tmp_path / "sync-1" / "log-000.txt"
     deadline = time.monotonic() + 120
-    while not log.exists() and time.monotonic() < deadline and process.poll() is None:
+    started = []
+    while not (log.exists() and started) and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.1)
-    assert log.exists()
-    (started,) = kinds.psutil.Process(process.pid).children()
+        started = kinds.psutil.Process(process.pid).children()
+    (started,) = started
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) != 0
     assert not kinds.lives(started)

@@ -195,8 +195,10 @@ def test_a_run_directory_that_is_removed_ends_the_training_and_does_not_come_bac
 def test_a_run_directory_that_is_removed_at_the_very_end_is_no_complete_run(start):
     command = start("removes").ready()
     err = command.ends()
-    assert err.count("error: training stopped: the run directory") == 1 and "was removed or replaced" in err
-    assert command.status == 1 and "the end" not in command.out and not command.run_dir.exists()
+    # by the driver, or by the supervisor where its last look came first
+    assert "training stopped: the run directory" in err or "stopping the training: the run directory" in err
+    assert "was removed or replaced" in err
+    assert command.status in (1, 130) and "the end" not in command.out and not command.run_dir.exists()
 
 
 def test_a_run_directory_that_is_moved_away_gets_the_last_word(start):
