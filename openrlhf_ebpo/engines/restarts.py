@@ -8,6 +8,7 @@ by the trainer alone, also in async training: policy actors that take calls of t
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator
 
@@ -85,21 +86,15 @@ class ReadmittingTrainer:
         return status, global_step
 
     def broadcast_to_vllm(self):
-        if not why_not(self.args):
-            self._readmit()
-        try:
-            super().broadcast_to_vllm()
-        except Exception as error:
-            if gone := dead(self.vllm_engines):
-                raise EngineError(
-                    f"{named(gone)} died while weights were sent to it, which cannot be repeated in the same run: "
-                    f"{why_dead(error)}"
-                ) from error
-            raise
+        if getattr(self, "_partial_rollout", False):  # upstream pauses all engines before it sends
+            self.readmit_engines()
+        super().broadcast_to_vllm()
 
-    def _readmit(self) -> None:
+    def readmit_engines(self) -> None:
         import ray
 
+        if why_not(self.args):
+            return
         states = [wait_until_up(i, engine) for i, engine in enumerate(self.vllm_engines)]
         new = [i for i, (in_group, _) in enumerate(states) if not in_group]
         if not new:
@@ -116,6 +111,26 @@ class ReadmittingTrainer:
                 f"{named(new)}, started again, did not join the policy's group within {JOIN_SECONDS:.0f} s: {why_dead(error)}"
             ) from error
         print(f"{named(new)} runs again (restart {self.engine_restarts} of {self.args.vllm.max_restarts})", flush=True)
+
+
+def among_the_living(broadcast):
+    """In place of BasePPOTrainer.broadcast_to_vllm, which async training calls when no response is generated any more: an engine
+    may have died while the trainer waited for that."""
+
+    @functools.wraps(broadcast)
+    def broadcast_to_vllm(self):
+        self.readmit_engines()
+        try:
+            broadcast(self)
+        except Exception as error:
+            if gone := dead(self.vllm_engines):
+                raise EngineError(
+                    f"{named(gone)} died while weights were sent to it, which cannot be repeated in the same run: "
+                    f"{why_dead(error)}"
+                ) from error
+            raise
+
+    return broadcast_to_vllm
 
 
 class AnsweringQueue:

@@ -13,6 +13,7 @@ RECOMMENDED = "0.11.2"  # what our pins install, and all other tests run with
 SOURCES = {
     "openrlhf.trainer.ppo_utils.experience_maker.RemoteExperienceMaker": ("92687a602cf3", "351a52599ac6"),
     "openrlhf.trainer.ppo_trainer.PPOTrainer": ("5d13ed090ca7",),
+    "openrlhf.trainer.ppo_trainer.BasePPOTrainer.broadcast_to_vllm": ("1df3fed9f68a",),
     "openrlhf.trainer.ppo_trainer.compute_eval_metrics": ("6bacef13e26a",),
     "openrlhf.trainer.ppo_trainer_async.TrainingActor": ("49680a82ee4a",),
     "openrlhf.trainer.ppo_trainer_async.GenerateSamplesActor": ("6eacb9826853",),

@@ -71,6 +71,14 @@ SEAMS = (
     ),
     Seam(
         "openrlhf.trainer.ppo_trainer",
+        "BasePPOTrainer.broadcast_to_vllm",
+        "openrlhf_ebpo.engines.restarts:among_the_living",
+        where="driver; in async training PPOTrainerAsync's process",
+        why="the engines are looked at right before weights are sent; in async training that is once responses are no longer generated, and an engine may die while the trainer waits for it",
+        until="upstream starts engines again",
+    ),
+    Seam(
+        "openrlhf.trainer.ppo_trainer",
         "compute_eval_metrics",
         "openrlhf_ebpo.training.evaluation:with_answers",
         where="controller, sample generator",

@@ -11,6 +11,7 @@ import psutil
 import pytest
 from forked_engines import FORKED
 
+from openrlhf_ebpo.record.heartbeat import read_beat
 from openrlhf_ebpo.record.resume import newest_whole
 from openrlhf_ebpo.record.run_log import read_metrics, read_run
 
@@ -79,6 +80,14 @@ def kill_while_held(letter: str, which: str, stage: Path, training, cluster) -> 
     (stage / f"hold_{letter}").unlink()
 
 
+def wait_for_trainer_at_lock(step: int, training, stage: Path) -> None:
+    """Where the trainer has learned what comes after that step, and cannot send weights while responses are generated."""
+    wait_until(
+        lambda: (beat := read_beat(stage / "model" / "run")) and (beat.step, beat.phase) == (step, "syncing weights"),
+        training,
+    )
+
+
 def test_a_huge_reward_stops_before_anything_is_saved_and_a_resumed_run_outlives_its_engines(
     train, command, stage, cluster
 ):
@@ -123,8 +132,10 @@ def test_in_async_training_too_and_one_death_too_many_ends_the_run_with_words(tr
     for letter in "bd":
         (stage / f"hold_{letter}").touch()
     training = train(argv, **SPAWN)
+    wait_for_trainer_at_lock(0, training, stage)
     kill_while_held("b", "core", stage, training, cluster)
-    wait_until((stage / "held_d").exists, training)  # the step of b is over by then
+    wait_for_trainer_at_lock(2, training, stage)
+    wait_until((stage / "held_d").exists, training)
     engine_cores(cluster)[0].kill()
     output = training.fail()
     assert "rollout engine 0 has died, and 2 engines have died in this run: " in output
