@@ -30,14 +30,18 @@ CONFIG = EstimatorConfig(n_samples_per_prompt=4)
 WANDB_KEY = "0123456789abcdef0123456789abcdef01234567"
 
 
-# as the workshop's, but what is asked after step 3 waits until the run has been killed
+# as the workshop's, but what is asked after steps 1 to 3 and the evaluation at 2 waits until the run has been killed. It counts,
+# since what the run has written lags behind what it does.
+BEFORE_STEP_4 = 3 * 8 * 4 + 48 * 4
 HELD = """
 import os, time
 unheld = reward_func
-def reward_func(*args, **kwargs):
-    while os.path.exists({metrics!r}) and '"step": 3' in open({metrics!r}).read() and not os.path.exists({killed!r}):
+def reward_func(queries, *args, **kwargs):
+    with open({asked!r}, "ab") as file:
+        file.write(b"." * len(queries))
+    while os.path.getsize({asked!r}) > {most} and not os.path.exists({killed!r}):
         time.sleep(0.05)
-    return unheld(*args, **kwargs)
+    return unheld(queries, *args, **kwargs)
 """
 
 
@@ -46,7 +50,7 @@ def story(train, command, method_flags, curriculum, workshop, tmp_path_factory):
     """EBPO with topics, which saves and evaluates every second step, is killed (SIGKILL) after step 3 and resumed to step 6."""
     output = tmp_path_factory.mktemp("killed_and_resumed")
     run_dir, killed = output / "model" / "run", output / "killed"
-    held = HELD.format(metrics=str(run_dir / "metrics.jsonl"), killed=str(killed))
+    held = HELD.format(asked=str(output / "asked"), most=BEFORE_STEP_4, killed=str(killed))
     (output / "reward.py").write_text((workshop / "reward.py").read_text() + held)
     argv = command(
         output,
