@@ -41,7 +41,7 @@ from openrlhf_ebpo.supervisor import flags as supervisor_flags
 from openrlhf_ebpo.supervisor import words
 from openrlhf_ebpo.supervisor.driver import Supervisor, under_supervision
 from openrlhf_ebpo.supervisor.restarts import as_restarted
-from openrlhf_ebpo.training import eval_metrics, policy_loss, prompts, taught
+from openrlhf_ebpo.training import eval_metrics, loss_mean, policy_loss, prompts, taught
 
 MODULE = "openrlhf.cli.train_ppo_ray"
 ESTIMATOR = "--algo.advantage.estimator"
@@ -243,6 +243,7 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
     parser._option_string_actions["--advantage_estimator"] = estimator
     config.add_flags(parser)
     policy_loss.add_flags(parser)
+    loss_mean.add_flags(parser)
     prompts.add_flags(parser)
     measured_with.add_flag(parser)
     train_fit.add_flags(parser)

@@ -86,6 +86,7 @@ def test_our_own_flags_come_on_top(upstreams_parser):
         "--actor.clip_cov.bounds",
         "--actor.kl_cov.ratio",
         "--actor.kl_cov.coef",
+        "--actor.loss_mean",
         "--data.add_bos",
         "--data.order",
         "--data.order_any_model",

@@ -1,0 +1,128 @@
+"""One of two ranks that take an optimizer step of two micro-batches with responses of unequal lengths.
+
+python loss_mean_ranks.py MODEL OUTPUT RENDEZVOUS RANK: upstream's trainer and DeepSpeed. OUTPUT gets, for each case, how far
+the step's gradient lies from the one that plain autograd gives for either mean, one response at a time.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import sys
+from pathlib import Path
+
+from health_ranks import ACTIONS, RESPONSES, arguments, experience, trainer_of
+
+LENGTHS = ((6, 1, 1, 2), (1, 5, 1, 1))  # tokens of each rank's responses
+CASES = {
+    "step": {"loss_mean": "step"},
+    "micro_batch": {"loss_mean": "micro_batch"},
+    "micro_batch, clip_cov": {"loss_mean": "micro_batch", "policy_loss_type": "clip_cov"},
+    "micro_batch, dynamic": {"loss_mean": "micro_batch"},
+}
+
+
+def settings(model: Path, name: str):
+    args = arguments(model, stage=3 if "dynamic" in name else 2)
+    for key, value in CASES[name].items():
+        setattr(args.actor, key, value)
+    args.actor.clip_cov.ratio = 0.0  # nothing is taken out
+    args.train.dynamic_batch_enable = "dynamic" in name  # DeepSpeed 0.19.6 sums its micro-batches right in ZeRO 3 alone
+    args.train.max_tokens_per_gpu = 12
+    args.rollout.batch_size = args.train.batch_size // args.rollout.n_samples_per_prompt
+    return args
+
+
+def unequal(rank: int):
+    import torch
+
+    found = experience(None)
+    found.action_mask = (torch.arange(ACTIONS) < torch.tensor(LENGTHS[rank])[:, None]).long()
+    found.total_length = torch.tensor([12.0, 4.0, 4.0, 4.0])  # dynamic batches: one response, and three
+    return found
+
+
+def summed_loss(model, row):
+    """PPO's loss of one response, summed over its tokens."""
+    log_probs = model(row.sequences, row.action_mask, attention_mask=row.attention_mask)
+    ratio = (log_probs - row.action_log_probs).exp()
+    clipped = ratio.clamp(0.8, 1.2) * row.advantages
+    return -((ratio * row.advantages).minimum(clipped) * row.action_mask).sum()
+
+
+def expected(model, micro_batches: list, kind: str, dynamic: bool):
+    """The gradient of the mean of both ranks' losses, flat."""
+    import torch
+
+    tokens = [int(batch.action_mask.sum()) for batch in micro_batches]
+    of_the_step = sum(map(sum, LENGTHS))
+    model.zero_grad()
+    for batch, own in zip(micro_batches, tokens, strict=True):
+        share = len(batch.sequences) / RESPONSES if dynamic else 1 / len(micro_batches)
+        weight = share / own if kind == "micro_batch" else 2 / of_the_step  # 2: the ranks' mean follows
+        for row in range(len(batch.sequences)):
+            (summed_loss(model, one(batch, row)) * weight).backward()
+    gradient = torch.cat([parameter.grad.float().flatten() for parameter in model.parameters()])
+    torch.distributed.all_reduce(gradient)
+    return gradient / 2
+
+
+def one(batch, row: int):
+    found = copy.copy(batch)
+    for name in ("sequences", "attention_mask", "action_mask", "action_log_probs", "advantages"):
+        setattr(found, name, getattr(batch, name)[row : row + 1])
+    return found
+
+
+def outcome(model: Path, name: str) -> dict:
+    import torch
+    from deepspeed.utils import safe_get_full_grad
+    from openrlhf.models import Actor
+
+    args, rank = settings(model, name), int(os.environ["RANK"])
+    trainer = trainer_of(args, critic=False)
+    trainer.dataloader_pin_memory = False
+    trainer.replay_buffer.append(unequal(rank))
+    micro_batches, gradients = [], []
+    trained, stepped = trainer.training_step, trainer.strategy.optimizer_step
+
+    def training_step(batch, *rest):
+        micro_batches.append(copy.copy(batch))
+        return trained(batch, *rest)
+
+    def optimizer_step(*rest, **named):
+        if len(micro_batches) == 2:
+            found = [safe_get_full_grad(parameter) for parameter in trainer.actor.model.module.parameters()]
+            gradients.append(torch.cat([gradient.float().flatten() for gradient in found]))
+        return stepped(*rest, **named)
+
+    trainer.training_step, trainer.strategy.optimizer_step = training_step, optimizer_step
+    trainer.ppo_train(0.0)
+    plain = Actor(str(model), attn_implementation="sdpa", param_dtype="bf16")
+    plain.model.float()
+    dynamic, kind = args.train.dynamic_batch_enable, args.actor.loss_mean
+    other = {"step": "micro_batch", "micro_batch": "step"}[kind]
+    (gradient,) = gradients
+    wanted, unwanted = (expected(plain, micro_batches, which, dynamic) for which in (kind, other))
+    return {
+        "sizes": [len(batch.sequences) for batch in micro_batches],
+        "norm": float(wanted.norm()),
+        "distance": float((gradient - wanted).norm()),
+        "other": float((gradient - unwanted).norm()),
+    }
+
+
+def main() -> None:
+    model, output, rendezvous, rank = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]
+    os.environ.update(RANK=rank, LOCAL_RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=rendezvous)
+    from openrlhf_ebpo.seams.install import install
+
+    install()
+    found = {name: outcome(model, name) for name in CASES}
+    if rank == "0":
+        output.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
