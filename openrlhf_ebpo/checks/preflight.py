@@ -34,7 +34,7 @@ PATH_FLAGS = (
 MODEL_FLAGS = tuple(f"{model}.model_name_or_path" for model in ("actor", "critic", "reward", "model"))
 # Short names for the reward files of this package.
 BUILT_IN = {
-    "reward.remote_url": {"math": "math.py", "reasoning_gym": "reasoning_gym.py"},
+    "reward.remote_url": {"math": "math.py", "reasoning_gym": "reasoning_gym.py", "dapo": "dapo.py"},
     "train.agent_func_path": {"math": "math_agent.py"},
 }
 BUILT_IN_NEEDS = {
@@ -42,6 +42,7 @@ BUILT_IN_NEEDS = {
     "reasoning_gym.py": ("reasoning_gym", "reasoning-gym"),
 }
 REWARDS = Path(__file__).parents[1] / "rewards"
+FAIL_REWARD = {str(REWARDS / "dapo.py"): -1.0}  # what a failed response earns, where that is not 0
 BUILT_IN_FILES = {str(REWARDS / file) for names in BUILT_IN.values() for file in names.values()}
 
 
@@ -291,7 +292,7 @@ def _check_label(args: dict) -> list[str]:
 
 
 def _check_python_file(flag: str, path: str, name: str, wanted: str) -> list[str]:
-    package, to_install = BUILT_IN_NEEDS[Path(path).name] if path in BUILT_IN_FILES else (None, None)
+    package, to_install = BUILT_IN_NEEDS.get(Path(path).name, (None, None)) if path in BUILT_IN_FILES else (None, None)
     if package and importlib.util.find_spec(package) is None:
         return [f"{flag}: {package} is not installed, which this reward needs: pip install {to_install}"]
     try:

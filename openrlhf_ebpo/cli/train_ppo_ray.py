@@ -310,7 +310,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def resolve(flat: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
-    """Fill in what depends on other flags: run directory, absolute paths, EBPO's parts, explicit reward clipping, secrets."""
+    """Fill in what depends on other flags: run directory, absolute paths, EBPO's parts, explicit reward clipping,
+    what a failure earns, secrets."""
     values = vars(flat)
     values["ckpt.load_enable"] = values["ckpt.load_enable"] or values["ckpt.load_step"] is not None
     values["logger.run_dir"] = values["logger.run_dir"] or str(Path(values["ckpt.output_dir"]) / "run")
@@ -325,6 +326,9 @@ def resolve(flat: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
         parts = presets.chosen(values[prefix + "preset"], given)
         values.update({prefix + part: choice for part, choice in parts.items()})
     preflight.absolute_paths(values)
+    fail = presets.FLAG.removeprefix("--") + ".fail_reward"
+    if values[fail] is parser.get_default(fail):
+        values[fail] = preflight.FAIL_REWARD.get(values["reward.remote_url"], values[fail])
     limits.resolve(values)
     hide_secrets(values)
 

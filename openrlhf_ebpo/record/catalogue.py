@@ -131,8 +131,9 @@ GROUPS = (
         Metric("curriculum/reward_mean", "Reward on all prompts", "", "estimate of what an even draw would have earned: rewards weighted by importance", "falls: what some prompts gain, others lose"),
         Metric("curriculum/effective_prompts", "Effective prompts", "prompts", "evenly drawn ones that would tell as much about all prompts", "near 1: a few prompts decide what the prior learns"),
     )),
-    Group("Packaged rewards", "With --reward.remote_url math or reasoning_gym.", (
+    Group("Packaged rewards", "With --reward.remote_url math, dapo or reasoning_gym.", (
         Metric("math_no_answer", "No answer", "fraction", "of responses in which no answer was found", "rises: the answer’s form is lost"),
+        Metric("dapo_no_answer", "No “Answer:”", "fraction", "of responses without “Answer:” in their last 300 characters", "rises: the answer’s form is lost"),
         Metric("math_timeout", "Cut off", "fraction", "of responses whose grading took too long or crashed", "rises: look at these answers"),
         Metric("reasoning_gym_score", "Scorer’s marks", "", "mean of the scorer’s own marks; the reward is 1 for full marks alone", "rises while the reward stays: nearly right answers earn nothing"),
         Metric("reasoning_gym_unmarked", "Unmarked answers", "fraction", "of responses without answer tags or a box: all of it is taken for the answer", "near 1 for a model that thinks aloud: let the prompt ask for the tags"),

@@ -46,7 +46,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=None,
         metavar="A,B,…",
         help="beside OpenRLHF's own, pass@1 and pass@n: pass@K or maj@K, such as maj@16,pass@8, with K up to "
-        f"--eval.n_samples_per_prompt; maj@K with the rewards {' and '.join(READINGS)}. Each may be {BEST}",
+        f"--eval.n_samples_per_prompt; maj@K with the rewards {', '.join(READINGS)}. Each may be {BEST}",
     )
     add(
         "--logger.no_eval_answers",

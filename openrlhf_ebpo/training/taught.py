@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 METRIC = "ebpo/taught_nothing"
 SHARES = {  # metric of the step -> of which responses it is the share
     "math_no_answer": "without an answer",
+    "dapo_no_answer": "without an answer",
     "reasoning_gym_unmarked": "without a marked answer",
     "rollout/truncated_rate": "cut",
 }
