@@ -5,8 +5,7 @@
 # shellcheck source=paper.sh
 . "$here/paper.sh"
 
-# verl's math_dapo: 1 or -1.
-reward=(--reward.remote_url dapo --algo.advantage.ebpo.fail_reward -1 --algo.advantage.ebpo.pass_reward 1)
+reward=(--reward.remote_url dapo) # verl's math_dapo: 1 or -1
 # The mean over the tokens of a micro-batch, then over micro-batches; two responses a GPU.
 loss+=(--actor.loss_mean micro_batch)
 micro_batches=(--train.micro_batch_size 2 --rollout.micro_batch_size 2)

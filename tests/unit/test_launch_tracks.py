@@ -46,8 +46,6 @@ PAPER = {
     "--reward.overlong_buffer_len": None,
     "--reward.overlong_penalty_factor": None,
     "--algo.advantage.ebpo.preset": None,
-    "--algo.advantage.ebpo.fail_reward": None,
-    "--algo.advantage.ebpo.pass_reward": None,
     "--algo.dynamic_filtering_enable": None,
     "--algo.dynamic_filtering_range": None,
     "--actor.kl_cov.ratio": None,
@@ -66,8 +64,6 @@ RELEASED = PAPER | {
     "--train.micro_batch_size": "2",
     "--train.dynamic_batch_enable": None,
     "--reward.remote_url": "dapo",
-    "--algo.advantage.ebpo.fail_reward": "-1",
-    "--algo.advantage.ebpo.pass_reward": "1",
     "--ckpt.save_steps": "10",
     "--ckpt.best_metric_key": "none",
     "--eval.steps": "5",
@@ -175,7 +171,10 @@ def test_a_rows_flags_are_accepted(track, method, order, argvs, upstream):
 
 @pytest.fixture(scope="module")
 def answers(argvs, place) -> dict:
-    rows = [row for row in RUNS if row[0] == "paper" and row[2] == "shuffle"]
+    rows = [row for row in RUNS if row[2] == "shuffle"] + [
+        ("released", "ebpo", "topic"),
+        ("released", "ebpo", "difficulty"),
+    ]
     other = ["--actor.model_name_or_path", str(place / "models" / "qwen3_14b")]
     words = [argvs[row] for row in rows] + [[*argvs["paper", "grpo", "difficulty"], *other]]
     return dict(zip([*rows, "another model"], dry_runs(words), strict=True))
@@ -190,6 +189,15 @@ def test_the_curriculum_of_another_model_is_refused(answers):
     assert (
         "was measured with qwen3_8b (weights " in said and "--actor.model_name_or_path is qwen3_14b (weights " in said
     )
+
+
+def test_the_released_track_is_that_of_the_released_code_once_resolved(answers):
+    args = answers["released", "ebpo", "topic"]["args"]
+    ebpo, train = args["algo"]["advantage"]["ebpo"], args["train"]
+    assert (ebpo["history"], ebpo["fail_reward"], ebpo["pass_reward"]) == ("batch", -1, 1)
+    assert args["reward"]["remote_url"][0].endswith("dapo.py") and args["actor"]["loss_mean"] == "micro_batch"
+    assert train["micro_batch_size"] == 2 and not train["dynamic_batch_enable"]
+    assert answers["paper", "ebpo", "shuffle"]["args"]["algo"]["advantage"]["ebpo"]["history"] == "run"
 
 
 @pytest.mark.parametrize("method", METHODS)
