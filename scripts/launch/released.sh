@@ -2,7 +2,7 @@
 # What every run of the released track shares: the scripts in recipe/ebpo of Tonyzhou98/verl, as far as they take effect.
 # docs/reproduce.md has the table. Those for four nodes are the basis (EBPO, REINFORCE++, RLOO, and all of them easy to
 # hard); one_node changes to those for one node.
-# shellcheck source=paper.sh
+# shellcheck source-path=SCRIPTDIR source=paper.sh
 . "$here/paper.sh"
 
 reward=(--reward.remote_url dapo) # verl's math_dapo: 1 or -1

@@ -193,8 +193,9 @@ passes=$(given --train.num_episodes "$passes")
 scheduler=(--actor.lr_scheduler constant)
 if ((warm_up)); then # in verl a rollout batch is one step of the schedule; here an optimizer step is, and the flag a share
     rows=$(count_rows "$dataset")
-    updates=$((${rows:-$questions} / mini_batch * passes)) first=$((warm_up * prompts / mini_batch))
-    share=$(awk "BEGIN { share = ($first - 0.5) / ($updates > 0 ? $updates : 1); print share < 1 ? share : 1 }") # rounded up there
+    a_pass=$((${rows:-$questions} / mini_batch)) first=$((warm_up * prompts / mini_batch))
+    all=$((a_pass * passes > 0 ? a_pass * passes : 1))
+    share=$(awk "BEGIN { share = ($first - 0.5) / $all; print share < 1 ? share : 1 }") # rounded up there
     scheduler=(--actor.lr_scheduler constant_with_warmup --actor.lr_warmup_ratio "$share")
 fi
 algorithm=("${method[@]}" "${ordering[@]}" "${kl[@]}" "${clip[@]}" "${loss[@]}" --rollout.n_samples_per_prompt "$G")
