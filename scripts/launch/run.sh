@@ -74,11 +74,14 @@ check_number() { # NAME VALUE LEAST
 take_axes() { # the caller's words: --track and --order are ours, all others are flags of the training
     while (($#)); do
         case $1 in
+            --track=* | --order=*)
+                set -- "${1%%=*}" "${1#*=}" "${@:2}"
+                continue
+                ;;
             --track | --order)
-                (($# > 1)) || fail "$1 needs a value"
+                [ "${2-}" ] || fail "$1 needs a value (--help lists them)"
                 declare -g "${1#--}=$2" && shift
                 ;;
-            --track=* | --order=*) declare -g "${1#--}" ;;
             *) flags+=("$1") ;;
         esac
         shift

@@ -184,6 +184,8 @@ def test_a_methods_flags_alone():
         (("qwen3_8b", "grpo", 4, "--track", "papers"), {}, ["--track is 'papers'", "paper released"]),
         (("qwen3_8b", "grpo", 4, "--order=random"), {}, ["--order is 'random'", "shuffle topic difficulty"]),
         (("qwen3_8b", "grpo", 4, "--order"), {}, ["--order needs a value"]),
+        (("qwen3_8b", "grpo", 4, "--track=", "--order", "topic"), {}, ["--track needs a value"]),
+        (("qwen3_8b", "grpo", 4, "--order", "x; touch y"), {}, ["--order is 'x; touch y'"]),
         (("qwen3_8b", "ebpo_topic", 4, "--order", "topic"), {}, ["write ebpo --order topic"]),
         (("qwen3_8b", "kl_cov_own", 8, "--track", "released"), {}, ["released no script of it"]),
         (("qwen3_8b", "grpo", 4), {"NODES": "two"}, ["NODES is 'two'"]),
