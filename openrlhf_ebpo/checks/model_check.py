@@ -256,8 +256,8 @@ def training_memory(size: Size, args) -> dict[str, float]:
     }
 
 
-def memory_notices(args) -> list[str]:
-    """For --dry_run. args: upstream's, nested."""
+def memory_notices(args, gigabytes: float | None = None) -> list[str]:
+    """For --dry_run. args: upstream's, nested. gigabytes: what one GPU has, where that is known."""
     folder = model_folder(args.actor.model_name_or_path)
     if folder is None:
         return [f"model: {args.actor.model_name_or_path} is not on this machine, so its configuration was not checked"]
@@ -277,9 +277,19 @@ def memory_notices(args) -> list[str]:
         lines.append(
             f"training, each of {gpus} GPUs: about {sum(memory.values()) / GB:.0f} GB ({parts}), and a few GB more"
         )
+    if full and gigabytes and sum(memory.values()) > gigabytes * GB:
+        lines.append(
+            f"warning: that is more than the {gigabytes:g} GB of a GPU: give fewer tokens (--train.max_tokens_per_gpu, "
+            "--data.max_len), --ds.adam_offload, or more GPUs with --ds.zero_stage 3"
+        )
+    engine, share = 2 * size.parameters / per_engine, args.vllm.gpu_memory_utilization
+    if gigabytes and engine > share * gigabytes * GB:
+        lines.append(
+            f"warning: vLLM's weights take more than {share:.0%} of {gigabytes:g} GB: raise --vllm.tensor_parallel_size"
+        )
     return [
         *lines,
-        f"vLLM, each GPU: {2 * size.parameters / per_engine / GB:.1f} GB of weights and "
+        f"vLLM, each GPU: {engine / GB:.1f} GB of weights and "
         f"{size.cache_per_token * args.data.max_len / per_engine / GB:.2f} GB of cache for every full sequence, within "
-        f"{args.vllm.gpu_memory_utilization:.0%} of its memory",
+        f"{share:.0%} of its memory",
     ]

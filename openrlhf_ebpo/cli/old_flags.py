@@ -34,6 +34,7 @@ DOTTED = {new for row in TABLE.values() for new in row.new}
 BEGINNINGS = {flag for flag, row in TABLE.items() if row.kind != "gone"} | DOTTED | {"--force", "--dry_run", "--help"}
 SCHEMES = {"tis": ("token", "clip"), "icepop": ("token", "mask"), "seq-mask-tis": ("seq", "mask")}
 SCHEMES["mis"] = SCHEMES["seq-mask-tis"]  # 0.9.3's name of it
+OF_A_DRY_RUN = ("--dry_run", "--assume_cuda", "--sample")
 LENGTH = 1024  # default of --prompt_max_len and of --generate_max_len
 DEFAULTS_TO_0_9 = {"--rollout.micro_batch_size": "8", "--train.micro_batch_size": "4"}
 
@@ -88,8 +89,8 @@ def suggestions() -> dict[str, str]:
 
 
 def shell_command(argv: list[str], program: str) -> str:
-    """The command for a shell, a flag per line, without --dry_run."""
-    lines = [shlex.join(given.words) for given in _split(argv) if given.words and given.flag != "--dry_run"]
+    """The command for a shell, a flag per line, without what is of a dry run alone."""
+    lines = [shlex.join(given.words) for given in _split(argv) if given.words and given.flag not in OF_A_DRY_RUN]
     return " \\\n  ".join([program, *lines])
 
 

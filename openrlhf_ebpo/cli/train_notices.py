@@ -20,8 +20,11 @@ def replaced_notice() -> str:
     )
 
 
-def adapt(args) -> list[str]:
-    """Settle what upstream's validation cannot know; returns notices for the user."""
+def adapt(args, elsewhere: bool = False) -> list[str]:
+    """Settle what upstream's validation cannot know; returns notices for the user.
+
+    elsewhere: the command is for another machine, one with CUDA.
+    """
     notices = []
     args.ckpt.attempt = secrets.token_hex(8)
     estimator = args.algo.advantage.estimator
@@ -33,7 +36,7 @@ def adapt(args) -> list[str]:
     if registry.computed_here(estimator) and (args.algo.advantage.gamma != 1 or args.algo.advantage.no_std_norm):
         notices.append(f"warning: --algo.advantage.gamma and --algo.advantage.no_std_norm do nothing under {estimator}")
     notices += part_notices(args) + policy_loss.notices(args) + batch_notices(args)
-    if is_cpu_stack():
+    if is_cpu_stack() and not elsewhere:
         from openrlhf_ebpo.seams import cpu
 
         cpu.check_args(args)

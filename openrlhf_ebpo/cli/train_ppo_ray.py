@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from openrlhf_ebpo.checks import gym_check, measured_with, model_check, preflight
-from openrlhf_ebpo.cli import old_flags, train_fit, train_sample
+from openrlhf_ebpo.cli import old_flags, train_elsewhere, train_fit, train_sample
 from openrlhf_ebpo.cli.train_checks import check_before_imports, check_by_importing
 from openrlhf_ebpo.cli.train_notices import adapt, replaced_notice
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
@@ -73,15 +73,16 @@ def run(argv: list[str]) -> None:
     early_notices, stored_argv, metrics = check_at_once(flat, parser, argv)
 
     install()
-    dry_run, force, sampled = flat.dry_run, flat.force, flat.sample
-    del flat.dry_run, flat.force, flat.sample
+    dry_run, force, sampled, assumed = flat.dry_run, flat.force, flat.sample, flat.assume_cuda
+    del flat.dry_run, flat.force, flat.sample, flat.assume_cuda
     args = command.validate(flat)
-    notices = [replaced_notice(), *adapt(args), *early_notices]
+    notices = [replaced_notice(), *adapt(args, assumed is not None), *early_notices]
     check_run_dir(Path(args.logger.run_dir), stored_argv, redacted(args), args.ckpt.load_enable, force)
     resumed, lines = changes.resume(args, force)
     notices += lines
     if dry_run:
-        show_dry_run(args, notices, stored_argv if translated else None, sampled)
+        notices += train_elsewhere.notices(args, assumed)
+        show_dry_run(args, notices, stored_argv if translated else None, sampled, assumed)
         return
     print("\n".join(notices), flush=True)
     preflight.check_models_fetched(vars(flat))
@@ -109,6 +110,7 @@ def check_at_once(flat: argparse.Namespace, parser, argv: list[str]) -> tuple[li
         what the user should know already, the command line without secrets, the entries of --logger.metrics.
     """
     train_sample.check_flag(flat)
+    train_elsewhere.check_flag(flat)
     as_restarted(vars(flat))
     remote_code.trust(flat)
     del flat.trust_remote_code
@@ -125,10 +127,18 @@ def check_at_once(flat: argparse.Namespace, parser, argv: list[str]) -> tuple[li
     return [*hub_notices, *measured_with.check(vars(flat))], stored_argv, metrics
 
 
-def show_dry_run(args, notices: list[str], translated: list[str] | None, sampled: int | None) -> None:
-    """translated: the command line, where its flags were an older release's. sampled: answers to be generated."""
+def show_dry_run(
+    args, notices: list[str], translated: list[str] | None, sampled: int | None, assumed: int | None
+) -> None:
+    """translated: the command line, where its flags were an older release's. sampled: answers to be generated. assumed: the
+    GB of another machine's GPUs."""
     check_by_importing(args)
-    notices = [*notices, *model_check.memory_notices(args), *train_fit.fit_notices(args), retention.size_notice(args)]
+    notices = [
+        *notices,
+        *model_check.memory_notices(args, assumed),
+        *train_fit.fit_notices(args),
+        retention.size_notice(args),
+    ]
     print(json.dumps(redacted(args), indent=2))
     print("\n".join(notices))
     if translated:
@@ -307,6 +317,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--dry_run", action="store_true", help="check everything, print the resolved configuration and stop"
     )
     train_sample.add_flag(group)
+    train_elsewhere.add_flag(group)
 
 
 def resolve(flat: argparse.Namespace, parser: argparse.ArgumentParser) -> None:

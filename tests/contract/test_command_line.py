@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import runpy
 import sys
 from types import SimpleNamespace
@@ -118,6 +119,7 @@ def test_our_own_flags_come_on_top(upstreams_parser):
         "--force",
         "--dry_run",
         "--sample",
+        "--assume_cuda",
     }
 
 
@@ -208,6 +210,42 @@ def test_parts_that_change_nothing_are_named(command, capsys):
     assert "warning: --algo.advantage.ebpo.clusters" not in capsys.readouterr().out
     train_ppo_ray.main([*command, *clusters, "--advantage_estimator", "group_norm"])
     assert "warning: --algo.advantage.ebpo.clusters does nothing under group_norm" in capsys.readouterr().out
+
+
+PARALLEL = [
+    *("--vllm.tensor_parallel_size", "2"),
+    *("--ds.ring_attn_size", "2"),
+    *("--actor.num_gpus_per_node", "4"),
+    *("--ds.attn_implementation", "flash_attention_2"),
+]
+
+
+def test_a_dry_run_for_a_machine_with_gpus_changes_nothing_for_this_one(command, capsys):
+    with pytest.raises(SystemExit, match=r"--vllm.tensor_parallel_size: use more engines"):
+        train_ppo_ray.main([*command, *PARALLEL, "--dry_run"])
+    capsys.readouterr()
+    train_ppo_ray.main([*command, *PARALLEL, "--dry_run", "--assume_cuda", "80"])
+    said = capsys.readouterr().out
+    assert (
+        "checked as for a machine with GPUs: 7, of 80 GB" in said
+    )  # 4 of the policy, 1 of the reference, an engine of 2
+    assert '"attn_implementation": "flash_attention_2"' in said and '"sync_backend": "nccl"' in said
+    assert "no CUDA" not in said and "not checked for it: its libraries and drivers" in said
+    train_ppo_ray.main([*command, *PARALLEL, "--dry_run", "--assume_cuda"])
+    assert "checked as for a machine with GPUs: 7\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "shown"),
+    [
+        (["--assume_cuda"], "--assume_cuda goes with --dry_run"),
+        (["--assume_cuda", "--dry_run", "--sample"], "--sample starts an engine on this one"),
+        (["--assume_cuda", "-8", "--dry_run"], "--assume_cuda is -8; give the memory of one GPU in GB"),
+    ],
+)
+def test_a_check_for_another_machine_starts_nothing(command, flags, shown):
+    with pytest.raises(SystemExit, match=re.escape(shown)):
+        train_ppo_ray.main([*command, *flags])
 
 
 @pytest.mark.parametrize("given", [("-10", "10"), ("0", "1")])

@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import runpy
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -174,15 +175,50 @@ def test_a_half_life_without_end_equals_the_whole_run():
     assert adaptive.priors[-1] == run
 
 
-def test_batch_history_is_the_released_code():
-    """Fresh moments each step: μ_glob and τ² are mean and population variance of group means, σ² of all rewards."""
-    rng = np.random.default_rng(3)
-    batches = [Batch.of(rng.random((6, G)), np.ones((6, G))) for _ in range(3)]
-    for batch, step in zip(batches, walk(ebpo(preset="release"), batches), strict=True):
-        means = batch.rewards.mean(-1, keepdims=True)
-        s = batch.rewards.var() / G / (batch.rewards.var() / G + means.var())
-        raw = batch.rewards - ((1 - s) * means + s * means.mean())
-        assert step.advantages == pytest.approx((raw - raw.mean()) / (raw.std(ddof=1) + 1e-6), rel=1e-12)
+def released(rewards: list[list[Fraction]]) -> list[list[Fraction]]:
+    """Baselines of `compute_ebpo_outcome_advantage`, as the authors' repository has it, in rationals: all moments are this
+    batch's, the divisors n, and μ_glob is the mean of the group means whatever the groups' sizes."""
+    every = [reward for group in rewards for reward in group]
+    means = [sum(group) / len(group) for group in rewards]
+    sigma2, tau2 = population_variance(every), population_variance(means)
+    anchor = sum(means) / len(means)
+    found = []
+    for group, mean in zip(rewards, means, strict=True):
+        noise = sigma2 / len(group)
+        s = noise / (noise + tau2) if noise + tau2 > Fraction(1, 10**6) else 1
+        found.append((1 - s) * mean + s * anchor)
+    return found
+
+
+def population_variance(values: list[Fraction]) -> Fraction:
+    mean = sum(values) / len(values)
+    return sum((value - mean) ** 2 for value in values) / len(values)
+
+
+@pytest.mark.parametrize("low", [0, -1])
+@pytest.mark.parametrize("seed", range(20))
+def test_preset_release_is_the_released_code_whatever_came_before(low, seed):
+    rng = np.random.default_rng(seed)
+    estimator = ebpo(preset="release", fail_reward=float(low))
+    state = estimator.initial()
+    for _ in range(3):
+        batch = batch_of(rng, low=low, importance=np.ones((9, 1))) if seed % 2 else full_batch(rng, low)
+        kept = [[Fraction(r) for r in row[there]] for row, there in zip(batch.rewards, batch.valid, strict=True)]
+        alive = batch.valid.any(-1)
+        baselines = released([group for group in kept if group])
+        raw = [r - v for group, v in zip(filter(None, kept), baselines, strict=True) for r in group]
+        centred = [value - sum(raw) / len(raw) for value in raw]
+        std = math.sqrt(sum(value**2 for value in centred) / (len(raw) - 1))  # of a rational: rounded once
+        step = estimator.step(batch, state)
+        assert step.baselines[alive, 0] == pytest.approx(list(map(float, baselines)), rel=1e-12)
+        expected = [float(value) / (std + 1e-6) for value in centred]
+        assert step.advantages[batch.valid] == pytest.approx(expected, rel=1e-11, abs=1e-13)
+        assert step.advantages == pytest.approx(estimator.step(batch, estimator.initial()).advantages, rel=0, abs=0)
+        state = step.state
+
+
+def full_batch(rng: np.random.Generator, low: int) -> Batch:
+    return Batch.of(np.where(rng.random((6, G)) < rng.random((6, 1)), 1.0, low), np.ones((6, G)))
 
 
 @pytest.mark.parametrize("preset", ["paper", "release", "corrected"])

@@ -266,6 +266,16 @@ def test_the_notice_tells_size_memory_and_cache(folder, nested):
     assert len(model_check.memory_notices(nested(folder(), **{"ds.lora.rank": 8}))) == 2  # other sums hold for LoRA
 
 
+def test_where_the_gpus_are_known_it_is_said_what_does_not_fit(folder, nested):
+    fits = model_check.memory_notices(nested(folder()), 80)
+    assert fits == model_check.memory_notices(nested(folder()))
+    training, vllm = (line for line in model_check.memory_notices(nested(folder()), 12) if line.startswith("warning"))
+    assert "that is more than the 12 GB of a GPU" in training
+    assert "vLLM's weights take more than 60% of 12 GB: raise --vllm.tensor_parallel_size" in vllm
+    (vllm,) = model_check.memory_notices(nested(folder(), **{"ds.lora.rank": 8}), 12)[1:-1]
+    assert vllm.startswith("warning: vLLM's weights")
+
+
 def test_models_that_cannot_be_counted_are_said_to_be_so(tmp_path, folder, nested):
     assert "not on this machine" in model_check.memory_notices(nested("no-such/model"))[0]
     with pytest.raises(UsageError, match=r"transformers cannot read its configuration: .*`nobody-knows`"):
