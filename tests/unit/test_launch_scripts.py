@@ -42,10 +42,8 @@ def answers(place) -> dict:
         text=True,
         cwd=ROOT,
     )
-    # one node's engines of two GPUs cannot be had on a machine without CUDA, which says so; the rest is checked
-    one_gpu = ["--vllm.tensor_parallel_size", "1", "--vllm.num_engines", "8"]
     argvs = [
-        composed(model, method, group, "--order", order, *(one_gpu if memory == 80 else ()), **env)
+        composed(model, method, group, "--order", order, "--assume_cuda", memory, **env)
         for (model, method, order, group, memory), env in zip(cases, settings, strict=True)
     ]
     found = dict(zip(cases, dry_runs(argvs), strict=True))
