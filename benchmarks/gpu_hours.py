@@ -15,9 +15,15 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
+from openrlhf_ebpo.data.passes import steps_a_pass
 from openrlhf_ebpo.harness import harness
 
-PROMPTS, EPOCH = 512, 34  # prompts per step; steps that about 17,000 prompts make
+QUESTIONS, PROMPTS, MINI_BATCH = (
+    16_900,
+    512,
+    128,
+)  # DAPO-Math-17K less those held out; prompts a step, an optimizer step
+PASS = steps_a_pass(QUESTIONS, PROMPTS, 4, MINI_BATCH * 4)  # 33, with every G
 LONGEST = 8192
 EVERY, VALIDATION, SAMPLES = 50, 500, 16  # one evaluation of 500 prompts x 16 every 50 steps
 PAPERS = [task for task in harness("tasks").BENCHMARKS.values() if task.reported]
@@ -47,7 +53,7 @@ class Machine:
 class Method:
     name: str
     forwards: int  # passes without gradient: old log-probabilities, reference
-    steps: int = 29 * EPOCH
+    steps: int = 30 * PASS
     generated: float = 1.0  # responses generated for one that is trained on
 
 
@@ -65,7 +71,7 @@ METHODS = (
     Method("all but those below", 2),
     Method("Clip-Cov, KL-Cov: no reference model", 1),
     Method("DAPO: the same, half of the groups filtered out", 1, generated=2.0),
-    Method("EBPO difficulty: one epoch", 2, steps=EPOCH),
+    Method("--order difficulty: one pass", 2, steps=PASS),
 )
 
 
@@ -121,7 +127,7 @@ def once(assumed) -> list[tuple]:
         row
         for model in MODELS.values()
         for row in (
-            ("measuring difficulty", model.name, *_hours(model, EPOCH * PROMPTS * 16, assumed, LONGEST)),
+            ("measuring difficulty", model.name, *_hours(model, QUESTIONS * 16, assumed, LONGEST)),
             ("five benchmarks x 32", model.name, *_hours(model, BENCHMARKS * RUNS, longer, LONGEST_IN_EVALUATION)),
         )
     ]

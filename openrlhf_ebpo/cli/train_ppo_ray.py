@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from openrlhf_ebpo.checks import gym_check, model_check, preflight
+from openrlhf_ebpo.checks import gym_check, measured_with, model_check, preflight
 from openrlhf_ebpo.cli import old_flags, train_elsewhere, train_fit, train_sample
 from openrlhf_ebpo.cli.train_checks import check_before_imports, check_by_importing
 from openrlhf_ebpo.cli.train_notices import adapt, replaced_notice
@@ -70,13 +70,13 @@ def run(argv: list[str]) -> None:
     argv, translated = old_flags.translate(argv)
     print(*translated, sep="\n", end="\n" if translated else "", flush=True)
     flat = parse(parser, argv, old_flags.suggestions())
-    hub_notices, stored_argv, metrics = check_at_once(flat, parser, argv)
+    early_notices, stored_argv, metrics = check_at_once(flat, parser, argv)
 
     install()
     dry_run, force, sampled, assumed = flat.dry_run, flat.force, flat.sample, flat.assume_cuda
     del flat.dry_run, flat.force, flat.sample, flat.assume_cuda
     args = command.validate(flat)
-    notices = [replaced_notice(), *adapt(args, assumed is not None), *hub_notices]
+    notices = [replaced_notice(), *adapt(args, assumed is not None), *early_notices]
     check_run_dir(Path(args.logger.run_dir), stored_argv, redacted(args), args.ckpt.load_enable, force)
     resumed, lines = changes.resume(args, force)
     notices += lines
@@ -86,6 +86,7 @@ def run(argv: list[str]) -> None:
         return
     print("\n".join(notices), flush=True)
     preflight.check_models_fetched(vars(flat))
+    measured_with.check(vars(flat))  # again, as the weights are here now
 
     claim = {
         "run_dir": Path(args.logger.run_dir),
@@ -106,7 +107,7 @@ def check_at_once(flat: argparse.Namespace, parser, argv: list[str]) -> tuple[li
     """Check and resolve the flags, in place, before anything heavy is imported.
 
     Returns:
-        what the user should know of the Hub, the command line without secrets, the entries of --logger.metrics.
+        what the user should know already, the command line without secrets, the entries of --logger.metrics.
     """
     train_sample.check_flag(flat)
     train_elsewhere.check_flag(flat)
@@ -123,7 +124,7 @@ def check_at_once(flat: argparse.Namespace, parser, argv: list[str]) -> tuple[li
     metrics = redacted(read_entries(vars(flat)["logger.metrics"]))
     hub_notices += hub_flags.check_access(vars(flat))
     gym_check.check_training(vars(flat))
-    return hub_notices, stored_argv, metrics
+    return [*hub_notices, *measured_with.check(vars(flat))], stored_argv, metrics
 
 
 def show_dry_run(
@@ -254,6 +255,7 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
     policy_loss.add_flags(parser)
     loss_mean.add_flags(parser)
     prompts.add_flags(parser)
+    measured_with.add_flag(parser)
     train_fit.add_flags(parser)
     eval_metrics.add_flags(parser)
     hub_flags.add_flags(parser)

@@ -16,7 +16,8 @@ output: the same rows and columns, and
   mean_reward       their mean reward
   mean_length       mean length in tokens, over all responses
   truncated_share   share of all responses that were cut off at --max_new_tokens
-A histogram lies beside it, under the same name with .png; --output X.parquet keeps its progress in X.progress.jsonl.
+A .parquet file also keeps which model was measured, by its weights: training in this order refuses another one. (.jsonl
+files have no place for it.) A histogram lies beside it, under the same name with .png; --output X.parquet keeps its progress in X.progress.jsonl.
 
 Killed or interrupted? Repeat the command: finished prompts are kept, whatever the hardware is now. Prompts whose
 rewards all failed are tried again. Another model, reward or sampling is refused unless --force starts over.
@@ -32,6 +33,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from openrlhf_ebpo.checks import gym_check, preflight
+from openrlhf_ebpo.checks.measured_with import marked, model_mark
 from openrlhf_ebpo.checks.model_fit import DIFFICULTY, Asked, fit_warnings
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data import difficulty_report as report
@@ -307,7 +309,7 @@ def finish(args: argparse.Namespace, table, records: dict) -> None:
     outcomes = {key: report.outcome(record, args.pass_reward) for key, record in records.items()}
     for name, type in report.COLUMNS.items():
         table = with_column(table, name, [outcomes[key][name] for key in table["id"].to_pylist()], type)
-    write_table(table, args.output)
+    write_table(marked(table, pass_rates=model_mark(args.model)), args.output)
     picture = Path(args.output).with_suffix(".png")
     rates = [outcome["pass_rate"] for outcome in outcomes.values() if outcome["pass_rate"] is not None]
     report.plot(

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import datasets
 import pytest
 
+from openrlhf_ebpo.data.passes import steps_a_pass
 from openrlhf_ebpo.engines.deaths import EngineDied
 from openrlhf_ebpo.record.resume import CheckpointError
 from openrlhf_ebpo.training.in_flight import FINISHED, IN_FLIGHT, PromptsInFlight
@@ -324,3 +325,14 @@ def test_evaluation_and_other_loaders_are_upstreams_own(build):
     assert isinstance(generator.prompts_dataloader, PromptsInFlight)
     evaluation = strategy.setup_dataloader(prompts, 1, False, False, prompts.collate_fn)
     assert type(evaluation).__name__ == "StatefulDataLoader"
+
+
+@pytest.mark.parametrize("train_batch", [2, 4, 6, 8])
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_pass_has_as_many_steps_as_are_reckoned_from_the_data_file(mode, train_batch, build):
+    """22 prompts, 4 a batch: the last 2 prompts are a step where their 4 responses fill an optimizer step of all GPUs."""
+    generator = build(**{"actor.num_gpus_per_node": 2, "train.batch_size": train_batch})
+    trained, _ = train(mode, generator)
+    expected = steps_a_pass(ROWS, BATCH, GROUP, train_batch)
+    assert [sum(e == episode for e, _ in trained) for episode in range(EPISODES)] == [expected] * EPISODES
+    assert expected == (6 if train_batch in (2, 4) else 5)

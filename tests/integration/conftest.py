@@ -120,11 +120,11 @@ def curriculum(workshop) -> Path:
 
 @pytest.fixture(scope="session")
 def method_flags():
-    """The flags of a method of the launch scripts, G = 4."""
+    """The flags of a method of the launch scripts, G = 4, with a track and an order if they are given."""
 
-    def flags_of(method: str) -> list[str]:
+    def flags_of(method: str, *axes: str) -> list[str]:
         script = Path(__file__).parents[2] / "scripts" / "launch" / "run.sh"
-        printed = subprocess.run(["bash", script, "--print-method", method, "4"], capture_output=True, text=True)
+        printed = subprocess.run(["bash", script, "--print-method", method, "4", *axes], capture_output=True, text=True)
         assert printed.returncode == 0, printed.stderr
         return printed.stdout.split()
 

@@ -8,6 +8,9 @@ import time
 import pyarrow.parquet as pq
 import pytest
 
+from openrlhf_ebpo.checks.measured_with import marks_of
+from openrlhf_ebpo.models.identity import weights_identity
+
 # about half pass; d's always fail. It notes its verdicts, so that the test knows them from elsewhere.
 REWARD = """
 import json, os
@@ -38,7 +41,7 @@ def read_lines(path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
-def test_killed_and_repeated_every_prompt_is_measured_once(start, tmp_path):
+def test_killed_and_repeated_every_prompt_is_measured_once(start, tmp_path, workshop):
     progress = tmp_path / "out.progress.jsonl"
     process = start("first.log")
     deadline = time.time() + 240
@@ -58,6 +61,7 @@ def test_killed_and_repeated_every_prompt_is_measured_once(start, tmp_path):
     header, *records = read_lines(progress)
     assert [header, *records][: len(before)] == before
     table = pq.read_table(tmp_path / "out.parquet").to_pylist()
+    assert marks_of(tmp_path / "out.parquet")["pass_rates"]["weights"] == weights_identity(workshop / "tied")
     assert sorted(record["id"] for record in records) == sorted(row["id"] for row in table) and len(table) == 480
 
     by_id = {record["id"]: record for record in records}

@@ -1,5 +1,5 @@
 """The methods of the launch scripts train two steps on the real stack, with the flags that their files set. EBPO by
-difficulty does so asynchronously, EBPO naive with LoRA, and both are resumed."""
+difficulty does so asynchronously, EBPO on shuffled prompts with LoRA, and both are resumed; REINFORCE++ in the released track."""
 
 from __future__ import annotations
 
@@ -16,8 +16,24 @@ from openrlhf_ebpo.record.run_log import read_metrics, read_rollouts, read_run
 from openrlhf_ebpo.training.rollouts import prompt_id
 
 BATCH = 8  # prompts per step
-METHODS = ["clip_cov", "dapo", "dr_grpo", "ebpo_difficulty", "ebpo_naive", "kl_cov", "reinforce_baseline", "rloo"]
-ELSEWHERE = ["ebpo_topic", "grpo"]  # test_train_and_resume.py, test_launch.py
+AXES = {"ebpo, difficulty": ("--order", "difficulty"), "reinforce_pp": ("--track", "released")}
+METHODS = [
+    "clip_cov",
+    "dapo",
+    "dr_grpo",
+    "ebpo, difficulty",
+    "ebpo",
+    "kl_cov",
+    "reinforce_baseline",
+    "reinforce_pp",
+    "rloo",
+]
+ELSEWHERE = ["grpo"]  # test_launch.py
+COMPOSED = [
+    "clip_cov_own",
+    "dr_grpo_own",
+    "kl_cov_own",
+]  # of flags that these train with: Clip-Cov, DAPO's filter, no KL
 AT_A_TIME = 2  # a launch leaves cores idle while processes start and wait for each other
 
 
@@ -28,7 +44,8 @@ def runs(train, command, method_flags, curriculum, tmp_path_factory):
     def argv(output: Path, method: str, **changes) -> list[str]:
         # no warm-up, so that the first step moves the policy; two optimizer steps per batch
         settings = {"actor__lr_scheduler": "constant", "train__batch_size": 16, "data__max_samples": 2 * BATCH}
-        theirs, ours = command(output, data__prompt_dataset=curriculum, **settings), method_flags(method)
+        theirs = command(output, data__prompt_dataset=curriculum, **settings)
+        ours = method_flags(method.partition(",")[0], *AXES.get(method, ()))
         last = [str(word) for name, value in changes.items() for word in (f"--{name.replace('__', '.')}", value)]
         return [*theirs, *ours, *(word for word in last if word != "True")]
 
@@ -52,8 +69,8 @@ def runs(train, command, method_flags, curriculum, tmp_path_factory):
         return another_episode(output, method, data__order="as_is", **changes)
 
     special = {
-        "ebpo_difficulty": asynchronous,
-        "ebpo_naive": with_lora,
+        "ebpo, difficulty": asynchronous,
+        "ebpo": with_lora,
         "dapo": dapo,
     }
     outputs = {method: tmp_path_factory.mktemp(method) for method in METHODS}
@@ -73,7 +90,8 @@ def groups(run_dir: Path, column: str, step: int = 1) -> torch.Tensor:
 
 def test_no_method_is_left_out():
     files = Path(__file__).parents[2].joinpath("scripts", "launch", "methods").glob("*.sh")
-    assert sorted(path.stem for path in files) == sorted(METHODS + ELSEWHERE)
+    named = {method.partition(",")[0] for method in (*METHODS, *ELSEWHERE, *COMPOSED)}
+    assert {path.stem for path in files} == named
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -105,6 +123,16 @@ def test_reinforce_baseline_standardises_what_is_left_of_the_groups_mean(runs):
     slope, shift = torch.linalg.lstsq(design, advantages.flatten()[:, None]).solution.flatten().tolist()
     torch.testing.assert_close(centred * slope + shift, advantages.flatten(), atol=1e-4, rtol=1e-4)
     assert slope > 1
+
+
+def test_reinforce_pp_standardises_the_rewards_themselves_and_takes_the_mean_of_each_micro_batch(runs):
+    run_dir = runs["reinforce_pp"].run_dir
+    rewards, advantages = groups(run_dir, "reward").flatten(), groups(run_dir, "advantage").flatten()
+    design = torch.stack([rewards, torch.ones_like(rewards)], -1)
+    slope, shift = torch.linalg.lstsq(design, advantages[:, None]).solution.flatten().tolist()
+    torch.testing.assert_close(rewards * slope + shift, advantages, atol=1e-4, rtol=1e-4)
+    assert slope > 1 and shift < 0
+    assert read_run(run_dir)["args"]["actor"]["loss_mean"] == "micro_batch"
 
 
 @pytest.mark.parametrize("method", ["clip_cov", "kl_cov"])
@@ -152,7 +180,7 @@ def ids(rows: list[dict]) -> set[str]:
     return {prompt_id(row["prompt"], row["label"]) for row in rows}
 
 
-@pytest.mark.parametrize("method", ["ebpo_difficulty", "ebpo_naive"])
+@pytest.mark.parametrize("method", ["ebpo, difficulty", "ebpo"])
 def test_the_next_episode_begins_where_the_last_one_ended(runs, rows, method):
     """Asynchronously and with LoRA: prior, prompts and steps go on."""
     run = runs[method]
@@ -166,7 +194,7 @@ def test_the_next_episode_begins_where_the_last_one_ended(runs, rows, method):
 
 def test_answers_of_an_evaluation_in_async_mode_reach_the_run_directory(runs):
     """Another actor has generated them."""
-    run_dir = runs["ebpo_difficulty"].run_dir
+    run_dir = runs["ebpo, difficulty"].run_dir
     evaluated = {row["step"]: row for row in read_metrics(run_dir) if "eval_letters_pass1" in row}
     found = find_results(run_dir)
     assert evaluated and {each.step for each in found} == set(evaluated)
@@ -176,7 +204,7 @@ def test_answers_of_an_evaluation_in_async_mode_reach_the_run_directory(runs):
 
 def test_lora_rolls_out_the_adapted_policy_also_after_a_restart(runs):
     """vllm_kl compares vLLM's log-probabilities with the actor's: near 0 though the adapters have moved the policy."""
-    run = runs["ebpo_naive"]
+    run = runs["ebpo"]
     metrics = read_metrics(run.run_dir)
     assert metrics[2]["kl"] > 0.01, "the policy that went on is the one that was trained"
     assert all(abs(row["vllm_kl"]) < 0.02 for row in metrics)

@@ -69,7 +69,7 @@ def story(train, command, method_flags, curriculum, workshop, tmp_path_factory):
         logger__tensorboard_dir=output / "tensorboard",
         logger__wandb__key=WANDB_KEY,
     )
-    argv += method_flags("ebpo_topic")
+    argv += method_flags("ebpo", "--order", "topic")
     first = train(argv)
     first.wait_for_step(run_dir, 3)
     os.killpg(first.process.pid, signal.SIGKILL)

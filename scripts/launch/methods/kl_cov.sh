@@ -1,6 +1,12 @@
-# shellcheck shell=bash disable=SC2034
-# EntropyMech, KL-Cov: tokens of high covariance get a KL penalty.
+# shellcheck shell=bash disable=SC2034,SC2154
+# EntropyMech, KL-Cov, set as Clip-Cov: tokens of high covariance get a KL penalty.
 # arXiv 2505.22617; no other KL.
-kl=(--algo.kl.init_coef 0)
+# paper: the text says EntropyMech, and not which of the two.
+# released: no script; set as theirs for Clip-Cov.
+scripts=""
+kl=("${no_kl[@]}")
 clip=() # it does not clip
 method=(--algo.advantage.estimator group_norm --actor.policy_loss_type kl_cov)
+if [ "$track" = released ]; then
+    one_node
+fi

@@ -1,0 +1,45 @@
+"""Steps that a pass over the training data makes: python -m openrlhf_ebpo.data.passes FILE PASSES BATCH G TRAIN_BATCH [filtered]
+
+OpenRLHF goes on to the end of the data, where a batch may not be full. With several GPUs it is cut to whole optimizer steps
+(training/prompts.py): less than one is generated and left out, and is no step.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+
+from openrlhf_ebpo.command import error_exit
+from openrlhf_ebpo.data.table import READ_SUFFIXES, count_rows
+
+
+def steps_a_pass(prompts: int, batch: int, group: int, train_batch: int) -> int:
+    """batch: prompts a rollout batch. group: responses a prompt. train_batch: responses an optimizer step."""
+    full, rest = divmod(prompts, batch)
+    return full + (rest * group >= math.lcm(train_batch, group))
+
+
+def left_out(prompts: int, batch: int, group: int, train_batch: int) -> int:
+    """Prompts of a pass that no optimizer step is full of."""
+    rest = prompts % batch
+    return rest - rest * group // math.lcm(train_batch, group) * math.lcm(train_batch, group) // group
+
+
+def sentence(prompts: int, passes: int, batch: int, group: int, train_batch: int, filtered: bool = False) -> str:
+    """filtered: prompts may be used up without being trained on."""
+    steps, left = steps_a_pass(prompts, batch, group, train_batch), left_out(prompts, batch, group, train_batch)
+    rest = f", {left} of which fill no optimizer step" if left else ""
+    fewer = ", less what is filtered out" if filtered else ""
+    return f"{steps} steps a pass over {prompts:,} prompts{rest}; {passes * steps:,} in {passes} passes{fewer}"
+
+
+@error_exit()
+def main(argv: list[str] | None = None) -> None:
+    file, *words = sys.argv[1:] if argv is None else argv
+    if file.endswith(READ_SUFFIXES):  # of another kind, or on the Hub: not known before the training reads it
+        numbers = map(int, words[:4])
+        print(sentence(count_rows(file, "--data.prompt_dataset"), *numbers, filtered="filtered" in words))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""The launch scripts as a test calls them: bash, the flags that they compose, and many dry runs in one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from safetensors.numpy import save_file
+
+from openrlhf_ebpo.checks.measured_with import marked, model_mark
+from openrlhf_ebpo.quickstart.tiny_model import build_tokenizer
+
+ROOT = Path(__file__).parents[1]
+LAUNCH = ROOT / "scripts" / "launch"
+PUBLISHED = json.loads((ROOT / "tests" / "data" / "model_configs.json").read_text())
+MODELS = sorted(path.stem for path in (LAUNCH / "models").glob("*.sh"))
+METHODS = sorted(path.stem for path in (LAUNCH / "methods").glob("*.sh"))
+OURS = ("NODES", "GPUS_PER_NODE", "GPU_GB", "DATA_DIR", "RUN_DIR", "MODEL_PATH", "CHAT_TEMPLATE", "RAY_ADDRESS")
+CLEAN = {name: value for name, value in os.environ.items() if name not in OURS and not name.startswith("SLURM")}
+CLEAN["PATH"] = f"{Path(sys.executable).parent}:{CLEAN['PATH']}"
+ROWS = [
+    {
+        "id": str(i),
+        "prompt": f"What is {i} + 1?",
+        "label": str(i + 1),
+        "datasource": "math_dapo",
+        "cluster": str(i // 4),
+    }
+    for i in range(8)
+]
+# runs many command lines in one process: the imports are paid for once
+DRY_RUNS = """
+import contextlib, io, json, sys, traceback
+from openrlhf_ebpo.cli import train_ppo_ray
+
+def dry_run(argv):
+    output = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(output):
+            train_ppo_ray.run([*argv, "--dry_run"])
+    except BaseException:
+        return {"error": traceback.format_exc()}
+    text = output.getvalue()
+    start = text.index("{\\n")
+    arguments, end = json.JSONDecoder().raw_decode(text[start:])
+    return {"args": arguments, "notices": text[start + end :]}
+
+answers = [dry_run(argv) for argv in json.load(sys.stdin)]
+sys.__stdout__.write("\\n" + json.dumps(answers))
+"""
+
+
+def bash(script: str, *words: object, **env: object) -> subprocess.CompletedProcess:
+    """Runs in the project's root."""
+    command = ["bash", str(LAUNCH / script), *map(str, words)]
+    environment = {**CLEAN, **{name: str(value) for name, value in env.items()}}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=ROOT, timeout=120)
+
+
+def composed(*words: object, **env: object) -> list[str]:
+    """The flags for MODEL, METHOD, G and what else is given."""
+    result = bash("run.sh", "--print", *words, **env)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
+
+
+def value(argv: list[str], flag: str) -> str:
+    """As argparse takes it: the last one wins."""
+    return argv[len(argv) - argv[::-1].index(flag)]
+
+
+def dry_runs(argvs: list[list[str]]) -> list[dict]:
+    """Of each command line what it says: `args` and `notices`, or an `error`."""
+    result = subprocess.run(
+        [sys.executable, "-c", DRY_RUNS], input=json.dumps(argvs), capture_output=True, text=True, env=CLEAN, cwd=ROOT
+    )
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def furnish(root: Path) -> Path:
+    """models/NAME as published, with one weight and a tiny tokenizer; data/ as `openrlhf-ebpo data` leaves it."""
+    for number, name in enumerate(MODELS):
+        tokenizer = build_tokenizer([row["prompt"] for row in ROWS])
+        if name != "llama3_1_8b":
+            tokenizer.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+        tokenizer.save_pretrained(root / "models" / name)
+        (root / "models" / name / "config.json").write_text(json.dumps(PUBLISHED[name]))
+        save_file({"w": np.full(1, number)}, root / "models" / name / "model.safetensors")
+    (root / "data").mkdir()
+    rows = pa.Table.from_pylist(ROWS)
+    for name in ("train", "validation", "topic_order", "topic_order_release"):
+        pq.write_table(rows, root / "data" / f"{name}.parquet")
+    for name in MODELS:
+        ordered = marked(rows, pass_rates=model_mark(str(root / "models" / name)), order="difficulty")
+        pq.write_table(ordered, root / "data" / f"difficulty_order_{name}.parquet")
+    return root

@@ -1,0 +1,56 @@
+"""Steps that a pass makes: the arithmetic against what training keeps of each batch, and the sentence that run.sh prints."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from openrlhf_ebpo.data import passes
+from openrlhf_ebpo.training.prompts import trainable
+
+
+@pytest.mark.parametrize(
+    ("prompts", "expected"),
+    [(16_900, 33), (17_400, 34), (16_896, 33), (17_023, 33), (17_024, 34), (512, 1), (127, 0), (0, 0)],
+)
+def test_steps_of_the_papers_batches(prompts, expected):
+    assert passes.steps_a_pass(prompts, batch=512, group=4, train_batch=512) == expected
+
+
+@given(
+    prompts=st.integers(0, 2000),
+    batch=st.integers(1, 64),
+    group=st.integers(2, 8),
+    mini=st.integers(1, 64),
+)
+def test_as_many_steps_as_batches_with_something_to_train_on(prompts, batch, group, mini):
+    from types import SimpleNamespace as Args
+
+    args = Args(
+        actor=Args(num_nodes=1, num_gpus_per_node=2),
+        ds=Args(ring_attn_size=1, tensor_parallel_size=1),
+        train=Args(dynamic_batch_enable=True, batch_size=mini * group),
+        rollout=Args(n_samples_per_prompt=group),
+    )
+    mini = min(mini, batch)  # a batch holds an optimizer step at least: the launcher refuses others
+    args.train.batch_size = mini * group
+    sizes = [min(batch, prompts - start) * group for start in range(0, prompts, batch)]
+    kept = [trainable(size, args) for size in sizes]
+    assert passes.steps_a_pass(prompts, batch, group, mini * group) == sum(size > 0 for size in kept)
+    rest = sizes[-1] - kept[-1] if sizes and sizes[-1] < batch * group else 0
+    assert passes.left_out(prompts, batch, group, mini * group) == rest / group
+
+
+def test_the_sentence_is_of_the_file(tmp_path, capsys):
+    file = tmp_path / "train.parquet"
+    pq.write_table(pa.table({"id": [str(i) for i in range(1100)]}), file)
+    passes.main([str(file), "30", "512", "4", "512"])
+    said = "2 steps a pass over 1,100 prompts, 76 of which fill no optimizer step; 60 in 30 passes"
+    assert capsys.readouterr().out == f"{said}\n"
+    passes.main([str(file), "30", "512", "4", "512", "filtered"])
+    assert capsys.readouterr().out == f"{said}, less what is filtered out\n"
+    passes.main(["owner/name", "30", "512", "4", "512"])
+    assert capsys.readouterr().out == ""
