@@ -15,7 +15,7 @@ from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.estimator.ebpo import EBPO
 
 RISE = (0.17, 0.8)
-PER_STEP = 128  # prompts of a step in clusters
+PER_STEP, STEPS_EACH = 128, 3  # prompts of a step in clusters; steps of a cluster, where they come in order
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,17 @@ def rising(size: float, steps: int, prompts: int) -> Source:
     return lambda rng, t: Prompts(np.full(prompts, size * means[t]), np.full(prompts, size * (1 - means[t])))
 
 
-def clustered(count: int, spread: float | None) -> Source:
-    """Clusters with means around 0.25, and in each p ~ Beta(8·mean, 8·(1 − mean))."""
+def clustered(count: int, spread: float | None, ordered: bool = False) -> Source:
+    """Clusters with means around 0.25, and in each p ~ Beta(8·mean, 8·(1 − mean)).
+
+    ordered: one cluster after the other, STEPS_EACH steps each, over and over; otherwise every step has all.
+    """
     fixed = np.random.default_rng(1)
     means = np.full(count, 0.25) if spread is None else fixed.beta(0.25 * spread, 0.75 * spread, count)
     means = np.clip(means, 0.01, 0.99)
 
     def source(rng: np.random.Generator, t: int) -> Prompts:
-        chosen = rng.integers(count, size=PER_STEP)
+        chosen = np.full(PER_STEP, t // STEPS_EACH % count) if ordered else rng.integers(count, size=PER_STEP)
         return Prompts(8 * means[chosen], 8 * (1 - means[chosen]), tuple(map(str, chosen)))
 
     return source

@@ -1,0 +1,73 @@
+"""What a figure shows, before it is drawn or written: panels of series with a value for each seed, and what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from openrlhf_ebpo.figures.statistics import Interval, interval
+
+REPORTED = "reported by the authors"
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line, or the bars of one kind.
+
+    values: (seeds, len(x)); of numbers that the authors report (1, len(x)), without an interval.
+    colour: a name of COLOURS in draw.py, the same for an estimator in every figure.
+    """
+
+    label: str
+    colour: str
+    x: Sequence[float | str]
+    values: np.ndarray
+    reported: bool = False
+    dashed: bool = False
+
+    def intervals(self) -> list[Interval]:
+        if len(self.values) < 2:
+            return [Interval(float(value), 0.0, 0.0) for value in self.values[0]]
+        return [interval(column) for column in self.values.T]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """bars: x holds names. level: a quiet horizontal line, such as no difference. powers: x is 2, 4, 8, …"""
+
+    title: str
+    x_label: str
+    y_label: str
+    series: Sequence[Series]
+    bars: bool = False
+    powers: bool = False
+    log: bool = False
+    level: float | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence with a number, and whether the paper says the same: None where it does not say."""
+
+    text: str
+    agrees: bool | None = None
+
+
+@dataclass(frozen=True)
+class Content:
+    panels: Sequence[Panel]
+    findings: Sequence[Finding] = field(default_factory=list)
+
+
+def compared(what: str, found: Interval, expected: int, unit: str = "", digits: int = 3, scale: float = 1.0) -> Finding:
+    """A paired difference as a finding.
+
+    Args:
+        expected: the sign that the paper says, or 0 where it says nothing.
+    """
+    unit = f" {unit}" if unit else ""
+    seen = {1: "", -1: "", 0: "; no difference that could be seen"}[found.sign]
+    text = f"{what}: {found.shown(digits, scale)}{unit} (smallest visible {scale * found.visible:.{digits}f}){seen}"
+    return Finding(text, None if not expected else found.sign == expected)
