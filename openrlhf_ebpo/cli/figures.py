@@ -84,7 +84,6 @@ def make(wanted: dict[str, Figure], size: Size, output: Path, force: bool) -> No
     from openrlhf_ebpo.files import write_text
 
     torch.set_num_threads(1)  # of so small a network more would wait for each other
-    paragraphs = {}
     for name, figure in wanted.items():
         own = figure.fewer(size)
         measured = measure(figure.jobs(own), own.seeds, output, force)
@@ -92,10 +91,9 @@ def make(wanted: dict[str, Figure], size: Size, output: Path, force: bool) -> No
         content = figure.content(measured, own)
         draw(output / f"{name}.png", figure.title, content.panels, caption(own))
         write_csv(output / f"{name}.csv", content)
-        paragraphs[name] = paragraph(name, figure, content, own)
-        write_text(output / f"{name}.md", paragraphs[name] + "\n")
+        write_text(output / f"{name}.md", paragraph(name, figure, content, own) + "\n")
         print(f"{output / name}.png, .csv, .md", flush=True)
-    write_page(output, paragraphs)
+    write_page(output, figures())
 
 
 main = command("openrlhf-ebpo figures", ABOUT, add_flags, run, extra="figures")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from openrlhf_ebpo.figures.catalogue import Figure, Size
-from openrlhf_ebpo.figures.content import Content, Finding, Panel, Series, compared
+from openrlhf_ebpo.figures.content import Content, Finding, Panel, Series, Verdict, compared
 from openrlhf_ebpo.figures.dynamics import EBPO, GRPO, learning
 from openrlhf_ebpo.figures.jobs import BaselineError, Job, Penalty, Tables
 from openrlhf_ebpo.figures.measured import Measured
@@ -74,7 +74,7 @@ def all_fail(measured: Measured, size: Size) -> Content:
         Finding(
             f"At G = 4 an all-fail group gets {deepest[0]:.3f} where prompts succeed at {MEANS[0]:.0%} on average, {deepest.min():.3f} where they "
             f"do at {MEANS[int(deepest.argmin())]:.0%}; GRPO gives 0",
-            True,
+            Verdict.AGREES,
         ),
     )
     return Content(panels, findings)

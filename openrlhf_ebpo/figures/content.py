@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 import numpy as np
 
 from openrlhf_ebpo.figures.statistics import Interval, interval
 
 REPORTED = "reported by the authors"
+
+
+class Verdict(Enum):
+    AGREES = "As the paper says."
+    UNSEEN = "**No difference that could be seen.**"
+    DIFFERS = "**Not as the paper says.**"
 
 
 @dataclass(frozen=True)
@@ -49,10 +56,10 @@ class Panel:
 
 @dataclass(frozen=True)
 class Finding:
-    """A sentence with a number, and whether the paper says the same: None where it does not say."""
+    """A sentence with a number. verdict: beside what the paper says; None where it does not say."""
 
     text: str
-    agrees: bool | None = None
+    verdict: Verdict | None = None
 
 
 @dataclass(frozen=True)
@@ -61,13 +68,14 @@ class Content:
     findings: Sequence[Finding] = field(default_factory=list)
 
 
-def compared(what: str, found: Interval, expected: int, unit: str = "", digits: int = 3, scale: float = 1.0) -> Finding:
+def compared(what: str, found: Interval, expected: int, unit: str = "", digits: int = 3) -> Finding:
     """A paired difference as a finding.
 
     Args:
         expected: the sign that the paper says, or 0 where it says nothing.
     """
     unit = f" {unit}" if unit else ""
-    seen = {1: "", -1: "", 0: "; no difference that could be seen"}[found.sign]
-    text = f"{what}: {found.shown(digits, scale)}{unit} (smallest visible {scale * found.visible:.{digits}f}){seen}"
-    return Finding(text, None if not expected else found.sign == expected)
+    text = f"{what}: {found.shown(digits)}{unit} (smallest visible {found.visible:.{digits}f})"
+    if not expected:
+        return Finding(text)
+    return Finding(text, {0: Verdict.UNSEEN, expected: Verdict.AGREES, -expected: Verdict.DIFFERS}[found.sign])

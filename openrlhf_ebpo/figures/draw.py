@@ -34,9 +34,14 @@ def draw(path: str | Path, title: str, panels: Sequence[Panel], caption: str) ->
     figure.suptitle(title, x=0.01, ha="left", fontsize=11.5, weight="bold", color=INK)
     figure.supxlabel(caption, x=0.01, ha="left", fontsize=7.5, color="#5d646e")
     grid = figure.subplots(rows, columns, squeeze=False).flat
+    keys: list[list[str]] = []
     for axes, panel in zip(grid, panels, strict=False):
         (bars if panel.bars else lines)(axes, panel)
         dress(axes, panel)
+        key = [series.label for series in panel.series]
+        if len(key) > 1 and key not in keys:  # a key that was seen is not repeated
+            axes.legend(fontsize=7.5, frameon=False, handlelength=1.6)
+            keys.append(key)
     for axes in list(figure.axes)[len(panels) :]:
         axes.set_visible(False)
     with replacing(path) as temporary:
@@ -70,9 +75,8 @@ def bars(axes, panel: Panel) -> None:
         if half.any():
             axes.errorbar(at, mean, half, fmt="none", ecolor=INK, elinewidth=1, capsize=2)
     axes.set_xticks(range(len(panel.series[0].x)), [wrapped(str(x)) for x in panel.series[0].x])
-    if panel.level is None and all((each.values > 0).all() for each in panel.series):
-        low = min(each.values.min() for each in panel.series)
-        axes.set_ylim(bottom=0 if low < 0.5 * max(each.values.max() for each in panel.series) else 0.95 * low)
+    if len(panel.series) > 1:  # room for the key above the bars
+        axes.set_ylim(top=1.35 * axes.get_ylim()[1])
 
 
 def moments(series: Series) -> tuple[np.ndarray, np.ndarray]:
@@ -99,5 +103,3 @@ def dress(axes, panel: Panel) -> None:
     axes.set_axisbelow(True)
     if panel.level is not None:
         axes.axhline(panel.level, color="#8a9099", linewidth=1)
-    if len(panel.series) > 1:
-        axes.legend(fontsize=7.5, frameon=False, handlelength=1.6)

@@ -15,6 +15,7 @@ from openrlhf_ebpo.figures.reported import REVISION, WORDS_ONLY
 from openrlhf_ebpo.figures.statistics import interval
 
 GRPO, EBPO = "group_norm", "ebpo"
+TINY = 1e-9
 LABELS = {GRPO: "GRPO", EBPO: "EBPO"}
 STARTS = {0.05: "start 5 %, most groups fail", 0.3: "start 30 %"}
 SETTING = (
@@ -38,7 +39,7 @@ def curves(measured: Measured, size: Size, start: float, metric: str, over: str 
     for estimator, label in LABELS.items():
         job = learning(start, estimator, size)
         values = measured.values(job, metric)
-        values = values / np.maximum(measured.values(job, over), 1e-9) if over else values
+        values = values / np.maximum(measured.values(job, over), TINY) if over else values
         steps = measured.values(job, "step")[0, -values.shape[1] :]
         found.append(Series(label, label, steps.tolist(), values))
     return found
@@ -65,7 +66,8 @@ def gradient_norm(measured: Measured, size: Size) -> Content:
         compared(f"EBPO minus GRPO, mean of all steps, {title}", difference(panel.series), +1)
         for title, panel in zip(STARTS.values(), shown, strict=False)
     ]
-    share = interval(np.log(scaled[1].values.mean(1) / scaled[0].values.mean(1)))
+    grpo, ebpo = (np.maximum(each.values.mean(1), TINY) for each in scaled)
+    share = interval(np.log(ebpo / grpo))
     findings.append(
         Finding(
             "Divided by the root mean square of the advantages, which EBPO's standardising over the batch makes 1 and GRPO's zeros "

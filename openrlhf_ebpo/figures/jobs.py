@@ -22,7 +22,7 @@ DIGITS = 5
 
 @dataclass(frozen=True)
 class Job:
-    """at_once: seeds that are measured together, and saved together. cost: of a seed, in responses of the small network. tick is
+    """title: in the progress bar. at_once: seeds that are measured together, and saved together. cost: of a seed, in responses of the small network. tick is
     told what is done of it, for all seeds together."""
 
     at_once: ClassVar[int] = 10
@@ -36,7 +36,7 @@ class Job:
 
     @property
     def title(self) -> str:
-        return type(self).__name__
+        raise NotImplementedError
 
     @property
     def identity(self) -> dict:
@@ -57,7 +57,7 @@ class Learning(Job):
 
     @property
     def title(self) -> str:
-        return f"{self.estimator}, {self.cell.title}, {self.order}"
+        return f"{self.estimator}, {self.order}, {self.cell.title}"
 
     def measure(self, seeds: list[int], work: Path, tick: Tick) -> list[Record]:
         from openrlhf_ebpo.figures.lab import learner, orders, tasks
@@ -100,6 +100,10 @@ class Tables(Job):
     def cost(self) -> float:
         return self.steps * 5 * len(self.rates)
 
+    @property
+    def title(self) -> str:
+        return f"{self.estimator}, bandit, {self.optimizer}"
+
     def measure(self, seeds: list[int], work: Path, tick: Tick) -> list[Record]:
         from openrlhf_ebpo.figures.lab.bandit import Bandit, train
 
@@ -126,6 +130,10 @@ class BaselineError(Job):
     @property
     def cost(self) -> float:
         return self.steps * 10
+
+    @property
+    def title(self) -> str:
+        return f"error of the baseline, G = {self.group}"
 
     def measure(self, seeds: list[int], work: Path, tick: Tick) -> list[Record]:
         from openrlhf_ebpo.estimator.config import EstimatorConfig
@@ -155,6 +163,10 @@ class Penalty(Job):
     @property
     def cost(self) -> float:
         return 100
+
+    @property
+    def title(self) -> str:
+        return f"penalty, G = {self.group}"
 
     def measure(self, seeds: list[int], work: Path, tick: Tick) -> list[Record]:
         records = []

@@ -61,10 +61,10 @@ def with_progress(units: list[tuple[Job, list[int]]], output: Path, append: Appe
     from tqdm import tqdm
 
     total = sum(job.cost * len(chunk) for job, chunk in units)
-    seconds = 1 if sys.stderr.isatty() else 30
-    with tqdm(total=total, unit=" responses", unit_scale=True, mininterval=seconds, disable=not units) as bar:
+    seen = sys.stderr.isatty()
+    with tqdm(total=total, unit=" responses", unit_scale=True, mininterval=1 if seen else 30, disable=not units) as bar:
         for number, (job, chunk) in enumerate(units, 1):
-            bar.set_description(f"{number} of {len(units)}: {job.title}")
+            bar.set_description(f"{number} of {len(units)}: {job.title}", refresh=seen)
             records = job.measure(chunk, output, bar.update)
             line = {"job": job.identity, "seeds": chunk, "measured": records}
             append(line)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from openrlhf_ebpo.figures.catalogue import Figure, Size
-from openrlhf_ebpo.figures.content import Content
+from openrlhf_ebpo.figures.content import REPORTED, Content
 from openrlhf_ebpo.files import replacing, write_text
 
 COLUMNS = ("panel", "series", "x_label", "x", "y_label", "mean", "low", "high", "seeds", "source")
@@ -31,22 +31,25 @@ def write_csv(path: Path, content: Content) -> None:
                         ["", ""] if len(series.values) < 2 else [f"{found.mean + s * found.half:.6g}" for s in (-1, 1)]
                     )
                     names = (panel.title, series.label, panel.x_label, x, panel.y_label)
-                    source = "reported by the authors" if series.reported else "measured here"
+                    source = REPORTED if series.reported else "measured here"
                     writer.writerow([*names, f"{found.mean:.6g}", *ends, seeds, source])
 
 
-def paragraph(name: str, figure: Figure, content: Content, size: Size, images: str = "") -> str:
+def paragraph(name: str, figure: Figure, content: Content, size: Size) -> str:
     """What the paper says, what was run, what came out, and whether the two agree."""
-    found = [f"- {finding.text}.{verdict(finding.agrees)}" for finding in content.findings]
+    found = [
+        " ".join([f"- {finding.text}.", *([finding.verdict.value] if finding.verdict else [])])
+        for finding in content.findings
+    ]
     return "\n\n".join(
         [
             f"## {figure.title}",
-            f"![{figure.alt}]({images}{name}.png)",
+            f"![{figure.alt}]({name}.png)",
             f"**The paper** (reported by the authors, not measured here): {figure.claim}.",
             f"**What was run** (`openrlhf-ebpo figures --only {name} --{size.name}`, {size.seeds} seeds): {setting(figure, size)}",
             "**What came out**:",
             "\n".join(found),
-            f"All numbers that are drawn: [{name}.csv]({images}{name}.csv).",
+            f"All numbers that are drawn: [{name}.csv]({name}.csv).",
         ]
     )
 
@@ -59,10 +62,8 @@ def setting(figure: Figure, size: Size) -> str:
     return figure.setting.format(**size._asdict())
 
 
-def verdict(agrees: bool | None) -> str:
-    return {True: " As the paper says.", False: " **Not as the paper says.**", None: ""}[agrees]
-
-
-def write_page(output: Path, paragraphs: Mapping[str, str]) -> None:
-    text = "\n\n".join(["# The paper's figures, made again on what is small", NOTE, *paragraphs.values()])
-    write_text(output / PAGE, text + "\n")
+def write_page(output: Path, names: Iterable[str]) -> None:
+    """All figures that are there, in this order."""
+    files = [path for name in names if (path := output / f"{name}.md").exists()]
+    texts = [path.read_text().strip() for path in files]
+    write_text(output / PAGE, "\n\n".join(["# The paper's figures, made again on what is small", NOTE, *texts]) + "\n")

@@ -21,8 +21,8 @@ class Interval(NamedTuple):
         """1 or -1 where the interval leaves 0 out, otherwise 0."""
         return int(np.sign(self.mean)) if abs(self.mean) > self.half else 0
 
-    def shown(self, digits: int = 3, scale: float = 1.0) -> str:
-        return f"{scale * self.mean:+.{digits}f} ± {scale * self.half:.{digits}f}"
+    def shown(self, digits: int = 3) -> str:
+        return f"{self.mean:+.{digits}f} ± {self.half:.{digits}f}"
 
 
 def interval(values: np.ndarray) -> Interval:

@@ -35,11 +35,12 @@ MAY_IMPORT = {
     "eval": {"checks", "data", "engines", "models", "record", "rewards", "seams"},
     "space": {"estimator", "eval", "record"},
     "quickstart": {"estimator", "record", "rewards", "seams"},
-    "figures": {"estimator", "quickstart", "rewards"},
+    "figures": {"estimator", "eval", "quickstart", "record", "rewards"},
     "cli": {
         "checks",
         "engines",
         "estimator",
+        "figures",
         "hub",
         "models",
         "record",
