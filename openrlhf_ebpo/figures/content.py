@@ -50,7 +50,6 @@ class Panel:
     series: Sequence[Series]
     bars: bool = False
     powers: bool = False
-    log: bool = False
     level: float | None = None
 
 

@@ -51,20 +51,20 @@ def draw(path: str | Path, title: str, panels: Sequence[Panel], caption: str) ->
 def lines(axes, panel: Panel) -> None:
     for series in panel.series:
         mean, half = moments(series)
-        style = {"linestyle": "--" if series.dashed else "-", "marker": "o" if panel.powers else None, "markersize": 4}
         colour = COLOURS[series.colour]
-        axes.plot(series.x, mean, color=colour, linewidth=1.8, label=series.label, **style)
+        style = {"color": colour, "linewidth": 1.8, "linestyle": "--" if series.dashed else "-"}
+        style |= {"marker": "o", "markersize": 4} if panel.powers else {}
+        style |= {"linestyle": ":", "markerfacecolor": "white", "markersize": 6} if series.reported else {}
+        axes.plot(series.x, mean, label=series.label, **style)
         axes.fill_between(series.x, mean - half, mean + half, color=colour, alpha=0.18, linewidth=0)
     if panel.powers:
         axes.set_xscale("log", base=2)
         axes.set_xticks(panel.series[0].x, [str(x) for x in panel.series[0].x])
         axes.minorticks_off()
-    if panel.log:
-        axes.set_yscale("log")
 
 
 def bars(axes, panel: Panel) -> None:
-    """Reported numbers are hatched."""
+    """Reported numbers are hatched, as in lines they are dotted."""
     width = 0.8 / len(panel.series)
     for number, series in enumerate(panel.series):
         mean, half = moments(series)
@@ -74,7 +74,8 @@ def bars(axes, panel: Panel) -> None:
         axes.bar(at, mean, width * 0.92, label=series.label, linewidth=1, **look)
         if half.any():
             axes.errorbar(at, mean, half, fmt="none", ecolor=INK, elinewidth=1, capsize=2)
-    axes.set_xticks(range(len(panel.series[0].x)), [wrapped(str(x)) for x in panel.series[0].x])
+    names = panel.series[0].x
+    axes.set_xticks(range(len(names)), [wrapped(name) for name in names])
     if len(panel.series) > 1:  # room for the key above the bars
         axes.set_ylim(top=1.35 * axes.get_ylim()[1])
 
@@ -85,8 +86,8 @@ def moments(series: Series) -> tuple[np.ndarray, np.ndarray]:
 
 
 def wrapped(text: str) -> str:
-    """In lines of about ten characters."""
-    words, out = text.split(), [""]
+    """In lines of about ten characters; a hard space is not broken, a hyphen is."""
+    words, out = text.replace("-", "- ").split(" "), [""]
     for word in words:
         out = [*out[:-1], f"{out[-1]} {word}".strip()] if len(out[-1]) + len(word) < 11 else [*out, word]
     return "\n".join(out).strip()

@@ -33,21 +33,23 @@ def jobs(size: Size) -> list[Learning]:
     return [learning(start, estimator, size) for start in STARTS for estimator in LABELS]
 
 
-def curves(measured: Measured, size: Size, start: float, metric: str, over: str = "") -> list[Series]:
-    """Of both estimators by step; divided by the metric `over`, where one is named."""
+def curves(
+    measured: Measured, size: Size, start: float, metric: str, over: str = "", scale: float = 1.0
+) -> list[Series]:
+    """Of both estimators by step, times `scale`; divided by the metric `over`, where one is named."""
     found = []
     for estimator, label in LABELS.items():
         job = learning(start, estimator, size)
-        values = measured.values(job, metric)
+        values = scale * measured.values(job, metric)
         values = values / np.maximum(measured.values(job, over), TINY) if over else values
         steps = measured.values(job, "step")[0, -values.shape[1] :]
         found.append(Series(label, label, steps.tolist(), values))
     return found
 
 
-def panels(measured: Measured, size: Size, metric: str, y_label: str, log: bool = False) -> list[Panel]:
+def panels(measured: Measured, size: Size, metric: str, y_label: str, scale: float = 1.0) -> list[Panel]:
     return [
-        Panel(title, "training step", y_label, curves(measured, size, start, metric), log=log)
+        Panel(title, "training step", y_label, curves(measured, size, start, metric, scale=scale))
         for start, title in STARTS.items()
     ]
 
@@ -61,7 +63,7 @@ def difference(series: Sequence[Series], part: slice = slice(None)):
 def gradient_norm(measured: Measured, size: Size) -> Content:
     shown = panels(measured, size, "grad_norm", "gradient norm")
     scaled = curves(measured, size, 0.05, "grad_norm", over="advantage_rms")
-    shown.append(Panel("start 5 %, over the advantages'", "training step", "gradient norm / advantage RMS", scaled))
+    shown.append(Panel("start 5 %, over the advantages' RMS", "training step", "gradient norm / advantage RMS", scaled))
     findings = [
         compared(f"EBPO minus GRPO, mean of all steps, {title}", difference(panel.series), +1)
         for title, panel in zip(STARTS.values(), shown, strict=False)
@@ -79,12 +81,18 @@ def gradient_norm(measured: Measured, size: Size) -> Content:
 
 
 def kl(measured: Measured, size: Size) -> Content:
-    shown = panels(measured, size, "kl", "KL per step, nats a token")
+    shown = panels(measured, size, "kl", "KL per step, 10⁻⁶ nats a token", scale=1e6)
     findings = []
     for title, panel in zip(STARTS.values(), shown, strict=True):
         last = slice(-(len(panel.series[0].x) // 3), None)
         findings.append(
-            compared(f"EBPO minus GRPO, mean of the last third, {title}", difference(panel.series, last), -1, digits=5)
+            compared(
+                f"EBPO minus GRPO, mean of the last third, {title}",
+                difference(panel.series, last),
+                -1,
+                "× 10⁻⁶ nats",
+                1,
+            )
         )
     peaks = [interval(each.values.max(1) / np.median(each.values, axis=1)) for each in shown[0].series]
     ratios = " and ".join(

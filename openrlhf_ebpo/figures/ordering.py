@@ -109,7 +109,7 @@ def curriculum(measured: Measured, size: Size) -> Content:
     orders = {ONCE: "shuffled", EASY: "easy to hard"}
     lead = np.stack([last[order, EBPO] - last[order, GRPO] for order in orders], 1)
     gaps = reported.CURRICULUM_GAPS
-    words = "EBPO minus GRPO, " + POINTS
+    words = "EBPO − GRPO, points"
     panels = [
         Panel("one pass", "training step", "held-out success, %", by_step(measured, jobs)),
         Panel("the lead, here", "order", words, [Series("here", "EBPO", [*orders.values()], lead)], bars=True, level=0),

@@ -15,11 +15,11 @@ from openrlhf_ebpo.figures.statistics import interval
 
 GROUPS, PROMPTS = (4, 8, 16, 32), 32
 PRIORS = {  # beside GRPO
-    "grpo_batch_norm": "off (S = 0)",
+    "grpo_batch_norm": "off, S = 0",
     "ebpo.release": "new each batch",
     "ebpo": "of the run",
     "ebpo.revision": "Beta-Binomial",
-    "global_mean": "alone (S = 1)",
+    "global_mean": "alone, S = 1",
 }
 POINTS = "percentage points"
 
@@ -42,7 +42,7 @@ def group_size(measured: Measured, size: Size) -> Content:
     success = [Series(LABELS[e], LABELS[e], GROUPS, values) for e, values in by_estimator.items()]
     lead = by_estimator[EBPO] - by_estimator[GRPO]
     theirs = [reported.average("EBPO-topic", g) - reported.average("GRPO", g) for g in GROUPS]
-    words = "EBPO minus GRPO, " + POINTS
+    words = "EBPO − GRPO, points"
     panels = [
         Panel("after the last step", "G, responses per prompt", "held-out success, %", success, powers=True),
         Panel(
@@ -96,7 +96,7 @@ def prior(measured: Measured, size: Size) -> Content:
         PRIORS["ebpo"]: reported.average("EBPO-topic") - grpo,
         PRIORS["ebpo.revision"]: reported.BETA_BINOMIAL - grpo,
     }
-    words = "minus GRPO, " + POINTS
+    words = "success − GRPO's, points"
     panels = [
         Panel("here", "prior", words, [Series("here", "EBPO", [*PRIORS.values()], lead)], bars=True, level=0),
         Panel(
@@ -145,7 +145,8 @@ FIGURES = {
     "prior": Figure(
         "Prior on and off",
         "Standardising over the batch without a prior (GRPO + BN) is 1.01 points below GRPO, EBPO 5.67 above, EBPO with a Beta-Binomial "
-        "prior 6.97 above: averages of five benchmarks, Qwen3-8B, G = 4, one training each (arXiv 2602.05165 and its later revision)",
+        "prior 6.97 above: averages of five benchmarks, Qwen3-8B, G = 4, one training each (arXiv 2602.05165 and its later revision). By its text EBPO has a prior of the run; the authors' "
+        "released code makes a new one for each batch",
         "In one process: the small network, start 5 %, {steps} steps of 32 prompts × G = 4. All standardise over the batch but GRPO. Off: S = 0, "
         "the group's mean. New each batch: preset `release`, as the authors' released code does. Of the run: preset `paper`. Beta-Binomial: "
         "preset `revision`. Alone: S = 1, the mean of the batch. Seeds are paired.",
