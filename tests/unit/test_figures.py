@@ -31,7 +31,7 @@ from openrlhf_ebpo.figures.lab.cells import Cell
 from openrlhf_ebpo.figures.statistics import Interval, interval
 
 ROOT = Path(__file__).parents[2]
-TOY = Size("quick", 2, 15, 15)
+TOY = Size("quick", 2, 4, 4)
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def test_a_figure_is_measured_drawn_and_written(toy, capsys):
     assert 650 < width < 800 and height > 300
     with open(toy / "gradient_norm.csv", newline="") as file:
         rows = [*csv.DictReader(file)]
-    assert tuple(rows[0]) == page.COLUMNS and len(rows) == 3 * 2 * 15
+    assert tuple(rows[0]) == page.COLUMNS and len(rows) == 3 * 2 * 4
     assert {row["series"] for row in rows} == {"GRPO", "EBPO"} and {row["seeds"] for row in rows} == {"2"}
     assert all(float(row["low"]) <= float(row["mean"]) <= float(row["high"]) for row in rows)
     text = (toy / "gradient_norm.md").read_text()
