@@ -118,7 +118,7 @@ def mse(measured: Measured, size: Size) -> Content:
         )
         lead = series[1].values - series[0].values
         for i, group in enumerate(ERROR_GROUPS):
-            if group in (4, 16):
+            if group in (4, 8, 16):
                 text = (
                     f"{title.partition(':')[0]}, G = {group}: EBPO's error minus the group mean's, over the Bayes risk"
                 )

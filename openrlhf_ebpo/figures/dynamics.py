@@ -70,11 +70,12 @@ def gradient_norm(measured: Measured, size: Size) -> Content:
     ]
     grpo, ebpo = (np.maximum(each.values.mean(1), TINY) for each in scaled)
     share = interval(np.log(ebpo / grpo))
+    ratio, low, high = np.exp([share.mean, share.mean - share.half, share.mean + share.half])
     findings.append(
         Finding(
-            "Divided by the root mean square of the advantages, which EBPO's standardising over the batch makes 1 and GRPO's zeros "
-            f"make smaller, the norm is {np.exp(share.mean):.2f} times GRPO's at a start of 5 %: what is left when the scale, which "
-            "Adam takes out again, is gone"
+            f"At a start of 5 %, divided by the root mean square of the advantages: {ratio:.2f} times GRPO's (95 % interval {low:.2f} to "
+            f"{high:.2f}). Standardising over the batch makes the advantages larger than GRPO's, which are 0 for most groups; this is "
+            "what is left of the norm when that scale, which Adam takes out too, is gone"
         )
     )
     return Content(shown, findings)

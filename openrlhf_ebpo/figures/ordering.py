@@ -75,7 +75,7 @@ def topic(measured: Measured, size: Size) -> Content:
             POINTS,
             digits=2,
         )
-        for estimator, expected, said in ((EBPO, 1, " (the paper: +4.39)"), (GRPO, 0, ""))
+        for estimator, expected, said in ((EBPO, 1, f" (the paper: {scores[0, 2] - scores[0, 1]:+.2f})"), (GRPO, 0, ""))
     ]
     findings += [
         compared(

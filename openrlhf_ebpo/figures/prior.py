@@ -21,6 +21,12 @@ PRIORS = {  # beside GRPO
     "ebpo.revision": "Beta-Binomial",
     "global_mean": "alone, S = 1",
 }
+PAIRS = (  # and the sign that the paper says
+    ("ebpo", "grpo_batch_norm", 1),
+    ("ebpo.revision", "ebpo", 1),
+    ("ebpo", "ebpo.release", 0),
+    ("global_mean", "ebpo", 0),
+)
 POINTS = "percentage points"
 
 
@@ -121,13 +127,11 @@ def prior(measured: Measured, size: Size) -> Content:
         said = f" (the paper: {theirs[label]:+.2f})" if label in theirs else ""
         expected = {"ebpo": 1, "ebpo.revision": 1}.get(name, 0)
         findings.append(compared(f"Prior {label}, minus GRPO{said}", interval(lead[:, i]), expected, POINTS, digits=2))
-    names = list(PRIORS)
-    against = interval(lead[:, names.index("ebpo")] - lead[:, names.index("grpo_batch_norm")])
-    findings.append(compared("Prior of the run minus prior off (the paper: +6.68)", against, 1, POINTS, digits=2))
-    kept = interval(lead[:, names.index("ebpo")] - lead[:, names.index("ebpo.release")])
-    findings.append(
-        compared("Prior of the run minus new each batch, as in the released code", kept, 0, POINTS, digits=2)
-    )
+    ends_by_prior = dict(zip(PRIORS, lead.T, strict=True))
+    for one, other, expected in PAIRS:
+        said = f" (the paper: {theirs[PRIORS[one]] - theirs[PRIORS[other]]:+.2f})" if expected else ""
+        found = interval(ends_by_prior[one] - ends_by_prior[other])
+        findings.append(compared(f"Prior {PRIORS[one]} minus {PRIORS[other]}{said}", found, expected, POINTS, digits=2))
     return Content(panels, findings)
 
 

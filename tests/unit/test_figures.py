@@ -21,7 +21,7 @@ import torch
 from openrlhf_ebpo import cli
 from openrlhf_ebpo.cli import figures as command
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.figures import measured, page
+from openrlhf_ebpo.figures import measured, page, reported
 from openrlhf_ebpo.figures.catalogue import FULL, QUICK, Size, figures
 from openrlhf_ebpo.figures.content import Content, Panel, Series, Verdict, compared
 from openrlhf_ebpo.figures.jobs import Job
@@ -177,6 +177,11 @@ def test_reported_numbers_are_marked_and_have_no_interval(tmp_path):
     rows = [row.split(",") for row in (tmp_path / "x.csv").read_text().splitlines()]
     assert rows[1][6:] == ["", "", "", "reported by the authors"]
     assert rows[4][6:] == ["2", "2", "2", "measured here"] and float(rows[3][6]) < 2 < float(rows[3][7])
+
+
+def test_the_papers_averages_are_those_of_its_tables():
+    leads = [reported.average("EBPO-topic", g) - reported.average("GRPO", g) for g in (4, 8, 16, 32)]
+    assert leads == pytest.approx([5.67, 11.28, 1.48, -0.50]) and reported.average("EBPO-naive") == 60.0
 
 
 # Statistics
