@@ -9,11 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.figures.jobs import Job, Record
 from openrlhf_ebpo.progress import Append, progress_file
 
 FILE = "measured.jsonl"
 SETTINGS = {"laboratory": 1}  # to be raised where a change of the laboratory changes what it measures
+ADVICE = "take it out, or begin anew with --force, which keeps the old file under another name"
 
 
 class Measured:
@@ -49,8 +51,11 @@ def measure(jobs: Sequence[Job], seeds: int, output: Path, force: bool = False) 
     """
     with progress_file(output / FILE, SETTINGS, force) as (lines, append):
         measured = Measured(seeds)
-        for line in lines:
-            measured.take(line)
+        try:
+            for line in lines:
+                measured.take(line)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"{output / FILE} has a line that is no measurement ({error!r}): {ADVICE}") from error
         units = [(job, chunk) for job in dict.fromkeys(jobs) for chunk in measured.missing(job)]
         for line in with_progress(units, output, append):
             measured.take(line)

@@ -127,6 +127,18 @@ def test_what_another_laboratory_measured_is_not_mixed_in(tmp_path, monkeypatch)
         measured.measure([], 2, tmp_path)
 
 
+@pytest.mark.parametrize("line", ['{"job": {}}', "[1]", '{"job": {}, "seeds": [0, 1], "measured": [{}]}'])
+def test_a_line_that_is_no_measurement_is_told_and_nothing_is_lost(tmp_path, line):
+    measured.measure([Square(str(tmp_path))], 2, tmp_path)
+    with open(tmp_path / measured.FILE, "a") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(
+        UsageError, match=r"has a line that is no measurement .*: take it out, or begin anew with --force"
+    ):
+        measured.measure([], 2, tmp_path)
+    assert (tmp_path / measured.FILE).read_text().endswith(f"{line}\n")
+
+
 # One figure, from measuring to the page
 
 
