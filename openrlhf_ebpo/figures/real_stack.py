@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.figures.catalogue import Figure, Size
 from openrlhf_ebpo.figures.content import Content, Panel, Series, compared
 from openrlhf_ebpo.figures.dynamics import LABELS
@@ -28,7 +29,7 @@ WINDOW = 5  # steps that are averaged into a point
 
 @dataclass(frozen=True)
 class RealTraining(Job):
-    """The quickstart's training, in `work`/real_stack: minutes a seed."""
+    """The quickstart's training, in `work`/real_stack: minutes a seed. One that was interrupted goes on from its checkpoint."""
 
     at_once: ClassVar[int] = 1
     estimator: str
@@ -36,7 +37,7 @@ class RealTraining(Job):
 
     @property
     def cost(self) -> float:
-        return 256 * 500 * 4
+        return 500_000  # what the small network draws meanwhile
 
     @property
     def title(self) -> str:
@@ -53,7 +54,11 @@ class RealTraining(Job):
         _, done, train = Training(directory, arm, self.estimator, self.steps, seed, shuffled(directory, seed)).stage
         if not done():
             train()
-        rows = [row for row in read_metrics(arm / "run") if all(name in row for name in METRICS)][: self.steps]
+        rows = [row for row in read_metrics(arm / "run") if all(name in row for name in METRICS)]
+        if len(rows) != self.steps:
+            raise ReportedError(
+                f"{arm}/run has {len(rows)} of {self.steps} steps with all metrics: remove {arm} and repeat"
+            )
         tick(self.cost)
         return [{name: [rounded(row[name]) for row in rows] for name in METRICS}]
 
@@ -71,7 +76,9 @@ def content(measured: Measured, size: Size) -> Content:
         ]
         panels.append(Panel(title, "training step", title, series))
         found = interval(series[1].values.mean(1) - series[0].values.mean(1))
-        findings.append(compared(f"{title}, EBPO minus GRPO, mean of all steps", found, expected, digits=4))
+        findings.append(
+            compared(f"{title[0].upper()}{title[1:]}, EBPO minus GRPO, mean of all steps", found, expected, digits=4)
+        )
     return Content(panels, findings)
 
 

@@ -20,8 +20,8 @@ import torch
 
 from openrlhf_ebpo import cli
 from openrlhf_ebpo.cli import figures as command
-from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.figures import measured, page, reported
+from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.figures import measured, page, real_stack, reported
 from openrlhf_ebpo.figures.catalogue import FULL, QUICK, Size, figures
 from openrlhf_ebpo.figures.content import Content, Panel, Series, Verdict, compared
 from openrlhf_ebpo.figures.jobs import Job
@@ -194,6 +194,29 @@ def test_reported_numbers_are_marked_and_have_no_interval(tmp_path):
 def test_the_papers_averages_are_those_of_its_tables():
     leads = [reported.average("EBPO-topic", g) - reported.average("GRPO", g) for g in (4, 8, 16, 32)]
     assert leads == pytest.approx([5.67, 11.28, 1.48, -0.50]) and reported.average("EBPO-naive") == 60.0
+
+
+def finished_training(directory: Path, steps: int) -> None:
+    """What the quickstart's stages leave behind; seed 0, EBPO."""
+    for name in ("data/warm_start.jsonl", "data/train.jsonl", "base/tokenizer.json", "warm_start/config.json"):
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).touch()
+    arm = directory / "arms" / "seed-0" / "ebpo"
+    for name in ("model", "run"):
+        (arm / name).mkdir(parents=True, exist_ok=True)
+    (arm / "model" / "prior.json").touch()
+    rows = [{"step": step, **dict.fromkeys(real_stack.METRICS, step / 2)} for step in range(1, steps + 1)]
+    (arm / "run" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_a_training_on_the_real_stack_is_read_from_its_run_directory(tmp_path):
+    finished_training(tmp_path / "real_stack", 10)
+    (record,) = real_stack.RealTraining("ebpo", steps=10).measure([0], tmp_path, lambda cost: None)
+    assert record == {name: [step / 2 for step in range(1, 11)] for name in real_stack.METRICS}
+    points, means = real_stack.windows(np.array([record["policy/entropy"]]))
+    assert (list(points), means.tolist()) == ([2.5, 7.5], [[1.5, 4.0]])
+    with pytest.raises(ReportedError, match=r"has 10 of 60 steps with all metrics: remove .*ebpo and repeat"):
+        real_stack.RealTraining("ebpo").measure([0], tmp_path, lambda cost: None)
 
 
 # Statistics
