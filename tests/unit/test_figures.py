@@ -182,6 +182,31 @@ def test_a_figure_is_measured_drawn_and_written(toy, capsys):
     assert "gradient_norm.png" in shown and "entropy.png" in shown
 
 
+def test_the_page_in_docs_is_made_of_what_the_command_wrote(tmp_path):
+    docs, made = tmp_path / "docs", tmp_path / "made"
+    call = [sys.executable, ROOT / "scripts/figures_page.py", made, "--docs", docs]
+    done = subprocess.run(call, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"error: {made} holds no figure: openrlhf-ebpo figures --output {made}\n",
+    )
+    docs.mkdir()
+    made.mkdir()
+    (docs / "figures.md").write_text(
+        "before\n<!-- figures: written by `python scripts/figures_page.py DIR` -->\nold\n<!-- end of figures -->\nafter\n"
+    )
+    for name in ("mse", "kl"):
+        (made / f"{name}.md").write_text(f"## {name}\n\n![a]({name}.png) [b]({name}.csv)\n")
+        for kind in ("png", "csv"):
+            (made / f"{name}.{kind}").write_text(name)
+    done = subprocess.run(call, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    text = (docs / "figures.md").read_text()
+    assert "old" not in text and text.startswith("before\n") and text.endswith("after\n")
+    assert text.index("(images/figures/kl.png)") < text.index("(images/figures/mse.csv)")
+    assert (docs / "images/figures/mse.csv").read_text() == "mse"
+
+
 def test_reported_numbers_are_marked_and_have_no_interval(tmp_path):
     theirs = Series("theirs", "reported", ["a", "b"], np.array([[1.0, 2.0]]), reported=True)
     ours = Series("ours", "EBPO", ["a", "b"], np.array([[1.0, 2.0], [3.0, 2.0]]))
