@@ -149,7 +149,7 @@ FIGURES = {
     "prior": Figure(
         "Prior on and off",
         "Standardising over the batch without a prior (GRPO + BN) is 1.01 points below GRPO, EBPO 5.67 above, EBPO with a Beta-Binomial "
-        "prior 6.97 above: averages of five benchmarks, Qwen3-8B, G = 4, one training each (arXiv 2602.05165 and its later revision). By its text EBPO has a prior of the run; the authors' "
+        "prior 6.97 above: averages of five benchmarks, Qwen3-8B, G = 4 (arXiv 2602.05165 and its later revision). By its text EBPO has a prior of the run; the authors' "
         "released code makes a new one for each batch",
         "In one process: the small network, start 5 %, {steps} steps of 32 prompts × G = 4. All standardise over the batch but GRPO. Off: S = 0, "
         "the group's mean. New each batch: preset `release`, as the authors' released code does. Of the run: preset `paper`. Beta-Binomial: "
