@@ -17,19 +17,16 @@ from __future__ import annotations
 
 import argparse
 
-import numpy as np
 import torch
 
 from openrlhf_ebpo.estimator import registry
-from openrlhf_ebpo.estimator.config import EstimatorConfig
-from openrlhf_ebpo.estimator.contract import Batch
+from openrlhf_ebpo.figures.lab.bandit import OPTIMIZERS, Bandit, first_logits, success_rates, train
 
-RIGHT = 0  # the right answer's place in the table
 ESTIMATORS = ("group_norm", "ebpo")
-OPTIMIZERS = {  # with learning rates: SGD's steps are as long as the advantages are large
-    "adam": (torch.optim.Adam, [0.05]),
-    "sgd": (torch.optim.SGD, [10.0, 30.0, 100.0, 300.0, 1000.0]),
-}
+RATES = {
+    "adam": [0.05],
+    "sgd": [10.0, 30.0, 100.0, 300.0, 1000.0],
+}  # SGD's steps are as long as the advantages are large
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -37,9 +34,12 @@ def main(argv: list[str] | None = None) -> None:
     titles = " | ".join(map(registry.title, ESTIMATORS))
     print(f"| start | groups that all fail | {titles} |\n| --- | --- | --- | --- |")
     for start in args.starts:
-        success = success_rates(first_logits(start, args, seed=0))
+        bandit = Bandit(
+            start, args.optimizer, args.spread, args.group, args.steps, args.prompts, args.batch, args.answers
+        )
+        success = success_rates(first_logits(bandit, seed=0))
         all_fail = ((1 - success) ** args.group).mean()
-        ends = [ended(estimator, start, args) for estimator in ESTIMATORS]
+        ends = [ended(estimator, bandit, args.lr, args.seeds) for estimator in ESTIMATORS]
         shown = [f"{rates.mean():.3f} ± {rates.std() / len(rates) ** 0.5:.3f}" for rates in ends]
         print(f"| {success.mean():.1%} | {all_fail:.0%} | {shown[0]} | {shown[1]} |", flush=True)
 
@@ -59,44 +59,15 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         "--lr", type=float, nargs="+", help="of several each estimator's best counts (Adam: 0.05; SGD: 10 to 1000)"
     )
     args = parser.parse_args(argv)
-    args.lr = args.lr or OPTIMIZERS[args.optimizer][1]
+    args.lr = args.lr or RATES[args.optimizer]
     return args
 
 
-def ended(estimator: str, start: float, args: argparse.Namespace) -> torch.Tensor:
+def ended(estimator: str, bandit: Bandit, rates: list[float], seeds: int) -> torch.Tensor:
     """Mean success rate after the last step, one value a seed, at the learning rate where it is highest."""
-    ends = [torch.stack([train(estimator, start, args, lr, seed) for seed in range(args.seeds)]) for lr in args.lr]
-    return max(ends, key=torch.mean)
-
-
-def train(estimator: str, start: float, args: argparse.Namespace, lr: float, seed: int) -> torch.Tensor:
-    random = torch.Generator().manual_seed(seed)
-    logits = first_logits(start, args, seed).requires_grad_()
-    optimizer = OPTIMIZERS[args.optimizer][0]([logits], lr=lr)
-    computed = registry.offline(estimator, EstimatorConfig(n_samples_per_prompt=args.group))
-    state = computed.initial()
-    for _ in range(args.steps):
-        chosen = torch.randperm(args.prompts, generator=random)[: args.batch]
-        log_probs = logits[chosen].log_softmax(-1)
-        responses = torch.multinomial(log_probs.detach().exp(), args.group, replacement=True, generator=random)
-        rewards = (responses == RIGHT).double().numpy()
-        step = computed.step(Batch.of(rewards, np.ones_like(rewards, dtype=bool)), state)
-        state = step.state
-        optimizer.zero_grad()
-        (-torch.tensor(step.advantages) * log_probs.gather(1, responses)).mean().backward()
-        optimizer.step()
-    return success_rates(logits.detach()).mean()
-
-
-def first_logits(start: float, args: argparse.Namespace, seed: int) -> torch.Tensor:
-    random = torch.Generator().manual_seed(1000 + seed)
-    logits = args.spread * torch.randn(args.prompts, args.answers, generator=random)
-    logits[:, RIGHT] += start
-    return logits
-
-
-def success_rates(logits: torch.Tensor) -> torch.Tensor:
-    return logits.softmax(-1)[:, RIGHT]
+    return max(
+        (torch.stack([train(bandit, estimator, lr, seed) for seed in range(seeds)]) for lr in rates), key=torch.mean
+    )
 
 
 if __name__ == "__main__":

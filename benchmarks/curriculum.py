@@ -17,15 +17,14 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import learning
 import numpy as np
 import torch
 from scipy import stats
-from tiny import policy, tasks
-from tiny.cells import Cell
-from tiny.warm_starts import warm_start
 
 from openrlhf_ebpo.estimator.contract import Batch
+from openrlhf_ebpo.figures.lab import learner, policy, tasks
+from openrlhf_ebpo.figures.lab.cells import LR, Cell
+from openrlhf_ebpo.figures.lab.warm_starts import warm_start
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.training import curriculum
 
@@ -89,21 +88,21 @@ def train(regime: Regime, order: str, estimator_name: str, seeds: list[int], war
     """Held-out success after every EVERY steps, (evaluations, S), and the share of groups whose rewards differ, (S,)."""
     cell, shape = regime.cell, tasks.shape(32, 1)
     weights = warm_start(warm_starts, shape, cell.task, cell.examples, cell.start, seeds).clone().requires_grad_()
-    adam = torch.optim.AdamW([weights], lr=learning.LR, betas=learning.BETAS, weight_decay=0.0)
-    estimator, _ = learning.made(estimator_name, cell.group)
+    adam = torch.optim.AdamW([weights], lr=LR, betas=learner.BETAS, weight_decay=0.0)
+    estimator, _ = learner.made(estimator_name, cell.group)
     states = [estimator.initial() for _ in seeds]
-    heldout = learning.examples(cell.task, [tasks.words()[0]] * len(seeds))
+    heldout = learner.examples(cell.task, [tasks.words()[0]] * len(seeds))
     pools = [Pool(seed, regime, order) for seed in seeds]
-    at_start = policy.success(shape, weights.detach(), *learning.examples(cell.task, [pool.words for pool in pools]))
+    at_start = policy.success(shape, weights.detach(), *learner.examples(cell.task, [pool.words for pool in pools]))
     for pool, success in zip(pools, at_start.double().numpy(), strict=True):
         pool.easy = np.argsort(-success * ~pool.hopeless, kind="stable")
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    curve, varied = [learning.success(shape, weights, heldout)["pass@1"].tolist()], []
+    curve, varied = [learner.success(shape, weights, heldout)["pass@1"].tolist()], []
     for step in range(1, cell.steps + 1):
-        adam.param_groups[0]["lr"] = learning.LR * min(1.0, step / max(1, round(learning.WARMUP * cell.steps)))
+        adam.param_groups[0]["lr"] = LR * min(1.0, step / max(1, round(learner.WARMUP * cell.steps)))
         drawn = [next(pool.batches) for pool in pools]
         words = [[pool.words[i] for i in indices] for pool, (indices, _) in zip(pools, drawn, strict=True)]
-        prompts, answers = learning.examples(cell.task, words)
+        prompts, answers = learner.examples(cell.task, words)
         size = (cell.prompts, cell.group, tasks.RESPONSE)
         rollouts = policy.generate(
             shape, weights, prompts, torch.stack([torch.rand(size, generator=g) for g in generators])
@@ -117,10 +116,10 @@ def train(regime: Regime, order: str, estimator_name: str, seeds: list[int], war
             states[s] = found.state
             advantages.append(found.advantages)
             pool.observe(indices, rewards[s])
-        learning.update(shape, weights, adam, prompts, rollouts, torch.tensor(np.stack(advantages)).float(), 0.0)
+        learner.update(shape, weights, adam, prompts, rollouts, torch.tensor(np.stack(advantages)).float(), 0.0)
         varied.append(np.ptp(rewards, axis=2).mean(1))
         if step % EVERY == 0:
-            curve.append(learning.success(shape, weights, heldout)["pass@1"].tolist())
+            curve.append(learner.success(shape, weights, heldout)["pass@1"].tolist())
     return {"success": curve, "varied": np.mean(varied, 0).tolist()}
 
 

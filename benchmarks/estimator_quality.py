@@ -17,20 +17,16 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-
-import numpy as np
+from collections.abc import Iterator, Sequence
 
 from openrlhf_ebpo.estimator.config import EstimatorConfig
-from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.estimator.ebpo import EBPO
+from openrlhf_ebpo.figures.lab.baseline_error import Source, clustered, error_over_risk, exact_ratios, rising, still
 
 SHAPES = ((1.0, 1.0), (0.3, 0.3), (2.0, 6.0), (0.2, 1.8))
 SIZES = (2, 4, 8, 16, 32)
 PRESETS = ("paper", "release", "revision", "corrected")
 BEST = {"within_variance": "within", "between_variance": "corrected"}
-RISE = (0.17, 0.8)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -68,35 +64,7 @@ def closed_form() -> Iterator[list[str]]:
             yield [f"({a:g}, {b:g}), {size}", *(f"{ratio:.3f}" for ratio in exact_ratios(a, b, size))]
 
 
-def exact_ratios(a: float, b: float, size: int) -> list[float]:
-    """Error over Bayes risk of the baseline (1 − S)·group mean + S·mean, for each S."""
-    mean = a / (a + b)
-    between = mean * (1 - mean) / (a + b + 1)
-    noise = (mean * (1 - mean) - between) / size
-    raw = between + noise
-    pseudo = mean * (1 - mean) / raw - 1
-    pooled = mean * (1 - mean) / size
-    shrinkages = (
-        0,
-        pooled / (pooled + raw),
-        noise / (noise + raw),
-        noise / (noise + between),
-        pseudo / (pseudo + size),
-    )
-    risk = noise * between / (noise + between)
-    return [((1 - s) ** 2 * noise + s**2 * between) / risk for s in shrinkages]
-
-
 # 2. to 4. Simulated
-
-
-@dataclass(frozen=True)
-class Prompts:
-    """The prompts of a step: p ~ Beta(a, b) for each, in these clusters."""
-
-    a: np.ndarray
-    b: np.ndarray
-    clusters: tuple[str, ...] = ()
 
 
 def presets(args: argparse.Namespace) -> Iterator[list[str]]:
@@ -139,57 +107,11 @@ def clusters(args: argparse.Namespace) -> Iterator[list[str]]:
             yield [str(count), title, *(cell(args, args.steps, 4, each, source) for each in settings)]
 
 
-Source = Callable[[np.random.Generator, int], Prompts]  # of the prompts of step t
-
-
-def still(a: float, b: float, prompts: int) -> Source:
-    return lambda rng, t: Prompts(np.full(prompts, a), np.full(prompts, b))
-
-
-def rising(size: float, steps: int, prompts: int) -> Source:
-    means = np.linspace(*RISE, steps)
-    return lambda rng, t: Prompts(np.full(prompts, size * means[t]), np.full(prompts, size * (1 - means[t])))
-
-
-def clustered(count: int, spread: float | None) -> Source:
-    """Clusters with means around 0.25, and in each p ~ Beta(8·mean, 8·(1 − mean))."""
-    fixed = np.random.default_rng(1)
-    means = np.full(count, 0.25) if spread is None else fixed.beta(0.25 * spread, 0.75 * spread, count)
-    means = np.clip(means, 0.01, 0.99)
-
-    def source(rng: np.random.Generator, t: int) -> Prompts:
-        chosen = rng.integers(count, size=128)
-        return Prompts(8 * means[chosen], 8 * (1 - means[chosen]), tuple(map(str, chosen)))
-
-    return source
-
-
 def cell(args: argparse.Namespace, steps: int, size: int, settings: dict, source: Source) -> str:
     ratios = [
         error_over_risk(EBPO(EstimatorConfig(size, **settings)), source, steps, seed) for seed in range(args.seeds)
     ]
     return f"{statistics.fmean(ratios):.3f} ± {statistics.stdev(ratios) / len(ratios) ** 0.5:.3f}"
-
-
-def error_over_risk(estimator: EBPO, source: Source, steps: int, seed: int) -> float:
-    """Σ over steps of the mean squared error, over Σ of the Bayes risk."""
-    rng, state, size = np.random.default_rng(seed), estimator.initial(), estimator.config.n_samples_per_prompt
-    excess = risk = 0.0
-    for t in range(steps):
-        prompts = source(rng, t)
-        rewards = rng.random((len(prompts.a), size)) < rng.beta(prompts.a, prompts.b)[:, None]
-        step = estimator.step(Batch.of(rewards, np.ones_like(rewards), (), prompts.clusters), state)
-        state = step.state
-        posterior = (prompts.a + rewards.sum(-1)) / (prompts.a + prompts.b + size)
-        excess += ((step.baselines[:, 0] - posterior) ** 2).mean()
-        risk += bayes_risk(prompts, size)
-    return 1 + excess / risk
-
-
-def bayes_risk(prompts: Prompts, size: int) -> float:
-    """E Var(p | rewards)."""
-    total = prompts.a + prompts.b
-    return float((prompts.a * prompts.b / (total * (total + 1) * (total + size))).mean())
 
 
 def head(*names: str) -> Iterator[Sequence[str]]:

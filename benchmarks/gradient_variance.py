@@ -18,12 +18,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from learning import draws, estimated, examples, made
-from tiny import policy, tasks
-from tiny.cells import CELLS, Cell
 from tiny.tables import mean_and_margin, table, title
-from tiny.warm_starts import warm_start
 from tqdm import tqdm
+
+from openrlhf_ebpo.figures.lab import policy, tasks
+from openrlhf_ebpo.figures.lab.cells import CELLS, Cell
+from openrlhf_ebpo.figures.lab.learner import draws, estimated, examples, made
+from openrlhf_ebpo.figures.lab.warm_starts import warm_start
 
 TRUE = "dr_grpo"
 ESTIMATORS = ["group_norm", "ebpo", "james_stein", "score_weighted", "ebpo.robust", "tiny.mixtures:NoBaseline"]

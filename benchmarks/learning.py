@@ -19,32 +19,24 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import re
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
-from tiny import policy, tables, tasks
-from tiny.cells import CELLS, Cell
-from tiny.warm_starts import warm_start
+from tiny import tables
 from tqdm import tqdm
 
 from openrlhf_ebpo.command import error_exit
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry
-from openrlhf_ebpo.estimator.config import EstimatorConfig
-from openrlhf_ebpo.estimator.contract import Batch, Estimator
+from openrlhf_ebpo.figures.lab import learner, policy, tasks
+from openrlhf_ebpo.figures.lab.cells import CELLS, LR, Cell
+from openrlhf_ebpo.figures.lab.warm_starts import warm_start
 from openrlhf_ebpo.files import write_json
 
-LR = tables.COMMON_LR
-BETAS, MAX_NORM, CLIP, WARMUP = (0.9, 0.95), 1.0, 0.2, 0.03
-EVALUATIONS = 15
-PASS_AT = (1, 4, 16, 64)
 ESTIMATORS = ["group_norm", "ebpo", "score_weighted", "dr_grpo", "james_stein", "opo"]
 DIGITS = 5
 
@@ -99,108 +91,11 @@ def done(job: Job, seeds: list[int], shape: policy.Shape, output: Path) -> bool:
     return True
 
 
-# Training
-
-
 def train(cell: Cell, job: Job, weights: torch.Tensor, seeds: list[int], shape: policy.Shape, bar: tqdm) -> dict:
     """What was measured after each of `rollouts` rollouts, one value a seed."""
-    estimator, entropy = made(job.estimator, cell.group)
-    states = [estimator.initial() for _ in seeds]
-    weights = weights.clone().requires_grad_()
-    adam = torch.optim.AdamW([weights], lr=job.lr, betas=BETAS, weight_decay=0.0)
-    heldout = examples(cell.task, [tasks.words()[0]] * len(seeds))
-    rows = [{"rollouts": 0, **success(shape, weights, heldout)}]
-    since: list[dict] = []
-    for step, (words, uniforms) in enumerate(draws(cell, seeds, job.replicate), 1):
-        adam.param_groups[0]["lr"] = job.lr * min(1.0, step / max(1, round(WARMUP * cell.steps)))
-        prompts, answers = examples(cell.task, words)
-        rollouts = policy.generate(shape, weights, prompts, uniforms)
-        rewards = ((rollouts.tokens == answers[:, :, None]).all(-1)).double()
-        advantages, states = estimated(estimator, states, words, rollouts, rewards)
-        since.append({"all_fail": (rewards == 0).all(-1).double().mean(-1)})
-        for part in range(cell.mini_batches):
-            chosen = slice(part * cell.prompts // cell.mini_batches, (part + 1) * cell.prompts // cell.mini_batches)
-            mini_batch = policy.Rollouts(*(each[:, chosen] for each in rollouts))
-            since[-1] |= update(shape, weights, adam, prompts[:, chosen], mini_batch, advantages[:, chosen], entropy)
-        bar.update()
-        if step % (cell.steps // EVALUATIONS) == 0:
-            means = {name: torch.stack([each[name] for each in since]).mean(0) for name in since[0]}
-            rows.append({"rollouts": step * cell.rollouts, **success(shape, weights, heldout), **means})
-            since = []
+    batches = learner.draws(cell, seeds, job.replicate)
+    rows = learner.train(cell, job.estimator, weights, batches, shape, job.lr, bar.update)
     return {"evaluations": [{name: rounded(value) for name, value in row.items()} for row in rows]}
-
-
-def made(spec: str, group: int) -> tuple[Estimator, float]:
-    """The estimator, and the weight of the entropy in the loss, of NAME[.PRESET][+PART=CHOICE …][+entropy=WEIGHT].
-
-    Raises:
-        UsageError: there is no such estimator or part, or nothing but training itself computes it.
-    """
-    named, *parts = spec.split("+")
-    name, _, preset = named.partition(".") if ":" not in named else (named, "", "")
-    options = dict(part.partition("=")[::2] for part in parts)
-    try:
-        entropy = float(options.pop("entropy", 0))
-        config = EstimatorConfig(n_samples_per_prompt=group, preset=preset or "paper", **options)
-        estimator = registry.offline(registry.known(name), config)
-    except (argparse.ArgumentTypeError, TypeError, ValueError) as error:
-        raise UsageError(f"--estimators {spec}: {error}") from None
-    if estimator is None:
-        raise UsageError(f"--estimators {spec}: it cannot be computed from a batch's rewards")
-    return estimator, entropy
-
-
-def draws(cell: Cell, seeds: list[int], replicate: int) -> Iterator[tuple[list[list[str]], torch.Tensor]]:
-    """Each step's words of each seed, (S, M), and the random numbers its responses are drawn with, (S, M, G, T)."""
-    chosen = [random.Random(f"prompts {seed} {replicate}") for seed in seeds]
-    generators = [torch.Generator().manual_seed(1000 * replicate + seed) for seed in seeds]
-    for _ in range(cell.steps):
-        words = [draw.sample(tasks.words()[1], cell.prompts) for draw in chosen]
-        size = (cell.prompts, cell.group, tasks.RESPONSE)
-        yield words, torch.stack([torch.rand(size, generator=each) for each in generators])
-
-
-def examples(task: str, words: list[list[str]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Prompts (S, M, P) and answers (S, M, T)."""
-    spelled = [[tasks.ANSWERS[task](word) for word in each] for each in words]
-    return torch.stack([*map(tasks.prompts, words)]), torch.stack([*map(tasks.answers, spelled)])
-
-
-def estimated(estimator, states: list, words, rollouts: policy.Rollouts, rewards) -> tuple[torch.Tensor, list]:
-    """Advantages (S, M, G), each seed's from its own state, and the states after them."""
-    lengths = rollouts.mask.sum(-1).numpy()
-    weights = ((1 - rollouts.log_probs.double().exp()) ** 2 * rollouts.mask).sum(-1).numpy()
-    steps = [
-        estimator.step(
-            Batch.of(rewards[s], np.ones(rewards[s].shape, bool), words[s], (), lengths[s], weights[s]), state
-        )
-        for s, state in enumerate(states)
-    ]
-    return torch.tensor(np.stack([step.advantages for step in steps]), dtype=torch.float32), [s.state for s in steps]
-
-
-def update(shape, weights, adam, prompts, rollouts: policy.Rollouts, advantages, entropy_weight: float) -> dict:
-    """One optimizer step; the gradient norm and the entropy of each seed, (S,)."""
-    log_probs, distributions = policy.log_probs(shape, weights, prompts, rollouts.tokens)
-    count = rollouts.mask.sum((1, 2, 3))
-    ratio = (log_probs - rollouts.log_probs).exp()
-    advantages = advantages[..., None]
-    surrogate = torch.min(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages)
-    loss = -(surrogate * rollouts.mask).sum((1, 2, 3)) / count
-    with torch.set_grad_enabled(entropy_weight > 0):
-        entropy = (-(distributions.exp() * distributions).sum(-1) * rollouts.mask).sum((1, 2, 3)) / count
-    adam.zero_grad()
-    (loss - entropy_weight * entropy).sum().backward()
-    norm = weights.grad.norm(dim=1, keepdim=True)
-    weights.grad *= (MAX_NORM / (norm + 1e-6)).clamp(max=1.0)
-    adam.step()
-    return {"grad_norm": norm[:, 0], "entropy": entropy.detach()}
-
-
-def success(shape: policy.Shape, weights, heldout: tuple[torch.Tensor, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """pass@k of each seed on the held-out words, (S,): the chance that one of k responses is right."""
-    rates = policy.success(shape, weights, *heldout).double()
-    return {f"pass@{k}": (1 - (1 - rates) ** k).mean(-1) for k in PASS_AT}
 
 
 def rounded(value):
@@ -221,7 +116,7 @@ def main(argv: list[str] | None = None) -> None:
         torch.set_num_threads(args.threads)
         jobs = [Job(c, e, lr, args.replicate) for c in args.cells for lr in args.lr for e in args.estimators]
         for job in jobs:
-            made(job.estimator, CELLS[job.cell].group)  # bad names are told before hours of training
+            learner.made(job.estimator, CELLS[job.cell].group)  # bad names are told before hours of training
         run(jobs, list(range(args.seeds)), tasks.shape(args.width, args.layers), args.output)
 
 

@@ -16,7 +16,6 @@ import argparse
 import functools
 import itertools
 import json
-import random
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,6 +39,7 @@ from openrlhf_ebpo.quickstart.stages import (
     Training,
     preparation,
     run_stages,
+    shuffled,
 )
 
 ESTIMATORS = ["ebpo", "group_norm", "score_weighted"]
@@ -90,16 +90,6 @@ def train_missing(output: Path, estimators: Sequence[str], seeds: Sequence[int],
             if not done():
                 train()
             write_json(file_of(output, estimator, seed), result_of(output, estimator, seed, steps))
-
-
-def shuffled(output: Path, seed: int) -> str:
-    """The name of the file in data/ with the training tasks in this seed's order."""
-    path = output / "data" / f"train-seed-{seed}.jsonl"
-    if not path.exists():
-        rows = (output / "data" / "train.jsonl").read_text().splitlines(keepends=True)
-        random.Random(seed).shuffle(rows)
-        write_text(path, "".join(rows))
-    return path.name
 
 
 def missing(output: Path, estimators: Sequence[str], seeds: Sequence[int]) -> list[tuple[int, str]]:

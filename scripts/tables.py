@@ -38,9 +38,9 @@ def main(argv: list[str] | None = None) -> None:
             sys.exit(f"error: {path} is not what the code says: python scripts/tables.py --write")
 
 
-def with_table(text: str, name: str, page: Path, table: str) -> str:
+def with_table(text: str, name: str, page: Path, table: str, by: str = "python scripts/tables.py --write") -> str:
     """The text of a page with this table between its two comments."""
-    begin, end = f"<!-- {name}: written by `python scripts/tables.py --write` -->\n", f"<!-- end of {name} -->\n"
+    begin, end = f"<!-- {name}: written by `{by}` -->\n", f"<!-- end of {name} -->\n"
     before, found, rest = text.partition(begin)
     _, closed, after = rest.partition(end)
     if not found or not closed:

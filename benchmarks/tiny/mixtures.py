@@ -7,13 +7,11 @@ mean square.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from openrlhf_ebpo.estimator.contract import Batch, Estimator, Step
-from openrlhf_ebpo.estimator.ebpo import EBPO
 from openrlhf_ebpo.estimator.shrinkage import DEGENERATE, EPSILON, shrinkage_weight, shrunk_baseline
+from openrlhf_ebpo.figures.lab.ablations import SilentFailures  # noqa: F401  (its name in results that are saved)
 
 
 class Mixture(Estimator):
@@ -92,18 +90,3 @@ class NoBaseline(Mixture):
 
     def baselines(self, rewards, weights):
         return np.zeros(1)
-
-
-class SilentFailures(Estimator):
-    """EBPO, with advantage 0 for groups that failed entirely: what do they contribute?"""
-
-    def __init__(self, config, name: str = ""):
-        super().__init__(config, name)
-        self.ebpo = EBPO(config, name)
-
-    def initial(self):
-        return self.ebpo.initial()
-
-    def step(self, batch: Batch, state) -> Step:
-        step = self.ebpo.step(batch, state)
-        return replace(step, advantages=np.where(batch.rewards.any(1, keepdims=True), step.advantages, 0.0))

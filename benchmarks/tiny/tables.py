@@ -14,11 +14,10 @@ from scipy import stats
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry
+from openrlhf_ebpo.figures.lab.cells import CELLS, LR
 from openrlhf_ebpo.files import write_text
-from tiny.cells import CELLS
 
 BASE = "group_norm"
-COMMON_LR = 8e-4
 SHOWN = ("ebpo", "james_stein", "score_weighted", "ebpo.robust")  # in the overview
 LEVEL = 0.75  # of GRPO's rise: the success at which rollouts, pass@64 and entropy are compared
 POWER, CONFIDENCE = 0.8, 0.95
@@ -121,12 +120,12 @@ def details(summaries: list[dict]) -> str:
 
 
 def is_common(job: dict) -> bool:
-    return job["lr"] == COMMON_LR and job["replicate"] == 0
+    return job["lr"] == LR and job["replicate"] == 0
 
 
 def replicated(cell: str, summaries: list[dict]) -> dict | None:
     """GRPO again, with other random numbers."""
-    key = (cell, BASE, COMMON_LR, 1)
+    key = (cell, BASE, LR, 1)
     return next((e for e in summaries if (e["cell"], e["estimator"], e["lr"], e["replicate"]) == key), None)
 
 

@@ -27,6 +27,10 @@ COMMANDS = {
     "verify": Command(
         "openrlhf_ebpo.cli.verify", "is a run what it says it is: rows, advantages, prior, checkpoints, models"
     ),
+    "figures": Command(
+        "openrlhf_ebpo.cli.figures",
+        "the paper's analysis figures, made again on what is small: picture, CSV, paragraph",
+    ),
     "space": Command(
         "openrlhf_ebpo.cli.space", "look at runs in a browser: dynamics, samples, evaluation, the estimator"
     ),

@@ -10,6 +10,7 @@ An arm is one training with one estimator, in a folder of its own below DIRECTOR
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import sys
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from openrlhf_ebpo.estimator import registry
+from openrlhf_ebpo.files import write_text
 from openrlhf_ebpo.quickstart import tasks
 from openrlhf_ebpo.quickstart.launch import StageFailed, launch, show_progress
 from openrlhf_ebpo.seams.stack import is_cpu_stack
@@ -173,6 +175,16 @@ class Training:
         ) as bar:
             launch("train_ppo_ray", training_flags(self), log, lambda: show_progress(bar, self.arm / "run"))
             show_progress(bar, self.arm / "run")
+
+
+def shuffled(directory: Path, seed: int) -> str:
+    """The name of the file in data/ with the training tasks in this seed's order."""
+    path = directory / "data" / f"train-seed-{seed}.jsonl"
+    if not path.exists():
+        rows = (directory / "data" / "train.jsonl").read_text().splitlines(keepends=True)
+        random.Random(seed).shuffle(rows)
+        write_text(path, "".join(rows))
+    return path.name
 
 
 def training_flags(training: Training) -> dict:

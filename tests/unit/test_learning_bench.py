@@ -34,8 +34,9 @@ def one_thread():
 def bench(monkeypatch):
     """The benchmark's modules, and a cell of 15 steps that begins with random weights."""
     monkeypatch.syspath_prepend(BENCHMARKS)
-    names = ("tiny.policy", "tiny.tasks", "tiny.warm_starts", "tiny.cells", "tiny.tables", "tiny.mixtures")
-    modules = {name.rpartition(".")[2]: importlib.import_module(name) for name in (*names, "learning")}
+    lab = [f"openrlhf_ebpo.figures.lab.{name}" for name in ("policy", "tasks", "warm_starts", "cells", "learner")]
+    names = (*lab, "tiny.tables", "tiny.mixtures", "learning")
+    modules = {name.rpartition(".")[2]: importlib.import_module(name) for name in names}
     modules["gradients"] = importlib.import_module("gradient_variance")
     bench = SimpleNamespace(**modules, shape=modules["policy"].Shape(8, 8, width=8))
     monkeypatch.setitem(bench.cells.CELLS, "tiny", bench.cells.Cell(**CELL))
@@ -55,8 +56,8 @@ def output(bench, tmp_path, monkeypatch):
 def some_rollouts(bench, seeds: list[int], layers: int = 1):
     shape = replace(bench.shape, layers=layers)
     weights = bench.policy.initial(shape, seeds)
-    words, uniforms = next(bench.learning.draws(bench.cells.CELLS["tiny"], seeds, 0))
-    prompts, _ = bench.learning.examples("backward", words)
+    words, uniforms = next(bench.learner.draws(bench.cells.CELLS["tiny"], seeds, 0))
+    prompts, _ = bench.learner.examples("backward", words)
     return shape, weights, prompts, bench.policy.generate(shape, weights, prompts, uniforms)
 
 
@@ -79,7 +80,7 @@ def test_a_response_ends_with_its_first_end_token(bench):
 def test_responses_come_as_often_as_their_probability_says(bench):
     shape = replace(bench.shape, response=1)
     weights = bench.policy.initial(shape, [0]) * 3
-    prompts, _ = bench.learning.examples("backward", [["abc"]])
+    prompts, _ = bench.learner.examples("backward", [["abc"]])
     uniforms = torch.rand((1, 1, 20_000, 1), generator=torch.Generator().manual_seed(0))
     tokens = bench.policy.generate(shape, weights, prompts, uniforms).tokens
     _, distributions = bench.policy.log_probs(shape, weights, prompts, tokens[:, :, :1])
@@ -108,7 +109,7 @@ def test_success_is_the_probability_of_the_answer(bench):
     exact = bench.policy.success(shape, weights, prompts, answers)
     assert could_be_one.any()
     torch.testing.assert_close(exact[could_be_one], rollouts.log_probs[:, :, 0].sum(-1).exp()[could_be_one])
-    assert bench.learning.success(shape, weights, (prompts, answers))["pass@64"] == pytest.approx(
+    assert bench.learner.success(shape, weights, (prompts, answers))["pass@64"] == pytest.approx(
         (1 - (1 - exact.double()) ** 64).mean(-1)
     )
 
@@ -119,15 +120,15 @@ def test_stacked_seeds_learn_as_each_alone(bench, output, estimator):
     together = json.loads(job.file(output / "both").read_text())["evaluations"]
     bench.learning.run([job], [1], bench.shape, output / "one")
     alone = json.loads(job.file(output / "one").read_text())["evaluations"]
-    assert len(alone) == bench.learning.EVALUATIONS + 1
+    assert len(alone) == bench.learner.EVALUATIONS + 1
     for both, one in zip(together, alone, strict=True):
-        for name in both.keys() - {"rollouts"}:
+        for name in both.keys() - {"rollouts", "step"}:
             assert both[name][1] == pytest.approx(one[name][0], rel=1e-2, abs=1e-4)
 
 
 def test_estimators_of_a_seed_see_the_same_prompts_and_replicates_others(bench):
     cell = bench.cells.CELLS["tiny"]
-    one, again, other = (next(bench.learning.draws(cell, [0], replicate)) for replicate in (0, 0, 1))
+    one, again, other = (next(bench.learner.draws(cell, [0], replicate)) for replicate in (0, 0, 1))
     assert one[0] == again[0] != other[0]
     assert torch.equal(one[1], again[1]) and not torch.equal(one[1], other[1])
 
@@ -153,9 +154,9 @@ def test_the_clipped_loss_has_no_gradient_beyond_the_clip(bench):
     before = weights.detach().clone()
     old = rollouts._replace(log_probs=rollouts.log_probs - 0.3)
     ones = torch.ones(rollouts.mask.shape[:3])
-    assert bench.learning.update(shape, weights, adam, prompts, old, ones, 0.0)["grad_norm"].item() == 0
+    assert bench.learner.update(shape, weights, adam, prompts, old, ones, 0.0)["grad_norm"].item() == 0
     assert torch.equal(weights, before)
-    assert bench.learning.update(shape, weights, adam, prompts, old, -ones, 0.0)["grad_norm"].item() > 0
+    assert bench.learner.update(shape, weights, adam, prompts, old, -ones, 0.0)["grad_norm"].item() > 0
 
 
 @pytest.mark.parametrize("examples", ["right", "mixed", "confidently_wrong"])
@@ -188,7 +189,7 @@ def test_unknown_estimators_are_told_at_once(bench, output, spec, said):
 
 
 def test_presets_and_parts_of_ebpo(bench):
-    estimator, entropy = bench.learning.made("ebpo.corrected+weights=score+entropy=0.01", 4)
+    estimator, entropy = bench.learner.made("ebpo.corrected+weights=score+entropy=0.01", 4)
     assert (estimator.config.preset, estimator.config.weights, entropy) == ("corrected", "score", 0.01)
     assert bench.tables.title("ebpo.corrected+weights=score") == "EBPO corrected, weights score"
 

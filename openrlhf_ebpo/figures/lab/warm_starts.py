@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tiny import policy, tasks
+from openrlhf_ebpo.figures.lab import policy, tasks
 
 STARTS = (0.01, 0.05, 0.1, 0.3, 0.6)
 BATCH, LR, WARMUP, LONGEST = 32, 2e-3, 20, 4000

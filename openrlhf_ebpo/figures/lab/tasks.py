@@ -9,9 +9,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from openrlhf_ebpo.figures.lab.policy import END, FIRST_LETTER, PAD, Shape
 from openrlhf_ebpo.quickstart import tasks
 from openrlhf_ebpo.rewards import gym
-from tiny.policy import END, FIRST_LETTER, PAD, Shape
 
 LONGEST = 6  # letters
 PROMPT = 8  # two positions more than needed: with the response's 16 (Shape)

@@ -1,8 +1,10 @@
-"""The regimes of learning.py: what the policies know at the start, and how they are trained."""
+"""Regimes: what the policies know at the start, and how they are trained."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+LR = 8e-4  # of all regimes, unless a grid of learning rates is asked for
 
 
 @dataclass(frozen=True)
