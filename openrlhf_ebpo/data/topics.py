@@ -9,6 +9,7 @@ rollout batch, and the prior estimated from it, is about one kind of question. T
 a later version found embeddings with K = 10 as good.
 
   openrlhf-ebpo data topics --input train.parquet --output topics.parquet
+  openrlhf-ebpo data topics --input train.parquet --output topics.parquet --text prompt --umap 5 --seed 42 --sort
   openrlhf-ebpo data topics --input train.parquet --output topics.parquet --method column --column ability
   OPENAI_API_KEY=... openrlhf-ebpo data topics --input train.parquet --output topics.parquet --method llm \\
       --endpoint https://api.openai.com/v1 --llm gpt-4.1-mini --price_in 0.4 --price_out 1.6
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -39,8 +41,20 @@ UNKNOWN = llm_topics.UNKNOWN
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     files = parser.add_argument_group("files (.parquet or .jsonl)")
-    files.add_argument("--input", required=True, help="prepared questions; the column question is read, or else prompt")
+    files.add_argument("--input", required=True, help="prepared questions")
+    files.add_argument(
+        "--text",
+        choices=("question", "prompt"),
+        default="question",
+        help="what is read: question (prompt where there is none), or prompt, with the instruction that the data set puts "
+        "around each question, as the authors' code does (default: %(default)s)",
+    )
     files.add_argument("--output", required=True, help="the same rows with the column cluster")
+    files.add_argument(
+        "--sort",
+        action="store_true",
+        help="write the rows topic by topic, the largest first: an order for --data.order as_is",
+    )
     files.add_argument("--plot", action="store_true", help="also draw the sizes of the clusters: OUTPUT.png")
     files.add_argument(
         "--force",
@@ -58,7 +72,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         f"package {embedding_topics.PACKAGE} where that is installed, from the Hub otherwise)",
     )
     group.add_argument("--k", type=int, default=10, help="number of clusters (default: %(default)s)")
-    group.add_argument("--seed", type=int, default=0, help="of K-means (default: %(default)s)")
+    group.add_argument("--seed", type=int, default=0, help="of K-means and UMAP (default: %(default)s)")
+    group.add_argument(
+        "--umap",
+        type=_positive,
+        nargs="?",
+        const=embedding_topics.DIMENSIONS,
+        metavar="D",
+        help=f"bring the embeddings to D dimensions ({embedding_topics.DIMENSIONS}) with UMAP before K-means, as the authors' "
+        f"code does, and not the paper; needs {embedding_topics.UMAP_PACKAGE}",
+    )
 
     group = parser.add_argument_group("--method column")
     group.add_argument("--column", help="the column that becomes the topic; empty values become 'unknown'")
@@ -119,8 +142,9 @@ def run(args: argparse.Namespace) -> None:
     """
     _check_flags(args)
     table = read_table(args.input, {args.column: "--column"} if args.method == "column" else ())
-    texts = questions(table, args.input)
+    texts = questions(table, args.input, args.text)
     settings = {"input": file_identity(args.input), "method": args.method, **SETTINGS[args.method](args)}
+    settings |= {name: value for name, value in {"text": args.text, "sort": args.sort}.items() if value not in PLAIN}
     report = None if args.force else topic_report.finished(args.output, settings)
     if report:
         print(f"{args.output} is done already with these settings; --force makes it again")
@@ -129,24 +153,32 @@ def run(args: argparse.Namespace) -> None:
         clusters = topic_report.summary(topics, texts, examples)
         report = {"settings": settings, "rows": len(topics), **facts, "clusters": clusters}
         topic_report.remove(args.output)  # never beside an output that it does not describe
-        write_table(with_column(table, "cluster", topics, pa.string()), args.output)
+        table = with_column(table, "cluster", topics, pa.string())
+        write_table(table.take(by_size(topics)) if args.sort else table, args.output)
         topic_report.write(args.output, report)
     topic_report.show(report)
     if args.plot:
         topic_report.plot(args.output, report)
 
 
-def questions(table: pa.Table, path: str) -> list[str]:
-    """The column question; prompt where the table, or a row, has none.
+def by_size(topics: list[str]) -> list[int]:
+    """Places of the rows topic by topic, the largest first; within one as they are."""
+    sizes = Counter(topics)
+    return sorted(range(len(topics)), key=lambda row: (-sizes[topics[row]], topics[row]))
+
+
+def questions(table: pa.Table, path: str, text: str = "question") -> list[str]:
+    """The column question; prompt where the table, or a row, has none, or where that is asked for.
 
     Raises:
         UsageError: no rows, neither column, or a value that is no text.
     """
     if not len(table):
         raise UsageError(f"--input {path} has no rows")
-    found = [name for name in ("question", "prompt") if name in table.column_names]
+    wanted = ("question", "prompt") if text == "question" else ("prompt",)
+    found = [name for name in wanted if name in table.column_names]
     if not found:
-        check_columns(table.column_names, ["question"], path)
+        check_columns(table.column_names, [text], path)
     values = table[found[0]].to_pylist()
     if len(found) == 2 and None in values:
         values = [p if q is None else q for q, p in zip(values, table["prompt"].to_pylist(), strict=True)]
@@ -161,6 +193,7 @@ def _check_flags(args: argparse.Namespace) -> None:
     if Path(args.output).absolute() == Path(args.input).absolute():
         raise UsageError(f"--output {args.output} is the input; name another file")
     owners = {"column": ("column",), "endpoint": ("llm",), "llm": ("llm",), "model": ("embeddings",)}
+    owners["umap"] = ("embeddings",)
     for flag, methods in owners.items():
         if getattr(args, flag) and args.method not in methods:
             raise UsageError(f"--{flag} belongs to --method {methods[0]}, not to --method {args.method}")
@@ -172,15 +205,23 @@ def _check_flags(args: argparse.Namespace) -> None:
         raise UsageError(f"--endpoint {args.endpoint}: an address begins with http:// or https://")
     if args.k < 1:
         raise UsageError(f"--k {args.k}: at least 1")
+    if args.umap:
+        embedding_topics.check_umap()
 
 
 def by_embeddings(table: pa.Table, texts: list[str], args: argparse.Namespace) -> Result:
     distinct = len(set(texts))
     if args.k > distinct:
         raise UsageError(f"--k {args.k}: {args.input} has {distinct} different questions; {distinct} is the most")
+    if args.umap and distinct <= (least := max(embedding_topics.NEIGHBOURS, args.umap + 1)):
+        raise UsageError(
+            f"--umap {args.umap}: {args.input} has {distinct} different questions; more than {least} are needed"
+        )
     model = embedding_topics.model_path(args.model)
     print(f"embeddings: {model}", flush=True)
     vectors = embedding_topics.embed(texts, model, Path(args.output).parent / "embeddings-cache")
+    if args.umap:
+        vectors = embedding_topics.reduced(vectors, args.umap, args.seed)
     labels, distances, quality = embedding_topics.kmeans(vectors, args.k, args.seed)
     names = topic_names.names(texts, labels)
     return [names[label] for label in labels], np.argsort(distances, kind="stable"), quality
@@ -214,9 +255,16 @@ Result = tuple[list[str], Iterable[int], dict]
 
 METHODS = {"embeddings": by_embeddings, "column": by_column, "llm": by_llm}
 
+PLAIN = ("question", False)  # --text and --sort as they are by default: not in a report
+
 # What an output depends on besides the input.
 SETTINGS = {
-    "embeddings": lambda args: {"model": args.model or embedding_topics.MODEL, "k": args.k, "seed": args.seed},
+    "embeddings": lambda args: {
+        "model": args.model or embedding_topics.MODEL,
+        "k": args.k,
+        "seed": args.seed,
+        **({"umap": args.umap} if args.umap else {}),
+    },
     "column": lambda args: {"column": args.column},
     "llm": lambda args: {
         "llm": args.llm,

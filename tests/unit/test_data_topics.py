@@ -1,5 +1,6 @@
 """Topics: the real MiniLM model on questions of three kinds, columns, and an LLM behind a real local server."""
 
+import itertools
 import json
 import os
 import pty
@@ -18,7 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from openrlhf_ebpo.cli.data import main
-from openrlhf_ebpo.data import embedding_topics, llm_topics, topic_names
+from openrlhf_ebpo.data import embedding_topics, llm_topics, topic_names, topics
+from openrlhf_ebpo.data.table import read_table
 
 KEY = "sk-very-secret-123456"
 GEOMETRY = (
@@ -133,6 +135,60 @@ def test_report_and_picture(three_kinds):
     assert report["inertia"] > 0 and 0 < report["silhouette"] < 1
     assert all(len(row["examples"]) == 2 for row in report["clusters"])
     assert (folder / "out.parquet.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_sorted_rows_come_topic_by_topic_the_largest_first(three_kinds, tmp_path):
+    source, _, folder = three_kinds
+    main(["topics", "--input", str(source), "--output", str(tmp_path / "sorted.parquet"), "--k", "3", "--sort"])
+    rows, plain = read(tmp_path / "sorted.parquet"), read(folder / "out.parquet")
+    sizes = [row["size"] for row in json.loads((folder / "out.parquet.report.json").read_text())["clusters"]]
+    runs = [(topic, len(list(group))) for topic, group in itertools.groupby(row["cluster"] for row in rows)]
+    assert [size for _, size in runs] == sizes
+    for topic, _ in runs:
+        inside = [[row["id"] for row in each if row["cluster"] == topic] for each in (rows, plain)]
+        assert inside[0] == inside[1]
+    assert json.loads((tmp_path / "sorted.parquet.report.json").read_text())["settings"]["sort"] is True
+
+
+def test_equal_sizes_do_not_mix():
+    assert topics.by_size(["b", "a", "c", "b", "a"]) == [1, 4, 0, 3, 2]
+
+
+def test_the_prompt_is_read_with_its_instruction_where_that_is_asked_for(tmp_path):
+    source = save(tmp_path / "in.jsonl", [{"prompt": "Solve: q", "question": "q"}])
+    table = read_table(source)
+    assert topics.questions(table, source) == ["q"]
+    assert topics.questions(table, source, "prompt") == ["Solve: q"]
+    source = save(tmp_path / "in.jsonl", [{"question": "q"}])
+    assert "has no column 'prompt'" in error_of(
+        ["--input", source, "--output", tmp_path / "o.jsonl", "--text", "prompt"]
+    )
+
+
+def test_umap_brings_the_embeddings_to_five_dimensions(three_kinds, tmp_path):
+    pytest.importorskip("umap", reason="umap-learn brings numba, which the stack without a GPU does without")
+    source, kinds, _ = three_kinds
+    for name in ("one", "again"):
+        output = tmp_path / f"{name}.parquet"
+        main(["topics", "--input", str(source), "--output", str(output), "--k", "3", "--umap", "--text", "prompt"])
+    rows = read(tmp_path / "one.parquet")
+    assert rows == read(tmp_path / "again.parquet")
+    settings = json.loads((tmp_path / "one.parquet.report.json").read_text())["settings"]
+    assert (settings["umap"], settings["text"]) == (5, "prompt")
+    pairs = Counter(zip((row["cluster"] for row in rows), kinds, strict=True))
+    assert sum(max(n for (c, _), n in pairs.items() if c == cluster) for cluster, _ in pairs) > 0.9 * len(rows)
+    assert embedding_topics.reduced(np.eye(40, dtype=np.float32), 2, 0).shape == (40, 2)
+
+
+def test_umap_that_is_missing_or_has_too_little_says_what_to_do(tmp_path, monkeypatch):
+    source = save(tmp_path / "in.jsonl", rows_of([f"question {i}" for i in range(15)]))
+    argv = ["--input", source, "--output", tmp_path / "out.parquet", "--k", "2", "--umap"]
+    monkeypatch.setattr(embedding_topics, "check_umap", lambda: None)
+    assert "--umap 5: " in error_of(argv) and "more than 15 are needed" in error_of(argv)
+    monkeypatch.undo()
+    assert "--umap belongs to --method embeddings" in error_of([*argv, "--method", "column", "--column", "id"])
+    monkeypatch.setattr(embedding_topics.importlib.util, "find_spec", lambda name: None)
+    assert "--umap needs umap-learn: pip install 'openrlhf_ebpo[umap]'" in error_of(argv)
 
 
 def test_the_same_seed_gives_the_same_clusters_without_the_cache(three_kinds, tmp_path):
