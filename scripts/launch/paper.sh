@@ -10,8 +10,7 @@ response_len=8192
 passes=30        # over 16,900 prompts, 33 steps each: 990, and the text says up to 1,000
 save_every=50
 eval_every=50
-topic_order=topic_order # $DATA_DIR/$topic_order.parquet, made with topic_flags
-topic_flags=()
+topic_order=topic_order # $DATA_DIR/$topic_order.parquet
 
 # KL as a loss against the initial model, coefficient 0.001. k3 is what the authors' program defaults to.
 kl=(--algo.kl.use_loss --algo.kl.estimator k3 --algo.kl.init_coef 0.001)

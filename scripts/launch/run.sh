@@ -104,10 +104,11 @@ how_to_make() { # a data file of ours
     name=$(basename "$1" .parquet)
     case $name in
         train | validation) echo "$step prepare --output $DATA_DIR" ;;
-        topic_order*)
-            echo "$step topics --input $from --output $DATA_DIR/${name/topic_order/topics}.parquet ${topic_flags[*]}"
-            echo "$step order --by topic --input $DATA_DIR/${name/topic_order/topics}.parquet --output $1"
+        topic_order)
+            echo "$step topics --input $from --output $DATA_DIR/topics.parquet"
+            echo "$step order --by topic --input $DATA_DIR/topics.parquet --output $1"
             ;;
+        topic_order_release) echo "$step topics --input $from --output $1 --text prompt --umap 5 --seed 42 --sort" ;;
         *)
             echo "$step difficulty --input $from --output $DATA_DIR/${name/_order/}.parquet --model $weights --reward ${reward[1]} ${template[*]@Q} --num_engines $GPUS_PER_NODE"
             echo "$step order --by difficulty --input $DATA_DIR/${name/_order/}.parquet --output $1"
