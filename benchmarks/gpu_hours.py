@@ -71,7 +71,7 @@ METHODS = (
     Method("all but those below", 2),
     Method("Clip-Cov, KL-Cov: no reference model", 1),
     Method("DAPO: the same, half of the groups filtered out", 1, generated=2.0),
-    Method("--order difficulty: one pass", 2, steps=PASS),
+    Method("`--order difficulty`: one pass", 2, steps=PASS),
 )
 
 
