@@ -216,6 +216,7 @@ PARALLEL = [
     *("--vllm.tensor_parallel_size", "2"),
     *("--ds.ring_attn_size", "2"),
     *("--actor.num_gpus_per_node", "4"),
+    *("--ref.num_gpus_per_node", "1"),
     *("--ds.attn_implementation", "flash_attention_2"),
 ]
 
