@@ -23,7 +23,6 @@ OFFERED = {
     ),
     *(
         "/space",
-        "/space/plotly.js",
         "/gradio_api/app_id",
         "/gradio_api/startup-events",
         "/gradio_api/heartbeat/{session_hash}",
