@@ -282,3 +282,12 @@ def samples(run: Run, result: Result, key: str) -> list[dict]:
         *("length", "finish_reason", "sample"),
     )
     return _rows(run, result.place, names, question.rows)
+
+
+def sample(run: Run, place: str, row: int, columns: Sequence[str]) -> dict:
+    """One row of a result's samples.
+
+    Raises:
+        RunError: it cannot be read.
+    """
+    return _rows(run, place, columns, [row])[0]

@@ -1,28 +1,13 @@
 """Model text on a page of the Space: shown, and nothing else."""
 
 import re
-from html.parser import HTMLParser
 
 import pytest
 from space_runs import EVIL
+from tags import Tags
 
 from openrlhf_ebpo.space.mathml import formula
 from openrlhf_ebpo.space.text import attribute, harmless, middle_cut, plain, preview, readable, run_name, snippet
-
-
-class Tags(HTMLParser):
-    def __init__(self, text):
-        super().__init__(convert_charrefs=True)
-        self.tags, self.attributes, self.text = set(), set(), ""
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.add(tag)
-        self.attributes |= {name for name, _ in attrs}
-
-    def handle_data(self, data):
-        self.text += data
 
 
 MATHML = {
