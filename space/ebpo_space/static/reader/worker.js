@@ -29,8 +29,8 @@ const mathml = (tex, display) => {
 // what models write and LaTeX would not accept: 50% in a formula, rows without an environment
 const drawn = (tex, display) => {
   const source = tex.replace(/(?<!\\)%/g, "\\%").trim();
-  const rows = /\\begin\s*\{/.test(source);
-  return mathml(source, display || rows) || (!rows && ROWS.test(source) ? mathml(`\\begin{aligned}${source}\\end{aligned}`, true) : "");
+  if (/\\begin\s*\{|\\tag\b/.test(source)) return mathml(source, true);
+  return mathml(source, display) || (ROWS.test(source) ? mathml(`\\begin{aligned}${source}\\end{aligned}`, true) : "");
 };
 
 const formula = (one, source, inline) => {
