@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import urlencode
 
-from .turns import Part, parts
 from .text import HTML, attribute, harmless, html, joined
+from .turns import Part, parts
 
-WHOLE = 16_000  # characters of a part that is not cut
-EDGE = 6_000  # of the two ends of one that is
+WHOLE = 16_000  # characters of a part that is not cut; of one that is, its two ends have three eighths each
 ROUTE = "./space/text"
 
 
@@ -19,6 +18,7 @@ def answer(
     *,
     source: Mapping | None = None,
     raw: bool = False,
+    room: int = WHOLE,
     tokens: int | None = None,
     truncated: bool = False,
     find: str = "",
@@ -31,17 +31,18 @@ def answer(
     Args:
         source: what the route `ROUTE` is asked with for the rest; without it the rest is not to be had.
         raw: as it was written, with all marks of its template.
+        room: characters of a part that are there at first.
         tokens: of the whole text, to say how long a thought is.
         truncated: the generation ended at its limit.
         find: what is searched for; extracted, gold: answers to mark in the text.
     """
     text = "" if text is None else str(text)
     shown = [Part(0, len(text))] if raw else parts(text)
-    said = joined(_part(text, part, tokens, name) for part in shown)
+    said = joined(_part(text, part, tokens, room) for part in shown)
     cut = HTML('<p class="ending">Cut off at the length limit.</p>') if truncated else ""
     return html(
-        '<div class="reading" {}>{}{}{}</div>',
-        *(_attributes(text, source, raw, find, extracted, gold), HTML('<div class="marks"></div>'), said, cut),
+        '<div class="reading" tabindex="0" role="group" aria-label="{}" {}><div class="marks"></div>{}{}</div>',
+        *(attribute(name, 80), _attributes(text, source, raw, find, extracted, gold), said, cut),
     )
 
 
@@ -57,14 +58,15 @@ def _attributes(text: str, source: Mapping | None, raw: bool, find: str, extract
         "raw": "yes" if raw else "",
         "find": find,
         "hits": str(hits(text, find)) if find else "",
-        "extracted": _short(extracted),
-        "gold": _short(gold),
+        "extracted": _marked(extracted),
+        "gold": _marked(gold),
     }
     return joined(html('data-{}="{}" ', key, attribute(value)) for key, value in found.items() if value)
 
 
-def _short(value) -> str:
-    return "" if value is None else str(value)[:300]
+def _marked(value) -> str:
+    """An answer that can be found in a text: a whole entry of a task, or a list of tests, is none."""
+    return "" if value is None or len(str(value)) > 100 else str(value)
 
 
 def hits(text, find: str) -> int:
@@ -72,13 +74,16 @@ def hits(text, find: str) -> int:
     return str(text or "").lower().count(find.lower()) if find else 0
 
 
-def _part(text: str, part: Part, tokens: int | None, name: str) -> HTML:
+def _part(text: str, part: Part, tokens: int | None, room: int) -> HTML:
     role = html('<span class="role">{}</span>', part.role) if part.role else ""
-    body = _body(text, part, name)
+    body = _body(text[part.start : part.stop], part.start, room)
     if part.thought:
         said = _length(part, tokens, len(text))
         return html(
-            '{}<details class="part thought"><summary>Thinking <small>{}</small></summary>{}</details>', role, said, body
+            '{}<details class="part thought"><summary>Thinking <small>{}</small></summary>{}</details>',
+            role,
+            said,
+            body,
         )
     end = HTML('<span class="role end">end of turn</span>') if part.ended else ""
     return html('<section class="part">{}{}{}</section>', role, body, end)
@@ -93,15 +98,18 @@ def _length(part: Part, tokens: int | None, whole: int) -> str:
     return said + (", never closed" if part.open else "")
 
 
-def _body(text: str, part: Part, name: str) -> HTML:
-    if part.stop - part.start <= WHOLE:
-        return _text(text[part.start : part.stop], name)
-    head, tail = part.start + EDGE, part.stop - EDGE
+def _body(text: str, start: int, room: int) -> HTML:
+    """start: where the part begins in the whole text."""
+    if len(text) <= room:
+        return _text(text)
+    edge = max(3 * room // 8, 1)
+    left = len(text) - 2 * edge
     gap = html(
-        '<p class="gap" data-next="{}" data-stop="{}">… {:,} more characters …</p>', *(head, tail, tail - head)
+        '<p class="gap" data-next="{}" data-stop="{}">… {:,} more characters …</p>',
+        *(start + edge, start + edge + left, left),
     )
-    return joined([_text(text[part.start : head], name), gap, _text(text[tail : part.stop], f"{name}, its end")])
+    return joined([_text(text[:edge]), gap, _text(text[-edge:])])
 
 
-def _text(text: str, name: str) -> HTML:
-    return html('<pre tabindex="0" aria-label="{}">{}</pre>', attribute(name, 80), harmless(text, WHOLE))
+def _text(text: str) -> HTML:
+    return html("<pre>{}</pre>", harmless(text, WHOLE))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from starlette.responses import JSONResponse
+
 from . import results
 from .errors import RunError
 from .groups import file_of, read_columns, rows_of
@@ -17,7 +19,11 @@ FIELDS = ("prompt", "response", "question")
 _PLACE = re.compile(r"eval/[^/]{1,200}/[^/]{1,200}/step-\d{1,9}", re.ASCII)
 
 
-def chunk(workspace: Workspace, query: Mapping[str, str]) -> dict[str, str]:
+def answer(workspace: Workspace, query: Mapping[str, str]) -> JSONResponse:
+    return JSONResponse({"text": chunk(workspace, query)})
+
+
+def chunk(workspace: Workspace, query: Mapping[str, str]) -> str:
     """What `reading.answer` was given as its source, with from and to: a range of the text.
 
     Raises:
@@ -32,7 +38,7 @@ def chunk(workspace: Workspace, query: Mapping[str, str]) -> dict[str, str]:
         row = _sample(opened, query, field) if "place" in query else _rollout(workspace, opened, query, field)
     except (KeyError, TypeError, ValueError, OverflowError):
         raise RunError("This is no part of a text of a run.") from None
-    return {"text": plain(str(row.get(field) or "")[start:stop])}
+    return plain(str(row.get(field) or "")[start:stop])
 
 
 def _rollout(workspace: Workspace, opened: Opened, query: Mapping[str, str], field: str) -> dict:

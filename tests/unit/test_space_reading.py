@@ -5,12 +5,13 @@ import space_runs
 from tags import Tags
 
 from openrlhf_ebpo.space.errors import RunError
-from openrlhf_ebpo.space.reading import EDGE, WHOLE, answer, hits, line
+from openrlhf_ebpo.space.reading import WHOLE, answer, hits, line
 from openrlhf_ebpo.space.runs import Runs
 from openrlhf_ebpo.space.texts import LARGEST, chunk
 from openrlhf_ebpo.space.turns import MOST, Part, asked, parts
 from openrlhf_ebpo.space.workspace import Workspace
 
+EDGE = 3 * WHOLE // 8
 CHATML = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhat is 1+1?<|im_end|>\n<|im_start|>assistant\n"
 LLAMA = (
     "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"
@@ -23,7 +24,9 @@ def shown(text):
     return [(part.role, text[part.start : part.stop]) for part in parts(text)]
 
 
-@pytest.mark.parametrize("prompt", [CHATML, LLAMA, GEMMA, "<s>[INST] What is 1+1? [/INST]", "<｜User｜>What is 1+1?<｜Assistant｜>"])
+@pytest.mark.parametrize(
+    "prompt", [CHATML, LLAMA, GEMMA, "<s>[INST] What is 1+1? [/INST]", "<｜User｜>What is 1+1?<｜Assistant｜>"]
+)
 def test_marks_of_chat_templates_become_roles(prompt):
     found = [(role, said) for role, said in shown(prompt) if role != "system"]
     assert found == [("user", "What is 1+1?"), ("assistant", "")]
@@ -48,7 +51,10 @@ def test_an_answer_says_where_it_ended():
         ("<think>a b</think>\n\nc", [("a b", True, False), ("\n\nc", False, False)]),
         ("a b</think>c", [("a b", True, False), ("c", False, False)]),  # <think> was in the prompt
         ("<think>a b", [("a b", True, True)]),
-        ("x <think>a</think> y <think>b", [("x ", False, False), ("a", True, False), (" y ", False, False), ("b", True, True)]),
+        (
+            "x <think>a</think> y <think>b",
+            [("x ", False, False), ("a", True, False), (" y ", False, False), ("b", True, True)],
+        ),
     ],
 )
 def test_thoughts(text, expected):
@@ -107,17 +113,17 @@ def workspace(tmp_path_factory):
 
 def test_the_rest_of_a_text_comes_in_ranges(workspace):
     asked_for = {"run": "ebpo", "step": "2", "group": "3", "sample": "1"}
-    whole = chunk(workspace, {**asked_for, "from": "0", "to": "5000"})["text"]
-    halves = [chunk(workspace, {**asked_for, "from": a, "to": b})["text"] for a, b in (("0", "20"), ("20", "5000"))]
+    whole = chunk(workspace, {**asked_for, "from": "0", "to": "5000"})
+    halves = [chunk(workspace, {**asked_for, "from": a, "to": b}) for a, b in (("0", "20"), ("20", "5000"))]
     assert whole == "".join(halves) and "We look for a value" in whole
-    prompt = chunk(workspace, {**asked_for, "field": "prompt", "from": "0", "to": "9"})["text"]
+    prompt = chunk(workspace, {**asked_for, "field": "prompt", "from": "0", "to": "9"})
     assert len(prompt) == 9 and prompt not in whole
 
 
 def test_the_rest_of_a_sample_of_an_evaluation(workspace):
     place = next((workspace.open("ebpo").run.path / "eval").glob("*/*/step-*"))
     query = {"run": "ebpo", "place": f"eval/{place.parent.parent.name}/{place.parent.name}/{place.name}", "row": "3"}
-    assert "boxed" in chunk(workspace, {**query, "from": "0", "to": "5000"})["text"]
+    assert "boxed" in chunk(workspace, {**query, "from": "0", "to": "5000"})
 
 
 @pytest.mark.parametrize(

@@ -174,8 +174,8 @@
     async chunk() {
       const to = Math.min(this.next + CHUNK, this.stop);
       const answer = await within(20000, fetch(`${this.reading.dataset.from}&from=${this.next}&to=${to}`));
-      const found = await answer.json().catch(() => ({}));
-      if (!answer.ok || typeof found.text !== "string") throw new Error(found.error || "The text cannot be read.");
+      if (!answer.ok) throw new Error((await answer.text()) || "The text cannot be read.");
+      const found = await answer.json();
       this.next = to;
       let text = this.carry + found.text;
       const whole = to >= this.stop;
