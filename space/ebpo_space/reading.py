@@ -40,13 +40,25 @@ def answer(
         gold: the expected answer, marked too.
     """
     text = "" if text is None else str(text)
-    shown = [Part(0, len(text))] if raw else parts(text)
+    shown = [Part(0, len(text))] if raw else _said(text)
     said = joined(_part(text, part, tokens, room) for part in shown)
+    end = HTML('<span class="role end">end of turn</span>') if shown[-1].ended else HTML()
     cut = HTML('<p class="ending">Cut off at the length limit.</p>') if truncated else ""
     return html(
         '<div class="reading" tabindex="0" role="group" aria-label="{}" {}><div class="marks"></div>{}{}</div>',
-        *(attribute(name, 80), _attributes(text, source, raw, find) + _answers(given, extracted, gold), said, cut),
+        *(
+            attribute(name, 80),
+            _attributes(text, source, raw, find) + _answers(given, extracted, gold),
+            said,
+            end + cut,
+        ),
     )
+
+
+def _said(text: str) -> list[Part]:
+    """Without turns that are empty: a prompt ends where the next one begins."""
+    found = parts(text)
+    return [part for part in found if text[part.start : part.stop].strip()] or found[:1]
 
 
 def line(text, limit: int = 140) -> HTML:
@@ -94,8 +106,7 @@ def _part(text: str, part: Part, tokens: int | None, room: int) -> HTML:
             said,
             body,
         )
-    end = HTML('<span class="role end">end of turn</span>') if part.ended else ""
-    return html('<section class="part">{}{}{}</section>', role, body, end)
+    return html('<section class="part" data-role="{}">{}{}</section>', part.role, role, body)
 
 
 def _length(part: Part, tokens: int | None, whole: int) -> str:
