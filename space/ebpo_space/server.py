@@ -3,6 +3,7 @@ What it accepts is in gate.py."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -20,15 +21,18 @@ from .gate import Gate
 from .workspace import Workspace
 
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-# Text is escaped before it gets here; if an escape were forgotten, a page could not load or send anything elsewhere.
+# Text is escaped before it gets here; if an escape were forgotten, a page could neither run it nor load or send anything
+# elsewhere. 'unsafe-eval': Gradio's HTML component compiles its template, which is ours, for every value. 'unsafe-inline' of
+# styles: Gradio writes style elements, and bars of pages have their width in an attribute.
 POLICY = "; ".join(
     (
         "default-src 'self'",
-        "script-src 'self' 'unsafe-inline' 'unsafe-eval'",  # Gradio and Plotly compile templates
+        "script-src 'self' 'nonce-{nonce}' 'unsafe-eval'",
         "style-src 'self' 'unsafe-inline'",
         "img-src 'self' data: blob:",
         "font-src 'self' data:",
         "connect-src 'self' data:",  # Plotly turns its own SVG into a PNG
+        "worker-src 'self'",
         "frame-src 'none'",
         "object-src 'none'",
         "base-uri 'self'",
@@ -37,25 +41,30 @@ POLICY = "; ".join(
     )
 )
 HEADERS = (
-    (b"content-security-policy", POLICY.encode()),
     (b"referrer-policy", b"no-referrer"),
     (b"x-content-type-options", b"nosniff"),
 )
 
 
 class SafeHeaders:
-    """ASGI middleware: HEADERS on every response."""
+    """ASGI middleware: HEADERS and POLICY on every response. Each has a nonce of its own, scope["nonce"]: the scripts that
+    stand in the page run because they name it, and a text in the page cannot know it."""
 
     def __init__(self, app):
         self.app = app
 
     async def __call__(self, scope, receive, send):
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        scope["nonce"] = secrets.token_urlsafe(16)
+        policy = (b"content-security-policy", POLICY.format(nonce=scope["nonce"]).encode())
+
         async def with_headers(message):
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", []), *HEADERS]
+                message["headers"] = [*message.get("headers", []), *HEADERS, policy]
             await send(message)
 
-        await self.app(scope, receive, with_headers if scope["type"] == "http" else send)
+        await self.app(scope, receive, with_headers)
 
 
 async def _plotly(request):
