@@ -18,17 +18,19 @@ import orjson
 from openrlhf_ebpo.record.score_text import percent
 from openrlhf_ebpo.record.score_text import reported as reported_text
 
-from .metrics import decimate, smooth
+from .metrics import decimate, outside, smooth
 from .text import middle_cut
 
 COLOURS = 8  # --run-0 … --run-7 in the style sheet; more runs start over, dashed
 RAW_POINTS, SMOOTH_POINTS = 400, 200  # of a line, on panels of some 300 pixels
+FLOAT32 = float(np.finfo(np.float32).max)
+MARKS = 200  # of one kind and line in one panel
 _DASHES = ("solid", "dash", "dot", "dashdot")
 
 
 @dataclass(frozen=True)
 class Line:
-    """One run in one panel. x and y of the same length, without gaps."""
+    """One run in one panel. x and y of the same length, without gaps. lost: where a value was no number."""
 
     name: str
     number: int
@@ -36,6 +38,7 @@ class Line:
     y: np.ndarray
     low: np.ndarray | None = None
     high: np.ndarray | None = None
+    lost: np.ndarray | None = None
 
 
 def colour(number: int) -> str:
@@ -43,10 +46,14 @@ def colour(number: int) -> str:
 
 
 def packed(values: np.ndarray) -> dict:
-    """float32 as Plotly reads it from JSON; whole numbers as int32, since step 16,777,217 is no float32."""
+    """float32 as Plotly reads it from JSON; whole numbers as int32, since step 16,777,217 is no float32, and what a
+    float32 does not reach as float64. Two dimensions keep their shape."""
     values = np.asarray(values)
     kind = "i4" if values.dtype.kind in "iu" else "f4"
-    return {"dtype": kind, "bdata": base64.b64encode(values.astype(f"<{kind}").tobytes()).decode()}
+    if kind == "f4" and values.size and np.nanmax(np.abs(values), initial=0) > FLOAT32:
+        kind = "f8"
+    shape = {"shape": ", ".join(map(str, values.shape))} if values.ndim > 1 else {}
+    return {"dtype": kind, "bdata": base64.b64encode(values.astype(f"<{kind}").tobytes()).decode(), **shape}
 
 
 def number(value: float | None) -> str:
@@ -59,14 +66,15 @@ def number(value: float | None) -> str:
 
 
 def line_traces(lines: Sequence[Line], share: float, zoom: tuple[float, float] | None = None) -> list[dict]:
-    """Faint raw lines, and bold smoothed ones over all of them; few points are drawn as they are, with markers."""
+    """Faint raw lines, and bold smoothed ones over all of them; few points are drawn as they are, with markers. A bold
+    line has its place among the panel's values as meta."""
     raw, traces = [], []
     faint = 0.28 if len(lines) <= 3 else 0.16
-    for line in lines:
+    for place, line in enumerate(lines):
         shade, dash = f"@{colour(line.number)}", _DASHES[line.number // COLOURS % len(_DASHES)]
-        smoothed = smooth(line.y, share)
+        bold_x, bold_y = bold(line, share)
         few = len(line.x) <= 12
-        if smoothed is not line.y and not few:
+        if bold_y is not line.y and not few:
             x, y = decimate(line.x, line.y, RAW_POINTS, zoom)
             raw.append(
                 {
@@ -74,11 +82,11 @@ def line_traces(lines: Sequence[Line], share: float, zoom: tuple[float, float] |
                     **{"line": {"color": shade, "width": 1}, "hoverinfo": "skip", "showlegend": False},
                 }
             )
-        x, y = decimate(line.x, line.y if few else smoothed, SMOOTH_POINTS, zoom)
+        x, y = decimate(bold_x, bold_y, SMOOTH_POINTS, zoom)
         trace = {
             **{"type": "scatter", "mode": "lines+markers" if few else "lines", "x": packed(x), "y": packed(y)},
             **{"name": plotly_text(line.name), "line": {"color": shade, "width": 2, "dash": dash}},
-            **{"marker": {"size": 6, "color": shade}, "hovertemplate": "%{y:.4~g}"},
+            **{"marker": {"size": 6, "color": shade}, "hovertemplate": "%{y:.4~g}", "meta": place},
         }
         if line.low is not None:
             trace["error_y"] = {
@@ -87,6 +95,53 @@ def line_traces(lines: Sequence[Line], share: float, zoom: tuple[float, float] |
             }
         traces.append(trace)
     return raw + traces
+
+
+def bold(line: Line, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """The moving mean, over the steps that do not lie outside; of few points the points themselves."""
+    inside = ~outside(line.y)
+    if len(line.x) <= 12:
+        return line.x, line.y
+    return (line.x, smooth(line.y, share)) if inside.all() else (line.x[inside], smooth(line.y[inside], share))
+
+
+def marks(lines: Sequence[Line], ends: tuple[float, float] | None) -> list[dict]:
+    """Crosses at the foot of the plot where a value was no number, triangles at its edge where one lies beyond `ends`."""
+    found = []
+    for line in lines:
+        shade = f"@{colour(line.number)}"
+        if line.lost is not None and len(line.lost):
+            base = np.interp(line.lost, line.x, line.y) if len(line.x) else np.zeros(len(line.lost))
+            found.append(_marked(line.lost, base, "x-thin", shade, "no number"))
+        if ends is not None:
+            for symbol, edge, beyond in (
+                ("triangle-up", ends[1], line.y > ends[1]),
+                ("triangle-down", ends[0], line.y < ends[0]),
+            ):
+                if beyond.any():
+                    where = np.full(int(beyond.sum()), edge)
+                    found.append(_marked(line.x[beyond], where, symbol, shade, "outside"))
+    return found
+
+
+def _marked(x: np.ndarray, y: np.ndarray, symbol: str, shade: str, meta: str) -> dict:
+    x, y = x[:MARKS], y[:MARKS]
+    return {
+        **{"type": "scatter", "mode": "markers", "x": packed(x), "y": packed(y), "meta": meta, "hoverinfo": "skip"},
+        **{"marker": {"symbol": symbol, "size": 9, "color": shade, "line": {"color": shade, "width": 2}}},
+        **{"showlegend": False, "cliponaxis": False},
+    }
+
+
+def usual_range(lines: Sequence[Line]) -> tuple[float, float] | None:
+    """Ends of the y axis that leave out the few steps that would squeeze it; None where there are none."""
+    beyond = [outside(line.y) for line in lines]
+    if not any(each.any() for each in beyond):
+        return None
+    kept = np.concatenate([line.y[~each] for line, each in zip(lines, beyond, strict=True)])
+    low, high = float(kept.min()), float(kept.max())
+    margin = 0.06 * (high - low)
+    return (0.0 if low >= 0 and low - margin < 0 else low - margin), high + margin
 
 
 def plotly_text(text: str, limit: int = 40) -> str:
@@ -109,31 +164,49 @@ def line_panel(
     """A panel of one metric. `log` is left alone where a value is not positive."""
     lines = [line for line in lines if len(line.x)]
     positive = bool(lines) and all((line.y > 0).all() for line in lines)
-    yaxis = {"type": "log", "dtick": 1 if _decades(lines) > 1 else None} if log and positive else {"type": "linear"}
-    if lines and all((line.y >= 0).all() for line in lines) and "dtick" not in yaxis:
-        yaxis["rangemode"] = "nonnegative"
+    ends = None if log and positive else usual_range(lines)
     if log and lines and not positive:
         note = f"{note} · linear: has {'negatives' if min(line.y.min() for line in lines) < 0 else 'zeros'}"
-    latest = [(line, float(smooth(line.y, share)[-1])) for line in lines]
-    values = [{"name": line.name, "color": colour(line.number), "text": number(value)} for line, value in latest]
-    summary = "; ".join(f"{line.name}: {number(value)} at the end" for line, value in latest)
+    values = [{"name": line.name, "color": colour(line.number), "text": _at_end(line, share)} for line in lines]
+    summary = "; ".join(f"{v['name']}: {v['text']} at the end" for v in values)
     return {
-        **{"id": name, "title": title, "note": note, "worry": worry, "values": values, "linked": True},
+        **{"id": name, "title": title, "note": note, "worry": worry, "values": values, "linked": True, "readout": True},
+        **{"flags": flags(lines, ends), "usual": ends},
         "summary": f"{title} over {unit}. {summary}" if lines else f"{title}: no values yet",
         "figure": {
-            "data": line_traces(lines, share, zoom),
+            "data": line_traces(lines, share, zoom) + marks(lines, ends),
             "layout": {
                 "uirevision": f"{unit}{log}",
                 "xaxis": {
                     "title": {"text": unit},
-                    "hoverformat": ",.4~g",
                     "exponentformat": "none" if unit == "hours" else "SI",
                     **_whole_steps(lines, unit),
                 },
-                "yaxis": {"tickformat": ",.4~g", **{k: v for k, v in yaxis.items() if v is not None}},
+                "yaxis": {"tickformat": ",.4~g", **_scale(lines, log and positive)},
             },
         },
     }
+
+
+def _at_end(line: Line, share: float) -> str:
+    """Where the bold line ends; a run whose last value is no number says so."""
+    if line.lost is not None and len(line.lost) and line.lost[-1] > line.x[-1]:
+        return "no number"
+    return number(float(bold(line, share)[1][-1]))
+
+
+def flags(lines: Sequence[Line], ends: tuple[float, float] | None) -> dict:
+    """How many steps are marked: without a number, and outside of the axis."""
+    lost = sum(len(line.lost) for line in lines if line.lost is not None)
+    beyond = sum(int(((line.y < ends[0]) | (line.y > ends[1])).sum()) for line in lines) if ends else 0
+    return {"lost": lost, "outside": beyond}
+
+
+def _scale(lines: Sequence[Line], log: bool) -> dict:
+    if log:
+        return {"type": "log", **({"dtick": 1} if _decades(lines) > 1 else {})}
+    from_zero = bool(lines) and all((line.y >= 0).all() for line in lines)
+    return {"type": "linear", **({"rangemode": "nonnegative"} if from_zero else {})}
 
 
 def _whole_steps(lines: Sequence[Line], unit: str) -> dict:
