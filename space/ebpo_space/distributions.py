@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +56,7 @@ class Grouped:
     shrinkage: np.ndarray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Seen:
     """What is known of a run. files: how many there are to look at; looked: at how many has been; every: one of so many
     files is looked at."""
@@ -72,6 +72,13 @@ class Seen:
     @property
     def whole(self) -> bool:
         return self.looked == self.files
+
+    def only(self, topic: str) -> Seen:
+        """What is known of one cluster; of all for ""."""
+        if not topic:
+            return self
+        cluster = self.clusters.index(topic) if topic in self.clusters else None
+        return replace(self, responses=_only(self.responses, cluster), groups=_only(self.groups, cluster))
 
 
 @dataclass
@@ -240,10 +247,7 @@ def concatenated(kind: type, blocks: Sequence):
     return kind(*(np.concatenate([getattr(block, f.name) for block in blocks]) for f in fields(kind)))
 
 
-def only(found, cluster: int | None):
-    """The responses, or groups, of one cluster; of all where none is named."""
-    if cluster is None:
-        return found
+def _only(found, cluster: int | None):
     kept = found.cluster == cluster
     return type(found)(*(getattr(found, f.name)[kept] for f in fields(found)))
 
@@ -267,21 +271,30 @@ def stretches(steps: np.ndarray, most: int) -> np.ndarray:
     return np.linspace(present[0] - apart / 2, present[-1] + apart / 2, count + 1)
 
 
+def places(steps: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """The stretch of each of these steps, which ascend."""
+    return np.repeat(np.arange(len(at) - 1), np.diff(np.searchsorted(steps, at)))
+
+
 def levels(values: Sequence[np.ndarray], most: int) -> np.ndarray:
     """Edges between the values: around each where there are few different ones, else equal steps over all but the
     outermost thousandth at each end, which count with the last level."""
     known = np.concatenate([each[np.isfinite(each)] for each in values] or [np.zeros(0)])
     if not len(known):
         return np.zeros(0)
-    low, high = (float(v) for v in np.percentile(known, (0.1, 99.9)))
     different = _different(known)
     if different is not None:
         between = (different[1:] + different[:-1]) / 2
         margins = (between[0] - different[0], different[-1] - between[-1]) if len(different) > 1 else (0.5, 0.5)
         return np.concatenate([[different[0] - margins[0]], between, [different[-1] + margins[1]]])
+    low, high = (float(v) for v in np.percentile(_sample(known), (0.1, 99.9)))
     if high <= low:
         low, high = float(known.min()), float(known.max())
     return np.linspace(low, high, most + 1)
+
+
+def _sample(values: np.ndarray) -> np.ndarray:
+    return values[:: max(len(values) // 2**16, 1)]
 
 
 def _different(values: np.ndarray) -> np.ndarray | None:
@@ -295,30 +308,41 @@ def _different(values: np.ndarray) -> np.ndarray | None:
     return found if len(found) <= FEW and (len(found) < 3 or apart.max() <= 4 * apart.min()) else None
 
 
-def shares(steps: np.ndarray, values: np.ndarray, at: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """(levels, stretches): the fraction of a stretch's values in each level; NaN in a stretch without any."""
+def shares(place: np.ndarray, values: np.ndarray, count: int, edges: np.ndarray) -> np.ndarray:
+    """(levels, stretches): the fraction of a stretch's values in each level; NaN in a stretch without any.
+
+    Args:
+        place: the stretch of each value, of `count`.
+        edges: of the levels.
+    """
     known = np.isfinite(values)
-    column = np.searchsorted(at, steps[known], "right") - 1
-    row = np.clip(np.searchsorted(edges, values[known], "right") - 1, 0, len(edges) - 2)
-    shape = (len(edges) - 1, len(at) - 1)
-    counts = np.bincount(row * shape[1] + column, minlength=shape[0] * shape[1]).reshape(shape).astype(float)
+    row = np.clip(_rows(values[known], edges), 0, len(edges) - 2)
+    shape = (len(edges) - 1, count)
+    counts = np.bincount(row * count + place[known], minlength=shape[0] * count).reshape(shape).astype(float)
     total = counts.sum(0)
     return np.where(total > 0, counts / np.maximum(total, 1), np.nan)
 
 
-def means(steps: np.ndarray, values: np.ndarray, at: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+def _rows(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """np.searchsorted in edges that mostly are equally far apart, which is ten times as fast."""
+    apart = np.diff(edges)
+    if np.ptp(apart) > 1e-9 * apart.mean():
+        return np.searchsorted(edges, values, "right") - 1
+    return np.clip((values - edges[0]) / apart.mean(), -1, len(edges)).astype(np.int32)
+
+
+def means(place: np.ndarray, values: np.ndarray, count: int, weights: np.ndarray | None = None) -> np.ndarray:
     """The mean of each stretch, NaN without any value."""
-    weights = np.ones(len(values)) if weights is None else weights
-    known = np.isfinite(values) & np.isfinite(weights)
-    column = np.searchsorted(at, steps[known], "right") - 1
-    total = np.bincount(column, weights[known], minlength=len(at) - 1)
-    summed = np.bincount(column, weights[known] * values[known], minlength=len(at) - 1)
+    known = np.isfinite(values) if weights is None else np.isfinite(values) & np.isfinite(weights)
+    weights = None if weights is None else weights[known]
+    total = np.bincount(place[known], weights, minlength=count)
+    summed = np.bincount(place[known], values[known] * (1 if weights is None else weights), minlength=count)
     return np.where(total > 0, summed / np.where(total > 0, total, 1), np.nan)
 
 
-def prior_means(groups: Grouped, at: np.ndarray) -> np.ndarray:
+def prior_means(groups: Grouped, place: np.ndarray, count: int) -> np.ndarray:
     """What the prior expected in each stretch: V = (1 − S)·mean + S·prior, solved for the prior, weighted by S."""
     weight = groups.shrinkage.astype(float)
     with np.errstate(divide="ignore", invalid="ignore"):
         implied = (groups.baseline - (1 - weight) * groups.mean) / weight
-    return means(groups.step, implied, at, np.where(weight > 1e-6, weight, np.nan))
+    return means(place, implied, count, np.where(weight > 1e-6, weight, np.nan))

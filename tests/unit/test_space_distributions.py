@@ -15,7 +15,7 @@ from openrlhf_ebpo.space.distributions import (
     largest,
     levels,
     means,
-    only,
+    places,
     prior_means,
     shares,
     spread,
@@ -55,13 +55,15 @@ def test_what_is_kept_is_what_the_rows_say(learnt):
     groups = valid.groupby(["step", "group"])
     assert seen.groups.success == pytest.approx(groups.reward.mean().to_numpy())
     assert seen.groups.shrinkage == pytest.approx(groups.shrinkage.first().to_numpy(), rel=1e-6)
-    name = seen.clusters[largest(seen, 1)[0][0]]
-    assert len(only(seen.responses, seen.clusters.index(name)).step) == (valid.cluster == name).sum()
+    number, name = largest(seen, 1)[0]
+    assert len(seen.only(name).responses.step) == (valid.cluster == name).sum() and seen.clusters[number] == name
+    assert not len(seen.only("nowhere").groups.step)
 
 
 def test_the_prior_of_a_step_is_told_by_its_baselines(learnt):
     seen = whole(Reader(learnt))
-    found = prior_means(seen.groups, stretches(seen.groups.step, 100))
+    at = stretches(seen.groups.step, 100)
+    found = prior_means(seen.groups, places(seen.groups.step, at), len(at) - 1)
     logged = [line["ebpo/prior_mean"] for line in metrics_of(learnt)]
     assert found == pytest.approx(logged, abs=1e-4)
 
@@ -138,7 +140,8 @@ def test_a_level_is_a_value_where_these_are_few():
 
 def test_shares_of_a_stretch_sum_to_one_and_gaps_stay_gaps():
     at, edges = np.array([0.5, 1.5, 2.5, 3.5]), np.array([-0.5, 0.5, 1.5])
-    found = shares(np.array([1, 1, 1, 1, 3, 3]), np.array([0, 0, 0, 1, 5.0, np.nan]), at, edges)
+    place = places(np.array([1, 1, 1, 1, 3, 3]), at)
+    found = shares(place, np.array([0, 0, 0, 1, 5.0, np.nan]), 3, edges)
     assert found[:, 0].tolist() == [0.75, 0.25] and np.isnan(found[:, 1]).all()
     assert found[:, 2].tolist() == [0, 1], "what lies beyond counts with the last level"
-    assert means(np.array([1, 1, 3]), np.array([1, 3, np.nan]), at)[0] == 2
+    assert means(np.array([0, 0, 2]), np.array([1, 3, np.nan]), 3)[0] == 2

@@ -1,0 +1,186 @@
+"""Distributions over training as heat maps: a column a stretch of steps, a row a level, a section a run."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from openrlhf_ebpo.estimator.registry import title as estimator_title
+
+from .distributions import Seen, levels, means, places, shares, stretches
+from .figures import colour, number, packed, plotly_text
+from .text import middle_cut, plain
+
+COLUMNS, ROWS = 120, 40
+HOW = "A column is a stretch of steps, and the darker a cell, the more of its responses. The line is the mean."
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """values: of what was seen; `of` names what is counted; same_levels: drawn on the y axis of this other one."""
+
+    name: str
+    title: str
+    tells: str
+    of: str
+    values: Callable
+    same_levels: str = ""
+
+
+QUANTITIES = (
+    Quantity("reward", "Reward", "of each response", "responses", lambda seen: seen.responses.reward),
+    Quantity("success", "Group success", "share of a group’s responses", "groups", lambda seen: seen.groups.success),
+    Quantity("length", "Response length", "tokens", "responses", lambda seen: seen.responses.length),
+    Quantity("advantage", "Advantage", "as trained", "responses", lambda seen: seen.responses.advantage, "grpo"),
+    Quantity(
+        *("grpo", "Advantage under GRPO", "for the same rewards; 0 where all of a group are equal", "responses"),
+        *(lambda seen: seen.responses.grpo_advantage, "advantage"),
+    ),
+)
+
+
+def panels(seen: Seen, key: str, shade: int, ran: str, axis: Callable, unit: str, topic: str = "") -> list[dict]:
+    """The heat maps of one run.
+
+    Args:
+        key: the run's name, shade: its number.
+        ran: name of the estimator that trained.
+        axis: steps -> where they stand on the x axis, which has this unit.
+        topic: the cluster that is looked at; "" for all.
+    """
+    found = binned(seen, topic)
+    return [
+        _panel(quantity, found[quantity.name], key, shade, ran, axis, unit)
+        for quantity in QUANTITIES
+        if quantity.name in found
+    ]
+
+
+@dataclass(frozen=True)
+class Binned:
+    at: np.ndarray  # edges of the stretches, in steps
+    edges: np.ndarray  # of the levels
+    shares: np.ndarray  # (levels, stretches)
+    mean: np.ndarray
+    discrete: bool
+
+
+@functools.lru_cache(maxsize=32)
+def binned(seen: Seen, topic: str) -> dict[str, Binned]:
+    """Of every quantity that was recorded; by identity, as `Reader.read` gives the same object until there is more."""
+    part = seen.only(topic)
+    values = {quantity.name: quantity.values(part) for quantity in QUANTITIES}
+    at = stretches(part.responses.step, COLUMNS)
+    found = {}
+    for quantity in QUANTITIES:
+        both = [values[quantity.name], *([values[quantity.same_levels]] if quantity.same_levels else [])]
+        if not len(at) or not np.isfinite(values[quantity.name]).any():
+            continue
+        edges = levels(both, ROWS)
+        steps = (part.groups if quantity.of == "groups" else part.responses).step
+        place, count = places(steps, at), len(at) - 1
+        found[quantity.name] = Binned(
+            *(
+                at,
+                edges,
+                shares(place, values[quantity.name], count, edges),
+                means(place, values[quantity.name], count),
+            ),
+            len(edges) != ROWS + 1,
+        )
+    return found
+
+
+def _panel(quantity: Quantity, found: Binned, key: str, shade: int, ran: str, axis: Callable, unit: str) -> dict:
+    title = f"Advantage under {estimator_title(ran)}" if quantity.name == "advantage" else quantity.title
+    known = found.mean[np.isfinite(found.mean)]
+    change = f"{number(float(known[0]))} → {number(float(known[-1]))}"
+    middles = (found.at[1:] + found.at[:-1]) / 2
+    return {
+        **{
+            "id": f"heat-{quantity.name}-{key}",
+            "title": plain(middle_cut(title, 60)),
+            "note": quantity.tells,
+            "worry": "",
+        },
+        **{"values": [{"name": "mean, first to last", "color": colour(shade), "text": change}], "linked": True},
+        "summary": f"{title} of the {quantity.of} over {unit}; the mean goes from {change.replace('→', 'to')}",
+        "heat": {"rows": row_names(found), "columns": column_names(found.at), "of": quantity.of},
+        "figure": {
+            "data": [
+                {
+                    **{"type": "heatmap", "x": packed(axis(found.at)), "y": packed(found.edges)},
+                    # the root shows what is rare; the page squares it again to say how much it is
+                    **{
+                        "z": packed(np.sqrt(found.shares)),
+                        "zmin": 0,
+                        "zmax": 1,
+                        "showscale": False,
+                        "hoverinfo": "none",
+                    },
+                    **{"colorscale": [[0, "@card"], [1, f"@{colour(shade)}"]], "name": plotly_text(title)},
+                },
+                {
+                    **{"type": "scatter", "mode": "lines", "x": packed(axis(middles)), "y": packed(found.mean)},
+                    **{
+                        "line": {"color": "@ink", "width": 1.5},
+                        "hoverinfo": "skip",
+                        "showlegend": False,
+                        "name": "mean",
+                    },
+                },
+            ],
+            "layout": {
+                **{"uirevision": unit, "hovermode": "closest", "plot_bgcolor": "@sunk"},
+                "xaxis": {
+                    "title": {"text": unit},
+                    "exponentformat": "none" if unit == "hours" else "SI",
+                    "showgrid": False,
+                },
+                "yaxis": {"tickformat": ",.4~g", "showgrid": False, **_ticks(found)},
+            },
+        },
+    }
+
+
+def _ticks(found: Binned) -> dict:
+    middles = (found.edges[1:] + found.edges[:-1]) / 2
+    return {"tickvals": [round(float(v), 6) for v in middles]} if found.discrete and len(middles) <= 6 else {}
+
+
+def row_names(found: Binned) -> list[str]:
+    if found.discrete:
+        return [number(float(value)) for value in (found.edges[1:] + found.edges[:-1]) / 2]
+    names = [f"{number(float(low))} to {number(float(high))}" for low, high in itertools.pairwise(found.edges)]
+    return [f"up to {number(float(found.edges[1]))}", *names[1:-1], f"{number(float(found.edges[-2]))} and more"]
+
+
+def column_names(at: np.ndarray) -> list[str]:
+    """The steps of each stretch, which lie between its edges."""
+    firsts, lasts = np.ceil(at[:-1]).astype(int), np.ceil(at[1:]).astype(int) - 1
+    return [
+        f"step {a}" if a >= b else f"steps {a} to {b}" for a, b in zip(firsts.tolist(), lasts.tolist(), strict=True)
+    ]
+
+
+def progress(seen: Seen) -> str:
+    """What has not been looked at."""
+    if not seen.whole:
+        return f"{seen.looked:,} of {seen.files:,} rollout files have been looked at; the rest follows."
+    return (
+        f"One of {seen.every:,} steps is looked at: the run has too many responses for all." if seen.every > 1 else ""
+    )
+
+
+def topics(found: Sequence[Seen], most: int = 50) -> list[str]:
+    """Clusters of all runs, those with the most groups first."""
+    counts: dict[str, int] = {}
+    for seen in found:
+        numbers, groups = np.unique(seen.groups.cluster[seen.groups.cluster >= 0], return_counts=True)
+        for place, count in zip(numbers.tolist(), groups.tolist(), strict=True):
+            counts[seen.clusters[place]] = counts.get(seen.clusters[place], 0) + count
+    return sorted(counts, key=lambda name: (-counts[name], name))[:most]
