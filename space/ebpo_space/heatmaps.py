@@ -11,7 +11,8 @@ import numpy as np
 
 from openrlhf_ebpo.estimator.registry import title as estimator_title
 
-from .distributions import Seen, levels, means, places, shares, stretches
+from .binning import levels, means, places, shares, stretches
+from .distributions import Seen
 from .figures import colour, number, packed, plotly_text
 from .text import middle_cut, plain
 

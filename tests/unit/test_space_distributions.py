@@ -9,18 +9,8 @@ import pytest
 from space_runs import hostile_run, learning_run
 
 from openrlhf_ebpo.space import distributions
-from openrlhf_ebpo.space.distributions import (
-    OTHER,
-    Reader,
-    largest,
-    levels,
-    means,
-    places,
-    prior_means,
-    shares,
-    spread,
-    stretches,
-)
+from openrlhf_ebpo.space.binning import levels, means, places, shares, stretches
+from openrlhf_ebpo.space.distributions import OTHER, Reader, largest, prior_means, spread
 from openrlhf_ebpo.space.runs import Run
 
 
