@@ -3,17 +3,21 @@ What it accepts is in gate.py."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import plotly
 from starlette.middleware import Middleware
-from starlette.responses import FileResponse
+from starlette.requests import Request
+from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from .document import STATIC, Document, head
+from .errors import RunError
 from .gate import Gate
+from .workspace import Workspace
 
-STATIC = Path(__file__).parent / "static"
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 # Text is escaped before it gets here; if an escape were forgotten, a page could not load or send anything elsewhere.
 POLICY = "; ".join(
@@ -57,18 +61,25 @@ async def _plotly(request):
     return FileResponse(PLOTLY, media_type="text/javascript", headers={"cache-control": "public, max-age=31536000"})
 
 
-def app_kwargs() -> dict:
-    """For `launch`: routes before Gradio's own, the headers, and what is refused."""
-    routes = [Route("/space/plotly.js", _plotly), Mount("/space", StaticFiles(directory=STATIC))]
-    inner = [Middleware(SafeHeaders), Middleware(Gate)]
-    return {"routes": routes, "middleware": inner, "docs_url": None, "redoc_url": None}
+# Of pages, by address: what a GET with these parameters is answered with. They find runs as pages do, through the workspace,
+# and run in a thread, under the limits of gate.py. A RunError is answered with 404 and its message.
+Answer = Callable[[Workspace, Mapping[str, str]], Response]
+ROUTES: dict[str, Answer] = {}
 
 
-def head(version: str) -> str:
-    """Links of the page's head; relative, so that they work below any root path."""
-    stamp = f"{version}-{max(int(path.stat().st_mtime) for path in STATIC.iterdir())}"
-    return (
-        f'<link rel="stylesheet" href="./space/style.css?{stamp}">'
-        f'<meta name="plotly" content="./space/plotly.js?{plotly.__version__}">'
-        f'<script src="./space/space.js?{stamp}"></script>'
-    )
+def _route(path: str, answer: Answer, workspace: Workspace) -> Route:
+    def asked(request: Request) -> Response:
+        try:
+            return answer(workspace, request.query_params)
+        except RunError as error:
+            return PlainTextResponse(str(error), 404)
+
+    return Route(path, asked)  # no coroutine, so Starlette runs it in a thread
+
+
+def app_kwargs(version: str, workspace: Workspace) -> dict:
+    """For `launch`: routes before Gradio's own, the page's head, the headers, and what is refused."""
+    pages = [_route(path, answer, workspace) for path, answer in ROUTES.items()]
+    files = [Route("/space/plotly.js", _plotly), Mount("/space", StaticFiles(directory=STATIC))]
+    inner = [Middleware(SafeHeaders), Middleware(Gate), Middleware(Document, head=head(version))]
+    return {"routes": [*pages, *files], "middleware": inner, "docs_url": None, "redoc_url": None}
