@@ -12,7 +12,15 @@ from .pages import PAGES
 from .text import HTML, attribute, html, joined
 
 STATIC = Path(__file__).parent / "static"
-FIRST = ("style", "space", "actions", "boards", "tables", "frame")  # what all others build on; last come the pages' own
+FIRST = (
+    "style",
+    "space",
+    "actions",
+    "panels",
+    "boards",
+    "tables",
+    "frame",
+)  # what all others build on; last come the pages' own
 
 
 def head(version: str) -> HTML:

@@ -7,6 +7,7 @@ dark. Arrays go as base64 of float32, which Plotly reads.
 from __future__ import annotations
 
 import base64
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -19,11 +20,12 @@ from openrlhf_ebpo.record.score_text import percent
 from openrlhf_ebpo.record.score_text import reported as reported_text
 
 from .metrics import decimate, outside, smooth
-from .text import middle_cut
+from .text import middle_cut, plain
 
 COLOURS = 8  # --run-0 … --run-7 in the style sheet; more runs start over, dashed
 RAW_POINTS, SMOOTH_POINTS = 400, 200  # of a line, on panels of some 300 pixels
 FLOAT32 = float(np.finfo(np.float32).max)
+HEIGHT = 184  # pixels of a plot: two rows of panels fit on a first screen
 MARKS = 200  # of one kind and line in one panel
 _DASHES = ("solid", "dash", "dot", "dashdot")
 
@@ -39,6 +41,11 @@ class Line:
     low: np.ndarray | None = None
     high: np.ndarray | None = None
     lost: np.ndarray | None = None
+
+    @functools.cached_property
+    def inside(self) -> np.ndarray:
+        """Which values the y axis is made for."""
+        return ~outside(self.y)
 
 
 def colour(number: int) -> str:
@@ -65,14 +72,13 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def line_traces(lines: Sequence[Line], share: float, zoom: tuple[float, float] | None = None) -> list[dict]:
-    """Faint raw lines, and bold smoothed ones over all of them; few points are drawn as they are, with markers. A bold
+def line_traces(lines: Sequence[Line], bolds: Sequence[tuple], zoom: tuple[float, float] | None = None) -> list[dict]:
+    """Faint raw lines, and bold smoothed ones (`bold`) over all of them; few points are drawn as they are, with markers. A bold
     line has its place among the panel's values as meta."""
     raw, traces = [], []
     faint = 0.28 if len(lines) <= 3 else 0.16
-    for place, line in enumerate(lines):
+    for place, (line, (bold_x, bold_y)) in enumerate(zip(lines, bolds, strict=True)):
         shade, dash = f"@{colour(line.number)}", _DASHES[line.number // COLOURS % len(_DASHES)]
-        bold_x, bold_y = bold(line, share)
         few = len(line.x) <= 12
         if bold_y is not line.y and not few:
             x, y = decimate(line.x, line.y, RAW_POINTS, zoom)
@@ -99,7 +105,7 @@ def line_traces(lines: Sequence[Line], share: float, zoom: tuple[float, float] |
 
 def bold(line: Line, share: float) -> tuple[np.ndarray, np.ndarray]:
     """The moving mean, over the steps that do not lie outside; of few points the points themselves."""
-    inside = ~outside(line.y)
+    inside = line.inside
     if len(line.x) <= 12:
         return line.x, line.y
     return (line.x, smooth(line.y, share)) if inside.all() else (line.x[inside], smooth(line.y[inside], share))
@@ -135,10 +141,9 @@ def _marked(x: np.ndarray, y: np.ndarray, symbol: str, shade: str, meta: str) ->
 
 def usual_range(lines: Sequence[Line]) -> tuple[float, float] | None:
     """Ends of the y axis that leave out the few steps that would squeeze it; None where there are none."""
-    beyond = [outside(line.y) for line in lines]
-    if not any(each.any() for each in beyond):
+    if all(line.inside.all() for line in lines):
         return None
-    kept = np.concatenate([line.y[~each] for line, each in zip(lines, beyond, strict=True)])
+    kept = np.concatenate([line.y[line.inside] for line in lines])
     low, high = float(kept.min()), float(kept.max())
     margin = 0.06 * (high - low)
     return (0.0 if low >= 0 and low - margin < 0 else low - margin), high + margin
@@ -167,15 +172,20 @@ def line_panel(
     ends = None if log and positive else usual_range(lines)
     if log and lines and not positive:
         note = f"{note} · linear: has {'negatives' if min(line.y.min() for line in lines) < 0 else 'zeros'}"
-    values = [{"name": line.name, "color": colour(line.number), "text": _at_end(line, share)} for line in lines]
+    bolds = [bold(line, share) for line in lines]
+    values = [
+        {"name": plain(line.name), "color": colour(line.number), "text": _at_end(line, float(y[-1]))}
+        for line, (_, y) in zip(lines, bolds, strict=True)
+    ]
     summary = "; ".join(f"{v['name']}: {v['text']} at the end" for v in values)
     return {
         **{"id": name, "title": title, "note": note, "worry": worry, "values": values, "linked": True, "readout": True},
         **{"flags": flags(lines, ends), "usual": ends},
         "summary": f"{title} over {unit}. {summary}" if lines else f"{title}: no values yet",
         "figure": {
-            "data": line_traces(lines, share, zoom) + marks(lines, ends),
+            "data": line_traces(lines, bolds, zoom) + marks(lines, ends),
             "layout": {
+                "height": HEIGHT,
                 "uirevision": f"{unit}{log}",
                 "xaxis": {
                     "title": {"text": unit},
@@ -188,11 +198,10 @@ def line_panel(
     }
 
 
-def _at_end(line: Line, share: float) -> str:
+def _at_end(line: Line, value: float) -> str:
     """Where the bold line ends; a run whose last value is no number says so."""
-    if line.lost is not None and len(line.lost) and line.lost[-1] > line.x[-1]:
-        return "no number"
-    return number(float(bold(line, share)[1][-1]))
+    ended = line.lost is None or not len(line.lost) or line.lost[-1] < line.x[-1]
+    return number(value) if ended else "no number"
 
 
 def flags(lines: Sequence[Line], ends: tuple[float, float] | None) -> dict:
@@ -222,9 +231,13 @@ def _decades(lines: Sequence[Line]) -> float:
     return math.log10(high / low)
 
 
-def board(sections: Sequence[dict], unit: str = "", zoom: tuple[float, float] | None = None) -> str:
-    """What a board component takes: sections of panels, as JSON; sections without panels are left out."""
-    return orjson.dumps({"unit": unit, "zoom": zoom, "sections": [s for s in sections if s["panels"]]}).decode()
+def board(
+    sections: Sequence[dict], unit: str = "", zoom: tuple[float, float] | None = None, unfinished: str = ""
+) -> str:
+    """What a board component takes: sections of panels, as JSON; sections without panels are left out. unfinished: what
+    is still to come; the page then asks again."""
+    shown = [section for section in sections if section["panels"]]
+    return orjson.dumps({"unit": unit, "zoom": zoom, "unfinished": unfinished, "sections": shown}).decode()
 
 
 def pass_panel(task: str, curves: Sequence[tuple[str, int, bool, list[tuple[int, dict]]]]) -> dict:
@@ -278,7 +291,7 @@ def _band(x, low: np.ndarray, high: np.ndarray, shade: int) -> dict:
 
 def checkpoint_panel(task: str, lines: Sequence[Line], reported: Sequence[tuple[str, float]]) -> dict:
     """pass@1 over training steps with 95 % intervals, percent; the paper's numbers as dotted levels."""
-    traces = line_traces(lines, 0)
+    traces = line_traces(lines, [bold(line, 0) for line in lines])
     for trace in traces:
         trace["hovertemplate"] = "%{y:.1f} %"
     ends = [float(v) for line in lines for v in (line.x.min(), line.x.max())] or [0.0, 1.0]

@@ -13,7 +13,7 @@ from openrlhf_ebpo.estimator.registry import title as estimator_title
 
 from .binning import levels, means, places, shares, stretches
 from .distributions import Seen
-from .figures import colour, number, packed, plotly_text
+from .figures import HEIGHT, colour, number, packed, plotly_text
 from .text import middle_cut, plain
 
 COLUMNS, ROWS = 120, 40
@@ -44,18 +44,18 @@ QUANTITIES = (
 )
 
 
-def panels(seen: Seen, key: str, shade: int, ran: str, axis: Callable, unit: str, topic: str = "") -> list[dict]:
+def panels(seen: Seen, run: tuple[str, int], ran: str, axis: Callable, unit: str, topic: str = "") -> list[dict]:
     """The heat maps of one run.
 
     Args:
-        key: the run's name, shade: its number.
+        run: its name and number.
         ran: name of the estimator that trained.
         axis: steps -> where they stand on the x axis, which has this unit.
         topic: the cluster that is looked at; "" for all.
     """
     found = binned(seen, topic)
     return [
-        _panel(quantity, found[quantity.name], key, shade, ran, axis, unit)
+        _panel(quantity, found[quantity.name], *run, ran, axis, unit)
         for quantity in QUANTITIES
         if quantity.name in found
     ]
@@ -97,7 +97,7 @@ def binned(seen: Seen, topic: str) -> dict[str, Binned]:
 
 
 def _panel(quantity: Quantity, found: Binned, key: str, shade: int, ran: str, axis: Callable, unit: str) -> dict:
-    title = f"Advantage under {estimator_title(ran)}" if quantity.name == "advantage" else quantity.title
+    title = f"{quantity.title} under {estimator_title(ran)}" if quantity.name == "advantage" and ran else quantity.title
     known = found.mean[np.isfinite(found.mean)]
     change = f"{number(float(known[0]))} → {number(float(known[-1]))}"
     middles = (found.at[1:] + found.at[:-1]) / 2
@@ -136,7 +136,7 @@ def _panel(quantity: Quantity, found: Binned, key: str, shade: int, ran: str, ax
                 },
             ],
             "layout": {
-                **{"uirevision": unit, "hovermode": "closest", "plot_bgcolor": "@sunk"},
+                **{"height": HEIGHT, "uirevision": unit, "hovermode": "closest", "plot_bgcolor": "@sunk"},
                 "xaxis": {
                     "title": {"text": unit},
                     "exponentformat": "none" if unit == "hours" else "SI",
@@ -168,12 +168,18 @@ def column_names(at: np.ndarray) -> list[str]:
     ]
 
 
-def progress(seen: Seen) -> str:
-    """What has not been looked at."""
-    if not seen.whole:
-        return f"{seen.looked:,} of {seen.files:,} rollout files have been looked at; the rest follows."
+def progress(found: Sequence[Seen]) -> str:
+    """What has not been looked at yet; "" once all has."""
+    looked, files = (sum(getattr(seen, name) for seen in found) for name in ("looked", "files"))
+    return f"{looked:,} of {files:,} rollout files have been looked at; the rest follows." if looked < files else ""
+
+
+def partly(seen: Seen) -> str:
+    """What is not going to be looked at."""
     return (
-        f"One of {seen.every:,} steps is looked at: the run has too many responses for all." if seen.every > 1 else ""
+        f"Every {seen.every}th logged step is looked at: the run has too many responses for all."
+        if seen.every > 1
+        else ""
     )
 
 

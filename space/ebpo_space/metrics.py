@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 
+AXES = {"step": "step", "rollouts": "rollouts", "time": "hours"}  # what a step may stand at, and its unit
 NAMES = 600  # metrics of one run; more are not kept
 LONGEST = 2**20  # bytes of one line
 FAR = 25  # widths of the middle half (it is 1.35 standard deviations of a normal distribution wide)
@@ -172,6 +173,19 @@ def _joined(old: Metrics, new: Metrics) -> Metrics:
         name: old.nulls.get(name, frozenset()) | new.nulls.get(name, frozenset()) for name in {**old.nulls, **new.nulls}
     }
     return Metrics(steps, columns, nulls=nulls)
+
+
+def positions(metrics: Metrics, steps: np.ndarray, axis: str) -> np.ndarray:
+    """Where steps stand on the x axis: the step, responses so far, or hours since the first step."""
+    if axis == "step" or not len(metrics.steps):
+        return steps
+    name = "time" if axis == "time" else "rollout/num_samples"
+    column = metrics.columns.get(name)
+    if column is None:
+        return steps
+    along = (column - np.nanmin(column)) / 3600 if axis == "time" else np.nancumsum(column)
+    known = np.isfinite(along)
+    return np.interp(steps, metrics.steps[known], along[known], left=0.0) if known.any() else steps
 
 
 def outside(values: np.ndarray) -> np.ndarray:

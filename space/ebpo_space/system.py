@@ -9,7 +9,7 @@ import numpy as np
 
 from openrlhf_ebpo.record.catalogue import find
 
-from .figures import Line, line_panel, number, packed, plotly_text
+from .figures import HEIGHT, Line, line_panel, number, packed, plotly_text
 from .metrics import Metrics, outside
 from .text import middle_cut, plain
 
@@ -145,6 +145,7 @@ def stack_panel(key: str, metrics: Metrics, axis: Callable, unit: str) -> dict |
                 _area(name, place, x, height) for place, (name, height) in enumerate(zip(found, heights, strict=True))
             ],
             "layout": {
+                "height": HEIGHT,
                 "uirevision": unit,
                 "xaxis": {"title": {"text": unit}, "exponentformat": "none" if unit == "hours" else "SI"},
                 "yaxis": {"rangemode": "tozero", "ticksuffix": " s"},

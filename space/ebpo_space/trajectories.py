@@ -10,7 +10,7 @@ from openrlhf_ebpo.record.catalogue import Metric
 
 from .binning import means, places, stretches
 from .distributions import Grouped, Seen, largest, prior_means
-from .figures import COLOURS, Line, colour, line_panel, number, packed, plotly_text
+from .figures import COLOURS, HEIGHT, Line, colour, line_panel, number, packed, plotly_text
 from .metrics import Metrics, outside
 from .text import middle_cut, plain
 
@@ -163,5 +163,5 @@ def against_panel(parts: Sequence[tuple[str, Grouped]], at: np.ndarray, key: str
         **{"id": f"against-{key}", "title": "Shrinkage against group success", "note": HOW, "worry": ""},
         **{"values": values, "points": ["Group success", "Shrinkage S"]},
         "summary": "Shrinkage against group success, a trajectory a cluster",
-        "figure": {"data": traces, "layout": _axes("Group success", "Shrinkage S", 200)},
+        "figure": {"data": traces, "layout": _axes("Group success", "Shrinkage S", HEIGHT)},
     }

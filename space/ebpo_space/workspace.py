@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from openrlhf_ebpo.record.catalogue import Metric
 from openrlhf_ebpo.record.own_metrics import own_metrics
 
+from .distributions import Reader
 from .errors import RunError
 from .groups import Index
 from .metrics import Follower, Metrics
@@ -37,13 +38,23 @@ class Opened:
         return own_metrics(self.about.get("metrics"))
 
     @property
+    def estimator(self) -> str:
+        """The name of the estimator that trained; "" where run.json does not tell."""
+        settings = self._advantage().get("estimator")
+        return settings if isinstance(settings, str) else ""
+
+    @property
     def rewards(self) -> tuple[float, float]:
         """Fail and pass reward."""
-        settings = self.about
-        for part in ("args", "algo", "advantage", "ebpo"):
-            settings = settings.get(part) if isinstance(settings, dict) else None
+        settings = self._advantage().get("ebpo")
         settings = settings if isinstance(settings, dict) else {}
         return _number(settings.get("fail_reward"), 0.0), _number(settings.get("pass_reward"), 1.0)
+
+    def _advantage(self) -> dict:
+        settings = self.about
+        for part in ("args", "algo", "advantage"):
+            settings = settings.get(part) if isinstance(settings, dict) else None
+        return settings if isinstance(settings, dict) else {}
 
 
 @dataclass
@@ -51,6 +62,7 @@ class Workspace:
     runs: Runs
     _followers: dict[str, Follower] = field(default_factory=dict)
     _indexes: dict[str, Index] = field(default_factory=dict)
+    _readers: dict[str, Reader] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def chosen(self, view: dict) -> list[str]:
@@ -65,6 +77,8 @@ class Workspace:
         """
         run = self.runs.get(key)
         problems = list(run.problems)
+        if not run.path.is_dir():
+            problems.append("its directory is gone (moved, renamed or deleted); nothing of it can be shown.")
         about = attempt(lambda: describe(run), {}, problems)
         follower = self._kept(self._followers, run, lambda: Follower(inside(run, "metrics.jsonl")), problems)
         metrics = follower.read() if follower else Metrics()
@@ -87,6 +101,10 @@ class Workspace:
 
     def index(self, opened: Opened) -> Index:
         return self._kept(self._indexes, opened.run, lambda: Index(opened.run, *opened.rewards), [])
+
+    def rollouts(self, opened: Opened) -> Reader:
+        """What distributions are made of."""
+        return self._kept(self._readers, opened.run, lambda: Reader(opened.run, *opened.rewards), [])
 
     def _kept(self, store: dict, run: Run, make: Callable, problems: list[str]):
         with self._lock:

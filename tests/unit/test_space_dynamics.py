@@ -76,7 +76,7 @@ def test_what_float32_does_not_hold_reaches_the_page():
 
 
 def test_a_run_has_a_heat_map_of_every_quantity(seen):
-    panels = {p["id"]: p for p in heatmaps.panels(seen, "ebpo", 0, "ebpo", lambda steps: steps, "step")}
+    panels = {p["id"]: p for p in heatmaps.panels(seen, ("ebpo", 0), "ebpo", lambda steps: steps, "step")}
     assert list(panels) == [f"heat-{name}-ebpo" for name in ("reward", "success", "length", "advantage", "grpo")]
     reward = panels["heat-reward-ebpo"]
     z = values(reward["figure"]["data"][0]["z"])
