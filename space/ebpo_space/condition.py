@@ -87,11 +87,24 @@ def _at_work(about: dict, metrics: Metrics, seen: Signs, now: float) -> tuple[st
 
 
 def _late(metrics: Metrics, seen: Signs, now: float) -> str:
+    latest = _latest(metrics, seen)
+    return f"Nothing new since {clock(latest)}." if latest is not None and now > latest + _patience(metrics) else ""
+
+
+def deadline(metrics: Metrics, seen: Signs) -> float | None:
+    """When a training counts as silent or late, if nothing comes until then."""
+    latest = _latest(metrics, seen)
+    each = (None if seen.lock is None else seen.lock + SILENCE, latest and latest + _patience(metrics))
+    return min((when for when in each if when), default=None)
+
+
+def _latest(metrics: Metrics, seen: Signs) -> float | None:
     _, at = last_step(metrics)
-    latest = max((when for when in (at, seen.beat and seen.beat.time) if when), default=None)
-    if latest is None or now - latest <= max(PATIENCE, USUAL * usual_step(metrics)):
-        return ""
-    return f"Nothing new since {clock(latest)}."
+    return max((when for when in (at, seen.beat and seen.beat.time) if when), default=None)
+
+
+def _patience(metrics: Metrics) -> float:
+    return max(PATIENCE, USUAL * usual_step(metrics))
 
 
 def usual_step(metrics: Metrics) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from openrlhf_ebpo.record.catalogue import Metric
 from openrlhf_ebpo.record.own_metrics import own_metrics
@@ -16,20 +16,30 @@ from .metrics import Follower, Metrics
 from .runs import Run, Runs, describe, inside
 
 SHOWN_AT_FIRST = 5  # runs in a view that names none
+ALL_HIDDEN = "All runs are hidden: a click on the dot of a run, above, shows it again."
 
 
 @dataclass(frozen=True)
 class Opened:
-    """One run of a view. `about` is run.json ({} where it cannot be read)."""
+    """One run of a view. `about` is run.json ({} where it cannot be read); dimmed: drawn faintly, as the visitor wants it."""
 
     run: Run
     about: dict
     metrics: Metrics
     problems: tuple[str, ...]
+    dimmed: bool = False
 
     @property
     def status(self) -> str:
         return str(self.about.get("status") or "unknown")[:20]
+
+    @property
+    def estimator(self) -> str:
+        """The run's --advantage_estimator; ebpo where run.json does not say."""
+        found = self.about
+        for part in ("args", "algo", "advantage", "estimator"):
+            found = found.get(part) if isinstance(found, dict) else None
+        return found if isinstance(found, str) and found else "ebpo"
 
     @property
     def own_metrics(self) -> dict[str, Metric]:
@@ -71,14 +81,16 @@ class Workspace:
         return Opened(run, about, metrics, (*problems, *metrics.problems))
 
     def open_all(self, view: dict) -> tuple[list[Opened], list[str]]:
-        """The runs of a view, and what went wrong with those that are missing or incomplete."""
+        """The runs of a view that are not hidden, and what went wrong with those that are missing or incomplete."""
         opened, problems = [], []
-        for key in self.chosen(view):
+        chosen = self.chosen(view)
+        shown = [key for key in chosen if key not in view["hidden"]]
+        for key in shown:
             found = attempt(lambda key=key: self.open(key), None, problems)
             if found is not None:
-                opened.append(found)
+                opened.append(replace(found, dimmed=key in view["dimmed"]))
                 problems += [f"{key}: {problem}" for problem in found.problems]
-        return opened, problems
+        return opened, problems if shown or not chosen else [ALL_HIDDEN]
 
     def warm(self) -> None:
         """Fetch and read what a visitor sees first, so that the first one does not wait for it."""
