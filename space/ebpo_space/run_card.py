@@ -45,7 +45,7 @@ STATE = {
     "stalled": State("stalled", "bad"),
     "silent": State("no sign of life", "bad"),
     "failed": State("failed", "bad"),
-    "interrupted": State("interrupted", "bad"),
+    "interrupted": State("interrupted", ""),
     "complete": State("complete", "good"),
     "unknown": State("state unknown", ""),
 }
@@ -150,7 +150,7 @@ def _ends(values) -> str:
 
 
 def _changed(looked: Looked) -> HTML:
-    run, found = looked.run, looked.changed
+    run = looked.run
     lines = joined(
         _named_line(said, values, sparkline(steps, values, f"{said}: {_ends(values)}", run.run.number))
         for name, said in (("ebpo/shrinkage", "shrinkage S"), ("ebpo/prior_mean", "prior mean"))

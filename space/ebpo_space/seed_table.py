@@ -11,8 +11,9 @@ import numpy as np
 from openrlhf_ebpo.estimator.registry import title
 
 from . import seeds
+from .metrics import smooth
 from .outcome import Outcome
-from .sparkline import sparkline
+from .sparkline import SMOOTHED, sparkline
 from .tables import dot, table
 from .text import HTML, html, joined, run_name
 from .warnings import REWARD
@@ -89,7 +90,7 @@ def _spread(values: Sequence[float]) -> Spread:
 
 def _line(one: Configuration) -> HTML:
     series = [next((s for s in map(run.metrics.series, REWARD) if len(s[0])), None) for run in one.runs]
-    band = seeds.band([each for each in series if each])
+    band = seeds.band([(steps, smooth(values, SMOOTHED)) for steps, values in filter(None, series)])
     if band is None:
         return HTML("–")
     said = f"Mean reward, {band.words}"

@@ -11,7 +11,8 @@ from .metrics import decimate, smooth
 from .text import HTML, attribute, html
 
 WIDTH, HEIGHT, MARGIN = 160, 36, 3
-_POINTS, _SHARE = 80, 0.08
+SMOOTHED = 0.08  # share of the run
+_POINTS = 80
 
 
 def sparkline(
@@ -20,7 +21,7 @@ def sparkline(
     """Smoothed, from its lowest to its highest. said: what it is, for who does not see it. band: low and high, drawn softly."""
     if len(values) < 2:
         return HTML()
-    line = smooth(values, _SHARE) if band is None else values
+    line = smooth(values, SMOOTHED) if band is None else values
     around = np.concatenate([line, *(band or ())])
     low, high = float(around.min()), float(around.max())
     marks = HTML() if band is None else _area(steps, *band, low, high, number)

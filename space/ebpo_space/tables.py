@@ -78,8 +78,15 @@ def _chip(run: dict, rest: list[str], view: dict) -> HTML:
         *(setting(**_next(run["key"], view)), attribute(run["key"], 60), SEEN[state], mark),
     )
     return html(
-        '<span class="chip {}">{}<b>{}</b><small>{}</small>{}</span>',
-        *(state, switch, run_name(run["key"], 44), STATUS.get(run["status"], ""), remove if rest else ""),
+        '<span class="chip {}" style="--shade:var(--{})">{}<b>{}</b><small>{}</small>{}</span>',
+        *(
+            state,
+            colour(run["number"]),
+            switch,
+            run_name(run["key"], 44),
+            STATUS.get(run["status"], ""),
+            remove if rest else "",
+        ),
     )
 
 

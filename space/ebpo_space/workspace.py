@@ -67,6 +67,10 @@ class Workspace:
         """Keys of the view's runs; the first few where it names none."""
         return view["runs"] or self.runs.listed()[:SHOWN_AT_FIRST]
 
+    def shown(self, view: dict) -> list[str]:
+        """Keys of the view's runs that are not hidden."""
+        return [key for key in self.chosen(view) if key not in view["hidden"]]
+
     def open(self, key: str) -> Opened:
         """A run with its metrics and groups; what of it cannot be read is listed in `problems`.
 
@@ -83,14 +87,13 @@ class Workspace:
     def open_all(self, view: dict) -> tuple[list[Opened], list[str]]:
         """The runs of a view that are not hidden, and what went wrong with those that are missing or incomplete."""
         opened, problems = [], []
-        chosen = self.chosen(view)
-        shown = [key for key in chosen if key not in view["hidden"]]
+        shown = self.shown(view)
         for key in shown:
             found = attempt(lambda key=key: self.open(key), None, problems)
             if found is not None:
                 opened.append(replace(found, dimmed=key in view["dimmed"]))
                 problems += [f"{key}: {problem}" for problem in found.problems]
-        return opened, problems if shown or not chosen else [ALL_HIDDEN]
+        return opened, problems if shown or not self.chosen(view) else [ALL_HIDDEN]
 
     def warm(self) -> None:
         """Fetch and read what a visitor sees first, so that the first one does not wait for it."""

@@ -14,12 +14,13 @@ from ..tables import NO_RUNS, notices
 from ..text import HTML, html, joined
 from ..workspace import Workspace
 
+LOOK = HTML('<button type="button" class="unseen" data-set="{}" data-look aria-hidden="true" tabindex="-1"></button>')
 READS = ("metrics.jsonl", "run.json", "rollouts", "eval", "heartbeat.json")
 
 
 def lay_out(parts: Parts, workspace: Workspace) -> None:
     parts.html("notes")
-    parts.html("cards", js=" window.space.overview(element, watch);")
+    parts.html("cards")
     parts.html("seeds")
 
 
@@ -34,7 +35,7 @@ def render(view: dict, workspace: Workspace) -> dict:
     cards = joined(card(each, now) for each in looked)
     return {
         "notes": notices(problems),
-        "cards": html('<div class="cards">{}{}</div>', summary(looked), cards) if looked else "",
+        "cards": html('<div class="cards">{}{}{}</div>', summary(looked), cards, LOOK) if looked else "",
         "seeds": seed_table([(each.run, each.outcome) for each in looked]),
     }
 
