@@ -74,7 +74,7 @@ def _chip(run: dict, rest: list[str], view: dict) -> HTML:
     state = seen(run["key"], view)
     mark = dot(run["number"], "dot live" if run["status"] == "running" else "dot")
     switch = html(
-        '<button type="button" class="see" {} title="{2}" aria-label="{1} is {2}">{3}</button>',
+        '<button type="button" class="see" {0} title="{2}" aria-label="{1} is {2}">{3}</button>',
         *(setting(**_next(run["key"], view)), attribute(run["key"], 60), SEEN[state], mark),
     )
     return html(
