@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -11,6 +12,7 @@ from openrlhf_ebpo.record.catalogue import Metric
 from openrlhf_ebpo.record.own_metrics import own_metrics
 
 from .errors import RunError
+from .fetched import ADDED
 from .groups import Index
 from .metrics import Follower, Metrics
 from .runs import Run, Runs, describe, inside
@@ -59,8 +61,8 @@ class Opened:
 @dataclass
 class Workspace:
     runs: Runs
-    _followers: dict[str, Follower] = field(default_factory=dict)
-    _indexes: dict[str, Index] = field(default_factory=dict)
+    _followers: OrderedDict[str, Follower] = field(default_factory=OrderedDict)
+    _indexes: OrderedDict[str, Index] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def chosen(self, view: dict) -> list[str]:
@@ -86,14 +88,16 @@ class Workspace:
 
     def open_all(self, view: dict) -> tuple[list[Opened], list[str]]:
         """The runs of a view that are not hidden, and what went wrong with those that are missing or incomplete."""
-        opened, problems = [], []
-        shown = self.shown(view)
+        opened, problems, listed = [], [], self.runs.listed()
+        chosen, shown = self.chosen(view), self.shown(view)
+        own = [key for key in chosen if key not in listed]  # of this view alone: nobody else's runs count
         for key in shown:
             found = attempt(lambda key=key: self.open(key), None, problems)
             if found is not None:
-                opened.append(replace(found, dimmed=key in view["dimmed"]))
+                run = found.run if key in listed else replace(found.run, number=len(listed) + own.index(key))
+                opened.append(replace(found, run=run, dimmed=key in view["dimmed"]))
                 problems += [f"{key}: {problem}" for problem in found.problems]
-        return opened, problems if shown or not self.chosen(view) else [ALL_HIDDEN]
+        return opened, problems if shown or not chosen else [ALL_HIDDEN]
 
     def warm(self) -> None:
         """Fetch and read what a visitor sees first, so that the first one does not wait for it."""
@@ -103,13 +107,19 @@ class Workspace:
     def index(self, opened: Opened) -> Index:
         return self._kept(self._indexes, opened.run, lambda: Index(opened.run, *opened.rewards), [])
 
-    def _kept(self, store: dict, run: Run, make: Callable, problems: list[str]):
+    def _kept(self, store: OrderedDict, run: Run, make: Callable, problems: list[str]):
+        """What is kept of a run; of those that visitors added, as long as their copies are."""
+        listed = self.runs.listed()
         with self._lock:
             if run.key not in store:
                 made = attempt(make, None, problems)
                 if made is None:
                     return None
                 store[run.key] = made
+            store.move_to_end(run.key)
+            added = [key for key in store if key not in listed]
+            for key in added[:-ADDED]:
+                del store[key]
             return store[run.key]
 
 
