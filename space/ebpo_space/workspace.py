@@ -71,7 +71,7 @@ class Workspace:
 
     def shown(self, view: dict) -> list[str]:
         """Keys of the view's runs that are not hidden."""
-        return [key for key in self.chosen(view) if key not in view["hidden"]]
+        return [key for key in self.chosen(view) if key not in view.get("hidden", ())]
 
     def open(self, key: str) -> Opened:
         """A run with its metrics and groups; what of it cannot be read is listed in `problems`.
@@ -95,7 +95,7 @@ class Workspace:
             found = attempt(lambda key=key: self.open(key), None, problems)
             if found is not None:
                 run = found.run if key in listed else replace(found.run, number=len(listed) + own.index(key))
-                opened.append(replace(found, run=run, dimmed=key in view["dimmed"]))
+                opened.append(replace(found, run=run, dimmed=key in view.get("dimmed", ())))
                 problems += [f"{key}: {problem}" for problem in found.problems]
         return opened, problems if shown or not chosen else [ALL_HIDDEN]
 
