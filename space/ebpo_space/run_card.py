@@ -18,7 +18,7 @@ from .outcome import Outcome, outcome
 from .sparkline import sparkline
 from .tables import dot, setting
 from .text import HTML, attribute, harmless, html, joined, run_name
-from .warnings import REWARD, Warned
+from .warnings import REWARD, Warned, above, collapsed, spiked
 from .workspace import Opened
 
 UNFILTERED = {
@@ -228,7 +228,7 @@ def _warning(each: Warned, looked: Looked) -> HTML:
 
 
 def _worst(each: Warned) -> str:
-    return "" if each.metric == "step" else f"{number(each.worst)} at worst: "
+    return f"{number(each.worst)} at worst: " if each.rule.holds in (above, collapsed, spiked) else ""
 
 
 def _panel_link(each: Warned) -> HTML:
