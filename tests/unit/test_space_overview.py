@@ -175,3 +175,11 @@ def test_damaged_samples_leave_the_scores(folder, tmp_path):
     found = evaluation.render(clean({}), Workspace(Runs([str(tmp_path)])))
     assert "aime24" in found["table"] and "change" not in found["table"].split("</thead>")[0].replace("change of", "")
     assert "damaged" in found["notes"]
+
+
+def test_lines_of_a_dimmed_run_are_faint(workspace):
+    found = evaluation.render(clean({"runs": "ebpo-1,grpo-1", "dimmed": "grpo-1"}), workspace)
+    traces = [t for s in json.loads(found["board"])["sections"] for p in s["panels"] for t in p["figure"]["data"]]
+    named = {(t["name"].partition(" ")[0], t.get("opacity")) for t in traces if "name" in t}
+    assert named == {("ebpo-1", None), ("grpo-1", 0.25)}
+    assert found["table"].count('class="scale dimmed"') == 6  # two tasks and the average, two of the columns
