@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from .figures import colour
 from .text import HTML, attribute, harmless, html, joined, middle_cut, run_name
@@ -48,14 +49,14 @@ NO_RUNS = empty(
 )
 
 
-def run_bar(chosen: Sequence[dict], others: Sequence[str], allowed: Sequence[str]) -> HTML:
+def run_bar(chosen: Sequence[dict], others: Sequence[str], allowed: Sequence[str], view: dict) -> HTML:
     """The chosen runs as chips, a menu of the others, and a field for a Hub repository.
 
     Args:
-        chosen: key, number, status, of each run in the view.
+        chosen: key, number, status, of each run in the view, hidden ones included.
     """
     keys = [run["key"] for run in chosen]
-    chips = joined(_chip(run, [key for key in keys if key != run["key"]]) for run in chosen)
+    chips = joined(_chip(run, [key for key in keys if key != run["key"]], view) for run in chosen)
     parts = chips, _menu(keys, others), _hub_field(allowed)
     return html('<div class="runs" role="group" aria-label="Runs">{}{}{}</div>', *parts)
 
@@ -65,17 +66,45 @@ def dot(number: int, kind: str = "dot") -> HTML:
     return html('<i class="{}" style="background:var(--{})"></i>', kind, colour(number))
 
 
-def _chip(run: dict, rest: list[str]) -> HTML:
+def _chip(run: dict, rest: list[str], view: dict) -> HTML:
     remove = html(
         '<button type="button" class="remove" {} aria-label="Take {} out of the view">×</button>',
         *(setting(runs=rest), attribute(run["key"], 60)),
     )
+    state = seen(run["key"], view)
     mark = dot(run["number"], "dot live" if run["status"] == "running" else "dot")
-    status = STATUS.get(run["status"], "")
-    return html(
-        '<span class="chip">{}<b>{}</b><small>{}</small>{}</span>',
-        *(mark, run_name(run["key"], 44), status, remove if rest else ""),
+    switch = html(
+        '<button type="button" class="see" {0} title="{2}" aria-label="{1} is {2}">{3}</button>',
+        *(setting(**_next(run["key"], view)), attribute(run["key"], 60), SEEN[state], mark),
     )
+    return html(
+        '<span class="chip {}" style="--shade:var(--{})">{}<b>{}</b><small>{}</small>{}</span>',
+        *(
+            state,
+            colour(run["number"]),
+            switch,
+            run_name(run["key"], 44),
+            STATUS.get(run["status"], ""),
+            remove if rest else "",
+        ),
+    )
+
+
+SEEN = {"shown": "shown; dim it", "dimmed": "dimmed; hide it", "hidden": "hidden; show it"}
+
+
+def seen(key: str, view: dict) -> str:
+    """shown, dimmed or hidden"""
+    return "hidden" if key in view["hidden"] else "dimmed" if key in view["dimmed"] else "shown"
+
+
+def _next(key: str, view: dict) -> dict:
+    """What a click on a run's dot makes of the view: shown, dimmed, hidden, and shown again."""
+    state = seen(key, view)
+    rest = {name: [each for each in view[name] if each != key] for name in ("dimmed", "hidden")}
+    return rest | {
+        name: [*rest[name], key] for name, before in (("dimmed", "shown"), ("hidden", "dimmed")) if state == before
+    }
 
 
 def _menu(keys: list[str], others: Sequence[str]) -> HTML:
@@ -100,9 +129,16 @@ def _hub_field(allowed: Sequence[str]) -> HTML:
     )
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str, kind: str = "") -> HTML:
+class Head(NamedTuple):
+    """Of a column that is sorted, or can be. order: ascending, descending, or "" for not."""
+
+    name: HTML
+    order: str
+
+
+def table(head: Sequence[str | Head], rows: Sequence[Sequence[str]], caption: str, kind: str = "") -> HTML:
     """The first column is a row header."""
-    heads = joined(html('<th scope="col">{}</th>', cell) for cell in head)
+    heads = joined(map(_head, head))
     body = joined(
         html('<tr><th scope="row">{}</th>{}</tr>', row[0], joined(html("<td>{}</td>", cell) for cell in row[1:]))
         for row in rows
@@ -112,3 +148,10 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str, kind
         "<thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>",
         *(attribute(caption, 200), kind, harmless(caption, 200), heads, body),
     )
+
+
+def _head(cell: str | Head) -> HTML:
+    if not isinstance(cell, Head):
+        return html('<th scope="col">{}</th>', cell)
+    order = html(' aria-sort="{}"', cell.order) if cell.order else ""
+    return html('<th scope="col"{}>{}</th>', order, cell.name)

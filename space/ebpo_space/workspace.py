@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import threading
 from collections import OrderedDict
@@ -20,20 +19,30 @@ from .metrics import Follower, Metrics
 from .runs import Run, Runs, describe, inside
 
 SHOWN_AT_FIRST = 5  # runs in a view that names none
+ALL_HIDDEN = "All runs are hidden: a click on the dot of a run, above, shows it again."
 
 
 @dataclass(frozen=True)
 class Opened:
-    """One run of a view. `about` is run.json ({} where it cannot be read)."""
+    """One run of a view. `about` is run.json ({} where it cannot be read); dimmed: drawn faintly, as the visitor wants it."""
 
     run: Run
     about: dict
     metrics: Metrics
     problems: tuple[str, ...]
+    dimmed: bool = False
 
     @property
     def status(self) -> str:
         return str(self.about.get("status") or "unknown")[:20]
+
+    @property
+    def estimator(self) -> str:
+        """The run's --advantage_estimator; ebpo where run.json does not say."""
+        found = self.about
+        for part in ("args", "algo", "advantage", "estimator"):
+            found = found.get(part) if isinstance(found, dict) else None
+        return found if isinstance(found, str) and found else "ebpo"
 
     @property
     def own_metrics(self) -> dict[str, Metric]:
@@ -41,23 +50,13 @@ class Opened:
         return own_metrics(self.about.get("metrics"))
 
     @property
-    def estimator(self) -> str:
-        """The name of the estimator that trained; "" where run.json does not tell."""
-        settings = self._advantage().get("estimator")
-        return settings if isinstance(settings, str) else ""
-
-    @property
     def rewards(self) -> tuple[float, float]:
         """Fail and pass reward."""
-        settings = self._advantage().get("ebpo")
+        settings = self.about
+        for part in ("args", "algo", "advantage", "ebpo"):
+            settings = settings.get(part) if isinstance(settings, dict) else None
         settings = settings if isinstance(settings, dict) else {}
         return _number(settings.get("fail_reward"), 0.0), _number(settings.get("pass_reward"), 1.0)
-
-    def _advantage(self) -> dict:
-        settings = self.about
-        for part in ("args", "algo", "advantage"):
-            settings = settings.get(part) if isinstance(settings, dict) else None
-        return settings if isinstance(settings, dict) else {}
 
 
 @dataclass
@@ -71,6 +70,10 @@ class Workspace:
     def chosen(self, view: dict) -> list[str]:
         """Keys of the view's runs; the first few where it names none."""
         return view["runs"] or self.runs.listed()[:SHOWN_AT_FIRST]
+
+    def shown(self, view: dict) -> list[str]:
+        """Keys of the view's runs that are not hidden."""
+        return [key for key in self.chosen(view) if key not in view.get("hidden", ())]
 
     def open(self, key: str) -> Opened:
         """A run with its metrics and groups; what of it cannot be read is listed in `problems`.
@@ -88,16 +91,17 @@ class Workspace:
         return Opened(run, about, metrics, (*problems, *metrics.problems))
 
     def open_all(self, view: dict) -> tuple[list[Opened], list[str]]:
-        """The runs of a view, and what went wrong with those that are missing or incomplete."""
+        """The runs of a view that are not hidden, and what went wrong with those that are missing or incomplete."""
         opened, problems, listed = [], [], self.runs.listed()
-        number = itertools.count(len(listed))  # of what only this view has: nobody else's runs count
-        for key in self.chosen(view):
+        chosen, shown = self.chosen(view), self.shown(view)
+        own = [key for key in chosen if key not in listed]  # of this view alone: nobody else's runs count
+        for key in shown:
             found = attempt(lambda key=key: self.open(key), None, problems)
             if found is not None:
-                run = found.run if key in listed else replace(found.run, number=next(number))
-                opened.append(replace(found, run=run))
+                run = found.run if key in listed else replace(found.run, number=len(listed) + own.index(key))
+                opened.append(replace(found, run=run, dimmed=key in view.get("dimmed", ())))
                 problems += [f"{key}: {problem}" for problem in found.problems]
-        return opened, problems
+        return opened, problems if shown or not chosen else [ALL_HIDDEN]
 
     def warm(self) -> None:
         """Fetch and read what a visitor sees first, so that the first one does not wait for it."""

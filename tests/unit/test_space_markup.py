@@ -118,8 +118,8 @@ def test_only_literals_are_html():
 def test_a_page_that_forgets_to_escape_shows_text(marked, monkeypatch):
     """What reaches the browser as HTML is HTML by its type."""
     shown = workspace(marked)
-    careless = replace(PAGES["dynamics"], render=lambda view, workspace: {"notes": f"<b>{MARK}", "board": "{}"})
-    monkeypatch.setitem(PAGES, "dynamics", careless)
+    careless = replace(PAGES["overview"], render=lambda view, workspace: {"notes": f"<b>{MARK}"})
+    monkeypatch.setitem(PAGES, "overview", careless)
     demo = build(shown)
     load = next(fn for fn in demo.fns.values() if fn.name == "load").fn
     values = [value for value in load(Session(), SimpleNamespace(query_params={})).values() if isinstance(value, str)]

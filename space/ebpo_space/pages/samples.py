@@ -21,7 +21,7 @@ from ..replayed import under_every_estimator
 from ..search import KINDS, Filter, answers, choose, exported, history, position_of
 from ..tables import NO_RUNS, choice, empty, notices, setting
 from ..text import HTML, html, joined, run_name
-from ..workspace import Opened, Workspace
+from ..workspace import ALL_HIDDEN, Opened, Workspace
 
 KEYS = "<p class='keys'><kbd>j</kbd> <kbd>k</kbd> next and previous group · <kbd>[</kbd> <kbd>]</kbd> step · <kbd>e</kbd> export</p>"
 PARAMETERS = {
@@ -80,9 +80,9 @@ def _exporter(workspace: Workspace) -> Callable:
 def render(view: dict, workspace: Workspace) -> dict:
     """groups, detail, quick, notes: HTML; in the view, the place that is shown."""
     nothing = {"groups": "", "detail": "", "quick": "", "notes": "", **_menu([])}
-    keys = workspace.chosen(view)
+    keys = workspace.shown(view)
     if not keys:
-        return {**nothing, "notes": NO_RUNS}
+        return {**nothing, "notes": notices([ALL_HIDDEN]) if workspace.chosen(view) else NO_RUNS}
     key = view["run"] if view["run"] in keys else keys[0]
     try:
         opened = workspace.open(key)

@@ -21,7 +21,8 @@
     script.onload = () => resolve(window.Plotly);
     document.head.appendChild(script);
   }));
-  if (new URLSearchParams(location.search).get("tab") !== "samples") loadPlotly();
+  const first = new URLSearchParams(location.search).get("tab");
+  if (["dynamics", "evaluation", "understand"].includes(first)) loadPlotly();
 
   const axis = () => ({
     gridcolor: css("grid"), linecolor: css("line"), zerolinecolor: css("line"), tickcolor: css("line"),
