@@ -10,9 +10,9 @@ import numpy as np
 from openrlhf_ebpo.record.catalogue import ESTIMATOR, GROUPS, HELD_OUT, Metric, Shown, find
 from openrlhf_ebpo.record.own_metrics import COLUMNS
 
-from . import results
+from . import results, seeds
 from .errors import RunError
-from .figures import Line, line_panel
+from .lines import Line, bold, line_panel
 from .metrics import AXES, positions
 from .text import middle_cut, plain
 from .workspace import Opened
@@ -42,7 +42,17 @@ def sections(runs: Sequence[Opened], view: dict) -> list[dict]:
         for title, note, metrics in shelves
     ]
     shown = [section for section in found if section["panels"]]
-    return [{**section, "note": section["note"] or DRAWN} if section is shown[0] else section for section in shown]
+    drawn = f"{DRAWN} {said}" if (said := _seeds_said(runs, view)) else DRAWN
+    return [{**section, "note": section["note"] or drawn} if section is shown[0] else section for section in shown]
+
+
+def _seeds_said(runs: Sequence[Opened], view: dict) -> str:
+    sizes = {len(group) for group in seeds.grouped(runs)} - {1} if view["seeds"] == "mean" else set()
+    return (
+        f"Seeds of one configuration: their mean; {', '.join(seeds.spread_words(n) for n in sorted(sizes))}."
+        if sizes
+        else ""
+    )
 
 
 def in_order() -> list:
@@ -73,8 +83,8 @@ def zoomed(view: dict) -> tuple[float, float] | None:
 
 
 def _panel(runs: Sequence[Opened], view: dict, metric: Metric) -> dict | None:
-    held_out = metric.name == HELD_OUT
-    lines = [line for run in runs if (line := _held_out(run, view) if held_out else _line(run, metric, view))]
+    share = 0 if metric.name == HELD_OUT else view["smooth"]
+    lines = _lines(runs, metric, view, share)
     if not lines:
         return None
     return line_panel(
@@ -82,7 +92,7 @@ def _panel(runs: Sequence[Opened], view: dict, metric: Metric) -> dict | None:
         plain(middle_cut(metric.title, TITLE)),
         lines,
         unit=AXES[view["x"]],
-        share=0 if held_out else view["smooth"],
+        share=share,
         log=view["log"],
         note=plain(" · ".join(filter(None, (metric.tells, metric.unit)))),
         worry=plain(metric.worry),
@@ -90,29 +100,55 @@ def _panel(runs: Sequence[Opened], view: dict, metric: Metric) -> dict | None:
     )
 
 
-def _line(run: Opened, metric: Metric, view: dict) -> Line | None:
+Series = tuple[np.ndarray, np.ndarray, np.ndarray]  # steps, values, steps without a number
+
+
+def _series(run: Opened, metric: Metric) -> Series:
+    if metric.name == HELD_OUT:
+        steps, values = _held_out(run)
+        return steps, values, steps[:0]
     name = metric.name
     if metric.stand_in and not len(run.metrics.series(name)[0]):
         name = metric.stand_in
-    steps, values = run.metrics.series(name)
-    if not len(steps):
+    return (*run.metrics.series(name), run.metrics.undefined(name))
+
+
+def _lines(runs: Sequence[Opened], metric: Metric, view: dict, share: float) -> list[Line]:
+    """One for each run; for seeds of one configuration their mean with its band, unless each is asked for."""
+    lines = []
+    for group in seeds.grouped(runs) if view["seeds"] == "mean" else [[run] for run in runs]:
+        found = [(run, series) for run in group if len((series := _series(run, metric))[0])]
+        mean = _mean(found, view, share) if len(found) > 1 else None
+        lines += [mean] if mean else [_line(run, series, view) for run, series in found]
+    return lines
+
+
+def _line(run: Opened, series: Series, view: dict) -> Line:
+    steps, values, lost = series
+    along, without = (positions(run.metrics, each, view["x"]) for each in (steps, lost))
+    return Line(run.run.key, run.run.number, along, values, lost=without, dimmed=run.dimmed)
+
+
+def _mean(found: Sequence[tuple[Opened, Series]], view: dict, share: float) -> Line | None:
+    """The band is that of the moving means, which are what one looks at."""
+    moving = [bold(_line(run, series, {**view, "x": "step"}), share) for run, series in found]
+    band, (first, *_) = seeds.band(moving), (run for run, _ in found)
+    if band is None:
         return None
-    along, lost = (positions(run.metrics, each, view["x"]) for each in (steps, run.metrics.undefined(name)))
-    return Line(run.run.key, run.run.number, along, values, lost=lost)
+    name = f"{seeds.name([run.run.key for run, _ in found])} ({band.n} seeds)"
+    along = positions(first.metrics, band.steps, view["x"])
+    dimmed = all(run.dimmed for run, _ in found)
+    return Line(name, first.run.number, along, band.mean, band=(band.low, band.high), dimmed=dimmed)
 
 
-def _held_out(run: Opened, view: dict) -> Line | None:
+def _held_out(run: Opened) -> tuple[np.ndarray, np.ndarray]:
     """Evaluation during training (the mean over data sets), or the saved results of eval/ (the mean over tasks)."""
     names = [name for name in run.metrics.columns if (found := find(name)) and found.name == HELD_OUT]
-    if names:
-        stacked = np.stack([run.metrics.columns[name] for name in names])
-        present = np.isfinite(stacked).all(0)
-        steps, values = run.metrics.steps[present], stacked[:, present].mean(0)
-    else:
-        steps, values = _saved_results(run)
-    if not len(steps):
-        return None
-    return Line(run.run.key, run.run.number, positions(run.metrics, steps, view["x"]), values)
+    if not names:
+        return _saved_results(run)
+    stacked = np.stack([run.metrics.columns[name] for name in names])
+    present = np.isfinite(stacked).all(0)
+    return run.metrics.steps[present], stacked[:, present].mean(0)
 
 
 def _saved_results(run: Opened) -> tuple[np.ndarray, np.ndarray]:

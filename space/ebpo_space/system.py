@@ -9,7 +9,8 @@ import numpy as np
 
 from openrlhf_ebpo.record.catalogue import find
 
-from .figures import HEIGHT, Line, line_panel, number, packed, plotly_text
+from .figures import HEIGHT, number, packed, plotly_text
+from .lines import Line, line_panel
 from .metrics import Metrics, outside
 from .text import middle_cut, plain
 

@@ -10,7 +10,8 @@ from openrlhf_ebpo.record.catalogue import Metric
 
 from .binning import means, places, stretches
 from .distributions import Grouped, Seen, largest, prior_means
-from .figures import COLOURS, HEIGHT, Line, colour, line_panel, number, packed, plotly_text
+from .figures import COLOURS, HEIGHT, colour, number, packed, plotly_text
+from .lines import Line, line_panel
 from .metrics import Metrics, outside
 from .text import middle_cut, plain
 

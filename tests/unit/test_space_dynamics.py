@@ -9,7 +9,8 @@ from space_runs import learning_run
 from openrlhf_ebpo.record.catalogue import Metric
 from openrlhf_ebpo.space import heatmaps, system
 from openrlhf_ebpo.space.distributions import Reader
-from openrlhf_ebpo.space.figures import Line, line_panel, packed
+from openrlhf_ebpo.space.figures import packed
+from openrlhf_ebpo.space.lines import Line, line_panel
 from openrlhf_ebpo.space.metrics import Metrics
 from openrlhf_ebpo.space.runs import Run
 from openrlhf_ebpo.space.trajectories import cluster_panels, pair_panel, rank_correlation, thinned

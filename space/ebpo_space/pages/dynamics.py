@@ -7,7 +7,7 @@ from functools import partial
 
 import gradio as gr
 
-from .. import heatmaps, system, trajectories
+from .. import heatmaps, seeds, system, trajectories
 from ..distributions import Seen
 from ..figures import board
 from ..metrics import AXES, positions
@@ -34,6 +34,7 @@ PARAMETERS = {
     "smooth": (0.05, number(0, 0.3)),
     "more": ([], names),
     "zoom": ("", span),
+    "seeds": ("mean", one_of(("mean", "each"))),
     "topic": ("", text),
     "across": ("", text),
     "up": ("", text),
@@ -70,7 +71,7 @@ def render(view: dict, workspace: Workspace) -> dict:
     return {
         "board": board(shown, AXES[view["x"]], zoomed(view), _unfinished(found)),
         "notes": notes,
-        "quick": quick(view),
+        "quick": quick(view, any(len(group) > 1 for group in seeds.grouped(present))),
         "controls": controls(view, present, [seen for _, seen in found]),
     }
 
@@ -84,11 +85,15 @@ NOTHING = {
 }
 
 
-def quick(view: dict) -> HTML:
-    """What is looked at, what stands on the x axis, and the log scale."""
+def quick(view: dict, several: bool = False) -> HTML:
+    """What is looked at, what stands on the x axis, the log scale; and, where there are several, how seeds are drawn."""
     looks = joined(choice({"look": name}, shown, name == view["look"]) for name, shown in LOOKS.items())
     axes = joined(choice({"x": name, "zoom": ""}, shown, name == view["x"]) for name, shown in AXES.items())
-    log = choice({"log": not view["log"]}, "log scale", view["log"]) if view["look"] in ("metrics", "system") else ""
+    log = (
+        choice({"log": not view["log"]}, "log scale", view["log"]) if view["look"] in ("metrics", "system") else HTML()
+    )
+    each = {"seeds": "mean" if view["seeds"] == "each" else "each"}
+    log += choice(each, "every seed", view["seeds"] == "each") if several and view["look"] == "metrics" else HTML()
     return html(
         '<div class="pair"><div class="choices" role="group" aria-label="Look at">{}</div>'
         '<button type="button" class="unfold" data-unfold aria-expanded="false">Settings</button>'
