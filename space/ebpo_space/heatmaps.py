@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -70,10 +70,23 @@ class Binned:
     discrete: bool
 
 
-@functools.lru_cache(maxsize=32)
+_MADE: weakref.WeakKeyDictionary[Seen, dict] = (
+    weakref.WeakKeyDictionary()
+)  # `Reader.read` gives the same until there is more
+_TOPICS = 8  # of a run whose maps are kept
+
+
 def binned(seen: Seen, topic: str) -> dict[str, Binned]:
-    """Of every quantity that was recorded; by identity, as `Reader.read` gives the same object until there is more."""
-    part = seen.only(topic)
+    """Of every quantity that was recorded."""
+    made = _MADE.setdefault(seen, {})
+    if topic not in made:
+        if len(made) >= _TOPICS:
+            made.pop(next(iter(made)), None)
+        made[topic] = _binned(seen.only(topic))
+    return made[topic]
+
+
+def _binned(part: Seen) -> dict[str, Binned]:
     values = {quantity.name: quantity.values(part) for quantity in QUANTITIES}
     at = stretches(part.responses.step, COLUMNS)
     found = {}
@@ -97,14 +110,16 @@ def binned(seen: Seen, topic: str) -> dict[str, Binned]:
 
 
 def _panel(quantity: Quantity, found: Binned, key: str, shade: int, ran: str, axis: Callable, unit: str) -> dict:
-    title = f"{quantity.title} under {estimator_title(ran)}" if quantity.name == "advantage" and ran else quantity.title
+    title = quantity.title
+    if quantity.name == "advantage" and ran:
+        title = plain(middle_cut(f"{title} under {estimator_title(ran)}", 60))
     known = found.mean[np.isfinite(found.mean)]
     change = f"{number(float(known[0]))} → {number(float(known[-1]))}"
     middles = (found.at[1:] + found.at[:-1]) / 2
     return {
         **{
             "id": f"heat-{quantity.name}-{key}",
-            "title": plain(middle_cut(title, 60)),
+            "title": title,
             "note": quantity.tells,
             "worry": "",
         },

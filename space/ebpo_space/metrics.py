@@ -122,7 +122,9 @@ def _loaded(line: bytes):
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
-        return json.loads(line.decode("utf-8", "replace"), parse_constant=lambda _: None)
+        row = json.loads(line.decode("utf-8", "replace"), parse_constant=lambda _: None)
+        "".join(row if isinstance(row, dict) else ()).encode()  # half a character in a name: no page could send it on
+        return row
 
 
 def _merge(metrics: Metrics, rows: list[dict]) -> Metrics:

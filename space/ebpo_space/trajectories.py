@@ -51,13 +51,18 @@ def pair_panel(runs: Sequence[tuple[str, int, Metrics]], across: Metric, up: Met
             values.append({"name": key, "color": colour(shade), "text": _link(across.name, up.name, x, y)})
     if not traces:
         return None
-    title = f"{up.title} against {across.title.lower() if across.title[1:].islower() else across.title}"
+    title = plain(middle_cut(f"{up.title} against {_within(across.title)}", 120))
     return {
-        **{"id": "pair", "title": plain(middle_cut(title, 120)), "note": HOW, "worry": "", "values": values},
+        **{"id": "pair", "title": title, "note": HOW, "worry": "", "values": values},
         **{"wide": True, "points": [named(across), named(up)]},
         "summary": f"{title}. Rank correlation over the run: " + "; ".join(f"{v['name']} {v['text']}" for v in values),
         "figure": {"data": traces, "layout": _axes(named(across), named(up), 380)},
     }
+
+
+def _within(title: str) -> str:
+    """A title within a sentence: Mean reward is mean reward, and KL to the reference stays."""
+    return title[:1].lower() + title[1:] if title[1:2].islower() else title
 
 
 def named(metric: Metric) -> str:

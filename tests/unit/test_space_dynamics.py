@@ -1,9 +1,12 @@
 """What the panels of the page Dynamics are made of, without a browser."""
 
 import base64
+import json
+import shutil
 
 import numpy as np
 import pytest
+from marked_runs import BROKEN, MARK, marked_run
 from space_runs import learning_run
 
 from openrlhf_ebpo.record.catalogue import Metric
@@ -11,9 +14,13 @@ from openrlhf_ebpo.space import heatmaps, system
 from openrlhf_ebpo.space.distributions import Reader
 from openrlhf_ebpo.space.figures import packed
 from openrlhf_ebpo.space.lines import Line, line_panel
+from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.metrics import Metrics
-from openrlhf_ebpo.space.runs import Run
+from openrlhf_ebpo.space.pages import configuration, dynamics
+from openrlhf_ebpo.space.runs import Run, Runs
+from openrlhf_ebpo.space.text import HTML
 from openrlhf_ebpo.space.trajectories import cluster_panels, pair_panel, rank_correlation, thinned
+from openrlhf_ebpo.space.workspace import Workspace
 
 
 def values(packed: dict) -> np.ndarray:
@@ -71,6 +78,63 @@ def test_an_absurd_step_does_not_squeeze_the_axis_and_is_marked():
 def test_what_float32_does_not_hold_reaches_the_page():
     assert values(packed(np.array([1.0, 1e300]))).tolist() == [1.0, 1e300]
     assert packed(np.zeros((2, 3)))["shape"] == "2, 3"
+
+
+def test_seeds_are_one_line_with_a_band_and_each_where_asked_for(tmp_path):
+    for seed in (1, 2, 3):
+        learning_run(tmp_path / f"seed{seed}", steps=20, seed=seed, name="x", prompts=2)
+    learning_run(tmp_path / "other", steps=20, seed=1, name="o", prompts=2, estimator="group_norm")
+    shown = Workspace(Runs([str(tmp_path)]))
+    found = page(shown, smooth=0)
+    panel = found["rollout/reward_mean"]
+    assert [v["name"] for v in panel["values"]] == ["other", "seed* (3 seeds)"]
+    band = next(trace for trace in panel["figure"]["data"] if trace.get("fill") == "toself")
+    mean = next(trace for trace in panel["figure"]["data"] if trace.get("name", "").startswith("seed*"))
+    single = [shown.open(f"seed{seed}").metrics.series("rollout/reward_mean")[1] for seed in (1, 2, 3)]
+    assert values(mean["y"]) == pytest.approx(np.mean(single, 0), abs=1e-6) and len(values(band["y"])) == 40
+    said = json.loads(dynamics.render(clean({"tab": "dynamics"}), shown)["board"])["sections"][0]["note"]
+    assert "95 % t-interval of the mean" in said
+    each = page(shown, seeds="each")["rollout/reward_mean"]
+    assert len(each["values"]) == 4 and not any(trace.get("fill") for trace in each["figure"]["data"])
+
+
+def test_dimmed_and_hidden_runs_are_so_in_every_panel(tmp_path):
+    for seed, name in ((1, "a"), (2, "b"), (3, "c")):
+        learning_run(tmp_path / name, steps=4, seed=seed, name="x", prompts=2, pace=seed)
+    panel = page(Workspace(Runs([str(tmp_path)])), dimmed="b", hidden="c")["rollout/reward_mean"]
+    assert [(v["name"], v["dimmed"]) for v in panel["values"]] == [("a", False), ("b", True)]
+    assert [trace["opacity"] for trace in panel["figure"]["data"]] == [1, 0.25]
+
+
+def test_a_run_whose_directory_vanishes_says_so(tmp_path):
+    path = learning_run(tmp_path / "gone", steps=2, seed=1, name="x", prompts=2)
+    shown = Workspace(Runs([str(tmp_path)]))
+    assert "gone" not in str(dynamics.render(clean({}), shown)["notes"])
+    shutil.rmtree(path)
+    for look in dynamics.LOOKS:
+        assert "gone: its directory is gone" in str(dynamics.render(clean({"look": look}), shown)["notes"])
+
+
+def page(shown: Workspace, **view) -> dict:
+    found = json.loads(dynamics.render(clean(view), shown)["board"])
+    return {panel["id"]: panel for section in found["sections"] for panel in section["panels"]}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of numbers at the ends of floats
+@pytest.mark.parametrize("name", [None, *BROKEN])
+def test_no_look_fails_on_whatever_a_run_holds(tmp_path, name):
+    path = marked_run(tmp_path / "run")
+    if name:
+        BROKEN[name](path)
+    shown = Workspace(Runs([str(path)]))
+    shown.rollouts(shown.open_all(clean({}))[0][0]).read(wait=60)
+    for look in dynamics.LOOKS:
+        for more in ({}, {"topic": MARK, "across": MARK, "up": "x"}):
+            view = clean({"look": look, "x": "time", **more})
+            found = dynamics.render(view, shown)
+            assert json.loads(found["board"])["unit"] == "hours" and "onerror=" not in str(found["notes"])
+    found = configuration.render(clean({"setting": "e"}), shown)["settings"]
+    assert isinstance(found, HTML) and "<img" not in found and "<script" not in found
 
 
 # heat maps
