@@ -41,8 +41,8 @@ class Metrics:
 
     def undefined(self, name: str) -> np.ndarray:
         """Steps at which the metric was logged and was no number."""
-        known, _ = self.series(name)
-        return np.setdiff1d(np.array(sorted(self.nulls.get(name, ())), np.int64), known)
+        lost = np.array(sorted(self.nulls.get(name, ())), np.int64)
+        return np.setdiff1d(lost, self.series(name)[0]) if len(lost) else lost
 
     def at(self, step: int, name: str) -> float | None:
         found = np.flatnonzero(self.steps == step)
