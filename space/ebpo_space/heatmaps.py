@@ -13,11 +13,13 @@ from openrlhf_ebpo.estimator.registry import title as estimator_title
 
 from .binning import levels, means, places, shares, stretches
 from .distributions import Seen
-from .figures import HEIGHT, colour, number, packed, plotly_text
+from .figures import HEIGHT, colour, number, packed
 from .text import middle_cut, plain
 
-COLUMNS, ROWS = 120, 40
-HOW = "A column is a stretch of steps, and the darker a cell, the more of its responses. The line is the mean."
+COLUMNS, ROWS = 120, 32
+NOTHING = 1e-6  # an advantage below it is none: the rounding of means can leave some
+GRPO = estimator_title("group_norm")
+HOW = "A column is a stretch of steps, and the darker a cell, the more of its responses. The line is their mean."
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ def panels(seen: Seen, run: tuple[str, int], ran: str, axis: Callable, unit: str
         topic: the cluster that is looked at; "" for all.
     """
     found = binned(seen, topic)
+    if estimator_title(ran) == GRPO and "advantage" in found:
+        found = {name: each for name, each in found.items() if name != "grpo"}  # what ran
     return [
         _panel(quantity, found[quantity.name], *run, ran, axis, unit)
         for quantity in QUANTITIES
@@ -68,6 +72,7 @@ class Binned:
     shares: np.ndarray  # (levels, stretches)
     mean: np.ndarray
     discrete: bool
+    zero: float  # share of all values that are next to nothing
 
 
 _MADE: weakref.WeakKeyDictionary[Seen, dict] = (
@@ -94,18 +99,12 @@ def _binned(part: Seen) -> dict[str, Binned]:
         both = [values[quantity.name], *([values[quantity.same_levels]] if quantity.same_levels else [])]
         if not len(at) or not np.isfinite(values[quantity.name]).any():
             continue
-        edges = levels(both, ROWS)
+        edges, these = levels(both, ROWS), values[quantity.name]
         steps = (part.groups if quantity.of == "groups" else part.responses).step
         place, count = places(steps, at), len(at) - 1
-        found[quantity.name] = Binned(
-            *(
-                at,
-                edges,
-                shares(place, values[quantity.name], count, edges),
-                means(place, values[quantity.name], count),
-            ),
-            len(edges) != ROWS + 1,
-        )
+        shared, mean = shares(place, these, count, edges), means(place, these, count)
+        zero = float((np.abs(these[np.isfinite(these)]) < NOTHING).mean())
+        found[quantity.name] = Binned(at, edges, shared, mean, len(edges) != ROWS + 1, zero)
     return found
 
 
@@ -113,53 +112,48 @@ def _panel(quantity: Quantity, found: Binned, key: str, shade: int, ran: str, ax
     title = quantity.title
     if quantity.name == "advantage" and ran:
         title = plain(middle_cut(f"{title} under {estimator_title(ran)}", 60))
-    known = found.mean[np.isfinite(found.mean)]
-    change = f"{number(float(known[0]))} → {number(float(known[-1]))}"
-    middles = (found.at[1:] + found.at[:-1]) / 2
+    name, text = _said(quantity, found)
     return {
-        **{
-            "id": f"heat-{quantity.name}-{key}",
-            "title": title,
-            "note": quantity.tells,
-            "worry": "",
-        },
-        **{"values": [{"name": "mean, first to last", "color": colour(shade), "text": change}], "linked": True},
-        "summary": f"{title} of the {quantity.of} over {unit}; the mean goes from {change.replace('→', 'to')}",
+        **{"id": f"heat-{quantity.name}-{key}", "title": title, "note": quantity.tells, "worry": "", "linked": True},
+        "values": [{"name": name, "color": colour(shade), "text": text}],
+        "summary": f"{title} of the {quantity.of} over {unit}; {name}: {text.replace('→', 'to')}",
         "heat": {"rows": row_names(found), "columns": column_names(found.at), "of": quantity.of},
         "figure": {
-            "data": [
-                {
-                    **{"type": "heatmap", "x": packed(axis(found.at)), "y": packed(found.edges)},
-                    # the root shows what is rare; the page squares it again to say how much it is
-                    **{
-                        "z": packed(np.sqrt(found.shares)),
-                        "zmin": 0,
-                        "zmax": 1,
-                        "showscale": False,
-                        "hoverinfo": "none",
-                    },
-                    **{"colorscale": [[0, "@card"], [1, f"@{colour(shade)}"]], "name": plotly_text(title)},
-                },
-                {
-                    **{"type": "scatter", "mode": "lines", "x": packed(axis(middles)), "y": packed(found.mean)},
-                    **{
-                        "line": {"color": "@ink", "width": 1.5},
-                        "hoverinfo": "skip",
-                        "showlegend": False,
-                        "name": "mean",
-                    },
-                },
-            ],
+            "data": [_map(found, f"@{colour(shade)}", axis), *([] if quantity.same_levels else [_mean(found, axis)])],
             "layout": {
                 **{"height": HEIGHT, "uirevision": unit, "hovermode": "closest", "plot_bgcolor": "@sunk"},
                 "xaxis": {
-                    "title": {"text": unit},
+                    **{"title": {"text": unit}, "showgrid": False},
                     "exponentformat": "none" if unit == "hours" else "SI",
-                    "showgrid": False,
                 },
                 "yaxis": {"tickformat": ",.4~g", "showgrid": False, **_ticks(found)},
             },
         },
+    }
+
+
+def _said(quantity: Quantity, found: Binned) -> tuple[str, str]:
+    """Advantages are centred, so their mean tells nothing: how many taught nothing does."""
+    if quantity.same_levels:
+        return "no advantage", f"{100 * found.zero:.0f} % of responses"
+    known = found.mean[np.isfinite(found.mean)]
+    return "mean, first to last", f"{number(float(known[0]))} → {number(float(known[-1]))}"
+
+
+def _map(found: Binned, shade: str, axis: Callable) -> dict:
+    return {
+        **{"type": "heatmap", "x": packed(axis(found.at)), "y": packed(found.edges), "hoverinfo": "none"},
+        # the root shows what is rare; the page squares it again to say how much it is
+        **{"z": packed(np.sqrt(found.shares)), "zmin": 0, "zmax": 1, "showscale": False},
+        "colorscale": [[0, "@card"], [1, shade]],
+    }
+
+
+def _mean(found: Binned, axis: Callable) -> dict:
+    middles = (found.at[1:] + found.at[:-1]) / 2
+    return {
+        **{"type": "scatter", "mode": "lines", "x": packed(axis(middles)), "y": packed(found.mean), "name": "mean"},
+        **{"line": {"color": "@ink", "width": 1.5}, "hoverinfo": "skip", "showlegend": False},
     }
 
 

@@ -12,7 +12,7 @@ from .binning import means, places, stretches
 from .distributions import Grouped, Seen, largest, prior_means
 from .figures import COLOURS, HEIGHT, colour, number, packed, plotly_text
 from .lines import Line, line_panel
-from .metrics import Metrics, outside
+from .metrics import Metrics, outside, smooth
 from .text import middle_cut, plain
 
 POINTS = 120  # of a trajectory
@@ -30,25 +30,25 @@ def together(metrics: Metrics, first: str, second: str) -> tuple[np.ndarray, np.
 
 
 def thinned(steps: np.ndarray, *values: np.ndarray) -> list[np.ndarray]:
-    """Means over at most POINTS stretches of as many values each; steps as the last of each stretch. What lies far
-    outside is left out of them."""
-    kept = ~np.logical_or.reduce([outside(each) for each in values])
-    edges = np.unique(np.linspace(0, int(kept.sum()), min(POINTS, int(kept.sum())) + 1).astype(int))[:-1]
-    if not len(edges):
-        return [steps[:0], *(each[:0] for each in values)]
-    sizes = np.diff(np.append(edges, int(kept.sum())))
-    lasts = steps[kept][np.append(edges[1:], int(kept.sum())) - 1]
-    return [lasts, *(np.add.reduceat(each[kept], edges) / sizes for each in values)]
+    """Means over at most POINTS stretches of as many values each; steps as the last of each stretch."""
+    count = len(steps)
+    ends = np.unique(np.linspace(0, count, min(POINTS, count) + 1).astype(int))[1:]
+    starts = np.concatenate([[0], ends[:-1]]).astype(int) if count else ends
+    return [steps[ends - 1], *(np.add.reduceat(each, starts) / (ends - starts) if count else each for each in values)]
 
 
-def pair_panel(runs: Sequence[tuple[str, int, Metrics]], across: Metric, up: Metric) -> dict | None:
-    """Two metrics against each other, a trajectory a run. runs: (key, number, metrics)."""
+def pair_panel(runs: Sequence[tuple[str, int, Metrics]], across: Metric, up: Metric, share: float = 0) -> dict | None:
+    """Two metrics against each other, a trajectory a run. runs: (key, number, metrics). The trajectory is one of moving
+    means over `share` of the run; what is said of the run is told by its steps."""
     traces, values = [], []
     for key, shade, metrics in runs:
-        steps, x, y = thinned(*together(metrics, across.name, up.name))
-        if len(steps):
-            traces += trajectory(key, shade, steps, x, y, len(values))
-            values.append({"name": key, "color": colour(shade), "text": _link(across.name, up.name, x, y)})
+        steps, x, y = together(metrics, across.name, up.name)
+        if not len(steps):
+            continue
+        kept = ~(outside(x) | outside(y))
+        drawn = thinned(steps[kept], smooth(x[kept], share), smooth(y[kept], share))
+        traces += trajectory(key, shade, *drawn, len(values))
+        values.append({"name": plain(key), "color": colour(shade), "text": _link(across.name, up.name, x, y)})
     if not traces:
         return None
     title = plain(middle_cut(f"{up.title} against {_within(across.title)}", 120))

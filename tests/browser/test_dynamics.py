@@ -83,7 +83,7 @@ def test_metrics_are_named_read_and_downloaded(visit):
 def test_maps_trajectories_and_the_system(visit):
     page = visit("?tab=dynamics&runs=ebpo,grpo&look=distributions")
     page.wait_for_selector('.panel[data-panel="heat-reward-ebpo"][data-drawn]')
-    assert page.locator(".shelf").count() == 2 and panel(page, "heat-grpo-grpo").count() == 1
+    assert page.locator(".shelf").count() == 2 and panel(page, "heat-grpo-grpo").count() == 0
     point(page, "heat-reward-ebpo", 0.99, 0.9)
     reading = panel(page, "heat-reward-ebpo").locator(".reading")
     reading.wait_for(state="visible")

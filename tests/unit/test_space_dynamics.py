@@ -150,6 +150,11 @@ def test_a_run_has_a_heat_map_of_every_quantity(seen):
     assert reward["heat"]["rows"] == ["0", "1"] and reward["heat"]["columns"][-1] == "step 12"
     assert panels["heat-success-ebpo"]["heat"]["of"] == "groups"
     assert panels["heat-advantage-ebpo"]["title"] == "Advantage under EBPO"
+    assert panels["heat-advantage-ebpo"]["values"][0]["text"] == "0 % of responses"
+    none = (np.abs(seen.responses.grpo_advantage) < 1e-6).mean()
+    assert panels["heat-grpo-ebpo"]["values"][0]["text"] == f"{100 * none:.0f} % of responses" and none > 0.2
+    alone = heatmaps.panels(seen, ("x", 0), "group_norm", lambda steps: steps, "step")
+    assert len(alone) == 4, "what ran is not drawn twice"
     ours, grpos = (panels[f"heat-{name}-ebpo"]["figure"]["data"][0]["y"] for name in ("advantage", "grpo"))
     assert ours == grpos, "what is compared stands on the same axis"
 
@@ -190,7 +195,10 @@ def test_a_trajectory_of_many_steps_is_one_of_means():
     assert len(steps) <= 120 and steps[-1] == 5000 and x[0] == pytest.approx(np.arange(1, 43).mean(), abs=1)
     y = np.ones(100) + np.arange(100) / 100
     y[5] = 1e9
-    assert thinned(np.arange(100), y)[1].max() < 3
+    odd = pair_panel(
+        [("odd", 0, metrics(100, a=np.arange(100.0), b=y))], *(Metric(name, name, "", "") for name in "ab")
+    )
+    assert values(odd["figure"]["data"][1]["y"]).max() < 3, "one absurd step is left out"
     assert rank_correlation(np.array([1, 2, 2, 9.0]), np.array([1, 3, 3, 100.0])) == pytest.approx(1)
     assert np.isnan(rank_correlation(np.ones(3), np.arange(3.0)))
 

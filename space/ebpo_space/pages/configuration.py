@@ -17,7 +17,6 @@ from ..workspace import Opened, Workspace
 PARAMETERS = {"setting": ("", text)}
 ROWS = 800  # settings on the page; a search finds the others
 CUT = 400  # characters of a value in the table
-OPEN = 12  # settings of a group that is open from the beginning
 
 
 def lay_out(parts: Parts, workspace: Workspace) -> None:
@@ -79,7 +78,7 @@ def _group(opened: Sequence[Opened], name: str, part: Sequence[Setting], searche
     count = f"{len(part)} setting{'s' if len(part) > 1 else ''}" + (f", {differ} differ" if differ else "")
     return html(
         "<details {}><summary>{}<small>{}</small></summary>{}</details>",
-        HTML("open") if searched or len(part) <= OPEN else "",
+        HTML("open") if searched or differ else "",
         *(harmless(name, 60), count, _table(opened, part, f"Settings of {name}")),
     )
 
@@ -98,7 +97,7 @@ def _name(setting: Setting) -> HTML:
 def _value(value: str | None) -> HTML:
     if value is None:
         return HTML('<span class="none">not set</span>')
-    return html("<code>{}</code>", harmless(value, CUT))
+    return html("<code>{}</code>", harmless(value, CUT)) if value else HTML('<span class="none">empty</span>')
 
 
 def _flags(opened: Sequence[Opened], flat: Sequence[dict], names: Sequence[str]) -> HTML:

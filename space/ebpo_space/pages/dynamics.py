@@ -73,6 +73,7 @@ def render(view: dict, workspace: Workspace) -> dict:
         "notes": notes,
         "quick": quick(view, any(len(group) > 1 for group in seeds.grouped(present))),
         "controls": controls(view, present, [seen for _, seen in found]),
+        "view": dict(zip(("across", "up"), pair_of(present, view), strict=True)) if view["look"] == "against" else {},
     }
 
 
@@ -106,20 +107,20 @@ def controls(view: dict, runs: Sequence[Opened], seen: Sequence[Seen]) -> dict:
     """Choices of the menus; those that this look has no use for are not shown."""
     look, names = view["look"], sorted({name for run in runs for name in run.metrics.columns} - {"time"})
     named = [(middle_cut(plain(name), 80), name) for name in heatmaps.topics(seen)]
-    pair = zip(("across", "up"), chosen_pair(view, names), strict=True)
     return {
-        "smooth": {"visible": look in ("metrics", "system")},
+        "smooth": {"visible": look != "distributions"},
         "more": {**menu(names, least=0), "visible": look == "metrics"},
         "topic": {
             **menu(named, [("all prompts", "")], least=2),
             **({} if look == "distributions" else {"visible": False}),
         },
-        **{name: {"choices": names, "value": value, "visible": look == "against"} for name, value in pair},
+        **{name: {"choices": names, "visible": look == "against"} for name in ("across", "up")},
     }
 
 
-def chosen_pair(view: dict, names: Sequence[str]) -> tuple[str, str]:
+def pair_of(runs: Sequence[Opened], view: dict) -> tuple[str, str]:
     """The metrics that are set against each other: across, up."""
+    names = sorted({name for run in runs for name in run.metrics.columns} - {"time"})
     first = next((name for name in (PAIR[0], *names) if name in names), "")
     second = next((name for name in (PAIR[1], *names) if name in names and name != first), first)
     return view["across"] or first, view["up"] or second
@@ -143,10 +144,9 @@ def _distributions(runs: Sequence[Opened], view: dict, workspace: Workspace) -> 
 
 
 def _against(runs: Sequence[Opened], view: dict, workspace: Workspace) -> Found:
-    names = {name for run in runs for name in run.metrics.columns} - {"time"}
     own = {name: metric for run in reversed(runs) for name, metric in run.own_metrics.items()}
-    across, up = (described(name, own) for name in chosen_pair(view, sorted(names)))
-    pair = trajectories.pair_panel([(*_named(run), run.metrics) for run in runs], across, up)
+    across, up = (described(name, own) for name in pair_of(runs, view))
+    pair = trajectories.pair_panel([(*_named(run), run.metrics) for run in runs], across, up, view["smooth"])
     found = _read(runs[:HEAT_RUNS], workspace)
     shown = [{"title": "", "note": "", "panels": [pair] if pair else []}]
     for run, seen in found:
