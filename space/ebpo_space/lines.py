@@ -69,7 +69,7 @@ def line_traces(lines: Sequence[Line], bolds: Sequence[tuple], zoom: tuple[float
             **{"type": "scatter", "mode": "lines+markers" if few else "lines", "x": packed(x), "y": packed(y)},
             **{"name": plotly_text(line.name), "line": {"color": shade, "width": 2, "dash": dash}},
             **{"marker": {"size": 6, "color": shade}, "hovertemplate": "%{y:.4~g}", "meta": place},
-            "opacity": FAINT if line.dimmed else 1,
+            **_faint(line),
         }
         if line.low is not None:
             trace["error_y"] = {
@@ -87,8 +87,12 @@ def band_trace(line: Line, shade: str) -> dict:
     return {
         **{"type": "scatter", "mode": "lines", "x": packed(np.append(x, x[::-1]))},
         **{"y": packed(np.append(high, low[::-1])), "fill": "toself", "fillcolor": f"{shade}-soft"},
-        **{"line": {"width": 0}, "hoverinfo": "skip", "showlegend": False, "opacity": FAINT if line.dimmed else 1},
+        **{"line": {"width": 0}, "hoverinfo": "skip", "showlegend": False, **_faint(line)},
     }
+
+
+def _faint(line: Line) -> dict:
+    return {"opacity": FAINT} if line.dimmed else {}
 
 
 def bold(line: Line, share: float) -> tuple[np.ndarray, np.ndarray]:

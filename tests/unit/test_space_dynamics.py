@@ -103,7 +103,7 @@ def test_dimmed_and_hidden_runs_are_so_in_every_panel(tmp_path):
         learning_run(tmp_path / name, steps=4, seed=seed, name="x", prompts=2, pace=seed)
     panel = page(Workspace(Runs([str(tmp_path)])), dimmed="b", hidden="c")["rollout/reward_mean"]
     assert [(v["name"], v["dimmed"]) for v in panel["values"]] == [("a", False), ("b", True)]
-    assert [trace["opacity"] for trace in panel["figure"]["data"]] == [1, 0.25]
+    assert [trace.get("opacity") for trace in panel["figure"]["data"]] == [None, 0.25]
 
 
 def test_a_run_whose_directory_vanishes_says_so(tmp_path):

@@ -68,12 +68,13 @@ def render(view: dict, workspace: Workspace) -> dict:
     notes = notices(problems)
     if opened and not any(section["panels"] for section in shown) and not _unfinished(found):
         notes += NOTHING[view["look"]] if present else NO_STEPS
+    pair = dict(zip(("across", "up"), pair_of(present, view), strict=True)) if view["look"] == "against" else {}
     return {
         "board": board(shown, AXES[view["x"]], zoomed(view), _unfinished(found)),
         "notes": notes,
         "quick": quick(view, any(len(group) > 1 for group in seeds.grouped(present))),
-        "controls": controls(view, present, [seen for _, seen in found]),
-        "view": dict(zip(("across", "up"), pair_of(present, view), strict=True)) if view["look"] == "against" else {},
+        "controls": controls({**view, **pair}, present, [seen for _, seen in found]),
+        "view": pair,
     }
 
 
@@ -114,7 +115,7 @@ def controls(view: dict, runs: Sequence[Opened], seen: Sequence[Seen]) -> dict:
             **menu(named, [("all prompts", "")], least=2),
             **({} if look == "distributions" else {"visible": False}),
         },
-        **{name: {"choices": names, "visible": look == "against"} for name in ("across", "up")},
+        **{name: {"choices": names, "value": view[name], "visible": look == "against"} for name in ("across", "up")},
     }
 
 
