@@ -18,6 +18,7 @@ LONGEST = 2**20  # bytes of one line
 FAR = 25  # widths of the middle half (it is 1.35 standard deviations of a normal distribution wide)
 FEW, FEW_SHARE = 3, 0.005  # of a run's steps may lie outside
 LEAST = 8  # steps: of fewer nobody can say what is usual
+AT_A_TIME = 2**23  # bytes whose rows are held at once, some tens of times as large as the file says
 _TAIL = 64  # bytes before the last position that must still be the same
 
 
@@ -80,12 +81,13 @@ class Follower:
         if self._offset and file.read(len(self._tail)) != self._tail:
             self._reset()
             file.seek(0)
-        appended = file.read()
-        whole = appended[: appended.rfind(b"\n") + 1]
-        if whole:
-            self._offset += len(whole)
-            self._tail = (self._tail + whole[-_TAIL:])[-_TAIL:]
-            self._append(whole)
+        while appended := file.read(AT_A_TIME):
+            appended += file.readline()
+            whole = appended[: appended.rfind(b"\n") + 1]
+            if whole:
+                self._offset += len(whole)
+                self._tail = (self._tail + whole[-_TAIL:])[-_TAIL:]
+                self._append(whole)
 
     def _append(self, lines: bytes) -> None:
         rows = []

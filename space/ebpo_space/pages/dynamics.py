@@ -51,7 +51,9 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
         )
         parts.control("more", more, "change")
         for name, label in (("topic", "Cluster"), ("up", "Up"), ("across", "Across")):
-            chosen = gr.Dropdown([], value="", label=label, allow_custom_value=True, visible=False)
+            chosen = gr.Dropdown(
+                [], value="", label=label, allow_custom_value=True, visible=False, elem_classes=["short"]
+            )
             parts.control(name, chosen, "input")
     parts.html("notes")
     parts.board("board")
