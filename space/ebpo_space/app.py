@@ -68,7 +68,8 @@ def build(workspace: Workspace) -> gr.Blocks:
             data = event._data if isinstance(event._data, dict) else {}
             view = session.view or clean(parsed(located))
             order = data["order"] if isinstance(data.get("order"), int) else 0
-            return show(session, session.begin(changes_of(data, workspace.chosen(view)), located, order=order))
+            turn = session.begin(changes_of(data, workspace.chosen(view)), located, order=order)
+            return show(session, turn, {layout.tabs: gr.Tabs(selected=turn.view["tab"])} if "tab" in data else None)
 
         # without Gradio's queue an event is one request: quicker, and no stream that holds one of a browser's six connections
         outputs = [*(each.component for each in controls.values()), *layout.shown, layout.locator, layout.tabs]
@@ -109,10 +110,10 @@ def _set(update: dict, component, **properties) -> None:
 def _bar(workspace: Workspace, view: dict) -> str:
     if not PAGES[view["tab"]].reads:
         return ""
-    opened, _ = workspace.open_all(view)
+    opened, _ = workspace.open_all({**view, "hidden": []})
     chosen = [{"key": run.run.key, "number": run.run.number, "status": run.status} for run in opened]
     others = [key for key in workspace.runs.listed() if key not in {run["key"] for run in chosen}]
-    return run_bar(chosen, others, workspace.runs.allowed) if chosen or others or workspace.runs.allowed else ""
+    return run_bar(chosen, others, workspace.runs.allowed, view) if chosen or others or workspace.runs.allowed else ""
 
 
 def changes_of(data: dict, chosen: list[str]) -> dict:

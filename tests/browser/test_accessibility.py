@@ -8,7 +8,10 @@ import subprocess
 import pytest
 
 VERSION = "4.10.3"
-READY = {"dynamics": ".panel[data-drawn]", "samples": ".answer", "evaluation": "table.scores", "understand": ".story"}
+READY = {
+    **{"dynamics": ".panel[data-drawn]", "samples": ".answer", "evaluation": "table.scores"},
+    **{"configuration": "table.settings", "understand": ".story"},
+}
 
 
 @pytest.fixture(scope="session")
