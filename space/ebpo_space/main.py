@@ -27,6 +27,8 @@ from openrlhf_ebpo import __version__
 from openrlhf_ebpo.command import Parser, error_exit
 from openrlhf_ebpo.command import parse as parse_flags
 
+from .limits import RATE
+
 
 @error_exit("space")
 def main(argv: Sequence[str] | None = None) -> None:
@@ -66,11 +68,26 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="DIR",
         help="where repositories are downloaded to (default: ~/.cache/openrlhf_ebpo_space)",
     )
+    parser.add_argument(
+        "--rate",
+        type=positive,
+        default=RATE,
+        metavar="N",
+        help="calls a second that one visitor may make (default %(default)g); whoever makes more waits",
+    )
     parser.add_argument("--open", action="store_true", help="open a browser")
     options = parse_flags(parser, argv)
     for given in options.runs:
         check_given(parser, given)
     return options
+
+
+def positive(text: str) -> float:
+    """A number above 0, for argparse."""
+    number = float(text)
+    if not 0 < number < 1e6:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and a million")
+    return number
 
 
 def listed(variable: str) -> list[str]:
@@ -116,7 +133,7 @@ def serve(options: argparse.Namespace) -> None:
         theme=gr.themes.Base(
             font=["IBM Plex Sans", "system-ui", "sans-serif"], font_mono=["IBM Plex Mono", "ui-monospace", "monospace"]
         ),
-        app_kwargs=server.app_kwargs(__version__, workspace),
+        app_kwargs=server.app_kwargs(__version__, workspace, options.rate),
         footer_links=[],
         run_history=False,
         enable_monitoring=False,

@@ -17,6 +17,7 @@ from starlette.staticfiles import StaticFiles
 from .document import STATIC, Document, head
 from .errors import RunError
 from .gate import Gate
+from .limits import RATE
 from .workspace import Workspace
 
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
@@ -86,9 +87,13 @@ def _route(path: str, answer: Answer, workspace: Workspace) -> Route:
     return Route(path, asked)  # no coroutine, so Starlette runs it in a thread
 
 
-def app_kwargs(version: str, workspace: Workspace) -> dict:
+def app_kwargs(version: str, workspace: Workspace, rate: float = RATE) -> dict:
     """For `launch`: routes before Gradio's own, the page's head, the headers, and what is refused."""
     pages = [_route(path, answer, workspace) for path, answer in ROUTES.items()]
     files = [Route("/space/plotly.js", _plotly), Mount("/space", StaticFiles(directory=STATIC))]
-    inner = [Middleware(SafeHeaders), Middleware(Gate), Middleware(Document, head=head(version))]
+    inner = [
+        Middleware(SafeHeaders),
+        Middleware(Gate, worked_on=ROUTES, rate=rate),
+        Middleware(Document, head=head(version)),
+    ]
     return {"routes": [*pages, *files], "middleware": inner, "docs_url": None, "redoc_url": None}
