@@ -104,7 +104,7 @@ def browse(url: str, steps: int) -> None:
 
 def draw(page, url: str) -> None:
     """Until every panel on the screen has its lines."""
-    page.goto(url, wait_until="commit")
+    page.goto(f"{url}?tab=dynamics", wait_until="commit")
     page.wait_for_function(
         """() => { const seen = [...document.querySelectorAll('.panel')].filter(p => p.getBoundingClientRect().top < innerHeight);
                    return seen.length && seen.every(p => p.dataset.drawn); }""",

@@ -68,7 +68,7 @@ def test_the_estimator_above_the_answers_is_text(look):
 
 
 def test_dynamics_with_menus_labels_and_settings(look):
-    page = look(f"?runs={ONE},2,broken", DRAWN)
+    page = look(f"?tab=dynamics&runs={ONE},2,broken", DRAWN)
     assert "<img data-foreign" in page.locator("table.settings").inner_text()
     assert NAME in hover(page, "response_length", 0.25)
     page.get_by_label("More metrics").click()
@@ -126,11 +126,11 @@ ASKED = (
         "question",
         "more",
     ),
-    *("columns", "x", "zoom", "g"),
+    *("columns", "x", "zoom", "g", "dimmed", "hidden", "sort"),
 )
 
 
-@pytest.mark.parametrize("tab", ["dynamics", "samples", "evaluation", "understand"])
+@pytest.mark.parametrize("tab", ["overview", "dynamics", "samples", "evaluation", "understand"])
 def test_what_a_visitor_asks_for_is_text_too(look, tab):
     mark = quote("<img data-foreign src=x onerror=alert(1)>")
     look(f"?tab={tab}&" + "&".join(f"{name}={mark}" for name in ASKED), ".story" if tab == "understand" else ".notice")
