@@ -51,7 +51,8 @@ def views(shown: Workspace) -> list[dict]:
     """Every page, every group of the first run, some questions."""
     groups, _ = shown.index(shown.open(shown.runs.listed()[0])).read()
     places = [f"{step}.{group}" for step, group in zip(groups.step, groups.group, strict=True)]
-    found = [{"tab": "dynamics", "more": [MARK]}, {"tab": "dynamics", "x": "time", "log": True}]
+    found = [{"tab": "overview"}, {"tab": "evaluation", "sort": MARK}]
+    found += [{"tab": "dynamics", "more": [MARK]}, {"tab": "dynamics", "x": "time", "log": True}]
     found += [{"tab": "samples", "steps": "all", "at": at, "raw": i % 2} for i, at in enumerate(places)]
     found += [{"tab": "samples", "text": "x", "cluster": MARK, "steps": MARK}, {"tab": "evaluation", "task": MARK}]
     listed = evaluation.render(clean({}), shown)["questions"]
@@ -95,6 +96,8 @@ def test_values_of_other_types_do_not_keep_a_page_from_showing_the_rest(marked, 
         found = show(shown, {**view, "runs": shown.runs.listed()})
         if view["tab"] == "samples":
             assert "Answer 1" in found["detail"] or found["notes"], view
+        elif view["tab"] == "overview":
+            assert found["cards"].count("<article") == 2, view
         else:
             assert json.loads(found["board"])["sections"], view
         assert not any(Foreign(text).found for text in found.values() if isinstance(text, HTML)), view
