@@ -18,7 +18,7 @@ from .outcome import Outcome, outcome
 from .sparkline import sparkline
 from .tables import dot, setting
 from .text import HTML, attribute, harmless, html, joined, run_name
-from .warnings import REWARD, Warned, above, collapsed, spiked
+from .warnings import REWARD, RULES, Warned, above, collapsed, spiked
 from .workspace import Opened
 
 UNFILTERED = {
@@ -171,15 +171,16 @@ def _difference(looked: Looked) -> HTML:
         return _big(float(share.mean()), "of responses got an advantage where GRPO gives none")
     ignored = found.ignored / found.responses
     moved = (found.failed + found.passed) / found.responses
-    seen = html("<p>{}</p>", _seen(looked))
+    seen = _seen(looked)
     if run.estimator == GRPO or not moved:
-        return _big(ignored, "of responses got no advantage: all of their group earned the same") + seen
+        return _big(ignored, "of responses got no advantage: all of their group earned the same") + html(
+            "<p>{}</p>", seen
+        )
     return joined(
         (
             _big(moved, "of responses got an advantage where GRPO gives none"),
             html("<p>{}</p>", _pushes(found)),
-            html("<p>mean shift of the advantage <b>{}</b></p>", number(found.per("shift", "responses"))),
-            seen,
+            html("<p>mean shift of the advantage <b>{}</b>, {}</p>", number(found.per("shift", "responses")), seen),
         )
     )
 
@@ -204,15 +205,13 @@ def _pushes(found: Changed) -> str:
 
 def _seen(looked: Looked) -> str:
     of = looked.changed.steps
-    return (
-        f"in the rollouts of {of} of {looked.logged:,} steps" if of < looked.logged else f"in all {of} steps’ rollouts"
-    )
+    return f"in {of} of {looked.logged:,} steps" if of < looked.logged else f"in all {of:,} steps"
 
 
 def _warning_list(looked: Looked) -> HTML:
     shown = looked.warnings[:WARNINGS]
     if not shown:
-        words = "None." if len(looked.run.metrics.steps) else "No metrics yet."
+        words = f"None of {len(RULES)} kinds." if len(looked.run.metrics.steps) else "No metrics yet."
         return html('<section class="warned"><h3>Warnings</h3><p>{}</p></section>', words)
     items = joined(_warning(each, looked) for each in shown)
     more = html("<li>and {} more</li>", len(looked.warnings) - WARNINGS) if len(looked.warnings) > WARNINGS else ""
