@@ -201,7 +201,7 @@ def _bar(value: float, interval: Sequence[float] | None, scores: Scores, column:
     line = HTML()
     if interval is not None:
         low, high = map(share, interval)
-        line = html('<u style="left:{:.1f}%;width:{:.1f}%"></u>', low, max(high - low, 0.5))
+        line = html('<i class="reach" style="left:{:.1f}%;width:{:.1f}%"></i>', low, max(high - low, 0.5))
     return html(
         '<span class="scale {}" style="--shade:var(--{})"><i style="width:{:.1f}%"></i>{}</span>',
         *("dimmed" if column.run in scores.dimmed else "", colour(column.number), share(value), line),
@@ -236,7 +236,9 @@ class _Change:
         place = lambda each: 50 + 50 * each / scores.reach  # noqa: E731
         left, right = sorted((place(0), place(found.difference)))
         line = html(
-            '<u style="left:{:.1f}%;width:{:.1f}%"></u>', place(found.low), place(found.high) - place(found.low)
+            '<i class="reach" style="left:{:.1f}%;width:{:.1f}%"></i>',
+            place(found.low),
+            place(found.high) - place(found.low),
         )
         return html(
             '<b class="{}" title="{}">{}</b><small> {} to {}</small><span class="sr">, {}</span>'
