@@ -305,6 +305,7 @@ class Change:
     low: float
     high: float
     questions: int
+    tasks: int = 1
 
     @property
     def verdict(self) -> str:
@@ -319,6 +320,7 @@ class Change:
     def words(self) -> str:
         found = f"{points(self.difference)}, 95 % {points(self.low)} to {points(self.high)}"
         asked = f"{self.questions:,} question{'s' if self.questions != 1 else ''}"
+        asked += f" of {self.tasks} tasks" if self.tasks > 1 else ""
         if self.verdict != "open":
             return f"{self.verdict} than chance would explain: {found}, {asked}"
         least = f"it would have to be about {100 * self.needed:.0f} points"
@@ -339,7 +341,7 @@ def change(pairs: Iterable[tuple[Run, Result, Run, Result]]) -> Change | None:
             x, y = (np.array([of[key] for key in both]) for of in (before, after))
             found.append(Estimate(float(y.mean() - x.mean()), *map(float, of_difference(x, y))))
             asked += len(both)
-    return Change(*of_average(found), asked) if found else None
+    return Change(*of_average(found), asked, len(found)) if found else None
 
 
 def samples(run: Run, result: Result, key: str) -> list[dict]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from openrlhf_ebpo.estimator.registry import title
+from openrlhf_ebpo.record.catalogue import find
 from openrlhf_ebpo.record.score_text import whole_percent
 
 from . import warnings
@@ -16,7 +16,7 @@ from .figures import colour, number
 from .metrics import Metrics
 from .outcome import Outcome, outcome
 from .sparkline import sparkline
-from .tables import dot, setting
+from .tables import STATE, dot, setting
 from .text import HTML, attribute, harmless, html, joined, run_name
 from .warnings import REWARD, RULES, Warned, above, collapsed, spiked
 from .workspace import Opened
@@ -35,20 +35,7 @@ WARNINGS = 6  # of one run that are shown
 EBPO, GRPO = "ebpo", "group_norm"
 
 
-class State(NamedTuple):
-    words: str
-    badge: str
-
-
-STATE = {
-    "training": State("training", "good"),
-    "stalled": State("stalled", "bad"),
-    "silent": State("no sign of life", "bad"),
-    "failed": State("failed", "bad"),
-    "interrupted": State("interrupted", ""),
-    "complete": State("complete", "good"),
-    "unknown": State("state unknown", ""),
-}
+BADGE = {"training": "good", "complete": "good", "stalled": "bad", "silent": "bad", "failed": "bad"}
 VERDICT = {
     "better": "more than chance would explain",
     "worse": "a loss that chance does not explain",
@@ -69,6 +56,10 @@ class Looked:
     logged: int
     problems: Sequence[str]
     refresh: float | None  # seconds until its state has to be looked at again
+
+
+def state_of(run: Opened, now: float) -> str:
+    return condition(run.about, run.metrics, signs(run.run), now).kind
 
 
 _warned: dict[str, tuple[Metrics, tuple, list[Warned]]] = {}  # by run: of which metrics and rewards, what was found
@@ -103,7 +94,7 @@ def card(looked: Looked, now: float) -> HTML:
 
 def _head(looked: Looked) -> HTML:
     state, about = looked.condition, looked.run.about
-    words, badge = STATE[state.kind]
+    words, badge = STATE[state.kind], BADGE.get(state.kind, "")
     lasted = took(about) if state.kind in ("complete", "failed", "interrupted") else None
     parts = [
         f"step {state.step:,}" if state.step is not None else "no step yet",
@@ -200,7 +191,7 @@ def _pushes(found: Changed) -> str:
         for kind, name, push in each
         if push is not None
     ]
-    return "; ".join(said)
+    return "; ".join(said).replace("(-", "(−")
 
 
 def _seen(looked: Looked) -> str:
@@ -220,14 +211,19 @@ def _warning_list(looked: Looked) -> HTML:
 
 def _warning(each: Warned, looked: Looked) -> HTML:
     return html(
-        '<li><b title="{}">{}</b> <span>{}</span><p>{}</p><p class="links">{}{}</p></li>',
+        '<li><b title="{}">{}</b> <span>{}</span><p>{} {} {}</p></li>',
         *(f"when: {each.rule.when}", each.rule.title, each.since, _worst(each) + each.rule.means + "."),
         *(_panel_link(each), _groups_link(each, looked)),
     )
 
 
 def _worst(each: Warned) -> str:
-    return f"{number(each.worst)} at worst: " if each.rule.holds in (above, collapsed, spiked) else ""
+    if each.rule.holds not in (above, collapsed, spiked):
+        return ""
+    metric = find(each.metric)
+    if metric and metric.unit == "fraction":
+        return f"{whole_percent(each.worst)} at worst: "
+    return f"{number(each.worst)}{f' {metric.unit}' if metric and metric.unit else ''} at worst: "
 
 
 def _panel_link(each: Warned) -> HTML:

@@ -278,16 +278,14 @@ class _Reported:
 
 def _said(scores: Scores) -> HTML:
     """Each run from its first column to its last, and the runs against each other, in sentences."""
-    of = " on average" if len(scores.tasks) > 1 else ""
     ends = ends_of(scores.columns)
     own = [
-        html("<li>{}{}{}: {}.</li>", _named(first, last), of, "", scores.changes[run, AVERAGE].words)
+        html("<li>{}: {}.</li>", _named(first, last), scores.changes[run, AVERAGE].words)
         for run, (first, last) in ends.items()
         if (run, AVERAGE) in scores.changes
     ]
     others = [
-        html("<li>{} against {}{}: {}.</li>", _at(last), _at(base), of, change.words)
-        for base, last, change in scores.against
+        html("<li>{} against {}: {}.</li>", _at(last), _at(base), change.words) for base, last, change in scores.against
     ]
     if not own and not others:
         return HTML()

@@ -12,9 +12,9 @@ from space_runs import hostile_run, learning_run, troubled_run
 
 from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.pages import PAGES, evaluation, overview
-from openrlhf_ebpo.space.run_card import STATE, VERDICT
+from openrlhf_ebpo.space.run_card import VERDICT
 from openrlhf_ebpo.space.runs import Runs
-from openrlhf_ebpo.space.tables import run_bar
+from openrlhf_ebpo.space.tables import STATE, run_bar
 from openrlhf_ebpo.space.workspace import ALL_HIDDEN, Workspace
 
 
@@ -64,7 +64,7 @@ def test_a_training_at_work_is_looked_at_again_and_a_silent_one_is_told(folder, 
     assert ">training<" in found and 5 <= int(re.search(r'data-refresh="(\d+)"', found)[1]) <= 60
     os.utime(lock, (time.time() - 3600,) * 2)
     found = overview.render(clean({"runs": "at-work"}), workspace)["cards"]
-    assert STATE["silent"].words in found and "No sign of life since" in found and "data-refresh" not in found
+    assert STATE["silent"] in found and "No sign of life since" in found and "data-refresh" not in found
     lock.unlink()
 
 
@@ -106,7 +106,7 @@ def test_a_hidden_run_is_nowhere_but_in_the_bar(workspace, page):
 
 
 def test_a_click_on_the_dot_dims_hides_and_shows_again():
-    run = [{"key": "a", "number": 0, "status": ""}]
+    run = [{"key": "a", "number": 0, "status": "unknown"}]
     view = clean({"dimmed": "b"})
     states = []
     for _ in range(3):
@@ -158,7 +158,7 @@ def rows(text: str) -> list[str]:
 def test_the_table_says_what_changed_and_whether_chance_explains_it(workspace):
     found = table(workspace)
     assert found.count("base to 12") == 2 and "ebpo-1</span>, base model" not in found
-    assert "on average" in found and "better than chance would explain: +" in found
+    assert "30 questions of 2 tasks" in found and "better than chance would explain: +" in found
     assert "against" in found and found.count('class="scale two') == 6  # two tasks and the average, two runs
 
 

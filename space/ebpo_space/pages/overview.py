@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from ..page import Page
 from ..parts import Parts
-from ..run_card import STATE, Looked, card, look
+from ..run_card import Looked, card, look
 from ..seed_table import seed_table
-from ..tables import NO_RUNS, notices
+from ..tables import NO_RUNS, STATE, notices
 from ..text import HTML, html, joined
 from ..workspace import Workspace
 
@@ -42,7 +42,7 @@ def render(view: dict, workspace: Workspace) -> dict:
 
 def summary(looked: Sequence[Looked]) -> HTML:
     """2 runs: 1 training, 1 failed · 3 warnings"""
-    states = Counter(STATE[each.condition.kind].words for each in looked)
+    states = Counter(STATE[each.condition.kind] for each in looked)
     said = ", ".join(f"{count} {words}" for words, count in states.items()) if len(looked) > 1 else next(iter(states))
     warned = sum(len(each.warnings) for each in looked)
     return html(
