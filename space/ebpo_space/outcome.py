@@ -120,7 +120,7 @@ def _trained(metrics: Metrics, rewards: tuple[float, float]) -> Outcome | None:
     if half is None:
         return Outcome(what, first, last, None, None, "too few steps for an interval", is_share)
     low, high = last - first - half, last - first + half
-    return Outcome(what, first, last, low, high, "of steps, which are taken as correlated", is_share)
+    return Outcome(what, first, last, low, high, "over steps, which are taken as correlated", is_share)
 
 
 def part(count: int) -> int:

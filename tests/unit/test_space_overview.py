@@ -84,9 +84,9 @@ def test_a_failed_run_says_why_and_its_warnings_lead_to_what_shows_them(workspac
 
 
 def test_the_first_line_counts_runs_and_warnings(workspace):
-    found = overview.render(clean({"runs": "ebpo-1,troubled"}), workspace)["cards"]
+    found = overview.render(clean({"runs": "ebpo-1,troubled"}), workspace)["sum"]
     assert "<b>2 runs</b>: 1 complete, 1 failed" in found and re.search(r"\d warnings</b>", found)
-    assert "<b>1 run</b>: complete" in overview.render(clean({"runs": "ebpo-1"}), workspace)["cards"]
+    assert "<b>1 run</b>: complete" in overview.render(clean({"runs": "ebpo-1"}), workspace)["sum"]
 
 
 def test_seeds_stand_together_and_are_paired_with_those_of_grpo(workspace):

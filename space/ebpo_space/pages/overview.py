@@ -20,14 +20,15 @@ READS = ("metrics.jsonl", "run.json", "rollouts", "eval", "heartbeat.json")
 
 def lay_out(parts: Parts, workspace: Workspace) -> None:
     parts.html("notes")
-    parts.html("cards")
+    parts.html("sum")
     parts.html("seeds")
+    parts.html("cards")
 
 
 def render(view: dict, workspace: Workspace) -> dict:
-    """notes: problems; cards: one for each run; seeds: runs of one configuration together."""
+    """notes: problems; sum: all runs in a line; seeds: those of one configuration together; cards: one for each run."""
     if not workspace.runs.listed() and not view["runs"]:
-        return {"notes": NO_RUNS, "cards": "", "seeds": ""}
+        return {"notes": NO_RUNS, "sum": "", "seeds": "", "cards": ""}
     opened, problems = workspace.open_all(view)
     now = time.time()
     looked = [look(run, now) for run in opened]
@@ -35,8 +36,9 @@ def render(view: dict, workspace: Workspace) -> dict:
     cards = joined(card(each, now) for each in looked)
     return {
         "notes": notices(problems),
-        "cards": html('<div class="cards">{}{}{}</div>', summary(looked), cards, LOOK) if looked else "",
+        "sum": summary(looked) if looked else "",
         "seeds": seed_table([(each.run, each.outcome) for each in looked]),
+        "cards": html('<div class="cards">{}{}</div>', cards, LOOK),
     }
 
 
