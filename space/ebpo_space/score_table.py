@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -60,7 +61,7 @@ class Scores:
         dimmed = frozenset(run.run.key for run in opened if run.dimmed)
         return cls(columns, tasks, by, reported, changes, compare.against(ends, tasks), protocol, dimmed)
 
-    @property
+    @functools.cached_property
     def scale(self) -> int:
         """Percent at the end of every bar."""
         shown = [
@@ -68,7 +69,7 @@ class Scores:
         ]
         return next((scale for scale in SCALES if 100 * max(shown, default=0) <= scale), SCALES[-1])
 
-    @property
+    @functools.cached_property
     def reach(self) -> float:
         """The longest change, as a fraction, of either sign."""
         return max((abs(end) for change in self.changes.values() for end in (change.low, change.high)), default=1) or 1
