@@ -32,6 +32,7 @@ UNFILTERED = {
     "rewards_to": "",
 }
 WARNINGS = 6  # of one run that are shown
+KEPT = 50  # runs whose warnings are remembered
 EBPO, GRPO = "ebpo", "group_norm"
 
 
@@ -76,13 +77,16 @@ def look(run: Opened, now: float) -> Looked:
 
 
 def _warnings(run: Opened) -> list[Warned]:
-    metrics, rewards, _ = _warned.get(run.run.key, (None, None, None))
+    metrics, rewards, found = _warned.get(run.run.key, (None, None, []))
     if metrics is not run.metrics or rewards != run.rewards:
-        _warned[run.run.key] = run.metrics, run.rewards, warnings.found(run.metrics, run.rewards)
-    return _warned[run.run.key][2]
+        found = warnings.found(run.metrics, run.rewards)
+        if len(_warned) >= KEPT:  # visitors open runs of their own
+            _warned.clear()
+        _warned[run.run.key] = run.metrics, run.rewards, found
+    return found
 
 
-def card(looked: Looked, now: float) -> HTML:
+def card(looked: Looked) -> HTML:
     run = looked.run
     refresh = "" if looked.refresh is None else html('data-refresh="{:.0f}"', looked.refresh)
     return html(

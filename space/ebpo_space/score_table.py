@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from openrlhf_ebpo.record import score_text
 from openrlhf_ebpo.record.score_text import NONE, percent, points
 
-from . import results
-from .errors import RunError
 from .figures import colour
-from .results import Change, Column, Result
+from .paired import Change, Compare, ends_of
+from .results import Column, Result
 from .tables import Head, dot, setting, table
 from .text import HTML, harmless, html, joined, run_name
 from .workspace import Opened
 
 SCALES = (5, 10, 20, 40, 60, 80, 100)  # percent; the least that has room for all bars
-GRPO = "group_norm"
 AVERAGE = ""  # the task that stands for all
 
 
@@ -82,40 +80,6 @@ class Scores:
         tasks = [task] if task else self.tasks
         found = [self.by.get((column.run, column.step, each)) for each in tasks]
         return sum(each.metrics["pass@1"]["value"] for each in found) / len(found) if all(found) else None
-
-
-@dataclass(frozen=True)
-class Compare:
-    by: dict[tuple[str, int, str], Result]
-    runs: dict[str, Opened]
-    problems: list[str]
-
-    def change(self, first: Column, last: Column, tasks: Iterable[str]) -> Change | None:
-        """Over the tasks that both have."""
-        pairs = [(self.by.get((first.run, first.step, t)), self.by.get((last.run, last.step, t))) for t in tasks]
-        before, after = self.runs[first.run].run, self.runs[last.run].run
-        try:
-            return results.change((before, a, after, b) for a, b in pairs if a and b)
-        except RunError as error:
-            self.problems.append(f"{first.run}: {error}")
-            return None
-
-    def against(self, ends: dict, tasks: Sequence[str]) -> list[tuple[Column, Column, Change]]:
-        """The last columns of the runs against GRPO's where it is among them, else the first run's."""
-        lasts = [last for _, last in ends.values()]
-        if len(lasts) < 2:
-            return []
-        base = next((last for last in lasts if self.runs[last.run].estimator == GRPO), lasts[0])
-        found = [(base, last, self.change(base, last, tasks)) for last in lasts if last is not base]
-        return [each for each in found if each[2]]
-
-
-def ends_of(columns: Sequence[Column]) -> dict[str, tuple[Column, Column]]:
-    """The first and the last column of each run."""
-    ends: dict[str, tuple[Column, Column]] = {}
-    for column in sorted(columns, key=lambda column: column.step):
-        ends[column.run] = (ends.get(column.run, (column,))[0], column)
-    return dict(sorted(ends.items(), key=lambda item: item[1][0].number))
 
 
 def score_table(scores: Scores, sort: str) -> HTML:

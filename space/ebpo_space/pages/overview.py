@@ -33,7 +33,7 @@ def render(view: dict, workspace: Workspace) -> dict:
     now = time.time()
     looked = [look(run, now) for run in opened]
     problems += [f"{each.run.run.key}: {problem}" for each in looked for problem in each.problems]
-    cards = joined(card(each, now) for each in looked)
+    cards = joined(card(each) for each in looked)
     return {
         "notes": notices(problems),
         "sum": summary(looked) if looked else "",
