@@ -33,12 +33,14 @@ _LARGEST_JSON = 64 * 2**20
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory. `key` names it in menus and links, `number` gives it its colour everywhere."""
+    """A run directory. `key` names it in menus and links, `number` gives it its colour everywhere. remote: a copy of a data
+    set repo."""
 
     key: str
     path: Path
     number: int
     problems: tuple[str, ...] = ()
+    remote: bool = False
 
 
 @dataclass
@@ -116,7 +118,7 @@ class Runs:
             path, problems = found.path, found.problems
         with self._lock:
             self._fetched[key] = time.monotonic()
-            self._known[key] = Run(key, path, self._number(key), tuple(problems))
+            self._known[key] = Run(key, path, self._number(key), tuple(problems), remote=True)
             return self._known[key]
 
 
