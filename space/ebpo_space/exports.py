@@ -63,7 +63,7 @@ def _link(view: dict, run: Run, kind: str) -> HTML:
 
 
 def about(run: Run, groups: Groups, positions: np.ndarray) -> str:
-    """", about 12 MB": by the bytes a row of a few of the files; nothing where they cannot be read."""
+    """ ", about 12 MB": by the bytes a row of a few of the files; nothing where they cannot be read."""
     steps = np.unique(groups.step[positions])
     size = rows = 0
     for step in steps[np.linspace(0, len(steps) - 1, min(_LOOKED_AT, len(steps))).astype(int)]:

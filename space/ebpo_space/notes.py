@@ -172,7 +172,9 @@ def _append(path: Path, line: dict, seen: str) -> None:
 def _check_unchanged(data: bytes, line: dict, seen: str) -> None:
     there = _latest(_objects(data)).get((line["step"], line["group"]), Note())
     if there.prompt == line["prompt_id"] and there.time != seen:
-        raise Changed("Somebody has changed this note since this page was loaded. It is shown below; save once more to replace it.")
+        raise Changed(
+            "Somebody has changed this note since this page was loaded. It is shown below; save once more to replace it."
+        )
 
 
 def _opened(path: Path, how: int) -> int:

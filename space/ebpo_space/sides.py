@@ -116,15 +116,22 @@ def best(rows: Sequence[dict]) -> int:
 
 
 def other_answer(side: Side) -> int:
-    """Of the same group: one whose reward differs most, else the next."""
-    mine = _reward(side.rows[side.picked])
-    apart = [abs(_reward(row) - mine) if i != side.picked else -1.0 for i, row in enumerate(side.rows)]
+    """Of the same group: the one whose reward differs most."""
+    rewards = [number_in(row, "reward") for row in side.rows]
+    mine = rewards[side.picked]
+    apart = [-1.0 if reward is None or mine is None else abs(reward - mine) for reward in rewards]
+    apart[side.picked] = -2.0
     return int(np.argmax(apart))
 
 
 def _reward(row: dict) -> float:
-    value = row.get("reward")
-    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else -1e9
+    found = number_in(row, "reward")
+    return -1e9 if found is None else found
+
+
+def number_in(row: dict, name: str) -> float | None:
+    value = row.get(name)
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
 def visits_of(index: Index, groups: Groups, first: Side) -> np.ndarray:
@@ -143,7 +150,9 @@ def visits_of(index: Index, groups: Groups, first: Side) -> np.ndarray:
         if len(hits):
             return history(groups, groups.prompt_id[hits[0]]) if groups.prompt_id[hits[0]] else hits
         if time.monotonic() > until:
-            raise RunError(f"{key} has no prompt of this id; its texts were looked at back to step {step}, and none is equal.")
+            raise RunError(
+                f"{key} has no prompt of this id; its texts were looked at back to step {step}, and none is equal."
+            )
     raise RunError(f"{key} has no group of this prompt.")
 
 

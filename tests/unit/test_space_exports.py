@@ -21,7 +21,24 @@ from openrlhf_ebpo.space.groups import Index
 from openrlhf_ebpo.space.links import clean, parsed
 from openrlhf_ebpo.space.runs import Run
 
-EVIL = ("=1+1", "+1", "-1", "@A1", " =1", "\t=1", "\r=1", "\ufeff=1", "＝1", "'=1", "'", "a=1", "", "NA", 'a,"b"\nc\r\nd', "−1")
+EVIL = (
+    "=1+1",
+    "+1",
+    "-1",
+    "@A1",
+    " =1",
+    "\t=1",
+    "\r=1",
+    "\ufeff=1",
+    "＝1",
+    "'=1",
+    "'",
+    "a=1",
+    "",
+    "NA",
+    'a,"b"\nc\r\nd',
+    "−1",
+)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +62,9 @@ def expected(run, groups, positions) -> pa.Table:
     steps = list(dict.fromkeys(groups.step[positions].tolist()))
     of = {step: set(groups.group[positions][groups.step[positions] == step].tolist()) for step in steps}
     parts = [pq.read_table(run.path / "rollouts" / f"step-{step:06d}.parquet") for step in steps]
-    rows = [row for step, part in zip(steps, parts, strict=True) for row in part.to_pylist() if row["group"] in of[step]]
+    rows = [
+        row for step, part in zip(steps, parts, strict=True) for row in part.to_pylist() if row["group"] in of[step]
+    ]
     return pa.Table.from_pylist(rows, parts[0].schema)
 
 
@@ -150,7 +169,9 @@ def test_only_the_files_of_the_selection_are_read_and_little_of_them_at_a_time(r
     groups, positions = chosen(run, every=1)
     one = positions[groups.step[positions] == 4]
     opened = []
-    monkeypatch.setattr(exports, "open_file", lambda r, name: opened.append(name) or pq.ParquetFile(r.path / "rollouts" / name))
+    monkeypatch.setattr(
+        exports, "open_file", lambda r, name: opened.append(name) or pq.ParquetFile(r.path / "rollouts" / name)
+    )
     pieces = export(run, groups, one, "jsonl")
     assert opened == ["step-000004.parquet"], "its schema"
     assert len(list(pieces)) == 1 and set(opened) == {"step-000004.parquet"}
@@ -166,7 +187,7 @@ def test_the_links_say_what_will_come_and_keep_the_view(run):
     assert view["runs"] == ["a/run, ü"] and view["kind"] == "all_fail" and view["text"] == '"><b>'
     assert parsed(target)["format"] == "csv"
     assert links({}, run, groups, positions[:0]) == ""
-    assert name_of(run, "csv") == "a_run_-rollouts.csv" and ROWS == 200_000
+    assert name_of(run, "csv") == "a_run-rollouts.csv" and ROWS == 200_000
 
 
 def test_the_size_that_is_said_is_near(run):

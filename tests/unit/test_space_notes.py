@@ -137,6 +137,9 @@ def test_groups_are_found_by_tag_and_a_rolled_back_group_has_no_note(tmp_path):
     found = store.of(run)
     assert notes.tagged(found, groups, every, "odd").tolist() == [0, 5]
     assert notes.tagged(found, groups, every[::-1], ANY).tolist() == [7, 5, 0]
-    assert notes.tagged(found, groups, every, "absent").tolist() == [] and len(notes.tagged(found, groups, every, "")) == 12
+    assert (
+        notes.tagged(found, groups, every, "absent").tolist() == []
+        and len(notes.tagged(found, groups, every, "")) == 12
+    )
     assert notes.tags_in(found)[0] == ("odd", 3)
     assert notes.note_at(found, groups, 7).text == "see" and not notes.note_at(found, groups, 1)
