@@ -18,11 +18,9 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from .errors import RunError
-from .notes import Changed, Note, tags_of
+from .notes import LOOPBACK, Changed, Note, tags_of
 from .search import position_of
 from .workspace import Workspace
-
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Refused(Exception):
@@ -38,11 +36,17 @@ def route(workspace: Workspace) -> Route:
             return JSONResponse({"error": str(error)}, 403)
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return JSONResponse({"error": "This is no note."}, 422)
+        except Changed as error:
+            return JSONResponse({"error": str(error), **said(error.note)}, 409)
         except RunError as error:
-            return JSONResponse({"error": str(error)}, 409 if isinstance(error, Changed) else 422)
-        return JSONResponse({"note": note.text, "tags": list(note.tags), "time": note.time})
+            return JSONResponse({"error": str(error)}, 422)
+        return JSONResponse(said(note))
 
     return Route("/space/notes", keep, methods=["POST"])
+
+
+def said(note: Note) -> dict:
+    return {"note": note.text, "tags": list(note.tags), "time": note.time}
 
 
 def check_sender(headers: Mapping[str, str], anywhere: bool) -> None:

@@ -28,6 +28,7 @@ from .groups import Groups
 from .runs import Run, inside
 
 FILE = "notes.jsonl"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LONGEST = 1000  # characters of a note
 TAGS, TAG = 8, 40  # of a group; characters of one
 ROOM = 4 * 2**20  # bytes of the file
@@ -49,7 +50,11 @@ class Note:
 
 
 class Changed(RunError):
-    """Somebody else has written this note meanwhile."""
+    """Somebody else has written this note meanwhile: `note`."""
+
+    def __init__(self, note: Note):
+        super().__init__("This note was changed since the page was loaded; save once more to replace what it says now:")
+        self.note = note
 
 
 def text_of(value) -> str:
@@ -64,16 +69,29 @@ def tags_of(value) -> list[str]:
     return [word for word in dict.fromkeys(words) if word and word != ANY][:TAGS]
 
 
+def kept_by(option: str, host: str) -> Notes:
+    """What --notes says for an app that listens there: "auto" is on where only this machine reaches it. A Space on the Hub
+    has none."""
+    here = host in LOOPBACK
+    enabled = option == "on" or (option == "auto" and here)
+    return Notes(enabled and "SPACE_ID" not in os.environ, anywhere=option == "on")
+
+
 @dataclass
 class Notes:
-    """The notes of runs on this machine. enabled: whether this app reads and writes them at all."""
+    """The notes of runs on this machine. enabled: whether this app reads and writes them at all. anywhere: also for pages
+    that were opened under another name than this machine's own."""
 
     enabled: bool = False
+    anywhere: bool = False
     _read: dict[Path, tuple[tuple, dict]] = field(default_factory=dict)
+
+    def keeps(self, run: Run) -> bool:
+        return self.enabled and not run.remote
 
     def of(self, run: Run) -> dict[tuple[int, int], Note]:
         """(step, group) -> its note; those that were taken away are left out."""
-        if not self.enabled or run.remote:
+        if not self.keeps(run):
             return {}
         path = inside(run, FILE)
         sign = _sign(path)
@@ -88,7 +106,7 @@ class Notes:
             Changed: there is a later one.
             RunError: notes are not kept here, or cannot be written.
         """
-        if not self.enabled or run.remote:
+        if not self.keeps(run):
             raise RunError("Notes are not kept here; a link carries the note of the group that it shows.")
         text, tags, now = text_of(note.text), tags_of(note.tags), datetime.now(timezone.utc).isoformat()
         line = {"time": now, "step": place[0], "group": place[1], "prompt_id": prompt, "note": text, "tags": tags}
@@ -171,10 +189,8 @@ def _append(path: Path, line: dict, seen: str) -> None:
 
 def _check_unchanged(data: bytes, line: dict, seen: str) -> None:
     there = _latest(_objects(data)).get((line["step"], line["group"]), Note())
-    if there.prompt == line["prompt_id"] and there.time != seen:
-        raise Changed(
-            "Somebody has changed this note since this page was loaded. It is shown below; save once more to replace it."
-        )
+    if there and there.prompt == line["prompt_id"] and there.time != seen:
+        raise Changed(there)
 
 
 def _opened(path: Path, how: int) -> int:

@@ -13,6 +13,7 @@ from openrlhf_ebpo.record.own_metrics import own_metrics
 from .errors import RunError
 from .groups import Index
 from .metrics import Follower, Metrics
+from .notes import Notes
 from .runs import Run, Runs, describe, inside
 
 SHOWN_AT_FIRST = 5  # runs in a view that names none
@@ -32,6 +33,14 @@ class Opened:
         return str(self.about.get("status") or "unknown")[:20]
 
     @property
+    def estimator(self) -> str:
+        """The run's --advantage_estimator; ebpo where run.json does not say."""
+        found = self.about
+        for part in ("args", "algo", "advantage", "estimator"):
+            found = found.get(part) if isinstance(found, dict) else None
+        return found if isinstance(found, str) and found else "ebpo"
+
+    @property
     def own_metrics(self) -> dict[str, Metric]:
         """What the run says about metrics of its own code."""
         return own_metrics(self.about.get("metrics"))
@@ -49,6 +58,7 @@ class Opened:
 @dataclass
 class Workspace:
     runs: Runs
+    notes: Notes = field(default_factory=Notes)
     _followers: dict[str, Follower] = field(default_factory=dict)
     _indexes: dict[str, Index] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)

@@ -36,12 +36,13 @@ def test_the_last_note_of_a_group_counts_and_earlier_ones_stay_in_the_file(run):
     assert [line["note"] for line in kept(run)] == ["looks right", "it is wrong"]
     store.keep(run, (3, 1), "p", Note("", (), second.time))
     assert store.of(run) == {} and len(kept(run)) == 3
+    store.keep(run, (3, 1), "p", Note("written anew"))
 
 
 def test_a_note_that_somebody_else_has_changed_is_not_replaced_unseen(run):
     store = Notes(enabled=True)
     mine = store.keep(run, (3, 1), "p", Note("mine"))
-    with pytest.raises(Changed, match="since this page was loaded"):
+    with pytest.raises(Changed, match="since the page was loaded"):
         store.keep(run, (3, 1), "p", Note("theirs, who saw none"))
     assert store.of(run)[3, 1].text == "mine"
     store.keep(run, (3, 1), "p", Note("theirs, who saw mine", (), mine.time))
@@ -123,6 +124,23 @@ def test_a_disabled_store_and_a_run_of_the_hub_have_none(run, tmp_path):
         assert store.of(of) == {}
         with pytest.raises(RunError, match="not kept here"):
             store.keep(of, (1, 0), "", Note("x"))
+
+
+@pytest.mark.parametrize(
+    ("option", "host", "enabled"),
+    [
+        ("auto", "127.0.0.1", True),
+        ("auto", "localhost", True),
+        ("auto", "0.0.0.0", False),
+        ("auto", "10.0.0.7", False),
+        ("on", "0.0.0.0", True),
+        ("off", "127.0.0.1", False),
+    ],
+)
+def test_notes_are_kept_where_only_this_machine_reaches_the_app(monkeypatch, option, host, enabled):
+    assert notes.kept_by(option, host) == Notes(enabled, anywhere=option == "on")
+    monkeypatch.setenv("SPACE_ID", "owner/name")
+    assert not notes.kept_by(option, host).enabled
 
 
 def test_groups_are_found_by_tag_and_a_rolled_back_group_has_no_note(tmp_path):
