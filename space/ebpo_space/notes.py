@@ -22,12 +22,12 @@ from pathlib import Path
 import numpy as np
 
 from openrlhf_ebpo.files import whole_characters
+from openrlhf_ebpo.record.run_log import NOTES as FILE
 
 from .errors import RunError
 from .groups import Groups
 from .runs import Run, inside
 
-FILE = "notes.jsonl"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 LONGEST = 1000  # characters of a note
 TAGS, TAG = 8, 40  # of a group; characters of one
