@@ -11,6 +11,7 @@ import csv
 import io
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ from .text import HTML, attribute, html, joined
 
 ROWS = 200_000  # responses in one export
 BYTES = 2**30  # of one file that is sent
+SECONDS = 900.0  # to send it
 _AT_A_TIME = 64  # rows
 _ROW_GROUP = 16 * 2**20  # bytes of an exported Parquet file's row group
 _LARGEST = 2 * 2**30  # bytes of one row group that is read, decompressed
@@ -105,9 +107,11 @@ def export(run: Run, groups: Groups, positions: np.ndarray, kind: str) -> Iterat
 
 
 def _bounded(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    sent = 0
+    sent, until = 0, time.monotonic() + SECONDS
     for piece in pieces:
         sent += len(piece)
+        if time.monotonic() > until:
+            raise RunError(f"The export took longer than {SECONDS:.0f} seconds. Narrow the filters, or the steps.")
         if sent > BYTES:
             raise RunError(f"The export is larger than {BYTES >> 20} MiB. Narrow the filters, or the steps.")
         yield piece
