@@ -6,12 +6,12 @@ groups.py, search.py   rollouts/*.parquet: an index of groups, one group's answe
 results.py             eval/: results, questions, samples
 estimators.py          baselines and advantages under GRPO, Dr. GRPO, RLOO and EBPO; their error against the Bayes risk
 text.py, mathml.py     model text escaped, formulas made readable (symbols.py: what LaTeX calls them)
-links.py               a view and its address
+parameters.py, links.py   the values of a view, and its address
 figures.py, picture.py, cards.py, tables.py   data -> Plotly figures, SVG, HTML; pure
-pages/                 dynamics, samples, evaluation, understand: what each page shows
+pages/                 one module a page: its values, its components, what it shows; the table of pages (page.py: what one is)
 workspace.py           the runs of a view with their metrics and groups, kept between views
-app.py, layout.py      the Gradio app: what its parts do, and where they stand
-server.py, gate.py     what is served besides, and what visitors may ask for
+app.py, layout.py, parts.py   the Gradio app: what its components do, where they stand, and how they are made
+server.py, document.py, gate.py   what is served besides, the page's HTML, and what visitors may ask for
 main.py                the command line
-static/                style sheet and script
+static/                style sheets and scripts, one file a matter
 """

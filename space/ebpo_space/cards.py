@@ -17,7 +17,7 @@ from .tables import setting
 from .text import HTML, SHOWN, attribute, harmless, html, joined, preview, readable, snippet
 
 EBPO, GRPO = title("ebpo"), title("group_norm")
-PAGE = 40  # groups in the list at a time
+PER_PAGE = 40  # groups in the list at a time
 ANSWERS = 64  # answers of a group on the page
 BUDGET = 240_000  # characters of all answers on the page together
 _NAME = 24  # characters of an estimator's name
@@ -33,11 +33,11 @@ def group_list(
         shown: number of the page, from 1.
         failed, passed: (K,) bool, all-fail and all-pass groups.
     """
-    pages = max(math.ceil(len(positions) / PAGE), 1)
+    pages = max(math.ceil(len(positions) / PER_PAGE), 1)
     shown = min(shown, pages)
     items = joined(
         _item(groups, int(p), prompts.get(int(p), ""), int(p) == current, failed, passed)
-        for p in positions[(shown - 1) * PAGE : shown * PAGE]
+        for p in positions[(shown - 1) * PER_PAGE : shown * PER_PAGE]
     )
     count = html("<b>{:,}</b> group{}", len(positions), "" if len(positions) == 1 else "s")
     return html(

@@ -11,9 +11,9 @@ from starlette.responses import FileResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from .document import STATIC, Document, head
 from .gate import Gate
 
-STATIC = Path(__file__).parent / "static"
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 # Text is escaped before it gets here; if an escape were forgotten, a page could not load or send anything elsewhere.
 POLICY = "; ".join(
@@ -57,18 +57,13 @@ async def _plotly(request):
     return FileResponse(PLOTLY, media_type="text/javascript", headers={"cache-control": "public, max-age=31536000"})
 
 
-def app_kwargs() -> dict:
-    """For `launch`: routes before Gradio's own, the headers, and what is refused."""
-    routes = [Route("/space/plotly.js", _plotly), Mount("/space", StaticFiles(directory=STATIC))]
-    inner = [Middleware(SafeHeaders), Middleware(Gate)]
-    return {"routes": routes, "middleware": inner, "docs_url": None, "redoc_url": None}
+ROUTES = (  # before Gradio's own; every one below /space/ and read-only, see gate.py
+    Route("/space/plotly.js", _plotly),
+    Mount("/space", StaticFiles(directory=STATIC)),
+)
 
 
-def head(version: str) -> str:
-    """Links of the page's head; relative, so that they work below any root path."""
-    stamp = f"{version}-{max(int(path.stat().st_mtime) for path in STATIC.iterdir())}"
-    return (
-        f'<link rel="stylesheet" href="./space/style.css?{stamp}">'
-        f'<meta name="plotly" content="./space/plotly.js?{plotly.__version__}">'
-        f'<script src="./space/space.js?{stamp}"></script>'
-    )
+def app_kwargs(version: str) -> dict:
+    """For `launch`: the routes, the page's head, the headers, and what is refused."""
+    inner = [Middleware(SafeHeaders), Middleware(Gate), Middleware(Document, head=head(version))]
+    return {"routes": list(ROUTES), "middleware": inner, "docs_url": None, "redoc_url": None}

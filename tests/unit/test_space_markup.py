@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
@@ -15,14 +16,12 @@ from marked_runs import BROKEN, MARK, marked_run
 
 from openrlhf_ebpo.space.app import build
 from openrlhf_ebpo.space.links import address, clean
-from openrlhf_ebpo.space.pages import dynamics, evaluation, samples
+from openrlhf_ebpo.space.pages import PAGES, evaluation, samples
 from openrlhf_ebpo.space.runs import Runs
 from openrlhf_ebpo.space.session import Session
 from openrlhf_ebpo.space.tables import flattened
 from openrlhf_ebpo.space.text import HTML, html, joined
 from openrlhf_ebpo.space.workspace import Workspace
-
-PAGES = {"dynamics": dynamics, "samples": samples, "evaluation": evaluation}
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +118,8 @@ def test_only_literals_are_html():
 def test_a_page_that_forgets_to_escape_shows_text(marked, monkeypatch):
     """What reaches the browser as HTML is HTML by its type."""
     shown = workspace(marked)
-    monkeypatch.setattr(
-        "openrlhf_ebpo.space.app.RENDER", {"dynamics": lambda view, app: {"notes": f"<b>{MARK}", "board": "{}"}}
-    )
+    careless = replace(PAGES["dynamics"], render=lambda view, workspace: {"notes": f"<b>{MARK}", "board": "{}"})
+    monkeypatch.setitem(PAGES, "dynamics", careless)
     demo = build(shown)
     load = next(fn for fn in demo.fns.values() if fn.name == "load").fn
     values = [value for value in load(Session(), SimpleNamespace(query_params={})).values() if isinstance(value, str)]

@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+from collections import Counter
 from html.parser import HTMLParser
 from urllib.parse import parse_qsl
 
@@ -14,6 +15,7 @@ from space_runs import hostile_run, learning_run
 
 from openrlhf_ebpo.estimator.registry import ESTIMATORS
 from openrlhf_ebpo.record.catalogue import Shown, shown_in
+from openrlhf_ebpo.space import document, pages
 from openrlhf_ebpo.space.cards import signed
 from openrlhf_ebpo.space.figures import number
 from openrlhf_ebpo.space.links import PARAMETERS, address, clean
@@ -92,7 +94,11 @@ def test_settings_that_differ():
 
 def test_samples_show_the_group_that_was_asked_for(workspace):
     found = show(workspace, "samples", at="5.3")
-    assert found["at"] == "5.3" and "Step 5, group 3" in found["detail"] and found["detail"].count("<li class=") == 4
+    assert (
+        found["view"]["at"] == "5.3"
+        and "Step 5, group 3" in found["detail"]
+        and found["detail"].count("<li class=") == 4
+    )
     prompt = show(workspace, "samples", prompt=workspace.index(workspace.open("ebpo")).read()[0].prompt_id[7])
     assert "Step" in prompt["detail"]
     missing = show(workspace, "samples", at="99.0")
@@ -159,7 +165,7 @@ def test_rollouts_that_cannot_be_computed_again_say_so_and_show_the_rest(tmp_pat
 
 
 def test_the_export_names_what_is_gone(workspace):
-    name, text = samples.export_group(workspace, {"run": "ebpo", "step": 5, "group": 3})
+    name, text = samples.exported_group(workspace, {"run": "ebpo", "step": 5, "group": 3})
     assert name == "step-000005-group-3.json" and len(json.loads(text)["responses"]) == 4
     for wanted in (
         {"run": "ebpo", "step": 5, "group": 99},
@@ -167,7 +173,7 @@ def test_the_export_names_what_is_gone(workspace):
         {},
         {"run": "ebpo", "step": "x", "group": 1},
     ):
-        name, text = samples.export_group(workspace, wanted)
+        name, text = samples.exported_group(workspace, wanted)
         assert name == "" and text
 
 
@@ -353,3 +359,19 @@ def test_a_question_shows_every_column_of_the_table(tmp_path):
     key = re.search(r"question&#34;: &#34;(\w+)", found["questions"])[1]
     opened = evaluation.render(clean({"question": key}), many)["question"]
     assert opened.count("<details") == 6 and opened.count("<details open") == 3
+
+
+def test_a_page_is_one_line_of_the_table():
+    """Its parameters are its own: a second page with one of the same name would change the first's."""
+    assert [page.name for page in pages.PAGES.values()] == list(pages.PAGES)
+    owners = Counter(name for page in pages.PAGES.values() for name in page.parameters)
+    assert set(owners.values()) == {1} and not owners.keys() & {"tab", "runs"}
+    assert set(PARAMETERS) == {"tab", "runs", *owners}
+
+
+@pytest.mark.parametrize("ending", [".css", ".js"])
+def test_every_file_of_static_is_loaded_the_pages_own_last(ending):
+    names = document.in_order(ending)
+    assert sorted(names) == sorted(path.name for path in document.STATIC.glob(f"*{ending}"))
+    own = [name for name in names if name.removesuffix(ending) in pages.PAGES]
+    assert names[-len(own) :] == own and all(f"./space/{name}?" in document.head("1") for name in names)

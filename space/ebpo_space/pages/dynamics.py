@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+import gradio as gr
 import numpy as np
 
 from openrlhf_ebpo.record.catalogue import GROUPS, HELD_OUT, Metric, Shown, find
@@ -13,8 +14,10 @@ from openrlhf_ebpo.record.own_metrics import COLUMNS
 from .. import results
 from ..errors import RunError
 from ..figures import Line, board, line_panel
-from ..links import AXES
 from ..metrics import Metrics
+from ..page import Page
+from ..parameters import flag, names, number, one_of, span
+from ..parts import Parts, menu
 from ..tables import NO_RUNS, choice, empty, notices, settings_table
 from ..text import HTML, html, joined, middle_cut, plain
 from ..workspace import Opened, Workspace
@@ -24,13 +27,34 @@ OTHERS = 12  # panels of metrics that the catalogue does not know; "More metrics
 TITLE = 120  # characters
 LONGEST = 300  # characters of a name that gets one of them: as many as a link takes
 OTHER_NOTE = "Logged by code of your own, or by a later OpenRLHF."
+AXES = {"step": "step", "rollouts": "rollouts", "time": "hours"}
+PARAMETERS = {
+    "x": ("step", one_of(AXES)),
+    "log": (False, flag),
+    "smooth": (0.05, number(0, 0.3)),
+    "more": ([], names),
+    "zoom": ("", span),
+}
+
+
+def lay_out(parts: Parts, workspace: Workspace) -> None:
+    with gr.Row(elem_classes=["controls"]):
+        parts.html("quick")
+        smooth = gr.Slider(0, 0.3, 0.05, step=0.01, label="Smoothing (share of run)")
+        parts.control("smooth", smooth, "release")
+        more = gr.Dropdown(
+            [], value=[], multiselect=True, label="More metrics", allow_custom_value=True, elem_classes=["grow"]
+        )
+        parts.control("more", more, "change")
+    parts.html("notes")
+    parts.board("board")
+    parts.html("table")
 
 
 def render(view: dict, workspace: Workspace) -> dict:
-    """board: the panels; table: differing settings; notes: problems, or what to do when nothing is there; metrics: all
-    names that can be added."""
+    """board: the panels; table: differing settings; notes: problems, or what to do when nothing is there."""
     if not workspace.runs.listed() and not view["runs"]:
-        return {"board": board([]), "table": "", "notes": NO_RUNS, "metrics": [], "quick": ""}
+        return {"board": board([]), "table": "", "notes": NO_RUNS, "quick": "", **_menu([])}
     opened, problems = workspace.open_all(view)
     present = [run for run in opened if len(run.metrics.steps)]
     notes = notices(problems)
@@ -41,8 +65,12 @@ def render(view: dict, workspace: Workspace) -> dict:
         "table": settings_table([(run.run.key, run.run.number, run.about) for run in opened]),
         "notes": notes,
         "quick": quick(view),
-        "metrics": sorted({name for run in present for name in run.metrics.columns} - {"time"}),
+        **_menu(sorted({name for run in present for name in run.metrics.columns} - {"time"})),
     }
+
+
+def _menu(found: Sequence[str]) -> dict:
+    return {"controls": {"more": menu(found, least=0)}}
 
 
 def quick(view: dict) -> HTML:
@@ -162,3 +190,6 @@ def positions(metrics: Metrics, steps: np.ndarray, axis: str) -> np.ndarray:
     along = (column - np.nanmin(column)) / 3600 if axis == "time" else np.nancumsum(column)
     known = np.isfinite(along)
     return np.interp(steps, metrics.steps[known], along[known], left=0.0) if known.any() else steps
+
+
+PAGE = Page("dynamics", PARAMETERS, lay_out, render)

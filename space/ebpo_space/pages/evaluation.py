@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import gradio as gr
 import numpy as np
 
 from openrlhf_ebpo.errors import UsageError
@@ -15,6 +16,9 @@ from openrlhf_ebpo.record.score_text import NONE, percent
 from .. import results
 from ..errors import RunError
 from ..figures import Line, board, checkpoint_panel, colour, pass_panel
+from ..page import Page
+from ..parameters import names, text
+from ..parts import Parts, menu
 from ..results import COLUMNS, Column, Result
 from ..tables import NO_RUNS, dot, empty, notices, table
 from ..text import HTML, harmless, html, run_name
@@ -23,18 +27,41 @@ from . import questions
 
 PAPER = {f"{model},{size}": f"{model}, G = {size}" for model, size in paper.REPORTED}
 
+PARAMETERS = {
+    "protocol": ("", text),
+    "columns": ([], names),
+    "task": ("", text),
+    "paper": ("", text),
+    "question": ("", text),
+}
+
+
+def lay_out(parts: Parts, workspace: Workspace) -> None:
+    with gr.Row(elem_classes=["controls"]):
+        any_value = {"allow_custom_value": True}
+        protocol = gr.Dropdown([], value="", label="Protocol", visible=False, **any_value)
+        parts.control("protocol", protocol, "input")
+        several = {"multiselect": True, "max_choices": COLUMNS, **any_value}
+        columns = gr.Dropdown([], value=[], label="Checkpoints", visible=False, **several)
+        parts.control("columns", columns, "change")
+        choices = [("not shown", ""), *[(name, key) for key, name in PAPER.items()]]
+        parts.control("paper", gr.Dropdown(choices, value="", label="The paper’s numbers", **any_value), "input")
+    parts.html("notes")
+    parts.html("table")
+    parts.board("board")
+    parts.html("questions")
+    parts.html("question")
+
 
 def render(view: dict, workspace: Workspace) -> dict:
-    """table, questions, question, notes: HTML; board: plots; protocols, tasks, checkpoints: names for the menus."""
+    """table, questions, question, notes: HTML; board: plots."""
     nothing = {
         "table": "",
         "board": board([]),
         "questions": "",
         "question": "",
         "notes": "",
-        "protocols": [],
-        "tasks": [],
-        "checkpoints": [],
+        **_menus([], []),
     }
     if not workspace.chosen(view):
         return {**nothing, "notes": NO_RUNS}
@@ -61,11 +88,13 @@ def render(view: dict, workspace: Workspace) -> dict:
         "table": scores(shown, across, tasks, reported, protocol),
         "board": board(panels(shown, tasks, reported)),
         **questions.render(view, workspace, shown, across, tasks, problems),
-        "protocols": protocols,
-        "tasks": tasks,
-        "checkpoints": [column.name for column in every] if len(every) > COLUMNS else [],
         "notes": notices(problems),
+        **_menus(protocols, [column.name for column in every] if len(every) > COLUMNS else []),
     }
+
+
+def _menus(protocols: Sequence[str], checkpoints: Sequence[str]) -> dict:
+    return {"controls": {"protocol": menu(protocols, [("the largest", "")], least=2), "columns": menu(checkpoints)}}
 
 
 NO_RESULTS = empty(
@@ -198,3 +227,6 @@ def _curves(mine: Sequence[tuple[int, Result]]) -> list[tuple[str, int, bool, li
         ends = dict.fromkeys((own[0].step, own[-1].step)) if own else {}
         curves += [(r.label, number, r.step < own[-1].step, r.pass_curve()) for r in own if r.step in ends]
     return curves
+
+
+PAGE = Page("evaluation", PARAMETERS, lay_out, render, reads=("metrics.jsonl", "run.json", "rollouts", "eval"))

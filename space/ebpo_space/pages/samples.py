@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
+import gradio as gr
 import numpy as np
 
 from openrlhf_ebpo.estimator.registry import title
 
-from ..cards import PAGE, detail, group_list, history_bar
+from ..cards import PER_PAGE, detail, group_list, history_bar
 from ..errors import RunError
 from ..groups import Groups, Index, file_of, listed, read_columns
+from ..page import Page
+from ..parameters import flag, number, one_of, optional, place, text
+from ..parts import Parts, menu
 from ..picture import Drawn, implied_prior_mean, picture
 from ..replayed import under_every_estimator
 from ..search import KINDS, Filter, answers, choose, exported, history, position_of
@@ -18,10 +23,63 @@ from ..tables import NO_RUNS, choice, empty, notices, setting
 from ..text import HTML, html, joined, run_name
 from ..workspace import Opened, Workspace
 
+KEYS = "<p class='keys'><kbd>j</kbd> <kbd>k</kbd> next and previous group · <kbd>[</kbd> <kbd>]</kbd> step · <kbd>e</kbd> export</p>"
+PARAMETERS = {
+    "run": ("", text),
+    "steps": ("latest", text),
+    "kind": ("all", one_of(KINDS)),
+    "cluster": ("", text),
+    "from": (0.0, number(0, 1)),
+    "to": (1.0, number(0, 1)),
+    "rewards_from": (None, optional(number(-1e9, 1e9))),
+    "rewards_to": (None, optional(number(-1e9, 1e9))),
+    "text": ("", text),
+    "at": ("", place),
+    "prompt": ("", text),
+    "shown": (1, number(1, 100_000, whole=True)),
+    "raw": (False, flag),
+}
+_FIRST = {"at": "", "shown": 1}  # of what a changed filter finds
+
+
+def settle(view: dict) -> None:
+    view["from"], view["to"] = min(view["from"], view["to"]), max(view["from"], view["to"])
+
+
+def lay_out(parts: Parts, workspace: Workspace) -> None:
+    parts.html("quick")
+    with gr.Accordion("Filters", open=False, elem_classes=["filters"]), gr.Row(elem_classes=["controls"]):
+        _filters(parts)
+    parts.html("notes")
+    with gr.Row(elem_classes=["reader"]):
+        parts.html("groups", classes=("left",))
+        parts.html("detail", classes=("right",), server_functions=[_exporter(workspace)])
+    gr.HTML(KEYS, apply_default_css=False, elem_classes=["own"])
+
+
+def _filters(parts: Parts) -> None:
+    words = gr.Textbox("", label="Text", placeholder="in prompts, answers, labels", elem_classes=["grow"])
+    parts.control("text", words, "submit", also=_FIRST)
+    steps = gr.Textbox("latest", label="Steps", placeholder="latest, all, 12, 10-20")
+    parts.control("steps", steps, "submit", "blur", also=_FIRST)
+    cluster = gr.Dropdown([("any", "")], value="", label="Cluster", allow_custom_value=True)
+    parts.control("cluster", cluster, "input", also=_FIRST)
+    parts.control("from", gr.Slider(0, 1, 0, step=0.05, label="Success rate from"), "release", also=_FIRST)
+    parts.control("to", gr.Slider(0, 1, 1, step=0.05, label="Success rate to"), "release", also=_FIRST)
+    parts.control("rewards_from", gr.Number(None, label="Mean reward from"), "submit", "blur", also=_FIRST)
+    parts.control("rewards_to", gr.Number(None, label="Mean reward to"), "submit", "blur", also=_FIRST)
+
+
+def _exporter(workspace: Workspace) -> Callable:
+    def export_group(wanted: dict) -> list[str]:  # Gradio calls it by its name
+        return list(exported_group(workspace, wanted))
+
+    return export_group
+
 
 def render(view: dict, workspace: Workspace) -> dict:
-    """groups, detail, quick, notes: HTML; clusters: names for the menu; at: the place that is shown."""
-    nothing = {"groups": "", "detail": "", "quick": "", "notes": "", "clusters": [], "at": view["at"]}
+    """groups, detail, quick, notes: HTML; in the view, the place that is shown."""
+    nothing = {"groups": "", "detail": "", "quick": "", "notes": "", **_menu([])}
     keys = workspace.chosen(view)
     if not keys:
         return {**nothing, "notes": NO_RUNS}
@@ -33,8 +91,8 @@ def render(view: dict, workspace: Workspace) -> dict:
     except RunError as error:
         return {**nothing, "notes": notices([str(error)])}
     if not len(groups):
-        text = HTML("A run writes them at every step unless <code>--logger.rollouts_every</code> says otherwise.")
-        notes = notices([*opened.problems, *problems]) + empty("No rollouts in this run", text, kind="nothing")
+        said = HTML("A run writes them at every step unless <code>--logger.rollouts_every</code> says otherwise.")
+        notes = notices([*opened.problems, *problems]) + empty("No rollouts in this run", said, kind="nothing")
         return {**nothing, "notes": notes, "quick": quick(view, keys, key, groups)}
     return _page(view, keys, opened, index, groups, problems)
 
@@ -46,15 +104,15 @@ def _page(view: dict, keys: list[str], opened: Opened, index: Index, groups: Gro
         found, note = chosen.positions, chosen.note
     except RunError as error:
         notes.append(str(error))
-    current = place(view, groups, found)
+    current = placed(view, groups, found)
     if "." in view["at"] and current is None:
         notes.append(f"There is no group {view['at']} in this run.")
     elif view["prompt"] and not view["at"] and not len(history(groups, view["prompt"])):
         notes.append(f"There is no prompt {view['prompt']} in this run.")
     failed, passed = groups.all_fail(opened.rewards[0]), groups.all_pass(opened.rewards[1])
-    pages = max(math.ceil(len(found) / PAGE), 1)
+    pages = max(math.ceil(len(found) / PER_PAGE), 1)
     shown = min(view["shown"], pages)
-    prompts = prompts_of(index, groups, found[(shown - 1) * PAGE : shown * PAGE])
+    prompts = prompts_of(index, groups, found[(shown - 1) * PER_PAGE : shown * PER_PAGE])
     listed = group_list(groups, found, prompts, current, shown, failed, passed)
     if not len(found):
         listed += empty("No group fits", "Look in “all” steps, or take a filter away.")
@@ -63,13 +121,17 @@ def _page(view: dict, keys: list[str], opened: Opened, index: Index, groups: Gro
         "detail": "" if current is None else _detail(view, opened, index, groups, current, failed, passed),
         "quick": quick(view, keys, opened.run.key, groups),
         "notes": notices([*notes, note] if note else notes),
-        "clusters": sorted({str(c) for c in groups.cluster if c is not None})[:500],
-        "at": "" if current is None else f"{groups.step[current]}.{groups.group[current]}",
+        "view": {"at": "" if current is None else f"{groups.step[current]}.{groups.group[current]}"},
+        **_menu(sorted({str(c) for c in groups.cluster if c is not None})[:500]),
     }
 
 
+def _menu(clusters: list[str]) -> dict:
+    return {"controls": {"cluster": menu(clusters, [("any", "")])}}
+
+
 def wanted(view: dict) -> Filter:
-    """The view's filters. A step named in a link with a prompt is looked up by `place`."""
+    """The view's filters. A step named in a link with a prompt is looked up by `placed`."""
     low, high = view["rewards_from"], view["rewards_to"]
     reward = (
         None
@@ -79,7 +141,7 @@ def wanted(view: dict) -> Filter:
     return Filter(view["steps"], view["kind"], view["cluster"], (view["from"], view["to"]), reward, view["text"])
 
 
-def place(view: dict, groups: Groups, found: np.ndarray) -> int | None:
+def placed(view: dict, groups: Groups, found: np.ndarray) -> int | None:
     """The group to show: the one asked for, else the asked-for prompt's latest, else the first that was found."""
     if view["at"]:
         step, group = map(int, view["at"].split("."))
@@ -212,7 +274,7 @@ def _stepper(view: dict, steps: list[int]) -> HTML:
     )
 
 
-def export_group(workspace: Workspace, wanted: dict) -> tuple[str, str]:
+def exported_group(workspace: Workspace, wanted: dict) -> tuple[str, str]:
     """File name and JSON of one group; name "" and a message where it cannot be."""
     try:
         opened = workspace.open(str(wanted["run"]))
@@ -225,3 +287,6 @@ def export_group(workspace: Workspace, wanted: dict) -> tuple[str, str]:
         return name, exported(rows, run=opened.run.key, step=int(wanted["step"]), group=int(wanted["group"]))
     except (RunError, KeyError, TypeError, ValueError, OverflowError) as error:
         return "", str(error) if isinstance(error, RunError) else "This is no group."
+
+
+PAGE = Page("samples", PARAMETERS, lay_out, render, settle)
