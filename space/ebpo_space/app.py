@@ -65,7 +65,8 @@ def build(workspace: Workspace) -> gr.Blocks:
             data = event._data if isinstance(event._data, dict) else {}
             view = session.view or clean(parsed(located))
             order = data["order"] if isinstance(data.get("order"), int) else 0
-            return show(session, session.begin(changes_of(data, workspace.chosen(view)), located, order=order))
+            turn = session.begin(changes_of(data, workspace.chosen(view)), located, order=order)
+            return show(session, turn, {layout.tabs: gr.Tabs(selected=turn.view["tab"])} if "tab" in data else None)
 
         # without Gradio's queue an event is one request: quicker, and no stream that holds one of a browser's six connections
         outputs = [*(each.component for each in controls.values()), *layout.shown, layout.locator, layout.tabs]

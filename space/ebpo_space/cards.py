@@ -13,6 +13,7 @@ from openrlhf_ebpo.record.score_text import whole_percent
 
 from .figures import number
 from .groups import Groups
+from .sides import asked_with
 from .tables import setting
 from .text import HTML, SHOWN, attribute, harmless, html, joined, preview, readable, snippet
 
@@ -128,7 +129,7 @@ def _heading(row: dict, about: dict, raw: bool) -> HTML:
     return html(
         '<header class="bar"><h2>Step {}, group {}<small>{}</small> {}</h2><span class="tools"><button type="button" {} '
         'aria-pressed="{}" title="Texts as they were written, formulas not drawn">Source</button>'
-        '<button type="button" data-export="{}">Export</button><button type="button" data-copy-link>Copy link</button></span></header>',
+        '<button type="button" {}>Compare</button><button type="button" data-export="{}">Export</button><button type="button" data-copy-link>Copy link</button></span></header>',
         *(
             about["step"],
             about["group"],
@@ -136,6 +137,7 @@ def _heading(row: dict, about: dict, raw: bool) -> HTML:
             about["kind"],
             setting(raw=not raw),
             "true" if raw else "false",
+            setting(**asked_with(about["run"], about["step"], about["group"])),
             place,
         ),
     )

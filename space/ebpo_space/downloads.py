@@ -37,8 +37,6 @@ def route(workspace: Workspace) -> Route:
     places = threading.BoundedSemaphore(AT_ONCE)
 
     def download(request: Request) -> Response:  # not async: Starlette runs it in a thread
-        if request.method == "HEAD":
-            return Response()
         if not places.acquire(blocking=False):
             return _said(f"{AT_ONCE} downloads are under way, and no more run at a time. Try again later.", 503)
         try:
@@ -48,6 +46,9 @@ def route(workspace: Workspace) -> Route:
             if isinstance(error, RunError):
                 return _said(str(error), 422)
             raise
+        if request.method == "HEAD":  # nothing is wrong
+            places.release()
+            return Response()
         return Download(pieces, name, kind, places.release)
 
     return Route("/space/export", download)

@@ -46,7 +46,7 @@ class Format:
 
 
 def links(view: dict, run: Run, groups: Groups, positions: np.ndarray) -> HTML:
-    """A menu of the downloads of these groups: how many rows, about how large, one link a format."""
+    """A menu of the downloads of these groups: how many rows, about how large, one button a format."""
     rows = int(groups.size[positions].sum())
     if not rows:
         return HTML()
@@ -56,12 +56,12 @@ def links(view: dict, run: Run, groups: Groups, positions: np.ndarray) -> HTML:
         size = about(run, groups, positions)
         of = html("{:,} group{}, {:,} responses{}", len(positions), "" if len(positions) == 1 else "s", rows, size)
         said = of + joined(_link(view, run, kind) for kind in FORMATS)
-    return html('<details class="exports"><summary>Export</summary><p>{}</p></details>', said)
+    return html('<details class="exports"><summary>Export</summary><p>{}</p><p role="status"></p></details>', said)
 
 
 def _link(view: dict, run: Run, kind: str) -> HTML:
-    target = f"./space/export?{query(view, run.key)}&format={kind}"
-    return html(' <a download href="{}">{}</a>', attribute(target), FORMATS[kind].name)
+    asked = attribute(f"{query(view, run.key)}&format={kind}")
+    return html(' <button type="button" data-download="{}">{}</button>', asked, FORMATS[kind].name)
 
 
 def about(run: Run, groups: Groups, positions: np.ndarray) -> str:
@@ -185,7 +185,7 @@ def _csv_lines(rows) -> bytes:
 
 def _cell(value):
     """A number as it is, anything else as guarded text; nothing for null and NaN."""
-    if value is None or value != value:  # noqa: PLR0124 (NaN)
+    if value is None or value != value:
         return ""
     if isinstance(value, (bool, int, float)):
         return value

@@ -14,7 +14,7 @@ READ = re.compile(
     r"|/gradio_api/(app_id|startup-events|heartbeat/[\w-]{1,64})",
     re.ASCII,
 )
-CALL = re.compile(r"/gradio_api/(run/predict|component_server/)")
+CALL = re.compile(r"/gradio_api/(run/predict|component_server/)|/space/notes")
 LONGEST = 2**18  # bytes of what a page sends: values of controls, names of runs
 SECONDS = 30.0  # to send it
 

@@ -124,7 +124,7 @@ def serve(options: argparse.Namespace) -> None:
         theme=gr.themes.Base(
             font=["IBM Plex Sans", "system-ui", "sans-serif"], font_mono=["IBM Plex Mono", "ui-monospace", "monospace"]
         ),
-        app_kwargs=server.app_kwargs(__version__),
+        app_kwargs=server.app_kwargs(__version__, workspace),
         footer_links=[],
         run_history=False,
         enable_monitoring=False,

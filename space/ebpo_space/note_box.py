@@ -14,7 +14,6 @@ from .tables import choice
 from .text import HTML, attribute, harmless, html, joined
 
 
-
 def _linked_tags(value) -> list[str]:
     """A list, or its tags between commas as `links.address` writes them."""
     return tags_of(list(map(unquote, value.split(","))) if isinstance(value, str) else value)
@@ -79,4 +78,4 @@ def _other(note: Note) -> HTML:
     if not note:
         return HTML()
     tags = joined(html(" <em>{}</em>", harmless(tag)) for tag in note.tags)
-    return html('<blockquote><small>In this link</small><p>{}{}</p></blockquote>', harmless(note.text), tags)
+    return html("<blockquote><small>In this link</small><p>{}{}</p></blockquote>", harmless(note.text), tags)

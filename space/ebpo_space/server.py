@@ -11,8 +11,10 @@ from starlette.responses import FileResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from . import downloads, note_route
 from .document import STATIC, Document, head
 from .gate import Gate
+from .workspace import Workspace
 
 PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 # Text is escaped before it gets here; if an escape were forgotten, a page could not load or send anything elsewhere.
@@ -57,13 +59,17 @@ async def _plotly(request):
     return FileResponse(PLOTLY, media_type="text/javascript", headers={"cache-control": "public, max-age=31536000"})
 
 
-ROUTES = (  # before Gradio's own; every one below /space/ and read-only, see gate.py
-    Route("/space/plotly.js", _plotly),
-    Mount("/space", StaticFiles(directory=STATIC)),
-)
+def routes(workspace: Workspace) -> list:
+    """Before Gradio's own; every one below /space/, and read-only but for notes, see gate.py."""
+    return [
+        Route("/space/plotly.js", _plotly),
+        downloads.route(workspace),
+        note_route.route(workspace),
+        Mount("/space", StaticFiles(directory=STATIC)),
+    ]
 
 
-def app_kwargs(version: str) -> dict:
+def app_kwargs(version: str, workspace: Workspace) -> dict:
     """For `launch`: the routes, the page's head, the headers, and what is refused."""
     inner = [Middleware(SafeHeaders), Middleware(Gate), Middleware(Document, head=head(version))]
-    return {"routes": list(ROUTES), "middleware": inner, "docs_url": None, "redoc_url": None}
+    return {"routes": routes(workspace), "middleware": inner, "docs_url": None, "redoc_url": None}

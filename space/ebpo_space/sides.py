@@ -45,6 +45,12 @@ class Side:
         return str(self.rows[self.picked].get("response") or "")
 
 
+def asked_with(run: str, step: int, group: int) -> dict:
+    """What of a view changes where this group is to be compared."""
+    group_a = {"run_a": run, "at_a": f"{step}.{group}", "pick_a": None}
+    return {"tab": "compare", **group_a, "run_b": "", "at_b": "", "pick_b": None}
+
+
 def first_side(opened: Opened, index: Index, place: str, picked: int | None) -> Side:
     """
     Raises:

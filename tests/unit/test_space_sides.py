@@ -86,9 +86,9 @@ def test_named_places_are_shown_whatever_their_prompts_and_absent_ones_are_said(
     first = first_side(*runs["a"], "3.1", 99)
     assert first.place == "3.1" and first.picked == 3, "the last answer"
     assert second_side(*runs["other"], first, "4.2", 0).place == "4.2"
-    with pytest.raises(RunError, match="no group 99.1 in a"):
+    with pytest.raises(RunError, match=r"no group 99\.1 in a"):
         first_side(*runs["a"], "99.1", None)
-    with pytest.raises(RunError, match="no group 3.99 in b"):
+    with pytest.raises(RunError, match=r"no group 3\.99 in b"):
         second_side(*runs["b"], first, "3.99", None)
 
 

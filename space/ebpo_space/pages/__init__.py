@@ -1,13 +1,14 @@
 """One module per page, and the table of them in the order of their tabs. A page is one module that ends with its `PAGE`,
 one line here and, where it needs them, NAME.js and NAME.css in static/."""
 
-from . import dynamics, evaluation, samples, understand
+from . import compare, dynamics, evaluation, samples, understand
 
 PAGES = {
     page.name: page
     for page in (
         dynamics.PAGE,
         samples.PAGE,
+        compare.PAGE,
         evaluation.PAGE,
         understand.PAGE,
     )

@@ -20,8 +20,8 @@ from ..text import HTML, attribute, harmless, html, joined, plain, run_name
 from ..workspace import Workspace
 
 PARAMETERS = {
-    **{name: ("", text) for name in ("run_a", "run_b")},
-    **{name: ("", place) for name in ("at_a", "at_b")},
+    **dict.fromkeys(("run_a", "run_b"), ("", text)),
+    **dict.fromkeys(("at_a", "at_b"), ("", place)),
     **{name: (None, optional(number(0, ANSWERS - 1, whole=True))) for name in ("pick_a", "pick_b")},
     "marked": (True, flag),
 }
@@ -33,12 +33,6 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
     parts.html("notices")
     parts.html("sides")
     parts.html("answers")
-
-
-def button(run: str, step: int, group: int) -> HTML:
-    """Opens the page with this group."""
-    asked = {"tab": "compare", "run_a": run, "at_a": f"{step}.{group}", "run_b": "", "at_b": ""}
-    return html('<button type="button" {}>Compare</button>', setting(**asked, pick_a=None, pick_b=None))
 
 
 def render(view: dict, workspace: Workspace) -> dict:

@@ -10,18 +10,22 @@ import numpy as np
 
 from openrlhf_ebpo.estimator.registry import title
 
+from .. import exports, note_box
 from ..cards import PER_PAGE, detail, group_list, history_bar
 from ..errors import RunError
 from ..groups import Groups, Index, file_of, listed, read_columns
+from ..notes import FILE as NOTES
+from ..notes import Notes
 from ..page import Page
 from ..parameters import flag, number, one_of, optional, place, text
 from ..parts import Parts, menu
 from ..picture import Drawn, implied_prior_mean, picture
 from ..replayed import under_every_estimator
-from ..search import KINDS, Filter, answers, choose, exported, history, position_of
+from ..search import KINDS, answers, exported, history, position_of
+from ..selection import selected
 from ..tables import NO_RUNS, choice, empty, notices, setting
 from ..text import HTML, html, joined, run_name
-from ..workspace import Opened, Workspace
+from ..workspace import Opened, Workspace, attempt
 
 KEYS = "<p class='keys'><kbd>j</kbd> <kbd>k</kbd> next and previous group · <kbd>[</kbd> <kbd>]</kbd> step · <kbd>e</kbd> export</p>"
 PARAMETERS = {
@@ -38,6 +42,7 @@ PARAMETERS = {
     "prompt": ("", text),
     "shown": (1, number(1, 100_000, whole=True)),
     "raw": (False, flag),
+    **note_box.PARAMETERS,
 }
 _FIRST = {"at": "", "shown": 1}  # of what a changed filter finds
 
@@ -53,7 +58,9 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
     parts.html("notes")
     with gr.Row(elem_classes=["reader"]):
         parts.html("groups", classes=("left",))
-        parts.html("detail", classes=("right",), server_functions=[_exporter(workspace)])
+        with gr.Column(elem_classes=["right"]):
+            parts.html("detail", server_functions=[_exporter(workspace)])
+            parts.html("note")
     gr.HTML(KEYS, apply_default_css=False, elem_classes=["own"])
 
 
@@ -79,7 +86,7 @@ def _exporter(workspace: Workspace) -> Callable:
 
 def render(view: dict, workspace: Workspace) -> dict:
     """groups, detail, quick, notes: HTML; in the view, the place that is shown."""
-    nothing = {"groups": "", "detail": "", "quick": "", "notes": "", **_menu([])}
+    nothing = {"groups": "", "detail": "", "quick": "", "notes": "", "note": "", **_menu([])}
     keys = workspace.chosen(view)
     if not keys:
         return {**nothing, "notes": NO_RUNS}
@@ -94,13 +101,16 @@ def render(view: dict, workspace: Workspace) -> dict:
         said = HTML("A run writes them at every step unless <code>--logger.rollouts_every</code> says otherwise.")
         notes = notices([*opened.problems, *problems]) + empty("No rollouts in this run", said, kind="nothing")
         return {**nothing, "notes": notes, "quick": quick(view, keys, key, groups)}
-    return _page(view, keys, opened, index, groups, problems)
+    return _page(view, keys, opened, index, groups, problems, workspace.notes)
 
 
-def _page(view: dict, keys: list[str], opened: Opened, index: Index, groups: Groups, problems: list[str]) -> dict:
+def _page(
+    view: dict, keys: list[str], opened: Opened, index: Index, groups: Groups, problems: list[str], store: Notes
+) -> dict:
     notes, found, note = [*opened.problems, *problems], np.zeros(0, int), ""
+    kept = attempt(lambda: store.of(opened.run), {}, notes)
     try:
-        chosen = choose(index, wanted(view), *opened.rewards)
+        chosen = selected(view, opened, index, kept)
         found, note = chosen.positions, chosen.note
     except RunError as error:
         notes.append(str(error))
@@ -113,32 +123,24 @@ def _page(view: dict, keys: list[str], opened: Opened, index: Index, groups: Gro
     pages = max(math.ceil(len(found) / PER_PAGE), 1)
     shown = min(view["shown"], pages)
     prompts = prompts_of(index, groups, found[(shown - 1) * PER_PAGE : shown * PER_PAGE])
-    listed = group_list(groups, found, prompts, current, shown, failed, passed)
+    listed = exports.links(view, opened.run, groups, found)
+    listed += group_list(groups, found, prompts, current, shown, failed, passed)
     if not len(found):
         listed += empty("No group fits", "Look in “all” steps, or take a filter away.")
+    box, linked = ("", {}) if current is None else note_box.box(view, opened.run, store, groups, current)
     return {
         "groups": listed,
         "detail": "" if current is None else _detail(view, opened, index, groups, current, failed, passed),
-        "quick": quick(view, keys, opened.run.key, groups),
+        "quick": quick(view, keys, opened.run.key, groups) + note_box.tag_choices(view, kept),
         "notes": notices([*notes, note] if note else notes),
-        "view": {"at": "" if current is None else f"{groups.step[current]}.{groups.group[current]}"},
+        "note": box,
+        "view": {"at": "" if current is None else f"{groups.step[current]}.{groups.group[current]}", **linked},
         **_menu(sorted({str(c) for c in groups.cluster if c is not None})[:500]),
     }
 
 
 def _menu(clusters: list[str]) -> dict:
     return {"controls": {"cluster": menu(clusters, [("any", "")])}}
-
-
-def wanted(view: dict) -> Filter:
-    """The view's filters. A step named in a link with a prompt is looked up by `placed`."""
-    low, high = view["rewards_from"], view["rewards_to"]
-    reward = (
-        None
-        if low is None and high is None
-        else (-math.inf if low is None else low, math.inf if high is None else high)
-    )
-    return Filter(view["steps"], view["kind"], view["cluster"], (view["from"], view["to"]), reward, view["text"])
 
 
 def placed(view: dict, groups: Groups, found: np.ndarray) -> int | None:
@@ -191,20 +193,12 @@ def _detail(view: dict, opened: Opened, index: Index, groups: Groups, p: int, fa
             "baseline": float(groups.baseline[p]),
             "shrinkage": float(groups.shrinkage[p]),
         },
-        "estimator": title(estimator_of(opened)),
+        "estimator": title(opened.estimator),
     }
     visits = history_bar(groups, history(groups, groups.prompt_id[p]), p)
-    every = under_every_estimator(opened, groups, p, estimator_of(opened))
+    every = under_every_estimator(opened, groups, p, opened.estimator)
     shown = {"picture": _picture(opened, groups, p), "history": visits, "every": every}
     return detail(rows, about=about, raw=view["raw"], **shown)
-
-
-def estimator_of(opened: Opened) -> str:
-    """The run's --advantage_estimator; ebpo where run.json does not say."""
-    found = opened.about
-    for part in ("args", "algo", "advantage", "estimator"):
-        found = found.get(part) if isinstance(found, dict) else None
-    return found if isinstance(found, str) and found else "ebpo"
 
 
 def _picture(opened: Opened, groups: Groups, p: int) -> HTML:
@@ -212,7 +206,7 @@ def _picture(opened: Opened, groups: Groups, p: int) -> HTML:
     mean, baseline, shrinkage = float(groups.mean[p]), float(groups.baseline[p]), float(groups.shrinkage[p])
     if not all(map(math.isfinite, (mean, baseline, shrinkage))):
         other = HTML("<small>A prior, and a baseline between it and the group’s mean, are EBPO’s.</small>")
-        return HTML() if estimator_of(opened) == "ebpo" else other
+        return HTML() if opened.estimator == "ebpo" else other
     at = lambda name: opened.metrics.at(int(groups.step[p]), f"ebpo/{name}")  # noqa: E731
     prior_mean = at("prior_mean")
     return picture(
@@ -289,4 +283,4 @@ def exported_group(workspace: Workspace, wanted: dict) -> tuple[str, str]:
         return "", str(error) if isinstance(error, RunError) else "This is no group."
 
 
-PAGE = Page("samples", PARAMETERS, lay_out, render, settle)
+PAGE = Page("samples", PARAMETERS, lay_out, render, settle, ("metrics.jsonl", "run.json", "rollouts", NOTES))
