@@ -160,7 +160,7 @@ def _pick(name: str, side: Side, i: int) -> HTML:
     reward, advantage = (number_in(row, of) for of in ("reward", "advantage"))
     sign = "none" if not advantage else "plus" if advantage > 0 else "minus"
     numbers = _number(reward, written), _number(advantage, signed)
-    shown = html("<small>{}</small><b>{}</b><span>{}</span>", i + 1, *numbers)
+    shown = html("<small>answer {}</small><b>reward {}</b><span>{}</span>", i + 1, *numbers)
     said = "Answer {}: reward {}, advantage {}".format(i + 1, *numbers)
     pressed = "true" if i == side.picked else "false"
     return html(
