@@ -5,9 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
-from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
-from starlette.routing import Route
 
 from .errors import RunError
 from .exports import FORMATS, export, name_of
@@ -16,6 +14,7 @@ from .selection import selected
 from .workspace import Workspace
 
 AT_ONCE = 2  # downloads; a further one is asked to come again
+_places = threading.BoundedSemaphore(AT_ONCE)
 
 
 class Download(StreamingResponse):
@@ -33,29 +32,24 @@ class Download(StreamingResponse):
             self.done()
 
 
-def route(workspace: Workspace) -> Route:
-    places = threading.BoundedSemaphore(AT_ONCE)
+def answer(workspace: Workspace, parameters: Mapping[str, str]) -> Response:
+    """The file; with `check`, nothing, where it could be had.
 
-    def download(request: Request) -> Response:  # not async: Starlette runs it in a thread
-        if not places.acquire(blocking=False):
-            return _said(f"{AT_ONCE} downloads are under way, and no more run at a time. Try again later.", 503)
-        try:
-            name, kind, pieces = asked_for(workspace, request.query_params)
-        except BaseException as error:
-            places.release()
-            if isinstance(error, RunError):
-                return _said(str(error), 422)
-            raise
-        if request.method == "HEAD":  # nothing is wrong
-            places.release()
-            return Response()
-        return Download(pieces, name, kind, places.release)
-
-    return Route("/space/export", download)
-
-
-def _said(text: str, status: int) -> Response:
-    return PlainTextResponse(text, status, headers={"cache-control": "no-store"})
+    Raises:
+        RunError: as `asked_for` does.
+    """
+    if not _places.acquire(blocking=False):
+        return PlainTextResponse(f"{AT_ONCE} downloads are under way, and no more run at a time. Try again later.", 503)
+    download = None
+    try:
+        name, kind, pieces = asked_for(workspace, parameters)
+        if "check" in parameters:
+            return Response(status_code=204)
+        download = Download(pieces, name, kind, _places.release)
+        return download
+    finally:
+        if download is None:
+            _places.release()
 
 
 def asked_for(workspace: Workspace, parameters: Mapping[str, str]) -> tuple[str, str, Iterator[bytes]]:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from openrlhf_ebpo.record.run_log import SCHEMA
 
 from . import hub
 from .errors import RunError
+from .fetched import Copy, Fetched
 
 DEPTH = 3  # folders below a given directory in which runs are looked for
 AT_ONCE = 10  # runs in one view
@@ -27,7 +27,7 @@ LONGEST_KEY = 300  # characters; `links` reads no more
 UNTOLD = ("run", "model")  # last folders of a run's path, in this order, that do not tell it from others
 _MARKS = ("run.json", "metrics.jsonl")
 _RESULTS = ("eval/*/*/step-*/summary.json", "*/*/step-*/summary.json")
-_RESCAN, _REFETCH = 5.0, 600.0  # seconds
+_RESCAN = 5.0  # seconds
 _LARGEST_JSON = 64 * 2**20
 
 
@@ -54,16 +54,19 @@ class Runs:
     given: Sequence[str] = ()
     allowed: Sequence[str] = ()
     cache: Path | None = None
-    fetch: object = hub.fetch
+    fetch: Callable = hub.fetch
     _known: dict[str, Run] = field(default_factory=dict)
     _named: dict[Path, str] = field(default_factory=dict)
     _numbers: dict[str, int] = field(default_factory=dict)
-    _fetched: dict[str, float] = field(default_factory=dict)
     _scanned: float = 0.0
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
+    def __post_init__(self):
+        self._fetched = Fetched(self.cache, self._numbers, self.fetch)
+
     def listed(self) -> list[str]:
-        """Of every run known, in a stable order; looks for new ones every few seconds."""
+        """The runs that the app was started with, in a stable order; looks for new ones every few seconds. What visitors
+        add is not among them."""
         with self._lock:
             if time.monotonic() - self._scanned > _RESCAN or not self._scanned:
                 self._scan()
@@ -88,7 +91,12 @@ class Runs:
         """The run of this key if it is here; nothing is fetched."""
         self.listed()
         with self._lock:
-            return self._known.get(key)
+            return self._known.get(key) or self._copied(key, self._fetched.copies.get(key))
+
+    def _copied(self, key: str, copy: Copy | None) -> Run | None:
+        """One that is not listed comes after those that are; `Workspace.open_all` numbers several."""
+        number = self._numbers.get(key, len(self._numbers))
+        return copy and Run(key, copy.path, number, copy.problems, remote=True)
 
     def get(self, key: str) -> Run:
         """The run of this key; a Hub repo is fetched the first time.
@@ -96,30 +104,16 @@ class Runs:
         Raises:
             RunError: unknown, not allowed, or it cannot be fetched.
         """
-        known = self.listed()
+        listed = self.listed()
         with self._lock:
-            found = self._known.get(key)
-        if found and time.monotonic() - self._fetched.get(key, math.inf) < _REFETCH:
-            return found
+            if found := self._known.get(key):
+                return found
         if not hub.is_repo(key):
             raise RunError(f"There is no run called “{key}” here.")
-        if key not in known and not hub.is_allowed(key, [*self.given, *self.allowed]):
+        if key not in listed and not hub.is_allowed(key, [*self.given, *self.allowed]):
             names = ", ".join(self.allowed) or "none"
             raise RunError(f"{key} is not on this app's list of Hub repositories or owners (allowed: {names}).")
-        return self._fetch(key, found)
-
-    def _fetch(self, key: str, found: Run | None) -> Run:
-        """Download a run, also again at intervals, as it may grow; the copy here stays if the Hub does not answer."""
-        try:
-            path, problems = self.fetch(key, self.cache)
-        except RunError:
-            if found is None:
-                raise
-            path, problems = found.path, found.problems
-        with self._lock:
-            self._fetched[key] = time.monotonic()
-            self._known[key] = Run(key, path, self._number(key), tuple(problems), remote=True)
-            return self._known[key]
+        return self._copied(key, self._fetched.get(key))
 
 
 def find_runs(root: Path) -> list[Path]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from openrlhf_ebpo.record.catalogue import Metric
 from openrlhf_ebpo.record.own_metrics import own_metrics
 
 from .errors import RunError
+from .fetched import ADDED
 from .groups import Index
 from .metrics import Follower, Metrics
 from .notes import Notes
@@ -59,8 +62,8 @@ class Opened:
 class Workspace:
     runs: Runs
     notes: Notes = field(default_factory=Notes)
-    _followers: dict[str, Follower] = field(default_factory=dict)
-    _indexes: dict[str, Index] = field(default_factory=dict)
+    _followers: OrderedDict[str, Follower] = field(default_factory=OrderedDict)
+    _indexes: OrderedDict[str, Index] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def chosen(self, view: dict) -> list[str]:
@@ -82,11 +85,13 @@ class Workspace:
 
     def open_all(self, view: dict) -> tuple[list[Opened], list[str]]:
         """The runs of a view, and what went wrong with those that are missing or incomplete."""
-        opened, problems = [], []
+        opened, problems, listed = [], [], self.runs.listed()
+        number = itertools.count(len(listed))  # of what only this view has: nobody else's runs count
         for key in self.chosen(view):
             found = attempt(lambda key=key: self.open(key), None, problems)
             if found is not None:
-                opened.append(found)
+                run = found.run if key in listed else replace(found.run, number=next(number))
+                opened.append(replace(found, run=run))
                 problems += [f"{key}: {problem}" for problem in found.problems]
         return opened, problems
 
@@ -98,13 +103,19 @@ class Workspace:
     def index(self, opened: Opened) -> Index:
         return self._kept(self._indexes, opened.run, lambda: Index(opened.run, *opened.rewards), [])
 
-    def _kept(self, store: dict, run: Run, make: Callable, problems: list[str]):
+    def _kept(self, store: OrderedDict, run: Run, make: Callable, problems: list[str]):
+        """What is kept of a run; of those that visitors added, as long as their copies are."""
+        listed = self.runs.listed()
         with self._lock:
             if run.key not in store:
                 made = attempt(make, None, problems)
                 if made is None:
                     return None
                 store[run.key] = made
+            store.move_to_end(run.key)
+            added = [key for key in store if key not in listed]
+            for key in added[:-ADDED]:
+                del store[key]
             return store[run.key]
 
 

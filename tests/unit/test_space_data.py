@@ -288,7 +288,7 @@ def test_a_run_comes_from_the_hub(use_hub, api, learnt, tmp_path):
     runs = Runs([], ["owner"], cache=tmp_path / "cache")
     run = runs.get("owner/run")
     assert len(Index(run).read()[0]) == 120 and describe(run)["name"] == "ebpo"
-    assert not list((tmp_path / "cache").rglob("*.py")) and runs.listed() == ["owner/run"]
+    assert not list((tmp_path / "cache").rglob("*.py")) and runs.listed() == [], "nobody else's"
     api.upload_file(
         repo_id="owner/run",
         repo_type="dataset",
@@ -297,7 +297,7 @@ def test_a_run_comes_from_the_hub(use_hub, api, learnt, tmp_path):
     )
     api.delete_file("rollouts/step-000012.parquet", repo_id="owner/run", repo_type="dataset")
     assert describe(runs.get("owner/run"))["name"] == "ebpo", "not asked again at once"
-    runs._fetched["owner/run"] -= 1000
+    runs._fetched.copies["owner/run"].at -= 1000
     assert describe(runs.get("owner/run"))["name"] == "later" and Index(run).read()[0].step.max() == 11
     with pytest.raises(RunError, match="neither a directory here nor a public data set"):
         runs.get("owner/nothing")

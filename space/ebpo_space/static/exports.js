@@ -9,9 +9,9 @@
     status.textContent = "";
     button.disabled = true;
     try {
-      const looked = await fetch(address, { method: "HEAD" });
-      if (looked.ok) save("", address);
-      else status.textContent = (await (await fetch(address)).text()).slice(0, 400);
+      const checked = await fetch(`${address}&check=1`);
+      if (checked.ok) save("", address);
+      else status.textContent = (await checked.text()).slice(0, 400);
     } catch { status.textContent = "The server does not answer."; }
     button.disabled = false;
   });
