@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from urllib.parse import unquote
 
 from .groups import Groups
-from .notes import ANY, FILE, LONGEST, Note, Notes, note_at, tags_in, tags_of, text_of
+from .notes import ANY, FILE, LONGEST, Note, note_at, tags_in, tags_of, text_of
 from .parameters import text
 from .runs import Run
 from .tables import choice
@@ -31,21 +31,30 @@ def tag_choices(view: dict, notes: Mapping[tuple[int, int], Note]) -> HTML:
     """Find the groups that have a note, or a tag; nothing where none has."""
     if not notes and not view["tag"]:
         return HTML()
-    wanted = dict(tags_in(notes)) | ({view["tag"]: 0} if view["tag"] not in ("", ANY, *dict(tags_in(notes))) else {})
-    named = [("", HTML("any note or none")), (ANY, html("noted <small>{}</small>", len(notes)))]
-    named += [(tag, html("{} <small>{}</small>", harmless(tag), count)) for tag, count in wanted.items()]
-    steps = "all" if view["steps"] == "latest" else view["steps"]
-    buttons = joined(
-        choice({"tag": tag, "steps": steps if tag else view["steps"], "at": "", "shown": 1}, said, tag == view["tag"])
-        for tag, said in named
-    )
-    return html('<div class="choices" role="group" aria-label="Notes and tags">{}</div>', buttons)
+    named = {ANY: ("noted", len(notes)), **{tag: (tag, count) for tag, count in tags_in(notes)}}
+    named = {**named, **({view["tag"]: (view["tag"], 0)} if view["tag"] and view["tag"] not in named else {})}
+    buttons = joined(_tag(view, tag, said, count) for tag, (said, count) in named.items())
+    return html('<div class="choices tags" role="group" aria-label="Notes and tags">{}</div>', buttons)
 
 
-def box(view: dict, run: Run, store: Notes, groups: Groups, position: int) -> tuple[HTML, dict]:
-    """The note of a group to read and to write, and what of the view goes with it: a link carries the note that it shows."""
-    kept = store.keeps(run)
-    stored = note_at(store.of(run), groups, position)
+def _tag(view: dict, tag: str, said: str, count: int) -> HTML:
+    """Pressed once more it finds all groups again."""
+    pressed = tag == view["tag"]
+    steps = "all" if view["steps"] == "latest" and not pressed else view["steps"]
+    change = {"tag": "" if pressed else tag, "steps": steps, "at": "", "answer": 0, "shown": 1}
+    return choice(change, html("{} <small>{}</small>", harmless(said, 40), count), pressed)
+
+
+def box(
+    view: dict, run: Run, kept: bool, notes: Mapping[tuple[int, int], Note], groups: Groups, position: int
+) -> tuple[HTML, dict]:
+    """The note of a group to read and to write, and what of the view goes with it: a link carries the note that it shows.
+
+    Args:
+        kept: whether notes are kept beside this run.
+        notes: those that are.
+    """
+    stored = note_at(notes, groups, position)
     step, group = int(groups.step[position]), int(groups.group[position])
     here = f"{step}.{group}@{run.key}"[:400]
     linked = Note(view["note"], tuple(view["tags"])) if view["noted"] == here else Note(stored.text, stored.tags)

@@ -80,8 +80,8 @@ def test_no_string_of_a_run_becomes_an_element(marked, tmp_path):
 
 
 def test_the_estimator_of_run_json_is_text(marked):
-    detail = samples.render(clean({}), workspace(marked))["detail"]
-    legend = detail.partition("<h3>Answers</h3>")[2].partition("</header>")[0]
+    shown = samples.render(clean({}), workspace(marked))["answers"]
+    legend = shown.rpartition('<p class="more">')[2]
     assert "<img" not in legend and "&#60;img" in legend
 
 
@@ -94,7 +94,7 @@ def test_values_of_other_types_do_not_keep_a_page_from_showing_the_rest(marked, 
     for view in views(shown):
         found = show(shown, {**view, "runs": shown.runs.listed()})
         if view["tab"] == "samples":
-            assert "Answer 1" in found["detail"] or found["notes"], view
+            assert "Answer 1" in found["answers"] or found["notes"], view
         else:
             assert json.loads(found["board"])["sections"], view
         assert not any(Foreign(text).found for text in found.values() if isinstance(text, HTML)), view

@@ -67,7 +67,15 @@ def test_texts_and_tags_have_limits_also_in_a_file_that_others_wrote(run):
 @pytest.mark.parametrize(
     "line",
     [
-        *(b"{", b"[]", b"null", b'{"step": "x", "group": 0}', b'{"group": 0}', b"\xff\xfe", b'{"step": 1e999, "group": 0}'),
+        *(
+            b"{",
+            b"[]",
+            b"null",
+            b'{"step": "x", "group": 0}',
+            b'{"group": 0}',
+            b"\xff\xfe",
+            b'{"step": 1e999, "group": 0}',
+        ),
         *(b"[" * 100_000, b'{"step": 99999999999999999999, "group": 0, "note": "n"}', b'{"step": -1, "group": 0}'),
     ],
 )

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from openrlhf_ebpo.estimator.registry import title
 
+from .. import reading
 from ..cards import signed
 from ..errors import RunError
 from ..figures import number as written
@@ -15,6 +16,7 @@ from ..page import Page
 from ..parameters import flag, number, optional, place, text
 from ..parts import Parts
 from ..sides import ANSWERS, Side, first_side, number_in, second_side
+from ..strip import strip
 from ..tables import NO_RUNS, choice, dot, notices, setting
 from ..text import HTML, attribute, harmless, html, joined, plain, run_name
 from ..workspace import Workspace
@@ -99,8 +101,14 @@ def _prompt(side: Side) -> HTML:
     expected = (
         html('<p class="label"><small>expected</small> <code>{}</code></p>', harmless(label, 400)) if label else ""
     )
-    shown = html('<pre tabindex="0">{}</pre>{}', side.prompt, expected)
-    return html('<section class="prompt" aria-label="Prompt">{}</section>', shown)
+    text = reading.answer(side.prompt, source={**_source(side), "field": "prompt"}, name="Prompt")
+    return html('<section class="prompt" aria-label="Prompt">{}{}</section>', text, expected)
+
+
+def _source(side: Side) -> dict:
+    """Where the rest of a long text is to be had."""
+    step, group = int(side.groups.step[side.position]), int(side.groups.group[side.position])
+    return {"run": side.opened.run.key, "step": step, "group": group}
 
 
 def _side(name: str, side: Side | None, keys: list[str], view: dict) -> HTML:
@@ -132,7 +140,8 @@ def _group(name: str, side: Side) -> HTML:
         for of, value in facts
         if math.isfinite(value)
     )
-    return html("{}{}<dl>{}</dl>{}", head, _visits(name, side), numbers, _strip(name, side))
+    picks = strip(side.rows, side.picked, lambda i: {f"pick_{name}": i})
+    return html("{}{}<dl>{}</dl>{}", head, _visits(name, side), numbers, picks)
 
 
 def _visits(name: str, side: Side) -> HTML:
@@ -149,45 +158,25 @@ def _visit(name: str, side: Side, p: int) -> HTML:
     return choice({f"at_{name}": f"{step}.{group}", f"pick_{name}": None}, html("{}", step), p == side.position)
 
 
-def _strip(name: str, side: Side) -> HTML:
-    """The group's answers, to choose one of."""
-    buttons = joined(_pick(name, side, i) for i in range(len(side.rows)))
-    return html('<div class="picks" role="group" aria-label="Answers of this group">{}</div>', buttons)
-
-
-def _pick(name: str, side: Side, i: int) -> HTML:
-    row = side.rows[i]
-    reward, advantage = (number_in(row, of) for of in ("reward", "advantage"))
-    sign = "none" if not advantage else "plus" if advantage > 0 else "minus"
-    numbers = _number(reward, written), _number(advantage, signed)
-    shown = html("<small>answer {}</small><b>reward {}</b><span>{}</span>", i + 1, *numbers)
-    said = "Answer {}: reward {}, advantage {}".format(i + 1, *numbers)
-    pressed = "true" if i == side.picked else "false"
-    return html(
-        '<button type="button" class="{}" {} aria-pressed="{}" aria-label="{}">{}</button>',
-        *(sign, setting(**{f"pick_{name}": i}), pressed, attribute(said), shown),
-    )
-
-
 def _number(value: float | None, write: Callable) -> str:
     return "–" if value is None else write(value)
 
 
 def _answers(a: Side, b: Side, marked: bool) -> HTML:
-    modes = ((True, "Differences"), (False, "As written"))
+    modes = ((True, "Differences"), (False, "Side by side"))
     buttons = joined(choice({"marked": yes}, said, yes == marked) for yes, said in modes)
     head = html(
-        '<header><div class="choices" role="group" aria-label="Show">{}</div><span class="found" role="status"></span></header>',
+        '<header><div class="choices" role="group" aria-label="Show">{}</div><span class="verdict" role="status"></span></header>',
         buttons,
     )
-    panes = joined(_pane(name, side) for name, side in (("a", a), ("b", b)))
+    panes = joined(_pane(name, side, marked) for name, side in (("a", a), ("b", b)))
     kind = "marked" if marked else "plain"
     return html(
         '<article class="difference" data-difference="{}">{}<div class="panes">{}</div></article>', kind, head, panes
     )
 
 
-def _pane(name: str, side: Side) -> HTML:
+def _pane(name: str, side: Side, marked: bool) -> HTML:
     row = side.rows[side.picked]
     estimator = title(side.opened.estimator)
     values = [("reward", "reward", written), (estimator, "advantage", signed), ("GRPO", "grpo_advantage", signed)]
@@ -199,7 +188,26 @@ def _pane(name: str, side: Side) -> HTML:
     where = html("{}step {}, answer {}", dot(side.opened.run.number), side.groups.step[side.position], side.picked + 1)
     return html(
         '<section class="pane {}" aria-label="{}"><header><h3>{}{}</h3><p class="gains">{}</p></header>{}</section>',
-        *(name, "First answer" if name == "a" else "Second answer", where, cut, facts, _text(side.answer)),
+        *(
+            name,
+            "First answer" if name == "a" else "Second answer",
+            where,
+            cut,
+            facts,
+            _text(side.answer) if marked else _read(side),
+        ),
+    )
+
+
+def _read(side: Side) -> HTML:
+    row, length = side.rows[side.picked], side.rows[side.picked].get("response_length")
+    return reading.answer(
+        side.answer,
+        source={**_source(side), "sample": side.picked},
+        tokens=length if isinstance(length, int) else None,
+        truncated=bool(row.get("truncated")),
+        gold=row.get("label"),
+        name=f"Answer {side.picked + 1}",
     )
 
 

@@ -27,7 +27,7 @@
     if (text.length <= LONG) return [written(element("span"), text)];
     const fold = element("button", "fold", `… ${(text.length - 2 * KEPT).toLocaleString("en")} characters that both have …`);
     fold.type = "button";
-    fold.dataset.fold = at;
+    fold.dataset.stretch = at;
     fold.text = text.slice(KEPT, -KEPT);
     return [written(element("span"), text.slice(0, KEPT)), fold, written(element("span"), text.slice(-KEPT))];
   };
@@ -81,9 +81,8 @@
   const compare = async (root) => {
     const panes = [...root.querySelectorAll("pre.compared")];
     const texts = panes.map((pane) => pane.textContent);
-    const found = root.querySelector(".found");
+    const found = root.querySelector(".verdict");
     panes.forEach((pane, i) => pane.replaceChildren(written(element("span"), texts[i])));
-    if (root.dataset.difference !== "marked") return;
     found.textContent = "Comparing…";
     const result = await different(...texts);
     if (!result || !root.isConnected) return;
@@ -92,8 +91,8 @@
     root.dataset.compared = result.by || "none";
   };
 
-  clicks.set("[data-fold]", (button) => {
-    for (const fold of button.closest(".panes").querySelectorAll(`[data-fold="${button.dataset.fold}"]`))
+  clicks.set("[data-stretch]", (button) => {
+    for (const fold of button.closest(".panes").querySelectorAll(`[data-stretch="${button.dataset.stretch}"]`))
       fold.replaceWith(written(element("span"), fold.text));
   });
 
@@ -108,10 +107,10 @@
       mark.classList.add("here");
       pane.scrollTop += mark.getBoundingClientRect().top - pane.getBoundingClientRect().top - pane.clientHeight / 3;
     }
-    root.querySelector(".found span").textContent = `Difference ${at + 1} of ${count}`;
+    root.querySelector(".verdict span").textContent = `Difference ${at + 1} of ${count}`;
   });
 
-  renewed.add((root) => root.querySelectorAll(".difference:not([data-begun])").forEach((each) => {
+  renewed.add((root) => root.querySelectorAll(".difference[data-difference=marked]:not([data-begun])").forEach((each) => {
     each.dataset.begun = "yes";
     compare(each);
   }));

@@ -3,6 +3,7 @@
   "use strict";
   const { clicks, renewed } = window.space;
   const drafts = new Map(); // by group: text and tags that are not saved
+  let saved = ""; // the group whose note was saved last
 
   const fields = (box) => [box.querySelector("textarea"), box.querySelector("input")];
   const of = (box) => JSON.parse(box.dataset.note);
@@ -28,7 +29,7 @@
       const note = { note: text, tags: tags.split(",").map((tag) => tag.trim()).filter(Boolean) };
       const kept = about.kept ? await keep(box, note) : note;
       drafts.delete(about.noted);
-      status.textContent = about.kept ? "Saved." : "The address has it now: copy the link.";
+      saved = about.noted;
       send(button, { note: kept.note, tags: kept.tags, noted: kept.note || kept.tags.length ? about.noted : "" });
     } catch (error) { status.textContent = String(error.message || "The note could not be saved.").slice(0, 1500); }
     button.disabled = false;
@@ -36,11 +37,15 @@
 
   document.addEventListener("input", (event) => {
     const box = event.target.closest(".note");
-    if (box) drafts.set(of(box).noted, fields(box).map((field) => field.value));
+    if (!box) return;
+    saved = "";
+    drafts.set(of(box).noted, fields(box).map((field) => field.value));
   });
 
   renewed.add((root) => root.querySelectorAll(".note").forEach((box) => {
     const draft = drafts.get(of(box).noted);
     if (draft) fields(box).forEach((field, i) => (field.value = draft[i]));
+    if (of(box).noted === saved)
+      box.querySelector("[role=status]").textContent = of(box).kept ? "Saved." : "The address has it now: copy the link.";
   }));
 })();
