@@ -116,7 +116,7 @@ def decision(row: Mapping, *, about: Mapping, picture: HTML, history: HTML, ever
     facts = [("group mean μ", about["mean"]), ("baseline V", about["baseline"]), ("shrinkage S", about["shrinkage"])]
     numbers = joined(_fact(name, value) for name, value in facts if value is not None and math.isfinite(value))
     source = {name: about[name] for name in ("run", "step", "group")} | {"field": "prompt"}
-    prompt = reading.answer(row.get("prompt"), source=source, raw=raw, find=find, name="Prompt")
+    prompt = reading.answer(row.get("prompt"), source=source, raw=raw, find=find, given=False, name="Prompt")
     return html(
         '<article class="group">{}<section class="prompt" aria-label="Prompt">{}{}</section>'
         '<section class="why" aria-label="Baseline"><dl>{}</dl>{}{}</section>{}</article>',

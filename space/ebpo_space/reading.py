@@ -22,6 +22,7 @@ def answer(
     tokens: int | None = None,
     truncated: bool = False,
     find: str = "",
+    given: bool = True,
     extracted=None,
     gold=None,
     name: str = "Answer",
@@ -34,16 +35,30 @@ def answer(
         room: characters of a part that are there at first.
         tokens: of the whole text, to say how long a thought is.
         truncated: the generation ended at its limit.
-        find: what is searched for; extracted, gold: answers to mark in the text.
+        find: what is searched for.
+        given: whether it gives an answer, which is marked: `extracted`, what the grader took, where that is known.
+        gold: the expected answer, marked too.
     """
     text = "" if text is None else str(text)
-    shown = [Part(0, len(text))] if raw else parts(text)
+    shown = [Part(0, len(text))] if raw else _said(text)
     said = joined(_part(text, part, tokens, room) for part in shown)
+    end = HTML('<span class="role end">end of turn</span>') if shown[-1].ended else HTML()
     cut = HTML('<p class="ending">Cut off at the length limit.</p>') if truncated else ""
     return html(
         '<div class="reading" tabindex="0" role="group" aria-label="{}" {}><div class="marks"></div>{}{}</div>',
-        *(attribute(name, 80), _attributes(text, source, raw, find, extracted, gold), said, cut),
+        *(
+            attribute(name, 80),
+            _attributes(text, source, raw, find) + _answers(given, extracted, gold),
+            said,
+            end + cut,
+        ),
     )
+
+
+def _said(text: str) -> list[Part]:
+    """Without turns that are empty: a prompt ends where the next one begins."""
+    found = parts(text)
+    return [part for part in found if text[part.start : part.stop].strip()] or found[:1]
 
 
 def line(text, limit: int = 140) -> HTML:
@@ -52,15 +67,21 @@ def line(text, limit: int = 140) -> HTML:
     return html('<span class="reading line">{}</span>', harmless(words[:limit] + ("…" if len(words) > limit else "")))
 
 
-def _attributes(text: str, source: Mapping | None, raw: bool, find: str, extracted, gold) -> HTML:
+def _attributes(text: str, source: Mapping | None, raw: bool, find: str) -> HTML:
     found = {
         "from": f"{ROUTE}?{urlencode(source)}" if source else "",
         "raw": "yes" if raw else "",
         "find": find,
         "hits": str(hits(text, find)) if find else "",
-        "extracted": _marked(extracted),
-        "gold": _marked(gold),
     }
+    return _data(found)
+
+
+def _answers(given: bool, extracted, gold) -> HTML:
+    return _data({"given": "yes" if given else "", "extracted": _marked(extracted), "gold": _marked(gold)})
+
+
+def _data(found: Mapping[str, str]) -> HTML:
     return joined(html('data-{}="{}" ', key, attribute(value)) for key, value in found.items() if value)
 
 
@@ -85,8 +106,7 @@ def _part(text: str, part: Part, tokens: int | None, room: int) -> HTML:
             said,
             body,
         )
-    end = HTML('<span class="role end">end of turn</span>') if part.ended else ""
-    return html('<section class="part">{}{}{}</section>', role, body, end)
+    return html('<section class="part" data-role="{}">{}{}</section>', part.role, role, body)
 
 
 def _length(part: Part, tokens: int | None, whole: int) -> str:

@@ -65,7 +65,7 @@ def _tile(i: int, row: Mapping, widest: float, current: bool, find: str, change:
     said = f"Answer {i + 1}: reward {_number(reward)}, advantage {signed(advantage)}"
     return html(
         '<li><button type="button" class="tile {}" style="--strength:{}%" {}{} aria-label="{}"><span>{}{}</span>'
-        "<small>{}</small><b>{}</b></button></li>",
+        "<small>r = {}</small><b>{}</b></button></li>",
         *(_side(advantage), _strength(advantage, widest), setting(**change), current_mark(current), said),
         *(i + 1, joined(marks), _number(reward), signed(advantage)),
     )

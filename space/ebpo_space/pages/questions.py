@@ -127,7 +127,7 @@ def _samples(
         '<p class="label"><small>expected</small> <code>{}</code></p></section>{}</article>',
         *(
             setting(question=""),
-            reading.answer(question.get("question"), name="Question"),
+            reading.answer(question.get("question"), given=False, name="Question"),
             harmless(question.get("gold"), 400),
             joined(parts),
         ),

@@ -236,7 +236,7 @@ def quick(view: dict, keys: list[str], key: str, groups: Groups) -> HTML:
 
 _FOLDS = HTML(  # static/samples.js
     '<div class="choices folds" role="group" aria-label="Columns"><button type="button" data-fold="groups" aria-pressed="true">'
-    'list</button><button type="button" data-fold="decision" aria-pressed="true">decision</button></div>'
+    'groups</button><button type="button" data-fold="decision" aria-pressed="true">prompt</button></div>'
 )
 
 

@@ -203,7 +203,7 @@
     if (!reading.isConnected) return;
     const all = blocks(reading);
     const before = states.get(reading);
-    const state = { hits: hits(reading, all), gold: reading.dataset.gold ? places(reading, all, reading.dataset.gold) : [], given: given(reading, all), now: -1 };
+    const state = { hits: hits(reading, all), gold: reading.dataset.gold ? places(reading, all, reading.dataset.gold) : [], given: reading.dataset.given ? given(reading, all) : null, now: -1 };
     if (reading.dataset.gold && reading.dataset.gold.length < 2) state.gold = state.gold.slice(-1);
     if (before && before.now >= 0) state.now = Math.min(before.now, state.hits.length - 1);
     states.set(reading, state);

@@ -107,6 +107,7 @@ self.readerMath = (() => {
         if (/^\\(?:boxed|fbox|sqrt)/.test(text.slice(at, at + 7))) break;
       } else break;
     }
+    if (/^\\[a-z]+\s*\{\s*\}$/.test(text.slice(at, end))) return null; // \boxed{} in a task is no answer
     return end > BARE.lastIndex ? { start: at, end, tex: text.slice(at, end), display: false } : null;
   };
 
