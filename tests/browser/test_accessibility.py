@@ -8,7 +8,13 @@ import subprocess
 import pytest
 
 VERSION = "4.10.3"
-READY = {"dynamics": ".panel[data-drawn]", "samples": ".answer", "evaluation": "table.scores", "understand": ".story"}
+READY = {
+    "dynamics": ".panel[data-drawn]",
+    "samples": ".answer",
+    "compare": ".difference[data-compared]",
+    "evaluation": "table.scores",
+    "understand": ".story",
+}
 
 
 @pytest.fixture(scope="session")

@@ -98,6 +98,14 @@ def test_every_group_with_and_without_formulas(look, run):
     page.wait_for_function("() => location.search.includes('cluster=')")
 
 
+def test_two_runs_compared(look):
+    page = look(f"?tab=compare&runs={ONE},2,broken", ".difference[data-compared]")
+    assert "<img data-foreign" in page.locator(".prompt").first.inner_text()
+    assert "<img data-foreign" in page.locator(".compared").first.inner_text()
+    page.locator(".side.b .choices button", has_text="2").first.click()
+    page.wait_for_selector(".side.b .strip, .side.b .none")
+
+
 def test_evaluation_with_its_questions(look):
     page = look(f"?tab=evaluation&runs={ONE},2,broken", "table.scores")
     assert "<img data-foreign" in page.locator("table.scores").inner_text()
@@ -126,11 +134,12 @@ ASKED = (
         "question",
         "more",
     ),
+    *("run_a", "run_b", "at_a", "at_b", "pick_a", "note", "tags", "tag", "noted"),
     *("columns", "x", "zoom", "g"),
 )
 
 
-@pytest.mark.parametrize("tab", ["dynamics", "samples", "evaluation", "understand"])
+@pytest.mark.parametrize("tab", ["dynamics", "samples", "compare", "evaluation", "understand"])
 def test_what_a_visitor_asks_for_is_text_too(look, tab):
     mark = quote("<img data-foreign src=x onerror=alert(1)>")
     look(f"?tab={tab}&" + "&".join(f"{name}={mark}" for name in ASKED), ".story" if tab == "understand" else ".notice")

@@ -277,7 +277,13 @@ def test_a_link_opens_the_same_view(visit):
     nonsense.wait_for_selector(DRAWN)
 
 
-READY = {"Dynamics": DRAWN, "Samples": ".answer", "Evaluation": "table.scores", "Understand": ".story"}
+READY = {
+    "Dynamics": DRAWN,
+    "Samples": ".answer",
+    "Compare": ".difference[data-compared]",
+    "Evaluation": "table.scores",
+    "Understand": ".story",
+}
 
 
 def turn(page, name: str) -> None:
@@ -292,7 +298,7 @@ def test_pages_fit_a_phone(visit):
     for name in READY:
         turn(page, name)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
-        assert page.evaluate(wide, ".panel, .answer, .groups, .story, .notice, .chip, .every") == 0, name
+        assert page.evaluate(wide, ".panel, .answer, .groups, .pane, .note, .story, .notice, .chip, .every") == 0, name
 
 
 def test_a_hostile_run_is_shown_and_does_nothing(visit):
