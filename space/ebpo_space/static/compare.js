@@ -67,7 +67,7 @@
     if (!by) return "Too different, or too long, to be compared in time: both as written.";
     if (!count) return "Both answers are the same text.";
     const whole = by === "lines" ? " Too different to be compared by words: whole lines are marked." : "";
-    return `${count.toLocaleString("en")} difference${count > 1 ? "s" : ""}, ${Math.round(100 * share(parts))} % in common.${whole}`;
+    return `${count.toLocaleString("en")} difference${count > 1 ? "s" : ""}, ${Math.floor(100 * share(parts))} % in common.${whole}`;
   };
 
   const walker = (count) => [["‹", -1, "Previous difference"], ["›", 1, "Next difference"]].map(([sign, step, label]) => {
