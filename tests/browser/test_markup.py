@@ -64,7 +64,7 @@ def hover(page, name: str, at: float) -> str:
 
 def test_the_estimator_above_the_answers_is_text(look):
     page = look(f"?tab=samples&runs={ONE}&at=2.0", ".answer")
-    assert page.locator(".answers > header p").inner_text().startswith("\"'/><img data-fore")
+    assert page.locator(".answers > .more").last.inner_text().startswith("\"'/><img data-fore")
 
 
 def test_dynamics_with_menus_labels_and_settings(look):

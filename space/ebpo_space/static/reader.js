@@ -136,7 +136,7 @@
     async both() {
       [this.next, this.stop] = [Number(this.gap.dataset.next), Number(this.gap.dataset.stop)];
       const [head, tail] = [this.head.textContent, this.tail.textContent];
-      const [end, start] = this.raw ? [head.length, 0] : [window.space.cut.ending(head), window.space.cut.beginning(tail)];
+      const [end, start] = this.raw ? [head.length, 0] : [window.space.cut.ending(head, this.fence), window.space.cut.beginning(tail)];
       this.carry = head.slice(end);
       this.rest = tail.slice(0, start);
       this.last = tail.slice(start);
@@ -179,7 +179,7 @@
       this.next = to;
       let text = this.carry + found.text;
       const whole = to >= this.stop;
-      const end = whole || this.raw ? text.length : window.space.cut.ending(text);
+      const end = whole || this.raw ? text.length : window.space.cut.ending(text, this.fence);
       this.carry = text.slice(end);
       text = text.slice(0, end) + (whole ? this.rest : "");
       const shown = this.show(text, this.gap, true);

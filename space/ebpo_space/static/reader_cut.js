@@ -14,8 +14,9 @@
     }
   };
 
-  /** [{text, fence}]: pieces that make up the text; fence: the line of the code that a piece begins in, or "". */
-  const pieces = (text, fence = "") => {
+  /** {pieces: [{text, fence}], fence}: what makes up the text; fence: the line of the code that a piece begins in, or "",
+   * and that the text ends in. least: characters of a piece. */
+  const pieces = (text, fence = "", least = PIECE) => {
     const found = [];
     const inside = { depth: 0, dollars: false };
     let from = 0;
@@ -34,7 +35,7 @@
       if (mark) fence = fence ? (fence.trim().startsWith(mark[1].slice(0, 3)) ? "" : fence) : line.trimEnd() + "\n";
       else if (!fence) open(line, inside);
       const good = fence ? stop - from > MOST : !line.trim() && !inside.depth && !inside.dollars;
-      if (stop - from >= MOST || (good && stop - from >= PIECE)) end(stop);
+      if (stop - from >= MOST || (good && stop - from >= least)) end(stop);
       while (stop - from > MOST) end(from + MOST);
       at = stop;
     }
@@ -43,22 +44,22 @@
     return { pieces: found, fence: last };
   };
 
-  /** Where a text that is only a beginning ends well, and where one that is only an end begins well. */
-  const ending = (text) => {
-    for (const mark of ["\n\n", "\n"]) {
-      const at = text.lastIndexOf(mark);
-      if (at > text.length / 2) return at + mark.length;
-    }
-    return text.length;
+  /** Where a text of which only the beginning is there ends well. */
+  const ending = (text, fence) => {
+    const found = pieces(text, fence, 1).pieces;
+    const whole = text.length - (found.length > 1 ? found.at(-1).text.length : 0);
+    return whole > text.length / 2 ? whole : text.length;
   };
+
+  /** Where a text of which only the end is there begins well: after the code or the formula that it may begin in. */
   const beginning = (text) => {
-    const opened = text.search(/\\\[/);
-    const shut = text.search(/\\\]/);
-    const after = shut >= 0 && (opened < 0 || shut < opened) ? shut : 0; // it begins inside a formula
+    const fences = [...text.matchAll(/^[ \t]{0,6}(?:```+|~~~+).*$/gm)];
+    if (fences.length % 2) return fences[0].index + fences[0][0].length + 1;
+    const [opened, shut] = [text.indexOf("\\["), text.indexOf("\\]")];
+    const after = shut >= 0 && (opened < 0 || shut < opened) ? shut : 0;
     const blank = text.indexOf("\n\n", after);
-    if (blank >= 0 && blank < 2500) return blank + 2;
     const line = text.indexOf("\n", after);
-    return line >= 0 && line < 2500 ? line + 1 : 0;
+    return blank >= 0 && blank < 2500 ? blank + 2 : line >= 0 && line < 2500 ? line + 1 : 0;
   };
 
   return { pieces, ending, beginning };
