@@ -198,7 +198,7 @@ def test_of_writers_at_once_one_wins_and_the_others_are_told(app):
     client = app(Notes(enabled=True))
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda i: post(client, {**NOTE, "note": f"{i}"}).status_code, range(8)))
-    assert sorted(found) == [200] + [409] * 7
+    assert found.count(200) == 1 and set(found) <= {200, 409, 429}  # 429: too many of one visitor at once
 
 
 def test_where_notes_are_off_nothing_is_kept(app, folder):
