@@ -1,6 +1,6 @@
 """An allowlist of requests: the few routes that the pages use. Gradio has some fifty: uploads, files, proxies,
-streams, whatever its next version adds. Pages read runs and send a few values, so everything else is refused, and what is
-admitted is limited (limits.py)."""
+streams, whatever its next version adds. Pages read runs and send a few values, and notes (note_route.py), so everything else
+is refused, and what is admitted is limited (limits.py)."""
 
 from __future__ import annotations
 
