@@ -109,7 +109,7 @@ def test_hostile_answers_stay_text(visit, kept):
 
 def test_a_note_is_kept_found_by_its_tag_and_survives_a_refresh(visit, kept, folder):
     page = visit("?tab=samples&runs=a&steps=all&at=7.3", base=kept)
-    note = page.get_by_label("Note", exact=True).and_(page.locator("textarea"))
+    note = page.locator(".note textarea")
     note.fill("<b>odd</b>: right by luck")
     page.get_by_label("Tags, separated by commas").fill("luck, check")
     page.get_by_role("button", name="Source").click()

@@ -1,9 +1,12 @@
 """Where a text of a model stands on a page: its parts, its ends, what is said about it; and the route for the rest."""
 
+from pathlib import Path
+
 import pytest
 import space_runs
 from tags import Tags
 
+from openrlhf_ebpo.space import reading
 from openrlhf_ebpo.space.errors import RunError
 from openrlhf_ebpo.space.reading import WHOLE, answer, hits, line
 from openrlhf_ebpo.space.runs import Runs
@@ -148,3 +151,13 @@ def test_only_texts_of_open_runs_are_given(workspace, changes):
     query = {"run": "ebpo", "step": "2", "group": "3", "sample": "1", "from": "0", "to": "9"}
     with pytest.raises(RunError):
         chunk(workspace, query | changes)
+
+
+def test_files_of_other_projects_come_with_their_licences():
+    vendor = Path(reading.__file__).parent / "static" / "vendor"
+    listed = (vendor / "README.md").read_text()
+    folders = [path for path in vendor.iterdir() if path.is_dir()]
+    assert len(folders) == 3 and all((folder / "LICENSE.txt").read_text() for folder in folders)
+    for path in vendor.glob("*/*"):
+        assert path.name in listed or path.name == "LICENSE.txt"
+        assert path.stat().st_size < 1_000_000 and b"sourceMappingURL" not in path.read_bytes()

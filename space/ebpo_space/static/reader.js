@@ -206,10 +206,18 @@
     await Promise.all(found.filter((part) => part.root.tagName !== "DETAILS" || part.root.open).map((part) => part.fill()));
     window.space.marks.find(reading, true);
   };
+  // what is far from sight, or folded away, waits until it comes near
+  const near = new IntersectionObserver((entries) => {
+    for (const { isIntersecting, target } of entries) if (isIntersecting) {
+      near.unobserve(target);
+      if (!target.dataset.filled) fill(target);
+    }
+  }, { rootMargin: "600px" });
+  const seen = (node) => node.offsetParent && node.getBoundingClientRect().top < innerHeight + 600;
   let asked = false;
   const look = () => {
     asked = false;
-    for (const reading of document.querySelectorAll(".reading:not([data-filled])")) fill(reading);
+    for (const reading of document.querySelectorAll(".reading:not([data-filled])")) seen(reading) ? fill(reading) : near.observe(reading);
   };
   /** Fills what is new on the page; called whenever the page changes. */
   const all = () => {

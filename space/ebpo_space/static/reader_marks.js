@@ -5,7 +5,8 @@
   const MOST = 1000; // hits
   const BLOCK = "p, li, td, th, pre, blockquote, .piece";
   const LINE = /(?:final\s+answer|answer)\**\s*(?:is\b)?\s*[:：]\s*\**\s*([^\n]{1,200})/gi; // as in "Answer: 42"
-  const states = new Map(); // reading -> {hits, now, places}
+  const states = new Map(); // reading -> {hits, now: which of them, gold, given}
+  let last = null; // the reading whose hits were walked through
 
   const element = (tag, cls, text) => {
     const made = document.createElement(tag);
@@ -151,7 +152,7 @@
   const go = (reading, to) => {
     const state = states.get(reading);
     if (!state || !state.hits.length) return;
-    state.now = (to + state.hits.length) % state.hits.length;
+    [state.now, last] = [(to + state.hits.length) % state.hits.length, reading];
     paint();
     bar(reading, state);
     show(state.hits[state.now]);
@@ -183,7 +184,7 @@
       made.push(one);
     }
     const total = Number(reading.dataset.hits || 0);
-    if (reading.dataset.find) {
+    if (reading.dataset.find && (total || reading.dataset.given)) {
       const one = element("span", "hits");
       const count = Math.max(total, state.hits.length);
       const said = !count ? "no hit in this answer" : state.now < 0 ? `${count} hit${count > 1 ? "s" : ""}` : `hit ${state.now + 1} of ${count}`;
@@ -210,7 +211,7 @@
     bar(reading, state);
     paint();
     const place = `${reading.dataset.from} ${reading.dataset.find}`;
-    if (once && reading.dataset.find && reading.dataset.hits && reading.dataset.hits !== "0" && gone !== place) {
+    if (once && reading.dataset.given && Number(reading.dataset.hits) && gone !== place) {
       gone = place;
       step(reading, 1);
     }
@@ -219,7 +220,8 @@
   addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || !"np".includes(event.key)) return;
     if (event.target.closest("input, textarea, select, [contenteditable], [role=slider], [role=listbox]")) return;
-    const reading = [...states.keys()].find((each) => each.isConnected && each.offsetParent && each.dataset.find);
+    const found = [...states.keys()].filter((each) => each.isConnected && each.offsetParent && Number(each.dataset.hits));
+    const reading = found.includes(last) ? last : found.find((each) => each.dataset.given) || found[0];
     if (reading) { event.preventDefault(); step(reading, event.key === "n" ? 1 : -1); }
   });
 
