@@ -2,18 +2,27 @@
 (() => {
   "use strict";
   const { clicks, renewed } = window.space;
-  const drafts = new Map(); // by group: text and tags that are not saved
+  const drafts = new Map(); // by group: text and tags that are not saved, and the version that they were written over
   let saved = ""; // the group whose note was saved last
 
   const fields = (box) => [box.querySelector("textarea"), box.querySelector("input")];
   const of = (box) => JSON.parse(box.dataset.note);
+  const over = (box, time) => { box.dataset.note = JSON.stringify({ ...of(box), time }); };
+
+  const drafted = (box) => {
+    const { noted, time } = of(box);
+    drafts.set(noted, { time, values: fields(box).map((field) => field.value) });
+  };
 
   const keep = async (box, note) => {
     const answer = await fetch("./space/notes", {
       method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ ...of(box), ...note }),
     });
     const said = await answer.json();
-    if (answer.status === 409) box.dataset.note = JSON.stringify({ ...of(box), time: said.time });
+    if (answer.status === 409) {
+      over(box, said.time);
+      drafted(box);
+    }
     if (!answer.ok) throw new Error(answer.status === 409 ? `${said.error} “${said.note}” [${said.tags.join(", ")}]` : said.error);
     return said;
   };
@@ -39,12 +48,15 @@
     const box = event.target.closest(".note");
     if (!box) return;
     saved = "";
-    drafts.set(of(box).noted, fields(box).map((field) => field.value));
+    drafted(box);
   });
 
   renewed.add((root) => root.querySelectorAll(".note").forEach((box) => {
     const draft = drafts.get(of(box).noted);
-    if (draft) fields(box).forEach((field, i) => (field.value = draft[i]));
+    if (draft) {
+      fields(box).forEach((field, i) => (field.value = draft.values[i]));
+      over(box, draft.time); // what has come since is not overwritten unseen
+    }
     if (of(box).noted === saved)
       box.querySelector("[role=status]").textContent = of(box).kept ? "Saved." : "The address has it now: copy the link.";
   }));
