@@ -16,6 +16,7 @@ from .errors import RunError
 from .fetched import ADDED
 from .groups import Index
 from .metrics import Follower, Metrics
+from .notes import Notes
 from .runs import Run, Runs, describe, inside
 
 SHOWN_AT_FIRST = 5  # runs in a view that names none
@@ -62,6 +63,7 @@ class Opened:
 @dataclass
 class Workspace:
     runs: Runs
+    notes: Notes = field(default_factory=Notes)
     _followers: OrderedDict[str, Follower] = field(default_factory=OrderedDict)
     _indexes: OrderedDict[str, Index] = field(default_factory=OrderedDict)
     _readers: OrderedDict[str, Reader] = field(default_factory=OrderedDict)
