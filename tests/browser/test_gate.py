@@ -143,7 +143,7 @@ def test_a_page_that_asks_too_often_says_so_and_loses_no_click(visit, serve, run
         return ask.responseText;
     } }""")
     assert "Too many requests. Wait" in said
-    page.wait_for_selector(".waiting")
-    assert "Too many requests: waiting" in page.locator(".waiting").inner_text()
+    page.wait_for_selector(".asked-again")
+    assert "Too many requests: waiting" in page.locator(".asked-again").inner_text()
     page.wait_for_selector(".answer")
-    assert page.locator(".waiting").count() == 0
+    assert page.locator(".asked-again").count() == 0

@@ -4,7 +4,7 @@
   "use strict";
   const { element } = window.space;
   const TIMES = 5;
-  const line = element("p", "waiting");
+  const line = element("p", "asked-again");
   line.setAttribute("role", "status");
   let waiting = 0;
 
