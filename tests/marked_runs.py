@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -61,6 +62,56 @@ def texts(table: pa.Table) -> pa.Table:
             values = [value and f"{MARK} {value}" for value in table[field.name].to_pylist()]
             table = table.set_column(i, field.name, pa.array(values, pa.string()))
     return table
+
+
+def attacks(run: Path) -> Iterator[str]:
+    """One field of one file after the other holds MARK, whatever its type was, and then what it held before. The files are
+    walked as they are, so fields that a later version adds are among them."""
+    for path in sorted(path for path in run.rglob("*.*") if path.is_file()):
+        before, name = path.read_bytes(), path.relative_to(run).as_posix()
+        for field, attacked in _attacked(path):
+            path.write_bytes(attacked)
+            yield f"{name}: {field}"
+        path.write_bytes(before)
+
+
+def _attacked(path: Path) -> Iterator[tuple[str, bytes]]:
+    if path.suffix == ".parquet":
+        yield from _columns(pq.read_table(path))
+    elif path.suffix == ".jsonl":
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        dump = lambda rows: "".join(json.dumps(row) + "\n" for row in rows).encode()  # noqa: E731
+        for field in dict.fromkeys(field for row in rows for field in row):
+            yield field, dump([{**row, field: MARK} for row in rows])
+        yield "a name", dump([{**row, MARK: 1.0} for row in rows])
+    elif path.suffix == ".json":
+        found = json.loads(path.read_text())
+        for place in _places(found):
+            yield "/".join(map(str, place)) or "all of it", json.dumps(_with(found, place, MARK)).encode()
+        yield "a name", json.dumps({**found, MARK: MARK}).encode()
+
+
+def _columns(table: pa.Table) -> Iterator[tuple[str, bytes]]:
+    for i, field in enumerate(table.schema):
+        sink = pa.BufferOutputStream()
+        pq.write_table(table.set_column(i, field.name, strings(len(table))), sink)
+        yield field.name, sink.getvalue().to_pybytes()
+
+
+def _places(value, at: tuple = ()) -> Iterator[tuple]:
+    """Of everything in it, and of itself; of a list's entries the first."""
+    yield at
+    below = value.items() if isinstance(value, dict) else list(enumerate(value))[:1] if isinstance(value, list) else ()
+    for name, each in below:
+        yield from _places(each, (*at, name))
+
+
+def _with(value, place: tuple, new):
+    if not place:
+        return new
+    first, *rest = place
+    changed = _with(value[first], tuple(rest), new)
+    return {**value, first: changed} if isinstance(value, dict) else [*value[:first], changed, *value[first + 1 :]]
 
 
 def rewrite(path: Path, change) -> None:

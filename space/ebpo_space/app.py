@@ -7,53 +7,51 @@ page, and writes the address.
 from __future__ import annotations
 
 import functools
+import time
 
 import gradio as gr
 
-from . import layout
-from .links import PARAMETERS, clean, parsed
-from .pages import dynamics, evaluation, samples, understand
+from .layout import Layout, lay_out
+from .links import PARAMETERS, address, clean, parsed
+from .pages import PAGES
+from .rendered import Rendered
+from .run_card import state_of
 from .runs import AT_ONCE
 from .session import Session, Turn
 from .tables import run_bar
 from .text import HTML
 from .workspace import Workspace
 
-RENDER = {
-    "dynamics": dynamics.render,
-    "samples": samples.render,
-    "evaluation": evaluation.render,
-    "understand": understand.render,
-}
 REFRESH = 5.0  # seconds between polls of a run that may still be growing
-DATA = ("board",)  # what space.js draws; all else that pages show is HTML, or text
 UNKNOWN = object()  # a value that no control has
-_FILTERS = ("steps", "cluster", "from", "to", "rewards_from", "rewards_to", "text")
 
 
 def build(workspace: Workspace) -> gr.Blocks:
     """All pages over the runs of a workspace."""
     with gr.Blocks(title="EBPO, step by step", analytics_enabled=False, fill_width=True) as demo:
-        parts = layout.lay_out(workspace, functools.partial(samples.export_group, workspace))
-        visitor = gr.State(Session())
+        layout = lay_out(workspace)
+        controls = layout.controls
+        visitor, rendered = gr.State(Session()), Rendered()
 
         def show(session: Session, turn: Turn, also: dict | None = None) -> dict:
             try:
                 stamp = fingerprint(workspace, turn.view)  # before reading: the next tick sees later writes
-                update = _shown(parts, workspace, turn.view)
+                key = (address(turn.view), stamp, *workspace.runs.listed())
+                found = rendered.get(key, lambda: PAGES[turn.view["tab"]].render(dict(turn.view), workspace))
+                update = _shown(layout, workspace, turn.view, found)
             except BaseException:
                 session.fail()
                 raise
             owed = session.end(turn, stamp)
             if owed is None:
                 return gr.skip()
-            for name in owed & parts.controls.keys():
-                _set(update, parts.controls[name], value=turn.view[name])
-            return update | {parts.locator: session.sent} | (also or {})
+            for name in owed & controls.keys():
+                _set(update, controls[name].component, value=turn.view[name])
+            return update | {layout.locator: session.sent} | (also or {})
 
         def whole(session: Session, located: str, changes: dict | None = None) -> dict:
             turn = session.begin(changes or {}, located, typed=dict.fromkeys(PARAMETERS, UNKNOWN))
-            return show(session, turn, {parts.tabs: gr.Tabs(selected=turn.view["tab"])})
+            return show(session, turn, {layout.tabs: gr.Tabs(selected=turn.view["tab"])})
 
         def load(session: Session, request: gr.Request) -> dict:
             return whole(session, "", clean(dict(request.query_params)))
@@ -66,55 +64,44 @@ def build(workspace: Workspace) -> gr.Blocks:
         def edited(name: str, session: Session, located: str, value) -> dict:
             if session.view is None or value == session.view[name]:  # a dropdown also fires when a response sets it
                 return gr.skip()
-            also = {"at": "", "shown": 1} if name in _FILTERS else {}
-            return show(session, session.begin({name: value, **also}, located, typed={name: value}))
+            return show(session, session.begin({name: value, **controls[name].also}, located, typed={name: value}))
 
         def clicked(session: Session, located: str, event: gr.EventData) -> dict:
             data = event._data if isinstance(event._data, dict) else {}
             view = session.view or clean(parsed(located))
             order = data["order"] if isinstance(data.get("order"), int) else 0
-            return show(session, session.begin(changes_of(data, workspace.chosen(view)), located, order=order))
+            turn = session.begin(changes_of(data, workspace.chosen(view)), located, order=order)
+            return show(session, turn, {layout.tabs: gr.Tabs(selected=turn.view["tab"])} if "tab" in data else None)
 
         # without Gradio's queue an event is one request: quicker, and no stream that holds one of a browser's six connections
-        outputs = [*parts.controls.values(), *parts.shown.values(), parts.locator, parts.tabs]
+        outputs = [*(each.component for each in controls.values()), *layout.shown, layout.locator, layout.tabs]
         quiet = {"outputs": outputs, "show_progress": "hidden", "api_visibility": "private", "queue": False}
         demo.load(load, visitor, **quiet)
         gr.Timer(REFRESH).tick(tick, visitor, **quiet)
-        parts.locator.click(whole, [visitor, parts.locator], **quiet)  # responses arrived out of order
-        for component in parts.clickable:
+        layout.locator.click(whole, [visitor, layout.locator], **quiet)  # responses arrived out of order
+        for component in layout.shown:
             # not "always_last": it sends a later click with the first one's data
-            component.click(clicked, [visitor, parts.locator], trigger_mode="multiple", **quiet)
-        for name, trigger in parts.triggers:
-            inputs = [visitor, parts.locator, parts.controls[name]]
-            trigger(functools.partial(edited, name), inputs, trigger_mode="always_last", **quiet)
+            component.click(clicked, [visitor, layout.locator], trigger_mode="multiple", **quiet)
+        for name, control in controls.items():
+            inputs = [visitor, layout.locator, control.component]
+            for event in control.events:
+                event(functools.partial(edited, name), inputs, trigger_mode="always_last", **quiet)
     return demo
 
 
-def _shown(parts: layout.Parts, workspace: Workspace, view: dict) -> dict:
-    """Updates of the current page, and of the bar of runs."""
-    page = view["tab"]
-    found = RENDER[page](view, workspace)
+def _shown(layout: Layout, workspace: Workspace, view: dict, found: dict) -> dict:
+    """Updates of the current page, which has rendered `found`, and of the bar of runs; what only rendering decides is put
+    into the view."""
+    parts = layout.pages[view["tab"]]
     update = {
-        parts.shown[f"{page}.{name}"]: value if name in DATA else HTML.escape(value)
-        for name, value in found.items()
-        if f"{page}.{name}" in parts.shown
+        component: found[name] if name in parts.boards else HTML.escape(found[name])
+        for name, component in parts.shown.items()
+        if name in found
     }
-    update[parts.shown["bar"]] = HTML.escape(_bar(workspace, view))
-    for control, choices in (
-        ("more", "metrics"),
-        ("cluster", "clusters"),
-        ("protocol", "protocols"),
-        ("columns", "checkpoints"),
-    ):
-        if choices in found:
-            first = {"cluster": [("any", "")], "protocol": [("the largest", "")]}.get(control, [])
-            listed = [*first, *found[choices]] if len(found[choices]) > (control == "protocol") else []
-            # a menu that has nothing to choose from is not shown
-            _set(update, parts.controls[control], choices=listed, visible=control == "more" or len(listed) > 1)
-    if page == "samples":
-        view["at"] = found["at"]
-    if page == "understand":
-        _set(update, parts.controls["right"], maximum=view["g"], value=view["right"])
+    update[layout.frame.shown["bar"]] = HTML.escape(_bar(workspace, view))
+    for name, properties in found.get("controls", {}).items():
+        _set(update, parts.controls[name].component, **properties)
+    view |= found.get("view", {})
     return update
 
 
@@ -123,12 +110,12 @@ def _set(update: dict, component, **properties) -> None:
 
 
 def _bar(workspace: Workspace, view: dict) -> str:
-    if view["tab"] == "understand":
+    if not PAGES[view["tab"]].reads:
         return ""
-    opened, _ = workspace.open_all(view)
-    chosen = [{"key": run.run.key, "number": run.run.number, "status": run.status} for run in opened]
+    opened, _ = workspace.open_all({**view, "hidden": []})
+    chosen = [{"key": run.run.key, "number": run.run.number, "status": state_of(run, time.time())} for run in opened]
     others = [key for key in workspace.runs.listed() if key not in {run["key"] for run in chosen}]
-    return run_bar(chosen, others, workspace.runs.allowed) if chosen or others or workspace.runs.allowed else ""
+    return run_bar(chosen, others, workspace.runs.allowed, view) if chosen or others or workspace.runs.allowed else ""
 
 
 def changes_of(data: dict, chosen: list[str]) -> dict:
@@ -145,7 +132,7 @@ def fingerprint(workspace: Workspace, view: dict) -> str:
     marks = []
     for key in workspace.chosen(view):
         run = workspace.runs.known(key)
-        for place in ("metrics.jsonl", "run.json", "rollouts", *(["eval"] if view["tab"] == "evaluation" else [])):
+        for place in PAGES[view["tab"]].reads:
             marks.append(_mark(run.path / place) if run else key)
     return "|".join([view["tab"], *marks])
 

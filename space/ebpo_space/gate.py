@@ -1,20 +1,27 @@
 """An allowlist of requests: the few routes that the pages use. Gradio has some fifty: uploads, files, proxies,
-streams, whatever its next version adds. Pages read runs and send a few values, so everything else is refused."""
+streams, whatever its next version adds. Pages read runs and send a few values, and notes (note_route.py), so everything else
+is refused, and what is admitted is limited (limits.py)."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import re
+from collections import Counter
+from collections.abc import Container
 
-from starlette.responses import PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse
+
+from .limits import RATE, STREAMS, Allowance, Busy, Places, visitor_of
 
 READ = re.compile(
     r"/(config|theme\.css|favicon\.ico|manifest\.json|robots\.txt)?|/(assets|static|space)/.+"
     r"|/gradio_api/(app_id|startup-events|heartbeat/[\w-]{1,64})",
     re.ASCII,
 )
-CALL = re.compile(r"/gradio_api/(run/predict|component_server/)")
+CALL = re.compile(r"/gradio_api/(run/predict|component_server/)|/space/notes")
+STREAM = re.compile(r"/gradio_api/heartbeat/.*", re.DOTALL)
+FILE = 1 / 16  # of a call: what a file, or a refusal, costs
 LONGEST = 2**18  # bytes of what a page sends: values of controls, names of runs
 SECONDS = 30.0  # to send it
 
@@ -28,24 +35,52 @@ class Refused(Exception):
 
 
 class Gate:
-    """ASGI middleware: READ and CALL go through to Gradio, and nothing else.
+    """ASGI middleware: READ and CALL go through to Gradio, and nothing else; each visitor's within their share.
 
     A call's body is read here, whole: Gradio looks in it for descriptions of files ({"path": …, "meta": …}) whatever the
     component, and downloads to its disk what an address there names.
+
+    worked_on: addresses of READ whose answers take work.
     """
 
-    def __init__(self, app):
-        self.app = app
+    def __init__(self, app, worked_on: Container[str] = (), rate: float = RATE):
+        self.app, self.worked_on = app, worked_on
+        self.allowance, self.places, self.streams = Allowance(rate), Places(), Counter()
 
     async def __call__(self, scope, receive, send):
-        if scope["type"] == "http":
-            try:
-                receive = await admitted(scope, receive)
-            except Refused as error:
-                return await PlainTextResponse(str(error), error.status)(scope, receive, send)
-        elif scope["type"] != "lifespan":
+        if scope["type"] == "lifespan":
+            return await self.app(scope, receive, send)
+        if scope["type"] != "http":
             return await send({"type": "websocket.close", "code": 1008})
-        await self.app(scope, receive, send)
+        try:
+            await self._within_limits(scope, receive, send)
+        except Refused as error:
+            await PlainTextResponse(str(error), error.status)(scope, receive, send)
+        except Busy as error:  # "error" is where Gradio's page looks for what to say
+            said = JSONResponse({"error": str(error)}, 429, {"retry-after": str(error.seconds)})
+            await said(scope, receive, send)
+
+    async def _within_limits(self, scope, receive, send):
+        visitor = visitor_of(scope)
+        work = scope["method"] == "POST" or scope["path"] in self.worked_on
+        self.allowance.spend(visitor, 1 if work else FILE)
+        receive = await admitted(scope, receive)
+        if work:
+            async with self.places.one(visitor):
+                await self.app(scope, receive, send)
+        elif STREAM.fullmatch(scope["path"]):
+            await self._stream(visitor, scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    async def _stream(self, visitor: str, scope, receive, send):
+        if self.streams[visitor] >= STREAMS:
+            raise Busy(60)
+        self.streams[visitor] += 1
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.streams -= Counter([visitor])  # leaves no entry with 0
 
 
 async def admitted(scope, receive):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -96,6 +97,11 @@ def forget(directory: Path, names: Sequence[str]) -> None:
         name = path.relative_to(directory).as_posix()
         if path.is_file() and _FILES.fullmatch(name) and name not in names:
             path.unlink()
+
+
+def drop(repo: str, cache: Path | None = None) -> None:
+    """Remove the copy of a repo."""
+    shutil.rmtree((cache or default_cache()) / repo, ignore_errors=True)
 
 
 def default_cache() -> Path:

@@ -19,6 +19,7 @@ Links keep the view: what is on the page is in the address.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,8 @@ from pathlib import Path
 from openrlhf_ebpo import __version__
 from openrlhf_ebpo.command import Parser, error_exit
 from openrlhf_ebpo.command import parse as parse_flags
+
+from .limits import RATE
 
 
 @error_exit("space")
@@ -66,11 +69,33 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="DIR",
         help="where repositories are downloaded to (default: ~/.cache/openrlhf_ebpo_space)",
     )
+    parser.add_argument(
+        "--notes",
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="keep notes and tags in notes.jsonl beside local runs: auto (default) where only this machine reaches the app; "
+        "on: for everybody who reaches it. A Space on the Hub keeps none",
+    )
+    parser.add_argument(
+        "--rate",
+        type=positive,
+        default=RATE,
+        metavar="N",
+        help="calls a second that one visitor may make (default %(default)g); whoever makes more waits",
+    )
     parser.add_argument("--open", action="store_true", help="open a browser")
     options = parse_flags(parser, argv)
     for given in options.runs:
         check_given(parser, given)
     return options
+
+
+def positive(text: str) -> float:
+    """A number above 0, for argparse."""
+    number = float(text)
+    if not 0 < number < 1e6:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and a million")
+    return number
 
 
 def listed(variable: str) -> list[str]:
@@ -96,14 +121,18 @@ def check_given(parser: argparse.ArgumentParser, given: str) -> None:
 
 def serve(options: argparse.Namespace) -> None:
     """Blocks until it is stopped."""
+    gc.disable()  # what is imported stays: to look through it again and again takes a fifth of the start
     import gradio as gr
 
     from . import server
     from .app import build
+    from .notes import kept_by
     from .runs import Runs
     from .workspace import Workspace
 
-    workspace = Workspace(Runs(options.runs, options.allow, options.cache))
+    gc.freeze()
+    gc.enable()
+    workspace = Workspace(Runs(options.runs, options.allow, options.cache), kept_by(options.notes, options.host))
     demo = build(workspace)
     _, url, _ = demo.launch(
         prevent_thread_lock=True,
@@ -116,8 +145,7 @@ def serve(options: argparse.Namespace) -> None:
         theme=gr.themes.Base(
             font=["IBM Plex Sans", "system-ui", "sans-serif"], font_mono=["IBM Plex Mono", "ui-monospace", "monospace"]
         ),
-        head=server.head(__version__),
-        app_kwargs=server.app_kwargs(),
+        app_kwargs=server.app_kwargs(__version__, workspace, options.rate),
         footer_links=[],
         run_history=False,
         enable_monitoring=False,

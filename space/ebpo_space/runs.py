@@ -6,13 +6,13 @@ A visitor only ever names a run by its key. Paths come from the command line alo
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
-import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from openrlhf_ebpo.record.run_log import SCHEMA
 
 from . import hub
 from .errors import RunError
+from .fetched import Copy, Fetched
 
 DEPTH = 3  # folders below a given directory in which runs are looked for
 AT_ONCE = 10  # runs in one view
@@ -27,18 +28,20 @@ LONGEST_KEY = 300  # characters; `links` reads no more
 UNTOLD = ("run", "model")  # last folders of a run's path, in this order, that do not tell it from others
 _MARKS = ("run.json", "metrics.jsonl")
 _RESULTS = ("eval/*/*/step-*/summary.json", "*/*/step-*/summary.json")
-_RESCAN, _REFETCH = 5.0, 600.0  # seconds
-_LARGEST_JSON = 64 * 2**20
+_RESCAN = 5.0  # seconds
+_LARGEST_JSON = 4 * 2**20  # Python reads it in one piece, and nobody else is served meanwhile
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory. `key` names it in menus and links, `number` gives it its colour everywhere."""
+    """A run directory. `key` names it in menus and links, `number` gives it its colour everywhere. remote: a copy of a data
+    set repo."""
 
     key: str
     path: Path
     number: int
     problems: tuple[str, ...] = ()
+    remote: bool = False
 
 
 @dataclass
@@ -52,16 +55,19 @@ class Runs:
     given: Sequence[str] = ()
     allowed: Sequence[str] = ()
     cache: Path | None = None
-    fetch: object = hub.fetch
+    fetch: Callable = hub.fetch
     _known: dict[str, Run] = field(default_factory=dict)
     _named: dict[Path, str] = field(default_factory=dict)
     _numbers: dict[str, int] = field(default_factory=dict)
-    _fetched: dict[str, float] = field(default_factory=dict)
     _scanned: float = 0.0
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
+    def __post_init__(self):
+        self._fetched = Fetched(self.cache, self._numbers, self.fetch)
+
     def listed(self) -> list[str]:
-        """Of every run known, in a stable order; looks for new ones every few seconds."""
+        """The runs that the app was started with, in a stable order; looks for new ones every few seconds. What visitors
+        add is not among them."""
         with self._lock:
             if time.monotonic() - self._scanned > _RESCAN or not self._scanned:
                 self._scan()
@@ -86,7 +92,12 @@ class Runs:
         """The run of this key if it is here; nothing is fetched."""
         self.listed()
         with self._lock:
-            return self._known.get(key)
+            return self._known.get(key) or self._copied(key, self._fetched.copies.get(key))
+
+    def _copied(self, key: str, copy: Copy | None) -> Run | None:
+        """One that is not listed comes after those that are; `Workspace.open_all` numbers several."""
+        number = self._numbers.get(key, len(self._numbers))
+        return copy and Run(key, copy.path, number, copy.problems, remote=True)
 
     def get(self, key: str) -> Run:
         """The run of this key; a Hub repo is fetched the first time.
@@ -94,30 +105,16 @@ class Runs:
         Raises:
             RunError: unknown, not allowed, or it cannot be fetched.
         """
-        known = self.listed()
+        listed = self.listed()
         with self._lock:
-            found = self._known.get(key)
-        if found and time.monotonic() - self._fetched.get(key, math.inf) < _REFETCH:
-            return found
+            if found := self._known.get(key):
+                return found
         if not hub.is_repo(key):
             raise RunError(f"There is no run called “{key}” here.")
-        if key not in known and not hub.is_allowed(key, [*self.given, *self.allowed]):
+        if key not in listed and not hub.is_allowed(key, [*self.given, *self.allowed]):
             names = ", ".join(self.allowed) or "none"
             raise RunError(f"{key} is not on this app's list of Hub repositories or owners (allowed: {names}).")
-        return self._fetch(key, found)
-
-    def _fetch(self, key: str, found: Run | None) -> Run:
-        """Download a run, also again at intervals, as it may grow; the copy here stays if the Hub does not answer."""
-        try:
-            path, problems = self.fetch(key, self.cache)
-        except RunError:
-            if found is None:
-                raise
-            path, problems = found.path, found.problems
-        with self._lock:
-            self._fetched[key] = time.monotonic()
-            self._known[key] = Run(key, path, self._number(key), tuple(problems))
-            return self._known[key]
+        return self._copied(key, self._fetched.get(key))
 
 
 def find_runs(root: Path) -> list[Path]:
@@ -202,8 +199,15 @@ def describe(run: Run) -> dict:
     path = inside(run, "run.json")
     if not path.is_file():
         return {}
-    if path.stat().st_size > _LARGEST_JSON:
+    status = path.stat()
+    if status.st_size > _LARGEST_JSON:
         raise RunError(f"run.json is larger than {_LARGEST_JSON >> 20} MiB and is not read.")
+    return _described(path, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(64)
+def _described(path: Path, changed: int, size: int) -> dict:
+    """Cached by `changed` and `size` of the file: every click asks for it. Nobody changes it."""
     try:
         found = json.loads(path.read_text(encoding="utf-8", errors="replace"))
     except (ValueError, RecursionError):

@@ -16,9 +16,10 @@ from .errors import RunError
 from .groups import Groups, Index, file_of, open_file, read_columns, rows_of
 from .runs import Run
 
+PUSHED_DOWN = "all wrong, pushed down"  # under EBPO, where GRPO would have left them alone
 KINDS = {
     "all": "all groups",
-    "rescued": "rescued by EBPO",
+    "rescued": PUSHED_DOWN,
     "all_fail": "all fail",
     "mixed": "mixed",
     "all_pass": "all pass",
@@ -174,8 +175,9 @@ def exported(rows: list[dict], **about) -> str:
         raise RunError(
             f"This group's answers have more than {EXPORTED >> 20} million characters; read the Parquet file."
         )
-    return json.dumps({**about, "responses": [_finite(row) for row in rows]}, ensure_ascii=False, indent=2, default=str)
+    return json.dumps({**about, "responses": [finite(row) for row in rows]}, ensure_ascii=False, indent=2, default=str)
 
 
-def _finite(row: dict) -> dict:
+def finite(row: dict) -> dict:
+    """JSON has no NaN."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}

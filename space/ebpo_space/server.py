@@ -3,27 +3,35 @@ What it accepts is in gate.py."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import re
+import secrets
+from collections.abc import Callable, Mapping
 
-import plotly
 from starlette.middleware import Middleware
-from starlette.responses import FileResponse
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from . import downloads, note_route, texts
+from .document import STATIC, Document, head
+from .errors import RunError
 from .gate import Gate
+from .limits import RATE
+from .workspace import Workspace
 
-STATIC = Path(__file__).parent / "static"
-PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-# Text is escaped before it gets here; if an escape were forgotten, a page could not load or send anything elsewhere.
+# Text is escaped before it gets here; if an escape were forgotten, a page could neither run it nor load or send anything
+# elsewhere. 'unsafe-eval': Gradio's HTML component compiles its template, which is ours, for every value. 'unsafe-inline' of
+# styles: Gradio writes style elements, and bars of pages have their width in an attribute.
 POLICY = "; ".join(
     (
         "default-src 'self'",
-        "script-src 'self' 'unsafe-inline' 'unsafe-eval'",  # Gradio and Plotly compile templates
+        "script-src 'self' 'nonce-{nonce}' 'unsafe-eval'",
         "style-src 'self' 'unsafe-inline'",
         "img-src 'self' data: blob:",
         "font-src 'self' data:",
         "connect-src 'self' data:",  # Plotly turns its own SVG into a PNG
+        "worker-src 'self'",
         "frame-src 'none'",
         "object-src 'none'",
         "base-uri 'self'",
@@ -32,43 +40,71 @@ POLICY = "; ".join(
     )
 )
 HEADERS = (
-    (b"content-security-policy", POLICY.encode()),
     (b"referrer-policy", b"no-referrer"),
     (b"x-content-type-options", b"nosniff"),
 )
 
 
+HASHED = re.compile(r"/assets/[\w./-]+-[\w-]{8}\.\w+", re.ASCII)
+OURS = re.compile(r"/space/[\w./-]+\.(js|css|woff2)", re.ASCII)
+VERSION = re.compile(rb"[\w.]+-\d+", re.ASCII)
+KEPT = (b"cache-control", b"public, max-age=31536000, immutable")
+
+
+def is_lasting(scope: dict) -> bool:
+    """A file whose address changes with it: Gradio's have a hash in their names, ours the version behind them (head)."""
+    ours = OURS.fullmatch(scope["path"]) and VERSION.fullmatch(scope["query_string"])
+    return bool(ours or HASHED.fullmatch(scope["path"]))
+
+
 class SafeHeaders:
-    """ASGI middleware: HEADERS on every response."""
+    """ASGI middleware: HEADERS and POLICY on every response. Each has a nonce of its own, scope["nonce"]: the scripts that
+    stand in the page run because they name it, and a text in the page cannot know it. Files that never change stay in the
+    browser."""
 
     def __init__(self, app):
         self.app = app
 
     async def __call__(self, scope, receive, send):
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        scope["nonce"] = secrets.token_urlsafe(16)
+        policy = (b"content-security-policy", POLICY.format(nonce=scope["nonce"]).encode())
+
         async def with_headers(message):
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", []), *HEADERS]
+                kept = [KEPT] if message["status"] == 200 and is_lasting(scope) else []
+                message["headers"] = [*message.get("headers", []), *HEADERS, policy, *kept]
             await send(message)
 
-        await self.app(scope, receive, with_headers if scope["type"] == "http" else send)
+        await self.app(scope, receive, with_headers)
 
 
-async def _plotly(request):
-    return FileResponse(PLOTLY, media_type="text/javascript", headers={"cache-control": "public, max-age=31536000"})
+# Of pages, by address: what a GET with these parameters is answered with. They find runs as pages do, through the workspace,
+# and run in a thread, under the limits of gate.py. A RunError is answered with 404 and its message.
+Answer = Callable[[Workspace, Mapping[str, str]], Response]
+ROUTES: dict[str, Answer] = {"/space/text": texts.answer, "/space/export": downloads.answer}
 
 
-def app_kwargs() -> dict:
-    """For `launch`: routes before Gradio's own, the headers, and what is refused."""
-    routes = [Route("/space/plotly.js", _plotly), Mount("/space", StaticFiles(directory=STATIC))]
-    inner = [Middleware(SafeHeaders), Middleware(Gate)]
-    return {"routes": routes, "middleware": inner, "docs_url": None, "redoc_url": None}
+def _route(path: str, answer: Answer, workspace: Workspace) -> Route:
+    def asked(request: Request) -> Response:
+        try:
+            return answer(workspace, request.query_params)
+        except RunError as error:
+            return PlainTextResponse(str(error), 404)
+
+    return Route(path, asked)  # no coroutine, so Starlette runs it in a thread
 
 
-def head(version: str) -> str:
-    """Links of the page's head; relative, so that they work below any root path."""
-    stamp = f"{version}-{max(int(path.stat().st_mtime) for path in STATIC.iterdir())}"
-    return (
-        f'<link rel="stylesheet" href="./space/style.css?{stamp}">'
-        f'<meta name="plotly" content="./space/plotly.js?{plotly.__version__}">'
-        f'<script src="./space/space.js?{stamp}"></script>'
-    )
+def app_kwargs(version: str, workspace: Workspace, rate: float = RATE) -> dict:
+    """For `launch`: routes before Gradio's own, the page's head, the headers, and what is refused."""
+    pages = [_route(path, answer, workspace) for path, answer in ROUTES.items()]
+    pages.append(note_route.route(workspace))  # the one that is no GET
+    files = Mount("/space", StaticFiles(directory=STATIC))
+    inner = [
+        Middleware(SafeHeaders),
+        # an export has a limit of its own, and may take minutes: it holds none of its visitor's places
+        Middleware(Gate, worked_on=ROUTES.keys() - {"/space/export"}, rate=rate),
+        Middleware(Document, head=head(version)),
+    ]
+    return {"routes": [*pages, files], "middleware": inner, "docs_url": None, "redoc_url": None}

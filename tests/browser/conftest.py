@@ -35,7 +35,7 @@ EVIL_NAME = "<img src=x onerror=alert(1)>"
 def pytest_collection_modifyitems(items):
     """Without a browser these tests say what is missing."""
     lacking = None if Path(CHROMIUM).exists() else "chromium is not installed (Debian: apt-get install chromium)"
-    for module in ("playwright", "gradio", "plotly"):
+    for module in ("playwright", "gradio"):
         lacking = lacking or (None if importlib.util.find_spec(module) else f"{module} is not installed")
     if lacking:
         for item in items:
@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
-    """ebpo and grpo (still training) learn; the third run is hostile."""
+    """ebpo and grpo (still training) learn; one fails, one is hostile."""
     import space_runs
 
     folder = tmp_path_factory.mktemp("runs")
@@ -55,6 +55,7 @@ def runs(tmp_path_factory):
     space_runs.learning_run(
         folder / "grpo", steps=40, seed=2, name="grpo", pace=0.8, estimator="group_norm", status="running"
     )
+    space_runs.troubled_run(folder / "troubled")
     space_runs.hostile_run(folder / EVIL_NAME)
     return folder
 
@@ -134,6 +135,7 @@ def visit(contexts, app):
         page.on("request", lambda r: r.url.startswith((base, "data:", "blob:")) or seen.outside.append(r.url))
         page.on("dialog", lambda d: (seen.dialogs.append(d.message), d.dismiss()))
         page.on("pageerror", lambda e: seen.errors.append(str(e)))
+        page.on("console", lambda m: m.type == "error" and "429" not in m.text and seen.errors.append(m.text))
         page.goto(f"{base}/{query}", wait_until="commit")
         return page
 

@@ -23,7 +23,6 @@ OFFERED = {
     ),
     *(
         "/space",
-        "/space/plotly.js",
         "/gradio_api/app_id",
         "/gradio_api/startup-events",
         "/gradio_api/heartbeat/{session_hash}",
@@ -119,9 +118,32 @@ def test_the_page_and_its_events_are_still_there(started):
     url, _ = started
     status, page = ask(f"{url}/")
     assert status == 200 and b"gradio_config" in page
+    nonces = set(re.findall(rb'<script nonce="([\w-]{20,})"', page))
+    assert len(nonces) == 1 and page.count(b"<script") == page.count(b"<script nonce=")
+    assert nonces.isdisjoint(re.findall(rb'nonce="([\w-]+)"', ask(f"{url}/")[1])), "new for every response"
     for path in ("config", "theme.css", "space/space.js", "gradio_api/app_id", "gradio_api/startup-events"):
         assert ask(f"{url}/{path}")[0] == 200, path
     asset = re.search(rb"(?:\./|/)(assets/[\w.-]+\.js)", page)[1].decode()
     assert ask(f"{url}/{asset}")[0] == 200
     status, said = ask(f"{url}/gradio_api/run/predict", "POST", event())
     assert status == 200 and b"ebpo" in said
+
+
+def test_a_page_that_asks_too_often_says_so_and_loses_no_click(visit, serve, runs):
+    url = serve("--runs", str(runs / "ebpo"), "--rate", "5")
+    page = visit("?tab=understand", base=url)
+    page.wait_for_selector(".story")
+    said = page.evaluate("""() => { for (let i = 0; i < 60; i++) {
+        const ask = new XMLHttpRequest();
+        ask.open("POST", "./gradio_api/run/predict", false);
+        ask.setRequestHeader("content-type", "application/json");
+        ask.send(JSON.stringify({fn_index: 0, data: [null], session_hash: "x"}));
+        if (ask.status !== 429) continue;
+        for (const name of ["dynamics", "evaluation", "samples"]) document.querySelector(`[role=tab][data-tab-id=${name}]`).click();
+        return ask.responseText;
+    } }""")
+    assert "Too many requests. Wait" in said
+    page.wait_for_selector(".asked-again")
+    assert "Too many requests: waiting" in page.locator(".asked-again").inner_text()
+    page.wait_for_selector(".answer")
+    assert page.locator(".asked-again").count() == 0

@@ -1,30 +1,102 @@
-"""Samples: groups on the left, one group's answers on the right."""
+"""Samples: the list of groups; one group's prompt and what was decided about it; one of its answers at full width."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
+import gradio as gr
 import numpy as np
 
 from openrlhf_ebpo.estimator.registry import title
 
-from ..cards import PAGE, detail, group_list, history_bar
+from .. import exports, note_box
+from ..cards import PER_PAGE, decision, group_list, history_bar, pushed_down
 from ..errors import RunError
-from ..groups import Groups, Index, file_of, listed, read_columns
+from ..groups import Groups, Index
+from ..notes import FILE as NOTES
+from ..notes import Notes
+from ..page import Page
+from ..parameters import flag, number, one_of, optional, place, text
+from ..parts import Parts, menu
 from ..picture import Drawn, implied_prior_mean, picture
 from ..replayed import under_every_estimator
-from ..search import KINDS, Filter, answers, choose, exported, history, position_of
+from ..search import KINDS, answers, exported, history, position_of
+from ..selection import selected
+from ..strip import MOST, first_with
+from ..strip import answers as strip
 from ..tables import NO_RUNS, choice, empty, notices, setting
 from ..text import HTML, html, joined, run_name
-from ..workspace import Opened, Workspace
+from ..words import words_of
+from ..workspace import ALL_HIDDEN, Opened, Workspace, attempt
+
+KEYS = (
+    "<p class='keys'><kbd>j</kbd> <kbd>k</kbd> next and previous group · <kbd>d</kbd> <kbd>a</kbd> next and previous answer, "
+    "<kbd>1</kbd>–<kbd>9</kbd> choose one · <kbd>[</kbd> <kbd>]</kbd> step · <kbd>n</kbd> <kbd>p</kbd> next and previous hit "
+    "· <kbd>e</kbd> export</p>"
+)
+PARAMETERS = {
+    "run": ("", text),
+    "steps": ("latest", text),
+    "kind": ("all", one_of(KINDS)),
+    "cluster": ("", text),
+    "from": (0.0, number(0, 1)),
+    "to": (1.0, number(0, 1)),
+    "rewards_from": (None, optional(number(-1e9, 1e9))),
+    "rewards_to": (None, optional(number(-1e9, 1e9))),
+    "text": ("", text),
+    "at": ("", place),
+    "answer": (0, number(0, MOST, whole=True)),  # from 1; 0: not chosen
+    "prompt": ("", text),
+    "shown": (1, number(1, 100_000, whole=True)),
+    "raw": (False, flag),
+    **note_box.PARAMETERS,
+}
+_FIRST = {"at": "", "answer": 0, "shown": 1}  # of what a changed filter finds
+
+
+def settle(view: dict) -> None:
+    view["from"], view["to"] = min(view["from"], view["to"]), max(view["from"], view["to"])
+
+
+def lay_out(parts: Parts, workspace: Workspace) -> None:
+    parts.html("quick")
+    with gr.Accordion("Filters", open=False, elem_classes=["filters"]), gr.Row(elem_classes=["controls"]):
+        _filters(parts)
+    parts.html("notes")
+    with gr.Row(elem_classes=["reader"]):
+        parts.html("groups", classes=("left",))
+        parts.html("decision", classes=("middle",), server_functions=[_exporter(workspace)])
+        parts.html("answers", classes=("right",))
+    gr.HTML(KEYS, apply_default_css=False, elem_classes=["own"])
+
+
+def _filters(parts: Parts) -> None:
+    words = gr.Textbox("", label="Text", placeholder="in prompts, answers, labels", elem_classes=["grow"])
+    parts.control("text", words, "submit", also=_FIRST)
+    steps = gr.Textbox("latest", label="Steps", placeholder="latest, all, 12, 10-20")
+    parts.control("steps", steps, "submit", "blur", also=_FIRST)
+    cluster = gr.Dropdown([("any", "")], value="", label="Cluster", allow_custom_value=True)
+    parts.control("cluster", cluster, "input", also=_FIRST)
+    parts.control("from", gr.Slider(0, 1, 0, step=0.05, label="Success rate from"), "release", also=_FIRST)
+    parts.control("to", gr.Slider(0, 1, 1, step=0.05, label="Success rate to"), "release", also=_FIRST)
+    parts.control("rewards_from", gr.Number(None, label="Mean reward from"), "submit", "blur", also=_FIRST)
+    parts.control("rewards_to", gr.Number(None, label="Mean reward to"), "submit", "blur", also=_FIRST)
+
+
+def _exporter(workspace: Workspace) -> Callable:
+    def export_group(wanted: dict) -> list[str]:  # Gradio calls it by its name
+        return list(exported_group(workspace, wanted))
+
+    return export_group
 
 
 def render(view: dict, workspace: Workspace) -> dict:
-    """groups, detail, quick, notes: HTML; clusters: names for the menu; at: the place that is shown."""
-    nothing = {"groups": "", "detail": "", "quick": "", "notes": "", "clusters": [], "at": view["at"]}
-    keys = workspace.chosen(view)
+    """groups, decision, answers, quick, notes: HTML; in the view, the place that is shown."""
+    nothing = {"groups": "", "decision": "", "answers": "", "quick": "", "notes": "", **_menu([])}
+    keys = workspace.shown(view)
     if not keys:
-        return {**nothing, "notes": NO_RUNS}
+        return {**nothing, "notes": notices([ALL_HIDDEN]) if workspace.chosen(view) else NO_RUNS}
     key = view["run"] if view["run"] in keys else keys[0]
     try:
         opened = workspace.open(key)
@@ -33,53 +105,57 @@ def render(view: dict, workspace: Workspace) -> dict:
     except RunError as error:
         return {**nothing, "notes": notices([str(error)])}
     if not len(groups):
-        text = HTML("A run writes them at every step unless <code>--logger.rollouts_every</code> says otherwise.")
-        notes = notices([*opened.problems, *problems]) + empty("No rollouts in this run", text, kind="nothing")
+        said = HTML("A run writes them at every step unless <code>--logger.rollouts_every</code> says otherwise.")
+        notes = notices([*opened.problems, *problems]) + empty("No rollouts in this run", said, kind="nothing")
         return {**nothing, "notes": notes, "quick": quick(view, keys, key, groups)}
-    return _page(view, keys, opened, index, groups, problems)
+    return _page(view, keys, opened, index, groups, problems, workspace.notes)
 
 
-def _page(view: dict, keys: list[str], opened: Opened, index: Index, groups: Groups, problems: list[str]) -> dict:
+def _page(
+    view: dict, keys: list[str], opened: Opened, index: Index, groups: Groups, problems: list[str], store: Notes
+) -> dict:
     notes, found, note = [*opened.problems, *problems], np.zeros(0, int), ""
+    kept = attempt(lambda: store.of(opened.run), {}, notes)
     try:
-        chosen = choose(index, wanted(view), *opened.rewards)
+        chosen = selected(view, opened, index, kept)
         found, note = chosen.positions, chosen.note
     except RunError as error:
         notes.append(str(error))
-    current = place(view, groups, found)
+    current = placed(view, groups, found)
     if "." in view["at"] and current is None:
         notes.append(f"There is no group {view['at']} in this run.")
     elif view["prompt"] and not view["at"] and not len(history(groups, view["prompt"])):
         notes.append(f"There is no prompt {view['prompt']} in this run.")
     failed, passed = groups.all_fail(opened.rewards[0]), groups.all_pass(opened.rewards[1])
-    pages = max(math.ceil(len(found) / PAGE), 1)
+    pages = max(math.ceil(len(found) / PER_PAGE), 1)
     shown = min(view["shown"], pages)
-    prompts = prompts_of(index, groups, found[(shown - 1) * PAGE : shown * PAGE])
-    listed = group_list(groups, found, prompts, current, shown, failed, passed)
+    words = words_of(index, groups, found[(shown - 1) * PER_PAGE : shown * PER_PAGE], view["text"].strip())
+    listed = exports.links(view, opened.run, groups, found)
+    listed += group_list(groups, found, words, current, shown, failed, passed)
     if not len(found):
         listed += empty("No group fits", "Look in “all” steps, or take a filter away.")
+    note_here, linked = HTML(), {}
+    if current is not None:
+        note_here, linked = note_box.box(view, opened.run, store.keeps(opened.run), kept, groups, current)
     return {
-        "groups": listed,
-        "detail": "" if current is None else _detail(view, opened, index, groups, current, failed, passed),
-        "quick": quick(view, keys, opened.run.key, groups),
+        **{"groups": listed, "decision": "", "answers": ""},
+        **(
+            {}
+            if current is None
+            else _group(view, opened, index, groups, current, _kind_of(groups, current, failed, passed), note_here)
+        ),
+        "quick": quick(view, keys, opened.run.key, groups) + note_box.tag_choices(view, kept),
         "notes": notices([*notes, note] if note else notes),
-        "clusters": sorted({str(c) for c in groups.cluster if c is not None})[:500],
-        "at": "" if current is None else f"{groups.step[current]}.{groups.group[current]}",
+        "view": {"at": "" if current is None else f"{groups.step[current]}.{groups.group[current]}", **linked},
+        **_menu(sorted({str(c) for c in groups.cluster if c is not None})[:500]),
     }
 
 
-def wanted(view: dict) -> Filter:
-    """The view's filters. A step named in a link with a prompt is looked up by `place`."""
-    low, high = view["rewards_from"], view["rewards_to"]
-    reward = (
-        None
-        if low is None and high is None
-        else (-math.inf if low is None else low, math.inf if high is None else high)
-    )
-    return Filter(view["steps"], view["kind"], view["cluster"], (view["from"], view["to"]), reward, view["text"])
+def _menu(clusters: list[str]) -> dict:
+    return {"controls": {"cluster": menu(clusters, [("any", "")])}}
 
 
-def place(view: dict, groups: Groups, found: np.ndarray) -> int | None:
+def placed(view: dict, groups: Groups, found: np.ndarray) -> int | None:
     """The group to show: the one asked for, else the asked-for prompt's latest, else the first that was found."""
     if view["at"]:
         step, group = map(int, view["at"].split("."))
@@ -93,56 +169,32 @@ def place(view: dict, groups: Groups, found: np.ndarray) -> int | None:
     return int(found[0]) if len(found) and not view["at"] else None
 
 
-def prompts_of(index: Index, groups: Groups, positions: np.ndarray) -> dict[int, str]:
-    """position -> prompt, each file's prompt column read once; nothing for a file that cannot be read."""
-    prompts: dict[int, str] = {}
-    for step in dict.fromkeys(groups.step[positions].tolist()):
-        here = [int(p) for p in positions if groups.step[p] == step]
-        name = file_of(index.run, step)
-        if name is None:
-            continue
-        try:
-            rows = [int(groups.row[p]) for p in here]
-            column = listed(read_columns(index.run, name, ("prompt",), slice(min(rows), max(rows) + 1))["prompt"])
-            prompts |= {p: str(column[row - min(rows)]) for p, row in zip(here, rows, strict=True)}
-        except RunError:
-            continue
-    return prompts
+def _kind_of(groups: Groups, p: int, failed, passed) -> HTML:
+    if failed[p]:
+        return pushed_down() if groups.rescued[p] else HTML('<em class="bad">all fail</em>')
+    return HTML("<em>all pass</em>") if passed[p] else HTML()
 
 
-def _detail(view: dict, opened: Opened, index: Index, groups: Groups, p: int, failed, passed) -> HTML:
+def _group(view: dict, opened: Opened, index: Index, groups: Groups, p: int, kind: HTML, note: HTML) -> dict:
+    """decision, answers: HTML."""
     try:
         rows = answers(index.run, groups, p)
     except RunError as error:
-        return notices([str(error)])
-    kind = HTML()
-    if failed[p] and groups.rescued[p]:
-        kind = HTML('<em class="good">all fail, rescued by EBPO</em>')
-    elif failed[p]:
-        kind = HTML('<em class="bad">all fail</em>')
-    elif passed[p]:
-        kind = HTML("<em>all pass</em>")
-    about = {
-        **{"run": opened.run.key, "step": int(groups.step[p]), "group": int(groups.group[p]), "kind": kind},
-        **{
-            "mean": float(groups.mean[p]),
-            "baseline": float(groups.baseline[p]),
-            "shrinkage": float(groups.shrinkage[p]),
-        },
-        "estimator": title(estimator_of(opened)),
+        return {"decision": notices([str(error)]), "answers": ""}
+    find, name = view["text"].strip(), opened.estimator
+    place = {"run": opened.run.key, "step": int(groups.step[p]), "group": int(groups.group[p])}
+    numbers = {each: float(getattr(groups, each)[p]) for each in ("mean", "baseline", "shrinkage")}
+    shown = {
+        "picture": _picture(opened, groups, p),
+        "history": history_bar(groups, history(groups, groups.prompt_id[p]), p),
+        "every": note + under_every_estimator(opened, groups, p, name),
     }
-    visits = history_bar(groups, history(groups, groups.prompt_id[p]), p)
-    every = under_every_estimator(opened, groups, p, estimator_of(opened))
-    shown = {"picture": _picture(opened, groups, p), "history": visits, "every": every}
-    return detail(rows, about=about, raw=view["raw"], **shown)
-
-
-def estimator_of(opened: Opened) -> str:
-    """The run's --advantage_estimator; ebpo where run.json does not say."""
-    found = opened.about
-    for part in ("args", "algo", "advantage", "estimator"):
-        found = found.get(part) if isinstance(found, dict) else None
-    return found if isinstance(found, str) and found else "ebpo"
+    chosen = min(view["answer"] - 1, len(rows) - 1) if view["answer"] else first_with(rows, find)
+    said = {"raw": view["raw"], "find": find}
+    return {
+        "decision": decision(rows[0], about={**place, **numbers, "kind": kind}, **said, **shown),
+        "answers": strip(rows, chosen, estimator=title(name), source=place, **said),
+    }
 
 
 def _picture(opened: Opened, groups: Groups, p: int) -> HTML:
@@ -150,7 +202,7 @@ def _picture(opened: Opened, groups: Groups, p: int) -> HTML:
     mean, baseline, shrinkage = float(groups.mean[p]), float(groups.baseline[p]), float(groups.shrinkage[p])
     if not all(map(math.isfinite, (mean, baseline, shrinkage))):
         other = HTML("<small>A prior, and a baseline between it and the group’s mean, are EBPO’s.</small>")
-        return HTML() if estimator_of(opened) == "ebpo" else other
+        return HTML() if opened.estimator == "ebpo" else other
     at = lambda name: opened.metrics.at(int(groups.step[p]), f"ebpo/{name}")  # noqa: E731
     prior_mean = at("prior_mean")
     return picture(
@@ -173,13 +225,19 @@ def quick(view: dict, keys: list[str], key: str, groups: Groups) -> HTML:
     steps = np.unique(groups.step).tolist()
     runs = kinds = stepper = ""
     if len(keys) > 1:
-        buttons = joined(choice({"run": k, "at": "", "shown": 1}, run_name(k, 32), k == key) for k in keys)
+        buttons = joined(choice({"run": k, "at": "", "answer": 0, "shown": 1}, run_name(k, 32), k == key) for k in keys)
         runs = _choices("Run", buttons)
     if steps:
         stepper = _stepper(view, steps)
         buttons = joined(choice(_kind(kind, view), name, kind == view["kind"]) for kind, name in KINDS.items())
         kinds = _choices("Kind of group", buttons)
-    return html('<div class="quick">{}{}{}</div>', runs, stepper, kinds)
+    return html('<div class="quick">{}{}{}{}</div>', runs, stepper, kinds, _FOLDS)
+
+
+_FOLDS = HTML(  # static/samples.js
+    '<div class="choices folds" role="group" aria-label="Columns"><button type="button" data-fold="groups" aria-pressed="true">'
+    'groups</button><button type="button" data-fold="decision" aria-pressed="true">prompt</button></div>'
+)
 
 
 def _choices(said: str, buttons: HTML) -> HTML:
@@ -187,9 +245,9 @@ def _choices(said: str, buttons: HTML) -> HTML:
 
 
 def _kind(kind: str, view: dict) -> dict:
-    """Rescued groups are looked for in all steps: one click finds them."""
+    """Groups of one kind are looked for in all steps: one click finds them."""
     steps = "all" if kind != "all" and view["steps"] == "latest" else view["steps"]
-    return {"kind": kind, "steps": steps, "at": "", "shown": 1}
+    return {"kind": kind, "steps": steps, "at": "", "answer": 0, "shown": 1}
 
 
 def _stepper(view: dict, steps: list[int]) -> HTML:
@@ -200,11 +258,11 @@ def _stepper(view: dict, steps: list[int]) -> HTML:
     label = "all steps" if view["steps"] == "all" else f"step {at}" if at is not None else f"steps {view['steps'][:24]}"
 
     def go(step, name: str, key: str, said: str) -> HTML:
-        attributes = setting(steps=str(step[0]), at="", shown=1) if step else "disabled"
+        attributes = setting(steps=str(step[0]), at="", answer=0, shown=1) if step else "disabled"
         return html('<button type="button" {} data-key="{}" aria-label="{}">{}</button>', attributes, key, said, name)
 
-    latest = choice({"steps": "latest", "at": "", "shown": 1}, "latest", view["steps"] == "latest")
-    every = choice({"steps": "all", "at": "", "shown": 1}, "all", view["steps"] == "all")
+    latest = choice({"steps": "latest", "at": "", "answer": 0, "shown": 1}, "latest", view["steps"] == "latest")
+    every = choice({"steps": "all", "at": "", "answer": 0, "shown": 1}, "all", view["steps"] == "all")
     return html(
         '<div class="choices stepper" role="group" aria-label="Step">{}<span>{}</span>{}{}{}</div>',
         *(go(before[-1:], "‹", "earlier", "Earlier step"), label, go(after[:1], "›", "later", "Later step")),
@@ -212,7 +270,7 @@ def _stepper(view: dict, steps: list[int]) -> HTML:
     )
 
 
-def export_group(workspace: Workspace, wanted: dict) -> tuple[str, str]:
+def exported_group(workspace: Workspace, wanted: dict) -> tuple[str, str]:
     """File name and JSON of one group; name "" and a message where it cannot be."""
     try:
         opened = workspace.open(str(wanted["run"]))
@@ -225,3 +283,6 @@ def export_group(workspace: Workspace, wanted: dict) -> tuple[str, str]:
         return name, exported(rows, run=opened.run.key, step=int(wanted["step"]), group=int(wanted["group"]))
     except (RunError, KeyError, TypeError, ValueError, OverflowError) as error:
         return "", str(error) if isinstance(error, RunError) else "This is no group."
+
+
+PAGE = Page("samples", PARAMETERS, lay_out, render, settle, ("metrics.jsonl", "run.json", "rollouts", NOTES))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gradio as gr
 import numpy as np
 
 from openrlhf_ebpo.estimator.config import EstimatorConfig
@@ -23,6 +24,9 @@ from ..estimators import (
     under_every,
 )
 from ..figures import board, colour, number, packed, plotly_text
+from ..page import Page
+from ..parameters import number as within
+from ..parts import Parts
 from ..picture import Drawn, picture
 from ..text import HTML, html, joined
 
@@ -35,6 +39,30 @@ INTRO = HTML(
     "group’s mean is (σ²/G) and the less prompts differ (τ²)."
 )
 _SPREAD = (0.002, 0.98)  # of mean·(1 − mean), where a Beta distribution exists
+PARAMETERS = {
+    "g": (4, within(2, 32, whole=True)),
+    "right": (0, within(0, 32, whole=True)),
+    "mean": (0.35, within(0.01, 0.99)),
+    "within": (0.16, within(0, 0.25)),
+    "between": (0.06, within(0, 0.25)),
+}
+
+
+def settle(view: dict) -> None:
+    view["right"] = min(view["right"], view["g"])
+
+
+def lay_out(parts: Parts, workspace: object) -> None:
+    parts.html("intro")
+    with gr.Row(elem_classes=["controls", "sliders"]):
+        parts.control("g", gr.Slider(2, 32, 4, step=1, label="Group size G"), "input")
+        parts.control("right", gr.Slider(0, 4, 0, step=1, label="Right answers"), "input")
+        parts.control("mean", gr.Slider(0.01, 0.99, 0.35, step=0.01, label="Prior mean μ_glob"), "input")
+        parts.control("within", gr.Slider(0, 0.25, 0.16, step=0.005, label="Within variance σ²"), "input")
+        parts.control("between", gr.Slider(0, 0.25, 0.06, step=0.005, label="Between variance τ²"), "input")
+    parts.html("story")
+    parts.board("board")
+    parts.html("centring")
 
 
 def render(view: dict, workspace: object = None) -> dict:
@@ -45,6 +73,7 @@ def render(view: dict, workspace: object = None) -> dict:
         "story": story(view, setting),
         "board": board(plots(view, setting)),
         "centring": centring(view, setting),
+        "controls": {"right": {"maximum": view["g"], "value": view["right"]}},
     }
 
 
@@ -281,3 +310,6 @@ def centring(view: dict, setting: Setting) -> HTML:
 def _pair(batch: tuple, i: int) -> str:
     values = [signed(float(v)) for v in (batch[1][i], batch[2][i]) if np.isfinite(v)]
     return " / ".join(values)
+
+
+PAGE = Page("understand", PARAMETERS, lay_out, render, settle, reads=())

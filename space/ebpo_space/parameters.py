@@ -1,0 +1,65 @@
+"""How values of a view are read from whatever a browser sends: text of an address, or JSON. A parameter is its value when
+absent, and a function that reads it; what that raises ValueError or TypeError for counts as absent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from urllib.parse import unquote
+
+from .runs import AT_ONCE
+
+Parameter = tuple[object, Callable]
+_LENGTH = 300  # characters of any one value
+
+
+def one_of(choices) -> Callable:
+    def parse(value):
+        if value not in choices:
+            raise ValueError
+        return value
+
+    return parse
+
+
+def number(low: float, high: float, whole: bool = False) -> Callable:
+    def parse(value):
+        number = float(value)
+        if not math.isfinite(number):
+            raise ValueError
+        number = min(max(number, low), high)
+        return round(number) if whole else round(number, 6)
+
+    return parse
+
+
+def text(value) -> str:
+    return str(value)[:_LENGTH]
+
+
+def names(value) -> list[str]:
+    """A list, or its names between commas, in which a comma is %2C."""
+    listed = map(unquote, value.split(",")) if isinstance(value, str) else value
+    return list(dict.fromkeys(str(name).strip()[:_LENGTH] for name in listed if str(name).strip()))[:AT_ONCE]
+
+
+def flag(value) -> bool:
+    return value in (True, 1, "1", "true", "True")
+
+
+def optional(parse: Callable) -> Callable:
+    return lambda value: None if value in (None, "") else parse(value)
+
+
+def place(value) -> str:
+    """step.group"""
+    step, _, group = str(value).partition(".")
+    return f"{int(step)}.{int(group)}" if value else ""
+
+
+def span(value) -> str:
+    """low:high, numbers on the x axis"""
+    if not value:
+        return ""
+    low, high = sorted(number(-1e12, 1e12)(part) for part in str(value).split(":"))
+    return f"{low:.10g}:{high:.10g}" if low < high else ""

@@ -1,0 +1,111 @@
+// Boards of Plotly panels: what parts.py calls a board.
+(() => {
+  "use strict";
+  const { element, tell, Panel } = window.space;
+  const boards = new Set();
+  const AGAIN = 700; // ms until a board that is not finished is asked for once more
+
+  // how many twelfths of a row each of n panels takes, with so many in a row at most: no row has a hole
+  const spans = (n, most) => {
+    const rows = Math.ceil(n / most), sizes = Array.from({ length: rows }, (_, row) => Math.floor(n / rows) + (row < n % rows ? 1 : 0));
+    return sizes.flatMap((size) => Array(size).fill(12 / size));
+  };
+
+  class Board {
+    constructor(root, trigger) {
+      this.root = root;
+      this.trigger = trigger;
+      this.panels = new Map();
+      this.zoom = null;
+      this.status = element("p", "progress");
+      this.status.setAttribute("role", "status");
+      this.watcher = new IntersectionObserver((entries) => {
+        for (const entry of entries) {
+          const panel = entry.target.panel;
+          panel.seen = entry.isIntersecting;
+          if (panel.seen && (panel.dirty || !panel.plot.data)) panel.draw();
+        }
+      }, { rootMargin: "40px" });
+      boards.add(this);
+    }
+    show(text) {
+      const spec = JSON.parse(text || "{}");
+      if (spec.unit !== this.unit) this.zoom = spec.zoom || null;
+      this.unit = spec.unit;
+      const sections = spec.sections || [];
+      const shape = JSON.stringify(sections.map((s) => [s.title, s.note, s.kind, s.panels.map((p) => [p.id, (p.values || []).length])]));
+      if (shape !== this.shape) this.build(sections);
+      this.shape = shape;
+      this.status.textContent = spec.unfinished || "";
+      for (const section of sections) for (const one of section.panels) this.panels.get(one.id).set(one);
+      // the server goes on reading: its answer then is quick, as it keeps what it has read
+      clearTimeout(this.again);
+      if (spec.unfinished) this.again = setTimeout(() => this.root.offsetParent && tell(this.trigger, {}), AGAIN);
+    }
+    // Only when other panels are asked for: a refresh leaves the page as it is, with zoom, focus and place
+    build(sections) {
+      const used = new Set(sections.flatMap((s) => s.panels.map((p) => p.id)));
+      for (const [id, panel] of this.panels)
+        if (!used.has(id)) { this.watcher.unobserve(panel.root); if (panel.plot.data) Plotly.purge(panel.plot); this.panels.delete(id); }
+      this.root.replaceChildren(this.status, ...sections.map((section) => this.shelf(section)));
+      for (const panel of this.panels.values()) this.watcher.observe(panel.root);
+    }
+    shelf(section) {
+      const box = element("section", "shelf");
+      if (section.title) {
+        const head = box.appendChild(element("header"));
+        head.appendChild(element("h2", "", section.title));
+        if (section.note) head.appendChild(element("p", "", section.note));
+      }
+      const grid = box.appendChild(element("div", `grid ${section.kind || ""}`)), n = section.panels.length;
+      // as many rows of values in every head: none pushes its plot down when another run comes
+      grid.style.setProperty("--rows", Math.max(...section.panels.map((p) => Math.ceil((p.values || []).length / 2))));
+      section.panels.forEach((one, i) => {
+        const root = grid.appendChild(this.panel(one.id).root);
+        for (const most of [2, 3, 4]) root.style.setProperty(`--of${most}`, `span ${spans(n, most)[i]}`);
+      });
+      return box;
+    }
+    panel(id) {
+      if (!this.panels.has(id)) {
+        const made = new Panel(this);
+        made.root.panel = made;
+        this.panels.set(id, made);
+      }
+      return this.panels.get(id);
+    }
+    // one pointer reads all panels that are in sight
+    point(x) {
+      cancelAnimationFrame(this.pointing);
+      this.pointing = requestAnimationFrame(() => { for (const p of this.panels.values()) if (p.plot.data && (p.seen || x === null)) p.read(x); });
+    }
+    async link(source, event) {
+      if (this.linking) return;
+      const reset = event["xaxis.autorange"];
+      const range = event["xaxis.range"] || [event["xaxis.range[0]"], event["xaxis.range[1]"]];
+      if (!reset && range[0] === undefined) return;
+      this.zoom = reset ? null : range;
+      this.linking = true;
+      const change = reset ? { "xaxis.autorange": true } : { "xaxis.range": [...range] };
+      const others = [...this.panels.values()].filter((p) => p !== source && p.plot.data && p.spec.linked);
+      await Promise.all(others.map((p) => Plotly.relayout(p.plot, reset && !p.spec.usual ? { ...change, "yaxis.autorange": true } : change)));
+      this.linking = false;
+      // the server has sent a few hundred points per line: it sends as many again for what is looked at now
+      clearTimeout(this.asking);
+      const wish = reset ? "" : range.map((v) => Number(v).toPrecision(8)).join(":");
+      this.asking = setTimeout(() => tell(this.trigger, { zoom: wish }), 250);
+    }
+    repaint() { for (const p of this.panels.values()) if (p.plot.data) p.draw(); }
+  }
+
+  const board = (root, props, trigger, watch) => {
+    const made = new Board(root.querySelector(".board"), trigger);
+    const show = () => made.show(props.value);
+    show();
+    watch("value", show);
+    root.dataset.ready = "yes";
+  };
+
+  const repaint = () => boards.forEach((b) => b.repaint());
+  Object.assign(window.space, { board, repaint });
+})();

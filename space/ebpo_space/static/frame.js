@@ -1,0 +1,53 @@
+// What stands on every page: tabs, light and dark, the address.
+(() => {
+  "use strict";
+  const { clicks, repaint, tell } = window.space;
+
+  const toggleTheme = () => {
+    const dark = document.body.classList.toggle("dark");
+    try { localStorage.setItem("space-theme", dark ? "dark" : "light"); } catch {}
+  };
+  clicks.set("[data-theme-toggle]", toggleTheme);
+
+  const copyLink = async (button) => {
+    const before = button.textContent;
+    try { await navigator.clipboard.writeText(location.href); button.textContent = "Copied"; }
+    catch { button.textContent = "Copy the address bar"; }
+    setTimeout(() => (button.textContent = before), 1600);
+  };
+
+  clicks.set("[data-copy-link]", copyLink);
+
+  // Gradio's own event of a tab is also sent while the page opens, and would race with what the address asks for
+  const turns = (trigger) => document.addEventListener("click", (event) => {
+    const tab = event.target.closest("#pages [role=tab], #pages .overflow-dropdown button");
+    if (tab) tell(trigger, { tab: tab.dataset.tabId || tab.textContent.trim().toLowerCase() });
+  });
+  const start = (trigger) => {
+    turns(trigger);
+    let wish = null;
+    try { wish = localStorage.getItem("space-theme"); } catch {}
+    if (wish && !new URLSearchParams(location.search).has("__theme")) document.body.classList.toggle("dark", wish === "dark");
+    new MutationObserver(repaint).observe(document.body, { attributes: true, attributeFilter: ["class"] });
+  };
+
+  // "12?page=…": the number of an answer, and its address
+  const locate = (props, trigger, watch) => {
+    let latest = 0;
+    const write = () => {
+      if (!props.value) return;
+      const number = parseInt(props.value, 10);
+      if (number < latest) return trigger("click"); // an older answer has come last: ask for all once more
+      latest = number;
+      document.body.dataset.answered = number;
+      const theme = new URLSearchParams(location.search).get("__theme");
+      const query = props.value.slice(props.value.indexOf("?")).replace(/^\?$/, "");
+      const kept = theme ? `${query ? query + "&" : "?"}__theme=${encodeURIComponent(theme)}` : query;
+      history.replaceState(null, "", location.pathname + kept);
+    };
+    write();
+    watch("value", write);
+  };
+
+  Object.assign(window.space, { start, locate });
+})();

@@ -1,0 +1,141 @@
+"""Several visitors of one app: what one opens is theirs alone, and none takes more than a share of the server."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from space_runs import learning_run
+
+from openrlhf_ebpo.space import fetched
+from openrlhf_ebpo.space.app import build
+from openrlhf_ebpo.space.errors import RunError
+from openrlhf_ebpo.space.pages import PAGES
+from openrlhf_ebpo.space.rendered import Rendered
+from openrlhf_ebpo.space.runs import Runs
+from openrlhf_ebpo.space.session import Session
+from openrlhf_ebpo.space.workspace import Workspace
+
+SECRET = "friends/their-own-run"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    for name in ("mine", "remote"):
+        learning_run(folder / name, steps=2, seed=1, name=name, prompts=2)
+    return folder
+
+
+@pytest.fixture
+def workspace(folder):
+    return Workspace(Runs([str(folder / "mine")], ["friends"], fetch=lambda repo, cache: (folder / "remote", [])))
+
+
+def events(workspace) -> dict:
+    return {each.name: each.fn for each in build(workspace).fns.values()}
+
+
+def loads(event, session: Session, **parameters) -> str:
+    """All that a visitor gets."""
+    sent = event["load"](session, SimpleNamespace(query_params=parameters)).values()
+    return str([str(each) for each in sent if isinstance(each, (str, dict))])
+
+
+def test_a_run_that_one_visitor_adds_is_in_no_others_page(workspace):
+    event, one, other = events(workspace), Session(), Session()
+    loads(event, one)
+    added = event["clicked"](one, "", SimpleNamespace(_data={"add": SECRET, "order": 1}))
+    assert SECRET in str([str(each) for each in added.values()])
+    for tab in ("dynamics", "samples", "evaluation"):
+        assert SECRET not in loads(event, other, tab=tab) and other.view["runs"] == []
+        assert SECRET in loads(event, other, tab=tab, runs=SECRET), "whoever knows its name may open it"
+    assert SECRET not in loads(event, Session()) and workspace.runs.listed() == ["mine"]
+
+
+def test_colours_of_added_runs_depend_on_the_view_alone(workspace):
+    numbers = lambda *runs: [run.run.number for run in workspace.open_all({"runs": list(runs)})[0]]  # noqa: E731
+    assert numbers("friends/a", "mine", "friends/b") == [1, 0, 2]
+    assert numbers("friends/b") == [1]
+
+
+def test_copies_of_added_runs_are_bounded_and_those_of_given_ones_stay(folder, monkeypatch):
+    monkeypatch.setattr(fetched, "ADDED", 2)
+    dropped = []
+    runs = Runs(["given/run"], ["friends"], fetch=lambda repo, cache: (folder / "remote", []))
+    runs._fetched.drop = lambda repo, cache: dropped.append(repo)
+    for name in ("given/run", "friends/a", "friends/b", "friends/a", "friends/c"):
+        runs.get(name)
+    assert dropped == ["friends/b"] and runs.known("friends/b") is None and runs.known("given/run")
+
+
+def test_a_repo_that_cannot_be_fetched_is_not_asked_for_at_every_click():
+    asked = []
+
+    def fetch(repo, cache):
+        asked.append(repo)
+        raise RunError("It is not there.")
+
+    runs = Runs([], ["friends"], fetch=fetch)
+    for _ in range(3):
+        with pytest.raises(RunError, match="not there"):
+            runs.get("friends/nothing")
+    assert asked == ["friends/nothing"]
+
+
+def test_one_download_at_a_time_and_the_copy_that_is_there_meanwhile(folder, monkeypatch):
+    monkeypatch.setattr(fetched, "_WAIT", 0.01)
+    runs = Runs([], ["friends"], fetch=lambda repo, cache: (folder / "remote", []))
+    runs.get("friends/a")
+    runs._fetched.copies["friends/a"].at -= 10_000
+    with runs._fetched._one:
+        assert runs.get("friends/a").path == Path(folder / "remote")
+        with pytest.raises(RunError, match="other runs are being fetched"):
+            runs.get("friends/b")
+
+
+def test_a_view_is_rendered_once_for_all_while_its_files_are_the_same(folder, monkeypatch):
+    workspace = Workspace(Runs([str(folder / "mine")]))
+    event, times = events(workspace), []
+    page = PAGES["dynamics"]
+    monkeypatch.setitem(PAGES, "dynamics", replace(page, render=lambda *given: times.append(1) or page.render(*given)))
+    first = loads(event, Session(), tab="dynamics")
+    assert loads(event, Session(), tab="dynamics") == first and len(times) == 1
+    loads(event, Session(), tab="dynamics", smooth="0.2")
+    assert len(times) == 2
+    with open(folder / "mine" / "metrics.jsonl", "a") as file:
+        file.write('{"step": 3, "rollout/reward_mean": 0.5}\n')
+    assert loads(event, Session(), tab="dynamics") != first and len(times) == 3
+
+
+def test_visitors_who_ask_at_once_wait_for_one_rendering_and_its_failure_is_not_kept():
+    rendered, begun, go = Rendered(), threading.Event(), threading.Event()
+
+    def render():
+        begun.set()
+        go.wait(30)
+        raise OSError("gone")
+
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(rendered.get, "view", render)
+        begun.wait(30)
+        other = pool.submit(rendered.get, "view", lambda: {})
+        go.set()
+        assert isinstance(one.exception(30), OSError) and isinstance(other.exception(30), (OSError, type(None)))
+    assert rendered.get("view", lambda: {"notes": "x"}) == {"notes": "x"}
+
+
+def test_what_is_kept_of_pages_has_an_end(monkeypatch):
+    monkeypatch.setattr("openrlhf_ebpo.space.rendered.LARGEST", 10)
+    now, made = [0.0], []
+    rendered = Rendered(clock=lambda: now[0])
+    for key in ("a", "b", "b", "c"):
+        rendered.get(key, lambda key=key: made.append(key) or {"board": "12345", "controls": {}})
+    assert made == ["a", "b", "c"] and list(rendered._kept) == ["b", "c"]
+    now[0] += 100
+    rendered.get("c", lambda: made.append("again") or {})
+    assert made[-1] == "again" and list(rendered._sizes) == ["b", "c"]
