@@ -110,10 +110,10 @@ def _set(update: dict, component, **properties) -> None:
 def _bar(workspace: Workspace, view: dict) -> str:
     if not PAGES[view["tab"]].reads:
         return ""
-    opened, _ = workspace.open_all(view)
+    opened, _ = workspace.open_all({**view, "hidden": []})
     chosen = [{"key": run.run.key, "number": run.run.number, "status": run.status} for run in opened]
     others = [key for key in workspace.runs.listed() if key not in {run["key"] for run in chosen}]
-    return run_bar(chosen, others, workspace.runs.allowed) if chosen or others or workspace.runs.allowed else ""
+    return run_bar(chosen, others, workspace.runs.allowed, view) if chosen or others or workspace.runs.allowed else ""
 
 
 def changes_of(data: dict, chosen: list[str]) -> dict:

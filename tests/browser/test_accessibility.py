@@ -9,11 +9,8 @@ import pytest
 
 VERSION = "4.10.3"
 READY = {
-    "dynamics": ".panel[data-drawn]",
-    "samples": ".answer",
-    "compare": ".difference[data-compared]",
-    "evaluation": "table.scores",
-    "understand": ".story",
+    **{"dynamics": ".panel[data-drawn]", "samples": ".answer", "compare": ".difference[data-compared]"},
+    **{"evaluation": "table.scores", "configuration": "table.settings", "understand": ".story"},
 }
 
 

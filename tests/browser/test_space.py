@@ -48,46 +48,6 @@ def zoom(page, name: str, low: float, high: float) -> None:
     page.mouse.up()
 
 
-def test_dynamics_overlays_runs_and_follows_the_controls(visit):
-    page = visit("?runs=ebpo,grpo")
-    page.wait_for_selector(DRAWN)
-    reward = lines(page, "rollout/reward_mean")
-    assert [(t["width"], t.get("name")) for t in reward] == [(1, None), (1, None), (2, "ebpo"), (2, "grpo")]
-    assert {t["n"] for t in reward} == {40}
-    assert panel(page, "ebpo/shrinkage").count() == 1
-    assert panel(page, "rollout/reward_mean").locator(".values .sr").all_inner_texts() == ["ebpo:", "grpo:"]
-    differing = page.locator("table.settings tbody tr").all_inner_texts()
-    assert any("algo.advantage.estimator" in row and "group_norm" in row for row in differing)
-
-    page.get_by_role("button", name="hours").click()
-    page.wait_for_function("() => document.querySelector('.panel .plot').layout.xaxis.title.text === 'hours'")
-    page.get_by_role("button", name="log scale").click()
-    page.wait_for_function(
-        "() => document.querySelector('[data-panel=response_length] .plot').layout.yaxis.type === 'log'"
-    )
-    page.get_by_label("More metrics").fill("ppo_kl")
-    page.keyboard.press("Enter")
-    panel(page, "ppo_kl").wait_for()
-    assert "x=time" in page.url and "log=1" in page.url and "more=ppo_kl" in page.url
-
-
-def test_hovering_compares_the_runs_and_every_plot_can_be_downloaded(visit):
-    page = visit("?runs=ebpo,grpo")
-    page.wait_for_selector(DRAWN)
-    box = panel(page, "rollout/reward_mean").locator(".plot .nsewdrag").bounding_box()
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    page.mouse.move(box["x"] + box["width"] / 2 + 3, box["y"] + box["height"] / 2)
-    label = panel(page, "rollout/reward_mean").locator(".hoverlayer .legend")
-    label.wait_for()
-    assert "ebpo" in label.text_content() and "grpo" in label.text_content()
-
-    assert page.locator(".panel .save").count() == page.locator(".panel").count()
-    with page.expect_download() as download:
-        panel(page, "response_length").locator(".save").click()
-    image = Path(download.value.path()).read_bytes()
-    assert image.startswith(b"\x89PNG") and len(image) > 5000
-
-
 def test_a_run_that_is_training_is_followed_without_losing_the_place(visit, serve, tmp_path):
     from space_runs import RunLog, learning_run
 

@@ -21,7 +21,7 @@ from openrlhf_ebpo.space.links import address, clean
 from openrlhf_ebpo.space.pages import PAGES, evaluation, samples
 from openrlhf_ebpo.space.runs import Runs
 from openrlhf_ebpo.space.session import Session
-from openrlhf_ebpo.space.tables import flattened
+from openrlhf_ebpo.space.settings import settings_of, shown
 from openrlhf_ebpo.space.text import HTML, html, joined
 from openrlhf_ebpo.space.workspace import Workspace
 
@@ -90,7 +90,7 @@ TAGS = {
         "summary",
         "sup",
     ),
-    *("table", "tbody", "td", "textarea", "tfoot", "th", "thead", "time", "tr", "ul", "wbr", "a", "form"),
+    *("table", "tbody", "td", "textarea", "tfoot", "th", "thead", "time", "tr", "u", "ul", "wbr", "a", "form"),
     *(
         "svg",
         "g",
@@ -248,7 +248,7 @@ def test_lists_in_lists_as_deep_as_json_reads_them():
     for depth in range(700, 1000):
         with contextlib.suppress(RecursionError):
             deepest = json.loads("[" * depth + "]" * depth)
-    assert "too deep" in flattened({"x": [[[deepest]]], "y": 1})["x"]
+    assert "too deep" in shown(settings_of({"args": {"x": [[[deepest]]], "y": 1}})["x"])
 
 
 def test_only_literals_are_html():
@@ -262,8 +262,8 @@ def test_only_literals_are_html():
 def test_a_page_that_forgets_to_escape_shows_text(marked, monkeypatch):
     """What reaches the browser as HTML is HTML by its type."""
     shown = workspace(marked)
-    careless = replace(PAGES["dynamics"], render=lambda view, workspace: {"notes": f"<b>{MARK}", "board": "{}"})
-    monkeypatch.setitem(PAGES, "dynamics", careless)
+    careless = replace(PAGES["overview"], render=lambda view, workspace: {"notes": f"<b>{MARK}"})
+    monkeypatch.setitem(PAGES, "overview", careless)
     demo = build(shown)
     load = next(fn for fn in demo.fns.values() if fn.name == "load").fn
     values = [value for value in load(Session(), SimpleNamespace(query_params={})).values() if isinstance(value, str)]

@@ -100,57 +100,43 @@
     const html = await render(text, inline, () => node.isConnected);
     put(node, html, inline);
   };
-  const piece = ({ text, fence }) => {
-    const node = element("div", "piece", text);
-    return { node, done: () => set(node, fence ? fence + text : text) };
+  // the pieces of a text, put where `place` says; fence: of the code that it ends in
+  const lay = (text, fence, place) => {
+    const cut = window.space.cut.pieces(text, fence);
+    const made = cut.pieces.map((one) => ({ ...one, node: element("div", "piece", one.text) }));
+    place(made.map((one) => one.node));
+    return { fence: cut.fence, done: Promise.all(made.map((one) => set(one.node, one.fence + one.text))) };
   };
 
-  // a part: its head, what is left out, its tail
+  // a part: its head and, where it is long, a gap and its tail. What of head and tail does not end or begin well is left out
+  // with the gap (carry, rest), until the gap is filled.
   class Part {
     constructor(root, reading) {
       [this.root, this.reading, this.raw] = [root, reading, reading.dataset.raw === "yes"];
-      const texts = [...root.querySelectorAll(":scope > pre")];
-      [this.head, this.tail] = texts;
+      [this.head, this.tail] = root.querySelectorAll(":scope > pre");
       this.gap = root.querySelector(":scope > .gap");
-      this.carry = "";
-      this.fence = "";
     }
-    async fill() {
-      if (this.filled) return this.filled;
-      return (this.filled = this.gap ? this.both() : this.show(this.head.textContent, this.head));
+    fill() {
+      return (this.filled ||= this.gap ? this.ends() : this.whole());
     }
-    // puts the pieces of a text in the place of a node, or before it
-    async show(text, place, before = false) {
-      if (this.raw) {
-        if (before) place.before(element("pre", "", text));
-        return;
-      }
-      const { pieces, fence } = window.space.cut.pieces(text, this.fence);
-      const made = pieces.map(piece);
-      if (!before) this.fence = "";
-      this.fence = fence;
-      if (before) place.before(...made.map((one) => one.node));
-      else place.replaceWith(...made.map((one) => one.node));
-      await Promise.all(made.map((one) => one.done()));
+    async whole() {
+      if (!this.raw) await lay(this.head.textContent, "", (nodes) => this.head.replaceWith(...nodes)).done;
     }
-    async both() {
-      [this.next, this.stop] = [Number(this.gap.dataset.next), Number(this.gap.dataset.stop)];
+    async ends() {
+      const { ending, beginning } = window.space.cut;
       const [head, tail] = [this.head.textContent, this.tail.textContent];
-      const [end, start] = this.raw ? [head.length, 0] : [window.space.cut.ending(head, this.fence), window.space.cut.beginning(tail)];
-      this.carry = head.slice(end);
-      this.rest = tail.slice(0, start);
-      this.last = tail.slice(start);
+      const [end, start] = this.raw ? [head.length, 0] : [ending(head, ""), beginning(tail)];
+      [this.next, this.stop] = [Number(this.gap.dataset.next), Number(this.gap.dataset.stop)];
+      [this.carry, this.rest, this.last] = [head.slice(end), tail.slice(0, start), tail.slice(start)];
       this.controls();
-      const fence = this.fence;
-      const first = this.show(head.slice(0, end), this.head);
-      const open = this.fence;
-      this.fence = fence;
-      this.end = element("div", "end");
-      if (!this.raw) this.tail.replaceWith(this.end);
-      if (!this.raw) this.end.append(element("pre", "", this.last));
-      const second = this.raw ? null : this.show(this.last, this.end.firstChild);
-      this.fence = open;
-      await Promise.all([first, second]);
+      if (this.raw) return;
+      const first = lay(head.slice(0, end), "", (nodes) => this.head.replaceWith(...nodes));
+      this.fence = first.fence;
+      this.tail.replaceWith((this.end = element("div", "end")));
+      await Promise.all([first.done, this.finish("")]);
+    }
+    finish(fence) {
+      return lay(this.last, fence, (nodes) => this.end.replaceChildren(...nodes)).done;
     }
     controls() {
       const left = this.stop - this.next + this.carry.length + this.rest.length;
@@ -177,20 +163,21 @@
       if (!answer.ok) throw new Error((await answer.text()) || "The text cannot be read.");
       const found = await answer.json();
       this.next = to;
-      let text = this.carry + found.text;
-      const whole = to >= this.stop;
-      const end = whole || this.raw ? text.length : window.space.cut.ending(text, this.fence);
+      const text = this.carry + found.text;
+      const filled = to >= this.stop;
+      const end = filled || this.raw ? text.length : window.space.cut.ending(text, this.fence);
       this.carry = text.slice(end);
-      text = text.slice(0, end) + (whole ? this.rest : "");
-      const shown = this.show(text, this.gap, true);
-      if (!whole) return this.controls(), shown;
+      await this.insert(text.slice(0, end) + (filled ? this.rest : ""));
+      if (!filled) return this.controls();
       this.gap.remove();
       this.gap = null;
-      if (this.fence && !this.raw) { // the tail goes on with code
-        this.end.replaceChildren(element("pre", "", this.last));
-        await this.show(this.last, this.end.firstChild);
-      }
-      return shown;
+      if (this.fence) await this.finish(this.fence); // the tail goes on with code
+    }
+    async insert(text) {
+      if (this.raw) return this.gap.before(element("pre", "", text));
+      const shown = lay(text, this.fence, (nodes) => this.gap.before(...nodes));
+      this.fence = shown.fence;
+      await shown.done;
     }
   }
 
@@ -198,13 +185,15 @@
   const fill = async (reading) => {
     reading.dataset.filled = "yes";
     if (reading.classList.contains("line")) return set(reading, reading.textContent, true);
+    const { find } = window.space.marks;
     const found = [...reading.querySelectorAll(":scope > .part")].map((root) => new Part(root, reading));
     parts.set(reading, found);
-    for (const part of found) if (part.root.tagName === "DETAILS" && !part.root.open)
-      part.root.addEventListener("toggle", () => part.fill().then(() => window.space.marks.find(reading)), { once: true });
-    window.space.marks.find(reading);
-    await Promise.all(found.filter((part) => part.root.tagName !== "DETAILS" || part.root.open).map((part) => part.fill()));
-    window.space.marks.find(reading, true);
+    const folded = (part) => part.root.matches("details:not([open])");
+    for (const part of found.filter(folded))
+      part.root.addEventListener("toggle", () => part.fill().then(() => find(reading)), { once: true });
+    find(reading);
+    await Promise.all(found.filter((part) => !folded(part)).map((part) => part.fill()));
+    find(reading, true);
   };
   // what is far from sight, or folded away, waits until it comes near
   const near = new IntersectionObserver((entries) => {
