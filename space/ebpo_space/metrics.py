@@ -13,6 +13,7 @@ import orjson
 
 NAMES = 600  # metrics of one run; more are not kept
 LONGEST = 2**20  # bytes of one line
+AT_A_TIME = 2**23  # bytes whose rows are held at once, some tens of times as large as the file says
 _TAIL = 64  # bytes before the last position that must still be the same
 
 
@@ -68,12 +69,13 @@ class Follower:
         if self._offset and file.read(len(self._tail)) != self._tail:
             self._reset()
             file.seek(0)
-        appended = file.read()
-        whole = appended[: appended.rfind(b"\n") + 1]
-        if whole:
-            self._offset += len(whole)
-            self._tail = (self._tail + whole[-_TAIL:])[-_TAIL:]
-            self._append(whole)
+        while appended := file.read(AT_A_TIME):
+            appended += file.readline()
+            whole = appended[: appended.rfind(b"\n") + 1]
+            if whole:
+                self._offset += len(whole)
+                self._tail = (self._tail + whole[-_TAIL:])[-_TAIL:]
+                self._append(whole)
 
     def _append(self, lines: bytes) -> None:
         rows = []

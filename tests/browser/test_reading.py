@@ -237,8 +237,7 @@ def test_a_text_that_takes_too_long_is_shown_as_it_was_written_and_the_next_is_r
     assert "Answer: needle" in page.locator(".answer .piece.plain").inner_text()
     page.locator("body").press("d")
     page.wait_for_function("() => document.querySelector('.answer h3').innerText.includes('Answer 3')")
-    page.locator(".answer .thought summary").click()
-    page.wait_for_selector(".answer .thought math")
+    page.wait_for_selector(".answer .thought[open] math")
     page.close()
 
 
@@ -310,6 +309,8 @@ def test_a_search_goes_from_hit_to_hit_and_into_what_is_left_out(look, served):
     page.wait_for_function("() => document.querySelector('.answer .hits span').innerText.startsWith('hit 1 of')")
     assert page.locator(".answer .hits span").inner_text() == f"hit 1 of {total}"
     assert set(page.evaluate(MARKED, "hit")) == {"Step 4"} and len(page.evaluate(MARKED, "hit-now")) == 1
+    page.wait_for_function("() => [...CSS.highlights.get('hit-now')][0].getBoundingClientRect().top < innerHeight")
+    assert page.evaluate("[...CSS.highlights.get('hit-now')][0].getBoundingClientRect().top") > 0
     for i in range(2, 6):
         page.locator("body").press("n")
         page.wait_for_function(f"() => document.querySelector('.answer .hits span').innerText.startsWith('hit {i} of')")

@@ -125,8 +125,13 @@
     const node = place.startContainer.nodeType === Node.TEXT_NODE ? place.startContainer.parentElement : place.startContainer;
     const fold = node.closest("details:not([open])");
     if (fold) fold.open = true;
-    const quiet = matchMedia("(prefers-reduced-motion: reduce)").matches;
-    node.scrollIntoView({ block: "center", behavior: quiet ? "auto" : "smooth" });
+    // what comes into sight may get another height than it was given: then it is gone to again
+    let times = 4;
+    const move = () => {
+      node.scrollIntoView({ block: "center" });
+      if (--times) requestAnimationFrame(move);
+    };
+    move();
   };
 
   const button = (text, label, press) => {
