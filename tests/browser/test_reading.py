@@ -287,6 +287,10 @@ def test_thoughts_are_folded_and_ends_are_said(look):
     page.wait_for_selector(".middle", state="visible")
 
 
+IN_SIGHT = """name => {
+  const { top, bottom } = [...CSS.highlights.get(name)][0].getBoundingClientRect();
+  return top >= 0 && bottom <= innerHeight;
+}"""
 MARKED = "name => [...CSS.highlights.get(name)].map(range => range.toString())"
 
 
@@ -297,7 +301,7 @@ def test_the_answer_and_the_expected_one_are_marked(look, served):
     assert page.evaluate(MARKED, "given") == [label] and label in page.evaluate(MARKED, "gold")
     page.evaluate("scrollTo(0, 0)")
     page.get_by_role("button", name="Show where the answer is given").click()
-    page.wait_for_function("() => [...CSS.highlights.get('given')][0].getBoundingClientRect().top < innerHeight")
+    page.wait_for_function(IN_SIGHT, arg="given")
     page.locator("body").press("2")  # says "Answer: …", in no box
     page.wait_for_function("() => document.querySelector('.marks .given code')?.innerText.startsWith('needle')")
 
@@ -309,8 +313,7 @@ def test_a_search_goes_from_hit_to_hit_and_into_what_is_left_out(look, served):
     page.wait_for_function("() => document.querySelector('.answer .hits span').innerText.startsWith('hit 1 of')")
     assert page.locator(".answer .hits span").inner_text() == f"hit 1 of {total}"
     assert set(page.evaluate(MARKED, "hit")) == {"Step 4"} and len(page.evaluate(MARKED, "hit-now")) == 1
-    page.wait_for_function("() => [...CSS.highlights.get('hit-now')][0].getBoundingClientRect().top < innerHeight")
-    assert page.evaluate("[...CSS.highlights.get('hit-now')][0].getBoundingClientRect().top") > 0
+    page.wait_for_function(IN_SIGHT, arg="hit-now")
     for i in range(2, 6):
         page.locator("body").press("n")
         page.wait_for_function(f"() => document.querySelector('.answer .hits span').innerText.startsWith('hit {i} of')")
