@@ -3,7 +3,7 @@
 runs.py, hub.py        which runs there are, and fetching one from the Hub
 metrics.py             metrics.jsonl, followed while it grows
 groups.py, search.py   rollouts/*.parquet: an index of groups, one group's answers, search
-condition.py, outcome.py, changed.py   how a run is, what came of it, what its estimator changed
+condition.py, outcome.py, changed.py   how a run is, what came of it, what its estimator changed (paired.py: question by question)
 warnings.py, seeds.py  what in the metrics asks for a look; runs of one configuration
 results.py             eval/: results, questions, samples
 estimators.py          baselines and advantages under GRPO, Dr. GRPO, RLOO and EBPO; their error against the Bayes risk

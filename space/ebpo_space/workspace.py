@@ -108,7 +108,7 @@ class Workspace:
     def warm(self) -> None:
         """Fetch and read what a visitor sees first, so that the first one does not wait for it."""
         for key in self.runs.listed()[:SHOWN_AT_FIRST]:
-            attempt(lambda key=key: self.open(key), None, [])
+            attempt(lambda key=key: self.index(self.open(key)).read(), None, [])
 
     def index(self, opened: Opened) -> Index:
         return self._kept(self._indexes, opened.run, lambda: Index(opened.run, *opened.rewards), [])
