@@ -83,7 +83,7 @@ def current_mark(yes: bool) -> HTML:
 
 def _badge(groups: Groups, p: int, failed, passed) -> HTML:
     if failed[p]:
-        return pushed_down() if groups.rescued[p] else HTML('<em class="bad">all fail</em>')
+        return pushed_down() if groups.pushed_down[p] else HTML('<em class="bad">all fail</em>')
     if passed[p]:
         return HTML("<em>all pass</em>")
     errors = groups.errors[p]

@@ -46,9 +46,8 @@ class Groups:
     baseline: np.ndarray
     shrinkage: np.ndarray
     widest: np.ndarray  # largest |advantage|
-    rescued: (
-        np.ndarray
-    )  # samples with zero advantage under GRPO and another one here: no success, they are pushed down or up
+    rescued: np.ndarray  # samples with zero advantage under GRPO and another one here
+    pushed_down: np.ndarray  # of these, samples with a negative advantage
     truncated: np.ndarray  # samples
     errors: np.ndarray  # samples whose reward failed
     valid: np.ndarray  # samples
@@ -261,6 +260,7 @@ def _summarise(step: int, table: pa.Table, middle: float) -> Groups:
         shrinkage=number["shrinkage"][starts],
         widest=extreme(np.fmax, np.abs(number["advantage"])),
         rescued=total(rescued).astype(int),
+        pushed_down=total(rescued & (number["advantage"] < 0)).astype(int),
         truncated=total(truncated).astype(int),
         errors=total(failed).astype(int),
         valid=count.astype(int),

@@ -41,8 +41,8 @@ def answer(
     """
     text = "" if text is None else str(text)
     shown = [Part(0, len(text))] if raw else _said(text)
-    said = joined(_part(text, part, tokens, room) for part in shown)
-    end = HTML('<span class="role end">end of turn</span>') if shown[-1].ended else HTML()
+    said = joined(_part(text, part, tokens, room, alone=all(each.thought for each in shown)) for part in shown)
+    end = HTML('<span class="role end">end of turn</span>') if given and shown[-1].ended else HTML()
     cut = HTML('<p class="ending">Cut off at the length limit.</p>') if truncated else ""
     return html(
         '<div class="reading" tabindex="0" role="group" aria-label="{}" {}><div class="marks"></div>{}{}</div>',
@@ -95,16 +95,15 @@ def hits(text, find: str) -> int:
     return str(text or "").lower().count(find.lower()) if find else 0
 
 
-def _part(text: str, part: Part, tokens: int | None, room: int) -> HTML:
+def _part(text: str, part: Part, tokens: int | None, room: int, alone: bool) -> HTML:
+    """alone: there are only thoughts, so they are not folded."""
     role = html('<span class="role">{}</span>', part.role) if part.role else ""
     body = _body(text[part.start : part.stop], part.start, room)
     if part.thought:
         said = _length(part, tokens, len(text))
         return html(
-            '{}<details class="part thought"><summary>Thinking <small>{}</small></summary>{}</details>',
-            role,
-            said,
-            body,
+            '{}<details class="part thought" {}><summary>Thinking <small>{}</small></summary>{}</details>',
+            *(role, "open" if alone else "", said, body),
         )
     return html('<section class="part" data-role="{}">{}{}</section>', part.role, role, body)
 

@@ -90,7 +90,7 @@ def choose(index: Index, wanted: Filter, fail: float = 0.0, passing: float = 1.0
 def _of_kind(groups: Groups, kind: str, fail: float, passing: float) -> np.ndarray:
     failed, passed = groups.all_fail(fail), groups.all_pass(passing)
     if kind == "rescued":
-        return failed & (groups.rescued > 0)
+        return failed & (groups.pushed_down > 0)
     if kind == "mixed":
         return (groups.valid > 0) & ~failed & ~passed
     masks = {"all_fail": failed, "all_pass": passed, "truncated": groups.truncated > 0, "errors": groups.errors > 0}

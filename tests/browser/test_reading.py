@@ -237,8 +237,7 @@ def test_a_text_that_takes_too_long_is_shown_as_it_was_written_and_the_next_is_r
     assert "Answer: needle" in page.locator(".answer .piece.plain").inner_text()
     page.locator("body").press("d")
     page.wait_for_function("() => document.querySelector('.answer h3').innerText.includes('Answer 3')")
-    page.locator(".answer .thought summary").click()
-    page.wait_for_selector(".answer .thought math")
+    page.wait_for_selector(".answer .thought[open] math")
     page.close()
 
 
@@ -288,6 +287,10 @@ def test_thoughts_are_folded_and_ends_are_said(look):
     page.wait_for_selector(".middle", state="visible")
 
 
+IN_SIGHT = """name => {
+  const { top, bottom } = [...CSS.highlights.get(name)][0].getBoundingClientRect();
+  return top >= 0 && bottom <= innerHeight;
+}"""
 MARKED = "name => [...CSS.highlights.get(name)].map(range => range.toString())"
 
 
@@ -298,7 +301,7 @@ def test_the_answer_and_the_expected_one_are_marked(look, served):
     assert page.evaluate(MARKED, "given") == [label] and label in page.evaluate(MARKED, "gold")
     page.evaluate("scrollTo(0, 0)")
     page.get_by_role("button", name="Show where the answer is given").click()
-    page.wait_for_function("() => [...CSS.highlights.get('given')][0].getBoundingClientRect().top < innerHeight")
+    page.wait_for_function(IN_SIGHT, arg="given")
     page.locator("body").press("2")  # says "Answer: …", in no box
     page.wait_for_function("() => document.querySelector('.marks .given code')?.innerText.startsWith('needle')")
 
@@ -310,6 +313,7 @@ def test_a_search_goes_from_hit_to_hit_and_into_what_is_left_out(look, served):
     page.wait_for_function("() => document.querySelector('.answer .hits span').innerText.startsWith('hit 1 of')")
     assert page.locator(".answer .hits span").inner_text() == f"hit 1 of {total}"
     assert set(page.evaluate(MARKED, "hit")) == {"Step 4"} and len(page.evaluate(MARKED, "hit-now")) == 1
+    page.wait_for_function(IN_SIGHT, arg="hit-now")
     for i in range(2, 6):
         page.locator("body").press("n")
         page.wait_for_function(f"() => document.querySelector('.answer .hits span').innerText.startsWith('hit {i} of')")

@@ -134,7 +134,7 @@ def test_filters(learnt):
     assert set(groups.step[found(steps="3-5")]) == {3, 4, 5}
     assert groups.step[found(steps="all")][0] == 12, "latest first"
     rescued = found(steps="all", kind="rescued")
-    assert len(rescued) and (groups.highest[rescued] == 0).all() and (groups.rescued[rescued] > 0).all()
+    assert len(rescued) and (groups.highest[rescued] == 0).all() and (groups.pushed_down[rescued] > 0).all()
     kinds = [len(found(steps="all", kind=kind)) for kind in ("all_fail", "mixed", "all_pass")]
     assert sum(kinds) == 120 and min(kinds) > 0
     assert set(groups.cluster[found(steps="all", cluster="Algebra")]) == {"Algebra"}

@@ -19,7 +19,7 @@ from ..sides import ANSWERS, Side, first_side, number_in, second_side
 from ..strip import strip
 from ..tables import NO_RUNS, choice, dot, notices, setting
 from ..text import HTML, attribute, harmless, html, joined, plain, run_name
-from ..workspace import Workspace
+from ..workspace import ALL_HIDDEN, Workspace
 
 PARAMETERS = {
     **dict.fromkeys(("run_a", "run_b"), ("", text)),
@@ -39,9 +39,10 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
 
 def render(view: dict, workspace: Workspace) -> dict:
     """notices, sides, answers: HTML; view: the groups and answers that are shown."""
-    keys = workspace.chosen(view)
+    keys = workspace.shown(view)
     if not keys:
-        return {"notices": NO_RUNS, "sides": "", "answers": ""}
+        said = notices([ALL_HIDDEN]) if workspace.chosen(view) else NO_RUNS
+        return {"notices": said, "sides": "", "answers": ""}
     a, b, problems = sides_of(view, workspace, keys)
     there = {name: side for name, side in (("a", a), ("b", b)) if side}
     both = a is not None and b is not None

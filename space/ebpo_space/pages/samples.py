@@ -171,7 +171,7 @@ def placed(view: dict, groups: Groups, found: np.ndarray) -> int | None:
 
 def _kind_of(groups: Groups, p: int, failed, passed) -> HTML:
     if failed[p]:
-        return pushed_down() if groups.rescued[p] else HTML('<em class="bad">all fail</em>')
+        return pushed_down() if groups.pushed_down[p] else HTML('<em class="bad">all fail</em>')
     return HTML("<em>all pass</em>") if passed[p] else HTML()
 
 

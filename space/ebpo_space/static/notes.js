@@ -53,6 +53,7 @@
 
   renewed.add((root) => root.querySelectorAll(".note").forEach((box) => {
     const draft = drafts.get(of(box).noted);
+    if (!draft) fields(box).forEach((field) => (field.value = field.defaultValue));
     if (draft) {
       fields(box).forEach((field, i) => (field.value = draft.values[i]));
       over(box, draft.time); // what has come since is not overwritten unseen

@@ -17,6 +17,8 @@
     return made;
   };
 
+  document.head.appendChild(Object.assign(element("link"), { rel: "stylesheet", href: beside("vendor/temml/Temml-STIX2.css") }));
+
   // rendering: a queue, one worker, a cache
   const kept = new Map();
   let size = 0;

@@ -3,6 +3,7 @@
 (window.space ||= {}).marks = (() => {
   "use strict";
   const MOST = 1000; // hits
+  const SETTLES = 1500; // milliseconds
   const BLOCK = "p, li, td, th, pre, blockquote, .piece";
   const LINE = /(?:final\s+answer|answer)\**\s*(?:is\b)?\s*[:：]\s*\**\s*([^\n]{1,200})/gi; // as in "Answer: 42"
   const states = new Map(); // reading -> {hits, now: which of them, gold, given}
@@ -125,8 +126,21 @@
     const node = place.startContainer.nodeType === Node.TEXT_NODE ? place.startContainer.parentElement : place.startContainer;
     const fold = node.closest("details:not([open])");
     if (fold) fold.open = true;
-    const quiet = matchMedia("(prefers-reduced-motion: reduce)").matches;
-    node.scrollIntoView({ block: "center", behavior: quiet ? "auto" : "smooth" });
+    node.scrollIntoView({ block: "center" });
+    stay(place, node, performance.now() + SETTLES);
+  };
+  // what stands above may still get its height: until then it is kept in sight, unless somebody scrolls
+  let held = null;
+  for (const name of ["wheel", "touchmove", "keydown", "pointerdown"]) addEventListener(name, () => (held = null), { passive: true, capture: true });
+  const stay = (place, node, until) => {
+    held = place;
+    const look = () => {
+      if (held !== place || !node.isConnected || performance.now() > until) return;
+      const { top, bottom } = place.getBoundingClientRect();
+      if (top < 0 || bottom > innerHeight) node.scrollIntoView({ block: "center" });
+      requestAnimationFrame(look);
+    };
+    requestAnimationFrame(look);
   };
 
   const button = (text, label, press) => {
