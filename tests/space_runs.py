@@ -115,6 +115,22 @@ def learning_run(
     return directory
 
 
+def troubled_run(directory: Path, seed: int = 5) -> Path:
+    """A training that goes wrong in several ways, and stopped with an error."""
+    learning_run(directory, steps=40, seed=seed, name="troubled", pace=0.3, status="running", prompts=8)
+    path = directory / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    for row in rows:
+        late = row["step"] - 20
+        row["policy/entropy"] = 0.8 if late < 0 else 0.8 * 0.7**late
+        row["actor_grad_norm"] = 9.0 if late == 11 else row["actor_grad_norm"]
+        row["truncated"] = 0.02 if late < 0 else min(0.02 + 0.03 * late, 1.0)
+        row["vllm_kl"] = 0.003 if late < 5 else 0.09
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows if row["step"] != 14))
+    close_run(directory, "failed", error="RuntimeError: the loss is not finite at step 40")
+    return directory
+
+
 def settings(directory: Path, size: int, seed: int, estimator: str, pace: float) -> dict:
     return {
         "actor": {"model_name_or_path": "Qwen/Qwen3-8B", "adam": {"lr": 1e-6 * pace}},

@@ -7,6 +7,7 @@ page, and writes the address.
 from __future__ import annotations
 
 import functools
+import time
 
 import gradio as gr
 
@@ -14,6 +15,7 @@ from .layout import Layout, lay_out
 from .links import PARAMETERS, address, clean, parsed
 from .pages import PAGES
 from .rendered import Rendered
+from .run_card import state_of
 from .runs import AT_ONCE
 from .session import Session, Turn
 from .tables import run_bar
@@ -68,7 +70,8 @@ def build(workspace: Workspace) -> gr.Blocks:
             data = event._data if isinstance(event._data, dict) else {}
             view = session.view or clean(parsed(located))
             order = data["order"] if isinstance(data.get("order"), int) else 0
-            return show(session, session.begin(changes_of(data, workspace.chosen(view)), located, order=order))
+            turn = session.begin(changes_of(data, workspace.chosen(view)), located, order=order)
+            return show(session, turn, {layout.tabs: gr.Tabs(selected=turn.view["tab"])} if "tab" in data else None)
 
         # without Gradio's queue an event is one request: quicker, and no stream that holds one of a browser's six connections
         outputs = [*(each.component for each in controls.values()), *layout.shown, layout.locator, layout.tabs]
@@ -109,10 +112,10 @@ def _set(update: dict, component, **properties) -> None:
 def _bar(workspace: Workspace, view: dict) -> str:
     if not PAGES[view["tab"]].reads:
         return ""
-    opened, _ = workspace.open_all(view)
-    chosen = [{"key": run.run.key, "number": run.run.number, "status": run.status} for run in opened]
+    opened, _ = workspace.open_all({**view, "hidden": []})
+    chosen = [{"key": run.run.key, "number": run.run.number, "status": state_of(run, time.time())} for run in opened]
     others = [key for key in workspace.runs.listed() if key not in {run["key"] for run in chosen}]
-    return run_bar(chosen, others, workspace.runs.allowed) if chosen or others or workspace.runs.allowed else ""
+    return run_bar(chosen, others, workspace.runs.allowed, view) if chosen or others or workspace.runs.allowed else ""
 
 
 def changes_of(data: dict, chosen: list[str]) -> dict:

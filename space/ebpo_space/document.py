@@ -10,8 +10,16 @@ from .pages import PAGES
 from .text import HTML, attribute, html, joined
 
 STATIC = Path(__file__).parent / "static"
-PLOTLY = "vendor/plotly/plotly-cartesian.min.js"  # a third of the whole: lines, bars, heat maps; boards.js loads it
-FIRST = ("style", "space", "actions", "boards", "tables", "frame")  # what all others build on; last come the pages' own
+PLOTLY = "vendor/plotly/plotly-cartesian.min.js"  # a third of the whole: lines, bars, heat maps; panels.js loads it
+FIRST = (
+    "style",
+    "space",
+    "actions",
+    "panels",
+    "boards",
+    "tables",
+    "frame",
+)  # what all others build on; last come the pages' own
 
 
 def head(version: str) -> HTML:

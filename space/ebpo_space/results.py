@@ -272,6 +272,30 @@ def _questions(run: Run, place: str, changed: int, size: int) -> tuple[Question,
     )
 
 
+def rates(run: Run, result: Result) -> dict[str, float]:
+    """Success rate by question; of the columns that are small.
+
+    Raises:
+        RunError: the samples cannot be read.
+    """
+    try:
+        status = inside(run, result.place, "samples.parquet").stat()
+    except OSError:
+        raise RunError(f"{result.place}/samples.parquet is missing.") from None
+    return _rates(run, result.place, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(256)
+def _rates(run: Run, place: str, changed: int, size: int) -> dict[str, float]:
+    rows = _rows(run, place, ("question_id", "correct"))
+    if any(not row.get("question_id") for row in rows):
+        rows = _rows(run, place, ("question_id", "question", "correct"))
+    right: dict[str, list[bool]] = {}
+    for row in rows:
+        right.setdefault(str(row.get("question_id") or row.get("question")), []).append(bool(row.get("correct")))
+    return {key: sum(each) / len(each) for key, each in right.items()}
+
+
 def samples(run: Run, result: Result, key: str) -> list[dict]:
     """All samples of one question, with the row of each in its file; [] where the result does not have it."""
     question = next((each for each in questions(run, result) if each.key == key), None)

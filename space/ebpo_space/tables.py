@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from .figures import colour
 from .text import HTML, attribute, harmless, html, joined, middle_cut, run_name
 
-_CUT = 80  # characters of one setting
-STATUS = {"running": "training", "complete": "complete", "interrupted": "interrupted", "failed": "failed"}
+STATE = {  # of a run, in words
+    "training": "training",
+    "stalled": "stalled",
+    "silent": "no sign of life",
+    "failed": "failed",
+    "interrupted": "interrupted",
+    "complete": "complete",
+    "unknown": "state unknown",
+}
 
 
 def setting(**values) -> HTML:
@@ -49,14 +57,14 @@ NO_RUNS = empty(
 )
 
 
-def run_bar(chosen: Sequence[dict], others: Sequence[str], allowed: Sequence[str]) -> HTML:
+def run_bar(chosen: Sequence[dict], others: Sequence[str], allowed: Sequence[str], view: dict) -> HTML:
     """The chosen runs as chips, a menu of the others, and a field for a Hub repository.
 
     Args:
-        chosen: key, number, status, of each run in the view.
+        chosen: key, number, status (of `STATE`), of each run in the view, hidden ones included.
     """
     keys = [run["key"] for run in chosen]
-    chips = joined(_chip(run, [key for key in keys if key != run["key"]]) for run in chosen)
+    chips = joined(_chip(run, [key for key in keys if key != run["key"]], view) for run in chosen)
     parts = chips, _menu(keys, others), _hub_field(allowed)
     return html('<div class="runs" role="group" aria-label="Runs">{}{}{}</div>', *parts)
 
@@ -66,17 +74,45 @@ def dot(number: int, kind: str = "dot") -> HTML:
     return html('<i class="{}" style="background:var(--{})"></i>', kind, colour(number))
 
 
-def _chip(run: dict, rest: list[str]) -> HTML:
+def _chip(run: dict, rest: list[str], view: dict) -> HTML:
     remove = html(
         '<button type="button" class="remove" {} aria-label="Take {} out of the view">×</button>',
         *(setting(runs=rest), attribute(run["key"], 60)),
     )
-    mark = dot(run["number"], "dot live" if run["status"] == "running" else "dot")
-    status = STATUS.get(run["status"], "")
-    return html(
-        '<span class="chip">{}<b>{}</b><small>{}</small>{}</span>',
-        *(mark, run_name(run["key"], 44), status, remove if rest else ""),
+    state = seen(run["key"], view)
+    mark = dot(run["number"], "dot live" if run["status"] == "training" else "dot")
+    switch = html(
+        '<button type="button" class="see" {0} title="{2}" aria-label="{1} is {2}">{3}</button>',
+        *(setting(**_next(run["key"], view)), attribute(run["key"], 60), SEEN[state], mark),
     )
+    return html(
+        '<span class="chip {}" style="--shade:var(--{})">{}<b>{}</b><small>{}</small>{}</span>',
+        *(
+            state,
+            colour(run["number"]),
+            switch,
+            run_name(run["key"], 44),
+            STATE[run["status"]] if run["status"] != "unknown" else "",
+            remove if rest else "",
+        ),
+    )
+
+
+SEEN = {"shown": "shown; dim it", "dimmed": "dimmed; hide it", "hidden": "hidden; show it"}
+
+
+def seen(key: str, view: dict) -> str:
+    """shown, dimmed or hidden"""
+    return "hidden" if key in view["hidden"] else "dimmed" if key in view["dimmed"] else "shown"
+
+
+def _next(key: str, view: dict) -> dict:
+    """What a click on a run's dot makes of the view: shown, dimmed, hidden, and shown again."""
+    state = seen(key, view)
+    rest = {name: [each for each in view[name] if each != key] for name in ("dimmed", "hidden")}
+    return rest | {
+        name: [*rest[name], key] for name, before in (("dimmed", "shown"), ("hidden", "dimmed")) if state == before
+    }
 
 
 def _menu(keys: list[str], others: Sequence[str]) -> HTML:
@@ -101,9 +137,16 @@ def _hub_field(allowed: Sequence[str]) -> HTML:
     )
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str, kind: str = "") -> HTML:
+class Head(NamedTuple):
+    """Of a column that is sorted, or can be. order: ascending, descending, or "" for not."""
+
+    name: HTML
+    order: str
+
+
+def table(head: Sequence[str | Head], rows: Sequence[Sequence[str]], caption: str, kind: str = "") -> HTML:
     """The first column is a row header."""
-    heads = joined(html('<th scope="col">{}</th>', cell) for cell in head)
+    heads = joined(map(_head, head))
     body = joined(
         html('<tr><th scope="row">{}</th>{}</tr>', row[0], joined(html("<td>{}</td>", cell) for cell in row[1:]))
         for row in rows
@@ -115,66 +158,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str, kind
     )
 
 
-def flattened(settings: dict, prefix: str = "", depth: int = 0) -> dict[str, str]:
-    """Nested settings with dotted names, values as short text."""
-    found: dict[str, str] = {}
-    for name, value in settings.items():
-        if len(found) > 2000:
-            break
-        if isinstance(value, dict) and depth < 8:
-            found |= flattened(value, f"{prefix}{name}.", depth + 1)
-        else:
-            found[f"{prefix}{name}"] = _short(value)
-    return found
-
-
-def _short(value) -> str:
-    if isinstance(value, float):
-        return f"{value:.12g}"  # 9e-07, not 8.999999999999999e-07
-    try:
-        return value if isinstance(value, str) else json.dumps(value, default=str)
-    except RecursionError:
-        return "lists in lists, too deep to be shown"
-
-
-def different_settings(runs: Sequence[tuple[str, dict]]) -> list[tuple[str, list[str | None]]]:
-    """(name, value in each run) of all settings in which the runs differ. runs: (key, run.json)."""
-    flat = [flattened(_settings(about)) for _, about in runs]
-    names = sorted({name for settings in flat for name in settings})
-    rows = [(name, [settings.get(name) for settings in flat]) for name in names]
-    return [(name, values) for name, values in rows if len(set(values)) > 1]
-
-
-def _settings(about: dict) -> dict:
-    """Arguments and versions, without names of folders and times, which always differ."""
-    args = about.get("args") if isinstance(about.get("args"), dict) else {}
-    versions = about.get("versions") if isinstance(about.get("versions"), dict) else {}
-    left_out = {("ckpt", "path"), ("ckpt", "output_dir"), ("logger", "run_dir")}
-    kept = {
-        section: {k: v for k, v in values.items() if (section, k) not in left_out and k != "wandb"}
-        if isinstance(values, dict)
-        else values
-        for section, values in args.items()
-    }
-    return {**kept, "versions": versions}
-
-
-def settings_table(runs: Sequence[tuple[str, int, dict]]) -> HTML:
-    """What the runs do not share; runs: (key, number, run.json)."""
-    if len(runs) < 2:
-        return HTML()
-    rows = different_settings([(key, about) for key, _, about in runs])
-    if not rows:
-        return HTML('<section class="passage"><h2>Settings</h2><p>The runs have the same settings.</p></section>')
-    head = ["setting", *[dot(number) + run_name(key, 32) for key, number, _ in runs]]
-    body = [[_code(name, 80), *[_cell(value) for value in values]] for name, values in rows[:200]]
-    shown = table(head, body, "Settings that differ", "settings")
-    return html('<section class="passage"><h2>Settings that differ</h2>{}</section>', shown)
-
-
-def _code(text: str, limit: int) -> HTML:
-    return html("<code>{}</code>", harmless(text, limit))
-
-
-def _cell(value: str | None) -> HTML:
-    return HTML('<span class="none">not set</span>') if value is None else _code(value, _CUT)
+def _head(cell: str | Head) -> HTML:
+    if not isinstance(cell, Head):
+        return html('<th scope="col">{}</th>', cell)
+    order = html(' aria-sort="{}"', cell.order) if cell.order else ""
+    return html('<th scope="col"{}>{}</th>', order, cell.name)

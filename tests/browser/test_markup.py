@@ -72,7 +72,7 @@ def test_the_estimator_above_the_answers_is_text(look):
 
 
 def test_dynamics_with_menus_labels_and_settings(look):
-    page = look(f"?runs={ONE},2,broken", DRAWN)
+    page = look(f"?tab=dynamics&runs={ONE},2,broken", DRAWN)
     assert "<img data-foreign" in page.locator("table.settings").inner_text()
     assert NAME in hover(page, "response_length", 0.25)
     page.get_by_label("More metrics").click()

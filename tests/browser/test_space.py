@@ -48,44 +48,35 @@ def zoom(page, name: str, low: float, high: float) -> None:
     page.mouse.up()
 
 
-def test_dynamics_overlays_runs_and_follows_the_controls(visit):
+def test_the_overview_leads_to_what_shows_a_warning(visit):
+    page = visit("?runs=ebpo,troubled")
+    page.wait_for_selector(".run-card")
+    assert "1 failed" in page.locator(".sum").inner_text()
+    collapse = page.locator(".warned li", has_text="Entropy collapse")
+    assert "since step" in collapse.inner_text()
+    collapse.get_by_role("button", name="panel").click()
+    page.wait_for_selector('.panel[data-panel="policy/entropy"][data-drawn]')
+    assert page.locator(".shelf").first.locator(".panel").get_attribute("data-panel") == "policy/entropy"
+    page.get_by_role("tab", name="Overview").click()
+    page.locator(".warned li", has_text="Truncated").get_by_role("button", name="groups").click()
+    page.wait_for_selector(".group")
+    assert "kind=truncated" in page.url and "run=troubled" in page.url
+
+
+def test_a_click_on_a_runs_dot_dims_it_and_then_hides_it_everywhere(visit):
     page = visit("?runs=ebpo,grpo")
-    page.wait_for_selector(DRAWN)
-    reward = lines(page, "rollout/reward_mean")
-    assert [(t["width"], t.get("name")) for t in reward] == [(1, None), (1, None), (2, "ebpo"), (2, "grpo")]
-    assert {t["n"] for t in reward} == {40}
-    assert panel(page, "ebpo/shrinkage").count() == 1
-    assert panel(page, "rollout/reward_mean").locator(".values .sr").all_inner_texts() == ["ebpo:", "grpo:"]
-    differing = page.locator("table.settings tbody tr").all_inner_texts()
-    assert any("algo.advantage.estimator" in row and "group_norm" in row for row in differing)
-
-    page.get_by_role("button", name="hours").click()
-    page.wait_for_function("() => document.querySelector('.panel .plot').layout.xaxis.title.text === 'hours'")
-    page.get_by_role("button", name="log scale").click()
-    page.wait_for_function(
-        "() => document.querySelector('[data-panel=response_length] .plot').layout.yaxis.type === 'log'"
-    )
-    page.get_by_label("More metrics").fill("ppo_kl")
-    page.keyboard.press("Enter")
-    panel(page, "ppo_kl").wait_for()
-    assert "x=time" in page.url and "log=1" in page.url and "more=ppo_kl" in page.url
-
-
-def test_hovering_compares_the_runs_and_every_plot_can_be_downloaded(visit):
-    page = visit("?runs=ebpo,grpo")
-    page.wait_for_selector(DRAWN)
-    box = panel(page, "rollout/reward_mean").locator(".plot .nsewdrag").bounding_box()
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    page.mouse.move(box["x"] + box["width"] / 2 + 3, box["y"] + box["height"] / 2)
-    label = panel(page, "rollout/reward_mean").locator(".hoverlayer .legend")
-    label.wait_for()
-    assert "ebpo" in label.text_content() and "grpo" in label.text_content()
-
-    assert page.locator(".panel .save").count() == page.locator(".panel").count()
-    with page.expect_download() as download:
-        panel(page, "response_length").locator(".save").click()
-    image = Path(download.value.path()).read_bytes()
-    assert image.startswith(b"\x89PNG") and len(image) > 5000
+    page.wait_for_selector(".run-card")
+    page.get_by_label("grpo is shown").click()
+    page.wait_for_selector(".run-card.dimmed")
+    page.get_by_label("grpo is dimmed").click()
+    page.wait_for_function("() => document.querySelectorAll('.run-card').length === 1")
+    assert "hidden=grpo" in page.url and page.locator(".chip").count() == 2
+    page.get_by_role("tab", name="Evaluation").click()
+    page.wait_for_selector("table.scores")
+    assert "grpo" not in page.locator("table.scores").inner_text()
+    page.get_by_role("button", name="ebpo step 40").click()
+    page.wait_for_selector("th[aria-sort=descending]")
+    assert "sort=" in page.url
 
 
 def test_a_run_that_is_training_is_followed_without_losing_the_place(visit, serve, tmp_path):
@@ -93,7 +84,7 @@ def test_a_run_that_is_training_is_followed_without_losing_the_place(visit, serv
 
     folder = learning_run(tmp_path / "live", steps=20, seed=5, name="live", status="running")
     base = serve("--runs", str(folder))
-    page = visit("", base=base)
+    page = visit("?tab=dynamics", base=base)
     page.wait_for_selector(DRAWN)
     zoom(page, "rollout/reward_mean", 5, 15)
     page.wait_for_function("() => document.querySelector('.panel .plot').layout.xaxis.range[0] > 3")
@@ -277,10 +268,16 @@ def test_a_link_opens_the_same_view(visit):
     assert other.locator(".choices button[aria-pressed=true]", has_text="mixed").count() == 1
     assert other.url == url
     nonsense = visit("?tab=nothing&runs=ebpo&smooth=abc&at=x.y&g=1e99&x=%3Cscript%3E")
-    nonsense.wait_for_selector(DRAWN)
+    nonsense.wait_for_selector(".run-card")
 
 
-READY = {"Dynamics": DRAWN, "Samples": ".answer", "Evaluation": "table.scores", "Understand": ".story"}
+READY = {
+    "Overview": ".run-card",
+    "Dynamics": DRAWN,
+    "Samples": ".answer",
+    "Evaluation": "table.scores",
+    "Understand": ".story",
+}
 
 
 def turn(page, name: str) -> None:
@@ -289,18 +286,20 @@ def turn(page, name: str) -> None:
 
 
 def test_pages_fit_a_phone(visit):
-    page = visit("?runs=ebpo,grpo", kind="phone")
-    page.wait_for_selector(DRAWN)
+    page = visit("?runs=ebpo,grpo,troubled", kind="phone")
+    page.wait_for_selector(".run-card")
     wide = "e => [...document.querySelectorAll(e)].filter(n => n.getBoundingClientRect().right > 391).length"
     for name in READY:
         turn(page, name)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
-        assert page.evaluate(wide, ".panel, .answer, .groups, .story, .notice, .chip, .every") == 0, name
+        assert page.evaluate(wide, ".panel, .answer, .groups, .story, .notice, .chip, .every, .run-card") == 0, name
 
 
 def test_a_hostile_run_is_shown_and_does_nothing(visit):
     page = visit("?runs=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E")
-    page.wait_for_selector(DRAWN)
+    page.wait_for_selector(".run-card")
+    assert page.evaluate(HARM) == 0
+    turn(page, "Dynamics")
     assert "damaged lines are left out" in notice(page)
     turn(page, "Evaluation")
     assert "broken/step-000001/summary.json is damaged" in notice(page) and "schema 99" in notice(page)
@@ -343,7 +342,13 @@ def test_only_what_was_given_can_be_read(visit, app, runs):
 
 
 def test_ten_visitors_at_once(visit):
-    queries = ["", "?tab=samples&steps=all", "?tab=evaluation", "?tab=understand", "?tab=samples&kind=rescued"] * 2
+    queries = [
+        "?tab=dynamics",
+        "?tab=samples&steps=all",
+        "?tab=evaluation",
+        "?tab=understand",
+        "?tab=samples&kind=rescued",
+    ] * 2
     pages = [
         visit(f"{query}{'&' if query else '?'}runs=ebpo,grpo", kind=f"visitor {i % 5}")
         for i, query in enumerate(queries)
@@ -375,8 +380,10 @@ RECORDED = Path(__file__).parents[1] / "data" / "quickstart_run"  # an earlier o
 
 def test_the_quickstarts_run(visit, serve):
     page = visit("", base=serve("--runs", str(QUICKSTART if (QUICKSTART / "result.json").exists() else RECORDED)))
-    page.wait_for_selector(DRAWN)
+    page.wait_for_selector(".run-card")
     assert page.locator(".notice").count() == 0
+    assert page.locator(".warned.some").count() == 0, "a training that went well"
+    turn(page, "Dynamics")
     assert page.locator(".panel").count() >= 14
     turn(page, "Samples")
     page.get_by_role("button", name="all wrong, pushed down").first.click()

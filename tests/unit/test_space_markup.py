@@ -21,7 +21,7 @@ from openrlhf_ebpo.space.links import address, clean
 from openrlhf_ebpo.space.pages import PAGES, evaluation, samples
 from openrlhf_ebpo.space.runs import Runs
 from openrlhf_ebpo.space.session import Session
-from openrlhf_ebpo.space.tables import flattened
+from openrlhf_ebpo.space.settings import settings_of, shown
 from openrlhf_ebpo.space.text import HTML, html, joined
 from openrlhf_ebpo.space.workspace import Workspace
 
@@ -90,7 +90,7 @@ TAGS = {
         "summary",
         "sup",
     ),
-    *("table", "tbody", "td", "textarea", "tfoot", "th", "thead", "time", "tr", "ul", "wbr", "a", "form"),
+    *("table", "tbody", "td", "textarea", "tfoot", "th", "thead", "time", "tr", "u", "ul", "wbr", "a", "form"),
     *(
         "svg",
         "g",
@@ -155,7 +155,7 @@ def views(shown: Workspace) -> list[dict]:
     """Every page, every group of the first run, some questions."""
     groups, _ = shown.index(shown.open(shown.runs.listed()[0])).read()
     places = [f"{step}.{group}" for step, group in zip(groups.step, groups.group, strict=True)]
-    found = [{"tab": page} for page in PAGES]
+    found = [*({"tab": page} for page in PAGES), {"tab": "evaluation", "sort": MARK}]
     found += [{"tab": "dynamics", "more": [MARK]}, {"tab": "dynamics", "x": "time", "log": True}]
     found += [{"tab": "samples", "steps": "all", "at": at, "raw": i % 2} for i, at in enumerate(places)]
     found += [{"tab": "samples", "text": "x", "cluster": MARK, "steps": MARK}, {"tab": "evaluation", "task": MARK}]
@@ -240,6 +240,8 @@ def test_values_of_other_types_do_not_keep_a_page_from_showing_the_rest(marked, 
         found = show(shown, {**view, "runs": shown.runs.listed()})
         if view["tab"] == "samples":
             assert "Answer 1" in found["answers"] or found["notes"], view
+        elif view["tab"] == "overview":
+            assert found["cards"].count("<article") == 2, view
         elif view["tab"] in ("dynamics", "evaluation"):
             assert json.loads(found["board"])["sections"], view
 
@@ -248,7 +250,7 @@ def test_lists_in_lists_as_deep_as_json_reads_them():
     for depth in range(700, 1000):
         with contextlib.suppress(RecursionError):
             deepest = json.loads("[" * depth + "]" * depth)
-    assert "too deep" in flattened({"x": [[[deepest]]], "y": 1})["x"]
+    assert "too deep" in shown(settings_of({"args": {"x": [[[deepest]]], "y": 1}})["x"])
 
 
 def test_only_literals_are_html():
@@ -262,8 +264,8 @@ def test_only_literals_are_html():
 def test_a_page_that_forgets_to_escape_shows_text(marked, monkeypatch):
     """What reaches the browser as HTML is HTML by its type."""
     shown = workspace(marked)
-    careless = replace(PAGES["dynamics"], render=lambda view, workspace: {"notes": f"<b>{MARK}", "board": "{}"})
-    monkeypatch.setitem(PAGES, "dynamics", careless)
+    careless = replace(PAGES["overview"], render=lambda view, workspace: {"notes": f"<b>{MARK}"})
+    monkeypatch.setitem(PAGES, "overview", careless)
     demo = build(shown)
     load = next(fn for fn in demo.fns.values() if fn.name == "load").fn
     values = [value for value in load(Session(), SimpleNamespace(query_params={})).values() if isinstance(value, str)]

@@ -19,14 +19,20 @@ from openrlhf_ebpo.space import document, pages
 from openrlhf_ebpo.space.cards import signed
 from openrlhf_ebpo.space.figures import number
 from openrlhf_ebpo.space.links import PARAMETERS, address, clean
-from openrlhf_ebpo.space.pages import dynamics, evaluation, samples, understand
+from openrlhf_ebpo.space.metrics import positions
+from openrlhf_ebpo.space.pages import configuration, dynamics, evaluation, samples, understand
 from openrlhf_ebpo.space.picture import WIDTH, Drawn, implied_prior_mean, picture
 from openrlhf_ebpo.space.runs import Runs
 from openrlhf_ebpo.space.search import KINDS, answers, position_of
-from openrlhf_ebpo.space.tables import different_settings
 from openrlhf_ebpo.space.workspace import Workspace
 
-PAGES = {"dynamics": dynamics, "samples": samples, "evaluation": evaluation, "understand": understand}
+PAGES = {
+    "configuration": configuration,
+    "dynamics": dynamics,
+    "samples": samples,
+    "evaluation": evaluation,
+    "understand": understand,
+}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +55,8 @@ def panels(found) -> dict:
 
 
 def values(packed: dict) -> np.ndarray:
-    return np.frombuffer(base64.b64decode(packed["bdata"]), packed["dtype"])
+    found = np.frombuffer(base64.b64decode(packed["bdata"]), packed["dtype"])
+    return found.reshape([int(n) for n in packed["shape"].split(",")]) if "shape" in packed else found
 
 
 def test_dynamics_has_every_panel_of_the_runs(workspace):
@@ -65,8 +72,8 @@ def test_dynamics_has_every_panel_of_the_runs(workspace):
 
 def test_the_x_axis_can_be_rollouts_or_time(workspace):
     metrics = workspace.open("ebpo").metrics
-    assert dynamics.positions(metrics, metrics.steps, "rollouts").tolist() == [32.0 * step for step in metrics.steps]
-    hours = dynamics.positions(metrics, metrics.steps, "time")
+    assert positions(metrics, metrics.steps, "rollouts").tolist() == [32.0 * step for step in metrics.steps]
+    hours = positions(metrics, metrics.steps, "time")
     assert hours[0] == 0 and hours[-1] == pytest.approx(
         (metrics.columns["time"][-1] - metrics.columns["time"][0]) / 3600
     )
@@ -74,22 +81,21 @@ def test_the_x_axis_can_be_rollouts_or_time(workspace):
 
 def test_every_figure_is_one_that_plotly_reads(workspace):
     graph_objects = pytest.importorskip("plotly.graph_objects")
-    for page in ("dynamics", "evaluation", "understand"):
-        view = {"log": 1, "paper": "Qwen3-8B,4", "more": "kl"}
+    for key in ("ebpo", "grpo"):
+        workspace.rollouts(workspace.open(key)).read(wait=60)
+    shown = [("dynamics", {"look": look}) for look in dynamics.LOOKS] + [("evaluation", {}), ("understand", {})]
+    for page, view in shown:
+        view = {"log": 1, "paper": "Qwen3-8B,4", "more": "kl", **view}
+        assert panels(show(workspace, page, **view))
         for panel in panels(show(workspace, page, **view)).values():
             text = re.sub(r'"@[\w-]+"', '"#112233"', json.dumps(panel["figure"]))
             figure = json.loads(text)
             for trace in figure["data"]:
-                for name in ("x", "y"):
+                trace.get("marker", {}).pop("color", None)
+                for name in {"x", "y", "z"} & set(trace):
                     trace[name] = values(trace[name]).tolist() if isinstance(trace[name], dict) else trace[name]
             graph_objects.Figure(figure)
             assert panel["summary"] and panel["title"]
-
-
-def test_settings_that_differ():
-    one = {"args": {"train": {"seed": 1}, "ckpt": {"path": "a"}, "algo": {"x": 1, "y": [1]}}, "versions": {"ray": "1"}}
-    other = {"args": {"train": {"seed": 2}, "ckpt": {"path": "b"}, "algo": {"y": [1]}}, "versions": {"ray": "1"}}
-    assert different_settings([("a", one), ("b", other)]) == [("algo.x", ["1", None]), ("train.seed", ["1", "2"])]
 
 
 def test_samples_show_the_group_that_was_asked_for(workspace):
@@ -262,7 +268,7 @@ class Inert(HTMLParser):
         ]
 
 
-@pytest.mark.parametrize("page", ["dynamics", "samples", "evaluation"])
+@pytest.mark.parametrize("page", ["dynamics", "samples", "evaluation", "configuration"])
 def test_a_hostile_run_makes_no_tag_and_no_attribute(workspace, page):
     for view in [{"at": f"1.{group}"} for group in range(10)] if page == "samples" else [{}]:
         found = show(workspace, page, runs="evil", **view)
@@ -303,9 +309,9 @@ def test_an_address_gives_back_its_view():
 )
 def test_nonsense_in_an_address_becomes_a_whole_view(values, workspace):
     view = clean(values)
-    assert set(view) == set(PARAMETERS) and view["tab"] in PAGES and view["kind"] in KINDS
+    assert set(view) == set(PARAMETERS) and view["tab"] in pages.PAGES and view["kind"] in KINDS
     assert 0 <= view["smooth"] <= 0.3 and 2 <= view["g"] <= 32 and view["right"] <= view["g"]
-    for page in PAGES.values():
+    for page in pages.PAGES.values():
         page.render(view, workspace)
 
 
@@ -355,7 +361,7 @@ def test_a_long_name_keeps_its_end(tmp_path):
         learning_run(tmp_path / f"{name}{seed}" / "model" / "run", steps=1, seed=seed, name="x", prompts=2)
     runs = Workspace(Runs([str(tmp_path)]))
     assert runs.runs.listed() == [f"{name}1", f"{name}2"]
-    for page in ("dynamics", "samples", "evaluation"):
+    for page in ("samples", "evaluation", "configuration"):
         shown = " ".join(str(text) for text in PAGES[page].render(clean({}), runs).values())
         assert "seed1<" in shown and "seed2<" in shown and "more characters" not in shown
 
@@ -384,12 +390,15 @@ def test_a_question_shows_every_column_of_the_table(tmp_path):
     assert opened.count("<details") == 6 and opened.count("<details open") == 3
 
 
+OF_ALL = {"tab", "runs", "dimmed", "hidden"}  # values that no page owns
+
+
 def test_a_page_is_one_line_of_the_table():
     """Its parameters are its own: a second page with one of the same name would change the first's."""
     assert [page.name for page in pages.PAGES.values()] == list(pages.PAGES)
     owners = Counter(name for page in pages.PAGES.values() for name in page.parameters)
-    assert set(owners.values()) == {1} and not owners.keys() & {"tab", "runs"}
-    assert set(PARAMETERS) == {"tab", "runs", *owners}
+    assert set(owners.values()) == {1} and not owners.keys() & OF_ALL
+    assert set(PARAMETERS) == {*OF_ALL, *owners}
 
 
 @pytest.mark.parametrize("ending", [".css", ".js"])

@@ -45,7 +45,7 @@ def test_what_was_typed_is_sent_back_only_where_it_was_changed():
 def test_the_address_of_an_answer_is_numbered_so_that_an_overtaken_one_is_noticed():
     session = opened()
     assert session.sent == "1?tab=samples"
-    answered(session, {"tab": "dynamics"})
+    answered(session, {"tab": "overview"})
     assert session.sent == "2?"
 
 
@@ -55,7 +55,7 @@ def test_a_server_that_has_started_again_goes_on_from_what_the_browser_shows():
     session.end(turn, "")
     assert session.view["runs"] == ["a", "b"] and session.sent == "8?tab=samples&runs=a,b&at=3.1"
     for nonsense in ("", "x?tab=nowhere", "?", "9" * 400 + "?"):
-        assert Session().begin({}, nonsense).view["tab"] == "dynamics"
+        assert Session().begin({}, nonsense).view["tab"] == "overview"
 
 
 def test_an_event_that_fails_does_not_stop_refreshes():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import gradio as gr
 import numpy as np
@@ -10,21 +10,22 @@ import numpy as np
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import paper
 from openrlhf_ebpo.eval.tasks import ordered
-from openrlhf_ebpo.record import score_text
-from openrlhf_ebpo.record.score_text import NONE, percent
 
 from .. import results
 from ..errors import RunError
-from ..figures import Line, board, checkpoint_panel, colour, pass_panel
+from ..figures import board, pass_panel, plotly_text
+from ..lines import Line, checkpoint_panel
 from ..page import Page
 from ..parameters import names, text
 from ..parts import Parts, menu
-from ..results import COLUMNS, Column, Result
-from ..tables import NO_RUNS, dot, empty, notices, table
-from ..text import HTML, harmless, html, run_name
+from ..results import COLUMNS, Result
+from ..score_table import Scores, score_table
+from ..tables import NO_RUNS, empty, notices
+from ..text import HTML, middle_cut
 from ..workspace import Workspace
 from . import questions
 
+FAINT = 0.25  # lines of a dimmed run
 PAPER = {f"{model},{size}": f"{model}, G = {size}" for model, size in paper.REPORTED}
 
 PARAMETERS = {
@@ -33,6 +34,7 @@ PARAMETERS = {
     "task": ("", text),
     "paper": ("", text),
     "question": ("", text),
+    "sort": ("", text),
 }
 
 
@@ -84,9 +86,10 @@ def render(view: dict, workspace: Workspace) -> dict:
     tasks = ordered(result.task for _, result in shown)
     across, every = results.columns(shown, view["columns"]), results.checkpoints(shown)
     reported = _reported(view["paper"], problems)
+    made = Scores.of(shown, across, tasks, reported, opened, problems)
     return {
-        "table": scores(shown, across, tasks, reported, protocol),
-        "board": board(panels(shown, tasks, reported)),
+        "table": score_table(made, view["sort"]),
+        "board": board(dimmed(panels(shown, tasks, reported), made.dimmed)),
         **questions.render(view, workspace, shown, across, tasks, problems),
         "notes": notices(problems),
         **_menus(protocols, [column.name for column in every] if len(every) > COLUMNS else []),
@@ -114,64 +117,6 @@ def _reported(choice: str, problems: list[str]) -> dict[str, dict[str, float]]:
     except UsageError as error:
         problems.append(str(error).removeprefix("--reported "))
         return {}
-
-
-def scores(
-    shown: Sequence[tuple[int, Result]], across: Sequence[Column], tasks: Sequence[str], reported: dict, protocol: str
-) -> HTML:
-    """pass@1 in percent: tasks down, checkpoints across, the paper's columns behind."""
-    by = {(result.run, result.step, result.task): result for _, result in shown}
-    head = ["task", *[_column(number, run, step) for number, run, step in across]]
-    head += [_reported_column(name) for name in reported]
-    rows = []
-    for task in tasks:
-        sizes = {f"{r.questions:,} × {r.samples:,}" for _, r in shown if r.task == task}
-        cells = [_score(by.get((run, step, task)), number) for number, run, step in across]
-        cells += [score_text.reported(values[task]) if task in values else NONE for values in reported.values()]
-        rows.append([html("{}<small>{}</small>", harmless(task, 60), ", ".join(sorted(sizes))), *cells])
-    rows += [_average(by, across, tasks, reported)] if len(tasks) > 1 else []
-    caption = f"Results under protocol {protocol}"
-    return html(
-        '<section class="passage"><h2>Results</h2><p>pass@1 in percent, protocol <code>{}</code>; below a task, its questions × '
-        "samples of each. ± is the standard error across runs, as if the same questions were answered again; the bar is the "
-        "95 % interval over questions, as if others of their kind were asked.</p>{}</section>",
-        *(harmless(protocol, 80), table(head, rows, caption, "scores")),
-    )
-
-
-def _reported_column(name: str) -> HTML:
-    method, _, model = name.partition(", ")
-    return html('{}<small>{}</small><small class="reported">reported in the paper</small>', method, model)
-
-
-def _column(number: int, run: str, step: int) -> HTML:
-    name = f"step {step}" if step else "base model"
-    return html("{}{}<small>{}</small>", dot(number), run_name(run, 28), name)
-
-
-def _score(result: Result | None, number: int) -> HTML | str:
-    metric = result.metrics.get("pass@1") if result else None
-    if metric is None:
-        return NONE
-    low, high = (max(min(100 * v, 100), 0) for v in metric["interval"])
-    return html(
-        '<b>{}</b><small>{}</small><span class="sr"> ({})</span>'
-        '<span class="span"><i style="left:{:.1f}%;width:{:.1f}%;background:var(--{})"></i></span>',
-        *(percent(metric["value"]), score_text.plus_minus(metric), score_text.span(metric)),
-        *(low, max(high - low, 1), colour(number)),
-    )
-
-
-def _average(by: dict, across: Sequence, tasks: Sequence[str], reported: dict) -> list[HTML | str]:
-    cells = []
-    for _, run, step in across:
-        values = [by[run, step, task].metrics.get("pass@1") for task in tasks if (run, step, task) in by]
-        whole = len(values) == len(tasks) and all(values)
-        cells.append(html("<b>{}</b>", percent(sum(v["value"] for v in values) / len(values))) if whole else NONE)
-    for values in reported.values():
-        whole = all(task in values for task in tasks)
-        cells.append(score_text.reported(sum(values[task] for task in tasks) / len(tasks)) if whole else NONE)
-    return [html("average<small>of these {} tasks</small>", len(tasks)), *cells]
 
 
 def panels(shown: Sequence[tuple[int, Result]], tasks: Sequence[str], reported: dict) -> list[dict]:
@@ -203,6 +148,16 @@ def panels(shown: Sequence[tuple[int, Result]], tasks: Sequence[str], reported: 
             "panels": by_k,
         },
     ]
+
+
+def dimmed(sections: list[dict], runs: Collection[str]) -> list[dict]:
+    """The same, with the lines of these runs drawn faintly."""
+    whole = {plotly_text(run) for run in runs}
+    starts = tuple(plotly_text(f"{middle_cut(run, 32)} · ") for run in runs)
+    for trace in (trace for each in sections for panel in each["panels"] for trace in panel["figure"]["data"]):
+        if trace.get("name") in whole or trace.get("name", "").startswith(starts):
+            trace["opacity"] = FAINT
+    return sections
 
 
 def _lines(mine: Sequence[tuple[int, Result]]) -> list[Line]:

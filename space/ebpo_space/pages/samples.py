@@ -24,7 +24,7 @@ from ..strip import answers as strip
 from ..tables import NO_RUNS, choice, empty, notices, setting
 from ..text import HTML, html, joined, run_name
 from ..words import words_of
-from ..workspace import Opened, Workspace
+from ..workspace import ALL_HIDDEN, Opened, Workspace
 
 KEYS = (
     "<p class='keys'><kbd>j</kbd> <kbd>k</kbd> next and previous group · <kbd>d</kbd> <kbd>a</kbd> next and previous answer, "
@@ -89,9 +89,9 @@ def _exporter(workspace: Workspace) -> Callable:
 def render(view: dict, workspace: Workspace) -> dict:
     """groups, decision, answers, quick, notes: HTML; in the view, the place that is shown."""
     nothing = {"groups": "", "decision": "", "answers": "", "quick": "", "notes": "", **_menu([])}
-    keys = workspace.chosen(view)
+    keys = workspace.shown(view)
     if not keys:
-        return {**nothing, "notes": NO_RUNS}
+        return {**nothing, "notes": notices([ALL_HIDDEN]) if workspace.chosen(view) else NO_RUNS}
     key = view["run"] if view["run"] in keys else keys[0]
     try:
         opened = workspace.open(key)

@@ -1,0 +1,147 @@
+"""How a run is: at work, standing still, silent, or ended and how. From run.json, heartbeat and lock; the time comes from the
+caller."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from datetime import datetime, timezone
+from typing import NamedTuple
+
+import numpy as np
+
+from openrlhf_ebpo.record.heartbeat import FILE, Beat, read_beat
+from openrlhf_ebpo.record.run_lock import BEAT_SECONDS
+from openrlhf_ebpo.record.run_log import LOCK
+
+from .errors import RunError
+from .metrics import Metrics
+from .runs import Run, inside
+
+SILENCE = 12 * BEAT_SECONDS  # of a lock that its holder touches, before it counts as left
+PATIENCE, USUAL = 600.0, 5.0  # seconds; usual steps: without either, a step is late
+_LARGEST = 2**16  # bytes of a heartbeat
+_ERROR = 400  # characters
+_EARLIEST, _LATEST = 1e9, 1e11  # seconds since the epoch
+
+
+class Signs(NamedTuple):
+    """What a running training leaves behind. lock: when its holder last touched it; each None where there is none."""
+
+    beat: Beat | None
+    lock: float | None
+
+
+class Condition(NamedTuple):
+    """kind: training, stalled, silent, complete, interrupted, failed, unknown. said: more of it, from the run's files. step: the
+    last one, at: seconds since the epoch when it was finished."""
+
+    kind: str
+    said: str
+    step: int | None
+    at: float | None
+
+
+def signs(run: Run) -> Signs:
+    """Of a run that may hold anything: neither a pipe nor a large file is read."""
+    beat = lock = None
+    with contextlib.suppress(OSError, RunError):
+        place = inside(run, FILE)
+        beat = read_beat(run.path) if place.is_file() and place.stat().st_size <= _LARGEST else None
+    with contextlib.suppress(OSError, RunError):
+        lock = inside(run, LOCK).stat().st_mtime
+    return Signs(beat, lock)
+
+
+def condition(about: dict, metrics: Metrics, seen: Signs, now: float) -> Condition:
+    step, at = last_step(metrics)
+    ended = str(about.get("status") or "unknown")
+    if ended == "running":
+        kind, said = _at_work(about, metrics, seen, now)
+        step = max(step or 0, seen.beat.step if seen.beat else 0) or step
+    elif ended in ("complete", "interrupted", "failed"):
+        kind, said = ended, str(about.get("error") or "")[:_ERROR].strip()
+    else:
+        kind, said = "unknown", "run.json does not say how it ended."
+    return Condition(kind, said, step, at)
+
+
+def last_step(metrics: Metrics) -> tuple[int | None, float | None]:
+    if not len(metrics.steps):
+        return None, None
+    at = metrics.at(int(metrics.steps[-1]), "time")
+    return int(metrics.steps[-1]), at if at is not None and _EARLIEST <= at < _LATEST else None
+
+
+def _at_work(about: dict, metrics: Metrics, seen: Signs, now: float) -> tuple[str, str]:
+    if seen.lock is not None and now - seen.lock > SILENCE:
+        return "silent", f"No sign of life since {clock(seen.lock)}: it was killed, or its machine is gone."
+    stalled = about.get("stalled")
+    if isinstance(stalled, dict):
+        what = str(stalled.get("what") or "no step comes")[:_ERROR]
+        return "stalled", f"Since {clock(seconds(stalled.get('time')))}: {what}"
+    late = _late(metrics, seen, now)
+    if late:
+        return ("stalled" if seen.lock is not None else "silent"), late
+    return "training", _doing(seen.beat)
+
+
+def _late(metrics: Metrics, seen: Signs, now: float) -> str:
+    latest = _latest(metrics, seen)
+    return f"Nothing new since {clock(latest)}." if latest is not None and now > latest + _patience(metrics) else ""
+
+
+def deadline(metrics: Metrics, seen: Signs) -> float | None:
+    """When a training counts as silent or late, if nothing comes until then."""
+    latest = _latest(metrics, seen)
+    each = (None if seen.lock is None else seen.lock + SILENCE, latest and latest + _patience(metrics))
+    return min((when for when in each if when), default=None)
+
+
+def _latest(metrics: Metrics, seen: Signs) -> float | None:
+    _, at = last_step(metrics)
+    return max((when for when in (at, seen.beat and seen.beat.time) if when), default=None)
+
+
+def _patience(metrics: Metrics) -> float:
+    return max(PATIENCE, USUAL * usual_step(metrics))
+
+
+def usual_step(metrics: Metrics) -> float:
+    """Seconds of a step, the median; 0 where unknown."""
+    between = np.diff(metrics.series("time")[1])
+    return float(np.median(between)) if len(between) else 0.0
+
+
+def _doing(beat: Beat | None) -> str:
+    if beat is None:
+        return ""
+    return f"{beat.phase}{', ' if beat.detail else ''}{beat.detail}"
+
+
+def seconds(time) -> float | None:
+    """Seconds since the epoch of the times in run.json, None for anything else."""
+    try:
+        when = datetime.fromisoformat(time)
+        return (when if when.tzinfo else when.replace(tzinfo=timezone.utc)).timestamp()
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def clock(when: float | None) -> str:
+    if when is None or not math.isfinite(when) or not 0 <= when < _LATEST:
+        return "an unknown time"
+    return f"{datetime.fromtimestamp(when, timezone.utc):%Y-%m-%d %H:%M} UTC"
+
+
+def took(about: dict) -> float | None:
+    """Seconds from start to end."""
+    started, ended = seconds(about.get("started")), seconds(about.get("ended"))
+    return ended - started if started is not None and ended is not None and ended >= started else None
+
+
+def duration(length: float) -> str:
+    for size, name in ((86400, "days"), (3600, "h"), (60, "min")):
+        if length >= 2 * size:
+            return f"{length / size:.0f} {name}"
+    return f"{max(length, 0):.0f} s"

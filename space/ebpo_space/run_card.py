@@ -1,0 +1,244 @@
+"""One run on the first page: its state, what came of it, what its estimator changed, and what asks for a look."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from openrlhf_ebpo.estimator.registry import title
+from openrlhf_ebpo.record.catalogue import find
+from openrlhf_ebpo.record.score_text import whole_percent
+
+from . import warnings
+from .changed import Changed, changed
+from .condition import Condition, clock, condition, deadline, duration, signs, took
+from .figures import colour, number
+from .metrics import Metrics
+from .outcome import Outcome, outcome
+from .sparkline import sparkline
+from .tables import STATE, dot, setting
+from .text import HTML, attribute, harmless, html, joined, run_name
+from .warnings import REWARD, RULES, Warned, above, collapsed, spiked
+from .workspace import Opened
+
+UNFILTERED = {
+    "at": "",
+    "prompt": "",
+    "text": "",
+    "cluster": "",
+    "from": 0,
+    "to": 1,
+    "rewards_from": "",
+    "rewards_to": "",
+}
+WARNINGS = 6  # of one run that are shown
+KEPT = 50  # runs whose warnings are remembered
+EBPO, GRPO = "ebpo", "group_norm"
+
+
+BADGE = {"training": "good", "complete": "good", "stalled": "bad", "silent": "bad", "failed": "bad"}
+VERDICT = {
+    "better": "more than chance would explain",
+    "worse": "a loss that chance does not explain",
+    "open": "no change that these numbers could show",
+    "unsure": "an interval is not known",
+}
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What is known of a run. logged: steps with rollouts."""
+
+    run: Opened
+    condition: Condition
+    outcome: Outcome | None
+    warnings: Sequence[Warned]
+    changed: Changed
+    logged: int
+    problems: Sequence[str]
+    refresh: float | None  # seconds until its state has to be looked at again
+
+
+def state_of(run: Opened, now: float) -> str:
+    return condition(run.about, run.metrics, signs(run.run), now).kind
+
+
+_warned: dict[str, tuple[Metrics, tuple, list[Warned]]] = {}  # by run: of which metrics and rewards, what was found
+
+
+def look(run: Opened, now: float) -> Looked:
+    seen = signs(run.run)
+    came, problems = outcome(run.run, run.metrics, run.rewards)
+    difference, logged = changed(run.run, sum(run.rewards) / 2)
+    state = condition(run.about, run.metrics, seen, now)
+    until = deadline(run.metrics, seen) if state.kind == "training" else None
+    refresh = None if until is None else max(until - now, 5.0)
+    return Looked(run, state, came, _warnings(run), difference, logged, problems, refresh)
+
+
+def _warnings(run: Opened) -> list[Warned]:
+    metrics, rewards, found = _warned.get(run.run.key, (None, None, []))
+    if metrics is not run.metrics or rewards != run.rewards:
+        found = warnings.found(run.metrics, run.rewards)
+        if len(_warned) >= KEPT:  # visitors open runs of their own
+            _warned.clear()
+        _warned[run.run.key] = run.metrics, run.rewards, found
+    return found
+
+
+def card(looked: Looked) -> HTML:
+    run = looked.run
+    refresh = "" if looked.refresh is None else html('data-refresh="{:.0f}"', looked.refresh)
+    return html(
+        '<article class="run-card {}" style="--shade:var(--{})" aria-label="{}" {}>{}{}{}{}</article>',
+        *("dimmed" if run.dimmed else "", colour(run.run.number), attribute(run.run.key, 80), refresh),
+        *(_head(looked), _outcome(looked), _changed(looked), _warning_list(looked)),
+    )
+
+
+def _head(looked: Looked) -> HTML:
+    state, about = looked.condition, looked.run.about
+    words, badge = STATE[state.kind], BADGE.get(state.kind, "")
+    lasted = took(about) if state.kind in ("complete", "failed", "interrupted") else None
+    parts = [
+        f"step {state.step:,}" if state.step is not None else "no step yet",
+        f"in {duration(lasted)}" if lasted is not None else "",
+        html('last <time data-at="{:.0f}">{}</time>', state.at, clock(state.at)) if state.at and lasted is None else "",
+    ]
+    said = html('<p class="said {}">{}</p>', badge, harmless(state.said, 400)) if state.said else ""
+    trained = html("<p>{} · {}</p>", harmless(title(looked.run.estimator), 40), _model(about))
+    return html(
+        '<header><h2>{}{}</h2><p><em class="{}">{}</em></p><p>{}</p>{}{}</header>',
+        *(dot(looked.run.run.number), run_name(looked.run.run.key, 40), badge, words),
+        *(HTML(" · ").join(part for part in parts if part), trained, said),
+    )
+
+
+def _model(about: dict) -> HTML:
+    name = str(about.get("model") or "unknown model")
+    return harmless(name.rstrip("/").rpartition("/")[2] or name, 40)
+
+
+def _outcome(looked: Looked) -> HTML:
+    found = looked.outcome
+    if found is None:
+        return HTML(
+            "<section><h3>Outcome</h3><p>Nothing to compare yet: two steps or two evaluations are needed.</p></section>"
+        )
+    steps, values = next((s for s in map(looked.run.metrics.series, REWARD) if len(s[0])), ((), ()))
+    line = sparkline(steps, values, f"Mean reward: {_ends(values)}", looked.run.run.number)
+    return html(
+        '<section class="{}"><h3>Outcome</h3><p class="big">{}<small>{}</small></p><p>{}</p><p><b>{}</b> → <b>{}</b> {}</p>'
+        "<p>{}</p>{}</section>",
+        *(found.verdict, found.difference, found.interval, VERDICT[found.verdict]),
+        *(found.written(found.first), found.written(found.last), harmless(found.what, 200), found.how),
+        _named_line("mean reward", values, line),
+    )
+
+
+def _named_line(name: str, values, line: HTML) -> HTML:
+    return html("<figure>{}<figcaption>{} {}</figcaption></figure>", line, name, _ends(values)) if line else HTML()
+
+
+def _ends(values) -> str:
+    return f"{number(values[0])} → {number(values[-1])}" if len(values) else ""
+
+
+def _changed(looked: Looked) -> HTML:
+    run = looked.run
+    lines = joined(
+        _named_line(said, values, sparkline(steps, values, f"{said}: {_ends(values)}", run.run.number))
+        for name, said in (("ebpo/shrinkage", "shrinkage S"), ("ebpo/prior_mean", "prior mean"))
+        for steps, values in [run.metrics.series(name)]
+    )
+    head = html("What {} changed", harmless(title(run.estimator), 40))
+    if run.estimator == GRPO:
+        head = HTML("What GRPO left out")
+    return html("<section><h3>{}</h3>{}{}</section>", head, _difference(looked), lines)
+
+
+def _difference(looked: Looked) -> HTML:
+    run, found = looked.run, looked.changed
+    if not found.responses:
+        share = run.metrics.series("ebpo/rescued_fraction")[1]
+        if not len(share):
+            return HTML("<p>Rollouts that tell are not there.</p>")
+        return _big(float(share.mean()), "of responses got an advantage where GRPO gives none")
+    ignored = found.ignored / found.responses
+    moved = (found.failed + found.passed) / found.responses
+    seen = _seen(looked)
+    if run.estimator == GRPO or not moved:
+        return _big(ignored, "of responses got no advantage: all of their group earned the same") + html(
+            "<p>{}</p>", seen
+        )
+    return joined(
+        (
+            _big(moved, "of responses got an advantage where GRPO gives none"),
+            html("<p>{}</p>", _pushes(found)),
+            html("<p>mean shift of the advantage <b>{}</b>, {}</p>", number(found.per("shift", "responses")), seen),
+        )
+    )
+
+
+def _big(share: float, said: str) -> HTML:
+    return html('<p class="big">{}</p><p>{}</p>', whole_percent(share), said)
+
+
+def _pushes(found: Changed) -> str:
+    """Rescued is no success: answers of groups that fail are pushed down."""
+    each = (
+        ("all-fail", "failed", found.per("push_failed", "failed")),
+        ("all-pass", "passed", found.per("push_passed", "passed")),
+    )
+    said = [
+        f"{whole_percent(getattr(found, name) / found.responses)} {kind}, pushed {'down' if push < 0 else 'up'} ({push:+.2f} each)"
+        for kind, name, push in each
+        if push is not None
+    ]
+    return "; ".join(said).replace("(-", "(−")
+
+
+def _seen(looked: Looked) -> str:
+    of = looked.changed.steps
+    return f"in {of} of {looked.logged:,} steps" if of < looked.logged else f"in all {of:,} steps"
+
+
+def _warning_list(looked: Looked) -> HTML:
+    shown = looked.warnings[:WARNINGS]
+    if not shown:
+        words = f"None of {len(RULES)} kinds." if len(looked.run.metrics.steps) else "No metrics yet."
+        return html('<section class="warned"><h3>Warnings</h3><p>{}</p></section>', words)
+    items = joined(_warning(each, looked) for each in shown)
+    more = html("<li>and {} more</li>", len(looked.warnings) - WARNINGS) if len(looked.warnings) > WARNINGS else ""
+    return html('<section class="warned some"><h3>Warnings</h3><ul>{}{}</ul></section>', items, more)
+
+
+def _warning(each: Warned, looked: Looked) -> HTML:
+    return html(
+        '<li><b title="{}">{}</b> <span>{}</span><p>{} {} {}</p></li>',
+        *(f"when: {each.rule.when}", each.rule.title, each.since, _worst(each) + each.rule.means + "."),
+        *(_panel_link(each), _groups_link(each, looked)),
+    )
+
+
+def _worst(each: Warned) -> str:
+    if each.rule.holds not in (above, collapsed, spiked):
+        return ""
+    metric = find(each.metric)
+    if metric and metric.unit == "fraction":
+        return f"{whole_percent(each.worst)} at worst: "
+    return f"{number(each.worst)}{f' {metric.unit}' if metric and metric.unit else ''} at worst: "
+
+
+def _panel_link(each: Warned) -> HTML:
+    if each.metric == "step":
+        return HTML()
+    return html('<button type="button" {}>panel</button>', setting(tab="dynamics", more=[each.metric], zoom=""))
+
+
+def _groups_link(each: Warned, looked: Looked) -> HTML:
+    if not each.rule.groups or not looked.logged:
+        return HTML()
+    steps = f"{each.begins}-{each.last}" if each.last > each.begins else str(each.begins)
+    wish = {"tab": "samples", "run": looked.run.run.key, "kind": each.rule.groups, "steps": steps} | UNFILTERED
+    return html('<button type="button" {}>groups</button>', setting(**wish))

@@ -1,0 +1,266 @@
+"""pass@1 of every task at every checkpoint, with bars on one scale, and what changed from the first to the last, in words."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from openrlhf_ebpo.record import score_text
+from openrlhf_ebpo.record.score_text import NONE, percent, points
+
+from .figures import colour
+from .paired import Change, Compare, ends_of
+from .results import Column, Result
+from .tables import Head, dot, setting, table
+from .text import HTML, harmless, html, joined, run_name
+from .workspace import Opened
+
+SCALES = (5, 10, 20, 40, 60, 80, 100)  # percent; the least that has room for all bars
+AVERAGE = ""  # the task that stands for all
+
+
+@dataclass(frozen=True)
+class Scores:
+    """by: results by run, step and task. changes: by run and task, from the run's first column to its last. against: in words,
+    runs at their last columns."""
+
+    columns: Sequence[Column]
+    tasks: Sequence[str]
+    by: dict[tuple[str, int, str], Result]
+    reported: dict[str, dict[str, float]]
+    changes: dict[tuple[str, str], Change]
+    against: Sequence[tuple[Column, Column, Change]]
+    protocol: str
+    dimmed: frozenset[str]
+
+    @classmethod
+    def of(
+        cls,
+        shown: Sequence[tuple[int, Result]],
+        columns: Sequence[Column],
+        tasks: Sequence[str],
+        reported: dict,
+        opened: Sequence[Opened],
+        problems: list[str],
+    ) -> Scores:
+        """What cannot be read is added to `problems`."""
+        by = {(result.run, result.step, result.task): result for _, result in shown if "pass@1" in result.metrics}
+        compare = Compare(by, {run.run.key: run for run in opened}, problems)
+        ends = ends_of(columns)
+        changes = {
+            (run, task): found
+            for run, (first, last) in ends.items()
+            if first != last
+            for task in (AVERAGE, *tasks)
+            if (found := compare.change(first, last, [task] if task else tasks))
+        }
+        protocol = shown[0][1].protocol if shown else ""
+        dimmed = frozenset(run.run.key for run in opened if run.dimmed)
+        return cls(columns, tasks, by, reported, changes, compare.against(ends, tasks), protocol, dimmed)
+
+    @functools.cached_property
+    def scale(self) -> int:
+        """Percent at the end of every bar."""
+        shown = [
+            self.by[c.run, c.step, t].metrics["pass@1"]["interval"][1] for c in self.columns for t in self.tasks_of(c)
+        ]
+        return next((scale for scale in SCALES if 100 * max(shown, default=0) <= scale), SCALES[-1])
+
+    @functools.cached_property
+    def reach(self) -> float:
+        """The longest change, as a fraction, of either sign."""
+        return max((abs(end) for change in self.changes.values() for end in (change.low, change.high)), default=1) or 1
+
+    def tasks_of(self, column: Column) -> list[str]:
+        return [task for task in self.tasks if (column.run, column.step, task) in self.by]
+
+    def value(self, column: Column, task: str) -> float | None:
+        """Of a task, or the average of all where the column has all."""
+        tasks = [task] if task else self.tasks
+        found = [self.by.get((column.run, column.step, each)) for each in tasks]
+        return sum(each.metrics["pass@1"]["value"] for each in found) / len(found) if all(found) else None
+
+
+def score_table(scores: Scores, sort: str) -> HTML:
+    """sort: key of a column; with a - before it from the highest to the lowest."""
+    cells = [*map(_Checkpoint, scores.columns), *_changed(scores), *map(_Reported, scores.reported)]
+    rows = [
+        [_task(scores, task), *[cell.cell(scores, task) for cell in cells]] for task in _ordered(scores, cells, sort)
+    ]
+    if len(scores.tasks) > 1:
+        size = len(scores.tasks)
+        average = html("average<small>of these {} tasks</small>", size)
+        rows.append([average, *[cell.cell(scores, AVERAGE) for cell in cells]])
+    head = [_sortable("task", "task", HTML("task"), sort), *[_sortable(c.key, "", c.head(scores), sort) for c in cells]]
+    shown = table(head, rows, f"Results under protocol {scores.protocol}", "scores")
+    return html(
+        '<section class="passage"><h2>Results</h2><p>pass@1 in percent, protocol <code>{}</code>; below a task, its questions × '
+        "samples of each. The bar ends at the score; the line over it is the 95 % interval over questions, as if others of their kind "
+        "were asked. ± is the standard error across runs, as if the same questions were answered again. A click on a column’s name "
+        "sorts.</p>{}{}</section>",
+        *(harmless(scores.protocol, 80), shown, _said(scores)),
+    )
+
+
+def _sortable(key: str, tip: str, name: HTML, sort: str) -> Head:
+    up = key == "task"  # names from A to Z first, numbers from the highest
+    first, second = (key, f"-{key}") if up else (f"-{key}", key)
+    wish = {first: second, second: ""}.get(sort, first)
+    order = "" if sort.removeprefix("-") != key else "descending" if sort.startswith("-") else "ascending"
+    return Head(html('<button type="button" class="sort" {}>{}</button>', setting(sort=wish), name), order)
+
+
+def _ordered(scores: Scores, cells: Sequence, sort: str) -> list[str]:
+    """Tasks that have no value come last, either way."""
+    key, down = sort.removeprefix("-"), sort.startswith("-")
+    if key == "task":
+        return sorted(scores.tasks, reverse=down)
+    cell = next((each for each in cells if each.key == key), None)
+    if cell is None:
+        return list(scores.tasks)
+    values = {task: value for task in scores.tasks if (value := cell.value(scores, task)) is not None}
+    return sorted(values, key=values.get, reverse=down) + [task for task in scores.tasks if task not in values]
+
+
+def _task(scores: Scores, task: str) -> HTML:
+    sizes = {f"{r.questions:,} × {r.samples:,}" for (_, _, of), r in scores.by.items() if of == task}
+    return html("{}<small>{}</small>", harmless(task, 60), ", ".join(sorted(sizes)))
+
+
+@dataclass(frozen=True)
+class _Checkpoint:
+    column: Column
+
+    @property
+    def key(self) -> str:
+        return self.column.name
+
+    def head(self, scores: Scores) -> HTML:
+        number, run, step = self.column
+        ticks = html(
+            '<small class="ticks" aria-hidden="true"><span>0</span><span>{}</span></small>', f"{scores.scale} %"
+        )
+        name = f"step {step}" if step else "base model"
+        return html("{}{}<small>{}</small>{}", dot(number), run_name(run, 28), name, ticks)
+
+    def value(self, scores: Scores, task: str) -> float | None:
+        return scores.value(self.column, task)
+
+    def cell(self, scores: Scores, task: str) -> HTML | str:
+        value = self.value(scores, task)
+        if value is None:
+            return NONE
+        if not task:
+            return html("<b>{}</b>", percent(value)) + _bar(value, None, scores, self.column)
+        metric = scores.by[self.column.run, self.column.step, task].metrics["pass@1"]
+        return html(
+            '<b>{}</b><small>{}</small><span class="sr"> ({})</span>{}',
+            *(percent(value), score_text.plus_minus(metric), score_text.span(metric)),
+            _bar(value, metric["interval"], scores, self.column),
+        )
+
+
+def _bar(value: float, interval: Sequence[float] | None, scores: Scores, column: Column) -> HTML:
+    share = lambda each: min(max(100 * 100 * each / scores.scale, 0), 100)  # noqa: E731
+    line = HTML()
+    if interval is not None:
+        low, high = map(share, interval)
+        line = html('<i class="reach" style="left:{:.1f}%;width:{:.1f}%"></i>', low, max(high - low, 0.5))
+    return html(
+        '<span class="scale {}" style="--shade:var(--{})"><i style="width:{:.1f}%"></i>{}</span>',
+        *("dimmed" if column.run in scores.dimmed else "", colour(column.number), share(value), line),
+    )
+
+
+@dataclass(frozen=True)
+class _Change:
+    first: Column
+    last: Column
+
+    @property
+    def key(self) -> str:
+        return f"change · {self.last.run}"
+
+    def head(self, scores: Scores) -> HTML:
+        reach = f"±{100 * scores.reach:.0f}"
+        ticks = html(
+            '<small class="ticks" aria-hidden="true"><span>−</span><span>0</span><span>{}</span></small>', reach
+        )
+        steps = f"{f'step {self.first.step}' if self.first.step else 'base'} to {self.last.step}"
+        return html("{}change<small>{}</small>{}", dot(self.last.number), steps, ticks)
+
+    def value(self, scores: Scores, task: str) -> float | None:
+        found = scores.changes.get((self.last.run, task))
+        return found and found.difference
+
+    def cell(self, scores: Scores, task: str) -> HTML | str:
+        found = scores.changes.get((self.last.run, task))
+        if found is None:
+            return NONE
+        place = lambda each: 50 + 50 * each / scores.reach  # noqa: E731
+        left, right = sorted((place(0), place(found.difference)))
+        line = html(
+            '<i class="reach" style="left:{:.1f}%;width:{:.1f}%"></i>',
+            place(found.low),
+            place(found.high) - place(found.low),
+        )
+        return html(
+            '<b class="{}" title="{}">{}</b><small> {} to {}</small><span class="sr">, {}</span>'
+            '<span class="scale two {} {}" style="--shade:var(--{})"><i style="left:{:.1f}%;width:{:.1f}%"></i>{}</span>',
+            *(found.verdict, found.words, points(found.difference), points(found.low), points(found.high), found.words),
+            *(found.verdict, "dimmed" if self.last.run in scores.dimmed else "", colour(self.last.number)),
+            *(left, right - left, line),
+        )
+
+
+def _changed(scores: Scores) -> list[_Change]:
+    ends = ends_of(scores.columns)
+    return [_Change(*ends[run]) for run in ends if (run, AVERAGE) in scores.changes]
+
+
+@dataclass(frozen=True)
+class _Reported:
+    name: str
+
+    @property
+    def key(self) -> str:
+        return f"paper · {self.name}"
+
+    def head(self, scores: Scores) -> HTML:
+        method, _, model = self.name.partition(", ")
+        return html('{}<small>{}</small><small class="reported">reported in the paper</small>', method, model)
+
+    def value(self, scores: Scores, task: str) -> float | None:
+        of = scores.reported[self.name]
+        tasks = [task] if task else scores.tasks
+        return sum(of[each] for each in tasks) / len(tasks) if all(each in of for each in tasks) else None
+
+    def cell(self, scores: Scores, task: str) -> str:
+        value = self.value(scores, task)
+        return NONE if value is None else score_text.reported(value)
+
+
+def _said(scores: Scores) -> HTML:
+    """Each run from its first column to its last, and the runs against each other, in sentences."""
+    ends = ends_of(scores.columns)
+    own = [
+        html("<li>{}: {}.</li>", _named(first, last), scores.changes[run, AVERAGE].words)
+        for run, (first, last) in ends.items()
+        if (run, AVERAGE) in scores.changes
+    ]
+    others = [
+        html("<li>{} against {}: {}.</li>", _at(last), _at(base), change.words) for base, last, change in scores.against
+    ]
+    if not own and not others:
+        return HTML()
+    return html('<ul class="sentences">{}</ul>', joined([*own, *others]))
+
+
+def _named(first: Column, last: Column) -> HTML:
+    start = f"step {first.step}" if first.step else "base model"
+    return html("{}{}, {} to step {}", dot(last.number), run_name(last.run, 40), start, last.step)
+
+
+def _at(column: Column) -> HTML:
+    return html("{}{} at step {}", dot(column.number), run_name(column.run, 40), column.step)

@@ -1,0 +1,149 @@
+"""Runs of one configuration that differ in their seed: which they are, and their mean with its band. Pure.
+
+One training says little about an estimator: seeds of one configuration often end further apart than two estimators do
+(Henderson et al. 2018, arXiv 1709.06560; Agarwal et al. 2021, arXiv 2108.13264).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+
+from .workspace import Opened
+
+APART = frozenset({"ckpt", "logger", "hub"})  # sections that say what is saved and written, and change no training
+_T = (
+    12.706,
+    4.303,
+    3.182,
+    2.776,
+    2.571,
+    2.447,
+    2.365,
+    2.306,
+    2.262,
+)  # Student's t at 97.5 %, 1 to 9 degrees of freedom
+
+
+@dataclass(frozen=True)
+class Band:
+    """All of one length. Two runs: low and high are theirs; more: the 95 % t-interval of the mean."""
+
+    steps: np.ndarray
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    n: int
+
+    @property
+    def words(self) -> str:
+        return f"mean of {self.n} seeds, {spread_words(self.n)}"
+
+
+def spread_words(n: int) -> str:
+    return "band: from the lower to the higher" if n == 2 else "band: 95 % t-interval of the mean"
+
+
+def grouped(runs: Sequence[Opened]) -> list[list[Opened]]:
+    """Runs of one configuration together, in their order: the arguments are the same but seed, names and paths of what is
+    written. A run without arguments stands alone, and so does the copy of one that is there."""
+    found: dict[object, list[Opened]] = {}
+    for run in runs:
+        same = configuration(run.about)
+        key = run.run.key if same is None or _is_copy(run, found.get(same, [])) else same
+        found.setdefault(key, []).append(run)
+    return list(found.values())
+
+
+def configuration(about: dict) -> str | None:
+    """Text that is the same for runs of one configuration; None where run.json does not tell."""
+    args = about.get("args")
+    if not isinstance(args, dict) or seed_of(about) is None:
+        return None
+    kept = {section: values for section, values in args.items() if section not in APART}
+    try:
+        text = json.dumps(_without_seeds(kept), sort_keys=True, default=str)
+    except (RecursionError, TypeError, ValueError):
+        return None
+    return _in_names(seed_of(about)).sub("seed*", text)  # data/train-seed-3.jsonl
+
+
+def seed_of(about: dict) -> int | None:
+    args = about.get("args")
+    train = args.get("train") if isinstance(args, dict) else None
+    seed = train.get("seed") if isinstance(train, dict) else None
+    return seed if type(seed) is int and abs(seed) < 2**63 else None
+
+
+def _without_seeds(settings):
+    if not isinstance(settings, dict):
+        return settings
+    return {str(name): _without_seeds(value) for name, value in settings.items() if name != "seed"}
+
+
+def _in_names(seed: int) -> re.Pattern:
+    return re.compile(rf"seed[-_= ]?{seed}(?!\d)", re.IGNORECASE)
+
+
+def _is_copy(run: Opened, others: Sequence[Opened]) -> bool:
+    """The same seed, started at the same time: the run and its copy from the Hub would count as two."""
+    mark = seed_of(run.about), run.about.get("started")
+    return any(mark == (seed_of(other.about), other.about.get("started")) for other in others)
+
+
+def name(keys: Sequence[str]) -> str:
+    """What the names share, with * where they differ: seed-*/ebpo."""
+    if len(keys) < 2:
+        return "".join(keys)
+    start = reduce(_shared_start, keys)
+    rest = [key[len(start) :] for key in keys]
+    end = reduce(_shared_start, [key[::-1] for key in rest])[::-1]
+    return f"{start}*{end}"
+
+
+def _shared_start(a: str, b: str) -> str:
+    same = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    return a[:same]
+
+
+def band(series: Sequence[tuple[np.ndarray, np.ndarray]]) -> Band | None:
+    """Of (steps, values) of each run, at the steps that all of them have: where one ends, a mean of the others would jump.
+    None for fewer than two runs, or without such a step. Values that are not finite count as absent."""
+    if len(series) < 2:
+        return None
+    finite = [(np.asarray(x)[np.isfinite(y)], np.asarray(y, float)[np.isfinite(y)]) for x, y in series]
+    steps = reduce(_common, [x for x, _ in finite])
+    if not len(steps):
+        return None
+    values = np.stack([y[np.searchsorted(x, steps)] for x, y in finite])
+    mean, (low, high) = values.mean(0), spread(values)
+    return Band(steps, mean, low, high, len(series))
+
+
+def _common(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Steps of both; seeds mostly have the same, and sorting 20,000 of them for each panel takes its time."""
+    return a if np.array_equal(a, b) else np.intersect1d(a, b, assume_unique=True)
+
+
+def spread(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ends of the band of (n, …) values: of two the lower and the higher, of more the 95 % t-interval of their mean."""
+    n = len(values)
+    if n == 2:
+        return values.min(0), values.max(0)
+    half = t_quantile(n - 1) * values.std(0, ddof=1) / n**0.5
+    return values.mean(0) - half, values.mean(0) + half
+
+
+def t_quantile(degrees: float) -> float:
+    """97.5 % quantile of Student's t; above nine degrees by the first terms of its expansion (Cornish-Fisher), to 0.1 %."""
+    if degrees < 1:
+        return float("inf")
+    if degrees <= len(_T):
+        return float(np.interp(degrees, np.arange(1, len(_T) + 1), _T))
+    z = 1.959964
+    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)

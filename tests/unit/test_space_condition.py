@@ -1,0 +1,159 @@
+"""How a run is, and what its estimator changed."""
+
+import json
+import os
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from space_runs import hostile_run, learning_run
+
+from openrlhf_ebpo.record.heartbeat import Beat
+from openrlhf_ebpo.space.changed import FILES, Changed, changed, summed
+from openrlhf_ebpo.space.condition import (
+    SILENCE,
+    Signs,
+    clock,
+    condition,
+    duration,
+    seconds,
+    signs,
+    took,
+    usual_step,
+)
+from openrlhf_ebpo.space.metrics import Metrics
+from openrlhf_ebpo.space.runs import Run
+
+NOW = 1_700_001_000.0
+STEPS = Metrics(np.arange(1, 11), {"time": 1_700_000_000.0 + 100 * np.arange(10)})  # the last 100 s ago
+HELD = Signs(None, NOW - 3)
+RUNNING = {"status": "running"}
+
+
+def said(about=RUNNING, metrics=STEPS, seen=HELD, now=NOW):
+    return condition(about, metrics, seen, now)
+
+
+def test_a_training_at_work_says_what_it_does():
+    beat = Beat(10, "rewards", "3 of 256 outstanding", NOW - 40, NOW - 2)
+    found = said(seen=Signs(beat, NOW - 3))
+    assert found == ("training", "rewards, 3 of 256 outstanding", 10, 1_700_000_900.0)
+    assert said(metrics=Metrics(), seen=Signs(beat, None)).step == 10
+    assert said(metrics=Metrics()).step is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "words"),
+    [
+        ({"seen": Signs(None, NOW - SILENCE - 1)}, "silent", "No sign of life since 2023-11-14 22:28 UTC"),
+        (
+            {
+                "about": {
+                    **RUNNING,
+                    "stalled": {"time": "2023-11-14T22:20:00+00:00", "step": 10, "what": "no step for 8"},
+                }
+            },
+            "stalled",
+            "Since 2023-11-14 22:20 UTC: no step for 8",
+        ),
+        ({"now": NOW + 700, "seen": Signs(None, NOW + 699)}, "stalled", "Nothing new since"),
+        ({"now": NOW + 700, "seen": Signs(None, None)}, "silent", "Nothing new since 2023-11-14 22:28 UTC"),
+        ({"about": {**RUNNING, "stalled": None}}, "training", ""),
+        ({"about": {**RUNNING, "stalled": {"time": [], "what": None}}}, "stalled", "Since an unknown time"),
+        (
+            {"about": {"status": "failed", "error": "RuntimeError: out of memory"}},
+            "failed",
+            "RuntimeError: out of memory",
+        ),
+        ({"about": {"status": "interrupted", "error": "ended by SIGTERM"}}, "interrupted", "ended by SIGTERM"),
+        ({"about": {"status": "complete", "error": None}}, "complete", ""),
+        ({"about": {"status": {"x": 1}}}, "unknown", "does not say"),
+        ({"about": {}}, "unknown", "does not say"),
+    ],
+)
+def test_every_end_and_every_stop_is_told(changes, kind, words):
+    found = said(**changes)
+    assert found.kind == kind and words in found.said, found
+
+
+def test_a_step_may_take_five_usual_ones():
+    slow = Metrics(np.arange(1, 5), {"time": NOW - 4000 + 1000.0 * np.arange(4)})
+    assert usual_step(slow) == 1000 and said(metrics=slow, seen=Signs(None, None)).kind == "training"
+
+
+def test_signs_of_a_run_that_holds_anything(tmp_path):
+    assert signs(Run("x", tmp_path, 0)) == (None, None)
+    os.mkfifo(tmp_path / "heartbeat.json")
+    assert signs(Run("x", tmp_path, 0)).beat is None
+    (tmp_path / "heartbeat.json").unlink()
+    (tmp_path / "outside").mkdir()
+    run = tmp_path / "run"
+    run.mkdir()
+    beat = {"step": 3, "phase": "training", "detail": "", "since": 5.0, "time": 6.0}
+    (tmp_path / "outside" / "heartbeat.json").write_text(json.dumps(beat))
+    (run / "heartbeat.json").symlink_to(tmp_path / "outside" / "heartbeat.json")
+    assert signs(Run("x", run, 0)).beat is None
+    (run / "heartbeat.json").unlink()
+    (run / "heartbeat.json").write_text(json.dumps(beat))
+    (run / "training.lock").touch()
+    found = signs(Run("x", run, 0))
+    assert found.beat.step == 3 and found.lock == (run / "training.lock").stat().st_mtime
+    (run / "heartbeat.json").write_text(" " * 2**17 + json.dumps(beat))
+    assert signs(Run("x", run, 0)).beat is None
+
+
+def test_times_may_be_anything():
+    assert seconds("2023-11-14T22:20:00+00:00") == seconds("2023-11-14T22:20:00") == 1_700_000_400
+    assert [seconds(each) for each in (None, 3, "soon", [], "9999-99-99")] == [None] * 5
+    assert [clock(each) for each in (None, float("nan"), 1e99, -5.0)] == ["an unknown time"] * 4
+    assert took({"started": "2023-11-14T22:20:00", "ended": "2023-11-14T22:41:00"}) == 1260
+    assert took({"started": "2023-11-14T22:20:00", "ended": None}) is None
+    assert [duration(each) for each in (-1, 90, 1260, 3 * 3600, 86400 * 9)] == [
+        "0 s",
+        "90 s",
+        "21 min",
+        "3 h",
+        "9 days",
+    ]
+
+
+def rows(**columns) -> pa.Table:
+    usual = {"baseline": [0.1] * 4, "group_mean": [0.0] * 4, "reward": [0.0] * 4, "valid": [True] * 4}
+    return pa.table({**usual, **columns})
+
+
+def test_what_grpo_ignores_and_gets_an_advantage_here():
+    found = summed(
+        rows(advantage=[-0.5, -0.3, 0.4, -9.0], grpo_advantage=[0.0, 0.0, 1.0, 0.0], valid=[True, True, True, False]),
+        0.5,
+    )
+    assert (found.responses, found.ignored, found.failed, found.passed) == (3, 2, 2, 0)
+    assert found.per("push_failed", "failed") == pytest.approx(-0.4) and found.per("push_passed", "passed") is None
+    assert found.per("shift", "responses") == pytest.approx((0.5 + 0.3 + 0.6) / 3)
+    passed = summed(rows(advantage=[0.2] * 4, grpo_advantage=[0.0] * 4, group_mean=[1.0] * 4, reward=[1.0] * 4), 0.5)
+    assert passed.passed == 4 and passed.failed == 0
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"advantage": ["x"] * 4, "grpo_advantage": [0.0] * 4},
+        {"advantage": [0.1] * 4},
+        {"advantage": [None] * 4, "grpo_advantage": [float("inf")] * 4},
+        {"advantage": [0.1] * 4, "grpo_advantage": [0.0] * 4, "valid": ["perhaps"] * 4},
+    ],
+)
+def test_columns_of_another_kind_count_as_nothing(columns):
+    assert summed(rows(**columns), 0.5).responses == 0
+
+
+def test_a_run_is_read_at_steps_spread_over_it(tmp_path):
+    folder = learning_run(tmp_path / "run", steps=FILES + 6, seed=1, name="x", prompts=2)
+    found, steps = changed(Run("x", folder, 0), 0.5)
+    assert (found.steps, steps) == (FILES, FILES + 6) and found.failed and found.ignored >= found.failed + found.passed
+    assert changed(Run("none", tmp_path, 0), 0.5) == (Changed(), 0)
+
+
+def test_damaged_rollouts_count_as_nothing(tmp_path):
+    found, _ = changed(Run("evil", hostile_run(tmp_path / "evil", megabytes=0.05), 0), 0.5)
+    assert found.steps <= 1

@@ -1,0 +1,114 @@
+"""What came of a run: paired over questions, or over steps that are correlated."""
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from space_runs import evaluation, learning_run
+
+from openrlhf_ebpo.eval.resampling import compare
+from openrlhf_ebpo.space import results
+from openrlhf_ebpo.space.metrics import Metrics
+from openrlhf_ebpo.space.outcome import half_width, outcome, part
+from openrlhf_ebpo.space.paired import Change, change
+from openrlhf_ebpo.space.runs import Run
+
+SHARE = (0.0, 1.0)
+
+
+def metrics(**columns) -> Metrics:
+    named = {name.replace("__", "/"): np.asarray(values, float) for name, values in columns.items()}
+    return Metrics(np.arange(1, len(next(iter(named.values()))) + 1), named)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = learning_run(tmp_path_factory.mktemp("run") / "ebpo", steps=4, seed=1, name="x", prompts=2)
+    return Run("ebpo", folder, 0)
+
+
+def test_checkpoints_are_compared_question_by_question(run):
+    found, problems = outcome(run, Metrics(), SHARE)
+    each, _ = results.find(run)
+    ends = [[r for r in each if r.step == step] for step in (0, 4)]
+    said = [[np.array(list(results.rates(run, r).values())) for r in end] for end in ends]
+    expected = compare(*said)
+    assert found.last - found.first == pytest.approx(expected["difference"])
+    assert [found.low, found.high] == pytest.approx(expected["interval"])
+    assert "mean of 2 tasks, base model to step 4" in found.what and "paired over 30 questions" in found.how
+    assert not problems and found.verdict == "better" and found.difference.startswith("+")
+
+
+def test_samples_that_cannot_be_read_leave_the_values(tmp_path):
+    for step, rate in ((0, 0.1), (8, 0.9)):
+        evaluation(tmp_path, "aime24", step, rate, seed=1)
+    for path in tmp_path.glob("eval/*/*/*/samples.parquet"):
+        path.write_bytes(b"damaged")
+    found, _ = outcome(Run("x", tmp_path, 0), Metrics(), SHARE)
+    assert found.verdict == "unsure" and found.interval == "" and "cannot be read" in found.how
+    assert found.last > found.first
+
+
+def test_only_questions_of_both_count(tmp_path):
+    for step, rate in ((0, 0.1), (8, 0.9)):
+        evaluation(tmp_path, "aime24", step, rate, seed=1)
+    path = next(tmp_path.glob("eval/*/*/step-000008/samples.parquet"))
+    pq.write_table(pq.read_table(path).slice(0, 80), path)
+    first, last = results.find(Run("x", tmp_path, 0))[0]
+    run = Run("x", tmp_path, 0)
+    assert change([(run, first, run, last)]).questions == 10
+    pq.write_table(pq.read_table(path).slice(0, 0), path)
+    assert change([(run, first, run, last)]) is None
+
+
+def test_a_change_is_said_in_words():
+    better = Change(0.121, 0.08, 0.162, 200)
+    assert better.words == "better than chance would explain: +12.1, 95 % +8.0 to +16.2, 200 questions"
+    assert Change(-0.1, -0.2, -0.01, 1).words.startswith("worse than chance would explain: -10.0")
+    nothing = Change(0.01, -0.05, 0.07, 200)
+    assert nothing.words.startswith("no difference that 200 questions could show: +1.0, 95 % -5.0 to +7.0; ")
+    assert nothing.words.endswith("it would have to be about 6 points") and nothing.verdict == "open"
+
+
+def test_evaluations_in_the_log_come_before_the_training_reward(tmp_path):
+    logged = metrics(eval_held_pass1=[0.2, np.nan, 0.4], rollout__reward_mean=[0.1, 0.1, 0.1])
+    found, _ = outcome(Run("x", tmp_path, 0), logged, SHARE)
+    assert (found.first, found.last, found.verdict) == (0.2, 0.4, "unsure") and "step 1 to 3" in found.what
+
+
+def test_the_training_reward_is_the_last_tenth_against_the_first(tmp_path):
+    rng = np.random.default_rng(0)
+    values = np.clip(np.linspace(0.2, 0.6, 80) + 0.02 * rng.standard_normal(80), 0, 1)
+    found, _ = outcome(Run("x", tmp_path, 0), metrics(rollout__reward_mean=values), SHARE)
+    assert found.first == pytest.approx(values[:8].mean()) and found.last == pytest.approx(values[-8:].mean())
+    assert found.verdict == "better" and found.is_share and "first 8 against last 8 of 80 steps" in found.what
+    flat, _ = outcome(Run("x", tmp_path, 0), metrics(reward=rng.standard_normal(80)), SHARE)
+    assert flat.verdict == "open" and not flat.is_share
+
+
+@pytest.mark.parametrize("count", range(7))
+def test_few_steps_have_no_interval_and_none_no_outcome(tmp_path, count):
+    found, _ = outcome(Run("x", tmp_path, 0), metrics(reward=np.full(count, 0.5)), SHARE)
+    assert (found is None) == (count < 2)
+    assert found is None or found.low is None or count > 5
+
+
+def test_parts_are_a_tenth_of_five_steps_or_more():
+    assert [part(n) for n in (2, 3, 9, 10, 60, 1000)] == [1, 1, 4, 5, 6, 100]
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.6])
+def test_the_interval_covers_a_correlated_run_that_learns(rho):
+    rng = np.random.default_rng(1)
+    trend, size, covered = 8 * (1 - np.exp(-3 * np.arange(80) / 80)), part(80), 0
+    for _ in range(300):
+        noise = rng.standard_normal(81)
+        for i in range(1, 81):
+            noise[i] += rho * noise[i - 1]
+        values = trend + noise[1:]
+        error = values[-size:].mean() - values[:size].mean() - (trend[-size:].mean() - trend[:size].mean())
+        covered += abs(error) <= half_width(values, size)
+    assert covered >= 0.86 * 300
+
+
+def test_a_run_that_never_changes_has_an_interval_without_width():
+    assert half_width(np.full(40, 0.5), 5) == 0.0

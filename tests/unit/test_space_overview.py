@@ -1,0 +1,199 @@
+"""The first page, without a browser: cards, seeds, dimmed and hidden runs; and the table of scores."""
+
+import json
+import os
+import re
+import shutil
+import time
+from html import unescape
+
+import pytest
+from space_runs import hostile_run, learning_run, troubled_run
+
+from openrlhf_ebpo.space.links import clean
+from openrlhf_ebpo.space.pages import PAGES, evaluation, overview
+from openrlhf_ebpo.space.run_card import VERDICT
+from openrlhf_ebpo.space.runs import Runs
+from openrlhf_ebpo.space.tables import STATE, run_bar
+from openrlhf_ebpo.space.workspace import ALL_HIDDEN, Workspace
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    for seed in (1, 2):
+        learning_run(folder / f"ebpo-{seed}", steps=12, seed=seed, name="ebpo", prompts=4, pace=1.3)
+        learning_run(
+            folder / f"grpo-{seed}", steps=12, seed=seed, name="g", prompts=4, pace=0.2, estimator="group_norm"
+        )
+    learning_run(folder / "at-work", steps=6, seed=7, name="at work", prompts=2, status="running")
+    troubled_run(folder / "troubled")
+    hostile_run(folder / "evil", megabytes=0.05)
+    return folder
+
+
+@pytest.fixture
+def workspace(folder):
+    return Workspace(Runs([str(folder)]))
+
+
+def cards(workspace, **view) -> dict[str, str]:
+    found = overview.render(clean(view), workspace)["cards"]
+    return dict(re.findall(r'<article class="run-card[^>]*aria-label="([^"]*)".*?>(.*?)</article>', found, re.S))
+
+
+def sets(text: str) -> list[dict]:
+    found = re.findall(r'data-set="([^"]*)"', text)
+    return [json.loads(unescape(each)) for each in found]
+
+
+def test_a_card_says_state_outcome_and_what_changed(workspace):
+    found = cards(workspace, runs="ebpo-1,grpo-1")
+    assert "held-out pass@1, mean of 2 tasks, base model to step 12" in found["ebpo-1"]
+    assert VERDICT["better"] in found["ebpo-1"] and "paired over 30 questions" in found["ebpo-1"]
+    assert "What EBPO changed" in found["ebpo-1"] and "pushed down" in found["ebpo-1"]
+    assert "shrinkage S" in found["ebpo-1"] and "prior mean" in found["ebpo-1"]
+    assert "What GRPO left out" in found["grpo-1"] and "of responses got no advantage" in found["grpo-1"]
+    assert "shrinkage S" not in found["grpo-1"] and ">complete<" in found["grpo-1"]
+
+
+def test_a_training_at_work_is_looked_at_again_and_a_silent_one_is_told(folder, workspace):
+    lock = folder / "at-work" / "training.lock"
+    lock.touch()
+    found = overview.render(clean({"runs": "at-work"}), workspace)["cards"]
+    assert ">training<" in found and 5 <= int(re.search(r'data-refresh="(\d+)"', found)[1]) <= 60
+    os.utime(lock, (time.time() - 3600,) * 2)
+    found = overview.render(clean({"runs": "at-work"}), workspace)["cards"]
+    assert STATE["silent"] in found and "No sign of life since" in found and "data-refresh" not in found
+    lock.unlink()
+
+
+def test_a_failed_run_says_why_and_its_warnings_lead_to_what_shows_them(workspace):
+    found = cards(workspace, runs="troubled")["troubled"]
+    assert "RuntimeError: the loss is not finite at step 40" in found
+    for title in ("Entropy collapse", "Gradient spike", "Truncated answers", "Rollout engine and trainer disagree"):
+        assert title in found
+    assert "at step 31" in found and "and 1 more" in found
+    panels = [each["more"] for each in sets(found) if each.get("tab") == "dynamics"]
+    groups = [each for each in sets(found) if each.get("tab") == "samples"]
+    assert ["policy/entropy"] in panels and ["vllm_kl"] in panels
+    truncated = next(each for each in groups if each["kind"] == "truncated")
+    assert clean(truncated)["run"] == "troubled" and truncated["steps"].endswith("-40")
+    for wish in groups:
+        assert "notes" in PAGES["samples"].render(clean({**wish, "runs": "troubled"}), workspace)
+
+
+def test_the_first_line_counts_runs_and_warnings(workspace):
+    found = overview.render(clean({"runs": "ebpo-1,troubled"}), workspace)["sum"]
+    assert "<b>2 runs</b>: 1 complete, 1 failed" in found and re.search(r"\d warnings</b>", found)
+    assert "<b>1 run</b>: complete" in overview.render(clean({"runs": "ebpo-1"}), workspace)["sum"]
+
+
+def test_seeds_stand_together_and_are_paired_with_those_of_grpo(workspace):
+    found = overview.render(clean({"runs": "ebpo-1,grpo-1,ebpo-2,grpo-2"}), workspace)["seeds"]
+    assert "ebpo-*" in found and "grpo-*" in found and found.count('class="spark"') == 2
+    assert "ebpo-* − grpo-*" in found and "range" in found and "2 seeds" in found
+    assert overview.render(clean({"runs": "ebpo-1,grpo-1"}), workspace)["seeds"] == ""
+
+
+@pytest.mark.parametrize("page", ["overview", "dynamics", "samples", "evaluation"])
+def test_a_hidden_run_is_nowhere_but_in_the_bar(workspace, page):
+    view = clean({"runs": "ebpo-1,grpo-1", "hidden": "grpo-1"})
+    found = PAGES[page].render(view, workspace)
+    assert "grpo-1" not in " ".join(str(each) for each in found.values())
+    everything = PAGES[page].render(clean({"runs": "grpo-1", "hidden": "grpo-1"}), workspace)
+    assert ALL_HIDDEN in everything["notes"]
+
+
+def test_a_click_on_the_dot_dims_hides_and_shows_again():
+    run = [{"key": "a", "number": 0, "status": "unknown"}]
+    view = clean({"dimmed": "b"})
+    states = []
+    for _ in range(3):
+        wish = sets(run_bar(run, [], [], view))[0]
+        view = clean({**view, **wish})
+        states.append((view["dimmed"], view["hidden"]))
+    assert states == [(["b", "a"], []), (["b"], ["a"]), (["b"], [])]
+
+
+def test_a_dimmed_run_is_marked(workspace):
+    found = overview.render(clean({"runs": "ebpo-1", "dimmed": "ebpo-1"}), workspace)["cards"]
+    assert "run-card dimmed" in found
+    assert [run.dimmed for run in workspace.open_all(clean({"runs": "ebpo-1,grpo-1", "dimmed": "grpo-1"}))[0]] == [
+        False,
+        True,
+    ]
+
+
+@pytest.mark.parametrize("status", ["running", "failed", "interrupted", "stalled"])
+def test_what_a_run_says_of_itself_is_text(folder, tmp_path, status):
+    mark = "<img data-foreign src=x onerror=alert(1)>"
+    run = shutil.copytree(folder / "troubled", tmp_path / "run")
+    about = json.loads((run / "run.json").read_text())
+    about |= {"status": "running" if status == "stalled" else status, "error": mark, "model": mark, "started": mark}
+    about |= {"stalled": {"time": mark, "what": mark}} if status == "stalled" else {}
+    (run / "run.json").write_text(json.dumps(about))
+    beat = {"step": 40, "phase": mark, "detail": mark, "since": time.time(), "time": time.time()}
+    (run / "heartbeat.json").write_text(json.dumps(beat))
+    found = overview.render(clean({}), Workspace(Runs([str(run)])))["cards"]
+    assert "<img" not in found and "&#60;img data-foreign" in found
+
+
+def test_hostile_and_empty_runs_have_cards(workspace, tmp_path):
+    assert len(cards(workspace, runs="evil")) == 1
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "run.json").write_text('{"schema": 1, "status": "running"}')
+    found = overview.render(clean({}), Workspace(Runs([str(tmp_path)])))["cards"]
+    assert "no step yet" in found and "Nothing to compare yet" in found and "No metrics yet" in found
+
+
+def table(workspace, **view) -> str:
+    return evaluation.render(clean({"runs": "ebpo-1,grpo-1", **view}), workspace)["table"]
+
+
+def rows(text: str) -> list[str]:
+    return re.findall(r'<tr><th scope="row">(\w+)', text)
+
+
+def test_the_table_says_what_changed_and_whether_chance_explains_it(workspace):
+    found = table(workspace)
+    assert found.count("base to 12") == 2 and "ebpo-1</span>, base model" not in found
+    assert "30 questions of 2 tasks" in found and "better than chance would explain: +" in found
+    assert "against" in found and found.count('class="scale two') == 6  # two tasks and the average, two runs
+
+
+def test_the_table_is_sorted_by_any_column(workspace):
+    assert rows(table(workspace)) == ["aime24", "amc23", "average"]
+    assert rows(table(workspace, sort="-task")) == ["amc23", "aime24", "average"]
+    by_score = table(workspace, sort="-ebpo-1 · step 12")
+    values = [float(each) for each in re.findall(r'<tr><th scope="row">a[im]\w+<.*?<b>([\d.]+)', by_score, re.S)]
+    assert len(values) == 2 and by_score.count('aria-sort="descending"') == 1
+    assert sets(by_score)[0] == {"sort": "task"}
+    assert rows(table(workspace, sort="change · ebpo-1"))[-1] == "average"
+    assert rows(table(workspace, sort="no such column")) == rows(table(workspace))
+
+
+def test_a_column_is_sorted_down_up_and_not(workspace):
+    name, view, wishes = "ebpo-1 · base model", {}, []
+    for _ in range(3):
+        view = sets(table(workspace, **view))[1]  # the second column's
+        wishes.append(view["sort"])
+    assert wishes == [f"-{name}", name, ""]
+
+
+def test_damaged_samples_leave_the_scores(folder, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(folder / "ebpo-1", copy)
+    for path in copy.glob("eval/*/*/*/samples.parquet"):
+        path.write_bytes(b"damaged")
+    found = evaluation.render(clean({}), Workspace(Runs([str(tmp_path)])))
+    assert "aime24" in found["table"] and "change" not in found["table"].split("</thead>")[0].replace("change of", "")
+    assert "damaged" in found["notes"]
+
+
+def test_lines_of_a_dimmed_run_are_faint(workspace):
+    found = evaluation.render(clean({"runs": "ebpo-1,grpo-1", "dimmed": "grpo-1"}), workspace)
+    traces = [t for s in json.loads(found["board"])["sections"] for p in s["panels"] for t in p["figure"]["data"]]
+    named = {(t["name"].partition(" ")[0], t.get("opacity")) for t in traces if "name" in t}
+    assert named == {("ebpo-1", None), ("grpo-1", 0.25)}
+    assert found["table"].count('class="scale dimmed"') == 6  # two tasks and the average, two of the columns

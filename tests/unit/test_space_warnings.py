@@ -1,0 +1,125 @@
+"""Warnings: made-up series that must and must not fire, and runs that went well."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from openrlhf_ebpo.space.metrics import Follower, Metrics
+from openrlhf_ebpo.space.search import KINDS
+from openrlhf_ebpo.space.warnings import NAMES, RULES, found
+
+ROOT = Path(__file__).parents[2]
+RNG = np.random.default_rng(0)
+N = 100
+NOISE = RNG.standard_normal(N)
+STEPS = np.arange(1, N + 1)
+
+
+def metrics(steps=STEPS, **columns) -> Metrics:
+    named = {name.replace("__", "/"): np.asarray(values, float) for name, values in columns.items()}
+    return Metrics(np.asarray(steps), named)
+
+
+def at(values, step, value) -> np.ndarray:
+    changed = np.array(values, float)
+    changed[np.asarray(step) - 1] = value
+    return changed
+
+
+REWARD = 0.3 + 0.03 * NOISE
+GRADIENT = 0.3 * np.exp(0.3 * NOISE)
+KL = 1e-3 * np.exp(NOISE)
+FALLING = 0.8 * np.exp(-STEPS / 20) + 0.01
+
+FIRES = {
+    "zero": ({"rollout__reward_mean": at(REWARD, range(40, 60), 0.0)}, 40),
+    "errors": ({"ebpo__reward_error_fraction": at(np.zeros(N), [70, 71], 0.1)}, 70),
+    "nothing": ({"ebpo__taught_nothing": at(np.zeros(N), [30, 33, 36], 1.0)}, 30),
+    "fallen": ({"rollout__reward_mean": np.where(STEPS < 60, REWARD, 0.4 * REWARD)}, 66),
+    "entropy": ({"policy__entropy": FALLING, "rollout__reward_mean": REWARD}, 45),
+    "gradient": ({"actor_grad_norm": at(GRADIENT, 50, 4.0)}, 50),
+    "kl": ({"policy__kl_per_step": at(KL, 80, 0.3)}, 80),
+    "reference": ({"kl": at(0.01 * STEPS, 50, 9.0)}, 50),
+    "truncated": ({"truncated": np.where(STEPS < 20, 0.02, 0.3)}, 20),
+    "mismatch": ({"vllm_kl": np.where(STEPS < 30, 0.004, -0.08)}, 30),
+    "corrected": ({"is_filter_ratio": np.where(STEPS < 30, 0.01, 0.2)}, 30),
+    "engines": ({"engine__restarts": np.where(STEPS < 77, 0, 1)}, 77),
+    "missing": ({"steps": np.delete(STEPS, [10, 11])}, 13),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_rule_fires_where_its_trouble_begins(name):
+    columns, begins = FIRES[name]
+    warned = found(metrics(**columns))
+    assert [each.rule.name for each in warned] == [name]
+    assert abs(warned[0].begins - begins) <= 3, warned
+    assert f"step {warned[0].begins}" in warned[0].since or f"from {warned[0].begins}" in warned[0].since
+
+
+QUIET = {
+    "sparse reward": {"rollout__reward_mean": (RNG.random(N) < 0.4) / 512},
+    "noisy reward": {"rollout__reward_mean": RNG.binomial(512, 0.006, N) / 512},
+    "reward of a curriculum": {"rollout__reward_mean": 0.7 - 0.3 * STEPS / N},
+    "one error in a thousand": {"ebpo__reward_error_fraction": np.full(N, 0.001)},
+    "one step that taught nothing": {"ebpo__taught_nothing": at(np.zeros(N), 7, 1.0)},
+    "entropy falls to a half": {"policy__entropy": 0.4 + 0.4 * np.exp(-STEPS / 20)},
+    "entropy of a solved task": {"policy__entropy": FALLING, "rollout__reward_mean": np.minimum(STEPS / 30, 0.99)},
+    "gradient of a usual spread": {"actor_grad_norm": np.exp(0.5 * NOISE)},
+    "gradients after steps without": {"actor_grad_norm": np.where(STEPS < 40, 0.0, 0.2)},
+    "first step's gradient": {"actor_grad_norm": at(GRADIENT, 1, 90.0)},
+    "kl of a small model": {"policy__kl_per_step": at(KL, [30, 60], 0.046)},
+    "kl grows slowly": {"kl": 0.05 * STEPS},
+    "one long batch": {"truncated": at(np.full(N, 0.03), 40, 0.5)},
+    "bf16": {"vllm_kl": 0.004 + 0.003 * NOISE},
+    "no restarts": {"engine__restarts": np.zeros(N)},
+    "resumed elsewhere": {"steps": STEPS + 40},
+    "holes": {"policy__entropy": at(np.full(N, 0.5), range(1, 100, 2), np.nan)},
+    "nothing there": {"policy__entropy": np.full(N, np.nan)},
+}
+
+
+@pytest.mark.parametrize("case", QUIET)
+def test_no_false_alarm(case):
+    assert found(metrics(**QUIET[case])) == []
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 9, 10, 11, 21])
+def test_short_runs_and_huge_numbers_stand(count):
+    for value in (0.5, 0.0, 1e308, -1e308, 1e-320):
+        columns = {name: np.full(count, value) for rule in RULES for name in rule.metrics if name != "step"}
+        found(Metrics(np.arange(count), columns))
+
+
+def test_rewards_of_minus_and_plus_one():
+    failed = metrics(rollout__reward_mean=at(2 * REWARD - 1, range(90, 101), -1.0))
+    assert [each.rule.name for each in found(failed, (-1.0, 1.0))] == ["zero"]
+    assert found(metrics(rollout__reward_mean=2 * REWARD - 1), (-1.0, 1.0)) == []
+    assert found(failed, (1.0, 1.0)) is not None  # run.json may say anything
+
+
+def test_what_goes_on_and_what_is_over():
+    on = found(metrics(truncated=np.where(STEPS < 20, 0.02, 0.3)))[0]
+    over = found(metrics(truncated=np.where((STEPS > 20) & (STEPS < 40), 0.3, 0.02)))[0]
+    twice = found(metrics(actor_grad_norm=at(GRADIENT, [50, 90], 4.0)))[0]
+    assert on.goes_on and on.since == "since step 20" and not over.goes_on
+    assert twice.count == 2 and twice.since == "2 steps from 50 to 90" and twice.worst == 4.0
+
+
+def test_a_run_that_fails_from_its_start_is_told_after_three_steps():
+    assert found(metrics(steps=[1, 2], reward=[0, 0])) == []
+    assert [each.rule.name for each in found(metrics(steps=[1, 2, 3], reward=[0, 0, 0]))] == ["zero"]
+
+
+def test_a_real_training_that_went_well_has_no_warning():
+    assert found(Follower(ROOT / "tests" / "data" / "quickstart_run" / "metrics.jsonl").read()) == []
+
+
+def test_the_docs_have_every_threshold():
+    page = (ROOT / "docs" / "space.md").read_text()
+    assert [rule.name for rule in RULES if f"| {rule.title} | {rule.when} |" not in page] == []
+
+
+def test_rules_name_kinds_of_groups():
+    assert {rule.groups for rule in RULES} <= {*KINDS, ""} and set(FIRES) == set(NAMES)
