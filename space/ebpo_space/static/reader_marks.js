@@ -122,10 +122,18 @@
     CSS.highlights.set("given", new Highlight(...all.flatMap((state) => (state.given && state.given.place ? [state.given.place] : []))));
   };
 
-  const show = (place) => {
-    const node = place.startContainer.nodeType === Node.TEXT_NODE ? place.startContainer.parentElement : place.startContainer;
-    const fold = node.closest("details:not([open])");
-    if (fold) fold.open = true;
+  const box = (place) => (place.startContainer.nodeType === Node.TEXT_NODE ? place.startContainer.parentElement : place.startContainer);
+  // pick: which of a reading's marks; one in a folded thought is another one when the thought has been filled
+  const show = async (reading, pick) => {
+    const fold = box(pick(states.get(reading))).closest("details:not([open])");
+    if (fold) {
+      fold.open = true;
+      await window.space.reader.of(reading).find((part) => part.root === fold)?.fill();
+      find(reading);
+    }
+    const place = pick(states.get(reading));
+    if (!place) return;
+    const node = box(place);
     node.scrollIntoView({ block: "center" });
     stay(place, node, performance.now() + SETTLES);
   };
@@ -169,7 +177,7 @@
     [state.now, last] = [(to + state.hits.length) % state.hits.length, reading];
     paint();
     bar(reading, state);
-    show(state.hits[state.now]);
+    return show(reading, (now) => now.hits[now.now]);
   };
   const unfold = async (reading) => {
     for (const part of window.space.reader.of(reading)) {
@@ -188,13 +196,13 @@
     if (state.given) {
       const one = element("span", "given");
       one.append(element("small", "", "answer given"), element("code", "", state.given.said.slice(0, 120)));
-      if (state.given.place) one.append(button("show", "Show where the answer is given", () => show(state.given.place)));
+      if (state.given.place) one.append(button("show", "Show where the answer is given", () => show(reading, (now) => now.given.place)));
       made.push(one);
     }
     if (reading.dataset.gold) {
       const one = element("span", "gold");
       one.append(element("small", "", "expected"), element("code", "", reading.dataset.gold.slice(0, 120)));
-      if (state.gold.length) one.append(button("show", "Show the expected answer in the text", () => show(state.gold.at(-1))));
+      if (state.gold.length) one.append(button("show", "Show the expected answer in the text", () => show(reading, (now) => now.gold.at(-1))));
       made.push(one);
     }
     const total = Number(reading.dataset.hits || 0);
