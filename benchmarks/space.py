@@ -1,115 +1,205 @@
-"""How fast the Space is: its start, five long runs drawn in a browser, filters over a million rollout rows.
+"""How fast the Space is, as its visitors find it: its start, long runs drawn in a browser, clicks over a million rollout
+rows, many visitors of one view, and memory.
 
-The data is made first (about 10 s, 250 MB in a temporary folder). Drawing is measured in Chromium, if it is there, from
-opening the address to the last visible panel: once cold, and once with the app's files in the browser's cache.
+The data is made first (about 10 s, 250 MB in a temporary folder). Everything is asked over HTTP of an app in a process of
+its own; drawing is measured in Chromium, if it is there, from opening the address to the last visible panel: once with
+nothing in the browser's cache, and once more. With --beside the same is done for another commit, in turns, and the ratio
+printed: on a machine that does other work besides, only that says much.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import http.client
+import io
+import json
 import os
 import shutil
 import socket
+import statistics
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
-import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlencode
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 import space_runs  # noqa: E402
 
-from openrlhf_ebpo.space.links import clean  # noqa: E402
-from openrlhf_ebpo.space.pages import dynamics, samples  # noqa: E402
-from openrlhf_ebpo.space.runs import Runs  # noqa: E402
-from openrlhf_ebpo.space.workspace import Workspace  # noqa: E402
-
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
-FILTERS = {
-    "the latest step, index made": {},
+PLACES = {"OMP_NUM_THREADS": "1", "GRADIO_ANALYTICS_ENABLED": "False"}
+CLICKS = {  # over all rows, after the first look at them
     "one group": {"steps": "100", "at": "100.3"},
     "rescued groups of all steps": {"steps": "all", "kind": "rescued"},
     "mixed, a cluster, 30 to 60 %": {"steps": "all", "kind": "mixed", "cluster": "Geometry", "from": 0.3, "to": 0.6},
     "text in all answers": {"steps": "all", "text": "nobody wrote this"},
 }
+VISITORS = 20
+DRAWN = """() => { const seen = [...document.querySelectorAll('.panel')].filter(p => p.getBoundingClientRect().top < innerHeight);
+                   return seen.length && seen.every(p => p.dataset.drawn); }"""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=1_000_000, help="rollout rows (default 1,000,000)")
-    parser.add_argument("--steps", type=int, default=20_000, help="steps of each of the five runs (default 20,000)")
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rollout rows (default %(default)s)")
+    parser.add_argument("--steps", type=int, default=20_000, help="steps of each of five runs (default %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="the median of so many is printed (default %(default)s)")
+    parser.add_argument("--beside", metavar="REV", help="a commit to measure in turns with this checkout")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         large = space_runs.large_run(Path(folder) / "large", options.rows)
-        space_runs.long_runs(Path(folder) / "long", options.steps)
-        long = workspace(Path(folder) / "long")
-        report("five runs on the server, first", lambda: dynamics.render(clean({}), long))
-        rollouts = workspace(large)
-        for name, view in FILTERS.items():
-            report(f"{options.rows:,} rows: {name}", lambda view=view: samples.render(clean(view), rollouts))
-        drawing(Path(folder) / "long", options.steps)
+        long = Path(folder) / "long"
+        space_runs.long_runs(long, options.steps)
+        trees = {"here": ROOT}
+        if options.beside:
+            trees[options.beside] = checkout(options.beside, Path(folder) / "beside")
+        found: dict[str, dict[str, list[float]]] = {name: {} for name in trees}
+        for _ in range(options.rounds):
+            for name, tree in trees.items():
+                for what, value in measured(tree, long, large):
+                    found[name].setdefault(what, []).append(value)
+                    print(f"  {name}: {what} {value:.2f}", file=sys.stderr, flush=True)
+    table(found)
 
 
-def workspace(path: Path) -> Workspace:
-    return Workspace(Runs([str(path)]))
+def table(found: dict[str, dict[str, list[float]]]) -> None:
+    """A line a measurement: the medians and, beside another commit, the median of each round's ratio."""
+    here, *others = found.values()
+    for what, values in here.items():
+        line = f"{what:<52} {statistics.median(values):8.2f}"
+        for other in others:
+            theirs = other.get(what, [])
+            ratios = [mine / their for mine, their in zip(values, theirs, strict=False) if their]
+            line += f" {statistics.median(theirs):8.2f}   x {statistics.median(ratios):.2f}" if ratios else "        –"
+        print(line)
 
 
-def report(name: str, work) -> None:
-    started = time.perf_counter()
-    work()
-    print(f"{name:<48} {time.perf_counter() - started:7.2f} s", flush=True)
+def checkout(revision: str, folder: Path) -> Path:
+    """The files of a commit, so that its package is imported from there."""
+    packed = subprocess.run(["git", "archive", revision], cwd=ROOT, capture_output=True, check=True).stdout
+    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
+        archive.extractall(folder, filter="data")
+    for name, place in (("space", "space/ebpo_space"), ("eval", "eval")):
+        (folder / "openrlhf_ebpo" / name).symlink_to(folder / place)
+    return folder
 
 
-def drawing(folder: Path, steps: int) -> None:
+def measured(tree: Path, long: Path, large: Path) -> Iterator[tuple[str, float]]:
+    with app(tree, long) as (process, port, seconds):
+        yield "start, until the first answer (s)", seconds
+        yield "5 long runs on the server, first (s)", timed(lambda: ask(port, smooth=0.1))
+        alone = cpu(process, lambda: ask(port, smooth=0.11))
+        together = cpu(process, lambda: crowd(port, smooth=0.12))
+        yield f"the same for {VISITORS} at once, CPU of one (x)", together / max(alone, 0.01)
+        yield f"the same for {VISITORS} at once, wall (s)", timed(lambda: crowd(port, smooth=0.13))
+        yield from drawing(f"http://127.0.0.1:{port}/?tab=dynamics")
+        yield "memory after that (MB)", memory(process)
+    with app(tree, large) as (process, port, _):
+        yield "rollout rows: first look (s)", timed(lambda: ask(port, tab="samples"))
+        for name, view in CLICKS.items():
+            yield f"rollout rows: {name} (s)", timed(lambda view=view: ask(port, tab="samples", **view))
+        yield "memory after that, rollouts (MB)", memory(process)
+
+
+@contextlib.contextmanager
+def app(tree: Path, runs: Path):
+    """(process, port, seconds until it answered)"""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, str(ROOT / "space" / "app.py"), "--runs", str(folder), "--port", str(port)]
-    app = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    command = [sys.executable, str(tree / "space" / "app.py"), "--runs", str(runs), "--port", str(port)]
+    environment = {**os.environ, **PLACES, "PYTHONPATH": str(tree)} if tree != ROOT else {**os.environ, **PLACES}
+    started = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment, cwd=tree)
     try:
-        report("start, until the first answer", lambda: wait_for(f"http://127.0.0.1:{port}/space/space.js"))
-        browse(f"http://127.0.0.1:{port}/", steps)
+        answered(process, port)
+        yield process, port, time.perf_counter() - started
     finally:
-        app.terminate()
-        app.wait()
+        process.terminate()
+        process.wait()
 
 
-def wait_for(url: str) -> None:
-    while True:
+def answered(process: subprocess.Popen, port: int) -> None:
+    while process.poll() is None:
         try:
-            return urllib.request.urlopen(url, timeout=2).close()
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+            connection.request("GET", "/")
+            return connection.getresponse().read()
         except OSError:
             time.sleep(0.02)
+    sys.exit("the app did not start")
 
 
-def browse(url: str, steps: int) -> None:
+def ask(port: int, session: str = "one", **view) -> bytes:
+    """The event with which a page opens, for an address with these values."""
+    body = json.dumps({"data": [None], "fn_index": 0, "session_hash": f"{session}-{time.monotonic_ns()}"})
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    query = urlencode({"tab": "dynamics", **view})
+    connection.request("POST", f"/gradio_api/run/predict?{query}", body, {"content-type": "application/json"})
+    response = connection.getresponse()
+    said = response.read()
+    if response.status != 200:
+        sys.exit(f"the app answered {response.status}: {said[:200]!r}")
+    return said
+
+
+def crowd(port: int, **view) -> None:
+    with ThreadPoolExecutor(VISITORS) as pool:
+        list(pool.map(lambda i: ask(port, str(i), **view), range(VISITORS)))
+
+
+def timed(work) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def cpu(process: subprocess.Popen, work) -> float:
+    """Seconds of CPU that the process takes for it."""
+
+    def used() -> int:
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
+
+    before = used()
+    work()
+    return (used() - before) / os.sysconf("SC_CLK_TCK")
+
+
+def memory(process: subprocess.Popen) -> float:
+    """The most that it has had."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1000
+
+
+def drawing(url: str) -> Iterator[tuple[str, float]]:
     chromium = shutil.which("chromium")
     if chromium is None:
-        print("chromium is not installed: drawing is not measured")
+        print("chromium is not installed: drawing is not measured", file=sys.stderr)
         return
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         context = browser.new_context(viewport={"width": 1440, "height": 900})
-        for kind in ("cold", "again", "again"):
+        for kind in ("first visit", "again"):
             page = context.new_page()
-            report(f"5 x {steps:,} steps drawn, {kind}", lambda page=page: draw(page, url))
+            yield f"5 long runs drawn, {kind} (s)", timed(lambda page=page: draw(page, url))
             page.close()
         browser.close()
 
 
 def draw(page, url: str) -> None:
     """Until every panel on the screen has its lines."""
-    page.goto(f"{url}?tab=dynamics", wait_until="commit")
-    page.wait_for_function(
-        """() => { const seen = [...document.querySelectorAll('.panel')].filter(p => p.getBoundingClientRect().top < innerHeight);
-                   return seen.length && seen.every(p => p.dataset.drawn); }""",
-        polling=20,
-    )
+    page.goto(url, wait_until="commit")
+    page.wait_for_function(DRAWN, polling=20)
 
 
 if __name__ == "__main__":

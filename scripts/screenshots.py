@@ -76,7 +76,8 @@ def take(url: str, name: str) -> None:
         drawn(page)
         save(page, f"{name}_dynamics.png", height=1080)
         page.goto(f"{url}?tab=samples&kind=rescued&steps=1")
-        page.wait_for_selector(".answer")
+        page.wait_for_selector(".answer .piece.md")
+        page.wait_for_timeout(500)  # fonts
         save(page, f"{name}_samples.png", height=900)
         page.goto(f"{url}?tab=evaluation")
         page.wait_for_timeout(5000)  # a run without evaluations shows that

@@ -12,8 +12,9 @@ import time
 import gradio as gr
 
 from .layout import Layout, lay_out
-from .links import PARAMETERS, clean, parsed
+from .links import PARAMETERS, address, clean, parsed
 from .pages import PAGES
+from .rendered import Rendered
 from .run_card import state_of
 from .runs import AT_ONCE
 from .session import Session, Turn
@@ -30,12 +31,14 @@ def build(workspace: Workspace) -> gr.Blocks:
     with gr.Blocks(title="EBPO, step by step", analytics_enabled=False, fill_width=True) as demo:
         layout = lay_out(workspace)
         controls = layout.controls
-        visitor = gr.State(Session())
+        visitor, rendered = gr.State(Session()), Rendered()
 
         def show(session: Session, turn: Turn, also: dict | None = None) -> dict:
             try:
                 stamp = fingerprint(workspace, turn.view)  # before reading: the next tick sees later writes
-                update = _shown(layout, workspace, turn.view)
+                key = (address(turn.view), stamp, *workspace.runs.listed())
+                found = rendered.get(key, lambda: PAGES[turn.view["tab"]].render(dict(turn.view), workspace))
+                update = _shown(layout, workspace, turn.view, found)
             except BaseException:
                 session.fail()
                 raise
@@ -86,9 +89,10 @@ def build(workspace: Workspace) -> gr.Blocks:
     return demo
 
 
-def _shown(layout: Layout, workspace: Workspace, view: dict) -> dict:
-    """Updates of the current page, and of the bar of runs; what only rendering decides is put into the view."""
-    parts, found = layout.pages[view["tab"]], PAGES[view["tab"]].render(view, workspace)
+def _shown(layout: Layout, workspace: Workspace, view: dict, found: dict) -> dict:
+    """Updates of the current page, which has rendered `found`, and of the bar of runs; what only rendering decides is put
+    into the view."""
+    parts = layout.pages[view["tab"]]
     update = {
         component: found[name] if name in parts.boards else HTML.escape(found[name])
         for name, component in parts.shown.items()

@@ -7,35 +7,19 @@ dark. Arrays go as base64 of float32, which Plotly reads.
 from __future__ import annotations
 
 import base64
-import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import orjson
 
 from openrlhf_ebpo.record.score_text import percent
-from openrlhf_ebpo.record.score_text import reported as reported_text
 
-from .metrics import decimate, smooth
 from .text import middle_cut
 
 COLOURS = 8  # --run-0 … --run-7 in the style sheet; more runs start over, dashed
-RAW_POINTS, SMOOTH_POINTS = 400, 200  # of a line, on panels of some 300 pixels
-_DASHES = ("solid", "dash", "dot", "dashdot")
-
-
-@dataclass(frozen=True)
-class Line:
-    """One run in one panel. x and y of the same length, without gaps."""
-
-    name: str
-    number: int
-    x: np.ndarray
-    y: np.ndarray
-    low: np.ndarray | None = None
-    high: np.ndarray | None = None
+FLOAT32 = float(np.finfo(np.float32).max)
+HEIGHT = 184  # pixels of a plot: two rows of panels fit on a first screen
 
 
 def colour(number: int) -> str:
@@ -43,10 +27,14 @@ def colour(number: int) -> str:
 
 
 def packed(values: np.ndarray) -> dict:
-    """float32 as Plotly reads it from JSON; whole numbers as int32, since step 16,777,217 is no float32."""
+    """float32 as Plotly reads it from JSON; whole numbers as int32, since step 16,777,217 is no float32, and what a
+    float32 does not reach as float64. Two dimensions keep their shape."""
     values = np.asarray(values)
     kind = "i4" if values.dtype.kind in "iu" else "f4"
-    return {"dtype": kind, "bdata": base64.b64encode(values.astype(f"<{kind}").tobytes()).decode()}
+    if kind == "f4" and values.size and np.nanmax(np.abs(values), initial=0) > FLOAT32:
+        kind = "f8"
+    shape = {"shape": ", ".join(map(str, values.shape))} if values.ndim > 1 else {}
+    return {"dtype": kind, "bdata": base64.b64encode(values.astype(f"<{kind}").tobytes()).decode(), **shape}
 
 
 def number(value: float | None) -> str:
@@ -58,100 +46,18 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def line_traces(lines: Sequence[Line], share: float, zoom: tuple[float, float] | None = None) -> list[dict]:
-    """Faint raw lines, and bold smoothed ones over all of them; few points are drawn as they are, with markers."""
-    raw, traces = [], []
-    faint = 0.28 if len(lines) <= 3 else 0.16
-    for line in lines:
-        shade, dash = f"@{colour(line.number)}", _DASHES[line.number // COLOURS % len(_DASHES)]
-        smoothed = smooth(line.y, share)
-        few = len(line.x) <= 12
-        if smoothed is not line.y and not few:
-            x, y = decimate(line.x, line.y, RAW_POINTS, zoom)
-            raw.append(
-                {
-                    **{"type": "scatter", "mode": "lines", "x": packed(x), "y": packed(y), "opacity": faint},
-                    **{"line": {"color": shade, "width": 1}, "hoverinfo": "skip", "showlegend": False},
-                }
-            )
-        x, y = decimate(line.x, line.y if few else smoothed, SMOOTH_POINTS, zoom)
-        trace = {
-            **{"type": "scatter", "mode": "lines+markers" if few else "lines", "x": packed(x), "y": packed(y)},
-            **{"name": plotly_text(line.name), "line": {"color": shade, "width": 2, "dash": dash}},
-            **{"marker": {"size": 6, "color": shade}, "hovertemplate": "%{y:.4~g}"},
-        }
-        if line.low is not None:
-            trace["error_y"] = {
-                **{"type": "data", "symmetric": False, "array": packed(line.high - line.y), "thickness": 1.2},
-                **{"arrayminus": packed(line.y - line.low), "color": shade, "width": 3},
-            }
-        traces.append(trace)
-    return raw + traces
-
-
 def plotly_text(text: str, limit: int = 40) -> str:
     """Escaped for Plotly, which renders a few HTML tags in names and labels."""
     return middle_cut(text, limit).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def line_panel(
-    name: str,
-    title: str,
-    lines: Sequence[Line],
-    *,
-    unit: str,
-    share: float,
-    log: bool,
-    note: str = "",
-    worry: str = "",
-    zoom: tuple[float, float] | None = None,
-) -> dict:
-    """A panel of one metric. `log` is left alone where a value is not positive."""
-    lines = [line for line in lines if len(line.x)]
-    positive = bool(lines) and all((line.y > 0).all() for line in lines)
-    yaxis = {"type": "log", "dtick": 1 if _decades(lines) > 1 else None} if log and positive else {"type": "linear"}
-    if lines and all((line.y >= 0).all() for line in lines) and "dtick" not in yaxis:
-        yaxis["rangemode"] = "nonnegative"
-    if log and lines and not positive:
-        note = f"{note} · linear: has {'negatives' if min(line.y.min() for line in lines) < 0 else 'zeros'}"
-    latest = [(line, float(smooth(line.y, share)[-1])) for line in lines]
-    values = [{"name": line.name, "color": colour(line.number), "text": number(value)} for line, value in latest]
-    summary = "; ".join(f"{line.name}: {number(value)} at the end" for line, value in latest)
-    return {
-        **{"id": name, "title": title, "note": note, "worry": worry, "values": values, "linked": True},
-        "summary": f"{title} over {unit}. {summary}" if lines else f"{title}: no values yet",
-        "figure": {
-            "data": line_traces(lines, share, zoom),
-            "layout": {
-                "uirevision": f"{unit}{log}",
-                "xaxis": {
-                    "title": {"text": unit},
-                    "hoverformat": ",.4~g",
-                    "exponentformat": "none" if unit == "hours" else "SI",
-                    **_whole_steps(lines, unit),
-                },
-                "yaxis": {"tickformat": ",.4~g", **{k: v for k, v in yaxis.items() if v is not None}},
-            },
-        },
-    }
-
-
-def _whole_steps(lines: Sequence[Line], unit: str) -> dict:
-    """There is no step 0.5: a tick at each whole one where a run is short."""
-    ends = [float(v) for line in lines for v in (line.x.min(), line.x.max())]
-    if unit not in ("step", "training step") or not ends or max(ends) - min(ends) > 6:
-        return {}
-    return {"dtick": 1, "range": [min(ends) - 0.5, max(ends) + 0.5]}
-
-
-def _decades(lines: Sequence[Line]) -> float:
-    low, high = min(line.y.min() for line in lines), max(line.y.max() for line in lines)
-    return math.log10(high / low)
-
-
-def board(sections: Sequence[dict], unit: str = "", zoom: tuple[float, float] | None = None) -> str:
-    """What a board component takes: sections of panels, as JSON; sections without panels are left out."""
-    return orjson.dumps({"unit": unit, "zoom": zoom, "sections": [s for s in sections if s["panels"]]}).decode()
+def board(
+    sections: Sequence[dict], unit: str = "", zoom: tuple[float, float] | None = None, unfinished: str = ""
+) -> str:
+    """What a board component takes: sections of panels, as JSON; sections without panels are left out. unfinished: what
+    is still to come; the page then asks again."""
+    shown = [section for section in sections if section["panels"]]
+    return orjson.dumps({"unit": unit, "zoom": zoom, "unfinished": unfinished, "sections": shown}).decode()
 
 
 def pass_panel(task: str, curves: Sequence[tuple[str, int, bool, list[tuple[int, dict]]]]) -> dict:
@@ -200,37 +106,4 @@ def _band(x, low: np.ndarray, high: np.ndarray, shade: int) -> dict:
         **{"type": "scatter", "mode": "lines", "x": x + x[::-1], "y": packed(np.concatenate([high, low[::-1]]))},
         **{"fill": "toself", "fillcolor": f"@{colour(shade)}-soft", "line": {"width": 0}},
         **{"hoverinfo": "skip", "showlegend": False},
-    }
-
-
-def checkpoint_panel(task: str, lines: Sequence[Line], reported: Sequence[tuple[str, float]]) -> dict:
-    """pass@1 over training steps with 95 % intervals, percent; the paper's numbers as dotted levels."""
-    traces = line_traces(lines, 0)
-    for trace in traces:
-        trace["hovertemplate"] = "%{y:.1f} %"
-    ends = [float(v) for line in lines for v in (line.x.min(), line.x.max())] or [0.0, 1.0]
-    for (label, value), dash in zip(reported, itertools.cycle(("dot", "dash", "dashdot"))):
-        traces.append(
-            {
-                **{"type": "scatter", "mode": "lines", "x": [min(ends), max(ends)], "y": [value, value]},
-                **{"name": plotly_text(f"{label} (reported)", 60), "hovertemplate": "%{y:.2f} %"},
-                **{"line": {"color": "@muted", "width": 1.2, "dash": dash}},
-            }
-        )
-    values = [{"name": line.name, "color": colour(line.number), "text": percent(line.y[-1] / 100)} for line in lines]
-    summary = "; ".join(f"{v['name']}: {v['text']} % at the last step" for v in values)
-    values += [
-        {"name": "paper", "color": "muted", "text": f"{label} {reported_text(value)}, reported"}
-        for label, value in reported
-    ]
-    return {
-        **{"id": f"steps-{task}", "title": task, "values": values, "note": ""},
-        "summary": f"pass@1 of {task} by step: {summary}",
-        "figure": {
-            "data": traces,
-            "layout": {
-                "xaxis": {"title": {"text": "training step"}, **_whole_steps(lines, "training step")},
-                "yaxis": {"ticksuffix": " %", "rangemode": "tozero"},
-            },
-        },
     }

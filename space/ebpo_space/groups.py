@@ -24,7 +24,9 @@ NUMBERS = ("reward", "group_mean", "baseline", "shrinkage", "advantage", "grpo_a
 LIGHT = ("group", "prompt_id", "cluster", "valid", "error", "truncated", *NUMBERS)
 NEEDED = ("group", "prompt", "response", "reward")
 _NAME = re.compile(r"step-(\d{1,9})\.parquet", re.ASCII)
-_LARGEST = 2 * 2**30  # bytes of one column set of one file, decompressed
+_LARGEST = 2 * 2**30  # bytes of the row groups that hold some rows, decompressed: read in batches
+_WHOLE = 512 * 2**20  # of the columns without texts, which the index reads whole
+_KEPT = 256 * 2**20  # of the rows themselves
 _CLOSE = 1e-6
 _AT_A_TIME = 256  # rows
 
@@ -44,7 +46,9 @@ class Groups:
     baseline: np.ndarray
     shrinkage: np.ndarray
     widest: np.ndarray  # largest |advantage|
-    rescued: np.ndarray  # samples with zero advantage under GRPO and another one here
+    rescued: (
+        np.ndarray
+    )  # samples with zero advantage under GRPO and another one here: no success, they are pushed down or up
     truncated: np.ndarray  # samples
     errors: np.ndarray  # samples whose reward failed
     valid: np.ndarray  # samples
@@ -145,8 +149,9 @@ def read_columns(run: Run, name: str, columns: tuple[str, ...], rows: slice | No
     file = open_file(run, name)
     present = [column for column in columns if column in file.schema_arrow.names]
     chosen, start = _row_groups(file.metadata, rows)
-    if _unpacked(file.metadata, chosen, present) > _LARGEST:
-        raise RunError(f"rollouts/{name} is left out: more than {_LARGEST >> 30} GiB unpacked.")
+    most = _WHOLE if rows is None else _LARGEST
+    if _unpacked(file.metadata, chosen, present) > most:
+        raise RunError(f"rollouts/{name} is left out: more than {most >> 20:,} MiB unpacked.")
     try:
         if rows is None or not chosen:
             return file.read_row_groups(chosen, columns=present) if chosen else file.schema_arrow.empty_table()
@@ -157,12 +162,19 @@ def read_columns(run: Run, name: str, columns: tuple[str, ...], rows: slice | No
 
 def cut(file: pq.ParquetFile, row_groups: list[int], columns: list[str], rows: slice) -> pa.Table:
     """Rows of these row groups, counted from the first one's start. Decoded in batches of a few hundred: a step's
-    answers may have hundreds of megabytes, and many visitors may look at once."""
-    parts, at = [], 0
+    answers may have hundreds of megabytes, and many visitors may look at once.
+
+    Raises:
+        RunError: the rows themselves are too large.
+    """
+    parts, at, size = [], 0, 0
     for batch in file.iter_batches(_AT_A_TIME, row_groups=row_groups, columns=columns):
         first, last = max(rows.start - at, 0), min(rows.stop - at, batch.num_rows)
         if first < last:
             parts.append(batch.slice(first, last - first))
+            size += parts[-1].nbytes
+        if size > _KEPT:
+            raise RunError(f"These rows have more than {_KEPT >> 20} MiB; read the Parquet file.")
         at += batch.num_rows
         if at >= rows.stop:
             break

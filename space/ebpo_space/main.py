@@ -19,6 +19,7 @@ Links keep the view: what is on the page is in the address.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -113,6 +114,7 @@ def check_given(parser: argparse.ArgumentParser, given: str) -> None:
 
 def serve(options: argparse.Namespace) -> None:
     """Blocks until it is stopped."""
+    gc.disable()  # what is imported stays: to look through it again and again takes a fifth of the start
     import gradio as gr
 
     from . import server
@@ -120,6 +122,8 @@ def serve(options: argparse.Namespace) -> None:
     from .runs import Runs
     from .workspace import Workspace
 
+    gc.freeze()
+    gc.enable()
     workspace = Workspace(Runs(options.runs, options.allow, options.cache))
     demo = build(workspace)
     _, url, _ = demo.launch(

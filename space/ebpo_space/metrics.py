@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import orjson
 
+AXES = {"step": "step", "rollouts": "rollouts", "time": "hours"}  # what a step may stand at, and its unit
 NAMES = 600  # metrics of one run; more are not kept
 LONGEST = 2**20  # bytes of one line
+FAR = 25  # widths of the middle half (it is 1.35 standard deviations of a normal distribution wide)
+FEW, FEW_SHARE = 3, 0.005  # of a run's steps may lie outside
+LEAST = 8  # steps: of fewer nobody can say what is usual
+AT_A_TIME = 2**23  # bytes whose rows are held at once, some tens of times as large as the file says
 _TAIL = 64  # bytes before the last position that must still be the same
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """steps (N,) ascending; each column (N,) float64, NaN where a step has no value."""
+    """steps (N,) ascending; each column (N,) float64, NaN where a step has no value. nulls: steps at which a metric was
+    logged and was no number (NaN and infinity are written as null)."""
 
     steps: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     columns: dict[str, np.ndarray] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    nulls: dict[str, frozenset[int]] = field(default_factory=dict)
 
     def series(self, name: str) -> tuple[np.ndarray, np.ndarray]:
         """Steps and values, without gaps."""
@@ -31,6 +39,11 @@ class Metrics:
             return self.steps[:0], np.zeros(0)
         present = np.isfinite(values)
         return self.steps[present], values[present]
+
+    def undefined(self, name: str) -> np.ndarray:
+        """Steps at which the metric was logged and was no number."""
+        lost = np.array(sorted(self.nulls.get(name, ())), np.int64)
+        return np.setdiff1d(lost, self.series(name)[0]) if len(lost) else lost
 
     def at(self, step: int, name: str) -> float | None:
         found = np.flatnonzero(self.steps == step)
@@ -68,12 +81,13 @@ class Follower:
         if self._offset and file.read(len(self._tail)) != self._tail:
             self._reset()
             file.seek(0)
-        appended = file.read()
-        whole = appended[: appended.rfind(b"\n") + 1]
-        if whole:
-            self._offset += len(whole)
-            self._tail = (self._tail + whole[-_TAIL:])[-_TAIL:]
-            self._append(whole)
+        while appended := file.read(AT_A_TIME):
+            appended += file.readline()
+            whole = appended[: appended.rfind(b"\n") + 1]
+            if whole:
+                self._offset += len(whole)
+                self._tail = (self._tail + whole[-_TAIL:])[-_TAIL:]
+                self._append(whole)
 
     def _append(self, lines: bytes) -> None:
         rows = []
@@ -88,20 +102,31 @@ class Follower:
         metrics = _merge(self._metrics, rows)
         if len(metrics.columns) > NAMES:
             self._cut = len(metrics.columns) - NAMES
-            metrics = Metrics(metrics.steps, dict(list(metrics.columns.items())[:NAMES]))
+            metrics = replace(metrics, columns=dict(list(metrics.columns.items())[:NAMES]))
         lines = "1 damaged line is" if self._damaged == 1 else f"{self._damaged} damaged lines are"
         problems = [f"metrics.jsonl: {lines} left out."] if self._damaged else []
         problems += [f"metrics.jsonl: more than {NAMES} metrics; the rest is left out."] if self._cut else []
-        self._metrics = Metrics(metrics.steps, metrics.columns, tuple(problems))
+        nulls = {name: steps for name, steps in metrics.nulls.items() if name in metrics.columns}
+        self._metrics = replace(metrics, problems=tuple(problems), nulls=nulls)
 
 
 def _row(line: bytes) -> dict | None:
     try:
-        row = orjson.loads(line) if len(line) <= LONGEST else None
-    except orjson.JSONDecodeError:
+        row = _loaded(line) if len(line) <= LONGEST else None
+    except (ValueError, RecursionError):
         return None
     good = isinstance(row, dict) and type(row.get("step")) is int and 0 <= row["step"] < 2**31
     return row if good else None
+
+
+def _loaded(line: bytes):
+    """Python's own writer says NaN and Infinity, which are no JSON: they cost a metric one value, not the line."""
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        row = json.loads(line.decode("utf-8", "replace"), parse_constant=lambda _: None)
+        "".join(row if isinstance(row, dict) else ()).encode()  # half a character in a name: no page could send it on
+        return row
 
 
 def _merge(metrics: Metrics, rows: list[dict]) -> Metrics:
@@ -110,13 +135,30 @@ def _merge(metrics: Metrics, rows: list[dict]) -> Metrics:
         return metrics
     steps, index = np.unique([row["step"] for row in rows], return_inverse=True)
     fresh: dict[str, np.ndarray] = {}
+    nulls: dict[str, set[int]] = {}
     for i, row in zip(index.tolist(), rows, strict=True):
         for name, value in row.items():
-            if type(value) in (float, int) and name != "step":
-                if name not in fresh:
-                    fresh[name] = np.full(len(steps), np.nan)
-                fresh[name][i] = value
-    return _joined(metrics, Metrics(steps, fresh))
+            if (number := _number(value)) is None or name == "step":
+                continue
+            if name not in fresh:
+                if len(fresh) > NAMES:  # a column each, as long as the run: too many would fill the memory
+                    continue
+                fresh[name] = np.full(len(steps), np.nan)
+            if math.isfinite(number):
+                fresh[name][i] = number
+            else:
+                nulls.setdefault(name, set()).add(row["step"])
+    return _joined(metrics, Metrics(steps, fresh, nulls={name: frozenset(at) for name, at in nulls.items()}))
+
+
+def _number(value) -> float | None:
+    """A metric's value: NaN for null and what no float64 holds, None for what was never a number."""
+    if value is None:
+        return math.nan
+    try:
+        return float(value) if type(value) in (float, int) else None
+    except OverflowError:
+        return math.nan
 
 
 def _joined(old: Metrics, new: Metrics) -> Metrics:
@@ -133,7 +175,34 @@ def _joined(old: Metrics, new: Metrics) -> Metrics:
             present = np.isfinite(new.columns[name])
             column[now[present]] = new.columns[name][present]
         columns[name] = column
-    return Metrics(steps, columns)
+    nulls = {
+        name: old.nulls.get(name, frozenset()) | new.nulls.get(name, frozenset()) for name in {**old.nulls, **new.nulls}
+    }
+    return Metrics(steps, columns, nulls=nulls)
+
+
+def positions(metrics: Metrics, steps: np.ndarray, axis: str) -> np.ndarray:
+    """Where steps stand on the x axis: the step, responses so far, or hours since the first step."""
+    if axis == "step" or not len(metrics.steps):
+        return steps
+    name = "time" if axis == "time" else "rollout/num_samples"
+    column = metrics.columns.get(name)
+    if column is None:
+        return steps
+    along = (column - np.nanmin(column)) / 3600 if axis == "time" else np.nancumsum(column)
+    known = np.isfinite(along)
+    return np.interp(steps, metrics.steps[known], along[known], left=0.0) if known.any() else steps
+
+
+def outside(values: np.ndarray) -> np.ndarray:
+    """Which values would squeeze all others into a line: further from the middle half than FAR times its width. None
+    where there are more than a few of them, which then are what the run did."""
+    if len(values) < LEAST:
+        return np.zeros(len(values), bool)
+    low, high = np.percentile(values, (25, 75))
+    width = high - low
+    far = (values < low - FAR * width) | (values > high + FAR * width) if width > 0 else np.zeros(len(values), bool)
+    return far if far.sum() <= max(FEW, FEW_SHARE * len(values)) else np.zeros(len(values), bool)
 
 
 def smooth(values: np.ndarray, share: float) -> np.ndarray:

@@ -297,7 +297,7 @@ def _rates(run: Run, place: str, changed: int, size: int) -> dict[str, float]:
 
 
 def samples(run: Run, result: Result, key: str) -> list[dict]:
-    """All samples of one question; [] where the result does not have it."""
+    """All samples of one question, with the row of each in its file; [] where the result does not have it."""
     question = next((each for each in questions(run, result) if each.key == key), None)
     if question is None:
         return []
@@ -305,4 +305,14 @@ def samples(run: Run, result: Result, key: str) -> list[dict]:
         *("question_id", "question", "gold", "response", "extracted", "correct", "error"),
         *("length", "finish_reason", "sample"),
     )
-    return _rows(run, result.place, names, question.rows)
+    rows = _rows(run, result.place, names, question.rows)
+    return [{**row, "row": number} for number, row in zip(question.rows, rows, strict=True)]
+
+
+def sample(run: Run, place: str, row: int, columns: Sequence[str]) -> dict:
+    """One row of a result's samples.
+
+    Raises:
+        RunError: it cannot be read.
+    """
+    return _rows(run, place, columns, [row])[0]

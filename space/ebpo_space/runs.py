@@ -6,6 +6,7 @@ A visitor only ever names a run by its key. Paths come from the command line alo
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import threading
@@ -28,7 +29,7 @@ UNTOLD = ("run", "model")  # last folders of a run's path, in this order, that d
 _MARKS = ("run.json", "metrics.jsonl")
 _RESULTS = ("eval/*/*/step-*/summary.json", "*/*/step-*/summary.json")
 _RESCAN = 5.0  # seconds
-_LARGEST_JSON = 64 * 2**20
+_LARGEST_JSON = 4 * 2**20  # Python reads it in one piece, and nobody else is served meanwhile
 
 
 @dataclass(frozen=True)
@@ -195,8 +196,15 @@ def describe(run: Run) -> dict:
     path = inside(run, "run.json")
     if not path.is_file():
         return {}
-    if path.stat().st_size > _LARGEST_JSON:
+    status = path.stat()
+    if status.st_size > _LARGEST_JSON:
         raise RunError(f"run.json is larger than {_LARGEST_JSON >> 20} MiB and is not read.")
+    return _described(path, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(64)
+def _described(path: Path, changed: int, size: int) -> dict:
+    """Cached by `changed` and `size` of the file: every click asks for it. Nobody changes it."""
     try:
         found = json.loads(path.read_text(encoding="utf-8", errors="replace"))
     except (ValueError, RecursionError):

@@ -3,24 +3,23 @@ What it accepts is in gate.py."""
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
-import plotly
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from . import texts
 from .document import STATIC, Document, head
 from .errors import RunError
 from .gate import Gate
 from .limits import RATE
 from .workspace import Workspace
 
-PLOTLY = Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
 # Text is escaped before it gets here; if an escape were forgotten, a page could neither run it nor load or send anything
 # elsewhere. 'unsafe-eval': Gradio's HTML component compiles its template, which is ours, for every value. 'unsafe-inline' of
 # styles: Gradio writes style elements, and bars of pages have their width in an attribute.
@@ -46,9 +45,22 @@ HEADERS = (
 )
 
 
+HASHED = re.compile(r"/assets/[\w./-]+-[\w-]{8}\.\w+", re.ASCII)
+OURS = re.compile(r"/space/[\w./-]+\.(js|css|woff2)", re.ASCII)
+VERSION = re.compile(rb"[\w.]+-\d+", re.ASCII)
+KEPT = (b"cache-control", b"public, max-age=31536000, immutable")
+
+
+def is_lasting(scope: dict) -> bool:
+    """A file whose address changes with it: Gradio's have a hash in their names, ours the version behind them (head)."""
+    ours = OURS.fullmatch(scope["path"]) and VERSION.fullmatch(scope["query_string"])
+    return bool(ours or HASHED.fullmatch(scope["path"]))
+
+
 class SafeHeaders:
     """ASGI middleware: HEADERS and POLICY on every response. Each has a nonce of its own, scope["nonce"]: the scripts that
-    stand in the page run because they name it, and a text in the page cannot know it."""
+    stand in the page run because they name it, and a text in the page cannot know it. Files that never change stay in the
+    browser."""
 
     def __init__(self, app):
         self.app = app
@@ -61,20 +73,17 @@ class SafeHeaders:
 
         async def with_headers(message):
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", []), *HEADERS, policy]
+                kept = [KEPT] if message["status"] == 200 and is_lasting(scope) else []
+                message["headers"] = [*message.get("headers", []), *HEADERS, policy, *kept]
             await send(message)
 
         await self.app(scope, receive, with_headers)
 
 
-async def _plotly(request):
-    return FileResponse(PLOTLY, media_type="text/javascript", headers={"cache-control": "public, max-age=31536000"})
-
-
 # Of pages, by address: what a GET with these parameters is answered with. They find runs as pages do, through the workspace,
 # and run in a thread, under the limits of gate.py. A RunError is answered with 404 and its message.
 Answer = Callable[[Workspace, Mapping[str, str]], Response]
-ROUTES: dict[str, Answer] = {}
+ROUTES: dict[str, Answer] = {"/space/text": texts.answer}
 
 
 def _route(path: str, answer: Answer, workspace: Workspace) -> Route:
@@ -90,10 +99,10 @@ def _route(path: str, answer: Answer, workspace: Workspace) -> Route:
 def app_kwargs(version: str, workspace: Workspace, rate: float = RATE) -> dict:
     """For `launch`: routes before Gradio's own, the page's head, the headers, and what is refused."""
     pages = [_route(path, answer, workspace) for path, answer in ROUTES.items()]
-    files = [Route("/space/plotly.js", _plotly), Mount("/space", StaticFiles(directory=STATIC))]
+    files = Mount("/space", StaticFiles(directory=STATIC))
     inner = [
         Middleware(SafeHeaders),
         Middleware(Gate, worked_on=ROUTES, rate=rate),
         Middleware(Document, head=head(version)),
     ]
-    return {"routes": [*pages, *files], "middleware": inner, "docs_url": None, "redoc_url": None}
+    return {"routes": [*pages, files], "middleware": inner, "docs_url": None, "redoc_url": None}

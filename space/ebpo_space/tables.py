@@ -9,7 +9,6 @@ from typing import NamedTuple
 from .figures import colour
 from .text import HTML, attribute, harmless, html, joined, middle_cut, run_name
 
-_CUT = 80  # characters of one setting
 STATE = {  # of a run, in words
     "training": "training",
     "stalled": "stalled",
@@ -164,68 +163,3 @@ def _head(cell: str | Head) -> HTML:
         return html('<th scope="col">{}</th>', cell)
     order = html(' aria-sort="{}"', cell.order) if cell.order else ""
     return html('<th scope="col"{}>{}</th>', order, cell.name)
-
-
-def flattened(settings: dict, prefix: str = "", depth: int = 0) -> dict[str, str]:
-    """Nested settings with dotted names, values as short text."""
-    found: dict[str, str] = {}
-    for name, value in settings.items():
-        if len(found) > 2000:
-            break
-        if isinstance(value, dict) and depth < 8:
-            found |= flattened(value, f"{prefix}{name}.", depth + 1)
-        else:
-            found[f"{prefix}{name}"] = _short(value)
-    return found
-
-
-def _short(value) -> str:
-    if isinstance(value, float):
-        return f"{value:.12g}"  # 9e-07, not 8.999999999999999e-07
-    try:
-        return value if isinstance(value, str) else json.dumps(value, default=str)
-    except RecursionError:
-        return "lists in lists, too deep to be shown"
-
-
-def different_settings(runs: Sequence[tuple[str, dict]]) -> list[tuple[str, list[str | None]]]:
-    """(name, value in each run) of all settings in which the runs differ. runs: (key, run.json)."""
-    flat = [flattened(_settings(about)) for _, about in runs]
-    names = sorted({name for settings in flat for name in settings})
-    rows = [(name, [settings.get(name) for settings in flat]) for name in names]
-    return [(name, values) for name, values in rows if len(set(values)) > 1]
-
-
-def _settings(about: dict) -> dict:
-    """Arguments and versions, without names of folders and times, which always differ."""
-    args = about.get("args") if isinstance(about.get("args"), dict) else {}
-    versions = about.get("versions") if isinstance(about.get("versions"), dict) else {}
-    left_out = {("ckpt", "path"), ("ckpt", "output_dir"), ("logger", "run_dir")}
-    kept = {
-        section: {k: v for k, v in values.items() if (section, k) not in left_out and k != "wandb"}
-        if isinstance(values, dict)
-        else values
-        for section, values in args.items()
-    }
-    return {**kept, "versions": versions}
-
-
-def settings_table(runs: Sequence[tuple[str, int, dict]]) -> HTML:
-    """What the runs do not share; runs: (key, number, run.json)."""
-    if len(runs) < 2:
-        return HTML()
-    rows = different_settings([(key, about) for key, _, about in runs])
-    if not rows:
-        return HTML('<section class="passage"><h2>Settings</h2><p>The runs have the same settings.</p></section>')
-    head = ["setting", *[dot(number) + run_name(key, 32) for key, number, _ in runs]]
-    body = [[_code(name, 80), *[_cell(value) for value in values]] for name, values in rows[:200]]
-    shown = table(head, body, "Settings that differ", "settings")
-    return html('<section class="passage"><h2>Settings that differ</h2>{}</section>', shown)
-
-
-def _code(text: str, limit: int) -> HTML:
-    return html("<code>{}</code>", harmless(text, limit))
-
-
-def _cell(value: str | None) -> HTML:
-    return HTML('<span class="none">not set</span>') if value is None else _code(value, _CUT)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from openrlhf_ebpo.record.catalogue import Metric
 from openrlhf_ebpo.record.own_metrics import own_metrics
 
+from .distributions import Reader
 from .errors import RunError
 from .fetched import ADDED
 from .groups import Index
@@ -63,6 +64,7 @@ class Workspace:
     runs: Runs
     _followers: OrderedDict[str, Follower] = field(default_factory=OrderedDict)
     _indexes: OrderedDict[str, Index] = field(default_factory=OrderedDict)
+    _readers: OrderedDict[str, Reader] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def chosen(self, view: dict) -> list[str]:
@@ -81,6 +83,8 @@ class Workspace:
         """
         run = self.runs.get(key)
         problems = list(run.problems)
+        if not run.path.is_dir():
+            problems.append("its directory is gone (moved, renamed or deleted); nothing of it can be shown.")
         about = attempt(lambda: describe(run), {}, problems)
         follower = self._kept(self._followers, run, lambda: Follower(inside(run, "metrics.jsonl")), problems)
         metrics = follower.read() if follower else Metrics()
@@ -106,6 +110,10 @@ class Workspace:
 
     def index(self, opened: Opened) -> Index:
         return self._kept(self._indexes, opened.run, lambda: Index(opened.run, *opened.rewards), [])
+
+    def rollouts(self, opened: Opened) -> Reader:
+        """What distributions are made of."""
+        return self._kept(self._readers, opened.run, lambda: Reader(opened.run, *opened.rewards), [])
 
     def _kept(self, store: OrderedDict, run: Run, make: Callable, problems: list[str]):
         """What is kept of a run; of those that visitors added, as long as their copies are."""

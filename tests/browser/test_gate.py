@@ -23,7 +23,6 @@ OFFERED = {
     ),
     *(
         "/space",
-        "/space/plotly.js",
         "/gradio_api/app_id",
         "/gradio_api/startup-events",
         "/gradio_api/heartbeat/{session_hash}",
@@ -119,6 +118,9 @@ def test_the_page_and_its_events_are_still_there(started):
     url, _ = started
     status, page = ask(f"{url}/")
     assert status == 200 and b"gradio_config" in page
+    nonces = set(re.findall(rb'<script nonce="([\w-]{20,})"', page))
+    assert len(nonces) == 1 and page.count(b"<script") == page.count(b"<script nonce=")
+    assert nonces.isdisjoint(re.findall(rb'nonce="([\w-]+)"', ask(f"{url}/")[1])), "new for every response"
     for path in ("config", "theme.css", "space/space.js", "gradio_api/app_id", "gradio_api/startup-events"):
         assert ask(f"{url}/{path}")[0] == 200, path
     asset = re.search(rb"(?:\./|/)(assets/[\w.-]+\.js)", page)[1].decode()

@@ -7,12 +7,16 @@ from urllib.parse import quote
 
 import pytest
 
+from openrlhf_ebpo.space.links import PARAMETERS
+from openrlhf_ebpo.space.pages import PAGES
+
 FOREIGN = (
     "document.querySelectorAll('[data-foreign], [onerror], .plot a, .plot b, .own img, .own script, .own a').length"
 )
 DRAWN = ".panel[data-drawn]"
 NAME = "<a href=x data-foreign>1&lt;b&gt;"  # a run's folder; its name is in Plotly's labels
 ONE = quote(NAME)
+ANSWERED = "body[data-answered]"
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +68,7 @@ def hover(page, name: str, at: float) -> str:
 
 def test_the_estimator_above_the_answers_is_text(look):
     page = look(f"?tab=samples&runs={ONE}&at=2.0", ".answer")
-    assert page.locator(".answers > header p").inner_text().startswith("\"'/><img data-fore")
+    assert page.locator(".answers > .more").last.inner_text().startswith("\"'/><img data-fore")
 
 
 def test_dynamics_with_menus_labels_and_settings(look):
@@ -110,29 +114,29 @@ def test_evaluation_with_its_questions(look):
     assert hover(page, panel.get_attribute("data-panel").replace("\\", "\\\\").replace('"', '\\"'), 0.5)
 
 
-ASKED = (
-    *(
-        "runs",
-        "run",
-        "steps",
-        "kind",
-        "cluster",
-        "text",
-        "at",
-        "prompt",
-        "protocol",
-        "task",
-        "paper",
-        "question",
-        "more",
-    ),
-    *("columns", "x", "zoom", "g", "dimmed", "hidden", "sort"),
-)
-
-
-@pytest.mark.parametrize("tab", ["overview", "dynamics", "samples", "evaluation", "understand"])
-def test_what_a_visitor_asks_for_is_text_too(look, tab):
+@pytest.mark.parametrize("tab", PAGES)
+def test_every_page_shows_what_runs_hold_and_what_a_visitor_asks_for_as_text(look, tab):
+    page = look(f"?tab={tab}&runs={ONE},2,broken&steps=all&at=2.0", ANSWERED)
+    if PAGES[tab].reads:
+        page.wait_for_function("() => document.body.innerText.includes('<img data-foreign')")
     mark = quote("<img data-foreign src=x onerror=alert(1)>")
-    look(f"?tab={tab}&" + "&".join(f"{name}={mark}" for name in ASKED), ".story" if tab == "understand" else ".notice")
-    query = f"?tab={tab}&runs={ONE}&" + "&".join(f"{name}={mark}" for name in ASKED[1:])
-    look(query, ".story" if tab == "understand" else ".notice")
+    asked = "&".join(f"{name}={mark}" for name in PARAMETERS if name not in ("tab", "runs"))
+    for runs in (mark, f"{ONE},2,broken"):
+        look(f"?tab={tab}&runs={runs}&{asked}", ANSWERED)
+
+
+def test_an_element_that_came_in_all_the_same_could_run_nothing(contexts, marked):
+    page = contexts("desk").new_page()
+    page.goto(f"{marked}/?tab=understand")
+    page.wait_for_selector(ANSWERED)
+    page.evaluate("""() => {
+        addEventListener("securitypolicyviolation", (event) => { window.blocked = (window.blocked || 0) + 1; });
+        document.body.insertAdjacentHTML("beforeend", "<img src=./space/x onerror='window.foreign = 1'>"
+            + "<iframe srcdoc='<script>parent.foreign = 1</script>'></iframe><svg onload='window.foreign = 1'></svg>");
+        const script = document.body.appendChild(document.createElement("script"));
+        script.textContent = "window.foreign = 1";
+        fetch("http://evil.test/").catch(() => {});
+    }""")
+    page.wait_for_function("() => window.blocked >= 4")
+    assert page.evaluate("window.foreign") is None
+    page.close()

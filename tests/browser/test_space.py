@@ -79,46 +79,6 @@ def test_a_click_on_a_runs_dot_dims_it_and_then_hides_it_everywhere(visit):
     assert "sort=" in page.url
 
 
-def test_dynamics_overlays_runs_and_follows_the_controls(visit):
-    page = visit("?tab=dynamics&runs=ebpo,grpo")
-    page.wait_for_selector(DRAWN)
-    reward = lines(page, "rollout/reward_mean")
-    assert [(t["width"], t.get("name")) for t in reward] == [(1, None), (1, None), (2, "ebpo"), (2, "grpo")]
-    assert {t["n"] for t in reward} == {40}
-    assert panel(page, "ebpo/shrinkage").count() == 1
-    assert panel(page, "rollout/reward_mean").locator(".values .sr").all_inner_texts() == ["ebpo:", "grpo:"]
-    differing = page.locator("table.settings tbody tr").all_inner_texts()
-    assert any("algo.advantage.estimator" in row and "group_norm" in row for row in differing)
-
-    page.get_by_role("button", name="hours").click()
-    page.wait_for_function("() => document.querySelector('.panel .plot').layout.xaxis.title.text === 'hours'")
-    page.get_by_role("button", name="log scale").click()
-    page.wait_for_function(
-        "() => document.querySelector('[data-panel=response_length] .plot').layout.yaxis.type === 'log'"
-    )
-    page.get_by_label("More metrics").fill("ppo_kl")
-    page.keyboard.press("Enter")
-    panel(page, "ppo_kl").wait_for()
-    assert "x=time" in page.url and "log=1" in page.url and "more=ppo_kl" in page.url
-
-
-def test_hovering_compares_the_runs_and_every_plot_can_be_downloaded(visit):
-    page = visit("?tab=dynamics&runs=ebpo,grpo")
-    page.wait_for_selector(DRAWN)
-    box = panel(page, "rollout/reward_mean").locator(".plot .nsewdrag").bounding_box()
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    page.mouse.move(box["x"] + box["width"] / 2 + 3, box["y"] + box["height"] / 2)
-    label = panel(page, "rollout/reward_mean").locator(".hoverlayer .legend")
-    label.wait_for()
-    assert "ebpo" in label.text_content() and "grpo" in label.text_content()
-
-    assert page.locator(".panel .save").count() == page.locator(".panel").count()
-    with page.expect_download() as download:
-        panel(page, "response_length").locator(".save").click()
-    image = Path(download.value.path()).read_bytes()
-    assert image.startswith(b"\x89PNG") and len(image) > 5000
-
-
 def test_a_run_that_is_training_is_followed_without_losing_the_place(visit, serve, tmp_path):
     from space_runs import RunLog, learning_run
 
@@ -145,18 +105,18 @@ def test_a_run_that_is_training_is_followed_without_losing_the_place(visit, serv
     assert samples.locator(".group h2").inner_text() == first, "the open group stays"
 
 
-def test_samples_show_rescued_groups_in_one_click(visit):
+def test_samples_show_groups_that_were_pushed_down_in_one_click(visit):
     page = visit("?tab=samples&runs=ebpo,grpo")
     page.wait_for_selector(".answer")
-    page.get_by_role("button", name="rescued by EBPO").click()
-    page.wait_for_selector(".group .bar em:has-text('rescued')")
+    page.get_by_role("button", name="all wrong, pushed down").first.click()
+    page.wait_for_selector(".group .bar em:has-text('pushed down')")
     assert page.locator(".groups li").count() > 5
-    assert set(page.locator(".groups li em").all_inner_texts()) == {"rescued"}
-    cards = page.locator(".answer")
-    assert cards.count() == 4
-    text = cards.first.inner_text()
+    assert set(page.locator(".groups li em").all_inner_texts()) == {"all wrong, pushed down"}
+    assert page.locator(".tile.minus").count() == 4
+    answer = page.locator(".answer")
+    text = answer.inner_text()
     assert "EBPO\n−" in text and "GRPO\n0" in text and "tokens" in text
-    assert "minus" in cards.first.get_attribute("class")
+    assert "minus" in answer.get_attribute("class")
     said = page.locator("svg.picture").get_attribute("aria-label")
     assert "group mean 0," in said and "prior mean" in said and "baseline" in said
     assert "kind=rescued" in page.url and "steps=all" in page.url
@@ -175,10 +135,10 @@ def test_samples_by_keyboard_history_and_filters(visit):
 
     visits = page.locator(".history button")
     assert visits.count() > 1
-    prompt = page.locator(".prompt pre").inner_text()
+    prompt = page.locator(".prompt .piece.md").inner_text()
     visits.first.click()
     page.wait_for_selector(".history button:first-child[aria-current]")
-    assert page.locator(".prompt pre").inner_text() == prompt
+    assert page.locator(".prompt .piece.md").inner_text() == prompt
 
     page.get_by_role("button", name="Filters").click()
     page.wait_for_timeout(500)  # Gradio fills what it has just unfolded
@@ -216,10 +176,10 @@ def test_a_group_is_exported_whole(visit):
 def test_formulas_are_drawn_and_their_source_is_one_click_away(visit):
     page = visit("?tab=samples&runs=ebpo&at=40.3")
     page.wait_for_selector(".answer math")
-    assert "\\(" not in page.locator(".answer pre").first.inner_text()
+    assert "\\(" not in page.locator(".answer .reading").inner_text()
     page.get_by_role("button", name="Source").click()
     page.wait_for_selector(".answer math", state="detached")
-    assert "\\(" in page.locator(".answer pre").first.inner_text()
+    assert "\\(" in page.locator(".answer .reading").inner_text()
 
 
 def test_the_last_of_quick_clicks_counts(visit):
@@ -297,9 +257,12 @@ def test_a_link_opens_the_same_view(visit):
     page.wait_for_function("() => location.search.includes('kind=mixed') && location.search.includes('at=')")
     page.locator(".groups li button").nth(2).click()
     page.wait_for_selector(".groups li:nth-child(3) button[aria-current]")
+    page.locator("body").press("2")
+    page.wait_for_function("() => document.querySelector('.answer h3').innerText.includes('Answer 2')")
+    page.wait_for_selector(".answer .piece.md")
     url, title, answers = page.url, page.locator(".group h2").inner_text(), page.locator(".answers").inner_text()
     other = visit(url.split("/", 3)[3])
-    other.wait_for_selector(".answer")
+    other.wait_for_selector(".answer .piece.md")
     assert other.locator(".group h2").inner_text() == title
     assert other.locator(".answers").inner_text() == answers
     assert other.locator(".choices button[aria-pressed=true]", has_text="mixed").count() == 1
@@ -346,7 +309,7 @@ def test_a_hostile_run_is_shown_and_does_nothing(visit):
     assert page.locator(".groups li").count() == 10, "the group behind the link is not there"
     for i in range(10):
         choose(page, i)
-        assert page.locator(".answer").count() == 3
+        assert page.locator(".tile").count() == 3
         assert page.evaluate("document.documentElement.scrollWidth") <= 1440
         assert page.evaluate(HARM) == 0
     assert page.evaluate("window.hacked") is None
@@ -423,7 +386,7 @@ def test_the_quickstarts_run(visit, serve):
     turn(page, "Dynamics")
     assert page.locator(".panel").count() >= 14
     turn(page, "Samples")
-    page.get_by_role("button", name="rescued by EBPO").click()
-    page.wait_for_selector(".group .bar em:has-text('rescued')")
+    page.get_by_role("button", name="all wrong, pushed down").first.click()
+    page.wait_for_selector(".group .bar em:has-text('pushed down')")
     turn(page, "Evaluation")
     assert "base model" in page.locator("table.scores thead").inner_text()

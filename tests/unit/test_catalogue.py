@@ -16,6 +16,7 @@ from openrlhf_ebpo.hub import columns
 from openrlhf_ebpo.record import own_metrics as own
 from openrlhf_ebpo.record.catalogue import GROUPS, METRICS, Shown, find, shown_in
 from openrlhf_ebpo.record.run_log import open_run, read_metrics, read_run
+from openrlhf_ebpo.space import shelves
 from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.pages import dynamics
 from openrlhf_ebpo.space.runs import Runs
@@ -110,7 +111,7 @@ def test_a_metric_stands_once_on_the_page(tmp_path):
 def test_of_many_unknown_ones_the_rest_is_counted(tmp_path):
     names = [f"x/{i:03}" for i in range(40)]
     other = board(run_with(tmp_path / "run", [{"name": "x/039", "title": "Last"}], *names, "y" * 301))[-1]
-    assert panels(other) == ["x/039", *names[: dynamics.OTHERS - 1]] and "28 more are among" in other["note"]
+    assert panels(other) == ["x/039", *names[: shelves.OTHERS - 1]] and "28 more are among" in other["note"]
 
 
 def test_a_run_says_what_its_own_metrics_are(tmp_path):

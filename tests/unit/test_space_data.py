@@ -15,7 +15,7 @@ from openrlhf_ebpo.record.run_log import read_metrics, roll_back
 from openrlhf_ebpo.space import hub, results
 from openrlhf_ebpo.space.errors import RunError
 from openrlhf_ebpo.space.groups import Index
-from openrlhf_ebpo.space.metrics import Follower, decimate, smooth
+from openrlhf_ebpo.space.metrics import Follower, decimate, outside, smooth
 from openrlhf_ebpo.space.runs import Run, Runs, describe, inside, keys
 from openrlhf_ebpo.space.search import Filter, answers, choose, exported, history, position_of
 
@@ -66,7 +66,34 @@ def test_metrics_are_followed_while_they_grow_and_after_a_roll_back(tmp_path):
 
 def test_damaged_lines_are_counted_and_the_rest_is_read(hostile):
     found = Follower(hostile.path / "metrics.jsonl").read()
-    assert len(found.steps) == 30 and found.problems == ("metrics.jsonl: 6 damaged lines are left out.",)
+    assert len(found.steps) == 31 and found.problems == ("metrics.jsonl: 4 damaged lines are left out.",)
+
+
+def test_what_is_no_number_costs_a_metric_one_value(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    lines = ['{"step": 1, "a": 1, "b": 2}', '{"step": 2, "a": null, "b": NaN}', '{"step": 3, "a": 1e999, "b": 4}']
+    path.write_text("\n".join([*lines, f'{{"step": 4, "a": 1{"0" * 400}, "b": -Infinity, "c": "text"}}', ""]))
+    follower = Follower(path)
+    found = follower.read()
+    assert not found.problems and found.steps.tolist() == [1, 2, 3, 4]
+    assert found.series("b")[0].tolist() == [1, 3] and found.undefined("b").tolist() == [2, 4]
+    assert found.undefined("a").tolist() == [2, 3, 4] and "c" not in found.columns
+    with open(path, "a") as file:
+        file.write('{"step": 2, "b": 3.0}\n')
+    assert follower.read().undefined("b").tolist() == [4], "a value that came later counts"
+
+
+def test_an_absurd_step_lies_outside_and_a_new_regime_does_not():
+    usual = np.sin(np.arange(400.0))
+    assert not outside(usual).any() and not outside(np.zeros(9)).any() and not outside(np.array([0.0, 1e9])).any()
+    usual[137] = 1e9
+    assert np.flatnonzero(outside(usual)).tolist() == [137]
+    usual[137] = 0.0
+    usual[200:] += 1e6  # half of the run: no accident
+    assert not outside(usual).any()
+    sparse = np.zeros(400)
+    sparse[7] = 0.01  # the one reward error of a run is what its panel is for
+    assert not outside(sparse).any()
 
 
 def test_smoothing_and_decimation_keep_what_matters():

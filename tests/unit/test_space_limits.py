@@ -10,6 +10,7 @@ import pytest
 from openrlhf_ebpo.space import limits
 from openrlhf_ebpo.space.gate import Gate
 from openrlhf_ebpo.space.limits import Allowance, Busy, Places, visitor_of
+from openrlhf_ebpo.space.server import is_lasting
 
 
 class Clock:
@@ -158,3 +159,20 @@ def test_open_streams_of_a_visitor_are_counted(monkeypatch):
         assert (await first)[0] == 200 and not gate.streams
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "lasts"),
+    [
+        ("/space/style.css", b"0.1.0-1795371944", True),
+        ("/space/vendor/plotly/plotly-cartesian.min.js", b"0.1.0-1", True),
+        ("/assets/index-DphvyggB.js", b"", True),
+        ("/assets/x.js", b"", False),
+        ("/space/style.css", b"", False),
+        ("/space/export", b"run=a-1", False),
+        ("/space/export", b"0.1.0-1", False),
+        ("/", b"0.1.0-1", False),
+    ],
+)
+def test_only_files_stay_in_the_browser(path, query, lasts):
+    assert is_lasting({"path": path, "query_string": query}) == lasts

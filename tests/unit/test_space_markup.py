@@ -21,7 +21,7 @@ from openrlhf_ebpo.space.links import address, clean
 from openrlhf_ebpo.space.pages import PAGES, evaluation, samples
 from openrlhf_ebpo.space.runs import Runs
 from openrlhf_ebpo.space.session import Session
-from openrlhf_ebpo.space.tables import flattened
+from openrlhf_ebpo.space.settings import settings_of, shown
 from openrlhf_ebpo.space.text import HTML, html, joined
 from openrlhf_ebpo.space.workspace import Workspace
 
@@ -90,7 +90,7 @@ TAGS = {
         "summary",
         "sup",
     ),
-    *("table", "tbody", "td", "textarea", "tfoot", "th", "thead", "time", "tr", "ul", "wbr", "a", "form"),
+    *("table", "tbody", "td", "textarea", "tfoot", "th", "thead", "time", "tr", "u", "ul", "wbr", "a", "form"),
     *(
         "svg",
         "g",
@@ -225,8 +225,8 @@ def test_no_string_of_a_run_becomes_an_element(marked, tmp_path):
 
 
 def test_the_estimator_of_run_json_is_text(marked):
-    detail = samples.render(clean({}), workspace(marked))["detail"]
-    legend = detail.partition("<h3>Answers</h3>")[2].partition("</header>")[0]
+    shown = samples.render(clean({}), workspace(marked))["answers"]
+    legend = shown.rpartition('<p class="more">')[2]
     assert "<img" not in legend and "&#60;img" in legend
 
 
@@ -239,7 +239,7 @@ def test_values_of_other_types_do_not_keep_a_page_from_showing_the_rest(marked, 
     for view in views(shown):
         found = show(shown, {**view, "runs": shown.runs.listed()})
         if view["tab"] == "samples":
-            assert "Answer 1" in found["detail"] or found["notes"], view
+            assert "Answer 1" in found["answers"] or found["notes"], view
         elif view["tab"] == "overview":
             assert found["cards"].count("<article") == 2, view
         elif view["tab"] in ("dynamics", "evaluation"):
@@ -250,7 +250,7 @@ def test_lists_in_lists_as_deep_as_json_reads_them():
     for depth in range(700, 1000):
         with contextlib.suppress(RecursionError):
             deepest = json.loads("[" * depth + "]" * depth)
-    assert "too deep" in flattened({"x": [[[deepest]]], "y": 1})["x"]
+    assert "too deep" in shown(settings_of({"args": {"x": [[[deepest]]], "y": 1}})["x"])
 
 
 def test_only_literals_are_html():

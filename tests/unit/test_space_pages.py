@@ -19,14 +19,20 @@ from openrlhf_ebpo.space import document, pages
 from openrlhf_ebpo.space.cards import signed
 from openrlhf_ebpo.space.figures import number
 from openrlhf_ebpo.space.links import PARAMETERS, address, clean
-from openrlhf_ebpo.space.pages import dynamics, evaluation, samples, understand
+from openrlhf_ebpo.space.metrics import positions
+from openrlhf_ebpo.space.pages import configuration, dynamics, evaluation, samples, understand
 from openrlhf_ebpo.space.picture import WIDTH, Drawn, implied_prior_mean, picture
 from openrlhf_ebpo.space.runs import Runs
 from openrlhf_ebpo.space.search import KINDS, answers, position_of
-from openrlhf_ebpo.space.tables import different_settings
 from openrlhf_ebpo.space.workspace import Workspace
 
-PAGES = {"dynamics": dynamics, "samples": samples, "evaluation": evaluation, "understand": understand}
+PAGES = {
+    "configuration": configuration,
+    "dynamics": dynamics,
+    "samples": samples,
+    "evaluation": evaluation,
+    "understand": understand,
+}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +55,8 @@ def panels(found) -> dict:
 
 
 def values(packed: dict) -> np.ndarray:
-    return np.frombuffer(base64.b64decode(packed["bdata"]), packed["dtype"])
+    found = np.frombuffer(base64.b64decode(packed["bdata"]), packed["dtype"])
+    return found.reshape([int(n) for n in packed["shape"].split(",")]) if "shape" in packed else found
 
 
 def test_dynamics_has_every_panel_of_the_runs(workspace):
@@ -65,8 +72,8 @@ def test_dynamics_has_every_panel_of_the_runs(workspace):
 
 def test_the_x_axis_can_be_rollouts_or_time(workspace):
     metrics = workspace.open("ebpo").metrics
-    assert dynamics.positions(metrics, metrics.steps, "rollouts").tolist() == [32.0 * step for step in metrics.steps]
-    hours = dynamics.positions(metrics, metrics.steps, "time")
+    assert positions(metrics, metrics.steps, "rollouts").tolist() == [32.0 * step for step in metrics.steps]
+    hours = positions(metrics, metrics.steps, "time")
     assert hours[0] == 0 and hours[-1] == pytest.approx(
         (metrics.columns["time"][-1] - metrics.columns["time"][0]) / 3600
     )
@@ -74,41 +81,62 @@ def test_the_x_axis_can_be_rollouts_or_time(workspace):
 
 def test_every_figure_is_one_that_plotly_reads(workspace):
     graph_objects = pytest.importorskip("plotly.graph_objects")
-    for page in ("dynamics", "evaluation", "understand"):
-        view = {"log": 1, "paper": "Qwen3-8B,4", "more": "kl"}
+    for key in ("ebpo", "grpo"):
+        workspace.rollouts(workspace.open(key)).read(wait=60)
+    shown = [("dynamics", {"look": look}) for look in dynamics.LOOKS] + [("evaluation", {}), ("understand", {})]
+    for page, view in shown:
+        view = {"log": 1, "paper": "Qwen3-8B,4", "more": "kl", **view}
+        assert panels(show(workspace, page, **view))
         for panel in panels(show(workspace, page, **view)).values():
             text = re.sub(r'"@[\w-]+"', '"#112233"', json.dumps(panel["figure"]))
             figure = json.loads(text)
             for trace in figure["data"]:
-                for name in ("x", "y"):
+                trace.get("marker", {}).pop("color", None)
+                for name in {"x", "y", "z"} & set(trace):
                     trace[name] = values(trace[name]).tolist() if isinstance(trace[name], dict) else trace[name]
             graph_objects.Figure(figure)
             assert panel["summary"] and panel["title"]
-
-
-def test_settings_that_differ():
-    one = {"args": {"train": {"seed": 1}, "ckpt": {"path": "a"}, "algo": {"x": 1, "y": [1]}}, "versions": {"ray": "1"}}
-    other = {"args": {"train": {"seed": 2}, "ckpt": {"path": "b"}, "algo": {"y": [1]}}, "versions": {"ray": "1"}}
-    assert different_settings([("a", one), ("b", other)]) == [("algo.x", ["1", None]), ("train.seed", ["1", "2"])]
 
 
 def test_samples_show_the_group_that_was_asked_for(workspace):
     found = show(workspace, "samples", at="5.3")
     assert (
         found["view"]["at"] == "5.3"
-        and "Step 5, group 3" in found["detail"]
-        and found["detail"].count("<li class=") == 4
+        and "Step 5, group 3" in found["decision"]
+        and found["answers"].count('class="tile') == 4
+        and found["answers"].count("<article") == 1
     )
     prompt = show(workspace, "samples", prompt=workspace.index(workspace.open("ebpo")).read()[0].prompt_id[7])
-    assert "Step" in prompt["detail"]
+    assert "Step" in prompt["decision"]
     missing = show(workspace, "samples", at="99.0")
-    assert "no group 99.0" in missing["notes"] and missing["detail"] == ""
+    assert "no group 99.0" in missing["notes"] and missing["decision"] == missing["answers"] == ""
     assert "latest" in show(workspace, "samples", steps="soon")["notes"]
 
 
+def test_one_answer_is_shown_and_the_others_are_one_click_away(workspace):
+    second = show(workspace, "samples", at="5.3", answer="2")["answers"]
+    assert "Answer 2 <small>of 4" in second and "Answer 1 <small>" not in second
+    assert show(workspace, "samples", at="5.3", answer="64")["answers"].count("Answer 4 <small>of 4") == 1
+    assert "data-find" not in second
+
+
+def test_a_search_shows_the_hit_in_the_list_and_opens_the_answer_that_has_it(workspace):
+    found = show(workspace, "samples", steps="all", text="NOTHING was counted")
+    assert "<mark>nothing was counted</mark>" in found["groups"] and "answer " in found["groups"]
+    assert 'data-hits="1"' in found["answers"]
+    assert "<mark>" not in show(workspace, "samples", steps="all")["groups"]
+
+
+def test_groups_that_are_pushed_down_do_not_look_like_success(workspace):
+    found = show(workspace, "samples", kind="rescued", steps="all", run="ebpo")
+    for name in ("groups", "decision", "quick"):
+        assert "all wrong, pushed down" in found[name] and "rescued by" not in found[name]
+    assert 'class="good"' not in found["groups"] + found["decision"].partition("<section")[0]
+
+
 def test_samples_of_another_estimator_have_no_picture(workspace):
-    assert "<svg" in show(workspace, "samples", run="ebpo")["detail"]
-    assert "<svg" not in show(workspace, "samples", run="grpo")["detail"]
+    assert "<svg" in show(workspace, "samples", run="ebpo")["decision"]
+    assert "<svg" not in show(workspace, "samples", run="grpo")["decision"]
 
 
 def lines(detail: str) -> dict[str, str]:
@@ -119,7 +147,7 @@ def lines(detail: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("run", ["ebpo", "grpo"])
 def test_samples_show_a_group_under_every_estimator(workspace, run):
-    detail = show(workspace, "samples", run=run, at="5.3")["detail"]
+    detail = show(workspace, "samples", run=run, at="5.3")["decision"]
     found = lines(detail)
     assert list(found) == [entry.title for name, entry in ESTIMATORS.items() if name != "gae"]
     used = [name for name, line in found.items() if "used in training" in line]
@@ -138,7 +166,7 @@ def group_at(workspace, run, step, group):
 
 def test_samples_of_a_users_own_estimator_have_its_line_first(workspace, tmp_path):
     folder = learning_run(tmp_path / "own", steps=2, seed=1, name="own", prompts=4, estimator="my_package.mine:Mine")
-    detail = show(Workspace(Runs([str(folder)])), "samples", runs="own", at="1.2")["detail"]
+    detail = show(Workspace(Runs([str(folder)])), "samples", runs="own", at="1.2")["decision"]
     assert next(iter(lines(detail))) == "Mine" and "used in training" in lines(detail)["Mine"]
 
 
@@ -146,7 +174,7 @@ def test_rollouts_of_an_older_version_name_the_estimators_that_need_more(tmp_pat
     folder = learning_run(tmp_path / "old", steps=1, seed=1, name="old", prompts=4)
     path = folder / "rollouts" / "step-000001.parquet"
     pq.write_table(pq.read_table(path).drop_columns(["score_weight", "action_tokens"]), path)
-    detail = show(Workspace(Runs([str(folder)])), "samples", runs="old", at="1.2")["detail"]
+    detail = show(Workspace(Runs([str(folder)])), "samples", runs="old", at="1.2")["decision"]
     assert "Score-weighted" in re.search(r"Not to be computed from these rollouts: ([^<]*)", detail)[1]
     assert "Score-weighted" not in lines(detail) and "EBPO" in lines(detail)
 
@@ -157,10 +185,11 @@ def test_rollouts_that_cannot_be_computed_again_say_so_and_show_the_rest(tmp_pat
     path = folder / "rollouts" / "step-000001.parquet"
     table = pq.read_table(path)
     pq.write_table(table.set_column(table.column_names.index(column), column, pa.array(["1"] * len(table))), path)
-    detail = show(Workspace(Runs([str(folder)])), "samples", runs="odd", at="1.2")["detail"]
+    found = show(Workspace(Runs([str(folder)])), "samples", runs="odd", at="1.2")
+    detail = found["decision"]
     if column != "reward":  # without which there are no groups at all
         assert f"rollouts/step-000001.parquet: the column {column} is of type string" in detail
-        assert detail.count("<li class=") == 4
+        assert found["answers"].count('class="tile') == 4
     assert str(tmp_path) not in detail
 
 
@@ -239,7 +268,7 @@ class Inert(HTMLParser):
         ]
 
 
-@pytest.mark.parametrize("page", ["dynamics", "samples", "evaluation"])
+@pytest.mark.parametrize("page", ["dynamics", "samples", "evaluation", "configuration"])
 def test_a_hostile_run_makes_no_tag_and_no_attribute(workspace, page):
     for view in [{"at": f"1.{group}"} for group in range(10)] if page == "samples" else [{}]:
         found = show(workspace, page, runs="evil", **view)
@@ -312,13 +341,13 @@ def test_names_in_the_picture_stand_inside_it_on_lines_of_their_own(mean, prior)
 
 
 def test_answers_are_named_after_the_estimator_that_trained(workspace):
-    ebpo, grpo = (show(workspace, "samples", run=run)["detail"] for run in ("ebpo", "grpo"))
+    ebpo, grpo = (show(workspace, "samples", run=run)["answers"] for run in ("ebpo", "grpo"))
     assert "<small>EBPO</small>" in ebpo and "<small>GRPO</small>" in ebpo
     assert "<small>EBPO</small>" not in grpo and "<small>GRPO</small>" in grpo
 
 
 def test_an_answer_without_an_advantage_has_no_side(workspace):
-    found = show(workspace, "samples", run="grpo", kind="all_fail", steps="all")["detail"]
+    found = show(workspace, "samples", run="grpo", kind="all_fail", steps="all")["answers"]
     assert 'class="answer none"' in found and "minus" not in found
 
 
@@ -332,7 +361,7 @@ def test_a_long_name_keeps_its_end(tmp_path):
         learning_run(tmp_path / f"{name}{seed}" / "model" / "run", steps=1, seed=seed, name="x", prompts=2)
     runs = Workspace(Runs([str(tmp_path)]))
     assert runs.runs.listed() == [f"{name}1", f"{name}2"]
-    for page in ("dynamics", "samples", "evaluation"):
+    for page in ("samples", "evaluation", "configuration"):
         shown = " ".join(str(text) for text in PAGES[page].render(clean({}), runs).values())
         assert "seed1<" in shown and "seed2<" in shown and "more characters" not in shown
 

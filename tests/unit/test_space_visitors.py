@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +14,8 @@ from space_runs import learning_run
 from openrlhf_ebpo.space import fetched
 from openrlhf_ebpo.space.app import build
 from openrlhf_ebpo.space.errors import RunError
+from openrlhf_ebpo.space.pages import PAGES
+from openrlhf_ebpo.space.rendered import Rendered
 from openrlhf_ebpo.space.runs import Runs
 from openrlhf_ebpo.space.session import Session
 from openrlhf_ebpo.space.workspace import Workspace
@@ -37,7 +42,8 @@ def events(workspace) -> dict:
 
 def loads(event, session: Session, **parameters) -> str:
     """All that a visitor gets."""
-    return str([str(each) for each in event["load"](session, SimpleNamespace(query_params=parameters)).values()])
+    sent = event["load"](session, SimpleNamespace(query_params=parameters)).values()
+    return str([str(each) for each in sent if isinstance(each, (str, dict))])
 
 
 def test_a_run_that_one_visitor_adds_is_in_no_others_page(workspace):
@@ -90,3 +96,46 @@ def test_one_download_at_a_time_and_the_copy_that_is_there_meanwhile(folder, mon
         assert runs.get("friends/a").path == Path(folder / "remote")
         with pytest.raises(RunError, match="other runs are being fetched"):
             runs.get("friends/b")
+
+
+def test_a_view_is_rendered_once_for_all_while_its_files_are_the_same(folder, monkeypatch):
+    workspace = Workspace(Runs([str(folder / "mine")]))
+    event, times = events(workspace), []
+    page = PAGES["dynamics"]
+    monkeypatch.setitem(PAGES, "dynamics", replace(page, render=lambda *given: times.append(1) or page.render(*given)))
+    first = loads(event, Session(), tab="dynamics")
+    assert loads(event, Session(), tab="dynamics") == first and len(times) == 1
+    loads(event, Session(), tab="dynamics", smooth="0.2")
+    assert len(times) == 2
+    with open(folder / "mine" / "metrics.jsonl", "a") as file:
+        file.write('{"step": 3, "rollout/reward_mean": 0.5}\n')
+    assert loads(event, Session(), tab="dynamics") != first and len(times) == 3
+
+
+def test_visitors_who_ask_at_once_wait_for_one_rendering_and_its_failure_is_not_kept():
+    rendered, begun, go = Rendered(), threading.Event(), threading.Event()
+
+    def render():
+        begun.set()
+        go.wait(30)
+        raise OSError("gone")
+
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(rendered.get, "view", render)
+        begun.wait(30)
+        other = pool.submit(rendered.get, "view", lambda: {})
+        go.set()
+        assert isinstance(one.exception(30), OSError) and isinstance(other.exception(30), (OSError, type(None)))
+    assert rendered.get("view", lambda: {"notes": "x"}) == {"notes": "x"}
+
+
+def test_what_is_kept_of_pages_has_an_end(monkeypatch):
+    monkeypatch.setattr("openrlhf_ebpo.space.rendered.LARGEST", 10)
+    now, made = [0.0], []
+    rendered = Rendered(clock=lambda: now[0])
+    for key in ("a", "b", "b", "c"):
+        rendered.get(key, lambda key=key: made.append(key) or {"board": "12345", "controls": {}})
+    assert made == ["a", "b", "c"] and list(rendered._kept) == ["b", "c"]
+    now[0] += 100
+    rendered.get("c", lambda: made.append("again") or {})
+    assert made[-1] == "again" and list(rendered._sizes) == ["b", "c"]

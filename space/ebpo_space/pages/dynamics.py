@@ -1,44 +1,48 @@
-"""Training dynamics: runs overlaid, one panel per metric."""
+"""Training dynamics: metrics of runs overlaid, how what they measure is spread, one metric against another, where time goes."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import gradio as gr
-import numpy as np
 
-from openrlhf_ebpo.record.catalogue import GROUPS, HELD_OUT, Metric, Shown, find
-from openrlhf_ebpo.record.own_metrics import COLUMNS
-
-from .. import results
-from ..errors import RunError
-from ..figures import Line, board, line_panel
-from ..metrics import Metrics
+from .. import heatmaps, seeds, system, trajectories
+from ..distributions import Seen
+from ..figures import board
+from ..metrics import AXES, positions
 from ..page import Page
-from ..parameters import flag, names, number, one_of, span
+from ..parameters import flag, names, number, one_of, span, text
 from ..parts import Parts, menu
-from ..tables import NO_RUNS, choice, empty, notices, settings_table
+from ..shelves import described, sections, zoomed
+from ..tables import NO_RUNS, choice, empty, notices
 from ..text import HTML, html, joined, middle_cut, plain
 from ..workspace import Opened, Workspace
 
-DRAWN = "Faint: every step. Bold: the moving mean. The numbers are where it ends, in the runs’ colours."
-OTHERS = 12  # panels of metrics that the catalogue does not know; "More metrics" has all of them
-TITLE = 120  # characters
-LONGEST = 300  # characters of a name that gets one of them: as many as a link takes
-OTHER_NOTE = "Logged by code of your own, or by a later OpenRLHF."
-AXES = {"step": "step", "rollouts": "rollouts", "time": "hours"}
+LOOKS = {
+    "metrics": "metrics",
+    "distributions": "distributions",
+    "against": "one against another",
+    "system": "system",
+}
+PAIR = ("policy/entropy", "rollout/reward_mean")  # what is set against each other where nobody has chosen
+HEAT_RUNS = 4  # runs with heat maps at once
 PARAMETERS = {
+    "look": ("metrics", one_of(LOOKS)),
     "x": ("step", one_of(AXES)),
     "log": (False, flag),
     "smooth": (0.05, number(0, 0.3)),
     "more": ([], names),
     "zoom": ("", span),
+    "seeds": ("mean", one_of(("mean", "each"))),
+    "topic": ("", text),
+    "across": ("", text),
+    "up": ("", text),
 }
 
 
 def lay_out(parts: Parts, workspace: Workspace) -> None:
-    with gr.Row(elem_classes=["controls"]):
+    with gr.Row(elem_classes=["controls", "fold"]):
         parts.html("quick")
         smooth = gr.Slider(0, 0.3, 0.05, step=0.01, label="Smoothing (share of run)")
         parts.control("smooth", smooth, "release")
@@ -46,150 +50,144 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
             [], value=[], multiselect=True, label="More metrics", allow_custom_value=True, elem_classes=["grow"]
         )
         parts.control("more", more, "change")
+        for name, label in (("topic", "Cluster"), ("up", "Up"), ("across", "Across")):
+            chosen = gr.Dropdown(
+                [], value="", label=label, allow_custom_value=True, visible=False, elem_classes=["short"]
+            )
+            parts.control(name, chosen, "input")
     parts.html("notes")
     parts.board("board")
-    parts.html("table")
 
 
 def render(view: dict, workspace: Workspace) -> dict:
-    """board: the panels; table: differing settings; notes: problems, or what to do when nothing is there."""
+    """board: the panels; notes: problems, or what to do when nothing is there; quick: what is looked at, and how."""
     if not workspace.runs.listed() and not view["runs"]:
-        return {"board": board([]), "table": "", "notes": NO_RUNS, "quick": "", **_menu([])}
+        return {"board": board([]), "notes": NO_RUNS, "quick": "", "controls": controls(view, [], [])}
     opened, problems = workspace.open_all(view)
     present = [run for run in opened if len(run.metrics.steps)]
+    shown, found = LOOKED[view["look"]](present if view["look"] != "distributions" else opened, view, workspace)
+    problems += [problem for _, seen in found for problem in seen.problems]
     notes = notices(problems)
-    if opened and not present:
-        notes += empty("No steps yet", "These runs have no metrics so far. The page looks again every few seconds.")
+    if opened and not any(section["panels"] for section in shown) and not _unfinished(found):
+        notes += NOTHING[view["look"]] if present else NO_STEPS
+    pair = dict(zip(("across", "up"), pair_of(present, view), strict=True)) if view["look"] == "against" else {}
     return {
-        "board": board(sections(present, view), AXES[view["x"]], zoomed(view)),
-        "table": settings_table([(run.run.key, run.run.number, run.about) for run in opened]),
+        "board": board(shown, AXES[view["x"]], zoomed(view), _unfinished(found)),
         "notes": notes,
-        "quick": quick(view),
-        **_menu(sorted({name for run in present for name in run.metrics.columns} - {"time"})),
+        "quick": quick(view, any(len(group) > 1 for group in seeds.grouped(present))),
+        "controls": controls({**view, **pair}, present, [seen for _, seen in found]),
+        "view": pair,
     }
 
 
-def _menu(found: Sequence[str]) -> dict:
-    return {"controls": {"more": menu(found, least=0)}}
+NO_STEPS = empty("No steps yet", "These runs have no metrics so far. The page looks again every few seconds.")
+NOTHING = {
+    "metrics": NO_STEPS,
+    "distributions": empty("No rollouts", "These runs hold no rollouts that could be read."),
+    "against": empty("Nothing to set against each other", "No run has logged both of these metrics at the same steps."),
+    "system": empty("No timings", "These runs have logged neither timings nor the time of their steps."),
+}
 
 
-def quick(view: dict) -> HTML:
-    """What stands on the x axis, and the log scale."""
+def quick(view: dict, several: bool = False) -> HTML:
+    """What is looked at, what stands on the x axis, the log scale; and, where there are several, how seeds are drawn."""
+    looks = joined(choice({"look": name}, shown, name == view["look"]) for name, shown in LOOKS.items())
     axes = joined(choice({"x": name, "zoom": ""}, shown, name == view["x"]) for name, shown in AXES.items())
-    log = choice({"log": not view["log"]}, "log scale", view["log"])
+    log = (
+        choice({"log": not view["log"]}, "log scale", view["log"]) if view["look"] in ("metrics", "system") else HTML()
+    )
+    each = {"seeds": "mean" if view["seeds"] == "each" else "each"}
+    log += choice(each, "every seed", view["seeds"] == "each") if several and view["look"] == "metrics" else HTML()
     return html(
-        '<div class="pair"><div class="choices" role="group" aria-label="Over">{}</div><div class="choices">{}</div></div>',
-        *(axes, log),
+        '<div class="pair"><div class="choices" role="group" aria-label="Look at">{}</div>'
+        '<button type="button" class="unfold" data-unfold aria-expanded="false">Settings</button>'
+        '<div class="choices folded" role="group" aria-label="Over">{}</div>{}</div>',
+        *(looks, axes, html('<div class="choices folded">{}</div>', log) if log else ""),
     )
 
 
-def sections(runs: Sequence[Opened], view: dict) -> list[dict]:
-    """All panels that at least one run has values for, each once: asked-for metrics first, unknown ones last."""
-    names = dict.fromkeys(name for run in runs for name in run.metrics.columns)
+def controls(view: dict, runs: Sequence[Opened], seen: Sequence[Seen]) -> dict:
+    """Choices of the menus; those that this look has no use for are not shown."""
+    look, names = view["look"], sorted({name for run in runs for name in run.metrics.columns} - {"time"})
+    named = [(middle_cut(plain(name), 80), name) for name in heatmaps.topics(seen)]
+    return {
+        "smooth": {"visible": look != "distributions"},
+        "more": {**menu(names, least=0), "visible": look == "metrics"},
+        "topic": {
+            **menu(named, [("all prompts", "")], least=2),
+            **({} if look == "distributions" else {"visible": False}),
+        },
+        **{name: {"choices": names, "value": view[name], "visible": look == "against"} for name in ("across", "up")},
+    }
+
+
+def pair_of(runs: Sequence[Opened], view: dict) -> tuple[str, str]:
+    """The metrics that are set against each other: across, up."""
+    names = sorted({name for run in runs for name in run.metrics.columns} - {"time"})
+    first = next((name for name in (PAIR[0], *names) if name in names), "")
+    second = next((name for name in (PAIR[1], *names) if name in names and name != first), first)
+    return view["across"] or first, view["up"] or second
+
+
+Found = tuple[list[dict], list[tuple[Opened, Seen]]]
+
+
+def _metrics(runs: Sequence[Opened], view: dict, workspace: Workspace) -> Found:
+    return sections(runs, view), []
+
+
+def _distributions(runs: Sequence[Opened], view: dict, workspace: Workspace) -> Found:
+    found = _read(runs[:HEAT_RUNS], workspace)
+    shown = []
+    for run, seen in found:
+        drawn = heatmaps.panels(seen, _named(run), run.estimator, _axis(run, view), AXES[view["x"]], view["topic"])
+        note = " ".join(filter(None, ("" if shown else heatmaps.HOW, heatmaps.partly(seen))))
+        shown.append({"title": plain(middle_cut(run.run.key, 60)), "note": note, "panels": drawn})
+    return shown, found
+
+
+def _against(runs: Sequence[Opened], view: dict, workspace: Workspace) -> Found:
     own = {name: metric for run in reversed(runs) for name, metric in run.own_metrics.items()}
-    asked = [described(name, own) for name in view["more"] if name in names]
-    others = [described(name, own) for name in _unknown(names, own) if name not in view["more"]]
-    rest = f" {len(others) - OTHERS} more are among “More metrics”." if len(others) > OTHERS else ""
-    shelves = [
-        ("Chosen metrics", "", asked),
-        *((each.title, each.note, _at_first(each.metrics, view["more"])) for each in GROUPS),
-        ("Other", OTHER_NOTE + rest, others[:OTHERS]),
-    ]
-    found = [
-        {"title": title, "note": note, "panels": [panel for each in metrics if (panel := _panel(runs, view, each))]}
-        for title, note, metrics in shelves
-    ]
-    shown = [section for section in found if section["panels"]]
-    return [{**section, "note": section["note"] or DRAWN} if section is shown[0] else section for section in shown]
+    across, up = (described(name, own) for name in pair_of(runs, view))
+    pair = trajectories.pair_panel([(*_named(run), run.metrics) for run in runs], across, up, view["smooth"])
+    found = _read(runs[:HEAT_RUNS], workspace)
+    shown = [{"title": "", "note": "", "panels": [pair] if pair else []}]
+    for run, seen in found:
+        drawn = trajectories.cluster_panels(seen, *_named(run), _axis(run, view), AXES[view["x"]])
+        shown.append(
+            {"title": f"Prior and shrinkage: {plain(middle_cut(run.run.key, 60))}", "note": "", "panels": drawn}
+        )
+    return shown, found
 
 
-def described(name: str, own: Mapping[str, Metric]) -> Metric:
-    """What is known of a metric: by the catalogue, by a run that logs it, or its name alone."""
-    found = find(name) or own.get(name) or Metric(name, name, "", "")
-    return found if found.name == name else replace(found, name=name, title=name)
+def _system(runs: Sequence[Opened], view: dict, workspace: Workspace) -> Found:
+    over = partial(_over, axis=view["x"])
+    return system.sections(
+        [(*_named(run), run.metrics) for run in runs], over, AXES[view["x"]], view["smooth"], view["log"]
+    ), []
 
 
-def _unknown(names: Collection[str], own: Mapping[str, Metric]) -> list[str]:
-    """Names that the catalogue does not have; first those that a run describes."""
-    in_order = dict.fromkeys((*(name for name in own if name in names), *sorted(names)))
-    return [name for name in in_order if name not in COLUMNS and len(name) <= LONGEST and not find(name)]
+LOOKED = {"metrics": _metrics, "distributions": _distributions, "against": _against, "system": _system}
 
 
-def _at_first(metrics: Sequence[Metric], asked: Sequence[str]) -> list[Metric]:
-    return [metric for metric in metrics if Shown.SPACE in metric.shown and metric.name not in asked]
+def _read(runs: Sequence[Opened], workspace: Workspace) -> list[tuple[Opened, Seen]]:
+    return [(run, workspace.rollouts(run).read()) for run in runs]
 
 
-def zoomed(view: dict) -> tuple[float, float] | None:
-    """The part of the x axis that is looked at."""
-    low, _, high = view["zoom"].partition(":")
-    return (float(low), float(high)) if high else None
+def _unfinished(found: Sequence[tuple[Opened, Seen]]) -> str:
+    return heatmaps.progress([seen for _, seen in found])
 
 
-def _panel(runs: Sequence[Opened], view: dict, metric: Metric) -> dict | None:
-    held_out = metric.name == HELD_OUT
-    lines = [line for run in runs if (line := _held_out(run, view) if held_out else _line(run, metric, view))]
-    if not lines:
-        return None
-    return line_panel(
-        metric.name,
-        plain(middle_cut(metric.title, TITLE)),
-        lines,
-        unit=AXES[view["x"]],
-        share=0 if held_out else view["smooth"],
-        log=view["log"],
-        note=plain(" · ".join(filter(None, (metric.tells, metric.unit)))),
-        worry=plain(metric.worry),
-        zoom=zoomed(view),
-    )
+def _named(run: Opened) -> tuple[str, int]:
+    return run.run.key, run.run.number
 
 
-def _line(run: Opened, metric: Metric, view: dict) -> Line | None:
-    steps, values = run.metrics.series(metric.name)
-    if not len(steps) and metric.stand_in:
-        steps, values = run.metrics.series(metric.stand_in)
-    return Line(run.run.key, run.run.number, positions(run.metrics, steps, view["x"]), values) if len(steps) else None
+def _axis(run: Opened, view: dict) -> Callable:
+    return lambda steps: positions(run.metrics, steps, view["x"])
 
 
-def _held_out(run: Opened, view: dict) -> Line | None:
-    """Evaluation during training (the mean over data sets), or the saved results of eval/ (the mean over tasks)."""
-    names = [name for name in run.metrics.columns if (found := find(name)) and found.name == HELD_OUT]
-    if names:
-        stacked = np.stack([run.metrics.columns[name] for name in names])
-        present = np.isfinite(stacked).all(0)
-        steps, values = run.metrics.steps[present], stacked[:, present].mean(0)
-    else:
-        steps, values = _saved_results(run)
-    if not len(steps):
-        return None
-    return Line(run.run.key, run.run.number, positions(run.metrics, steps, view["x"]), values)
-
-
-def _saved_results(run: Opened) -> tuple[np.ndarray, np.ndarray]:
-    try:
-        found, _ = results.find(run.run)
-    except RunError:
-        found = []
-    shown = results.largest_protocol(found)
-    tasks = {result.task for result in found if result.protocol == shown}
-    by_step: dict[int, list[float]] = {}
-    for result in found:
-        if result.protocol == shown and "pass@1" in result.metrics:
-            by_step.setdefault(result.step, []).append(result.metrics["pass@1"]["value"])
-    whole = sorted(step for step, values in by_step.items() if len(values) == len(tasks))
-    return np.array(whole, int), np.array([np.mean(by_step[step]) for step in whole])
-
-
-def positions(metrics: Metrics, steps: np.ndarray, axis: str) -> np.ndarray:
-    """Where steps stand on the x axis: the step, responses so far, or hours since the first step."""
-    if axis == "step" or not len(metrics.steps):
-        return steps
-    name = "time" if axis == "time" else "rollout/num_samples"
-    column = metrics.columns.get(name)
-    if column is None:
-        return steps
-    along = (column - np.nanmin(column)) / 3600 if axis == "time" else np.nancumsum(column)
-    known = np.isfinite(along)
-    return np.interp(steps, metrics.steps[known], along[known], left=0.0) if known.any() else steps
+def _over(metrics, steps, axis: str):
+    return positions(metrics, steps, axis)
 
 
 PAGE = Page("dynamics", PARAMETERS, lay_out, render)

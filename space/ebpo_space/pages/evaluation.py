@@ -13,7 +13,8 @@ from openrlhf_ebpo.eval.tasks import ordered
 
 from .. import results
 from ..errors import RunError
-from ..figures import Line, board, checkpoint_panel, pass_panel, plotly_text
+from ..figures import board, pass_panel, plotly_text
+from ..lines import Line, checkpoint_panel
 from ..page import Page
 from ..parameters import names, text
 from ..parts import Parts, menu

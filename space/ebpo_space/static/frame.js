@@ -39,6 +39,7 @@
       const number = parseInt(props.value, 10);
       if (number < latest) return trigger("click"); // an older answer has come last: ask for all once more
       latest = number;
+      document.body.dataset.answered = number;
       const theme = new URLSearchParams(location.search).get("__theme");
       const query = props.value.slice(props.value.indexOf("?")).replace(/^\?$/, "");
       const kept = theme ? `${query ? query + "&" : "?"}__theme=${encodeURIComponent(theme)}` : query;

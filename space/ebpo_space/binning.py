@@ -1,0 +1,88 @@
+"""Binning numbers over the steps of a run: stretches of steps, levels of values, and what lies in both. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+FEW = 17  # different values that are a level each: the success rates of 16 answers
+
+
+def stretches(steps: np.ndarray, most: int) -> np.ndarray:
+    """Edges of at most so many equal stretches of the run, one a logged step where there are few enough."""
+    present = np.unique(steps).astype(float)
+    if not len(present):
+        return np.zeros(0)
+    apart = float(np.diff(present).min()) if len(present) > 1 else 1.0
+    count = min(round((present[-1] - present[0]) / apart) + 1, most)
+    return np.linspace(present[0] - apart / 2, present[-1] + apart / 2, count + 1)
+
+
+def places(steps: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """The stretch of each of these steps, which ascend."""
+    return np.repeat(np.arange(len(at) - 1), np.diff(np.searchsorted(steps, at)))
+
+
+def levels(values: Sequence[np.ndarray], most: int) -> np.ndarray:
+    """Edges between the values: around each where there are few different ones, else equal steps over all but the
+    outermost thousandth at each end, which count with the last level."""
+    known = np.concatenate([each[np.isfinite(each)] for each in values] or [np.zeros(0)])
+    if not len(known):
+        return np.zeros(0)
+    different = _different(known)
+    if different is not None:
+        between = (different[1:] + different[:-1]) / 2
+        margins = (between[0] - different[0], different[-1] - between[-1]) if len(different) > 1 else (0.5, 0.5)
+        return np.concatenate([[different[0] - margins[0]], between, [different[-1] + margins[1]]])
+    low, high = (float(v) for v in np.percentile(_sample(known), (0.1, 99.9)))
+    if high <= low:
+        low, high = float(known.min()), float(known.max())
+    return np.linspace(low, high, most + 1)
+
+
+def _sample(values: np.ndarray) -> np.ndarray:
+    return values[:: max(len(values) // 2**16, 1)]
+
+
+def _different(values: np.ndarray) -> np.ndarray | None:
+    """The values, where they are few and not much closer to each other in one place than in another."""
+    found = np.unique(values[:: max(len(values) // 4096, 1)])
+    if len(found) > FEW:
+        return None
+    rest = values[~np.isin(values, found)]
+    found = np.union1d(found, rest[:4096]).astype(float)
+    apart = np.diff(found)
+    return found if len(found) <= FEW and (len(found) < 3 or apart.max() <= 4 * apart.min()) else None
+
+
+def shares(place: np.ndarray, values: np.ndarray, count: int, edges: np.ndarray) -> np.ndarray:
+    """(levels, stretches): the fraction of a stretch's values in each level; NaN in a stretch without any.
+
+    Args:
+        place: the stretch of each value, of `count`.
+        edges: of the levels.
+    """
+    known = np.isfinite(values)
+    row = np.clip(_rows(values[known], edges), 0, len(edges) - 2)
+    shape = (len(edges) - 1, count)
+    counts = np.bincount(row * count + place[known], minlength=shape[0] * count).reshape(shape).astype(float)
+    total = counts.sum(0)
+    return np.where(total > 0, counts / np.maximum(total, 1), np.nan)
+
+
+def _rows(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """np.searchsorted in edges that mostly are equally far apart, which is ten times as fast."""
+    apart = np.diff(edges)
+    if np.ptp(apart) > 1e-9 * apart.mean():
+        return np.searchsorted(edges, values, "right") - 1
+    return np.clip((values - edges[0]) / apart.mean(), -1, len(edges)).astype(np.int32)
+
+
+def means(place: np.ndarray, values: np.ndarray, count: int, weights: np.ndarray | None = None) -> np.ndarray:
+    """The mean of each stretch, NaN without any value."""
+    known = np.isfinite(values) if weights is None else np.isfinite(values) & np.isfinite(weights)
+    weights = None if weights is None else weights[known]
+    total = np.bincount(place[known], weights, minlength=count)
+    summed = np.bincount(place[known], values[known] * (1 if weights is None else weights), minlength=count)
+    return np.where(total > 0, summed / np.where(total > 0, total, 1), np.nan)

@@ -1,0 +1,202 @@
+"""Distributions over training as heat maps: a column a stretch of steps, a row a level, a section a run."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from openrlhf_ebpo.estimator.registry import title as estimator_title
+
+from .binning import levels, means, places, shares, stretches
+from .distributions import Seen
+from .figures import HEIGHT, colour, number, packed
+from .text import middle_cut, plain
+
+COLUMNS, ROWS = 120, 32
+NOTHING = 1e-6  # an advantage below it is none: the rounding of means can leave some
+GRPO = estimator_title("group_norm")
+HOW = "A column is a stretch of steps; the fuller the colour of a cell, the more of its responses. The line is their mean."
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """values: of what was seen; `of` names what is counted; same_levels: drawn on the y axis of this other one."""
+
+    name: str
+    title: str
+    tells: str
+    of: str
+    values: Callable
+    same_levels: str = ""
+
+
+QUANTITIES = (
+    Quantity("reward", "Reward", "of each response", "responses", lambda seen: seen.responses.reward),
+    Quantity("success", "Group success", "share of a group’s responses", "groups", lambda seen: seen.groups.success),
+    Quantity("length", "Response length", "tokens", "responses", lambda seen: seen.responses.length),
+    Quantity("advantage", "Advantage", "as trained", "responses", lambda seen: seen.responses.advantage, "grpo"),
+    Quantity(
+        *("grpo", "Advantage under GRPO", "for the same rewards; 0 where all of a group are equal", "responses"),
+        *(lambda seen: seen.responses.grpo_advantage, "advantage"),
+    ),
+)
+
+
+def panels(seen: Seen, run: tuple[str, int], ran: str, axis: Callable, unit: str, topic: str = "") -> list[dict]:
+    """The heat maps of one run.
+
+    Args:
+        run: its name and number.
+        ran: name of the estimator that trained.
+        axis: steps -> where they stand on the x axis, which has this unit.
+        topic: the cluster that is looked at; "" for all.
+    """
+    found = binned(seen, topic)
+    if estimator_title(ran) == GRPO and "advantage" in found:
+        found = {name: each for name, each in found.items() if name != "grpo"}  # what ran
+    return [
+        _panel(quantity, found[quantity.name], *run, ran, axis, unit)
+        for quantity in QUANTITIES
+        if quantity.name in found
+    ]
+
+
+@dataclass(frozen=True)
+class Binned:
+    at: np.ndarray  # edges of the stretches, in steps
+    edges: np.ndarray  # of the levels
+    shares: np.ndarray  # (levels, stretches)
+    mean: np.ndarray
+    discrete: bool
+    zero: float  # share of all values that are next to nothing
+
+
+_MADE: weakref.WeakKeyDictionary[Seen, dict] = (
+    weakref.WeakKeyDictionary()
+)  # `Reader.read` gives the same until there is more
+_TOPICS = 8  # of a run whose maps are kept
+
+
+def binned(seen: Seen, topic: str) -> dict[str, Binned]:
+    """Of every quantity that was recorded."""
+    made = _MADE.setdefault(seen, {})
+    if topic not in made:
+        if len(made) >= _TOPICS:
+            made.pop(next(iter(made)), None)
+        made[topic] = _binned(seen.only(topic))
+    return made[topic]
+
+
+def _binned(part: Seen) -> dict[str, Binned]:
+    values = {quantity.name: quantity.values(part) for quantity in QUANTITIES}
+    at = stretches(part.responses.step, COLUMNS)
+    found = {}
+    for quantity in QUANTITIES:
+        both = [values[quantity.name], *([values[quantity.same_levels]] if quantity.same_levels else [])]
+        if not len(at) or not np.isfinite(values[quantity.name]).any():
+            continue
+        edges, these = levels(both, ROWS), values[quantity.name]
+        steps = (part.groups if quantity.of == "groups" else part.responses).step
+        place, count = places(steps, at), len(at) - 1
+        shared, mean = shares(place, these, count, edges), means(place, these, count)
+        zero = float((np.abs(these[np.isfinite(these)]) < NOTHING).mean())
+        found[quantity.name] = Binned(at, edges, shared, mean, len(edges) != ROWS + 1, zero)
+    return found
+
+
+def _panel(quantity: Quantity, found: Binned, key: str, shade: int, ran: str, axis: Callable, unit: str) -> dict:
+    title = quantity.title
+    if quantity.name == "advantage" and ran:
+        title = plain(middle_cut(f"{title} under {estimator_title(ran)}", 60))
+    name, text = _said(quantity, found)
+    return {
+        **{"id": f"heat-{quantity.name}-{key}", "title": title, "note": quantity.tells, "worry": "", "linked": True},
+        "values": [{"name": name, "color": colour(shade), "text": text}],
+        "summary": f"{title} of the {quantity.of} over {unit}; {name}: {text.replace('→', 'to')}",
+        "heat": {"rows": row_names(found), "columns": column_names(found.at), "of": quantity.of},
+        "figure": {
+            "data": [_map(found, f"@{colour(shade)}", axis), *([] if quantity.same_levels else [_mean(found, axis)])],
+            "layout": {
+                **{"height": HEIGHT, "uirevision": unit, "hovermode": "closest", "plot_bgcolor": "@sunk"},
+                "xaxis": {
+                    **{"title": {"text": unit}, "showgrid": False},
+                    "exponentformat": "none" if unit == "hours" else "SI",
+                },
+                "yaxis": {"tickformat": ",.4~g", "showgrid": False, **_ticks(found)},
+            },
+        },
+    }
+
+
+def _said(quantity: Quantity, found: Binned) -> tuple[str, str]:
+    """Advantages are centred, so their mean tells nothing: how many taught nothing does."""
+    if quantity.same_levels:
+        return "no advantage", f"{100 * found.zero:.0f} % of responses"
+    known = found.mean[np.isfinite(found.mean)]
+    return "mean, first to last", f"{number(float(known[0]))} → {number(float(known[-1]))}"
+
+
+def _map(found: Binned, shade: str, axis: Callable) -> dict:
+    return {
+        **{"type": "heatmap", "x": packed(axis(found.at)), "y": packed(found.edges), "hoverinfo": "none"},
+        # the root shows what is rare; the page squares it again to say how much it is
+        **{"z": packed(np.sqrt(found.shares)), "zmin": 0, "zmax": 1, "showscale": False},
+        "colorscale": [[0, "@card"], [1, shade]],
+    }
+
+
+def _mean(found: Binned, axis: Callable) -> dict:
+    middles = (found.at[1:] + found.at[:-1]) / 2
+    return {
+        **{"type": "scatter", "mode": "lines", "x": packed(axis(middles)), "y": packed(found.mean), "name": "mean"},
+        **{"line": {"color": "@ink", "width": 1.5}, "hoverinfo": "skip", "showlegend": False},
+    }
+
+
+def _ticks(found: Binned) -> dict:
+    middles = (found.edges[1:] + found.edges[:-1]) / 2
+    return {"tickvals": [round(float(v), 6) for v in middles]} if found.discrete and len(middles) <= 6 else {}
+
+
+def row_names(found: Binned) -> list[str]:
+    if found.discrete:
+        return [number(float(value)) for value in (found.edges[1:] + found.edges[:-1]) / 2]
+    names = [f"{number(float(low))} to {number(float(high))}" for low, high in itertools.pairwise(found.edges)]
+    return [f"up to {number(float(found.edges[1]))}", *names[1:-1], f"{number(float(found.edges[-2]))} and more"]
+
+
+def column_names(at: np.ndarray) -> list[str]:
+    """The steps of each stretch, which lie between its edges."""
+    firsts, lasts = np.ceil(at[:-1]).astype(int), np.ceil(at[1:]).astype(int) - 1
+    return [
+        f"step {a}" if a >= b else f"steps {a} to {b}" for a, b in zip(firsts.tolist(), lasts.tolist(), strict=True)
+    ]
+
+
+def progress(found: Sequence[Seen]) -> str:
+    """What has not been looked at yet; "" once all has."""
+    looked, files = (sum(getattr(seen, name) for seen in found) for name in ("looked", "files"))
+    return f"{looked:,} of {files:,} rollout files have been looked at; the rest follows." if looked < files else ""
+
+
+def partly(seen: Seen) -> str:
+    """What is not going to be looked at."""
+    return (
+        f"Every {seen.every}th logged step is looked at: the run has too many responses for all."
+        if seen.every > 1
+        else ""
+    )
+
+
+def topics(found: Sequence[Seen], most: int = 50) -> list[str]:
+    """Clusters of all runs, those with the most groups first."""
+    counts: dict[str, int] = {}
+    for seen in found:
+        numbers, groups = np.unique(seen.groups.cluster[seen.groups.cluster >= 0], return_counts=True)
+        for place, count in zip(numbers.tolist(), groups.tolist(), strict=True):
+            counts[seen.clusters[place]] = counts.get(seen.clusters[place], 0) + count
+    return sorted(counts, key=lambda name: (-counts[name], name))[:most]

@@ -1,0 +1,256 @@
+"""Lines over training: a panel of one metric, runs overlaid, with marks where a step is no number or lies outside. Pure."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from openrlhf_ebpo.record.score_text import percent
+from openrlhf_ebpo.record.score_text import reported as reported_text
+
+from .figures import COLOURS, HEIGHT, colour, number, packed, plotly_text
+from .metrics import decimate, outside, smooth
+from .text import plain
+
+RAW_POINTS, SMOOTH_POINTS = 400, 200  # of a line, on panels of some 300 pixels
+MARKS = 200  # of one kind and line in one panel
+FAINT = 0.25  # lines of a dimmed run
+_DASHES = ("solid", "dash", "dot", "dashdot")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One run in one panel, or seeds of one configuration. x and y of the same length, without gaps.
+
+    low, high: intervals of single points; lost: where a value was no number; band: ends of what lies around a line that is
+    a mean of smoothed ones already; dimmed: drawn faintly."""
+
+    name: str
+    number: int
+    x: np.ndarray
+    y: np.ndarray
+    low: np.ndarray | None = None
+    high: np.ndarray | None = None
+    lost: np.ndarray | None = None
+    band: tuple[np.ndarray, np.ndarray] | None = None
+    dimmed: bool = False
+
+    @functools.cached_property
+    def inside(self) -> np.ndarray:
+        """Which values the y axis is made for."""
+        return ~outside(self.y) if self.band is None else np.ones(len(self.y), bool)
+
+
+def line_traces(lines: Sequence[Line], bolds: Sequence[tuple], zoom: tuple[float, float] | None = None) -> list[dict]:
+    """Faint raw lines, and bold smoothed ones (`bold`) over all of them; few points are drawn as they are, with markers. A bold
+    line has its place among the panel's values as meta."""
+    raw, traces = [], []
+    faint = 0.28 if len(lines) <= 3 else 0.16
+    for place, (line, (bold_x, bold_y)) in enumerate(zip(lines, bolds, strict=True)):
+        shade, dash = f"@{colour(line.number)}", _DASHES[line.number // COLOURS % len(_DASHES)]
+        few = len(line.x) <= 12
+        if line.band is not None:
+            raw.append(band_trace(line, shade))
+        if bold_y is not line.y and not few and not line.dimmed:
+            x, y = decimate(line.x, line.y, RAW_POINTS, zoom)
+            raw.append(
+                {
+                    **{"type": "scatter", "mode": "lines", "x": packed(x), "y": packed(y), "opacity": faint},
+                    **{"line": {"color": shade, "width": 1}, "hoverinfo": "skip", "showlegend": False},
+                }
+            )
+        x, y = decimate(bold_x, bold_y, SMOOTH_POINTS, zoom)
+        trace = {
+            **{"type": "scatter", "mode": "lines+markers" if few else "lines", "x": packed(x), "y": packed(y)},
+            **{"name": plotly_text(line.name), "line": {"color": shade, "width": 2, "dash": dash}},
+            **{"marker": {"size": 6, "color": shade}, "hovertemplate": "%{y:.4~g}", "meta": place},
+            **_faint(line),
+        }
+        if line.low is not None:
+            trace["error_y"] = {
+                **{"type": "data", "symmetric": False, "array": packed(line.high - line.y), "thickness": 1.2},
+                **{"arrayminus": packed(line.y - line.low), "color": shade, "width": 3},
+            }
+        traces.append(trace)
+    return raw + traces
+
+
+def band_trace(line: Line, shade: str) -> dict:
+    """What lies around the mean of seeds, at some two hundred of its points."""
+    chosen = np.unique(np.linspace(0, len(line.x) - 1, SMOOTH_POINTS).astype(int))
+    x, (low, high) = line.x[chosen], (end[chosen] for end in line.band)
+    return {
+        **{"type": "scatter", "mode": "lines", "x": packed(np.append(x, x[::-1]))},
+        **{"y": packed(np.append(high, low[::-1])), "fill": "toself", "fillcolor": f"{shade}-soft"},
+        **{"line": {"width": 0}, "hoverinfo": "skip", "showlegend": False, **_faint(line)},
+    }
+
+
+def _faint(line: Line) -> dict:
+    return {"opacity": FAINT} if line.dimmed else {}
+
+
+def bold(line: Line, share: float) -> tuple[np.ndarray, np.ndarray]:
+    """The moving mean, over the steps that do not lie outside; of few points the points themselves."""
+    inside = line.inside
+    if len(line.x) <= 12 or line.band is not None:
+        return line.x, line.y
+    return (line.x, smooth(line.y, share)) if inside.all() else (line.x[inside], smooth(line.y[inside], share))
+
+
+def marks(lines: Sequence[Line], ends: tuple[float, float] | None) -> list[dict]:
+    """Crosses on the line where a value was no number, triangles at the edge where one lies beyond `ends`."""
+    found = []
+    for line in lines:
+        shade = f"@{colour(line.number)}"
+        if line.lost is not None and len(line.lost):
+            base = np.interp(line.lost, line.x, line.y) if len(line.x) else np.zeros(len(line.lost))
+            found.append(_marked(line.lost, base, "x-thin", shade, "no number"))
+        if ends is not None:
+            for symbol, edge, beyond in (
+                ("triangle-up", ends[1], line.y > ends[1]),
+                ("triangle-down", ends[0], line.y < ends[0]),
+            ):
+                if beyond.any():
+                    where = np.full(int(beyond.sum()), edge)
+                    found.append(_marked(line.x[beyond], where, symbol, shade, "outside"))
+    return found
+
+
+def _marked(x: np.ndarray, y: np.ndarray, symbol: str, shade: str, meta: str) -> dict:
+    x, y = x[:MARKS], y[:MARKS]
+    return {
+        **{"type": "scatter", "mode": "markers", "x": packed(x), "y": packed(y), "meta": meta, "hoverinfo": "skip"},
+        **{"marker": {"symbol": symbol, "size": 9, "color": shade, "line": {"color": shade, "width": 2}}},
+        **{"showlegend": False, "cliponaxis": False},
+    }
+
+
+def usual_range(lines: Sequence[Line]) -> tuple[float, float] | None:
+    """Ends of the y axis that leave out the few steps that would squeeze it; None where there are none."""
+    if all(line.inside.all() for line in lines):
+        return None
+    kept = np.concatenate([line.y[line.inside] for line in lines])
+    low, high = float(kept.min()), float(kept.max())
+    margin = 0.06 * (high - low)
+    return (0.0 if low >= 0 and low - margin < 0 else low - margin), high + margin
+
+
+def line_panel(
+    name: str,
+    title: str,
+    lines: Sequence[Line],
+    *,
+    unit: str,
+    share: float,
+    log: bool,
+    note: str = "",
+    worry: str = "",
+    zoom: tuple[float, float] | None = None,
+) -> dict:
+    """A panel of one metric. `log` is left alone where a value is not positive."""
+    lines = [line for line in lines if len(line.x)]
+    positive = bool(lines) and all((line.y > 0).all() for line in lines)
+    ends = None if log and positive else usual_range(lines)
+    if log and lines and not positive:
+        note = f"{note} · linear: has {'negatives' if min(line.y.min() for line in lines) < 0 else 'zeros'}"
+    bolds = [bold(line, share) for line in lines]
+    values = [
+        {
+            "name": plain(line.name),
+            "color": colour(line.number),
+            "text": _at_end(line, float(y[-1])),
+            "dimmed": line.dimmed,
+        }
+        for line, (_, y) in zip(lines, bolds, strict=True)
+    ]
+    summary = "; ".join(f"{v['name']}: {v['text']} at the end" for v in values)
+    return {
+        **{"id": name, "title": title, "note": note, "worry": worry, "values": values, "linked": True, "readout": True},
+        **{"flags": flags(lines, ends), "usual": ends},
+        "summary": f"{title} over {unit}. {summary}" if lines else f"{title}: no values yet",
+        "figure": {
+            "data": line_traces(lines, bolds, zoom) + marks(lines, ends),
+            "layout": {
+                "height": HEIGHT,
+                "uirevision": f"{unit}{log}",
+                "xaxis": {
+                    "title": {"text": unit},
+                    "exponentformat": "none" if unit == "hours" else "SI",
+                    **_whole_steps(lines, unit),
+                },
+                "yaxis": {"tickformat": ",.4~g", **_scale(lines, log and positive)},
+            },
+        },
+    }
+
+
+def _at_end(line: Line, value: float) -> str:
+    """Where the bold line ends; a run whose last value is no number says so."""
+    ended = line.lost is None or not len(line.lost) or line.lost[-1] < line.x[-1]
+    return number(value) if ended else "no number"
+
+
+def flags(lines: Sequence[Line], ends: tuple[float, float] | None) -> dict:
+    """How many steps are marked: without a number, and outside of the axis."""
+    lost = sum(len(line.lost) for line in lines if line.lost is not None)
+    beyond = sum(int(((line.y < ends[0]) | (line.y > ends[1])).sum()) for line in lines) if ends else 0
+    return {"lost": lost, "outside": beyond}
+
+
+def _scale(lines: Sequence[Line], log: bool) -> dict:
+    if log:
+        return {"type": "log", **({"dtick": 1} if _decades(lines) > 1 else {})}
+    from_zero = bool(lines) and all((line.y >= 0).all() for line in lines)
+    return {"type": "linear", **({"rangemode": "nonnegative"} if from_zero else {})}
+
+
+def _whole_steps(lines: Sequence[Line], unit: str) -> dict:
+    """There is no step 0.5: a tick at each whole one where a run is short."""
+    ends = [float(v) for line in lines for v in (line.x.min(), line.x.max())]
+    if unit not in ("step", "training step") or not ends or max(ends) - min(ends) > 6:
+        return {}
+    return {"dtick": 1, "range": [min(ends) - 0.5, max(ends) + 0.5]}
+
+
+def _decades(lines: Sequence[Line]) -> float:
+    low, high = min(line.y.min() for line in lines), max(line.y.max() for line in lines)
+    return math.log10(high / low)
+
+
+def checkpoint_panel(task: str, lines: Sequence[Line], reported: Sequence[tuple[str, float]]) -> dict:
+    """pass@1 over training steps with 95 % intervals, percent; the paper's numbers as dotted levels."""
+    traces = line_traces(lines, [bold(line, 0) for line in lines])
+    for trace in traces:
+        trace["hovertemplate"] = "%{y:.1f} %"
+    ends = [float(v) for line in lines for v in (line.x.min(), line.x.max())] or [0.0, 1.0]
+    for (label, value), dash in zip(reported, itertools.cycle(("dot", "dash", "dashdot"))):
+        traces.append(
+            {
+                **{"type": "scatter", "mode": "lines", "x": [min(ends), max(ends)], "y": [value, value]},
+                **{"name": plotly_text(f"{label} (reported)", 60), "hovertemplate": "%{y:.2f} %"},
+                **{"line": {"color": "@muted", "width": 1.2, "dash": dash}},
+            }
+        )
+    values = [{"name": line.name, "color": colour(line.number), "text": percent(line.y[-1] / 100)} for line in lines]
+    summary = "; ".join(f"{v['name']}: {v['text']} % at the last step" for v in values)
+    values += [
+        {"name": "paper", "color": "muted", "text": f"{label} {reported_text(value)}, reported"}
+        for label, value in reported
+    ]
+    return {
+        **{"id": f"steps-{task}", "title": task, "values": values, "note": ""},
+        "summary": f"pass@1 of {task} by step: {summary}",
+        "figure": {
+            "data": traces,
+            "layout": {
+                "xaxis": {"title": {"text": "training step"}, **_whole_steps(lines, "training step")},
+                "yaxis": {"ticksuffix": " %", "rangemode": "tozero"},
+            },
+        },
+    }

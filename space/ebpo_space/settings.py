@@ -1,0 +1,130 @@
+"""The settings of runs, from run.json: flat, grouped, compared, searched, and as flags. Pure.
+
+A run may come from anywhere, so secrets are looked for here once more, though the writer of run.json has left them out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from openrlhf_ebpo.redact import REDACTED, is_secret, without_secrets
+
+from .text import plain
+
+MOST = 3000  # settings of one run
+ABOUT = ("model", "dataset", "seed", "schema", "started", "ended")  # of run.json, beside its arguments
+# names of folders, of the run itself and its place in a table: they always differ, and decide nothing
+NAMES = ("ckpt.path", "ckpt.output_dir", "logger.run_dir", "logger.tensorboard_dir", "run.started", "run.ended")
+NAMED = "logger.wandb."
+_FLAG = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+_DEPTH = 8
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One name and its value in each run, as text; None where a run has none. decides: not the name of a place."""
+
+    name: str
+    values: tuple[str | None, ...]
+
+    @property
+    def differs(self) -> bool:
+        return len(set(self.values)) > 1
+
+    @property
+    def decides(self) -> bool:
+        return self.name not in NAMES and not self.name.startswith(NAMED)
+
+    @property
+    def group(self) -> str:
+        return self.name.partition(".")[0] if "." in self.name else "general"
+
+
+def settings_of(about: dict) -> dict[str, object]:
+    """Dotted name -> value: the arguments, the versions, and what else run.json says about the run."""
+    found = flat(_dict(about.get("args")))
+    found |= {f"versions.{name}": value for name, value in flat(_dict(about.get("versions"))).items()}
+    return found | {f"run.{name}": about[name] for name in ABOUT if about.get(name) is not None}
+
+
+def flat(settings: dict, prefix: str = "", depth: int = 0) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, value in settings.items():
+        if len(found) >= MOST:
+            break
+        if isinstance(value, dict) and value and depth < _DEPTH:
+            found |= flat(value, f"{prefix}{name}.", depth + 1)
+        else:
+            found[f"{prefix}{name}"] = REDACTED if value and is_secret(f"{prefix}{name}") else value
+    return found
+
+
+def shown(value) -> str:
+    """A value as short text, without what looks like a secret."""
+    if isinstance(value, float):
+        return f"{value:.12g}"  # 9e-07, not 8.999999999999999e-07
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+    except RecursionError:
+        return "lists in lists, too deep to be shown"
+    return without_secrets(text[:4000])
+
+
+def compared(runs: Sequence[dict]) -> list[Setting]:
+    """All settings of all runs, by name; runs: what `settings_of` gives."""
+    names = sorted({name for run in runs for name in run})[:MOST]
+    return [Setting(name, tuple(shown(run[name]) if name in run else None for run in runs)) for name in names]
+
+
+def matching(settings: Sequence[Setting], text: str) -> list[Setting]:
+    """Those with every word of the text in their name or in a value."""
+    words = text.casefold().split()
+    return [setting for setting in settings if all(any(word in part for part in _searched(setting)) for word in words)]
+
+
+def _searched(setting: Setting) -> list[str]:
+    return [setting.name.casefold(), *(value.casefold() for value in setting.values if value)]
+
+
+def grouped(settings: Sequence[Setting]) -> dict[str, list[Setting]]:
+    """By the first part of the name."""
+    found: dict[str, list[Setting]] = {}
+    for setting in settings:
+        found.setdefault(setting.group, []).append(setting)
+    return found
+
+
+def as_flags(run: dict[str, object], names: Sequence[str]) -> str:
+    """Settings of one run as flags of the training command, a line each, quoted for a shell. What is off or not set,
+    secret, no argument, or has a name that no flag has, is left out."""
+    lines = [line for name in names if name in run and (line := _flag(name, run[name]))]
+    return " \\\n".join(lines)
+
+
+def _flag(name: str, value) -> str:
+    if value is None or value is False or not _FLAG.fullmatch(name) or name.startswith(("run.", "versions.")):
+        return ""
+    words = [] if value is True else [shown(each) for each in (value if isinstance(value, list) else [value])]
+    # a terminal obeys control characters in what is pasted, quoted or not
+    words = [plain(word) for word in words]
+    return "" if any(REDACTED in word for word in words) else " ".join([f"--{name}", *map(shlex.quote, words)])
+
+
+def command(about: dict) -> str:
+    """The command line that was given last."""
+    words = about.get("argv")
+    words = [plain(without_secrets(str(word)[:4000])) for word in words[:2000]] if isinstance(words, list) else []
+    lines: list[list[str]] = []
+    for word in words:
+        if word.startswith("--") or not lines:
+            lines.append([])
+        lines[-1].append(shlex.quote(word))
+    return " \\\n".join(" ".join(line) for line in lines)
+
+
+def _dict(value) -> dict:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,157 @@
+"""Dynamics and Configuration in a real browser: what lines, maps and trajectories tell, and where they stand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+DRAWN = ".panel[data-drawn]"
+HEADS = "() => [...document.querySelectorAll('.panel .plot')].map(e => e.offsetTop + e.closest('.panel').offsetTop)"
+
+
+def panel(page, name: str):
+    return page.locator(f'.panel[data-panel="{name}"]')
+
+
+def lines(page, name: str) -> list[dict]:
+    """The traces of a drawn panel: name, width, points."""
+    return (
+        panel(page, name)
+        .locator(".plot")
+        .evaluate("e => e.data.map((t, i) => ({name: t.name, width: t.line.width, n: e.calcdata[i].length}))")
+    )
+
+
+def look(page, name: str) -> None:
+    page.get_by_role("group", name="Look at").get_by_role("button", name=name).click()
+
+
+def point(page, name: str, across: float, down: float = 0.5) -> None:
+    """The pointer over a plot, at this share of its width and height."""
+    box = panel(page, name).locator(".plot .nsewdrag").bounding_box()
+    for by in (0, 2):  # Plotly wants a movement
+        page.mouse.move(box["x"] + across * box["width"] + by, box["y"] + down * box["height"])
+
+
+def test_metrics_are_named_read_and_downloaded(visit):
+    page = visit("?tab=dynamics&runs=ebpo,grpo")
+    page.wait_for_selector(DRAWN)
+    reward = panel(page, "rollout/reward_mean")
+    assert [(t["width"], t.get("name")) for t in lines(page, "rollout/reward_mean")] == [
+        *((1, None), (1, None), (2, "ebpo"), (2, "grpo"))
+    ]
+    assert reward.locator(".values .of").all_inner_texts() == ["ebpo", "grpo"]
+    at_first = page.locator(".panel").evaluate_all(
+        "all => all.filter(p => p.getBoundingClientRect().bottom <= innerHeight).map(p => p.dataset.panel)"
+    )
+    assert {"rollout/reward_mean", "ebpo/shrinkage", "ebpo/prior_mean"} <= set(at_first), "the estimator is in sight"
+    rights = page.locator(".grid").evaluate_all(
+        "all => all.map(g => Math.round(g.getBoundingClientRect().right - "
+        "g.lastElementChild.getBoundingClientRect().right))"
+    )
+    assert set(rights) == {0}, "no row has a hole"
+
+    before, places = reward.locator(".values b").all_inner_texts(), page.evaluate(HEADS)
+    point(page, "rollout/reward_mean", 0.5)
+    page.wait_for_function("() => document.querySelector('.panel .at').textContent.startsWith('step 2')")
+    assert reward.locator(".values b").all_inner_texts() != before
+    assert panel(page, "ebpo/shrinkage").locator(".at").inner_text() == reward.locator(".at").inner_text()
+    assert not page.locator(".hoverlayer .legend").count(), "no box covers the lines"
+    assert page.evaluate(HEADS) == places, "reading moves nothing"
+    page.mouse.move(2, 2)
+    page.wait_for_function("() => !document.querySelector('.panel .at').textContent")
+    assert reward.locator(".values b").all_inner_texts() == before
+
+    with page.expect_download() as download:
+        panel(page, "response_length").locator(".save").click()
+    image = Path(download.value.path()).read_bytes()
+    assert image.startswith(b"\x89PNG") and len(image) > 5000
+
+    page.get_by_role("button", name="hours").click()
+    page.wait_for_function("() => document.querySelector('.panel .plot').layout.xaxis.title.text === 'hours'")
+    page.get_by_role("button", name="log scale").click()
+    page.wait_for_function(
+        "() => document.querySelector('[data-panel=response_length] .plot').layout.yaxis.type === 'log'"
+    )
+    page.get_by_label("More metrics").fill("ppo_kl")
+    page.keyboard.press("Enter")
+    panel(page, "ppo_kl").wait_for()
+    assert "x=time" in page.url and "log=1" in page.url and "more=ppo_kl" in page.url
+
+
+def test_maps_trajectories_and_the_system(visit):
+    page = visit("?tab=dynamics&runs=ebpo,grpo&look=distributions")
+    page.wait_for_selector('.panel[data-panel="heat-reward-ebpo"][data-drawn]')
+    assert page.locator(".shelf").count() == 2 and panel(page, "heat-grpo-grpo").count() == 0
+    point(page, "heat-reward-ebpo", 0.99, 0.9)
+    reading = panel(page, "heat-reward-ebpo").locator(".reading")
+    reading.wait_for(state="visible")
+    assert reading.inner_text().startswith("step 40 · 0: ") and reading.inner_text().endswith(" % of responses")
+
+    look(page, "one against another")
+    page.wait_for_selector('.panel[data-panel="pair"][data-drawn]')
+    assert panel(page, "pair").locator("h3").inner_text() == "Mean reward against entropy"
+    assert page.get_by_label("Across").input_value() == "policy/entropy"
+    assert panel(page, "pair").locator(".values b").first.inner_text().startswith("ρ = ")
+    assert panel(page, "cluster-prior-ebpo").count() == 1 and panel(page, "cluster-prior-grpo").count() == 0
+    page.get_by_label("Across").fill("response_length")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.querySelector('[data-panel=pair] h3').innerText.includes('response length')")
+    assert "across=response_length" in page.url
+
+    look(page, "system")
+    page.wait_for_selector('.panel[data-panel="system-clock"][data-drawn]')
+
+
+def test_what_lies_outside_is_one_click_away(visit, serve, tmp_path):
+    from space_runs import RunLog, learning_run
+
+    folder = learning_run(tmp_path / "odd", steps=40, seed=5, name="odd", prompts=2)
+    log = RunLog(folder, None)
+    log.write_metrics(41, {"actor_grad_norm": 1e9, "policy/entropy": float("nan")})
+    page = visit("?tab=dynamics", base=serve("--runs", str(folder)))
+    page.wait_for_selector(DRAWN)
+    norm = panel(page, "actor_grad_norm")
+    norm.scroll_into_view_if_needed()
+    page.wait_for_selector('.panel[data-panel="actor_grad_norm"][data-drawn]')
+    top = "e => Math.max(...e.layout.yaxis.range)"
+    assert norm.locator(".plot").evaluate(top) < 10
+    norm.get_by_role("button", name="1 step outside").click()
+    page.wait_for_function(
+        "() => document.querySelector('[data-panel=actor_grad_norm] .plot').layout.yaxis.range[1] > 1e8"
+    )
+    norm.get_by_role("button", name="usual range").click()
+    page.wait_for_function(
+        "() => document.querySelector('[data-panel=actor_grad_norm] .plot').layout.yaxis.range[1] < 10"
+    )
+    entropy = panel(page, "policy/entropy")
+    assert "1 step without a number" in entropy.locator(".flags").inner_text()
+    assert entropy.locator(".values b").inner_text() == "no number"
+
+
+@pytest.mark.parametrize("kind", ["phone"])
+def test_on_a_phone_the_first_plot_is_in_the_first_half(visit, kind):
+    page = visit("?tab=dynamics&runs=ebpo,grpo", kind=kind)
+    page.wait_for_selector(DRAWN)
+    assert page.locator(".panel .plot").first.bounding_box()["y"] < 844 / 2
+    assert not page.get_by_label("More metrics").is_visible()
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("More metrics").wait_for()
+
+
+def test_configuration_is_searched_and_copied(visit):
+    page = visit("?tab=configuration&runs=ebpo,grpo")
+    first = page.locator("table.settings").first
+    first.wait_for()
+    rows = first.locator("tbody tr").all_inner_texts()
+    assert any("algo.advantage.estimator" in row and "group_norm" in row for row in rows)
+    page.get_by_label("Search names and values").fill("adam lr")
+    page.keyboard.press("Enter")
+    page.wait_for_function("() => document.querySelectorAll('table.settings tbody tr').length === 2")
+    assert "setting=adam" in page.url
+    copied = page.locator("details.copied", has_text="as flags").first
+    copied.locator("summary").click()
+    assert copied.locator("pre").inner_text() == "--actor.adam.lr 1.3e-06"
+    copied.get_by_role("button").click()
+    page.wait_for_function("() => [...document.querySelectorAll('[data-copy]')].some(b => b.textContent !== 'Copy')")

@@ -1,0 +1,250 @@
+"""What the panels of the page Dynamics are made of, without a browser."""
+
+import base64
+import json
+import shutil
+
+import numpy as np
+import pytest
+from marked_runs import BROKEN, MARK, marked_run
+from space_runs import learning_run
+
+from openrlhf_ebpo.record.catalogue import Metric
+from openrlhf_ebpo.space import heatmaps, system
+from openrlhf_ebpo.space.distributions import Reader
+from openrlhf_ebpo.space.figures import packed
+from openrlhf_ebpo.space.lines import Line, line_panel
+from openrlhf_ebpo.space.links import clean
+from openrlhf_ebpo.space.metrics import Metrics
+from openrlhf_ebpo.space.pages import configuration, dynamics
+from openrlhf_ebpo.space.runs import Run, Runs
+from openrlhf_ebpo.space.text import HTML
+from openrlhf_ebpo.space.trajectories import cluster_panels, pair_panel, rank_correlation, thinned
+from openrlhf_ebpo.space.workspace import Workspace
+
+
+def values(packed: dict) -> np.ndarray:
+    found = np.frombuffer(base64.b64decode(packed["bdata"]), packed["dtype"])
+    return found.reshape([int(n) for n in packed["shape"].split(",")]) if "shape" in packed else found
+
+
+def drawn(*lines: Line, **more) -> dict:
+    return line_panel("m", "M", list(lines), **{"unit": "step", "share": 0.1, "log": False, **more})
+
+
+def marked(panel: dict, meta: str) -> list[dict]:
+    return [trace for trace in panel["figure"]["data"] if trace.get("meta") == meta]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    path = learning_run(tmp_path_factory.mktemp("runs") / "ebpo", steps=12, seed=3, name="ebpo", prompts=10)
+    return Reader(Run("ebpo", path, 0)).read(wait=60)
+
+
+def metrics(steps: int = 40, **columns) -> Metrics:
+    along = np.arange(1, steps + 1)
+    return Metrics(along, {name: np.broadcast_to(np.asarray(v, float), steps) for name, v in columns.items()})
+
+
+# lines
+
+
+def test_a_missing_number_is_marked_and_the_line_goes_on():
+    steps = np.array([s for s in range(1, 41) if s != 20])
+    panel = drawn(Line("a", 0, steps, steps / 40, lost=np.array([20])))
+    (cross,) = marked(panel, "no number")
+    assert values(cross["x"]).tolist() == [20] and values(cross["y"]).tolist() == pytest.approx([0.5])
+    assert panel["flags"] == {"lost": 1, "outside": 0} and panel["values"][0]["text"] == "0.988"
+    ended = drawn(Line("a", 0, steps, steps / 40, lost=np.array([41])))
+    assert ended["values"][0]["text"] == "no number", "the last value is what the visitor looks for"
+
+
+def test_an_absurd_step_does_not_squeeze_the_axis_and_is_marked():
+    y = np.linspace(1, 2, 400)
+    y[100] = 1e12
+    panel = drawn(Line("a", 0, np.arange(400), y))
+    low, high = panel["usual"]
+    assert 0.9 < low < 1 and 2 < high < 2.2
+    (mark,) = marked(panel, "outside")
+    assert values(mark["x"]).tolist() == [100] and values(mark["y"]) == pytest.approx([high])
+    assert panel["flags"]["outside"] == 1
+    raw, bold = (values(trace["y"]) for trace in panel["figure"]["data"][:2])
+    assert raw.max() == pytest.approx(1e12) and bold.max() < 2.01, "it stays out of the moving mean"
+    assert drawn(Line("a", 0, np.arange(400), y), log=True)["usual"] is None, "on a log scale there is room"
+    assert drawn(Line("a", 0, np.arange(400), np.linspace(1, 2, 400)))["usual"] is None
+
+
+def test_what_float32_does_not_hold_reaches_the_page():
+    assert values(packed(np.array([1.0, 1e300]))).tolist() == [1.0, 1e300]
+    assert packed(np.zeros((2, 3)))["shape"] == "2, 3"
+
+
+def test_seeds_are_one_line_with_a_band_and_each_where_asked_for(tmp_path):
+    for seed in (1, 2, 3):
+        learning_run(tmp_path / f"seed{seed}", steps=20, seed=seed, name="x", prompts=2)
+    learning_run(tmp_path / "other", steps=20, seed=1, name="o", prompts=2, estimator="group_norm")
+    shown = Workspace(Runs([str(tmp_path)]))
+    found = page(shown, smooth=0)
+    panel = found["rollout/reward_mean"]
+    assert [v["name"] for v in panel["values"]] == ["other", "seed* (3 seeds)"]
+    band = next(trace for trace in panel["figure"]["data"] if trace.get("fill") == "toself")
+    mean = next(trace for trace in panel["figure"]["data"] if trace.get("name", "").startswith("seed*"))
+    single = [shown.open(f"seed{seed}").metrics.series("rollout/reward_mean")[1] for seed in (1, 2, 3)]
+    assert values(mean["y"]) == pytest.approx(np.mean(single, 0), abs=1e-6) and len(values(band["y"])) == 40
+    said = json.loads(dynamics.render(clean({"tab": "dynamics"}), shown)["board"])["sections"][0]["note"]
+    assert "95 % t-interval of the mean" in said
+    each = page(shown, seeds="each")["rollout/reward_mean"]
+    assert len(each["values"]) == 4 and not any(trace.get("fill") for trace in each["figure"]["data"])
+
+
+def test_dimmed_and_hidden_runs_are_so_in_every_panel(tmp_path):
+    for seed, name in ((1, "a"), (2, "b"), (3, "c")):
+        learning_run(tmp_path / name, steps=4, seed=seed, name="x", prompts=2, pace=seed)
+    panel = page(Workspace(Runs([str(tmp_path)])), dimmed="b", hidden="c")["rollout/reward_mean"]
+    assert [(v["name"], v["dimmed"]) for v in panel["values"]] == [("a", False), ("b", True)]
+    assert [trace.get("opacity") for trace in panel["figure"]["data"]] == [None, 0.25]
+
+
+def test_a_run_whose_directory_vanishes_says_so(tmp_path):
+    path = learning_run(tmp_path / "gone", steps=2, seed=1, name="x", prompts=2)
+    shown = Workspace(Runs([str(tmp_path)]))
+    assert "gone" not in str(dynamics.render(clean({}), shown)["notes"])
+    shutil.rmtree(path)
+    for look in dynamics.LOOKS:
+        assert "gone: its directory is gone" in str(dynamics.render(clean({"look": look}), shown)["notes"])
+
+
+def page(shown: Workspace, **view) -> dict:
+    found = json.loads(dynamics.render(clean(view), shown)["board"])
+    return {panel["id"]: panel for section in found["sections"] for panel in section["panels"]}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of numbers at the ends of floats
+@pytest.mark.parametrize("name", [None, *BROKEN])
+def test_no_look_fails_on_whatever_a_run_holds(tmp_path, name):
+    path = marked_run(tmp_path / "run")
+    if name:
+        BROKEN[name](path)
+    shown = Workspace(Runs([str(path)]))
+    shown.rollouts(shown.open_all(clean({}))[0][0]).read(wait=60)
+    for look in dynamics.LOOKS:
+        for more in ({}, {"topic": MARK, "across": MARK, "up": "x"}):
+            view = clean({"look": look, "x": "time", **more})
+            found = dynamics.render(view, shown)
+            assert json.loads(found["board"])["unit"] == "hours" and "onerror=" not in str(found["notes"])
+    found = configuration.render(clean({"setting": "e"}), shown)["settings"]
+    assert isinstance(found, HTML) and "<img" not in found and "<script" not in found
+
+
+# heat maps
+
+
+def test_a_run_has_a_heat_map_of_every_quantity(seen):
+    panels = {p["id"]: p for p in heatmaps.panels(seen, ("ebpo", 0), "ebpo", lambda steps: steps, "step")}
+    assert list(panels) == [f"heat-{name}-ebpo" for name in ("reward", "success", "length", "advantage", "grpo")]
+    reward = panels["heat-reward-ebpo"]
+    z = values(reward["figure"]["data"][0]["z"])
+    assert z.shape == (2, 12) and (z**2).sum(0) == pytest.approx(1)
+    assert z[1, -1] ** 2 == pytest.approx(seen.responses.reward[seen.responses.step == 12].mean(), abs=1e-6)
+    assert reward["heat"]["rows"] == ["0", "1"] and reward["heat"]["columns"][-1] == "step 12"
+    assert panels["heat-success-ebpo"]["heat"]["of"] == "groups"
+    assert panels["heat-advantage-ebpo"]["title"] == "Advantage under EBPO"
+    assert panels["heat-advantage-ebpo"]["values"][0]["text"] == "0 % of responses"
+    none = (np.abs(seen.responses.grpo_advantage) < 1e-6).mean()
+    assert panels["heat-grpo-ebpo"]["values"][0]["text"] == f"{100 * none:.0f} % of responses" and none > 0.2
+    alone = heatmaps.panels(seen, ("x", 0), "group_norm", lambda steps: steps, "step")
+    assert len(alone) == 4, "what ran is not drawn twice"
+    ours, grpos = (panels[f"heat-{name}-ebpo"]["figure"]["data"][0]["y"] for name in ("advantage", "grpo"))
+    assert ours == grpos, "what is compared stands on the same axis"
+
+
+def test_a_heat_map_of_one_cluster_counts_its_responses_alone(seen):
+    name = heatmaps.topics([seen])[0]
+    found = heatmaps.binned(seen, name)
+    part = seen.responses.cluster == seen.clusters.index(name)
+    last = part & (seen.responses.step == seen.responses.step[part].max())
+    assert found["reward"].mean[-1] == pytest.approx(seen.responses.reward[last].mean())
+    assert not heatmaps.binned(seen, "nowhere")
+
+
+def test_columns_are_named_by_the_steps_in_them():
+    assert heatmaps.column_names(np.array([0.5, 1.5, 2.5])) == ["step 1", "step 2"]
+    assert heatmaps.column_names(np.array([0.5, 10.5, 20.5])) == ["steps 1 to 10", "steps 11 to 20"]
+    assert heatmaps.column_names(np.array([5.0, 15.0])) == ["steps 5 to 14"]
+
+
+# one against another
+
+
+def test_two_metrics_are_joined_where_both_were_logged():
+    first = metrics(a=np.arange(40.0), b=np.where(np.arange(40) % 2, np.nan, -np.arange(40.0)))
+    panel = pair_panel(
+        [("run", 3, first), ("other", 1, metrics(a=1.0))], Metric("a", "A", "", ""), Metric("b", "B", "s", "")
+    )
+    assert panel["title"] == "B against A" and panel["points"] == ["A", "B (s)"]
+    assert [v["name"] for v in panel["values"]] == ["run"] and panel["values"][0]["text"] == "ρ = -1.00"
+    points = panel["figure"]["data"][1]
+    assert len(points["customdata"]) == 20 and points["customdata"][-1] == 39
+    assert values(points["marker"]["color"]).tolist() == pytest.approx(np.linspace(0, 1, 20).tolist())
+    assert pair_panel([("run", 0, first)], Metric("a", "A", "", ""), Metric("no", "N", "", "")) is None
+
+
+def test_a_trajectory_of_many_steps_is_one_of_means():
+    steps, x = thinned(np.arange(1, 5001), np.arange(1.0, 5001.0))
+    assert len(steps) <= 120 and steps[-1] == 5000 and x[0] == pytest.approx(np.arange(1, 43).mean(), abs=1)
+    y = np.ones(100) + np.arange(100) / 100
+    y[5] = 1e9
+    odd = pair_panel(
+        [("odd", 0, metrics(100, a=np.arange(100.0), b=y))], *(Metric(name, name, "", "") for name in "ab")
+    )
+    assert values(odd["figure"]["data"][1]["y"]).max() < 3, "one absurd step is left out"
+    assert rank_correlation(np.array([1, 2, 2, 9.0]), np.array([1, 3, 3, 100.0])) == pytest.approx(1)
+    assert np.isnan(rank_correlation(np.ones(3), np.arange(3.0)))
+
+
+def test_every_cluster_has_its_prior_and_its_shrinkage(seen):
+    panels = {p["id"]: p for p in cluster_panels(seen, "ebpo", 0, lambda steps: steps, "step")}
+    assert list(panels) == [
+        f"{name}-ebpo" for name in ("cluster-prior", "cluster-shrinkage", "cluster-success", "against")
+    ]
+    names = [v["name"] for v in panels["cluster-prior-ebpo"]["values"]]
+    assert sorted(names) == sorted(seen.clusters) and len(names) == 4
+    assert [v["name"] for v in panels["against-ebpo"]["values"]] == names
+    assert not cluster_panels(seen.only("nowhere"), "ebpo", 0, lambda steps: steps, "step")
+
+
+# system
+
+
+def test_phases_are_stacked_and_one_long_wait_does_not_flatten_them():
+    wait = 2 + np.arange(40) % 2 / 100
+    wait[7] = 1e5
+    run = metrics(**{"timing/generation": wait, "timing/ppo_train": 1.0, "timing/step_total": 3.0, "timing/<b>x": 0.5})
+    panel = system.stack_panel("run", run, lambda m, steps: steps, "step")
+    assert [v["name"] for v in panel["values"]] == ["Generation", "Training", "<b>x"]
+    assert panel["values"][0]["text"].startswith("2 s, 57") and "1 far longer" in panel["note"]
+    assert [trace["name"] for trace in panel["figure"]["data"]] == ["Generation", "Training", "&lt;b&gt;x"]
+    assert values(panel["figure"]["data"][0]["y"]).max() < 2.1
+    assert system.stack_panel("run", metrics(kl=0.1), lambda m, steps: steps, "step") is None
+
+
+def test_tokens_a_second_and_memory_come_from_what_was_logged():
+    columns = {
+        "response_length": 100.0,
+        "rollout/num_samples": 8.0,
+        "timing/generation": 4.0,
+        "actor/gpu_memory_gb": 40,
+    }
+    run = metrics(time=1e9 + 10 * np.arange(40.0), **columns)
+    sections = system.sections([("run", 0, run)], lambda m, steps: steps, "step", 0, False)
+    found = {p["id"]: p["values"][0]["text"] for section in sections for p in section["panels"]}
+    assert found["system-tokens"] == "80" and found["system-generation"] == "200" and found["system-clock"] == "10"
+    assert found["actor/gpu_memory_gb"] == "40" and "log no memory" not in sections[0]["note"]
+    bare = system.sections([("run", 0, metrics(memoryless=1.0))], lambda m, steps: steps, "step", 0, False)
+    assert not any(section["panels"] for section in bare)
+
+
+def test_the_clock_knows_no_step_before_a_gap():
+    run = Metrics(np.array([1, 2, 5]), {"time": np.array([0.0, 3.0, 100.0])})
+    assert np.nan_to_num(system.clock(run), nan=-1).tolist() == [-1, 3, -1]

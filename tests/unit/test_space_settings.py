@@ -1,0 +1,64 @@
+"""Settings of runs as the page Configuration shows them."""
+
+import shlex
+
+from openrlhf_ebpo.space.settings import as_flags, command, compared, grouped, matching, settings_of
+
+ARGS = {
+    "actor": {"adam": {"lr": 9e-07, "betas": [0.9, 0.95]}, "gradient_checkpointing_enable": True, "aux": None},
+    "ckpt": {"path": "/data/a", "save_hf": False},
+    "data": {"input_template": "{}\n", "input_key": "prompt"},
+    "logger": {"wandb": {"key": "0123456789abcdef0123456789abcdef01234567"}},
+    "use_ms": False,
+}
+
+
+def about(**args) -> dict:
+    return {"args": {**ARGS, **args}, "versions": {"torch": "2.9.0"}, "seed": 3, "status": "complete"}
+
+
+def test_settings_are_flat_and_those_that_differ_are_known():
+    found = {each.name: each for each in compared([settings_of(about()), settings_of(about(ckpt={"path": "/data/b"}))])}
+    assert found["actor.adam.lr"].values == ("9e-07", "9e-07") and not found["actor.adam.lr"].differs
+    assert found["ckpt.path"].differs and not found["ckpt.path"].decides
+    assert found["ckpt.save_hf"].values == ("false", None) and found["ckpt.save_hf"].decides
+    assert found["versions.torch"].values[0] == "2.9.0" and found["run.seed"].values[0] == "3"
+    names = list(grouped(list(found.values())))
+    assert names == ["actor", "ckpt", "data", "logger", "run", "general", "versions"]
+
+
+def test_secrets_are_never_shown_whatever_the_writer_did():
+    token = "hf_" + "a1B2" * 9
+    found = compared([settings_of(about(reward={"remote_url": [f"http://u:pw@host/{token}"], "api_key": "open"}))])
+    text = str(found)
+    assert token not in text and "pw" not in text and "0123456789abcdef" not in text and "open'" not in text
+    flags = as_flags(settings_of(about()), ["logger.wandb.key", "use_ms"])
+    assert flags == "" and token not in command({"argv": ["--hub.token", token]})
+
+
+def test_a_search_finds_words_in_names_and_values():
+    settings = compared([settings_of(about())])
+    assert [each.name for each in matching(settings, "ADAM lr")] == ["actor.adam.lr"]
+    assert [each.name for each in matching(settings, "9e-07")] == ["actor.adam.lr"]
+    assert len(matching(settings, "")) == len(settings) and not matching(settings, "adam nowhere")
+
+
+def test_settings_become_flags_that_a_shell_reads_back():
+    run = settings_of(about(x={"y": "a'b $(touch /tmp/x)", "z": "\x1b[201~rm"}, **{"q; rm": 1}))
+    flags = as_flags(run, list(run))
+    assert shlex.split(flags.replace(" \\\n", " ")) == [
+        *("--actor.adam.lr", "9e-07", "--actor.adam.betas", "0.9", "0.95", "--actor.gradient_checkpointing_enable"),
+        *("--ckpt.path", "/data/a", "--data.input_template", "{}\n", "--data.input_key", "prompt"),
+        *("--x.y", "a'b $(touch /tmp/x)", "--x.z", "⟨U+001B⟩[201~rm"),
+    ]
+    assert command({"argv": ["--a", "b c", "--flag"]}) == "--a 'b c' \\\n--flag"
+
+
+def test_what_is_no_run_has_no_settings():
+    for odd in ({}, {"args": [1], "versions": "x", "argv": {"a": 1}}, {"args": {"a": {}}}):
+        assert len(settings_of(odd)) <= 1 and command(odd) == ""
+    deep = {}
+    for _ in range(300):
+        deep = {"d": deep}
+    assert len(settings_of({"args": deep})) == 1
+    assert len(settings_of({"args": {str(i): i for i in range(10_000)}})) <= 3000
