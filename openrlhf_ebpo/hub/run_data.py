@@ -43,7 +43,7 @@ from openrlhf_ebpo.record.heartbeat import FILE as BEAT
 from openrlhf_ebpo.record.own_metrics import own_metrics
 from openrlhf_ebpo.record.processes import FILE as PROCESSES
 from openrlhf_ebpo.record.retention import DROPPED
-from openrlhf_ebpo.record.run_log import LOCK, PRIOR_STARTS, read_metrics
+from openrlhf_ebpo.record.run_log import LOCK, NOTES, PRIOR_STARTS, read_metrics
 from openrlhf_ebpo.redact import redacted_text
 
 METRICS = "tables/metrics.parquet"
@@ -61,7 +61,7 @@ CHECKPOINT_SCHEMA = pa.schema(
 RUN = (*RECORDS, "rollouts/step-[0-9]*.parquet", "eval/*/*/step-*/summary.json", "eval/*/*/step-*/samples.parquet")
 OWN = (  # of the run directory, and staying in it
     *("superseded", "failed_step-*", "hub", "hub.json", "training.png"),
-    *(LOCK, BEAT, PROCESSES),
+    *(LOCK, BEAT, PROCESSES, NOTES),
 )
 OURS = (
     *("rollouts/step-*.parquet", "eval/*", "tables/*", "images/*"),

@@ -9,6 +9,7 @@
     checkpoints.jsonl     one object per saved checkpoint
     superseded/           what a resumed run rolled back
     training.lock         held while a training is at work here (see run_lock)
+    notes.jsonl           notes and tags that people keep on groups, in the Space
 
 `open_run` and `close_run` are the driver's, `RunLog` the training process's, `read_*` anybody's.
 """
@@ -38,6 +39,7 @@ from openrlhf_ebpo.redact import redacted_text
 
 SCHEMA = 1
 LOCK = "training.lock"
+NOTES = "notes.jsonl"
 PRIOR = "prior.json"  # here, in checkpoints and beside exported models
 PRIOR_STARTS = "prior_starts.jsonl"
 ROW_GROUP_SIZE = 128  # rows per Parquet row group: the least that is read to show one answer

@@ -14,6 +14,7 @@ from . import reading
 from .figures import number
 from .groups import Groups
 from .search import PUSHED_DOWN
+from .sides import asked_with
 from .tables import setting
 from .text import HTML, attribute, harmless, html, joined, snippet
 from .turns import asked
@@ -140,7 +141,7 @@ def _heading(row: Mapping, about: Mapping, raw: bool) -> HTML:
     return html(
         '<header class="bar"><h2>Step {}, group {} {}</h2>{}<span class="tools"><button type="button" {} '
         'aria-pressed="{}" title="Texts as they were written, nothing drawn or folded">Source</button>'
-        '<button type="button" data-export="{}">Export</button><button type="button" data-copy-link>Copy link</button></span></header>',
+        '<button type="button" {}>Compare</button><button type="button" data-export="{}">Export</button><button type="button" data-copy-link>Copy link</button></span></header>',
         *(
             about["step"],
             about["group"],
@@ -148,6 +149,7 @@ def _heading(row: Mapping, about: Mapping, raw: bool) -> HTML:
             cluster,
             setting(raw=not raw),
             "true" if raw else "false",
+            setting(**asked_with(about["run"], about["step"], about["group"])),
             place,
         ),
     )

@@ -1,6 +1,6 @@
 """An allowlist of requests: the few routes that the pages use. Gradio has some fifty: uploads, files, proxies,
-streams, whatever its next version adds. Pages read runs and send a few values, so everything else is refused, and what is
-admitted is limited (limits.py)."""
+streams, whatever its next version adds. Pages read runs and send a few values, and notes (note_route.py), so everything else
+is refused, and what is admitted is limited (limits.py)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READ = re.compile(
     r"|/gradio_api/(app_id|startup-events|heartbeat/[\w-]{1,64})",
     re.ASCII,
 )
-CALL = re.compile(r"/gradio_api/(run/predict|component_server/)")
+CALL = re.compile(r"/gradio_api/(run/predict|component_server/)|/space/notes")
 STREAM = re.compile(r"/gradio_api/heartbeat/.*", re.DOTALL)
 FILE = 1 / 16  # of a call: what a file, or a refusal, costs
 LONGEST = 2**18  # bytes of what a page sends: values of controls, names of runs

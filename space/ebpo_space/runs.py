@@ -34,12 +34,14 @@ _LARGEST_JSON = 4 * 2**20  # Python reads it in one piece, and nobody else is se
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory. `key` names it in menus and links, `number` gives it its colour everywhere."""
+    """A run directory. `key` names it in menus and links, `number` gives it its colour everywhere. remote: a copy of a data
+    set repo."""
 
     key: str
     path: Path
     number: int
     problems: tuple[str, ...] = ()
+    remote: bool = False
 
 
 @dataclass
@@ -94,7 +96,8 @@ class Runs:
 
     def _copied(self, key: str, copy: Copy | None) -> Run | None:
         """One that is not listed comes after those that are; `Workspace.open_all` numbers several."""
-        return copy and Run(key, copy.path, self._numbers.get(key, len(self._numbers)), copy.problems)
+        number = self._numbers.get(key, len(self._numbers))
+        return copy and Run(key, copy.path, number, copy.problems, remote=True)
 
     def get(self, key: str) -> Run:
         """The run of this key; a Hub repo is fetched the first time.

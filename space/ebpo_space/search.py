@@ -175,8 +175,9 @@ def exported(rows: list[dict], **about) -> str:
         raise RunError(
             f"This group's answers have more than {EXPORTED >> 20} million characters; read the Parquet file."
         )
-    return json.dumps({**about, "responses": [_finite(row) for row in rows]}, ensure_ascii=False, indent=2, default=str)
+    return json.dumps({**about, "responses": [finite(row) for row in rows]}, ensure_ascii=False, indent=2, default=str)
 
 
-def _finite(row: dict) -> dict:
+def finite(row: dict) -> dict:
+    """JSON has no NaN."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}

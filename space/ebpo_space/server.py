@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from . import texts
+from . import downloads, note_route, texts
 from .document import STATIC, Document, head
 from .errors import RunError
 from .gate import Gate
@@ -83,7 +83,7 @@ class SafeHeaders:
 # Of pages, by address: what a GET with these parameters is answered with. They find runs as pages do, through the workspace,
 # and run in a thread, under the limits of gate.py. A RunError is answered with 404 and its message.
 Answer = Callable[[Workspace, Mapping[str, str]], Response]
-ROUTES: dict[str, Answer] = {"/space/text": texts.answer}
+ROUTES: dict[str, Answer] = {"/space/text": texts.answer, "/space/export": downloads.answer}
 
 
 def _route(path: str, answer: Answer, workspace: Workspace) -> Route:
@@ -99,10 +99,12 @@ def _route(path: str, answer: Answer, workspace: Workspace) -> Route:
 def app_kwargs(version: str, workspace: Workspace, rate: float = RATE) -> dict:
     """For `launch`: routes before Gradio's own, the page's head, the headers, and what is refused."""
     pages = [_route(path, answer, workspace) for path, answer in ROUTES.items()]
+    pages.append(note_route.route(workspace))  # the one that is no GET
     files = Mount("/space", StaticFiles(directory=STATIC))
     inner = [
         Middleware(SafeHeaders),
-        Middleware(Gate, worked_on=ROUTES, rate=rate),
+        # an export has a limit of its own, and may take minutes: it holds none of its visitor's places
+        Middleware(Gate, worked_on=ROUTES.keys() - {"/space/export"}, rate=rate),
         Middleware(Document, head=head(version)),
     ]
     return {"routes": [*pages, files], "middleware": inner, "docs_url": None, "redoc_url": None}

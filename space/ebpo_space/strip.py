@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from openrlhf_ebpo.estimator.registry import title
 
@@ -25,17 +25,27 @@ def answers(rows: Sequence[Mapping], chosen: int, *, estimator: str, source: Map
     source: of the group's texts, for `reading.answer`.
     find: what is searched for.
     """
-    shown = rows[:MOST]
-    widest = max((abs(a) for row in shown if (a := finite(row.get("advantage"))) is not None), default=0.0)
-    tiles = joined(_tile(i, row, widest, i == chosen, find) for i, row in enumerate(shown))
+    widest = _widest(rows)
+    tiles = strip(rows, chosen, lambda i: {"answer": i + 1}, find)
     left = (
         html('<p class="more">{} more answers; the export has them.</p>', len(rows) - MOST) if len(rows) > MOST else ""
     )
     return html(
-        '<section class="answers" aria-label="Answers"><ol class="strip">{}</ol>{}{}<p class="more">{}</p></section>',
+        '<section class="answers" aria-label="Answers">{}{}{}<p class="more">{}</p></section>',
         *(tiles, left, _answer(rows[chosen], widest, len(rows), estimator, {**source, "sample": chosen}, raw, find)),
         harmless(_legend(estimator), 300),
     )
+
+
+def strip(rows: Sequence[Mapping], chosen: int, change: Callable[[int], dict], find: str = "") -> HTML:
+    """The answers as buttons. change: what of the view each changes."""
+    widest = _widest(rows)
+    tiles = (_tile(i, row, widest, i == chosen, find, change(i)) for i, row in enumerate(rows[:MOST]))
+    return html('<ol class="strip">{}</ol>', joined(tiles))
+
+
+def _widest(rows: Sequence[Mapping]) -> float:
+    return max((abs(a) for row in rows[:MOST] if (a := finite(row.get("advantage"))) is not None), default=0.0)
 
 
 def first_with(rows: Sequence[Mapping], find: str) -> int:
@@ -44,7 +54,7 @@ def first_with(rows: Sequence[Mapping], find: str) -> int:
     return next((i for i, row in shown if reading.hits(row.get("response"), find)), 0)
 
 
-def _tile(i: int, row: Mapping, widest: float, current: bool, find: str) -> HTML:
+def _tile(i: int, row: Mapping, widest: float, current: bool, find: str, change: dict) -> HTML:
     advantage, reward = finite(row.get("advantage")), finite(row.get("reward"))
     found = reading.hits(row.get("response"), find)
     marks = [
@@ -56,7 +66,7 @@ def _tile(i: int, row: Mapping, widest: float, current: bool, find: str) -> HTML
     return html(
         '<li><button type="button" class="tile {}" style="--strength:{}%" {}{} aria-label="{}"><span>{}{}</span>'
         "<small>r = {}</small><b>{}</b></button></li>",
-        *(_side(advantage), _strength(advantage, widest), setting(answer=i + 1), current_mark(current), said),
+        *(_side(advantage), _strength(advantage, widest), setting(**change), current_mark(current), said),
         *(i + 1, joined(marks), _number(reward), signed(advantage)),
     )
 

@@ -16,6 +16,7 @@ from .errors import RunError
 from .fetched import ADDED
 from .groups import Index
 from .metrics import Follower, Metrics
+from .notes import Notes
 from .runs import Run, Runs, describe, inside
 
 SHOWN_AT_FIRST = 5  # runs in a view that names none
@@ -62,6 +63,7 @@ class Opened:
 @dataclass
 class Workspace:
     runs: Runs
+    notes: Notes = field(default_factory=Notes)
     _followers: OrderedDict[str, Follower] = field(default_factory=OrderedDict)
     _indexes: OrderedDict[str, Index] = field(default_factory=OrderedDict)
     _readers: OrderedDict[str, Reader] = field(default_factory=OrderedDict)
@@ -106,7 +108,7 @@ class Workspace:
     def warm(self) -> None:
         """Fetch and read what a visitor sees first, so that the first one does not wait for it."""
         for key in self.runs.listed()[:SHOWN_AT_FIRST]:
-            attempt(lambda key=key: self.open(key), None, [])
+            attempt(lambda key=key: self.index(self.open(key)).read(), None, [])
 
     def index(self, opened: Opened) -> Index:
         return self._kept(self._indexes, opened.run, lambda: Index(opened.run, *opened.rewards), [])

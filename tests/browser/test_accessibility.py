@@ -12,6 +12,7 @@ READY = {
     "overview": ".run-card",
     "dynamics": ".panel[data-drawn]",
     "samples": ".answer",
+    "compare": ".difference[data-compared]",
     "evaluation": "table.scores",
     "configuration": "table.settings",
     "understand": ".story",

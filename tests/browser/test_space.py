@@ -275,6 +275,7 @@ READY = {
     "Overview": ".run-card",
     "Dynamics": DRAWN,
     "Samples": ".answer",
+    "Compare": ".difference[data-compared]",
     "Evaluation": "table.scores",
     "Understand": ".story",
 }
@@ -292,7 +293,8 @@ def test_pages_fit_a_phone(visit):
     for name in READY:
         turn(page, name)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
-        assert page.evaluate(wide, ".panel, .answer, .groups, .story, .notice, .chip, .every, .run-card") == 0, name
+        wide_parts = ".panel, .answer, .groups, .pane, .note, .story, .notice, .chip, .every, .run-card"
+        assert page.evaluate(wide, wide_parts) == 0, name
 
 
 def test_a_hostile_run_is_shown_and_does_nothing(visit):

@@ -10,21 +10,25 @@ import numpy as np
 
 from openrlhf_ebpo.estimator.registry import title
 
+from .. import exports, note_box
 from ..cards import PER_PAGE, decision, group_list, history_bar, pushed_down
 from ..errors import RunError
 from ..groups import Groups, Index
+from ..notes import FILE as NOTES
+from ..notes import Notes
 from ..page import Page
 from ..parameters import flag, number, one_of, optional, place, text
 from ..parts import Parts, menu
 from ..picture import Drawn, implied_prior_mean, picture
 from ..replayed import under_every_estimator
-from ..search import KINDS, Filter, answers, choose, exported, history, position_of
+from ..search import KINDS, answers, exported, history, position_of
+from ..selection import selected
 from ..strip import MOST, first_with
 from ..strip import answers as strip
 from ..tables import NO_RUNS, choice, empty, notices, setting
 from ..text import HTML, html, joined, run_name
 from ..words import words_of
-from ..workspace import ALL_HIDDEN, Opened, Workspace
+from ..workspace import ALL_HIDDEN, Opened, Workspace, attempt
 
 KEYS = (
     "<p class='keys'><kbd>j</kbd> <kbd>k</kbd> next and previous group · <kbd>d</kbd> <kbd>a</kbd> next and previous answer, "
@@ -46,6 +50,7 @@ PARAMETERS = {
     "prompt": ("", text),
     "shown": (1, number(1, 100_000, whole=True)),
     "raw": (False, flag),
+    **note_box.PARAMETERS,
 }
 _FIRST = {"at": "", "answer": 0, "shown": 1}  # of what a changed filter finds
 
@@ -103,13 +108,16 @@ def render(view: dict, workspace: Workspace) -> dict:
         said = HTML("A run writes them at every step unless <code>--logger.rollouts_every</code> says otherwise.")
         notes = notices([*opened.problems, *problems]) + empty("No rollouts in this run", said, kind="nothing")
         return {**nothing, "notes": notes, "quick": quick(view, keys, key, groups)}
-    return _page(view, keys, opened, index, groups, problems)
+    return _page(view, keys, opened, index, groups, problems, workspace.notes)
 
 
-def _page(view: dict, keys: list[str], opened: Opened, index: Index, groups: Groups, problems: list[str]) -> dict:
+def _page(
+    view: dict, keys: list[str], opened: Opened, index: Index, groups: Groups, problems: list[str], store: Notes
+) -> dict:
     notes, found, note = [*opened.problems, *problems], np.zeros(0, int), ""
+    kept = attempt(lambda: store.of(opened.run), {}, notes)
     try:
-        chosen = choose(index, wanted(view), *opened.rewards)
+        chosen = selected(view, opened, index, kept)
         found, note = chosen.positions, chosen.note
     except RunError as error:
         notes.append(str(error))
@@ -122,36 +130,29 @@ def _page(view: dict, keys: list[str], opened: Opened, index: Index, groups: Gro
     pages = max(math.ceil(len(found) / PER_PAGE), 1)
     shown = min(view["shown"], pages)
     words = words_of(index, groups, found[(shown - 1) * PER_PAGE : shown * PER_PAGE], view["text"].strip())
-    listed = group_list(groups, found, words, current, shown, failed, passed)
+    listed = exports.links(view, opened.run, groups, found)
+    listed += group_list(groups, found, words, current, shown, failed, passed)
     if not len(found):
         listed += empty("No group fits", "Look in “all” steps, or take a filter away.")
+    note_here, linked = HTML(), {}
+    if current is not None:
+        note_here, linked = note_box.box(view, opened.run, store.keeps(opened.run), kept, groups, current)
     return {
         **{"groups": listed, "decision": "", "answers": ""},
         **(
             {}
             if current is None
-            else _group(view, opened, index, groups, current, _kind_of(groups, current, failed, passed))
+            else _group(view, opened, index, groups, current, _kind_of(groups, current, failed, passed), note_here)
         ),
-        "quick": quick(view, keys, opened.run.key, groups),
+        "quick": quick(view, keys, opened.run.key, groups) + note_box.tag_choices(view, kept),
         "notes": notices([*notes, note] if note else notes),
-        "view": {"at": "" if current is None else f"{groups.step[current]}.{groups.group[current]}"},
+        "view": {"at": "" if current is None else f"{groups.step[current]}.{groups.group[current]}", **linked},
         **_menu(sorted({str(c) for c in groups.cluster if c is not None})[:500]),
     }
 
 
 def _menu(clusters: list[str]) -> dict:
     return {"controls": {"cluster": menu(clusters, [("any", "")])}}
-
-
-def wanted(view: dict) -> Filter:
-    """The view's filters. A step named in a link with a prompt is looked up by `placed`."""
-    low, high = view["rewards_from"], view["rewards_to"]
-    reward = (
-        None
-        if low is None and high is None
-        else (-math.inf if low is None else low, math.inf if high is None else high)
-    )
-    return Filter(view["steps"], view["kind"], view["cluster"], (view["from"], view["to"]), reward, view["text"])
 
 
 def placed(view: dict, groups: Groups, found: np.ndarray) -> int | None:
@@ -174,19 +175,19 @@ def _kind_of(groups: Groups, p: int, failed, passed) -> HTML:
     return HTML("<em>all pass</em>") if passed[p] else HTML()
 
 
-def _group(view: dict, opened: Opened, index: Index, groups: Groups, p: int, kind: HTML) -> dict:
+def _group(view: dict, opened: Opened, index: Index, groups: Groups, p: int, kind: HTML, note: HTML) -> dict:
     """decision, answers: HTML."""
     try:
         rows = answers(index.run, groups, p)
     except RunError as error:
         return {"decision": notices([str(error)]), "answers": ""}
-    find, name = view["text"].strip(), estimator_of(opened)
+    find, name = view["text"].strip(), opened.estimator
     place = {"run": opened.run.key, "step": int(groups.step[p]), "group": int(groups.group[p])}
     numbers = {each: float(getattr(groups, each)[p]) for each in ("mean", "baseline", "shrinkage")}
     shown = {
         "picture": _picture(opened, groups, p),
         "history": history_bar(groups, history(groups, groups.prompt_id[p]), p),
-        "every": under_every_estimator(opened, groups, p, name),
+        "every": note + under_every_estimator(opened, groups, p, name),
     }
     chosen = min(view["answer"] - 1, len(rows) - 1) if view["answer"] else first_with(rows, find)
     said = {"raw": view["raw"], "find": find}
@@ -196,20 +197,12 @@ def _group(view: dict, opened: Opened, index: Index, groups: Groups, p: int, kin
     }
 
 
-def estimator_of(opened: Opened) -> str:
-    """The run's --advantage_estimator; ebpo where run.json does not say."""
-    found = opened.about
-    for part in ("args", "algo", "advantage", "estimator"):
-        found = found.get(part) if isinstance(found, dict) else None
-    return found if isinstance(found, str) and found else "ebpo"
-
-
 def _picture(opened: Opened, groups: Groups, p: int) -> HTML:
     """Nothing for other estimators, which have no baseline of this kind."""
     mean, baseline, shrinkage = float(groups.mean[p]), float(groups.baseline[p]), float(groups.shrinkage[p])
     if not all(map(math.isfinite, (mean, baseline, shrinkage))):
         other = HTML("<small>A prior, and a baseline between it and the group’s mean, are EBPO’s.</small>")
-        return HTML() if estimator_of(opened) == "ebpo" else other
+        return HTML() if opened.estimator == "ebpo" else other
     at = lambda name: opened.metrics.at(int(groups.step[p]), f"ebpo/{name}")  # noqa: E731
     prior_mean = at("prior_mean")
     return picture(
@@ -292,4 +285,4 @@ def exported_group(workspace: Workspace, wanted: dict) -> tuple[str, str]:
         return "", str(error) if isinstance(error, RunError) else "This is no group."
 
 
-PAGE = Page("samples", PARAMETERS, lay_out, render, settle)
+PAGE = Page("samples", PARAMETERS, lay_out, render, settle, ("metrics.jsonl", "run.json", "rollouts", NOTES))
