@@ -11,6 +11,10 @@ import time
 
 import gradio as gr
 
+from openrlhf_ebpo.record.heartbeat import FILE as HEARTBEAT
+from openrlhf_ebpo.record.run_log import LOCK
+
+from .condition import PATIENCE, SILENCE
 from .layout import Layout, lay_out
 from .links import PARAMETERS, address, clean, parsed
 from .pages import PAGES
@@ -134,6 +138,8 @@ def fingerprint(workspace: Workspace, view: dict) -> str:
         run = workspace.runs.known(key)
         for place in PAGES[view["tab"]].reads:
             marks.append(_mark(run.path / place) if run else key)
+    if HEARTBEAT in PAGES[view["tab"]].reads:
+        marks.append(str(int(time.time() // PATIENCE)))  # what says nothing is late after a while, and no file changes
     return "|".join([view["tab"], *marks])
 
 
@@ -142,5 +148,7 @@ def _mark(path) -> str:
         status = path.stat()
     except OSError:
         return "-"
+    if path.name == LOCK:  # touched every few seconds; what counts is whether it still is
+        return str(time.time() - status.st_mtime <= SILENCE)
     below = [_mark(child) for child in sorted(path.glob("*/*/step-*"))[:2000]] if path.name == "eval" else []
     return f"{status.st_size}.{status.st_mtime_ns}" + "".join(below)

@@ -91,13 +91,6 @@ def _late(metrics: Metrics, seen: Signs, now: float) -> str:
     return f"Nothing new since {clock(latest)}." if latest is not None and now > latest + _patience(metrics) else ""
 
 
-def deadline(metrics: Metrics, seen: Signs) -> float | None:
-    """When a training counts as silent or late, if nothing comes until then."""
-    latest = _latest(metrics, seen)
-    each = (None if seen.lock is None else seen.lock + SILENCE, latest and latest + _patience(metrics))
-    return min((when for when in each if when), default=None)
-
-
 def _latest(metrics: Metrics, seen: Signs) -> float | None:
     _, at = last_step(metrics)
     return max((when for when in (at, seen.beat and seen.beat.time) if when), default=None)

@@ -11,7 +11,7 @@ from openrlhf_ebpo.record.score_text import whole_percent
 
 from . import warnings
 from .changed import Changed, changed
-from .condition import Condition, clock, condition, deadline, duration, signs, took
+from .condition import Condition, clock, condition, duration, signs, took
 from .figures import colour, number
 from .metrics import Metrics
 from .outcome import Outcome, outcome
@@ -56,7 +56,6 @@ class Looked:
     changed: Changed
     logged: int
     problems: Sequence[str]
-    refresh: float | None  # seconds until its state has to be looked at again
 
 
 def state_of(run: Opened, now: float) -> str:
@@ -71,9 +70,7 @@ def look(run: Opened, now: float) -> Looked:
     came, problems = outcome(run.run, run.metrics, run.rewards)
     difference, logged = changed(run.run, sum(run.rewards) / 2)
     state = condition(run.about, run.metrics, seen, now)
-    until = deadline(run.metrics, seen) if state.kind == "training" else None
-    refresh = None if until is None else max(until - now, 5.0)
-    return Looked(run, state, came, _warnings(run), difference, logged, problems, refresh)
+    return Looked(run, state, came, _warnings(run), difference, logged, problems)
 
 
 def _warnings(run: Opened) -> list[Warned]:
@@ -88,10 +85,9 @@ def _warnings(run: Opened) -> list[Warned]:
 
 def card(looked: Looked) -> HTML:
     run = looked.run
-    refresh = "" if looked.refresh is None else html('data-refresh="{:.0f}"', looked.refresh)
     return html(
-        '<article class="run-card {}" style="--shade:var(--{})" aria-label="{}" {}>{}{}{}{}</article>',
-        *("dimmed" if run.dimmed else "", colour(run.run.number), attribute(run.run.key, 80), refresh),
+        '<article class="run-card {}" style="--shade:var(--{})" aria-label="{}">{}{}{}{}</article>',
+        *("dimmed" if run.dimmed else "", colour(run.run.number), attribute(run.run.key, 80)),
         *(_head(looked), _outcome(looked), _changed(looked), _warning_list(looked)),
     )
 

@@ -74,7 +74,7 @@ def test_a_click_on_a_runs_dot_dims_it_and_then_hides_it_everywhere(visit):
     page.get_by_role("tab", name="Evaluation").click()
     page.wait_for_selector("table.scores")
     assert "grpo" not in page.locator("table.scores").inner_text()
-    page.get_by_role("button", name="ebpo step 40").click()
+    page.locator("table.scores thead .sort", has_text="step 40").click()
     page.wait_for_selector("th[aria-sort=descending]")
     assert "sort=" in page.url
 

@@ -10,6 +10,7 @@ from html import unescape
 import pytest
 from space_runs import hostile_run, learning_run, troubled_run
 
+from openrlhf_ebpo.space.app import fingerprint
 from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.pages import PAGES, evaluation, overview
 from openrlhf_ebpo.space.run_card import VERDICT
@@ -57,14 +58,18 @@ def test_a_card_says_state_outcome_and_what_changed(workspace):
     assert "shrinkage S" not in found["grpo-1"] and ">complete<" in found["grpo-1"]
 
 
-def test_a_training_at_work_is_looked_at_again_and_a_silent_one_is_told(folder, workspace):
+def test_a_training_that_goes_silent_is_told_though_no_file_changes(folder, workspace):
     lock = folder / "at-work" / "training.lock"
     lock.touch()
-    found = overview.render(clean({"runs": "at-work"}), workspace)["cards"]
-    assert ">training<" in found and 5 <= int(re.search(r'data-refresh="(\d+)"', found)[1]) <= 60
+    view = clean({"runs": "at-work"})
+    assert ">training<" in overview.render(view, workspace)["cards"]
+    stamp = fingerprint(workspace, view)
+    os.utime(lock, (time.time() - 5,) * 2)
+    assert fingerprint(workspace, view) == stamp, "a lock that is held is touched all the time"
     os.utime(lock, (time.time() - 3600,) * 2)
-    found = overview.render(clean({"runs": "at-work"}), workspace)["cards"]
-    assert STATE["silent"] in found and "No sign of life since" in found and "data-refresh" not in found
+    assert fingerprint(workspace, view) != stamp
+    found = overview.render(view, workspace)["cards"]
+    assert STATE["silent"] in found and "No sign of life since" in found
     lock.unlink()
 
 

@@ -6,6 +6,9 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
+from openrlhf_ebpo.record.heartbeat import FILE as HEARTBEAT
+from openrlhf_ebpo.record.run_log import LOCK
+
 from ..page import Page
 from ..parts import Parts
 from ..run_card import Looked, card, look
@@ -14,8 +17,7 @@ from ..tables import NO_RUNS, STATE, notices
 from ..text import HTML, html, joined
 from ..workspace import Workspace
 
-LOOK = HTML('<button type="button" class="unseen" data-set="{}" data-look aria-hidden="true" tabindex="-1"></button>')
-READS = ("metrics.jsonl", "run.json", "rollouts", "eval", "heartbeat.json")
+READS = ("metrics.jsonl", "run.json", "rollouts", "eval", HEARTBEAT, LOCK)
 
 
 def lay_out(parts: Parts, workspace: Workspace) -> None:
@@ -38,7 +40,7 @@ def render(view: dict, workspace: Workspace) -> dict:
         "notes": notices(problems),
         "sum": summary(looked) if looked else "",
         "seeds": seed_table([(each.run, each.outcome) for each in looked]),
-        "cards": html('<div class="cards">{}{}</div>', cards, LOOK),
+        "cards": html('<div class="cards">{}</div>', cards),
     }
 
 

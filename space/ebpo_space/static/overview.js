@@ -1,4 +1,4 @@
-// The first page: how long ago a step was, and a look at the state of a run that may have gone silent meanwhile.
+// The first page: how long ago a step was, second by second.
 (() => {
   "use strict";
   const { renewed } = window.space;
@@ -16,14 +16,5 @@
   };
   setInterval(tell, 1000);
 
-  // a training that dies changes no file: the server is asked again when it could know
-  let waiting = 0;
-  const look = (root) => {
-    const cards = [...root.querySelectorAll("[data-refresh]")];
-    if (!cards.length) return;
-    clearTimeout(waiting);
-    const soonest = Math.min(...cards.map((card) => Number(card.dataset.refresh)));
-    waiting = setTimeout(() => root.querySelector("[data-look]")?.click(), 1000 * Math.min(soonest + 1, 86400));
-  };
-  renewed.add((root) => { tell(); look(root); });
+  renewed.add(tell);
 })();
