@@ -237,10 +237,12 @@ def checkpoint_panel(task: str, lines: Sequence[Line], reported: Sequence[tuple[
                 **{"line": {"color": "@muted", "width": 1.2, "dash": dash}},
             }
         )
-    values = [{"name": line.name, "color": colour(line.number), "text": percent(line.y[-1] / 100)} for line in lines]
-    summary = "; ".join(f"{v['name']}: {v['text']} % at the last step" for v in values)
+    values = [
+        {"name": line.name, "color": colour(line.number), "text": f"{percent(line.y[-1] / 100)} %"} for line in lines
+    ]
+    summary = "; ".join(f"{v['name']}: {v['text']} at the last step" for v in values)
     values += [
-        {"name": "paper", "color": "muted", "text": f"{label} {reported_text(value)}, reported"}
+        {"name": f"{label}, reported", "color": "muted", "text": f"{reported_text(value)} %"}
         for label, value in reported
     ]
     return {
