@@ -10,6 +10,7 @@ import gradio as gr
 from .. import heatmaps, seeds, system, trajectories
 from ..distributions import Seen
 from ..figures import board
+from ..lines import faded
 from ..metrics import AXES, positions
 from ..page import Page
 from ..parameters import flag, names, number, one_of, span, text
@@ -66,7 +67,8 @@ def render(view: dict, workspace: Workspace) -> dict:
     opened, problems = workspace.open_all(view)
     present = [run for run in opened if len(run.metrics.steps)]
     shown, found = LOOKED[view["look"]](opened, view, workspace)
-    problems += [problem for _, seen in found for problem in seen.problems]
+    faded([panel for section in shown for panel in section["panels"]], {run.run.key for run in opened if run.dimmed})
+    problems += [f"{run.run.key}: {problem}" for run, seen in found for problem in seen.problems]
     notes = notices(problems)
     if opened and not any(section["panels"] for section in shown) and not _unfinished(found):
         notes += NOTHING[view["look"]] if present or found else NO_STEPS
