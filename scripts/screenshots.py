@@ -69,10 +69,15 @@ def take(url: str, name: str) -> None:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         page = browser.new_page(viewport={"width": WIDTH, "height": 1150})
         page.goto(url)
+        page.wait_for_selector(".run-card")
+        page.wait_for_timeout(500)  # fonts
+        save(page, f"{name}_overview.png", height=720)
+        page.goto(f"{url}?tab=dynamics")
         drawn(page)
         save(page, f"{name}_dynamics.png", height=1080)
         page.goto(f"{url}?tab=samples&kind=rescued&steps=1")
-        page.wait_for_selector(".answer")
+        page.wait_for_selector(".answer .piece.md")
+        page.wait_for_timeout(500)  # fonts
         save(page, f"{name}_samples.png", height=900)
         page.goto(f"{url}?tab=evaluation")
         page.wait_for_timeout(5000)  # a run without evaluations shows that

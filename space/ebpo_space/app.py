@@ -7,6 +7,7 @@ page, and writes the address.
 from __future__ import annotations
 
 import functools
+import time
 
 import gradio as gr
 
@@ -14,6 +15,7 @@ from .layout import Layout, lay_out
 from .links import PARAMETERS, address, clean, parsed
 from .pages import PAGES
 from .rendered import Rendered
+from .run_card import state_of
 from .runs import AT_ONCE
 from .session import Session, Turn
 from .tables import run_bar
@@ -111,7 +113,7 @@ def _bar(workspace: Workspace, view: dict) -> str:
     if not PAGES[view["tab"]].reads:
         return ""
     opened, _ = workspace.open_all({**view, "hidden": []})
-    chosen = [{"key": run.run.key, "number": run.run.number, "status": run.status} for run in opened]
+    chosen = [{"key": run.run.key, "number": run.run.number, "status": state_of(run, time.time())} for run in opened]
     others = [key for key in workspace.runs.listed() if key not in {run["key"] for run in chosen}]
     return run_bar(chosen, others, workspace.runs.allowed, view) if chosen or others or workspace.runs.allowed else ""
 

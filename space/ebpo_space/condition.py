@@ -22,7 +22,7 @@ SILENCE = 12 * BEAT_SECONDS  # of a lock that its holder touches, before it coun
 PATIENCE, USUAL = 600.0, 5.0  # seconds; usual steps: without either, a step is late
 _LARGEST = 2**16  # bytes of a heartbeat
 _ERROR = 400  # characters
-_LATEST = 1e11  # seconds since the epoch
+_EARLIEST, _LATEST = 1e9, 1e11  # seconds since the epoch
 
 
 class Signs(NamedTuple):
@@ -70,7 +70,7 @@ def last_step(metrics: Metrics) -> tuple[int | None, float | None]:
     if not len(metrics.steps):
         return None, None
     at = metrics.at(int(metrics.steps[-1]), "time")
-    return int(metrics.steps[-1]), at if at is not None and 0 <= at < _LATEST else None
+    return int(metrics.steps[-1]), at if at is not None and _EARLIEST <= at < _LATEST else None
 
 
 def _at_work(about: dict, metrics: Metrics, seen: Signs, now: float) -> tuple[str, str]:

@@ -46,7 +46,9 @@ class Groups:
     baseline: np.ndarray
     shrinkage: np.ndarray
     widest: np.ndarray  # largest |advantage|
-    rescued: np.ndarray  # samples with zero advantage under GRPO and another one here
+    rescued: (
+        np.ndarray
+    )  # samples with zero advantage under GRPO and another one here: no success, they are pushed down or up
     truncated: np.ndarray  # samples
     errors: np.ndarray  # samples whose reward failed
     valid: np.ndarray  # samples

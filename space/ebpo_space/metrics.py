@@ -141,6 +141,8 @@ def _merge(metrics: Metrics, rows: list[dict]) -> Metrics:
             if (number := _number(value)) is None or name == "step":
                 continue
             if name not in fresh:
+                if len(fresh) > NAMES:  # a column each, as long as the run: too many would fill the memory
+                    continue
                 fresh[name] = np.full(len(steps), np.nan)
             if math.isfinite(number):
                 fresh[name][i] = number

@@ -13,6 +13,7 @@ from openrlhf_ebpo.record.score_text import percent, points
 from . import results
 from .errors import RunError
 from .metrics import Metrics
+from .paired import change
 from .results import Result
 from .runs import Run
 from .seeds import t_quantile
@@ -78,16 +79,16 @@ def _evaluated(run: Run, found: Sequence[Result]) -> Outcome | None:
     ends = [[by[step, task] for task in tasks] for step in (steps[0], steps[-1])]
     first, last = (float(np.mean([each.metrics["pass@1"]["value"] for each in end])) for end in ends)
     try:
-        change = results.change((run, a, run, b) for a, b in zip(*ends, strict=True))
+        paired = change((run, a, run, b) for a, b in zip(*ends, strict=True))
     except RunError:
-        change = None
+        paired = None
     named = middle_cut(tasks[0], 40) if len(tasks) == 1 else f"mean of {len(tasks)} tasks"
     what = f"held-out pass@1, {named}, {'base model' if not steps[0] else f'step {steps[0]:,}'} to step {steps[-1]:,}"
-    if change is None:
+    if paired is None:
         return Outcome(what, first, last, None, None, "its answers cannot be read: no interval", True)
-    how = f"paired over {change.questions:,} questions"
-    middle = last - first - change.difference  # where not all questions are in both
-    return Outcome(what, first, last, change.low + middle, change.high + middle, how, True)
+    how = f"paired over {paired.questions:,} questions"
+    middle = last - first - paired.difference  # where not all questions are in both
+    return Outcome(what, first, last, paired.low + middle, paired.high + middle, how, True)
 
 
 def _logged(metrics: Metrics) -> Outcome | None:
@@ -120,7 +121,7 @@ def _trained(metrics: Metrics, rewards: tuple[float, float]) -> Outcome | None:
     if half is None:
         return Outcome(what, first, last, None, None, "too few steps for an interval", is_share)
     low, high = last - first - half, last - first + half
-    return Outcome(what, first, last, low, high, "of steps, which are taken as correlated", is_share)
+    return Outcome(what, first, last, low, high, "over steps, which are taken as correlated", is_share)
 
 
 def part(count: int) -> int:

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.eval.intervals import Estimate, of_average, of_difference, over_questions
+from openrlhf_ebpo.eval.intervals import over_questions
 from openrlhf_ebpo.eval.metrics import across, pass_at_k, powers
 from openrlhf_ebpo.eval.tasks import ordered
 from openrlhf_ebpo.record.results import SCHEMA, TRAINING, read_samples
-from openrlhf_ebpo.record.score_text import k_of, passes, points
+from openrlhf_ebpo.record.score_text import k_of, passes
 
 from .errors import RunError
 from .groups import cut, rows_of
@@ -296,54 +296,8 @@ def _rates(run: Run, place: str, changed: int, size: int) -> dict[str, float]:
     return {key: sum(each) / len(each) for key, each in right.items()}
 
 
-@dataclass(frozen=True)
-class Change:
-    """Of pass@1 between two checkpoints that were asked the same questions: the mean over tasks, as a fraction, with its paired
-    95 % interval over questions."""
-
-    difference: float
-    low: float
-    high: float
-    questions: int
-
-    @property
-    def verdict(self) -> str:
-        return "better" if self.low > 0 else "worse" if self.high < 0 else "open"
-
-    @property
-    def needed(self) -> float:
-        """The least difference that these questions could have told from none."""
-        return self.difference - self.low if self.difference >= 0 else self.high - self.difference
-
-    @property
-    def words(self) -> str:
-        found = f"{points(self.difference)}, 95 % {points(self.low)} to {points(self.high)}"
-        asked = f"{self.questions:,} question{'s' if self.questions != 1 else ''}"
-        if self.verdict != "open":
-            return f"{self.verdict} than chance would explain: {found}, {asked}"
-        least = f"it would have to be about {100 * self.needed:.0f} points"
-        return f"no difference that {asked} could show: {found}; {least}"
-
-
-def change(pairs: Iterable[tuple[Run, Result, Run, Result]]) -> Change | None:
-    """From the first of each pair to the second; one pair a task. None where no question is in both.
-
-    Raises:
-        RunError: samples cannot be read.
-    """
-    found, asked = [], 0
-    for run_a, a, run_b, b in pairs:
-        before, after = rates(run_a, a), rates(run_b, b)
-        both = [key for key in before if key in after]
-        if both:
-            x, y = (np.array([of[key] for key in both]) for of in (before, after))
-            found.append(Estimate(float(y.mean() - x.mean()), *map(float, of_difference(x, y))))
-            asked += len(both)
-    return Change(*of_average(found), asked) if found else None
-
-
 def samples(run: Run, result: Result, key: str) -> list[dict]:
-    """All samples of one question; [] where the result does not have it."""
+    """All samples of one question, with the row of each in its file; [] where the result does not have it."""
     question = next((each for each in questions(run, result) if each.key == key), None)
     if question is None:
         return []
@@ -351,4 +305,14 @@ def samples(run: Run, result: Result, key: str) -> list[dict]:
         *("question_id", "question", "gold", "response", "extracted", "correct", "error"),
         *("length", "finish_reason", "sample"),
     )
-    return _rows(run, result.place, names, question.rows)
+    rows = _rows(run, result.place, names, question.rows)
+    return [{**row, "row": number} for number, row in zip(question.rows, rows, strict=True)]
+
+
+def sample(run: Run, place: str, row: int, columns: Sequence[str]) -> dict:
+    """One row of a result's samples.
+
+    Raises:
+        RunError: it cannot be read.
+    """
+    return _rows(run, place, columns, [row])[0]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from openrlhf_ebpo.estimator.registry import title
+from openrlhf_ebpo.record.catalogue import find
 from openrlhf_ebpo.record.score_text import whole_percent
 
 from . import warnings
@@ -16,9 +16,9 @@ from .figures import colour, number
 from .metrics import Metrics
 from .outcome import Outcome, outcome
 from .sparkline import sparkline
-from .tables import dot, setting
+from .tables import STATE, dot, setting
 from .text import HTML, attribute, harmless, html, joined, run_name
-from .warnings import REWARD, Warned, above, collapsed, spiked
+from .warnings import REWARD, RULES, Warned, above, collapsed, spiked
 from .workspace import Opened
 
 UNFILTERED = {
@@ -32,23 +32,11 @@ UNFILTERED = {
     "rewards_to": "",
 }
 WARNINGS = 6  # of one run that are shown
+KEPT = 50  # runs whose warnings are remembered
 EBPO, GRPO = "ebpo", "group_norm"
 
 
-class State(NamedTuple):
-    words: str
-    badge: str
-
-
-STATE = {
-    "training": State("training", "good"),
-    "stalled": State("stalled", "bad"),
-    "silent": State("no sign of life", "bad"),
-    "failed": State("failed", "bad"),
-    "interrupted": State("interrupted", ""),
-    "complete": State("complete", "good"),
-    "unknown": State("state unknown", ""),
-}
+BADGE = {"training": "good", "complete": "good", "stalled": "bad", "silent": "bad", "failed": "bad"}
 VERDICT = {
     "better": "more than chance would explain",
     "worse": "a loss that chance does not explain",
@@ -71,6 +59,10 @@ class Looked:
     refresh: float | None  # seconds until its state has to be looked at again
 
 
+def state_of(run: Opened, now: float) -> str:
+    return condition(run.about, run.metrics, signs(run.run), now).kind
+
+
 _warned: dict[str, tuple[Metrics, tuple, list[Warned]]] = {}  # by run: of which metrics and rewards, what was found
 
 
@@ -85,13 +77,16 @@ def look(run: Opened, now: float) -> Looked:
 
 
 def _warnings(run: Opened) -> list[Warned]:
-    metrics, rewards, _ = _warned.get(run.run.key, (None, None, None))
+    metrics, rewards, found = _warned.get(run.run.key, (None, None, []))
     if metrics is not run.metrics or rewards != run.rewards:
-        _warned[run.run.key] = run.metrics, run.rewards, warnings.found(run.metrics, run.rewards)
-    return _warned[run.run.key][2]
+        found = warnings.found(run.metrics, run.rewards)
+        if len(_warned) >= KEPT:  # visitors open runs of their own
+            _warned.clear()
+        _warned[run.run.key] = run.metrics, run.rewards, found
+    return found
 
 
-def card(looked: Looked, now: float) -> HTML:
+def card(looked: Looked) -> HTML:
     run = looked.run
     refresh = "" if looked.refresh is None else html('data-refresh="{:.0f}"', looked.refresh)
     return html(
@@ -103,7 +98,7 @@ def card(looked: Looked, now: float) -> HTML:
 
 def _head(looked: Looked) -> HTML:
     state, about = looked.condition, looked.run.about
-    words, badge = STATE[state.kind]
+    words, badge = STATE[state.kind], BADGE.get(state.kind, "")
     lasted = took(about) if state.kind in ("complete", "failed", "interrupted") else None
     parts = [
         f"step {state.step:,}" if state.step is not None else "no step yet",
@@ -171,15 +166,16 @@ def _difference(looked: Looked) -> HTML:
         return _big(float(share.mean()), "of responses got an advantage where GRPO gives none")
     ignored = found.ignored / found.responses
     moved = (found.failed + found.passed) / found.responses
-    seen = html("<p>{}</p>", _seen(looked))
+    seen = _seen(looked)
     if run.estimator == GRPO or not moved:
-        return _big(ignored, "of responses got no advantage: all of their group earned the same") + seen
+        return _big(ignored, "of responses got no advantage: all of their group earned the same") + html(
+            "<p>{}</p>", seen
+        )
     return joined(
         (
             _big(moved, "of responses got an advantage where GRPO gives none"),
             html("<p>{}</p>", _pushes(found)),
-            html("<p>mean shift of the advantage <b>{}</b></p>", number(found.per("shift", "responses"))),
-            seen,
+            html("<p>mean shift of the advantage <b>{}</b>, {}</p>", number(found.per("shift", "responses")), seen),
         )
     )
 
@@ -199,20 +195,18 @@ def _pushes(found: Changed) -> str:
         for kind, name, push in each
         if push is not None
     ]
-    return "; ".join(said)
+    return "; ".join(said).replace("(-", "(−")
 
 
 def _seen(looked: Looked) -> str:
     of = looked.changed.steps
-    return (
-        f"in the rollouts of {of} of {looked.logged:,} steps" if of < looked.logged else f"in all {of} steps’ rollouts"
-    )
+    return f"in {of} of {looked.logged:,} steps" if of < looked.logged else f"in all {of:,} steps"
 
 
 def _warning_list(looked: Looked) -> HTML:
     shown = looked.warnings[:WARNINGS]
     if not shown:
-        words = "None." if len(looked.run.metrics.steps) else "No metrics yet."
+        words = f"None of {len(RULES)} kinds." if len(looked.run.metrics.steps) else "No metrics yet."
         return html('<section class="warned"><h3>Warnings</h3><p>{}</p></section>', words)
     items = joined(_warning(each, looked) for each in shown)
     more = html("<li>and {} more</li>", len(looked.warnings) - WARNINGS) if len(looked.warnings) > WARNINGS else ""
@@ -221,14 +215,19 @@ def _warning_list(looked: Looked) -> HTML:
 
 def _warning(each: Warned, looked: Looked) -> HTML:
     return html(
-        '<li><b title="{}">{}</b> <span>{}</span><p>{}</p><p class="links">{}{}</p></li>',
+        '<li><b title="{}">{}</b> <span>{}</span><p>{} {} {}</p></li>',
         *(f"when: {each.rule.when}", each.rule.title, each.since, _worst(each) + each.rule.means + "."),
         *(_panel_link(each), _groups_link(each, looked)),
     )
 
 
 def _worst(each: Warned) -> str:
-    return f"{number(each.worst)} at worst: " if each.rule.holds in (above, collapsed, spiked) else ""
+    if each.rule.holds not in (above, collapsed, spiked):
+        return ""
+    metric = find(each.metric)
+    if metric and metric.unit == "fraction":
+        return f"{whole_percent(each.worst)} at worst: "
+    return f"{number(each.worst)}{f' {metric.unit}' if metric and metric.unit else ''} at worst: "
 
 
 def _panel_link(each: Warned) -> HTML:

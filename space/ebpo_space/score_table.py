@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from openrlhf_ebpo.record import score_text
 from openrlhf_ebpo.record.score_text import NONE, percent, points
 
-from . import results
-from .errors import RunError
 from .figures import colour
-from .results import Change, Column, Result
+from .paired import Change, Compare, ends_of
+from .results import Column, Result
 from .tables import Head, dot, setting, table
 from .text import HTML, harmless, html, joined, run_name
 from .workspace import Opened
 
 SCALES = (5, 10, 20, 40, 60, 80, 100)  # percent; the least that has room for all bars
-GRPO = "group_norm"
 AVERAGE = ""  # the task that stands for all
 
 
@@ -60,7 +59,7 @@ class Scores:
         dimmed = frozenset(run.run.key for run in opened if run.dimmed)
         return cls(columns, tasks, by, reported, changes, compare.against(ends, tasks), protocol, dimmed)
 
-    @property
+    @functools.cached_property
     def scale(self) -> int:
         """Percent at the end of every bar."""
         shown = [
@@ -68,7 +67,7 @@ class Scores:
         ]
         return next((scale for scale in SCALES if 100 * max(shown, default=0) <= scale), SCALES[-1])
 
-    @property
+    @functools.cached_property
     def reach(self) -> float:
         """The longest change, as a fraction, of either sign."""
         return max((abs(end) for change in self.changes.values() for end in (change.low, change.high)), default=1) or 1
@@ -81,40 +80,6 @@ class Scores:
         tasks = [task] if task else self.tasks
         found = [self.by.get((column.run, column.step, each)) for each in tasks]
         return sum(each.metrics["pass@1"]["value"] for each in found) / len(found) if all(found) else None
-
-
-@dataclass(frozen=True)
-class Compare:
-    by: dict[tuple[str, int, str], Result]
-    runs: dict[str, Opened]
-    problems: list[str]
-
-    def change(self, first: Column, last: Column, tasks: Iterable[str]) -> Change | None:
-        """Over the tasks that both have."""
-        pairs = [(self.by.get((first.run, first.step, t)), self.by.get((last.run, last.step, t))) for t in tasks]
-        before, after = self.runs[first.run].run, self.runs[last.run].run
-        try:
-            return results.change((before, a, after, b) for a, b in pairs if a and b)
-        except RunError as error:
-            self.problems.append(f"{first.run}: {error}")
-            return None
-
-    def against(self, ends: dict, tasks: Sequence[str]) -> list[tuple[Column, Column, Change]]:
-        """The last columns of the runs against GRPO's where it is among them, else the first run's."""
-        lasts = [last for _, last in ends.values()]
-        if len(lasts) < 2:
-            return []
-        base = next((last for last in lasts if self.runs[last.run].estimator == GRPO), lasts[0])
-        found = [(base, last, self.change(base, last, tasks)) for last in lasts if last is not base]
-        return [each for each in found if each[2]]
-
-
-def ends_of(columns: Sequence[Column]) -> dict[str, tuple[Column, Column]]:
-    """The first and the last column of each run."""
-    ends: dict[str, tuple[Column, Column]] = {}
-    for column in sorted(columns, key=lambda column: column.step):
-        ends[column.run] = (ends.get(column.run, (column,))[0], column)
-    return dict(sorted(ends.items(), key=lambda item: item[1][0].number))
 
 
 def score_table(scores: Scores, sort: str) -> HTML:
@@ -201,7 +166,7 @@ def _bar(value: float, interval: Sequence[float] | None, scores: Scores, column:
     line = HTML()
     if interval is not None:
         low, high = map(share, interval)
-        line = html('<u style="left:{:.1f}%;width:{:.1f}%"></u>', low, max(high - low, 0.5))
+        line = html('<i class="reach" style="left:{:.1f}%;width:{:.1f}%"></i>', low, max(high - low, 0.5))
     return html(
         '<span class="scale {}" style="--shade:var(--{})"><i style="width:{:.1f}%"></i>{}</span>',
         *("dimmed" if column.run in scores.dimmed else "", colour(column.number), share(value), line),
@@ -236,7 +201,9 @@ class _Change:
         place = lambda each: 50 + 50 * each / scores.reach  # noqa: E731
         left, right = sorted((place(0), place(found.difference)))
         line = html(
-            '<u style="left:{:.1f}%;width:{:.1f}%"></u>', place(found.low), place(found.high) - place(found.low)
+            '<i class="reach" style="left:{:.1f}%;width:{:.1f}%"></i>',
+            place(found.low),
+            place(found.high) - place(found.low),
         )
         return html(
             '<b class="{}" title="{}">{}</b><small> {} to {}</small><span class="sr">, {}</span>'
@@ -276,16 +243,14 @@ class _Reported:
 
 def _said(scores: Scores) -> HTML:
     """Each run from its first column to its last, and the runs against each other, in sentences."""
-    of = " on average" if len(scores.tasks) > 1 else ""
     ends = ends_of(scores.columns)
     own = [
-        html("<li>{}{}{}: {}.</li>", _named(first, last), of, "", scores.changes[run, AVERAGE].words)
+        html("<li>{}: {}.</li>", _named(first, last), scores.changes[run, AVERAGE].words)
         for run, (first, last) in ends.items()
         if (run, AVERAGE) in scores.changes
     ]
     others = [
-        html("<li>{} against {}{}: {}.</li>", _at(last), _at(base), of, change.words)
-        for base, last, change in scores.against
+        html("<li>{} against {}: {}.</li>", _at(last), _at(base), change.words) for base, last, change in scores.against
     ]
     if not own and not others:
         return HTML()

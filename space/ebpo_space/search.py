@@ -16,9 +16,10 @@ from .errors import RunError
 from .groups import Groups, Index, file_of, open_file, read_columns, rows_of
 from .runs import Run
 
+PUSHED_DOWN = "all wrong, pushed down"  # under EBPO, where GRPO would have left them alone
 KINDS = {
     "all": "all groups",
-    "rescued": "rescued by EBPO",
+    "rescued": PUSHED_DOWN,
     "all_fail": "all fail",
     "mixed": "mixed",
     "all_pass": "all pass",

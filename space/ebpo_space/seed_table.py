@@ -52,7 +52,7 @@ def seed_table(found: Sequence[Found]) -> HTML:
     shown = table(
         ["configuration", "seeds", "start to end", "change", "mean reward"], rows, "Seeds of one configuration", "seeds"
     )
-    return html('<section class="passage"><h2>Seeds</h2><p>{}</p>{}{}</section>', said, shown, _against(each))
+    return html('<section class="passage spread"><h2>Seeds</h2><p>{}</p>{}{}</section>', said, shown, _against(each))
 
 
 def configurations(found: Sequence[Found]) -> list[Configuration]:

@@ -13,6 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from . import texts
 from .document import STATIC, Document, head
 from .errors import RunError
 from .gate import Gate
@@ -82,7 +83,7 @@ class SafeHeaders:
 # Of pages, by address: what a GET with these parameters is answered with. They find runs as pages do, through the workspace,
 # and run in a thread, under the limits of gate.py. A RunError is answered with 404 and its message.
 Answer = Callable[[Workspace, Mapping[str, str]], Response]
-ROUTES: dict[str, Answer] = {}
+ROUTES: dict[str, Answer] = {"/space/text": texts.answer}
 
 
 def _route(path: str, answer: Answer, workspace: Workspace) -> Route:

@@ -9,7 +9,15 @@ from typing import NamedTuple
 from .figures import colour
 from .text import HTML, attribute, harmless, html, joined, middle_cut, run_name
 
-STATUS = {"running": "training", "complete": "complete", "interrupted": "interrupted", "failed": "failed"}
+STATE = {  # of a run, in words
+    "training": "training",
+    "stalled": "stalled",
+    "silent": "no sign of life",
+    "failed": "failed",
+    "interrupted": "interrupted",
+    "complete": "complete",
+    "unknown": "state unknown",
+}
 
 
 def setting(**values) -> HTML:
@@ -53,7 +61,7 @@ def run_bar(chosen: Sequence[dict], others: Sequence[str], allowed: Sequence[str
     """The chosen runs as chips, a menu of the others, and a field for a Hub repository.
 
     Args:
-        chosen: key, number, status, of each run in the view, hidden ones included.
+        chosen: key, number, status (of `STATE`), of each run in the view, hidden ones included.
     """
     keys = [run["key"] for run in chosen]
     chips = joined(_chip(run, [key for key in keys if key != run["key"]], view) for run in chosen)
@@ -72,7 +80,7 @@ def _chip(run: dict, rest: list[str], view: dict) -> HTML:
         *(setting(runs=rest), attribute(run["key"], 60)),
     )
     state = seen(run["key"], view)
-    mark = dot(run["number"], "dot live" if run["status"] == "running" else "dot")
+    mark = dot(run["number"], "dot live" if run["status"] == "training" else "dot")
     switch = html(
         '<button type="button" class="see" {0} title="{2}" aria-label="{1} is {2}">{3}</button>',
         *(setting(**_next(run["key"], view)), attribute(run["key"], 60), SEEN[state], mark),
@@ -84,7 +92,7 @@ def _chip(run: dict, rest: list[str], view: dict) -> HTML:
             colour(run["number"]),
             switch,
             run_name(run["key"], 44),
-            STATUS.get(run["status"], ""),
+            STATE[run["status"]] if run["status"] != "unknown" else "",
             remove if rest else "",
         ),
     )

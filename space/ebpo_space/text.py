@@ -7,8 +7,6 @@ from collections.abc import Iterable
 
 from markupsafe import Markup
 
-from .mathml import formula
-
 SHOWN = 20_000  # characters of one text on a page; an export has all of them
 # &<>"' end HTML text and attributes. The others start a template of gr.HTML (${…}, {{…}}, `…`, \…): as character
 # references they stay text, whatever reads them first.
@@ -24,11 +22,6 @@ _INVISIBLE = re.compile(
 _STACKED = re.compile(
     "([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]{4})[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]+"
 )
-_MATHS = re.compile(
-    r"\$\$(.{1,2000}?)\$\$|\\\[(.{1,2000}?)\\\]|\\\((.{1,2000}?)\\\)|\$(?!\s)([^$\n]{1,500}?)(?<!\s)\$(?!\d)", re.S
-)
-_PUNCTUATION = re.compile("[.,;:!?)]*")  # is kept on the line of the formula before it
-_FORMULAS = 400  # drawn in one text; the rest stays as it was written
 
 
 class HTML(Markup):
@@ -69,22 +62,6 @@ def attribute(text, limit: int | None = None) -> HTML:
     return HTML(shown.translate({**_REFERENCES, 0: "\ufffd"}))  # noqa: S704
 
 
-def readable(text, limit: int = SHOWN, on_the_line: bool = False) -> HTML:
-    r"""Like `harmless`, with formulas between $…$, $$…$$, \(…\) and \[…\] as MathML. What the converter does not
-    know stays LaTeX source."""
-    text = "" if text is None else str(text)
-    shown, parts, last = text[:limit], [], 0
-    for number, match in enumerate(_MATHS.finditer(shown)):
-        display = match[0][:2] in ("$$", r"\[") and not on_the_line
-        drawn = formula(plain(next(g for g in match.groups() if g is not None)), display)
-        if drawn is None or number >= _FORMULAS:
-            continue
-        last, before = match.end() + len(_PUNCTUATION.match(shown, match.end())[0]), shown[last : match.start()]
-        maths = HTML(drawn)  # noqa: S704 (mathml.py has written every tag)
-        parts += [before, html('<span class="stick">{}{}</span>', maths, shown[match.end() : last])]
-    return joined([*parts, shown[last:]]) + _rest(len(text) - limit)
-
-
 def _rest(count: int) -> HTML:
     return html('<span class="rest"> … {:,} more characters</span>', count) if count > 0 else HTML()
 
@@ -105,9 +82,3 @@ def snippet(text, limit: int = 140) -> HTML:
     """The first words on one line, harmless."""
     words = " ".join(str(text)[: 4 * limit].split())
     return harmless(words[:limit] + ("…" if len(words) > limit else ""))
-
-
-def preview(text, limit: int = 140) -> HTML:
-    """Like `snippet`, with formulas, on the line; one that the cut goes through stays as it was written."""
-    words = " ".join(str(text)[: 4 * limit].split())
-    return readable(words[:limit], limit, on_the_line=True) + ("…" if len(words) > limit else "")

@@ -94,17 +94,23 @@ def collapsed(series: Series, rule: Rule) -> np.ndarray:
 
 def spiked(series: Series, rule: Rule) -> np.ndarray:
     """At least `level` times the median of the `window` steps before, far outside their spread, and at least `floor`."""
-    values = np.abs(series.values)
+    values, flags = np.abs(series.values), np.zeros(len(series.values), bool)
     if len(values) <= FEWEST:
-        return np.zeros(len(values), bool)
+        return flags
     before = _windows(values, rule.window)[:-1]  # row i: the steps up to i, of which step i + 1 is held against
-    usual = np.maximum(
-        np.median(before, axis=1), np.median(before[:, -3:], axis=1)
-    )  # what grows step by step is no spike
-    spread = 1.4826 * np.median(np.abs(before - usual[:, None]), axis=1)  # of normal ones the standard deviation
-    limit = np.maximum(np.maximum(rule.level * usual, usual + FAR * spread), rule.floor)
-    flags = np.concatenate([[False], (values[1:] >= limit) & (limit > 0)])
-    flags[:FEWEST] = False
+    recent = np.median(before[:, -3:], axis=1)  # what grows step by step is no spike
+    leaps = 1 + np.flatnonzero((values[1:] >= rule.level * recent) & (values[1:] >= rule.floor) & (values[1:] > 0))
+    usual = np.median(before[leaps - 1], axis=1)  # of these few alone: medians of 20,000 windows take long
+    spread = 1.4826 * np.median(
+        np.abs(before[leaps - 1] - usual[:, None]), axis=1
+    )  # of normal ones the standard deviation
+    usual = np.maximum(usual, recent[leaps - 1])
+    far = (
+        (values[leaps] >= rule.level * usual)
+        & (values[leaps] >= usual + FAR * spread)
+        & ((usual > 0) | (rule.floor > 0))
+    )
+    flags[leaps[far & (leaps >= FEWEST)]] = True
     return flags
 
 

@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
-    """ebpo and grpo (still training) learn; the third run is hostile."""
+    """ebpo and grpo (still training) learn; one fails, one is hostile."""
     import space_runs
 
     folder = tmp_path_factory.mktemp("runs")
@@ -55,6 +55,7 @@ def runs(tmp_path_factory):
     space_runs.learning_run(
         folder / "grpo", steps=40, seed=2, name="grpo", pace=0.8, estimator="group_norm", status="running"
     )
+    space_runs.troubled_run(folder / "troubled")
     space_runs.hostile_run(folder / EVIL_NAME)
     return folder
 

@@ -9,8 +9,12 @@ import pytest
 
 VERSION = "4.10.3"
 READY = {
-    **{"dynamics": ".panel[data-drawn]", "samples": ".answer", "evaluation": "table.scores"},
-    **{"configuration": "table.settings", "understand": ".story"},
+    "overview": ".run-card",
+    "dynamics": ".panel[data-drawn]",
+    "samples": ".answer",
+    "evaluation": "table.scores",
+    "configuration": "table.settings",
+    "understand": ".story",
 }
 
 
@@ -27,7 +31,7 @@ def axe(tmp_path_factory):
 
 
 def test_axe_finds_nothing_on_any_page_light_or_dark(visit, axe):
-    page = visit("?runs=ebpo,grpo")
+    page = visit("?runs=ebpo,grpo,troubled")
     said = []
     for tab, ready in READY.items():
         page.get_by_role("tab", name=tab.capitalize()).click()

@@ -68,11 +68,11 @@ def hover(page, name: str, at: float) -> str:
 
 def test_the_estimator_above_the_answers_is_text(look):
     page = look(f"?tab=samples&runs={ONE}&at=2.0", ".answer")
-    assert page.locator(".answers > header p").inner_text().startswith("\"'/><img data-fore")
+    assert page.locator(".answers > .more").last.inner_text().startswith("\"'/><img data-fore")
 
 
 def test_dynamics_with_menus_labels_and_settings(look):
-    page = look(f"?runs={ONE},2,broken", DRAWN)
+    page = look(f"?tab=dynamics&runs={ONE},2,broken", DRAWN)
     assert "<img data-foreign" in page.locator("table.settings").inner_text()
     assert NAME in hover(page, "response_length", 0.25)
     page.get_by_label("More metrics").click()

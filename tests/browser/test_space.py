@@ -48,12 +48,43 @@ def zoom(page, name: str, low: float, high: float) -> None:
     page.mouse.up()
 
 
+def test_the_overview_leads_to_what_shows_a_warning(visit):
+    page = visit("?runs=ebpo,troubled")
+    page.wait_for_selector(".run-card")
+    assert "1 failed" in page.locator(".sum").inner_text()
+    collapse = page.locator(".warned li", has_text="Entropy collapse")
+    assert "since step" in collapse.inner_text()
+    collapse.get_by_role("button", name="panel").click()
+    page.wait_for_selector('.panel[data-panel="policy/entropy"][data-drawn]')
+    assert page.locator(".shelf").first.locator(".panel").get_attribute("data-panel") == "policy/entropy"
+    page.get_by_role("tab", name="Overview").click()
+    page.locator(".warned li", has_text="Truncated").get_by_role("button", name="groups").click()
+    page.wait_for_selector(".group")
+    assert "kind=truncated" in page.url and "run=troubled" in page.url
+
+
+def test_a_click_on_a_runs_dot_dims_it_and_then_hides_it_everywhere(visit):
+    page = visit("?runs=ebpo,grpo")
+    page.wait_for_selector(".run-card")
+    page.get_by_label("grpo is shown").click()
+    page.wait_for_selector(".run-card.dimmed")
+    page.get_by_label("grpo is dimmed").click()
+    page.wait_for_function("() => document.querySelectorAll('.run-card').length === 1")
+    assert "hidden=grpo" in page.url and page.locator(".chip").count() == 2
+    page.get_by_role("tab", name="Evaluation").click()
+    page.wait_for_selector("table.scores")
+    assert "grpo" not in page.locator("table.scores").inner_text()
+    page.get_by_role("button", name="ebpo step 40").click()
+    page.wait_for_selector("th[aria-sort=descending]")
+    assert "sort=" in page.url
+
+
 def test_a_run_that_is_training_is_followed_without_losing_the_place(visit, serve, tmp_path):
     from space_runs import RunLog, learning_run
 
     folder = learning_run(tmp_path / "live", steps=20, seed=5, name="live", status="running")
     base = serve("--runs", str(folder))
-    page = visit("", base=base)
+    page = visit("?tab=dynamics", base=base)
     page.wait_for_selector(DRAWN)
     zoom(page, "rollout/reward_mean", 5, 15)
     page.wait_for_function("() => document.querySelector('.panel .plot').layout.xaxis.range[0] > 3")
@@ -74,18 +105,18 @@ def test_a_run_that_is_training_is_followed_without_losing_the_place(visit, serv
     assert samples.locator(".group h2").inner_text() == first, "the open group stays"
 
 
-def test_samples_show_rescued_groups_in_one_click(visit):
+def test_samples_show_groups_that_were_pushed_down_in_one_click(visit):
     page = visit("?tab=samples&runs=ebpo,grpo")
     page.wait_for_selector(".answer")
-    page.get_by_role("button", name="rescued by EBPO").click()
-    page.wait_for_selector(".group .bar em:has-text('rescued')")
+    page.get_by_role("button", name="all wrong, pushed down").first.click()
+    page.wait_for_selector(".group .bar em:has-text('pushed down')")
     assert page.locator(".groups li").count() > 5
-    assert set(page.locator(".groups li em").all_inner_texts()) == {"rescued"}
-    cards = page.locator(".answer")
-    assert cards.count() == 4
-    text = cards.first.inner_text()
+    assert set(page.locator(".groups li em").all_inner_texts()) == {"all wrong, pushed down"}
+    assert page.locator(".tile.minus").count() == 4
+    answer = page.locator(".answer")
+    text = answer.inner_text()
     assert "EBPO\n−" in text and "GRPO\n0" in text and "tokens" in text
-    assert "minus" in cards.first.get_attribute("class")
+    assert "minus" in answer.get_attribute("class")
     said = page.locator("svg.picture").get_attribute("aria-label")
     assert "group mean 0," in said and "prior mean" in said and "baseline" in said
     assert "kind=rescued" in page.url and "steps=all" in page.url
@@ -104,10 +135,10 @@ def test_samples_by_keyboard_history_and_filters(visit):
 
     visits = page.locator(".history button")
     assert visits.count() > 1
-    prompt = page.locator(".prompt pre").inner_text()
+    prompt = page.locator(".prompt .piece.md").inner_text()
     visits.first.click()
     page.wait_for_selector(".history button:first-child[aria-current]")
-    assert page.locator(".prompt pre").inner_text() == prompt
+    assert page.locator(".prompt .piece.md").inner_text() == prompt
 
     page.get_by_role("button", name="Filters").click()
     page.wait_for_timeout(500)  # Gradio fills what it has just unfolded
@@ -145,10 +176,10 @@ def test_a_group_is_exported_whole(visit):
 def test_formulas_are_drawn_and_their_source_is_one_click_away(visit):
     page = visit("?tab=samples&runs=ebpo&at=40.3")
     page.wait_for_selector(".answer math")
-    assert "\\(" not in page.locator(".answer pre").first.inner_text()
+    assert "\\(" not in page.locator(".answer .reading").inner_text()
     page.get_by_role("button", name="Source").click()
     page.wait_for_selector(".answer math", state="detached")
-    assert "\\(" in page.locator(".answer pre").first.inner_text()
+    assert "\\(" in page.locator(".answer .reading").inner_text()
 
 
 def test_the_last_of_quick_clicks_counts(visit):
@@ -226,18 +257,27 @@ def test_a_link_opens_the_same_view(visit):
     page.wait_for_function("() => location.search.includes('kind=mixed') && location.search.includes('at=')")
     page.locator(".groups li button").nth(2).click()
     page.wait_for_selector(".groups li:nth-child(3) button[aria-current]")
+    page.locator("body").press("2")
+    page.wait_for_function("() => document.querySelector('.answer h3').innerText.includes('Answer 2')")
+    page.wait_for_selector(".answer .piece.md")
     url, title, answers = page.url, page.locator(".group h2").inner_text(), page.locator(".answers").inner_text()
     other = visit(url.split("/", 3)[3])
-    other.wait_for_selector(".answer")
+    other.wait_for_selector(".answer .piece.md")
     assert other.locator(".group h2").inner_text() == title
     assert other.locator(".answers").inner_text() == answers
     assert other.locator(".choices button[aria-pressed=true]", has_text="mixed").count() == 1
     assert other.url == url
     nonsense = visit("?tab=nothing&runs=ebpo&smooth=abc&at=x.y&g=1e99&x=%3Cscript%3E")
-    nonsense.wait_for_selector(DRAWN)
+    nonsense.wait_for_selector(".run-card")
 
 
-READY = {"Dynamics": DRAWN, "Samples": ".answer", "Evaluation": "table.scores", "Understand": ".story"}
+READY = {
+    "Overview": ".run-card",
+    "Dynamics": DRAWN,
+    "Samples": ".answer",
+    "Evaluation": "table.scores",
+    "Understand": ".story",
+}
 
 
 def turn(page, name: str) -> None:
@@ -246,18 +286,20 @@ def turn(page, name: str) -> None:
 
 
 def test_pages_fit_a_phone(visit):
-    page = visit("?runs=ebpo,grpo", kind="phone")
-    page.wait_for_selector(DRAWN)
+    page = visit("?runs=ebpo,grpo,troubled", kind="phone")
+    page.wait_for_selector(".run-card")
     wide = "e => [...document.querySelectorAll(e)].filter(n => n.getBoundingClientRect().right > 391).length"
     for name in READY:
         turn(page, name)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
-        assert page.evaluate(wide, ".panel, .answer, .groups, .story, .notice, .chip, .every") == 0, name
+        assert page.evaluate(wide, ".panel, .answer, .groups, .story, .notice, .chip, .every, .run-card") == 0, name
 
 
 def test_a_hostile_run_is_shown_and_does_nothing(visit):
     page = visit("?runs=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E")
-    page.wait_for_selector(DRAWN)
+    page.wait_for_selector(".run-card")
+    assert page.evaluate(HARM) == 0
+    turn(page, "Dynamics")
     assert "damaged lines are left out" in notice(page)
     turn(page, "Evaluation")
     assert "broken/step-000001/summary.json is damaged" in notice(page) and "schema 99" in notice(page)
@@ -267,7 +309,7 @@ def test_a_hostile_run_is_shown_and_does_nothing(visit):
     assert page.locator(".groups li").count() == 10, "the group behind the link is not there"
     for i in range(10):
         choose(page, i)
-        assert page.locator(".answer").count() == 3
+        assert page.locator(".tile").count() == 3
         assert page.evaluate("document.documentElement.scrollWidth") <= 1440
         assert page.evaluate(HARM) == 0
     assert page.evaluate("window.hacked") is None
@@ -300,7 +342,13 @@ def test_only_what_was_given_can_be_read(visit, app, runs):
 
 
 def test_ten_visitors_at_once(visit):
-    queries = ["", "?tab=samples&steps=all", "?tab=evaluation", "?tab=understand", "?tab=samples&kind=rescued"] * 2
+    queries = [
+        "?tab=dynamics",
+        "?tab=samples&steps=all",
+        "?tab=evaluation",
+        "?tab=understand",
+        "?tab=samples&kind=rescued",
+    ] * 2
     pages = [
         visit(f"{query}{'&' if query else '?'}runs=ebpo,grpo", kind=f"visitor {i % 5}")
         for i, query in enumerate(queries)
@@ -332,11 +380,13 @@ RECORDED = Path(__file__).parents[1] / "data" / "quickstart_run"  # an earlier o
 
 def test_the_quickstarts_run(visit, serve):
     page = visit("", base=serve("--runs", str(QUICKSTART if (QUICKSTART / "result.json").exists() else RECORDED)))
-    page.wait_for_selector(DRAWN)
+    page.wait_for_selector(".run-card")
     assert page.locator(".notice").count() == 0
+    assert page.locator(".warned.some").count() == 0, "a training that went well"
+    turn(page, "Dynamics")
     assert page.locator(".panel").count() >= 14
     turn(page, "Samples")
-    page.get_by_role("button", name="rescued by EBPO").click()
-    page.wait_for_selector(".group .bar em:has-text('rescued')")
+    page.get_by_role("button", name="all wrong, pushed down").first.click()
+    page.wait_for_selector(".group .bar em:has-text('pushed down')")
     turn(page, "Evaluation")
     assert "base model" in page.locator("table.scores thead").inner_text()

@@ -90,7 +90,7 @@ TAGS = {
         "summary",
         "sup",
     ),
-    *("table", "tbody", "td", "textarea", "tfoot", "th", "thead", "time", "tr", "ul", "wbr", "a", "form"),
+    *("table", "tbody", "td", "textarea", "tfoot", "th", "thead", "time", "tr", "u", "ul", "wbr", "a", "form"),
     *(
         "svg",
         "g",
@@ -155,7 +155,7 @@ def views(shown: Workspace) -> list[dict]:
     """Every page, every group of the first run, some questions."""
     groups, _ = shown.index(shown.open(shown.runs.listed()[0])).read()
     places = [f"{step}.{group}" for step, group in zip(groups.step, groups.group, strict=True)]
-    found = [{"tab": page} for page in PAGES]
+    found = [*({"tab": page} for page in PAGES), {"tab": "evaluation", "sort": MARK}]
     found += [{"tab": "dynamics", "more": [MARK]}, {"tab": "dynamics", "x": "time", "log": True}]
     found += [{"tab": "samples", "steps": "all", "at": at, "raw": i % 2} for i, at in enumerate(places)]
     found += [{"tab": "samples", "text": "x", "cluster": MARK, "steps": MARK}, {"tab": "evaluation", "task": MARK}]
@@ -225,8 +225,8 @@ def test_no_string_of_a_run_becomes_an_element(marked, tmp_path):
 
 
 def test_the_estimator_of_run_json_is_text(marked):
-    detail = samples.render(clean({}), workspace(marked))["detail"]
-    legend = detail.partition("<h3>Answers</h3>")[2].partition("</header>")[0]
+    shown = samples.render(clean({}), workspace(marked))["answers"]
+    legend = shown.rpartition('<p class="more">')[2]
     assert "<img" not in legend and "&#60;img" in legend
 
 
@@ -239,7 +239,9 @@ def test_values_of_other_types_do_not_keep_a_page_from_showing_the_rest(marked, 
     for view in views(shown):
         found = show(shown, {**view, "runs": shown.runs.listed()})
         if view["tab"] == "samples":
-            assert "Answer 1" in found["detail"] or found["notes"], view
+            assert "Answer 1" in found["answers"] or found["notes"], view
+        elif view["tab"] == "overview":
+            assert found["cards"].count("<article") == 2, view
         elif view["tab"] in ("dynamics", "evaluation"):
             assert json.loads(found["board"])["sections"], view
 

@@ -9,7 +9,7 @@ from openrlhf_ebpo.eval.resampling import compare
 from openrlhf_ebpo.space import results
 from openrlhf_ebpo.space.metrics import Metrics
 from openrlhf_ebpo.space.outcome import half_width, outcome, part
-from openrlhf_ebpo.space.results import Change
+from openrlhf_ebpo.space.paired import Change, change
 from openrlhf_ebpo.space.runs import Run
 
 SHARE = (0.0, 1.0)
@@ -55,9 +55,9 @@ def test_only_questions_of_both_count(tmp_path):
     pq.write_table(pq.read_table(path).slice(0, 80), path)
     first, last = results.find(Run("x", tmp_path, 0))[0]
     run = Run("x", tmp_path, 0)
-    assert results.change([(run, first, run, last)]).questions == 10
+    assert change([(run, first, run, last)]).questions == 10
     pq.write_table(pq.read_table(path).slice(0, 0), path)
-    assert results.change([(run, first, run, last)]) is None
+    assert change([(run, first, run, last)]) is None
 
 
 def test_a_change_is_said_in_words():

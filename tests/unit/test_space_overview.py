@@ -12,9 +12,9 @@ from space_runs import hostile_run, learning_run, troubled_run
 
 from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.pages import PAGES, evaluation, overview
-from openrlhf_ebpo.space.run_card import STATE, VERDICT
+from openrlhf_ebpo.space.run_card import VERDICT
 from openrlhf_ebpo.space.runs import Runs
-from openrlhf_ebpo.space.tables import run_bar
+from openrlhf_ebpo.space.tables import STATE, run_bar
 from openrlhf_ebpo.space.workspace import ALL_HIDDEN, Workspace
 
 
@@ -64,7 +64,7 @@ def test_a_training_at_work_is_looked_at_again_and_a_silent_one_is_told(folder, 
     assert ">training<" in found and 5 <= int(re.search(r'data-refresh="(\d+)"', found)[1]) <= 60
     os.utime(lock, (time.time() - 3600,) * 2)
     found = overview.render(clean({"runs": "at-work"}), workspace)["cards"]
-    assert STATE["silent"].words in found and "No sign of life since" in found and "data-refresh" not in found
+    assert STATE["silent"] in found and "No sign of life since" in found and "data-refresh" not in found
     lock.unlink()
 
 
@@ -84,9 +84,9 @@ def test_a_failed_run_says_why_and_its_warnings_lead_to_what_shows_them(workspac
 
 
 def test_the_first_line_counts_runs_and_warnings(workspace):
-    found = overview.render(clean({"runs": "ebpo-1,troubled"}), workspace)["cards"]
+    found = overview.render(clean({"runs": "ebpo-1,troubled"}), workspace)["sum"]
     assert "<b>2 runs</b>: 1 complete, 1 failed" in found and re.search(r"\d warnings</b>", found)
-    assert "<b>1 run</b>: complete" in overview.render(clean({"runs": "ebpo-1"}), workspace)["cards"]
+    assert "<b>1 run</b>: complete" in overview.render(clean({"runs": "ebpo-1"}), workspace)["sum"]
 
 
 def test_seeds_stand_together_and_are_paired_with_those_of_grpo(workspace):
@@ -106,7 +106,7 @@ def test_a_hidden_run_is_nowhere_but_in_the_bar(workspace, page):
 
 
 def test_a_click_on_the_dot_dims_hides_and_shows_again():
-    run = [{"key": "a", "number": 0, "status": ""}]
+    run = [{"key": "a", "number": 0, "status": "unknown"}]
     view = clean({"dimmed": "b"})
     states = []
     for _ in range(3):
@@ -123,6 +123,20 @@ def test_a_dimmed_run_is_marked(workspace):
         False,
         True,
     ]
+
+
+@pytest.mark.parametrize("status", ["running", "failed", "interrupted", "stalled"])
+def test_what_a_run_says_of_itself_is_text(folder, tmp_path, status):
+    mark = "<img data-foreign src=x onerror=alert(1)>"
+    run = shutil.copytree(folder / "troubled", tmp_path / "run")
+    about = json.loads((run / "run.json").read_text())
+    about |= {"status": "running" if status == "stalled" else status, "error": mark, "model": mark, "started": mark}
+    about |= {"stalled": {"time": mark, "what": mark}} if status == "stalled" else {}
+    (run / "run.json").write_text(json.dumps(about))
+    beat = {"step": 40, "phase": mark, "detail": mark, "since": time.time(), "time": time.time()}
+    (run / "heartbeat.json").write_text(json.dumps(beat))
+    found = overview.render(clean({}), Workspace(Runs([str(run)])))["cards"]
+    assert "<img" not in found and "&#60;img data-foreign" in found
 
 
 def test_hostile_and_empty_runs_have_cards(workspace, tmp_path):
@@ -144,7 +158,7 @@ def rows(text: str) -> list[str]:
 def test_the_table_says_what_changed_and_whether_chance_explains_it(workspace):
     found = table(workspace)
     assert found.count("base to 12") == 2 and "ebpo-1</span>, base model" not in found
-    assert "on average" in found and "better than chance would explain: +" in found
+    assert "30 questions of 2 tasks" in found and "better than chance would explain: +" in found
     assert "against" in found and found.count('class="scale two') == 6  # two tasks and the average, two runs
 
 

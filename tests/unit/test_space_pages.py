@@ -102,19 +102,41 @@ def test_samples_show_the_group_that_was_asked_for(workspace):
     found = show(workspace, "samples", at="5.3")
     assert (
         found["view"]["at"] == "5.3"
-        and "Step 5, group 3" in found["detail"]
-        and found["detail"].count("<li class=") == 4
+        and "Step 5, group 3" in found["decision"]
+        and found["answers"].count('class="tile') == 4
+        and found["answers"].count("<article") == 1
     )
     prompt = show(workspace, "samples", prompt=workspace.index(workspace.open("ebpo")).read()[0].prompt_id[7])
-    assert "Step" in prompt["detail"]
+    assert "Step" in prompt["decision"]
     missing = show(workspace, "samples", at="99.0")
-    assert "no group 99.0" in missing["notes"] and missing["detail"] == ""
+    assert "no group 99.0" in missing["notes"] and missing["decision"] == missing["answers"] == ""
     assert "latest" in show(workspace, "samples", steps="soon")["notes"]
 
 
+def test_one_answer_is_shown_and_the_others_are_one_click_away(workspace):
+    second = show(workspace, "samples", at="5.3", answer="2")["answers"]
+    assert "Answer 2 <small>of 4" in second and "Answer 1 <small>" not in second
+    assert show(workspace, "samples", at="5.3", answer="64")["answers"].count("Answer 4 <small>of 4") == 1
+    assert "data-find" not in second
+
+
+def test_a_search_shows_the_hit_in_the_list_and_opens_the_answer_that_has_it(workspace):
+    found = show(workspace, "samples", steps="all", text="NOTHING was counted")
+    assert "<mark>nothing was counted</mark>" in found["groups"] and "answer " in found["groups"]
+    assert 'data-hits="1"' in found["answers"]
+    assert "<mark>" not in show(workspace, "samples", steps="all")["groups"]
+
+
+def test_groups_that_are_pushed_down_do_not_look_like_success(workspace):
+    found = show(workspace, "samples", kind="rescued", steps="all", run="ebpo")
+    for name in ("groups", "decision", "quick"):
+        assert "all wrong, pushed down" in found[name] and "rescued by" not in found[name]
+    assert 'class="good"' not in found["groups"] + found["decision"].partition("<section")[0]
+
+
 def test_samples_of_another_estimator_have_no_picture(workspace):
-    assert "<svg" in show(workspace, "samples", run="ebpo")["detail"]
-    assert "<svg" not in show(workspace, "samples", run="grpo")["detail"]
+    assert "<svg" in show(workspace, "samples", run="ebpo")["decision"]
+    assert "<svg" not in show(workspace, "samples", run="grpo")["decision"]
 
 
 def lines(detail: str) -> dict[str, str]:
@@ -125,7 +147,7 @@ def lines(detail: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("run", ["ebpo", "grpo"])
 def test_samples_show_a_group_under_every_estimator(workspace, run):
-    detail = show(workspace, "samples", run=run, at="5.3")["detail"]
+    detail = show(workspace, "samples", run=run, at="5.3")["decision"]
     found = lines(detail)
     assert list(found) == [entry.title for name, entry in ESTIMATORS.items() if name != "gae"]
     used = [name for name, line in found.items() if "used in training" in line]
@@ -144,7 +166,7 @@ def group_at(workspace, run, step, group):
 
 def test_samples_of_a_users_own_estimator_have_its_line_first(workspace, tmp_path):
     folder = learning_run(tmp_path / "own", steps=2, seed=1, name="own", prompts=4, estimator="my_package.mine:Mine")
-    detail = show(Workspace(Runs([str(folder)])), "samples", runs="own", at="1.2")["detail"]
+    detail = show(Workspace(Runs([str(folder)])), "samples", runs="own", at="1.2")["decision"]
     assert next(iter(lines(detail))) == "Mine" and "used in training" in lines(detail)["Mine"]
 
 
@@ -152,7 +174,7 @@ def test_rollouts_of_an_older_version_name_the_estimators_that_need_more(tmp_pat
     folder = learning_run(tmp_path / "old", steps=1, seed=1, name="old", prompts=4)
     path = folder / "rollouts" / "step-000001.parquet"
     pq.write_table(pq.read_table(path).drop_columns(["score_weight", "action_tokens"]), path)
-    detail = show(Workspace(Runs([str(folder)])), "samples", runs="old", at="1.2")["detail"]
+    detail = show(Workspace(Runs([str(folder)])), "samples", runs="old", at="1.2")["decision"]
     assert "Score-weighted" in re.search(r"Not to be computed from these rollouts: ([^<]*)", detail)[1]
     assert "Score-weighted" not in lines(detail) and "EBPO" in lines(detail)
 
@@ -163,10 +185,11 @@ def test_rollouts_that_cannot_be_computed_again_say_so_and_show_the_rest(tmp_pat
     path = folder / "rollouts" / "step-000001.parquet"
     table = pq.read_table(path)
     pq.write_table(table.set_column(table.column_names.index(column), column, pa.array(["1"] * len(table))), path)
-    detail = show(Workspace(Runs([str(folder)])), "samples", runs="odd", at="1.2")["detail"]
+    found = show(Workspace(Runs([str(folder)])), "samples", runs="odd", at="1.2")
+    detail = found["decision"]
     if column != "reward":  # without which there are no groups at all
         assert f"rollouts/step-000001.parquet: the column {column} is of type string" in detail
-        assert detail.count("<li class=") == 4
+        assert found["answers"].count('class="tile') == 4
     assert str(tmp_path) not in detail
 
 
@@ -318,13 +341,13 @@ def test_names_in_the_picture_stand_inside_it_on_lines_of_their_own(mean, prior)
 
 
 def test_answers_are_named_after_the_estimator_that_trained(workspace):
-    ebpo, grpo = (show(workspace, "samples", run=run)["detail"] for run in ("ebpo", "grpo"))
+    ebpo, grpo = (show(workspace, "samples", run=run)["answers"] for run in ("ebpo", "grpo"))
     assert "<small>EBPO</small>" in ebpo and "<small>GRPO</small>" in ebpo
     assert "<small>EBPO</small>" not in grpo and "<small>GRPO</small>" in grpo
 
 
 def test_an_answer_without_an_advantage_has_no_side(workspace):
-    found = show(workspace, "samples", run="grpo", kind="all_fail", steps="all")["detail"]
+    found = show(workspace, "samples", run="grpo", kind="all_fail", steps="all")["answers"]
     assert 'class="answer none"' in found and "minus" not in found
 
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from ..page import Page
 from ..parts import Parts
-from ..run_card import STATE, Looked, card, look
+from ..run_card import Looked, card, look
 from ..seed_table import seed_table
-from ..tables import NO_RUNS, notices
+from ..tables import NO_RUNS, STATE, notices
 from ..text import HTML, html, joined
 from ..workspace import Workspace
 
@@ -20,29 +20,31 @@ READS = ("metrics.jsonl", "run.json", "rollouts", "eval", "heartbeat.json")
 
 def lay_out(parts: Parts, workspace: Workspace) -> None:
     parts.html("notes")
-    parts.html("cards")
+    parts.html("sum")
     parts.html("seeds")
+    parts.html("cards")
 
 
 def render(view: dict, workspace: Workspace) -> dict:
-    """notes: problems; cards: one for each run; seeds: runs of one configuration together."""
+    """notes: problems; sum: all runs in a line; seeds: those of one configuration together; cards: one for each run."""
     if not workspace.runs.listed() and not view["runs"]:
-        return {"notes": NO_RUNS, "cards": "", "seeds": ""}
+        return {"notes": NO_RUNS, "sum": "", "seeds": "", "cards": ""}
     opened, problems = workspace.open_all(view)
     now = time.time()
     looked = [look(run, now) for run in opened]
     problems += [f"{each.run.run.key}: {problem}" for each in looked for problem in each.problems]
-    cards = joined(card(each, now) for each in looked)
+    cards = joined(card(each) for each in looked)
     return {
         "notes": notices(problems),
-        "cards": html('<div class="cards">{}{}{}</div>', summary(looked), cards, LOOK) if looked else "",
+        "sum": summary(looked) if looked else "",
         "seeds": seed_table([(each.run, each.outcome) for each in looked]),
+        "cards": html('<div class="cards">{}{}</div>', cards, LOOK),
     }
 
 
 def summary(looked: Sequence[Looked]) -> HTML:
     """2 runs: 1 training, 1 failed · 3 warnings"""
-    states = Counter(STATE[each.condition.kind].words for each in looked)
+    states = Counter(STATE[each.condition.kind] for each in looked)
     said = ", ".join(f"{count} {words}" for words, count in states.items()) if len(looked) > 1 else next(iter(states))
     warned = sum(len(each.warnings) for each in looked)
     return html(

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from openrlhf_ebpo.record.score_text import whole_percent
 
-from .. import results
+from .. import reading, results
 from ..cards import current_mark, tokens
 from ..errors import RunError
 from ..figures import colour
 from ..results import Column, Result
 from ..tables import choice, dot, setting
-from ..text import HTML, SHOWN, attribute, harmless, html, joined, middle_cut, preview, readable
+from ..text import HTML, attribute, harmless, html, joined, middle_cut
 from ..workspace import Workspace
 
 QUESTIONS = 400
@@ -93,7 +93,7 @@ def _question(key: str, text: str, rates: dict, across: Sequence, current: bool)
     return html(
         '<li><button type="button" {}{}><span class="words">{}</span><span class="bars" aria-hidden="true">{}</span>'
         '<span class="sr">{}</span></button></li>',
-        *(setting(question=key_of(key)), current_mark(current), preview(text, 150), bars, harmless(said, 2000)),
+        *(setting(question=key_of(key)), current_mark(current), reading.line(text, 150), bars, harmless(said, 2000)),
     )
 
 
@@ -123,35 +123,46 @@ def _samples(
         return HTML()
     return html(
         '<article class="group"><header class="bar"><h2>Question</h2><span class="tools"><button type="button" {}>Close</button>'
-        '<button type="button" data-copy-link>Copy link</button></span></header><section class="prompt"><pre tabindex="0">{}</pre>'
+        '<button type="button" data-copy-link>Copy link</button></span></header><section class="prompt">{}'
         '<p class="label"><small>expected</small> <code>{}</code></p></section>{}</article>',
-        *(setting(question=""), readable(question.get("question")), harmless(question.get("gold"), 400), joined(parts)),
+        *(
+            setting(question=""),
+            reading.answer(question.get("question"), given=False, name="Question"),
+            harmless(question.get("gold"), 400),
+            joined(parts),
+        ),
     )
 
 
 def _column_samples(number: int, result: Result, rows: Sequence[dict], texts: int, first: bool) -> HTML:
     """`texts`: characters of all samples together. `first`: of its run, the latest checkpoint, which stands open."""
     right = sum(bool(row.get("correct")) for row in rows)
-    limit = min(max(texts // len(rows), 400), SHOWN)
-    cards = joined(_sample(i, row, limit) for i, row in enumerate(rows))
+    room = min(max(texts // len(rows), 400), reading.WHOLE)
+    cards = joined(_sample(i, row, {"run": result.run, "place": result.place}, room) for i, row in enumerate(rows))
     return html(
         "<details {}><summary>{}{}<small>{} of {} right</small></summary>"
-        '<div class="answers"><ol>{}</ol></div></details>',
+        '<div class="answers"><ol class="cards">{}</ol></div></details>',
         *("open" if first else "", dot(number), harmless(result.label, 60), right, len(rows), cards),
     )
 
 
-def _sample(i: int, row: dict, limit: int) -> HTML:
+def _sample(i: int, row: dict, place: dict, room: int) -> HTML:
     right = bool(row.get("correct"))
     verdict = HTML('<em class="good">right</em>') if right else HTML('<em class="bad">wrong</em>')
-    cut = HTML('<em class="bad">truncated</em>') if row.get("finish_reason") == "length" else ""
-    extracted = ""
-    if row.get("extracted"):
-        said = harmless(row["extracted"], 300)
-        extracted = html('<p class="label"><small>answer</small> <code>{}</code></p>', said)
+    cut = row.get("finish_reason") == "length"
+    flag = HTML('<em class="bad">truncated</em>') if cut else ""
+    length = row.get("length")
+    text = reading.answer(
+        row.get("response"),
+        source={**place, "row": row["row"]},
+        room=room,
+        tokens=length if isinstance(length, int) else None,
+        truncated=cut,
+        extracted=row.get("extracted"),
+        gold=row.get("gold"),
+        name=f"Sample {i + 1}",
+    )
     return html(
-        '<li class="answer {0}" style="--strength:35%"><header><h3>Sample {1}</h3>{2}{3}{4}</header>'
-        '{5}<pre tabindex="0" aria-label="Sample {1}">{6}</pre></li>',
-        *("plus" if right else "minus", i + 1, verdict, cut, tokens(row.get("length")), extracted),
-        readable(row.get("response"), limit),
+        '<li class="answer {}" style="--strength:35%"><header><h3>Sample {}</h3>{}{}{}</header>{}</li>',
+        *("plus" if right else "minus", i + 1, verdict, flag, tokens(length), text),
     )

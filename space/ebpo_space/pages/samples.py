@@ -1,4 +1,4 @@
-"""Samples: groups on the left, one group's answers on the right."""
+"""Samples: the list of groups; one group's prompt and what was decided about it; one of its answers at full width."""
 
 from __future__ import annotations
 
@@ -10,20 +10,27 @@ import numpy as np
 
 from openrlhf_ebpo.estimator.registry import title
 
-from ..cards import PER_PAGE, detail, group_list, history_bar
+from ..cards import PER_PAGE, decision, group_list, history_bar, pushed_down
 from ..errors import RunError
-from ..groups import Groups, Index, file_of, listed, read_columns
+from ..groups import Groups, Index
 from ..page import Page
 from ..parameters import flag, number, one_of, optional, place, text
 from ..parts import Parts, menu
 from ..picture import Drawn, implied_prior_mean, picture
 from ..replayed import under_every_estimator
 from ..search import KINDS, Filter, answers, choose, exported, history, position_of
+from ..strip import MOST, first_with
+from ..strip import answers as strip
 from ..tables import NO_RUNS, choice, empty, notices, setting
 from ..text import HTML, html, joined, run_name
+from ..words import words_of
 from ..workspace import ALL_HIDDEN, Opened, Workspace
 
-KEYS = "<p class='keys'><kbd>j</kbd> <kbd>k</kbd> next and previous group · <kbd>[</kbd> <kbd>]</kbd> step · <kbd>e</kbd> export</p>"
+KEYS = (
+    "<p class='keys'><kbd>j</kbd> <kbd>k</kbd> next and previous group · <kbd>d</kbd> <kbd>a</kbd> next and previous answer, "
+    "<kbd>1</kbd>–<kbd>9</kbd> choose one · <kbd>[</kbd> <kbd>]</kbd> step · <kbd>n</kbd> <kbd>p</kbd> next and previous hit "
+    "· <kbd>e</kbd> export</p>"
+)
 PARAMETERS = {
     "run": ("", text),
     "steps": ("latest", text),
@@ -35,11 +42,12 @@ PARAMETERS = {
     "rewards_to": (None, optional(number(-1e9, 1e9))),
     "text": ("", text),
     "at": ("", place),
+    "answer": (0, number(0, MOST, whole=True)),  # from 1; 0: not chosen
     "prompt": ("", text),
     "shown": (1, number(1, 100_000, whole=True)),
     "raw": (False, flag),
 }
-_FIRST = {"at": "", "shown": 1}  # of what a changed filter finds
+_FIRST = {"at": "", "answer": 0, "shown": 1}  # of what a changed filter finds
 
 
 def settle(view: dict) -> None:
@@ -53,7 +61,8 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
     parts.html("notes")
     with gr.Row(elem_classes=["reader"]):
         parts.html("groups", classes=("left",))
-        parts.html("detail", classes=("right",), server_functions=[_exporter(workspace)])
+        parts.html("decision", classes=("middle",), server_functions=[_exporter(workspace)])
+        parts.html("answers", classes=("right",))
     gr.HTML(KEYS, apply_default_css=False, elem_classes=["own"])
 
 
@@ -78,8 +87,8 @@ def _exporter(workspace: Workspace) -> Callable:
 
 
 def render(view: dict, workspace: Workspace) -> dict:
-    """groups, detail, quick, notes: HTML; in the view, the place that is shown."""
-    nothing = {"groups": "", "detail": "", "quick": "", "notes": "", **_menu([])}
+    """groups, decision, answers, quick, notes: HTML; in the view, the place that is shown."""
+    nothing = {"groups": "", "decision": "", "answers": "", "quick": "", "notes": "", **_menu([])}
     keys = workspace.shown(view)
     if not keys:
         return {**nothing, "notes": notices([ALL_HIDDEN]) if workspace.chosen(view) else NO_RUNS}
@@ -112,13 +121,17 @@ def _page(view: dict, keys: list[str], opened: Opened, index: Index, groups: Gro
     failed, passed = groups.all_fail(opened.rewards[0]), groups.all_pass(opened.rewards[1])
     pages = max(math.ceil(len(found) / PER_PAGE), 1)
     shown = min(view["shown"], pages)
-    prompts = prompts_of(index, groups, found[(shown - 1) * PER_PAGE : shown * PER_PAGE])
-    listed = group_list(groups, found, prompts, current, shown, failed, passed)
+    words = words_of(index, groups, found[(shown - 1) * PER_PAGE : shown * PER_PAGE], view["text"].strip())
+    listed = group_list(groups, found, words, current, shown, failed, passed)
     if not len(found):
         listed += empty("No group fits", "Look in “all” steps, or take a filter away.")
     return {
-        "groups": listed,
-        "detail": "" if current is None else _detail(view, opened, index, groups, current, failed, passed),
+        **{"groups": listed, "decision": "", "answers": ""},
+        **(
+            {}
+            if current is None
+            else _group(view, opened, index, groups, current, _kind_of(groups, current, failed, passed))
+        ),
         "quick": quick(view, keys, opened.run.key, groups),
         "notes": notices([*notes, note] if note else notes),
         "view": {"at": "" if current is None else f"{groups.step[current]}.{groups.group[current]}"},
@@ -155,48 +168,32 @@ def placed(view: dict, groups: Groups, found: np.ndarray) -> int | None:
     return int(found[0]) if len(found) and not view["at"] else None
 
 
-def prompts_of(index: Index, groups: Groups, positions: np.ndarray) -> dict[int, str]:
-    """position -> prompt, each file's prompt column read once; nothing for a file that cannot be read."""
-    prompts: dict[int, str] = {}
-    for step in dict.fromkeys(groups.step[positions].tolist()):
-        here = [int(p) for p in positions if groups.step[p] == step]
-        name = file_of(index.run, step)
-        if name is None:
-            continue
-        try:
-            rows = [int(groups.row[p]) for p in here]
-            column = listed(read_columns(index.run, name, ("prompt",), slice(min(rows), max(rows) + 1))["prompt"])
-            prompts |= {p: str(column[row - min(rows)]) for p, row in zip(here, rows, strict=True)}
-        except RunError:
-            continue
-    return prompts
+def _kind_of(groups: Groups, p: int, failed, passed) -> HTML:
+    if failed[p]:
+        return pushed_down() if groups.rescued[p] else HTML('<em class="bad">all fail</em>')
+    return HTML("<em>all pass</em>") if passed[p] else HTML()
 
 
-def _detail(view: dict, opened: Opened, index: Index, groups: Groups, p: int, failed, passed) -> HTML:
+def _group(view: dict, opened: Opened, index: Index, groups: Groups, p: int, kind: HTML) -> dict:
+    """decision, answers: HTML."""
     try:
         rows = answers(index.run, groups, p)
     except RunError as error:
-        return notices([str(error)])
-    kind = HTML()
-    if failed[p] and groups.rescued[p]:
-        kind = HTML('<em class="good">all fail, rescued by EBPO</em>')
-    elif failed[p]:
-        kind = HTML('<em class="bad">all fail</em>')
-    elif passed[p]:
-        kind = HTML("<em>all pass</em>")
-    about = {
-        **{"run": opened.run.key, "step": int(groups.step[p]), "group": int(groups.group[p]), "kind": kind},
-        **{
-            "mean": float(groups.mean[p]),
-            "baseline": float(groups.baseline[p]),
-            "shrinkage": float(groups.shrinkage[p]),
-        },
-        "estimator": title(estimator_of(opened)),
+        return {"decision": notices([str(error)]), "answers": ""}
+    find, name = view["text"].strip(), estimator_of(opened)
+    place = {"run": opened.run.key, "step": int(groups.step[p]), "group": int(groups.group[p])}
+    numbers = {each: float(getattr(groups, each)[p]) for each in ("mean", "baseline", "shrinkage")}
+    shown = {
+        "picture": _picture(opened, groups, p),
+        "history": history_bar(groups, history(groups, groups.prompt_id[p]), p),
+        "every": under_every_estimator(opened, groups, p, name),
     }
-    visits = history_bar(groups, history(groups, groups.prompt_id[p]), p)
-    every = under_every_estimator(opened, groups, p, estimator_of(opened))
-    shown = {"picture": _picture(opened, groups, p), "history": visits, "every": every}
-    return detail(rows, about=about, raw=view["raw"], **shown)
+    chosen = min(view["answer"] - 1, len(rows) - 1) if view["answer"] else first_with(rows, find)
+    said = {"raw": view["raw"], "find": find}
+    return {
+        "decision": decision(rows[0], about={**place, **numbers, "kind": kind}, **said, **shown),
+        "answers": strip(rows, chosen, estimator=title(name), source=place, **said),
+    }
 
 
 def estimator_of(opened: Opened) -> str:
@@ -235,13 +232,19 @@ def quick(view: dict, keys: list[str], key: str, groups: Groups) -> HTML:
     steps = np.unique(groups.step).tolist()
     runs = kinds = stepper = ""
     if len(keys) > 1:
-        buttons = joined(choice({"run": k, "at": "", "shown": 1}, run_name(k, 32), k == key) for k in keys)
+        buttons = joined(choice({"run": k, "at": "", "answer": 0, "shown": 1}, run_name(k, 32), k == key) for k in keys)
         runs = _choices("Run", buttons)
     if steps:
         stepper = _stepper(view, steps)
         buttons = joined(choice(_kind(kind, view), name, kind == view["kind"]) for kind, name in KINDS.items())
         kinds = _choices("Kind of group", buttons)
-    return html('<div class="quick">{}{}{}</div>', runs, stepper, kinds)
+    return html('<div class="quick">{}{}{}{}</div>', runs, stepper, kinds, _FOLDS)
+
+
+_FOLDS = HTML(  # static/samples.js
+    '<div class="choices folds" role="group" aria-label="Columns"><button type="button" data-fold="groups" aria-pressed="true">'
+    'groups</button><button type="button" data-fold="decision" aria-pressed="true">prompt</button></div>'
+)
 
 
 def _choices(said: str, buttons: HTML) -> HTML:
@@ -249,9 +252,9 @@ def _choices(said: str, buttons: HTML) -> HTML:
 
 
 def _kind(kind: str, view: dict) -> dict:
-    """Rescued groups are looked for in all steps: one click finds them."""
+    """Groups of one kind are looked for in all steps: one click finds them."""
     steps = "all" if kind != "all" and view["steps"] == "latest" else view["steps"]
-    return {"kind": kind, "steps": steps, "at": "", "shown": 1}
+    return {"kind": kind, "steps": steps, "at": "", "answer": 0, "shown": 1}
 
 
 def _stepper(view: dict, steps: list[int]) -> HTML:
@@ -262,11 +265,11 @@ def _stepper(view: dict, steps: list[int]) -> HTML:
     label = "all steps" if view["steps"] == "all" else f"step {at}" if at is not None else f"steps {view['steps'][:24]}"
 
     def go(step, name: str, key: str, said: str) -> HTML:
-        attributes = setting(steps=str(step[0]), at="", shown=1) if step else "disabled"
+        attributes = setting(steps=str(step[0]), at="", answer=0, shown=1) if step else "disabled"
         return html('<button type="button" {} data-key="{}" aria-label="{}">{}</button>', attributes, key, said, name)
 
-    latest = choice({"steps": "latest", "at": "", "shown": 1}, "latest", view["steps"] == "latest")
-    every = choice({"steps": "all", "at": "", "shown": 1}, "all", view["steps"] == "all")
+    latest = choice({"steps": "latest", "at": "", "answer": 0, "shown": 1}, "latest", view["steps"] == "latest")
+    every = choice({"steps": "all", "at": "", "answer": 0, "shown": 1}, "all", view["steps"] == "all")
     return html(
         '<div class="choices stepper" role="group" aria-label="Step">{}<span>{}</span>{}{}{}</div>',
         *(go(before[-1:], "‹", "earlier", "Earlier step"), label, go(after[:1], "›", "later", "Later step")),

@@ -1,4 +1,4 @@
-// Samples: keys, the export of a group, its prompt's other groups.
+// Samples: keys, the export of a group, its prompt's other groups, columns that are folded away.
 (() => {
   "use strict";
   const { clicks, renewed, save } = window.space;
@@ -26,13 +26,41 @@
 
   clicks.set("[data-export]", exportGroup);
 
-  // j and k (or the arrows, inside the list) walk through groups, [ and ] through steps
+  // columns are folded here alone, not in the link; on a phone the list and the decision are, until they are asked for
+  const FOLDED = "space-folded";
+  const folded = () => {
+    let kept = null;
+    try { kept = localStorage.getItem(FOLDED); } catch {}
+    return new Set((kept ?? (matchMedia("(max-width: 900px)").matches ? "groups decision" : "")).split(" ").filter(Boolean));
+  };
+  const fold = (names) => {
+    document.body.dataset.folded = [...names].join(" ");
+    for (const button of document.querySelectorAll("[data-fold]"))
+      button.setAttribute("aria-pressed", String(!names.has(button.dataset.fold)));
+  };
+  renewed.add(() => fold(folded()));
+  clicks.set("[data-fold]", (button) => {
+    const names = folded();
+    if (!names.delete(button.dataset.fold)) names.add(button.dataset.fold);
+    try { localStorage.setItem(FOLDED, [...names].join(" ")); } catch {}
+    fold(names);
+  });
+
+  // an answer that was chosen from the strip keeps the focus there
+  let inStrip = false;
+  addEventListener("focusin", (event) => (inStrip = !!event.target.closest(".strip")));
+  renewed.add((root) => {
+    const current = root.querySelector(".strip [aria-current]");
+    if (inStrip && current && document.activeElement === document.body) current.focus({ preventScroll: true });
+  });
+
+  // j and k (or the arrows, inside the list) walk through groups, a and d (or a digit) through answers, [ and ] through steps
   let walked = 0;
   const typing = (node) => node.closest("input, textarea, select, [contenteditable], [role=slider], [role=listbox]");
   addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
     const list = document.querySelector(".groups ol");
-    if (!list || !list.offsetParent) return;
+    if (!list || !document.querySelector(".reader")?.offsetParent) return;
     const buttons = [...list.querySelectorAll("button")];
     const inList = !!event.target.closest(".groups");
     const step = { j: 1, k: -1, ...(inList ? { ArrowDown: 1, ArrowUp: -1 } : {}) }[event.key];
@@ -42,6 +70,11 @@
       const at = buttons.findIndex((b) => b.getAttribute("aria-current") === "true");
       const next = buttons[Math.min(Math.max(at + step, 0), buttons.length - 1)];
       if (next) { event.preventDefault(); next.focus({ preventScroll: true }); next.scrollIntoView({ block: "nearest" }); next.click(); }
+    } else if (/^[ad1-9]$/.test(event.key)) {
+      const tiles = [...document.querySelectorAll(".strip button")];
+      const at = tiles.findIndex((tile) => tile.getAttribute("aria-current") === "true");
+      const tile = tiles[{ a: at - 1, d: at + 1 }[event.key] ?? event.key - 1];
+      if (tile) { event.preventDefault(); tile.click(); }
     } else if (event.key === "[" || event.key === "]") {
       const button = document.querySelector(event.key === "[" ? "[data-key=earlier]" : "[data-key=later]");
       if (button && !button.disabled) { event.preventDefault(); button.click(); }

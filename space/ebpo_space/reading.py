@@ -1,0 +1,135 @@
+"""Places for texts that models wrote. Here they are cut and escaped; the visitor's browser sets their Markdown and
+formulas (static/reader.js), within limits of time, and asks for what is left out. Without scripts they are read as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import urlencode
+
+from .text import HTML, attribute, harmless, html, joined
+from .turns import Part, parts
+
+WHOLE = 16_000  # characters of a part that is not cut; of one that is, its two ends have three eighths each
+ROUTE = "./space/text"
+
+
+def answer(
+    text,
+    *,
+    source: Mapping | None = None,
+    raw: bool = False,
+    room: int = WHOLE,
+    tokens: int | None = None,
+    truncated: bool = False,
+    find: str = "",
+    given: bool = True,
+    extracted=None,
+    gold=None,
+    name: str = "Answer",
+) -> HTML:
+    """A whole text, head and tail of each part first.
+
+    Args:
+        source: what the route `ROUTE` is asked with for the rest; without it the rest is not to be had.
+        raw: as it was written, with all marks of its template.
+        room: characters of a part that are there at first.
+        tokens: of the whole text, to say how long a thought is.
+        truncated: the generation ended at its limit.
+        find: what is searched for.
+        given: whether it gives an answer, which is marked: `extracted`, what the grader took, where that is known.
+        gold: the expected answer, marked too.
+    """
+    text = "" if text is None else str(text)
+    shown = [Part(0, len(text))] if raw else _said(text)
+    said = joined(_part(text, part, tokens, room) for part in shown)
+    end = HTML('<span class="role end">end of turn</span>') if shown[-1].ended else HTML()
+    cut = HTML('<p class="ending">Cut off at the length limit.</p>') if truncated else ""
+    return html(
+        '<div class="reading" tabindex="0" role="group" aria-label="{}" {}><div class="marks"></div>{}{}</div>',
+        *(
+            attribute(name, 80),
+            _attributes(text, source, raw, find) + _answers(given, extracted, gold),
+            said,
+            end + cut,
+        ),
+    )
+
+
+def _said(text: str) -> list[Part]:
+    """Without turns that are empty: a prompt ends where the next one begins."""
+    found = parts(text)
+    return [part for part in found if text[part.start : part.stop].strip()] or found[:1]
+
+
+def line(text, limit: int = 140) -> HTML:
+    """The first words on one line."""
+    words = " ".join(str(text)[: 4 * limit].split())
+    return html('<span class="reading line">{}</span>', harmless(words[:limit] + ("…" if len(words) > limit else "")))
+
+
+def _attributes(text: str, source: Mapping | None, raw: bool, find: str) -> HTML:
+    found = {
+        "from": f"{ROUTE}?{urlencode(source)}" if source else "",
+        "raw": "yes" if raw else "",
+        "find": find,
+        "hits": str(hits(text, find)) if find else "",
+    }
+    return _data(found)
+
+
+def _answers(given: bool, extracted, gold) -> HTML:
+    return _data({"given": "yes" if given else "", "extracted": _marked(extracted), "gold": _marked(gold)})
+
+
+def _data(found: Mapping[str, str]) -> HTML:
+    return joined(html('data-{}="{}" ', key, attribute(value)) for key, value in found.items() if value)
+
+
+def _marked(value) -> str:
+    """An answer that can be found in a text: a whole entry of a task, or a list of tests, is none."""
+    return "" if value is None or len(str(value)) > 100 else str(value)
+
+
+def hits(text, find: str) -> int:
+    """How often a text holds what is searched for, whatever its case."""
+    return str(text or "").lower().count(find.lower()) if find else 0
+
+
+def _part(text: str, part: Part, tokens: int | None, room: int) -> HTML:
+    role = html('<span class="role">{}</span>', part.role) if part.role else ""
+    body = _body(text[part.start : part.stop], part.start, room)
+    if part.thought:
+        said = _length(part, tokens, len(text))
+        return html(
+            '{}<details class="part thought"><summary>Thinking <small>{}</small></summary>{}</details>',
+            role,
+            said,
+            body,
+        )
+    return html('<section class="part" data-role="{}">{}{}</section>', part.role, role, body)
+
+
+def _length(part: Part, tokens: int | None, whole: int) -> str:
+    """A thought's length; its tokens are its share of the answer's."""
+    length = part.stop - part.start
+    said = f"{length:,} characters"
+    if tokens and whole:
+        said += f", about {max(round(tokens * length / whole), 1):,} tokens"
+    return said + (", never closed" if part.open else "")
+
+
+def _body(text: str, start: int, room: int) -> HTML:
+    """start: where the part begins in the whole text."""
+    if len(text) <= room:
+        return _text(text)
+    edge = max(3 * room // 8, 1)
+    left = len(text) - 2 * edge
+    gap = html(
+        '<p class="gap" data-next="{}" data-stop="{}">… {:,} more characters …</p>',
+        *(start + edge, start + edge + left, left),
+    )
+    return joined([_text(text[:edge]), gap, _text(text[-edge:])])
+
+
+def _text(text: str) -> HTML:
+    return html("<pre>{}</pre>", harmless(text, WHOLE))

@@ -1,0 +1,221 @@
+// Fills every <div class="reading"> of the page (reading.py): Markdown and formulas, thoughts, the rest of long answers, marks.
+// The text is in the page as text; it is rendered in a worker, one piece at a time, and a piece that takes too long is shown
+// as it was written.
+(window.space ||= {}).reader = (() => {
+  "use strict";
+  const here = new URL(document.currentScript.src);
+  const beside = (name) => Object.assign(new URL(name, here), { search: here.search }).href;
+  const TIME = 4000; // milliseconds for a piece
+  const START = 30000; // for the worker to be ready
+  const KEPT = 8e6; // characters of rendered pieces that are kept
+  const CHUNK = 32000; // characters asked for at a time
+
+  const element = (tag, cls, text) => {
+    const made = document.createElement(tag);
+    if (cls) made.className = cls;
+    if (text !== undefined) made.textContent = text;
+    return made;
+  };
+
+  // rendering: a queue, one worker, a cache
+  const kept = new Map();
+  let size = 0;
+  const keep = (key, value) => {
+    kept.set(key, value);
+    size += key.length + (value ? value.length : 0);
+    for (const [old, html] of kept) {
+      if (size <= KEPT) break;
+      kept.delete(old);
+      size -= old.length + (html ? html.length : 0);
+    }
+  };
+  const jobs = [];
+  let worker = null;
+  let failures = 0;
+  let busy = false;
+  const stop = () => {
+    if (worker) worker.terminate();
+    worker = null;
+  };
+  const purify = () => (purify.loading ||= new Promise((resolve, reject) => {
+    const script = element("script");
+    script.src = beside("vendor/dompurify/purify.min.js");
+    [script.onload, script.onerror] = [resolve, reject];
+    document.head.appendChild(script);
+  }));
+  const within = (milliseconds, promise) =>
+    Promise.race([promise, new Promise((_, reject) => setTimeout(reject, milliseconds, new Error("too slow")))]);
+  const message = (from) => new Promise((resolve, reject) => {
+    from.onmessage = (event) => resolve(event.data);
+    from.onerror = () => reject(new Error("the renderer failed"));
+  });
+  const started = async () => {
+    if (worker || failures > 2) return worker;
+    try {
+      await within(START, purify());
+      worker = new Worker(beside("reader/worker.js"));
+      await within(START, message(worker));
+    } catch {
+      failures++;
+      stop();
+    }
+    return worker;
+  };
+  const work = async (job) => {
+    const answer = message(worker);
+    worker.postMessage({ text: job.text, inline: job.inline });
+    try {
+      return (await within(TIME, answer)).html;
+    } catch {
+      stop();
+      return null;
+    }
+  };
+  const pump = async () => {
+    if (busy) return;
+    busy = true;
+    for (let job = jobs.shift(); job; job = jobs.shift()) {
+      if (job.wanted() && !kept.has(job.key) && (await started())) keep(job.key, await work(job));
+      job.resolve(kept.get(job.key) ?? null);
+    }
+    busy = false;
+  };
+  const key = (text, inline) => `${inline ? "-" : "+"}${text}`;
+  const render = (text, inline, wanted) => new Promise((resolve) => {
+    jobs.push({ text, inline, wanted, key: key(text, inline), resolve });
+    pump();
+  });
+
+  // one piece of text: as it is, until it has been rendered
+  const put = (node, html, inline) => {
+    node.classList.remove("waiting");
+    if (!html) return node.classList.add("plain");
+    node.replaceChildren(window.space.clean(html));
+    if (!inline) node.classList.add("md");
+  };
+  const set = async (node, text, inline = false) => {
+    const ready = kept.get(key(text, inline));
+    if (ready !== undefined && window.DOMPurify) return put(node, ready, inline);
+    node.classList.add("waiting");
+    const html = await render(text, inline, () => node.isConnected);
+    put(node, html, inline);
+  };
+  // the pieces of a text, put where `place` says; fence: of the code that it ends in
+  const lay = (text, fence, place) => {
+    const cut = window.space.cut.pieces(text, fence);
+    const made = cut.pieces.map((one) => ({ ...one, node: element("div", "piece", one.text) }));
+    place(made.map((one) => one.node));
+    return { fence: cut.fence, done: Promise.all(made.map((one) => set(one.node, one.fence + one.text))) };
+  };
+
+  // a part: its head and, where it is long, a gap and its tail. What of head and tail does not end or begin well is left out
+  // with the gap (carry, rest), until the gap is filled.
+  class Part {
+    constructor(root, reading) {
+      [this.root, this.reading, this.raw] = [root, reading, reading.dataset.raw === "yes"];
+      [this.head, this.tail] = root.querySelectorAll(":scope > pre");
+      this.gap = root.querySelector(":scope > .gap");
+    }
+    fill() {
+      return (this.filled ||= this.gap ? this.ends() : this.whole());
+    }
+    async whole() {
+      if (!this.raw) await lay(this.head.textContent, "", (nodes) => this.head.replaceWith(...nodes)).done;
+    }
+    async ends() {
+      const { ending, beginning } = window.space.cut;
+      const [head, tail] = [this.head.textContent, this.tail.textContent];
+      const [end, start] = this.raw ? [head.length, 0] : [ending(head, ""), beginning(tail)];
+      [this.next, this.stop] = [Number(this.gap.dataset.next), Number(this.gap.dataset.stop)];
+      [this.carry, this.rest, this.last] = [head.slice(end), tail.slice(0, start), tail.slice(start)];
+      this.controls();
+      if (this.raw) return;
+      const first = lay(head.slice(0, end), "", (nodes) => this.head.replaceWith(...nodes));
+      this.fence = first.fence;
+      this.tail.replaceWith((this.end = element("div", "end")));
+      await Promise.all([first.done, this.finish("")]);
+    }
+    finish(fence) {
+      return lay(this.last, fence, (nodes) => this.end.replaceChildren(...nodes)).done;
+    }
+    controls() {
+      const left = this.stop - this.next + this.carry.length + this.rest.length;
+      const button = (text, press) => Object.assign(element("button", "", text), { type: "button", onclick: press });
+      const more = this.reading.dataset.from
+        ? [button(`Show ${Math.min(CHUNK, left).toLocaleString("en")} more`, () => this.more(1)), button("Show all", () => this.more(40))]
+        : [];
+      this.gap.replaceChildren(element("span", "", `… ${left.toLocaleString("en")} characters are left out …`), ...more);
+    }
+    async more(chunks) {
+      if (this.loading) return;
+      this.loading = true;
+      try {
+        for (let i = 0; i < chunks && this.gap && this.root.isConnected; i++) await this.chunk();
+      } catch (error) {
+        this.gap.append(element("em", "bad", String(error.message || error).slice(0, 200)));
+      }
+      this.loading = false;
+      window.space.marks.find(this.reading);
+    }
+    async chunk() {
+      const to = Math.min(this.next + CHUNK, this.stop);
+      const answer = await within(20000, fetch(`${this.reading.dataset.from}&from=${this.next}&to=${to}`));
+      if (!answer.ok) throw new Error((await answer.text()) || "The text cannot be read.");
+      const found = await answer.json();
+      this.next = to;
+      const text = this.carry + found.text;
+      const filled = to >= this.stop;
+      const end = filled || this.raw ? text.length : window.space.cut.ending(text, this.fence);
+      this.carry = text.slice(end);
+      await this.insert(text.slice(0, end) + (filled ? this.rest : ""));
+      if (!filled) return this.controls();
+      this.gap.remove();
+      this.gap = null;
+      if (this.fence) await this.finish(this.fence); // the tail goes on with code
+    }
+    async insert(text) {
+      if (this.raw) return this.gap.before(element("pre", "", text));
+      const shown = lay(text, this.fence, (nodes) => this.gap.before(...nodes));
+      this.fence = shown.fence;
+      await shown.done;
+    }
+  }
+
+  const parts = new WeakMap(); // reading -> its parts
+  const fill = async (reading) => {
+    reading.dataset.filled = "yes";
+    if (reading.classList.contains("line")) return set(reading, reading.textContent, true);
+    const { find } = window.space.marks;
+    const found = [...reading.querySelectorAll(":scope > .part")].map((root) => new Part(root, reading));
+    parts.set(reading, found);
+    const folded = (part) => part.root.matches("details:not([open])");
+    for (const part of found.filter(folded))
+      part.root.addEventListener("toggle", () => part.fill().then(() => find(reading)), { once: true });
+    find(reading);
+    await Promise.all(found.filter((part) => !folded(part)).map((part) => part.fill()));
+    find(reading, true);
+  };
+  // what is far from sight, or folded away, waits until it comes near
+  const near = new IntersectionObserver((entries) => {
+    for (const { isIntersecting, target } of entries) if (isIntersecting) {
+      near.unobserve(target);
+      if (!target.dataset.filled) fill(target);
+    }
+  }, { rootMargin: "600px" });
+  const seen = (node) => node.offsetParent && node.getBoundingClientRect().top < innerHeight + 600;
+  let asked = false;
+  const look = () => {
+    asked = false;
+    for (const reading of document.querySelectorAll(".reading:not([data-filled])")) seen(reading) ? fill(reading) : near.observe(reading);
+  };
+  /** Fills what is new on the page; called whenever the page changes. */
+  const all = () => {
+    if (asked) return;
+    asked = true;
+    queueMicrotask(look);
+  };
+  new MutationObserver(all).observe(document.documentElement, { childList: true, subtree: true });
+  all();
+
+  return { all, render, of: (reading) => parts.get(reading) || [] };
+})();

@@ -1,0 +1,66 @@
+// Where a long text may be cut: at blank lines outside formulas and code, so that each piece reads like the whole. Pure.
+(window.space ||= {}).cut = (() => {
+  "use strict";
+  const PIECE = 3000; // characters after which the next good place is taken
+  const MOST = 9000; // and after which any line's end is
+  const FENCE = /^[ \t]{0,6}(```+|~~~+)/;
+
+  // how many formulas are open after a line
+  const open = (line, inside) => {
+    for (const [mark] of line.matchAll(/\\\[|\\\]|\$\$|\\begin\{|\\end\{/g)) {
+      if (mark === "\\[" || mark === "\\begin{") inside.depth++;
+      else if (mark === "$$") inside.dollars = !inside.dollars;
+      else inside.depth = Math.max(inside.depth - 1, 0);
+    }
+  };
+
+  /** {pieces: [{text, fence}], fence}: what makes up the text; fence: the line of the code that a piece begins in, or "",
+   * and that the text ends in. least: characters of a piece. */
+  const pieces = (text, fence = "", least = PIECE) => {
+    const found = [];
+    const inside = { depth: 0, dollars: false };
+    let from = 0;
+    let begun = fence; // of the piece
+    let at = 0;
+    const end = (to) => {
+      if (to > from) found.push({ text: text.slice(from, to), fence: begun });
+      [from, begun] = [to, fence];
+      [inside.depth, inside.dollars] = [0, false];
+    };
+    while (at < text.length) {
+      const next = text.indexOf("\n", at);
+      const stop = next < 0 ? text.length : next + 1;
+      const line = text.slice(at, stop);
+      const mark = FENCE.exec(line);
+      if (mark) fence = fence ? (fence.trim().startsWith(mark[1].slice(0, 3)) ? "" : fence) : line.trimEnd() + "\n";
+      else if (!fence) open(line, inside);
+      const good = fence ? stop - from > MOST : !line.trim() && !inside.depth && !inside.dollars;
+      if (stop - from >= MOST || (good && stop - from >= least)) end(stop);
+      while (stop - from > MOST) end(from + MOST);
+      at = stop;
+    }
+    const last = fence;
+    end(text.length);
+    return { pieces: found, fence: last };
+  };
+
+  /** Where a text of which only the beginning is there ends well. */
+  const ending = (text, fence) => {
+    const found = pieces(text, fence, 1).pieces;
+    const whole = text.length - (found.length > 1 ? found.at(-1).text.length : 0);
+    return whole > text.length / 2 ? whole : text.length;
+  };
+
+  /** Where a text of which only the end is there begins well: after the code or the formula that it may begin in. */
+  const beginning = (text) => {
+    const fences = [...text.matchAll(/^[ \t]{0,6}(?:```+|~~~+).*$/gm)];
+    if (fences.length % 2) return fences[0].index + fences[0][0].length + 1;
+    const [opened, shut] = [text.indexOf("\\["), text.indexOf("\\]")];
+    const after = shut >= 0 && (opened < 0 || shut < opened) ? shut : 0;
+    const blank = text.indexOf("\n\n", after);
+    const line = text.indexOf("\n", after);
+    return blank >= 0 && blank < 2500 ? blank + 2 : line >= 0 && line < 2500 ? line + 1 : 0;
+  };
+
+  return { pieces, ending, beginning };
+})();

@@ -1,0 +1,229 @@
+// What is marked in a reading, without a change to it (CSS highlights): hits of the search, the answer that was given, the
+// expected one. A bar above the text says what there is and goes there.
+(window.space ||= {}).marks = (() => {
+  "use strict";
+  const MOST = 1000; // hits
+  const BLOCK = "p, li, td, th, pre, blockquote, .piece";
+  const LINE = /(?:final\s+answer|answer)\**\s*(?:is\b)?\s*[:：]\s*\**\s*([^\n]{1,200})/gi; // as in "Answer: 42"
+  const states = new Map(); // reading -> {hits, now: which of them, gold, given}
+  let last = null; // the reading whose hits were walked through
+
+  const element = (tag, cls, text) => {
+    const made = document.createElement(tag);
+    if (cls) made.className = cls;
+    if (text !== undefined) made.textContent = text;
+    return made;
+  };
+
+  // [{text, nodes}] of the blocks of a reading: what stands on one line for a reader
+  const blocks = (reading) => {
+    const found = new Map();
+    const skip = (node) => node.matches("math, .gap, summary, .marks, .role, .ending") ? NodeFilter.FILTER_REJECT : NodeFilter.FILTER_SKIP;
+    const walker = document.createTreeWalker(reading, NodeFilter.SHOW_ELEMENT | NodeFilter.SHOW_TEXT,
+      (node) => (node.nodeType === Node.TEXT_NODE ? NodeFilter.FILTER_ACCEPT : skip(node)));
+    while (walker.nextNode()) {
+      const node = walker.currentNode;
+      const block = node.parentElement.closest(BLOCK);
+      if (!found.has(block)) found.set(block, { text: "", nodes: [] });
+      const one = found.get(block);
+      one.nodes.push({ node, at: one.text.length });
+      one.text += node.data;
+    }
+    return [...found.values()];
+  };
+  const point = (block, at) => {
+    const one = block.nodes.findLast((each) => each.at <= at) || block.nodes[0];
+    return [one.node, Math.min(at - one.at, one.node.data.length)];
+  };
+  const range = (block, from, to) => {
+    const made = document.createRange();
+    made.setStart(...point(block, from));
+    made.setEnd(...point(block, to));
+    return made;
+  };
+  const around = (node) => {
+    const made = document.createRange();
+    made.selectNodeContents(node);
+    return made;
+  };
+  const ordered = (ranges) => ranges.sort((a, b) => a.compareBoundaryPoints(Range.START_TO_START, b));
+  const formulas = (reading) => [...reading.querySelectorAll(".tex")];
+
+  const hits = (reading, all) => {
+    const wanted = (reading.dataset.find || "").toLowerCase();
+    const found = [];
+    if (!wanted) return found;
+    for (const block of all) {
+      const text = block.text.toLowerCase().length === block.text.length ? block.text.toLowerCase() : block.text;
+      for (let at = text.indexOf(wanted); at >= 0 && found.length < MOST; at = text.indexOf(wanted, at + wanted.length))
+        found.push(range(block, at, at + wanted.length));
+    }
+    for (const node of formulas(reading)) if (node.dataset.tex.toLowerCase().includes(wanted)) found.push(around(node));
+    return ordered(found);
+  };
+
+  const inside = (tex) => {
+    const at = tex.lastIndexOf("\\boxed");
+    const open = tex.indexOf("{", at);
+    let depth = 0;
+    for (let i = open; i >= 0 && i < tex.length; i++) {
+      if (tex[i] === "{") depth++;
+      else if (tex[i] === "}" && !--depth) return tex.slice(open + 1, i);
+    }
+    return tex.slice(at + 6);
+  };
+  const plain = (text) => text.replace(/[\s$]|\\[,;!]/g, "").replace(/^\\text\{(.*)\}$/, "$1").toLowerCase();
+
+  // the answer that was given: the last \boxed, else what the run's grader took, else the last line "Answer: …"
+  const given = (reading, all) => {
+    const boxed = formulas(reading).filter((node) => node.dataset.tex.includes("\\boxed")).at(-1);
+    const said = reading.dataset.extracted;
+    if (boxed && (!said || plain(inside(boxed.dataset.tex)) === plain(said))) return { said: said || inside(boxed.dataset.tex), place: around(boxed) };
+    const exact = said ? places(reading, all, said).at(-1) : null;
+    if (said) return { said, place: exact || (boxed ? around(boxed) : null) };
+    if (reading.dataset.raw) for (const block of all.toReversed()) {
+      const at = block.text.lastIndexOf("\\boxed");
+      if (at >= 0) return { said: inside(block.text.slice(at, at + 400)), place: range(block, at, Math.min(at + 7 + inside(block.text.slice(at, at + 400)).length + 1, block.text.length)) };
+    }
+    for (const block of all.toReversed()) {
+      const last = [...block.text.matchAll(LINE)].at(-1);
+      if (last) return { said: last[1].trim(), place: range(block, last.index, last.index + last[0].length) };
+    }
+    return null;
+  };
+
+  // where a text stands by itself: 12 is not in 312
+  const places = (reading, all, wanted) => {
+    const found = [];
+    const exact = plain(wanted);
+    if (!exact) return found;
+    for (const node of formulas(reading)) {
+      const tex = node.dataset.tex;
+      if (plain(tex) === exact || (tex.includes("\\boxed") && plain(inside(tex)) === exact)) found.push(around(node));
+    }
+    const letter = /[\p{L}\p{N}]/u;
+    for (const block of all) for (let at = block.text.indexOf(wanted); at >= 0 && found.length < 200; at = block.text.indexOf(wanted, at + wanted.length)) {
+      const [before, after] = [block.text[at - 1] || "", block.text.slice(at + wanted.length, at + wanted.length + 2)];
+      if (letter.test(before) || /[.,]/.test(before) && /\d/.test(block.text[at - 2] || "") || letter.test(after[0] || "") || /^[.,]\d/.test(after)) continue;
+      found.push(range(block, at, at + wanted.length));
+    }
+    return ordered(found);
+  };
+
+  const paint = () => {
+    for (const reading of states.keys()) if (!reading.isConnected) states.delete(reading);
+    if (!window.Highlight) return;
+    const all = [...states.values()];
+    const lists = [...document.querySelectorAll(".hit")].map(around);
+    CSS.highlights.set("hit", new Highlight(...lists, ...all.flatMap((state) => state.hits)));
+    CSS.highlights.set("hit-now", new Highlight(...all.flatMap((state) => (state.now >= 0 ? [state.hits[state.now]] : []))));
+    CSS.highlights.set("gold", new Highlight(...all.flatMap((state) => state.gold)));
+    CSS.highlights.set("given", new Highlight(...all.flatMap((state) => (state.given && state.given.place ? [state.given.place] : []))));
+  };
+
+  const show = (place) => {
+    const node = place.startContainer.nodeType === Node.TEXT_NODE ? place.startContainer.parentElement : place.startContainer;
+    const fold = node.closest("details:not([open])");
+    if (fold) fold.open = true;
+    const quiet = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    node.scrollIntoView({ block: "center", behavior: quiet ? "auto" : "smooth" });
+  };
+
+  const button = (text, label, press) => {
+    const made = Object.assign(element("button", "", text), { type: "button", onclick: press });
+    made.setAttribute("aria-label", label);
+    return made;
+  };
+
+  // next and previous; what is left out of the text is asked for when the hits that are shown have been seen
+  const step = async (reading, by) => {
+    const state = states.get(reading);
+    if (!state) return;
+    const total = Number(reading.dataset.hits || 0);
+    if (by > 0 && state.now + by >= state.hits.length && state.hits.length < total) {
+      const here = state.now >= 0 ? state.hits[state.now] : null;
+      await unfold(reading);
+      const found = states.get(reading).hits;
+      const after = here ? found.findIndex((each) => each.compareBoundaryPoints(Range.START_TO_START, here) > 0) : 0;
+      return go(reading, after < 0 ? 0 : after);
+    }
+    go(reading, state.now + by);
+  };
+  const go = (reading, to) => {
+    const state = states.get(reading);
+    if (!state || !state.hits.length) return;
+    [state.now, last] = [(to + state.hits.length) % state.hits.length, reading];
+    paint();
+    bar(reading, state);
+    show(state.hits[state.now]);
+  };
+  const unfold = async (reading) => {
+    for (const part of window.space.reader.of(reading)) {
+      if (part.root.tagName === "DETAILS") part.root.open = true;
+      await part.fill();
+      if (part.gap) await part.more(1);
+    }
+    find(reading);
+  };
+
+  const bar = (reading, state) => {
+    const root = reading.querySelector(":scope > .marks");
+    if (!root) return;
+    const focused = root.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : "";
+    const made = [];
+    if (state.given) {
+      const one = element("span", "given");
+      one.append(element("small", "", "answer given"), element("code", "", state.given.said.slice(0, 120)));
+      if (state.given.place) one.append(button("show", "Show where the answer is given", () => show(state.given.place)));
+      made.push(one);
+    }
+    if (reading.dataset.gold) {
+      const one = element("span", "gold");
+      one.append(element("small", "", "expected"), element("code", "", reading.dataset.gold.slice(0, 120)));
+      if (state.gold.length) one.append(button("show", "Show the expected answer in the text", () => show(state.gold.at(-1))));
+      made.push(one);
+    }
+    const total = Number(reading.dataset.hits || 0);
+    if (reading.dataset.find && (total || reading.dataset.given)) {
+      const one = element("span", "hits");
+      const count = Math.max(total, state.hits.length);
+      const said = !count ? "no hit in this answer" : state.now < 0 ? `${count} hit${count > 1 ? "s" : ""}` : `hit ${state.now + 1} of ${count}`;
+      one.append(element("span", "", said));
+      one.firstChild.setAttribute("role", "status");
+      if (count) one.append(button("‹", "Previous hit", () => step(reading, -1)), button("›", "Next hit", () => step(reading, 1)));
+      made.push(one);
+    }
+    root.replaceChildren(...made);
+    const again = focused && [...root.querySelectorAll("button")].find((each) => each.getAttribute("aria-label") === focused);
+    if (again) again.focus({ preventScroll: true });
+  };
+
+  let gone = ""; // the search that has been scrolled to
+  /** Finds the marks of a reading anew; once: when it is first filled, its first hit is shown. */
+  const find = (reading, once = false) => {
+    if (!reading.isConnected) return;
+    const all = blocks(reading);
+    const before = states.get(reading);
+    const state = { hits: hits(reading, all), gold: reading.dataset.gold ? places(reading, all, reading.dataset.gold) : [], given: reading.dataset.given ? given(reading, all) : null, now: -1 };
+    if (reading.dataset.gold && reading.dataset.gold.length < 2) state.gold = state.gold.slice(-1);
+    if (before && before.now >= 0) state.now = Math.min(before.now, state.hits.length - 1);
+    states.set(reading, state);
+    bar(reading, state);
+    paint();
+    const place = `${reading.dataset.from} ${reading.dataset.find}`;
+    if (once && reading.dataset.given && Number(reading.dataset.hits) && gone !== place) {
+      gone = place;
+      step(reading, 1);
+    }
+  };
+
+  addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || !"np".includes(event.key)) return;
+    if (event.target.closest("input, textarea, select, [contenteditable], [role=slider], [role=listbox]")) return;
+    const found = [...states.keys()].filter((each) => each.isConnected && each.offsetParent && Number(each.dataset.hits));
+    const reading = found.includes(last) ? last : found.find((each) => each.dataset.given) || found[0];
+    if (reading) { event.preventDefault(); step(reading, event.key === "n" ? 1 : -1); }
+  });
+
+  return { find, paint };
+})();

@@ -1,0 +1,129 @@
+"""HTML of a group's answers: all of them as a strip, with reward and advantage, and one at full width."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from openrlhf_ebpo.estimator.registry import title
+
+from . import reading
+from .cards import current_mark, signed, tokens
+from .figures import number
+from .tables import setting
+from .text import HTML, harmless, html, joined
+
+EBPO, GRPO = title("ebpo"), title("group_norm")
+MOST = 64  # answers of a group in the strip
+_NAME = 24  # characters of an estimator's name
+
+
+def answers(rows: Sequence[Mapping], chosen: int, *, estimator: str, source: Mapping, raw: bool, find: str) -> HTML:
+    """Args:
+    chosen: which of rows is shown.
+    estimator: title of the run's.
+    source: of the group's texts, for `reading.answer`.
+    find: what is searched for.
+    """
+    shown = rows[:MOST]
+    widest = max((abs(a) for row in shown if (a := finite(row.get("advantage"))) is not None), default=0.0)
+    tiles = joined(_tile(i, row, widest, i == chosen, find) for i, row in enumerate(shown))
+    left = (
+        html('<p class="more">{} more answers; the export has them.</p>', len(rows) - MOST) if len(rows) > MOST else ""
+    )
+    return html(
+        '<section class="answers" aria-label="Answers"><ol class="strip">{}</ol>{}{}<p class="more">{}</p></section>',
+        *(tiles, left, _answer(rows[chosen], widest, len(rows), estimator, {**source, "sample": chosen}, raw, find)),
+        harmless(_legend(estimator), 300),
+    )
+
+
+def first_with(rows: Sequence[Mapping], find: str) -> int:
+    """The first answer that holds what is searched for, else the first."""
+    shown = enumerate(rows[:MOST]) if find else ()
+    return next((i for i, row in shown if reading.hits(row.get("response"), find)), 0)
+
+
+def _tile(i: int, row: Mapping, widest: float, current: bool, find: str) -> HTML:
+    advantage, reward = finite(row.get("advantage")), finite(row.get("reward"))
+    found = reading.hits(row.get("response"), find)
+    marks = [
+        html('<i class="found" title="{0} hits">{0}</i>', found) if found else "",
+        HTML('<i class="cut" title="cut off at the length limit">…</i>') if row.get("truncated") else "",
+        HTML('<i class="out" title="excluded">!</i>') if not row.get("valid", True) else "",
+    ]
+    said = f"Answer {i + 1}: reward {_number(reward)}, advantage {signed(advantage)}"
+    return html(
+        '<li><button type="button" class="tile {}" style="--strength:{}%" {}{} aria-label="{}"><span>{}{}</span>'
+        "<small>r = {}</small><b>{}</b></button></li>",
+        *(_side(advantage), _strength(advantage, widest), setting(answer=i + 1), current_mark(current), said),
+        *(i + 1, joined(marks), _number(reward), signed(advantage)),
+    )
+
+
+def _answer(row: Mapping, widest: float, size: int, estimator: str, source: Mapping, raw: bool, find: str) -> HTML:
+    advantage, grpo = finite(row.get("advantage")), finite(row.get("grpo_advantage"))
+    name = f"Answer {source['sample'] + 1}"
+    gains = _gain(estimator, advantage) + (_gain(GRPO, grpo) if estimator != GRPO else "")
+    error = html('<p class="error">{}</p>', harmless(row["error"], 600)) if row.get("error") else ""
+    length = row.get("response_length")
+    text = reading.answer(
+        row.get("response"),
+        source=source,
+        raw=raw,
+        tokens=length if isinstance(length, int) else None,
+        truncated=bool(row.get("truncated")),
+        find=find,
+        gold=row.get("label"),
+        name=name,
+    )
+    return html(
+        '<article class="answer {}" style="--strength:{}%"><header><h3>{} <small>of {}</small></h3>{}{}'
+        '<div class="gains">{}</div></header>{}{}</article>',
+        *(_side(advantage), _strength(advantage, widest), name, size, _reward(finite(row.get("reward"))), _flags(row)),
+        *(gains, error, text),
+    )
+
+
+def _legend(estimator: str) -> str:
+    """What the two numbers of an answer are."""
+    grpo = "(r − μ) divided by the group’s standard deviation"
+    if estimator == GRPO:
+        return (
+            f"The number is the advantage that training used: {grpo}, less a KL penalty in the reward if there is one."
+        )
+    used = f"{estimator[:_NAME]}: the advantage that training used"
+    used += ", r − V standardised over the batch" if estimator == EBPO else ""
+    return f"{used}. GRPO: what it would have given, {grpo}."
+
+
+def _side(advantage: float | None) -> str:
+    return "plus" if (advantage or 0) > 0 else "minus" if advantage else "none"
+
+
+def _strength(advantage: float | None, widest: float) -> int:
+    return round(100 * (abs(advantage) / widest)) if advantage else 0
+
+
+def _flags(row: Mapping) -> HTML:
+    cut = HTML('<em class="bad">truncated</em>') if row.get("truncated") else ""
+    out = "" if row.get("valid", True) else HTML('<em class="bad">excluded</em>')
+    return joined([cut, out, tokens(row.get("response_length"))])
+
+
+def _gain(name: str, value: float | None) -> HTML:
+    return html("<span><small>{}</small><b>{}</b></span>", harmless(name, _NAME), signed(value))
+
+
+def _reward(reward: float | None) -> HTML:
+    if reward is None:
+        return HTML('<em class="bad">no reward</em>')
+    return html('<em class="{}">reward {}</em>', "good" if reward > 0 else "", number(reward))
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else number(value)
+
+
+def finite(value) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None

@@ -1,0 +1,59 @@
+"""The rest of a long text: GET /space/text gives a range of characters of one prompt or answer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from starlette.responses import JSONResponse
+
+from . import results
+from .errors import RunError
+from .groups import file_of, read_columns, rows_of
+from .search import position_of
+from .text import plain
+from .workspace import Opened, Workspace
+
+LARGEST = 64_000  # characters of one request
+FIELDS = ("prompt", "response", "question")
+_PLACE = re.compile(r"eval/[^/]{1,200}/[^/]{1,200}/step-\d{1,9}", re.ASCII)
+
+
+def answer(workspace: Workspace, query: Mapping[str, str]) -> JSONResponse:
+    return JSONResponse({"text": chunk(workspace, query)})
+
+
+def chunk(workspace: Workspace, query: Mapping[str, str]) -> str:
+    """What `reading.answer` was given as its source, with from and to: a range of the text.
+
+    Raises:
+        RunError: there is no such text.
+    """
+    try:
+        start, stop = int(query["from"]), int(query["to"])
+        field = query.get("field", "response")
+        if field not in FIELDS or not 0 <= start <= stop <= start + LARGEST:
+            raise ValueError
+        opened = workspace.open(query["run"])
+        row = _sample(opened, query, field) if "place" in query else _rollout(workspace, opened, query, field)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise RunError("This is no part of a text of a run.") from None
+    return plain(str(row.get(field) or "")[start:stop])
+
+
+def _rollout(workspace: Workspace, opened: Opened, query: Mapping[str, str], field: str) -> dict:
+    groups, _ = workspace.index(opened).read()
+    position = position_of(groups, int(query["step"]), int(query["group"]))
+    sample = int(query.get("sample", 0))
+    name = None if position is None else file_of(opened.run, int(query["step"]))
+    if name is None or not 0 <= sample < groups.size[position]:
+        raise RunError("This group is gone.")
+    first = int(groups.row[position]) + sample
+    return rows_of(read_columns(opened.run, name, (field,), slice(first, first + 1)))[0]
+
+
+def _sample(opened: Opened, query: Mapping[str, str], field: str) -> dict:
+    row = int(query["row"])
+    if not _PLACE.fullmatch(query["place"]) or row < 0:
+        raise ValueError
+    return results.sample(opened.run, query["place"], row, (field,))
