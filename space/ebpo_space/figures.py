@@ -69,14 +69,12 @@ def pass_panel(task: str, curves: Sequence[tuple[str, int, bool, list[tuple[int,
         low, high = (100 * np.array([m["interval"][i] for m in metrics]) for i in (0, 1))
         traces += [*([] if dashed else [_band(ks, low, high, shade)]), _line(label, ks, y, shade, dashed)]
         values += (
-            []
-            if dashed
-            else [{"name": label, "color": colour(shade), "text": f"{label}: {percent(metrics[0]['value'])}"}]
+            [] if dashed else [{"name": label, "color": colour(shade), "text": f"{percent(metrics[0]['value'])} %"}]
         )
     ticks = sorted({k for *_, points in curves for k, _ in points})
     return {
         **{"id": f"pass-{task}", "title": task, "values": values, "note": ""},
-        "summary": f"pass@k of {task}: " + "; ".join(f"{v['text']} % at k = 1" for v in values),
+        "summary": f"pass@k of {task}: " + "; ".join(f"{v['name']}: {v['text']} at k = 1" for v in values),
         "figure": {
             "data": traces,
             "layout": {

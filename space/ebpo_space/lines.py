@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -93,6 +93,15 @@ def band_trace(line: Line, shade: str) -> dict:
 
 def _faint(line: Line) -> dict:
     return {"opacity": FAINT} if line.dimmed else {}
+
+
+def faded(panels: Sequence[dict], names: Collection[str]) -> None:
+    """Draw the lines of these names faintly, in panels that are made of more than `Line`s."""
+    shown = {plotly_text(name) for name in names}
+    for trace in (trace for panel in panels for trace in panel["figure"]["data"] if trace.get("name") in shown):
+        trace["opacity"] = FAINT
+    for value in (value for panel in panels for value in panel["values"] if value["name"] in names):
+        value["dimmed"] = True
 
 
 def bold(line: Line, share: float) -> tuple[np.ndarray, np.ndarray]:
@@ -237,10 +246,12 @@ def checkpoint_panel(task: str, lines: Sequence[Line], reported: Sequence[tuple[
                 **{"line": {"color": "@muted", "width": 1.2, "dash": dash}},
             }
         )
-    values = [{"name": line.name, "color": colour(line.number), "text": percent(line.y[-1] / 100)} for line in lines]
-    summary = "; ".join(f"{v['name']}: {v['text']} % at the last step" for v in values)
+    values = [
+        {"name": line.name, "color": colour(line.number), "text": f"{percent(line.y[-1] / 100)} %"} for line in lines
+    ]
+    summary = "; ".join(f"{v['name']}: {v['text']} at the last step" for v in values)
     values += [
-        {"name": "paper", "color": "muted", "text": f"{label} {reported_text(value)}, reported"}
+        {"name": f"{label}, reported", "color": "muted", "text": f"{reported_text(value)} %"}
         for label, value in reported
     ]
     return {

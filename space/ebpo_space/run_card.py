@@ -229,7 +229,9 @@ def _worst(each: Warned) -> str:
 def _panel_link(each: Warned) -> HTML:
     if each.metric == "step":
         return HTML()
-    return html('<button type="button" {}>panel</button>', setting(tab="dynamics", more=[each.metric], zoom=""))
+    return html(
+        '<button type="button" {}>panel</button>', setting(tab="dynamics", look="metrics", more=[each.metric], zoom="")
+    )
 
 
 def _groups_link(each: Warned, looked: Looked) -> HTML:

@@ -17,7 +17,7 @@ from .text import middle_cut, plain
 
 POINTS = 120  # of a trajectory
 LINES = COLOURS  # clusters with a line of their own
-HOW = "Light is early in training, dark is late; the ring is the last stretch."
+HOW = "Faint is early in training, full colour is late; the large point is the last stretch."
 
 
 def together(metrics: Metrics, first: str, second: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -3,6 +3,7 @@
 import base64
 import json
 import shutil
+import threading
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from marked_runs import BROKEN, MARK, marked_run
 from space_runs import learning_run
 
 from openrlhf_ebpo.record.catalogue import Metric
-from openrlhf_ebpo.space import heatmaps, system
+from openrlhf_ebpo.space import distributions, heatmaps, system
 from openrlhf_ebpo.space.distributions import Reader
 from openrlhf_ebpo.space.figures import packed
 from openrlhf_ebpo.space.lines import Line, line_panel
@@ -104,6 +105,10 @@ def test_dimmed_and_hidden_runs_are_so_in_every_panel(tmp_path):
     panel = page(Workspace(Runs([str(tmp_path)])), dimmed="b", hidden="c")["rollout/reward_mean"]
     assert [(v["name"], v["dimmed"]) for v in panel["values"]] == [("a", False), ("b", True)]
     assert [trace.get("opacity") for trace in panel["figure"]["data"]] == [None, 0.25]
+    for look, name in (("against", "pair"), ("system", "system-clock")):
+        panel = page(Workspace(Runs([str(tmp_path)])), dimmed="b", hidden="c", look=look)[name]
+        assert {trace["name"] for trace in panel["figure"]["data"] if trace.get("opacity") == 0.25} == {"b"}
+        assert [value.get("dimmed", False) for value in panel["values"]] == [False, True]
 
 
 def test_a_run_whose_directory_vanishes_says_so(tmp_path):
@@ -135,6 +140,21 @@ def test_no_look_fails_on_whatever_a_run_holds(tmp_path, name):
             assert json.loads(found["board"])["unit"] == "hours" and "onerror=" not in str(found["notes"])
     found = configuration.render(clean({"setting": "e"}), shown)["settings"]
     assert isinstance(found, HTML) and "<img" not in found and "<script" not in found
+
+
+def test_a_page_says_what_it_has_not_looked_at_and_asks_again(tmp_path, monkeypatch):
+    learning_run(tmp_path / "a", steps=3, seed=1, name="x", prompts=2)
+    shown, held = Workspace(Runs([str(tmp_path)])), threading.Event()
+    read = distributions.read_columns
+    monkeypatch.setattr(distributions, "read_columns", lambda *given: held.wait(60) and read(*given))
+    found = dynamics.render(clean({"look": "distributions"}), shown)
+    said = "0 of 3 rollout files have been looked at; the rest follows."
+    assert json.loads(found["board"]) == {"unit": "step", "zoom": None, "unfinished": said, "sections": []}
+    assert found["unfinished"] and not found["notes"], "it is not said that there is nothing"
+    held.set()
+    shown.rollouts(shown.open("a")).read(wait=60)
+    found = dynamics.render(clean({"look": "distributions"}), shown)
+    assert not found["unfinished"] and len(json.loads(found["board"])["sections"][0]["panels"]) == 5
 
 
 # heat maps

@@ -139,3 +139,8 @@ def test_what_is_kept_of_pages_has_an_end(monkeypatch):
     now[0] += 100
     rendered.get("c", lambda: made.append("again") or {})
     assert made[-1] == "again" and list(rendered._sizes) == ["b", "c"]
+
+
+def test_a_page_that_has_more_to_come_is_rendered_again():
+    rendered, shown = Rendered(), iter([{"board": "a", "unfinished": "1 of 2"}, {"board": "b", "unfinished": ""}])
+    assert [rendered.get("key", lambda: next(shown))["board"] for _ in range(3)] == ["a", "b", "b"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import gradio as gr
@@ -90,7 +91,8 @@ def _table(opened: Sequence[Opened], part: Sequence[Setting], caption: str) -> H
 
 
 def _name(setting: Setting) -> HTML:
-    shown = html("<code>{}</code>", harmless(setting.name, 100))
+    parts = re.split(r"(?<=[._])", setting.name[:200])
+    shown = html("<code>{}</code>", HTML("<wbr>").join(map(harmless, parts)))
     return html("<b>{}</b>", shown) if setting.differs and setting.decides else shown
 
 

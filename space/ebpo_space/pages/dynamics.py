@@ -10,6 +10,7 @@ import gradio as gr
 from .. import heatmaps, seeds, system, trajectories
 from ..distributions import Seen
 from ..figures import board
+from ..lines import faded
 from ..metrics import AXES, positions
 from ..page import Page
 from ..parameters import flag, names, number, one_of, span, text
@@ -65,11 +66,12 @@ def render(view: dict, workspace: Workspace) -> dict:
         return {"board": board([]), "notes": NO_RUNS, "quick": "", "controls": controls(view, [], [])}
     opened, problems = workspace.open_all(view)
     present = [run for run in opened if len(run.metrics.steps)]
-    shown, found = LOOKED[view["look"]](present if view["look"] != "distributions" else opened, view, workspace)
-    problems += [problem for _, seen in found for problem in seen.problems]
+    shown, found = LOOKED[view["look"]](opened, view, workspace)
+    faded([panel for section in shown for panel in section["panels"]], {run.run.key for run in opened if run.dimmed})
+    problems += [f"{run.run.key}: {problem}" for run, seen in found for problem in seen.problems]
     notes = notices(problems)
     if opened and not any(section["panels"] for section in shown) and not _unfinished(found):
-        notes += NOTHING[view["look"]] if present else NO_STEPS
+        notes += NOTHING[view["look"]] if present or found else NO_STEPS
     pair = dict(zip(("across", "up"), pair_of(present, view), strict=True)) if view["look"] == "against" else {}
     return {
         "board": board(shown, AXES[view["x"]], zoomed(view), _unfinished(found)),
@@ -77,6 +79,7 @@ def render(view: dict, workspace: Workspace) -> dict:
         "quick": quick(view, any(len(group) > 1 for group in seeds.grouped(present))),
         "controls": controls({**view, **pair}, present, [seen for _, seen in found]),
         "view": pair,
+        "unfinished": _unfinished(found),
     }
 
 
@@ -141,7 +144,7 @@ def _distributions(runs: Sequence[Opened], view: dict, workspace: Workspace) -> 
     shown = []
     for run, seen in found:
         drawn = heatmaps.panels(seen, _named(run), run.estimator, _axis(run, view), AXES[view["x"]], view["topic"])
-        note = " ".join(filter(None, ("" if shown else heatmaps.HOW, heatmaps.partly(seen))))
+        note = " ".join(filter(None, ("" if shown else heatmaps.HOW + _left_out(runs), heatmaps.partly(seen))))
         shown.append({"title": plain(middle_cut(run.run.key, 60)), "note": note, "panels": drawn})
     return shown, found
 
@@ -172,6 +175,14 @@ LOOKED = {"metrics": _metrics, "distributions": _distributions, "against": _agai
 
 def _read(runs: Sequence[Opened], workspace: Workspace) -> list[tuple[Opened, Seen]]:
     return [(run, workspace.rollouts(run).read()) for run in runs]
+
+
+def _left_out(runs: Sequence[Opened]) -> str:
+    return (
+        f" The first {HEAT_RUNS} of {len(runs)} runs are shown; hide others to see the rest."
+        if len(runs) > HEAT_RUNS
+        else ""
+    )
 
 
 def _unfinished(found: Sequence[tuple[Opened, Seen]]) -> str:

@@ -167,10 +167,7 @@ def _trace(name: str, x, y, shade: int, dash: str = "solid", width: float = 2.0,
 
 
 def _names(shades: dict[str, int], values: dict[str, str]) -> list[dict]:
-    return [
-        {"name": name, "color": colour(shades[name]), "text": f"{name} {values.get(name, '')}".strip()}
-        for name in shades
-    ]
+    return [{"name": name, "color": colour(shades[name]), "text": values.get(name, "")} for name in shades]
 
 
 def by_right_answers(view: dict, setting: Setting, name: str) -> list[Given]:
@@ -266,7 +263,7 @@ def _error_panel(name: str, title: str, curves: dict, x: np.ndarray, axis: str, 
 
 def _panel(name: str, title: str, traces: list[dict], axis: str, values: list[dict]) -> dict:
     layout = {"xaxis": {"title": {"text": axis}}, "height": 300, "hovermode": "x unified", "uirevision": name}
-    summary = f"{title} over {axis}: " + "; ".join(value["text"] for value in values)
+    summary = f"{title} over {axis}: " + "; ".join(f"{value['name']} {value['text']}".strip() for value in values)
     return {
         "id": name,
         "title": title,
