@@ -1,4 +1,5 @@
-"""Launch scripts of OpenRLHF up to 0.10.1 run unchanged: their flat flags become the dotted ones of 0.11.2.
+"""Launch scripts of OpenRLHF up to 0.10.1 run unchanged: their flat flags become the dotted ones of 0.11.2. So do the two dotted
+flags that 0.11.2 has no more.
 
 `old_flags_table.TABLE` says what became of each flag of 0.9.3 and 0.10.1, and of those that only releases back to
 0.5.9 had. `python -m openrlhf_ebpo.cli.old_flags` prints it as Markdown.
@@ -26,6 +27,7 @@ from typing import NamedTuple
 
 from openrlhf_ebpo.cli.old_flags_table import TABLE, Row
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.seams.check import installed_release
 from openrlhf_ebpo.seams.releases import RECOMMENDED
 
 FLAG = re.compile(r"--?[A-Za-z][\w.\-]*")
@@ -35,6 +37,8 @@ BEGINNINGS = {flag for flag, row in TABLE.items() if row.kind != "gone"} | DOTTE
 SCHEMES = {"tis": ("token", "clip"), "icepop": ("token", "mask"), "seq-mask-tis": ("seq", "mask")}
 SCHEMES["mis"] = SCHEMES["seq-mask-tis"]  # 0.9.3's name of it
 OF_A_DRY_RUN = ("--dry_run", "--assume_cuda", "--sample")
+ENABLE = ("--enable_vllm_is_correction", "--vllm_enable_is_correction", "--algo.advantage.is_correction_enable")
+SCHEME = ("--vllm_is_correction_type", "--algo.advantage.is_correction_type")
 LENGTH = 1024  # default of --prompt_max_len and of --generate_max_len
 DEFAULTS_TO_0_9 = {"--rollout.micro_batch_size": "8", "--train.micro_batch_size": "4"}
 
@@ -65,7 +69,8 @@ def translate(argv: list[str]) -> tuple[list[str], list[str]]:
     _refuse_two_spellings(command)
     renamed = [word for given in command for word in (_rename(given) if is_old(given.flag) else given.words)]
     last = {given.flag: given for given in command}
-    lengths, length_notices = _lengths(last)
+    flat = any("." not in given.flag for given in old)  # else the script knew today's lengths and defaults
+    lengths, length_notices = _lengths(last) if flat else ([], [])
     correction, correction_notices = _is_correction(last)
     names = dict.fromkeys(given.flag for given in old)
     notices = [
@@ -79,8 +84,11 @@ def translate(argv: list[str]) -> tuple[list[str], list[str]]:
 
 
 def is_old(flag: str | None) -> bool:
-    """Whether the flag means something else, or nothing, in 0.11.2."""
-    return flag in TABLE and TABLE[flag].new != (flag,)
+    """Whether the flag means something else, or nothing, in 0.11.2. What has a dot is of 0.10.2 to 0.11.1: where such a
+    release is installed, it reads the flag itself."""
+    if flag not in TABLE or TABLE[flag].new == (flag,):
+        return False
+    return "." not in flag or installed_release() == RECOMMENDED
 
 
 def suggestions() -> dict[str, str]:
@@ -209,15 +217,19 @@ def _length(last: dict[str | None, Given], *flags: str) -> int:
 
 def _is_correction(last: dict[str | None, Given]) -> tuple[list[str], list[str]]:
     """The named schemes became a level and a mode."""
-    typed = last.get("--vllm_is_correction_type")
+    typed = next((last[flag] for flag in SCHEME if flag in last and is_old(flag)), None)
     scheme = _values(typed)[0] if typed else "tis"
     if scheme not in SCHEMES:
-        raise UsageError(f"--vllm_is_correction_type is {scheme!r}; OpenRLHF had {', '.join(SCHEMES)}")
-    if "--enable_vllm_is_correction" not in last:
-        note = "note: --vllm_is_correction_type is dropped: without --enable_vllm_is_correction it does nothing"
-        return [], [note] if typed else []
+        raise UsageError(f"{typed.flag} is {scheme!r}; OpenRLHF had {', '.join(SCHEMES)}")
+    if not any(flag in last and is_old(flag) for flag in ENABLE):
+        return [], [f"note: {typed.flag} is dropped: without {_enabling(typed.flag)} it does nothing"] if typed else []
     level, mode = SCHEMES[scheme]
     return ["--algo.advantage.is_correction_level", level, "--algo.advantage.is_correction_mode", mode], []
+
+
+def _enabling(scheme: str) -> str:
+    """The flag of the same release that puts a scheme to work."""
+    return ENABLE[-1] if "." in scheme else ENABLE[0]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What became of every flag of OpenRLHF's train_ppo_ray up to 0.10.1: the one table that `old_flags` works by.
+"""What became of every flag of OpenRLHF's train_ppo_ray up to 0.10.1, and of two up to 0.11.1: the one table that `old_flags` works by.
 
 Read off the published packages 0.9.3, 0.10.1 and 0.11.2; tests/data/openrlhf_flags/ holds their flag lists.
 """
@@ -97,6 +97,17 @@ TABLE: dict[str, Row] = {
         note="tis: token, clip; icepop: token, mask; seq-mask-tis (mis in 0.9): seq, mask",
     ),
     "--vllm_is_truncated_threshold": to("--algo.advantage.is_correction_threshold"),
+    "--vllm_enable_is_correction": combined(
+        "--algo.advantage.is_correction_level",
+        note="of no release; OpenRLHF's DAPO scripts of 0.9 and 0.10 have it for --enable_vllm_is_correction",
+        takes=0,
+    ),
+    "--algo.advantage.is_correction_enable": combined(
+        "--algo.advantage.is_correction_level", note="0.10.2 to 0.11.1: as --enable_vllm_is_correction", takes=0
+    ),
+    "--algo.advantage.is_correction_type": combined(
+        "--algo.advantage.is_correction_mode", note="0.10.2 to 0.11.1: as --vllm_is_correction_type"
+    ),
     # checkpoints, evaluation, logs
     "--save_path": to("--ckpt.output_dir"),
     "--ckpt_path": to("--ckpt.path"),

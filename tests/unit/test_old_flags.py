@@ -83,7 +83,9 @@ def test_each_flag_sets_what_it_set(release, flag, new):
 
 
 def test_every_row_is_a_flag_that_existed_and_leads_to_flags_that_exist():
-    assert set(TABLE) == {flag for flags in RELEASES.values() for flag in flags}
+    later = {"--algo.advantage.is_correction_enable", "--algo.advantage.is_correction_type"}  # 0.10.2 to 0.11.1
+    never = {"--vllm_enable_is_correction"}
+    assert set(TABLE) == {flag for flags in RELEASES.values() for flag in flags} | later | never
     assert {flag for row in TABLE.values() for flag in row.new} <= {*NEW, EBPO}
     for flag, row in TABLE.items():
         assert bool(row.new) == (row.kind in ("to", "set", "combined")), flag
@@ -201,6 +203,36 @@ def test_importance_sampling_schemes(typed, level, mode, new):
     assert found["--algo.advantage.is_correction_threshold"] == [0.5, 2.0]
 
 
+@pytest.mark.parametrize(
+    ("typed", "level", "mode"),
+    [
+        ("--vllm_enable_is_correction", "token", "clip"),
+        ("--algo.advantage.is_correction_enable", "token", "clip"),
+        ("--algo.advantage.is_correction_enable --algo.advantage.is_correction_type icepop", "token", "mask"),
+        ("--algo.advantage.is_correction_type=seq-mask-tis --algo.advantage.is_correction_enable", "seq", "mask"),
+        ("--algo.advantage.is_correction_type icepop", "off", "mask"),
+    ],
+)
+def test_spellings_between_0_10_and_0_11_1_and_the_one_that_never_was(typed, level, mode, new):
+    found = new([*typed.split(), "--algo.advantage.is_correction_threshold", "0.5", "2"])
+    assert (found["--algo.advantage.is_correction_level"], found["--algo.advantage.is_correction_mode"]) == (
+        level,
+        mode,
+    )
+    assert found["--algo.advantage.is_correction_threshold"] == [0.5, 2.0]
+    notices = translate(typed.split())[1]
+    assert not [notice for notice in notices if "length" in notice and "." in typed]
+    dropped = "--algo.advantage.is_correction_type is dropped: without --algo.advantage.is_correction_enable"
+    assert any(dropped in notice for notice in notices) == (level == "off")
+
+
+def test_a_release_that_knows_them_reads_the_dotted_ones_itself(monkeypatch):
+    monkeypatch.setattr(old_flags, "installed_release", lambda: "0.11.0")
+    argv = ["--algo.advantage.is_correction_enable", "--algo.advantage.is_correction_type", "icepop"]
+    assert translate(argv) == (argv, [])
+    assert not {*argv[:2]} & set(old_flags.suggestions())
+
+
 def test_a_scheme_that_is_not_enabled_stays_off(new):
     argv = ["--vllm_is_correction_type", "icepop"]
     assert new(argv)["--algo.advantage.is_correction_level"] == "off"
@@ -217,6 +249,8 @@ def test_a_scheme_that_is_not_enabled_stays_off(new):
         ("--generate_max_len 8 --max_new_tokens 9", "both set --rollout.max_new_tokens"),
         ("--bf16 --param_dtype fp16", "--bf16 and --param_dtype both set --ds.param_dtype"),
         ("--enable_vllm_is_correction --algo.advantage.is_correction_level seq", "is_correction_level"),
+        ("--algo.advantage.is_correction_enable --algo.advantage.is_correction_level seq", "both set"),
+        ("--algo.advantage.is_correction_type best", "--algo.advantage.is_correction_type is 'best'; OpenRLHF had tis"),
         ("--pretrain_data x --pretrain_split y", "--pretrain_split of an older OpenRLHF is gone"),
         ("--prompt_max_len 1e3", "--prompt_max_len is '1e3'; give one whole number"),
         ("--generate_max_len", "--generate_max_len takes 1 value, 0 given"),
