@@ -214,7 +214,7 @@ def test_parts_that_change_nothing_are_named(command, capsys):
 PARALLEL = [
     *("--vllm.tensor_parallel_size", "2"),
     *("--ds.ring_attn_size", "2"),
-    *("--actor.num_gpus_per_node", "4"),
+    *("--actor.num_gpus_per_node", "4", "--ref.num_gpus_per_node", "1"),
     *("--ds.attn_implementation", "flash_attention_2"),
 ]
 
