@@ -90,7 +90,6 @@ def test_our_own_flags_come_on_top(upstreams_parser):
         "--actor.loss_mean",
         "--data.add_bos",
         "--data.order",
-        "--data.order_any_model",
         "--data.cluster_key",
         "--data.coverage",
         "--hub.repo",
@@ -215,8 +214,7 @@ def test_parts_that_change_nothing_are_named(command, capsys):
 PARALLEL = [
     *("--vllm.tensor_parallel_size", "2"),
     *("--ds.ring_attn_size", "2"),
-    *("--actor.num_gpus_per_node", "4"),
-    *("--ref.num_gpus_per_node", "1"),
+    *("--actor.num_gpus_per_node", "4", "--ref.num_gpus_per_node", "1"),
     *("--ds.attn_implementation", "flash_attention_2"),
 ]
 
