@@ -93,10 +93,12 @@ def _of_file(path: Path, model: str) -> list[tuple[str, bool]]:
     if was.get("weights") and now["weights"]:
         same = was["weights"] == now["weights"]
     else:
-        same = was.get("name") == now["name"] or (None if not _on_hub(was) or not _on_hub(now) else False)
+        same = was.get("name") == now["name"] if _on_hub(was) and _on_hub(now) else None
     if same is None:
-        text = f"notice: {file} was ordered with {_shown(was)}; whether that is {_shown(now)} is compared before training starts"
-        return [(text, False)]
+        text = f"{file} was ordered with {_shown(was)}; whether that is {_shown(now)} "
+        if was.get("weights") and not Path(model).is_dir():  # on the Hub, still to be fetched
+            return [(f"notice: {text}is compared before training starts", False)]
+        return [(f"warning: {text}cannot be told: both must have their weights in safetensors", False)]
     return [] if same else [(_refusal(file, was, now, model), True)]
 
 
@@ -105,8 +107,11 @@ def _on_hub(mark: dict) -> bool:
 
 
 def _shown(mark: dict) -> str:
-    name = "".join(sign if sign.isprintable() else " " for sign in str(mark.get("name")))[:LONGEST]
-    return f"{name} (weights {str(mark.get('weights') or 'not known here')[:LONGEST]})"
+    return f"{_printable(mark.get('name'))} (weights {_printable(mark.get('weights') or 'not known here')})"
+
+
+def _printable(value: Any) -> str:
+    return "".join(sign if sign.isprintable() else " " for sign in str(value)[:LONGEST])
 
 
 def _refusal(file: str, was: dict, now: dict, model: str) -> str:

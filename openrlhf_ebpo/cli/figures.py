@@ -19,6 +19,7 @@ measured is kept in DIR/measured.jsonl, a line a unit of work: the same command 
 more seeds, --only and --full add to what is there. Nothing but --full starts Ray: that trains the figure real_stack
 (three seeds) through OpenRLHF."""
 NEEDED = ("matplotlib", "reasoning_gym", "scipy", "torch", "tqdm")
+OF_THE_STACK = ("openrlhf", "ray", "deepspeed", "vllm")
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -60,7 +61,9 @@ def run(args: argparse.Namespace) -> None:
     for package in NEEDED:  # told before hours of measuring, not after
         if importlib.util.find_spec(package) is None:
             raise ModuleNotFoundError(name=package)
-    make(chosen(args.only, size), size, args.output, args.force)
+    wanted = chosen(args.only, size)
+    check_stack([name for name, figure in wanted.items() if figure.real])
+    make(wanted, size, args.output, args.force)
 
 
 def chosen(only: list[str] | None, size: Size) -> dict[str, Figure]:
@@ -73,6 +76,19 @@ def chosen(only: list[str] | None, size: Size) -> dict[str, Figure]:
         if every[name].real and size.name != FULL.name:
             raise UsageError(f"--only {name} trains on the real stack, for minutes a seed: add --full")
     return {name: f for name, f in every.items() if (name in only if only else not f.real or size.name == FULL.name)}
+
+
+def check_stack(real: list[str]) -> None:
+    """
+    Raises:
+        UsageError: figures of the real stack, which is not here.
+    """
+    missing = [package for package in OF_THE_STACK if real and importlib.util.find_spec(package) is None]
+    if missing:
+        raise UsageError(
+            f"{', '.join(real)} trains through OpenRLHF, and {', '.join(missing)} is not installed: use the environment that "
+            "scripts/quickstart.sh makes, or name other figures with --only"
+        )
 
 
 def make(wanted: dict[str, Figure], size: Size, output: Path, force: bool) -> None:

@@ -36,8 +36,10 @@ def sentence(prompts: int, passes: int, batch: int, group: int, train_batch: int
 @error_exit()
 def main(argv: list[str] | None = None) -> None:
     file, *words = sys.argv[1:] if argv is None else argv
-    if file.endswith(READ_SUFFIXES):  # of another kind, or on the Hub: not known before the training reads it
-        numbers = map(int, words[:4])
+    numbers = [int(word) for word in words[:4] if word.isdecimal()]
+    if 0 in numbers or len(numbers) < 4:  # the training says which flag that is
+        return
+    if "," not in file and file.endswith(READ_SUFFIXES):  # others are not known before the training reads them
         print(sentence(count_rows(file, "--data.prompt_dataset"), *numbers, filtered="filtered" in words))
 
 

@@ -193,6 +193,7 @@ case $order in
 esac
 dataset=$(given --data.prompt_dataset "$DATA_DIR/$data.parquet")
 passes=$(given --train.num_episodes "$passes")
+check_number --train.num_episodes "$passes" 1
 
 scheduler=(--actor.lr_scheduler constant)
 if ((warm_up)); then # in verl a rollout batch is one step of the schedule; here an optimizer step is, and the flag a share
@@ -252,6 +253,7 @@ python -c 'import openrlhf_ebpo' 2>/dev/null || fail "$(command -v python || ech
 echo "$run_name: $track track, prompts by $order"
 filtered=
 [[ " ${command[*]} " != *" --algo.dynamic_filtering_enable "* ]] || filtered=filtered
-python -m openrlhf_ebpo.data.passes "$dataset" "$passes" "$(given --rollout.batch_size "$prompts")" "$G" \
+python -m openrlhf_ebpo.data.passes "$dataset" "$passes" "$(given --rollout.batch_size "$prompts")" \
+    "$(given --rollout.n_samples_per_prompt "$G")" \
     "$(given --train.batch_size $((mini_batch * G)))" $filtered
 exec python -m openrlhf_ebpo.cli.train_ppo_ray "${command[@]}"

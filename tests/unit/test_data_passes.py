@@ -54,3 +54,15 @@ def test_the_sentence_is_of_the_file(tmp_path, capsys):
     assert capsys.readouterr().out == f"{said}, less what is filtered out\n"
     passes.main(["owner/name", "30", "512", "4", "512"])
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("number", ["abc", "-1", "0", "4.5", ""])
+def test_what_only_the_training_can_judge_is_left_to_it(number, tmp_path, capsys):
+    file = tmp_path / "train.parquet"
+    pq.write_table(pa.table({"id": ["1"]}), file)
+    for place in range(4):
+        words = ["30", "512", "4", "512"]
+        words[place] = number
+        passes.main([str(file), *words])
+    passes.main([f"{file},{file}", "30", "512", "4", "512"])
+    assert capsys.readouterr().out == ""

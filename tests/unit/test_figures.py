@@ -357,3 +357,29 @@ def test_a_package_that_is_missing_is_named_before_anything_is_measured(tmp_path
         cli.main(["figures", "--output", str(tmp_path / "out")])
     assert ended.value.code == "error: no_such_package is not installed: pip install 'openrlhf_ebpo[figures]'"
     assert not (tmp_path / "out").exists()
+
+
+def test_the_real_stack_is_looked_for_before_hours_are_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "OF_THE_STACK", ("torch", "no_such_stack"))
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["figures", "--full", "--output", str(tmp_path / "out")])
+    assert "real_stack trains through OpenRLHF, and no_such_stack is not installed" in ended.value.code
+    assert "--only" in ended.value.code and not (tmp_path / "out").exists()
+
+
+def test_a_warm_start_that_could_not_be_saved_whole_is_not_there(tmp_path, monkeypatch):
+    """A kill while it is written must not stop every later command."""
+
+    def cut(crossings, path):
+        Path(path).write_bytes(b"cut")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(warm_starts, "supervised", lambda *rest: [{0.05: torch.zeros(3)}])
+    saved = torch.save
+    monkeypatch.setattr(torch, "save", cut)
+    wanted = (tmp_path, tasks.shape(), "reverse", "right", 0.05, [0])
+    with pytest.raises(KeyboardInterrupt):
+        warm_starts.warm_start(*wanted)
+    assert not [*tmp_path.iterdir()]
+    monkeypatch.setattr(torch, "save", saved)
+    assert warm_starts.warm_start(*wanted).tolist() == [[0.0, 0.0, 0.0]]

@@ -279,3 +279,10 @@ def test_dapos_warm_up_is_ten_rollout_batches_of_the_real_data(place):
 def test_the_document_names_both_axes():
     text = (ROOT / "docs" / "reproduce.md").read_text()
     assert [name for name in ("--track released", "--order difficulty", *OWN) if name not in text] == []
+
+
+@pytest.mark.parametrize("passes", ["abc", "0", "-1"])
+def test_passes_that_are_no_number_are_told_by_their_flag(passes):
+    result = bash("run.sh", "--print", "qwen3_8b", "dapo", 4, "--train.num_episodes", passes)
+    assert result.returncode == 2
+    assert result.stderr == f"error: --train.num_episodes is '{passes}'; give a whole number, 1 or more\n"

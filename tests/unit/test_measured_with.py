@@ -160,16 +160,17 @@ def test_another_models_order_is_refused_and_both_are_named(measured, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("was", "now", "said"),
+    ("was", "weights", "now", "said"),
     [
-        ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B", None),
-        ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B-Base", "error"),
-        ("Qwen3-8B", "Qwen/Qwen3-8B-Base", "compared before training starts"),
+        ("Qwen/Qwen3-8B", None, "Qwen/Qwen3-8B", None),
+        ("Qwen/Qwen3-8B", None, "Qwen/Qwen3-8B-Base", "error"),
+        ("Qwen3-8B", "0123456789abcdef", "Qwen/Qwen3-8B-Base", "compared before training starts"),
+        ("Qwen3-8B", None, "Qwen/Qwen3-8B-Base", "warning: "),
     ],
 )
-def test_names_decide_where_the_weights_are_not_on_this_machine(was, now, said, measured, monkeypatch):
+def test_names_decide_where_the_weights_are_not_on_this_machine(was, weights, now, said, measured, monkeypatch):
     monkeypatch.setattr(measured_with, "model_folder", lambda name: None)
-    write_table(measured_with.marked(read_table(measured), pass_rates={"name": was, "weights": None}), measured)
+    write_table(measured_with.marked(read_table(measured), pass_rates={"name": was, "weights": weights}), measured)
     ordered = order(measured, "ordered.parquet")
     if said == "error":
         with pytest.raises(UsageError, match=f"{was} .*{now} "):
@@ -177,6 +178,24 @@ def test_names_decide_where_the_weights_are_not_on_this_machine(was, now, said, 
     else:
         found = measured_with.check(values(ordered, now))
         assert found == [] if said is None else said in found[0] and "\n" not in found[0]
+
+
+def test_two_folders_of_one_name_are_not_taken_for_the_same_model_without_their_weights(measured, tmp_path):
+    """Such as model/, which every training calls its own."""
+    other = tmp_path / "other" / "m"
+    other.mkdir(parents=True)
+    (other / "config.json").write_text("{}")
+    (other / "pytorch_model.bin").write_bytes(b"?")
+    (said,) = measured_with.check(values(order(measured, "ordered.parquet"), other))
+    assert said.startswith("warning: ") and "cannot be told: both must have their weights in safetensors" in said
+
+
+def test_another_files_metadata_reaches_no_terminal_as_it_is(measured, tmp_path):
+    marks = {"pass_rates": {"name": "a\x1b[2Jb", "weights": "\x1b]0;x\x07"}, "order": "difficulty"}
+    write_table(measured_with.marked(read_table(measured), **marks), tmp_path / "odd.parquet")
+    with pytest.raises(UsageError) as error:
+        measured_with.check(values(tmp_path / "odd.parquet", tmp_path / "m"))
+    assert "\x1b" not in str(error.value) and "\x07" not in str(error.value)
 
 
 def test_a_file_of_before_is_warned_of(measured, tmp_path):

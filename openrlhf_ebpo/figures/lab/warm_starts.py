@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from openrlhf_ebpo.figures.lab import policy, tasks
+from openrlhf_ebpo.files import replacing
 
 STARTS = (0.01, 0.05, 0.1, 0.3, 0.6)
 BATCH, LR, WARMUP, LONGEST = 32, 2e-3, 20, 4000
@@ -28,9 +29,9 @@ def warm_start(
     found = [directory / f"{task}-{examples}-{shape.width}x{shape.layers}-seed{seed}.pt" for seed in seeds]
     missing = [s for s, file in zip(seeds, found, strict=True) if not file.exists() or start not in torch.load(file)]
     if missing:
-        directory.mkdir(parents=True, exist_ok=True)
         for seed, crossings in zip(missing, supervised(shape, task, examples, wanted, missing), strict=True):
-            torch.save(crossings, found[seeds.index(seed)])
+            with replacing(found[seeds.index(seed)]) as temporary:
+                torch.save(crossings, temporary)
     return torch.stack([torch.load(file)[start] for file in found])
 
 
