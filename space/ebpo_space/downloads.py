@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 
 from .errors import RunError
-from .exports import FORMATS, export, name_of
+from .exports import FORMATS, SECONDS, export, name_of
 from .links import clean
 from .selection import selected
 from .workspace import Workspace
@@ -18,7 +19,7 @@ _places = threading.BoundedSemaphore(AT_ONCE)
 
 
 class Download(StreamingResponse):
-    """done: called when it has ended, however that is."""
+    """done: called when it has ended, however that is: after SECONDS too, as a browser may stop reading and say nothing."""
 
     def __init__(self, pieces: Iterator[bytes], name: str, media_type: str, done: Callable[[], None]):
         headers = {"content-disposition": f'attachment; filename="{name}"', "cache-control": "no-store"}
@@ -27,7 +28,7 @@ class Download(StreamingResponse):
 
     async def __call__(self, scope, receive, send) -> None:
         try:
-            await super().__call__(scope, receive, send)
+            await asyncio.wait_for(super().__call__(scope, receive, send), SECONDS)
         finally:
             self.done()
 
@@ -56,7 +57,8 @@ def asked_for(workspace: Workspace, parameters: Mapping[str, str]) -> tuple[str,
     """Name, media type and pieces of a file.
 
     Raises:
-        RunError: there is no such run or format, the filters are wrong or let nothing through, or it would be too large.
+        RunError: there is no such run or format, the filters are wrong or let nothing through, or it would be too large or a
+            part only.
     """
     kind = parameters.get("format", "")
     if kind not in FORMATS:
@@ -68,7 +70,10 @@ def asked_for(workspace: Workspace, parameters: Mapping[str, str]) -> tuple[str,
     opened = workspace.open(view["run"] if view["run"] in keys else keys[0])
     index = workspace.index(opened)
     groups, _ = index.read()
-    positions = selected(view, opened, index, workspace.notes.of(opened.run)).positions
+    found = selected(view, opened, index, workspace.notes.of(opened.run))
+    if found.note:  # a search that did not come to its end
+        raise RunError(f"This would be a part only. {found.note}")
+    positions = found.positions
     if not len(positions):
         raise RunError("No group fits.")
     return name_of(opened.run, kind), FORMATS[kind].media_type, export(opened.run, groups, positions, kind)

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 LASTS = 60.0  # seconds; a page may say how long ago something was
-LARGEST = 32 * 2**20  # characters of all that is kept
+LARGEST = 32 * 2**20  # characters of all that is kept, addresses included
 WAIT = 60.0  # seconds for another visitor's rendering of the same
 
 
@@ -47,7 +47,7 @@ class Rendered:
                 self._drop(key)
                 mine.set_result(found)
                 return found
-            self._sizes[key] = sum(len(value) for value in found.values() if isinstance(value, str))
+            self._sizes[key] = len(str(key)) + sum(len(value) for value in found.values() if isinstance(value, str))
             while sum(self._sizes.values()) > LARGEST:
                 self._drop(next(each for each in self._kept if each in self._sizes))
         mine.set_result(found)

@@ -53,6 +53,11 @@ def test_without_a_wish_it_shows_two_groups_and_its_address_names_them(workspace
     assert not found["notices"]
 
 
+def test_a_prompt_gives_no_answer(workspace):
+    found = show(workspace, marked=0)
+    assert "data-given" not in found["sides"] and found["answers"].count("data-given") == 2
+
+
 def test_another_run_and_another_step_keep_the_other_side(workspace):
     found = show(workspace, run_a="a", at_a="7.3")
     across = next(each for each in settings(found["sides"]) if each.get("run_b") == "b")

@@ -20,13 +20,14 @@ from openrlhf_ebpo.space.cards import signed
 from openrlhf_ebpo.space.figures import number
 from openrlhf_ebpo.space.links import PARAMETERS, address, clean
 from openrlhf_ebpo.space.metrics import positions
-from openrlhf_ebpo.space.pages import configuration, dynamics, evaluation, samples, understand
+from openrlhf_ebpo.space.pages import compare, configuration, dynamics, evaluation, samples, understand
 from openrlhf_ebpo.space.picture import WIDTH, Drawn, implied_prior_mean, picture
 from openrlhf_ebpo.space.runs import Runs
 from openrlhf_ebpo.space.search import KINDS, answers, position_of
 from openrlhf_ebpo.space.workspace import Workspace
 
 PAGES = {
+    "compare": compare,
     "configuration": configuration,
     "dynamics": dynamics,
     "samples": samples,
@@ -277,6 +278,19 @@ def test_a_hostile_run_makes_no_tag_and_no_attribute(workspace, page):
                 assert not Inert(text).harm, (page, name, view)
                 assert "${" not in text and "{{" not in text
     assert found["notes"]
+
+
+@pytest.mark.parametrize("steps", ["²", "①", "9" * 300, "1-²", "-1"])
+def test_steps_that_are_none_are_said(workspace, steps):
+    found = show(workspace, "samples", steps=steps)
+    assert "notice" in found["notes"] or "No group fits" in found["groups"]
+
+
+@pytest.mark.parametrize("at", ["9" * 200 + ".1", "1." + "9" * 200, "-1.-1"])
+@pytest.mark.parametrize("page", ["samples", "compare"])
+def test_a_place_that_no_run_has_is_said(workspace, page, at):
+    found = show(workspace, page, at=at, at_a=at, at_b=at)
+    assert "There is no group" in found["notes" if page == "samples" else "notices"]
 
 
 def test_an_address_gives_back_its_view():

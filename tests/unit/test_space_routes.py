@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,7 +11,7 @@ from space_runs import learning_run
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from openrlhf_ebpo.space import downloads, exports, server
+from openrlhf_ebpo.space import downloads, exports, search, server
 from openrlhf_ebpo.space.notes import FILE, Notes
 from openrlhf_ebpo.space.runs import Runs
 from openrlhf_ebpo.space.workspace import Workspace
@@ -114,6 +115,31 @@ def test_few_downloads_run_at_once_and_one_that_breaks_frees_its_place(app, monk
         assert not client.get("/space/export?runs=a&format=csv").content
     monkeypatch.undo()
     assert client.get("/space/export?runs=a&format=csv").status_code == 200
+
+
+async def receive_nothing():
+    await asyncio.Event().wait()
+
+
+def test_a_download_that_nobody_reads_ends_and_frees_its_place(monkeypatch):
+    async def stuck(message):
+        await asyncio.Event().wait()
+
+    async def sent(download):
+        return await asyncio.wait({asyncio.create_task(download({"type": "http"}, receive_nothing, stuck))}, timeout=10)
+
+    freed = []
+    monkeypatch.setattr(downloads, "SECONDS", 0.01)
+    ended, _ = asyncio.run(sent(downloads.Download(iter([b"a"]), "a.csv", "text/csv", lambda: freed.append(True))))
+    assert freed and [type(each.exception()) for each in ended] == [asyncio.TimeoutError]
+
+
+def test_a_search_without_an_end_is_no_download(app, monkeypatch):
+    client, asked = app(Notes()), "/space/export?runs=a&steps=all&format=jsonl&text=a"
+    assert client.get(asked).status_code == 200
+    monkeypatch.setattr(search, "FOUND", 1)
+    answer = client.get(asked)
+    assert answer.status_code == 404 and "part only" in answer.text
 
 
 # notes

@@ -130,7 +130,7 @@ def test_visitors_who_ask_at_once_wait_for_one_rendering_and_its_failure_is_not_
 
 
 def test_what_is_kept_of_pages_has_an_end(monkeypatch):
-    monkeypatch.setattr("openrlhf_ebpo.space.rendered.LARGEST", 10)
+    monkeypatch.setattr("openrlhf_ebpo.space.rendered.LARGEST", 12)
     now, made = [0.0], []
     rendered = Rendered(clock=lambda: now[0])
     for key in ("a", "b", "b", "c"):
@@ -139,6 +139,14 @@ def test_what_is_kept_of_pages_has_an_end(monkeypatch):
     now[0] += 100
     rendered.get("c", lambda: made.append("again") or {})
     assert made[-1] == "again" and list(rendered._sizes) == ["b", "c"]
+
+
+def test_addresses_count_too(monkeypatch):
+    monkeypatch.setattr("openrlhf_ebpo.space.rendered.LARGEST", 50)
+    rendered = Rendered()
+    for number in range(10):
+        rendered.get(f"{number}?note=a-long-one", lambda: {"notes": ""})
+    assert len(rendered._kept) == 2
 
 
 def test_a_page_that_has_more_to_come_is_rendered_again():

@@ -102,7 +102,7 @@ def _prompt(side: Side) -> HTML:
     expected = (
         html('<p class="label"><small>expected</small> <code>{}</code></p>', harmless(label, 400)) if label else ""
     )
-    text = reading.answer(side.prompt, source={**_source(side), "field": "prompt"}, name="Prompt")
+    text = reading.answer(side.prompt, source={**_source(side), "field": "prompt"}, given=False, name="Prompt")
     return html('<section class="prompt" aria-label="Prompt">{}{}</section>', text, expected)
 
 

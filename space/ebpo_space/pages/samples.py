@@ -252,7 +252,7 @@ def _kind(kind: str, view: dict) -> dict:
 
 def _stepper(view: dict, steps: list[int]) -> HTML:
     """Earlier and later step, latest, all."""
-    at = steps[-1] if view["steps"] == "latest" and steps else int(view["steps"]) if view["steps"].isdigit() else None
+    at = steps[-1] if view["steps"] == "latest" and steps else int(view["steps"]) if view["steps"].isdecimal() else None
     before = [s for s in steps if at is not None and s < at]
     after = [s for s in steps if at is not None and s > at]
     label = "all steps" if view["steps"] == "all" else f"step {at}" if at is not None else f"steps {view['steps'][:24]}"

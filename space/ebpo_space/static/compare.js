@@ -4,17 +4,19 @@
   const { clicks, element, renewed } = window.space;
   const LIMIT = 6000; // milliseconds until the worker is ended
   const LONG = 1200, KEPT = 300; // characters of a stretch that both have: folded above, of which are shown at each end
-  const latest = new Map(); // the worker of each place, so that a second comparison ends the first
+  const WORKER = new URL("workers/compare.js", document.currentScript.src);
+  WORKER.search = new URL(document.currentScript.src).search; // its address changes with the app, as the page's files' do
+  let stop = null; // ends the comparison before
 
   const different = (a, b) => new Promise((resolve) => {
-    const worker = new Worker(new URL("./space/workers/compare.js", document.baseURI));
+    const worker = new Worker(WORKER);
     const end = (found) => { clearTimeout(timer); worker.terminate(); resolve(found); };
     const timer = setTimeout(() => end({ by: null, parts: null }), LIMIT);
     worker.onmessage = ({ data }) => end(data);
     worker.onerror = () => end({ by: null, parts: null });
     worker.postMessage({ a, b });
-    latest.get("worker")?.();
-    latest.set("worker", () => end(null));
+    stop?.();
+    stop = () => end(null);
   });
 
   // a browser takes seconds to lay out one word of 20,000 letters: it may break

@@ -2,6 +2,7 @@
 (() => {
   "use strict";
   const { clicks, renewed } = window.space;
+  const WAIT = 60000; // milliseconds
   const drafts = new Map(); // by group: text and tags that are not saved, and the version that they were written over
   let saved = ""; // the group whose note was saved last
 
@@ -17,8 +18,9 @@
   const keep = async (box, note) => {
     const answer = await fetch("./space/notes", {
       method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ ...of(box), ...note }),
+      signal: AbortSignal.timeout(WAIT),
     });
-    const said = await answer.json();
+    const said = await answer.json().catch(() => ({ error: `The note could not be saved (${answer.status}).` }));
     if (answer.status === 409) {
       over(box, said.time);
       drafted(box);

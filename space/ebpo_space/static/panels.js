@@ -15,14 +15,15 @@
 
   // 5 MB: loaded with the page where plots come first, else when the first plot comes
   let plotly = null;
-  const loadPlotly = () => (plotly ||= new Promise((resolve) => {
+  const loadPlotly = () => (plotly ||= new Promise((resolve, reject) => {
     const script = element("script");
     script.src = document.querySelector("meta[name=plotly]").content;
     script.onload = () => resolve(window.Plotly);
+    script.onerror = () => { plotly = null; reject(new Error("The plots could not be loaded: reload the page.")); };
     document.head.appendChild(script);
   }));
   const first = new URLSearchParams(location.search).get("tab");
-  if (["dynamics", "evaluation", "understand"].includes(first)) loadPlotly();
+  if (["dynamics", "evaluation", "understand"].includes(first)) loadPlotly().catch(() => {}); // a panel says it
 
   const axis = () => ({
     gridcolor: css("grid"), linecolor: css("line"), zerolinecolor: css("line"), tickcolor: css("line"),
@@ -134,7 +135,8 @@
     async draw() {
       if (!this.spec || !this.root.isConnected) return;
       this.dirty = false;
-      const Plotly = await loadPlotly();
+      const Plotly = await loadPlotly().catch((error) => this.note.replaceChildren(element("em", "bad", error.message)));
+      if (!Plotly) { this.dirty = true; this.note.hidden = false; return; }
       const linked = !!this.spec.linked;
       const { data, layout } = this.figure();
       layout.uirevision = `${layout.uirevision}${this.full}`;
@@ -201,7 +203,7 @@
         title: { text: this.spec.title.replace(/[<>&]/g, ""), x: 0.02, font: { size: 16 } }, legend: { orientation: "h", y: -0.2 },
         width: 900, height: 520, autosize: false,
       });
-      const Plotly = await loadPlotly();
+      if (!window.Plotly) return;
       save(`${name}.png`, await Plotly.toImage({ data, layout: whole }, { format: "png", scale: 2, width: 900, height: 520 }));
     }
   }

@@ -1,7 +1,7 @@
 // Fills every <div class="reading"> of the page (reading.py): Markdown and formulas, thoughts, the rest of long answers, marks.
 // The text is in the page as text; it is rendered in a worker, one piece at a time, and a piece that takes too long is shown
 // as it was written.
-(window.space ||= {}).reader = (() => {
+window.space.reader = (() => {
   "use strict";
   const here = new URL(document.currentScript.src);
   const beside = (name) => Object.assign(new URL(name, here), { search: here.search }).href;
@@ -10,12 +10,7 @@
   const KEPT = 8e6; // characters of rendered pieces that are kept
   const CHUNK = 32000; // characters asked for at a time
 
-  const element = (tag, cls, text) => {
-    const made = document.createElement(tag);
-    if (cls) made.className = cls;
-    if (text !== undefined) made.textContent = text;
-    return made;
-  };
+  const { element } = window.space;
 
   document.head.appendChild(Object.assign(element("link"), { rel: "stylesheet", href: beside("vendor/temml/Temml-STIX2.css") }));
 
@@ -42,7 +37,8 @@
   const purify = () => (purify.loading ||= new Promise((resolve, reject) => {
     const script = element("script");
     script.src = beside("vendor/dompurify/purify.min.js");
-    [script.onload, script.onerror] = [resolve, reject];
+    script.onload = resolve;
+    script.onerror = () => { purify.loading = null; reject(new Error("the sanitiser was not loaded")); }; // asked for again
     document.head.appendChild(script);
   }));
   const within = (milliseconds, promise) =>

@@ -1,6 +1,6 @@
 // What a rendered text may hold: the tags of prose and of MathML, no address, no script, no style but sizes and colours.
 // The worker makes nothing else; if a renderer had a fault, it would end here.
-(window.space ||= {}).clean = (() => {
+window.space.clean = (() => {
   "use strict";
   const words = (text) => text.split(" ");
   const ALLOWED_TAGS = words("p br hr strong em s code pre blockquote ul ol li table thead tbody tr th td span div " +

@@ -1,5 +1,5 @@
 // Where a long text may be cut: at blank lines outside formulas and code, so that each piece reads like the whole. Pure.
-(window.space ||= {}).cut = (() => {
+window.space.cut = (() => {
   "use strict";
   const PIECE = 3000; // characters after which the next good place is taken
   const MOST = 9000; // and after which any line's end is

@@ -1,20 +1,16 @@
 // What is marked in a reading, without a change to it (CSS highlights): hits of the search, the answer that was given, the
 // expected one. A bar above the text says what there is and goes there.
-(window.space ||= {}).marks = (() => {
+window.space.marks = (() => {
   "use strict";
   const MOST = 1000; // hits
   const SETTLES = 1500; // milliseconds
   const BLOCK = "p, li, td, th, pre, blockquote, .piece";
-  const LINE = /(?:final\s+answer|answer)\**\s*(?:is\b)?\s*[:：]\s*\**\s*([^\n]{1,200})/gi; // as in "Answer: 42"
+  // as in "Answer: 42"; no two parts of it take the same blanks, or ten thousand of them would hold the page
+  const LINE = /(?:final\s+answer|answer)\**\s*(?:is\b\s*)?[:：][\s*]*([^\n]{1,200})/gi;
   const states = new Map(); // reading -> {hits, now: which of them, gold, given}
   let last = null; // the reading whose hits were walked through
 
-  const element = (tag, cls, text) => {
-    const made = document.createElement(tag);
-    if (cls) made.className = cls;
-    if (text !== undefined) made.textContent = text;
-    return made;
-  };
+  const { element } = window.space;
 
   // [{text, nodes}] of the blocks of a reading: what stands on one line for a reader
   const blocks = (reading) => {

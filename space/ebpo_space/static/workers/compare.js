@@ -1,7 +1,7 @@
 // What differs between two texts: by words; where that takes too long, by lines; else nothing. In a worker, so that the page
 // stays quick, and whoever started it can end it.
 "use strict";
-importScripts("../vendor/diff/diff.min.js");
+importScripts(`../vendor/diff/diff.min.js${self.location.search}`);
 
 const TIMEOUT = 1500; // milliseconds, for words and then for lines
 const PARTS = 8000; // elements that a page can bear
