@@ -30,6 +30,7 @@ from story import DISK, Story
 from openrlhf_ebpo.files import append_json_line, read_json_lines
 
 HERE = Path(__file__).parent
+MOST_TRAININGS = 3  # for a plan whose moments pass unseen
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -113,10 +114,10 @@ def run(args) -> None:
             chosen = [word.partition("@")[0] for word in args.plan or args.kinds]
             how = {"command": args.command, "patience": args.patience}
             with contextlib.closing(Story(folder, mode, number, args.episodes, report, chosen, **how)) as story:
-                if args.plan:
-                    play_plan(story, args.plan)
+                if args.plan and (play_plan(story, args.plan) or number >= MOST_TRAININGS):
                     break
-                play(story, left, rng, until)
+                if not args.plan:
+                    play(story, left, rng, until)
             of_story = [row for row in read_json_lines(results) if (row["mode"], row["story"]) == (mode, number)]
             if story.status == "stuck" and not any(row["event"] == "kill" for row in of_story):
                 sys.exit(f"the training does not start, without any kill: {story.output}, log-*.txt")
@@ -138,8 +139,9 @@ def play(story: Story, left: dict[str, int], rng: random.Random, until: float) -
     story.check()
 
 
-def play_plan(story: Story, plan: list[str]) -> None:
-    """One training to its end, with these kills in a row."""
+def play_plan(story: Story, plan: list[str]) -> bool:
+    """One training to its end, with these kills in a row. False where it came to its end before them all: on a busy machine
+    a moment may pass unseen."""
     strikes = [(kind, moment.Moment.parse(when)) for kind, _, when in (text.partition("@") for text in plan)]
     while story.status == "running":
         if not strikes:
@@ -147,6 +149,7 @@ def play_plan(story: Story, plan: list[str]) -> None:
         elif story.strike(*strikes[0]):
             strikes.pop(0)
     story.check()
+    return not strikes
 
 
 def main(argv: list[str] | None = None) -> None:

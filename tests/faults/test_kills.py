@@ -31,5 +31,5 @@ def test_the_kill_ended_the_command_and_it_went_on_when_repeated(rows):
 
 
 def test_nothing_is_lost(rows):
-    (end,) = [row for row in rows if row["event"] == "end"]
+    *_, end = [row for row in rows if row["event"] == "end"]
     assert end["problems"] == [] and end["steps"] == campaign.workshop.STEPS
