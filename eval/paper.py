@@ -2,7 +2,7 @@
 
 GRPO, EBPO-naive and EBPO-topic at G = 4 are those of the paper's first version. Dr. GRPO, DAPO and EntropyMech, the other group
 sizes and LLaMA's EBPO-topic are those of its later revision: recipe/ebpo/neurips_2026_v2.tex of github.com/Tonyzhou98/verl, commit
-75b0147, read on 22 November 2026. (There GRPO's AMC23 of Qwen3-14B is 85.47, in the first version 85.00.)
+75b0147, read on 22 November 2026. (One score of GRPO's, of Qwen3-14B, is 85.47 there and 85.00 in the first version.)
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ Content = LocalFile | bytes
 TEXT = (".json", ".jsonl", ".md", ".txt", ".jinja", ".py", ".js", ".css", ".html", ".yaml", ".toml", ".svg", "")
 TOKENIZER = (".model", ".spm", ".bpe", ".tiktoken")  # not all of them texts, and looked through all the same
 WEIGHTS, TABLE, PICTURE = ".safetensors", ".parquet", ".png"
+FONT = re.compile(r"(.*/)?static/vendor/.+\.woff2")  # of the Space's app, and nowhere else
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
 KINDS = (*TEXT, *TOKENIZER, WEIGHTS, TABLE, PICTURE)
 EVAL_RESULTS = ".eval_results"  # where the Hub looks for them; every other hidden name stays
@@ -33,7 +34,7 @@ class Publishable(Mapping[str, Content]):
     """Files by their path in a repo that may leave this machine. Making one is the filter, and nothing else is sent.
 
     Looked through: paths, texts, the tokenizer's files, headers of weights, texts in tables. Not looked into: the numbers
-    of weights, pictures (we draw them), pickles.
+    of weights, pictures (we draw them), the Space's fonts, pickles.
 
     Raises:
         UsageError: a kind of file that is never published, or a secret or this user's home folder in one; names the
@@ -64,7 +65,7 @@ def _check_path(path: str, allow_pickle: bool) -> None:
     if kind in PICKLES and not allow_pickle:
         raise UsageError(f"{path} is a pickle, which can run code where it is loaded: only safetensors are pushed")
     hidden = any(part.startswith(".") for part in path.removeprefix(f"{EVAL_RESULTS}/").split("/"))
-    if kind not in (*KINDS, *PICKLES) or hidden or path.startswith("/"):
+    if (kind not in (*KINDS, *PICKLES) and not FONT.fullmatch(path)) or hidden or path.startswith("/"):
         raise UsageError(f"{ascii(path)[1:-1]} is no kind of file that is published (`hf upload` takes any file)")
 
 
@@ -94,7 +95,7 @@ def _check_content(path: str, content: Content) -> None:
 def _text_of(kind: str, content: Content) -> bytes:
     if kind == WEIGHTS:
         return header_of(content)
-    if kind in (PICTURE, *PICKLES):
+    if kind in (PICTURE, ".woff2", *PICKLES):
         return b""
     return content if isinstance(content, bytes) else content.read_bytes()
 

@@ -195,13 +195,13 @@ def test_the_list_is_light():
 
 
 def test_no_benchmark_is_named_outside_its_file():
-    """But in examples of command lines, such as those of --help."""
+    """But in examples of command lines, such as those of --help, and beside the paper's own numbers."""
     found = []
     for place in ("eval", "openrlhf_ebpo", "space"):
         for path in ROOT.joinpath(place).rglob("*.py"):
             if path.parent != ROOT / "eval" / "tasks" or path.stem not in BENCHMARKS:
                 found += [(path.name, line.strip()) for line in path.read_text().splitlines() if named(line)]
-    assert [each for each in found if each[0] != "registry.py" and "--task" not in each[1]] == []
+    assert [each for each in found if each[0] not in ("registry.py", "reported.py") and "--task" not in each[1]] == []
 
 
 def named(line: str) -> bool:
