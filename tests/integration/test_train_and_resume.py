@@ -30,8 +30,8 @@ CONFIG = EstimatorConfig(n_samples_per_prompt=4)
 WANDB_KEY = "0123456789abcdef0123456789abcdef01234567"
 
 
-# as the workshop's, but what is asked after steps 1 to 3 and the evaluation at 2 waits until the run has been killed. It counts,
-# since what the run has written lags behind what it does.
+# as the workshop's, but what the first run asks after steps 1 to 3 and the evaluation at 2 is never answered: its trainer outlives
+# a killed command for a moment. It counts, since what the run has written lags behind what it does.
 BEFORE_STEP_4 = 3 * 8 * 4 + 48 * 4
 HELD = """
 import os, time
@@ -39,8 +39,8 @@ unheld = reward_func
 def reward_func(queries, *args, **kwargs):
     with open({asked!r}, "ab") as file:
         file.write(b"." * len(queries))
-    while os.path.getsize({asked!r}) > {most} and not os.path.exists({killed!r}):
-        time.sleep(0.05)
+    if os.path.getsize({asked!r}) > {most} and not os.path.exists({killed!r}):
+        time.sleep(600)
     return unheld(queries, *args, **kwargs)
 """
 
