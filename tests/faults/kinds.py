@@ -29,6 +29,7 @@ KINDS = {  # what the process calls itself
 }
 ASYNC_ONLY = ("controller", "generator")
 PR_SET_CHILD_SUBREAPER = 36
+spared: set[int] = set()  # processes of the campaign's own
 
 
 def become_subreaper() -> None:
@@ -38,7 +39,8 @@ def become_subreaper() -> None:
 def descendants() -> list[psutil.Process]:
     """All that live, and were started by this process or by those."""
     reap()
-    return [process for process in psutil.Process().children(recursive=True) if lives(process)]
+    started = psutil.Process().children(recursive=True)
+    return [process for process in started if process.pid not in spared and lives(process)]
 
 
 def reap() -> None:

@@ -51,11 +51,12 @@ class Story:
         chosen: Collection[str],
         command: list[str] | None = None,
         patience: float = 1.0,
+        environment: dict[str, str] | None = None,
     ):
         self.output = folder / f"{mode}-{number}"
         self.run_dir, self.ckpt_path = self.output / "model" / "run", self.output / "ckpt"
         self.report, self.status, self.mode = report, "running", mode
-        self.patience = patience
+        self.patience, self.environment = patience, environment or {}
         self.session = uuid.uuid4().hex
         self.process: subprocess.Popen | None = None
         self.is_good = False
@@ -81,6 +82,7 @@ class Story:
             "HF_HOME": str(self.output / "hf_home"),
             "OPENRLHF_EBPO_MATH_WORKERS": "1",
             MARK: self.session,
+            **self.environment,
         }
         number = len(list(self.output.glob("log-*.txt")))
         self.log = self.output / f"log-{number:03d}.txt"
