@@ -17,6 +17,7 @@ from multiprocessing import util
 from pathlib import Path
 
 FORKED = "OPENRLHF_EBPO_TESTS_FORK_ENGINES"  # not "": it may be forked. The driver hands it to its workers
+ARGUMENTS, ENVIRONMENT = 45, 47  # arg_start and env_start in /proc/self/stat, after the name
 SPAWNED = "--multiprocessing-fork"  # the last word of what multiprocessing spawns
 
 
@@ -74,15 +75,28 @@ def place(files: list[int], numbers: list[int]) -> None:
 
 def show_environment() -> None:
     """Have /proc say what it says of a spawned process: engines are told by a variable that they were started with."""
-    fields = Path("/proc/self/stat").read_text().rpartition(") ")[2].split()
-    start, end = int(fields[47]), int(fields[48])  # env_start, env_end; nothing points there after os.environ.clear()
     told = (b"OPENRLHF_EBPO_", b"RAY_ADDRESS=")  # first: there may not be room for all
     words = sorted((f"{k}={v}".encode() for k, v in os.environ.items()), key=lambda word: not word.startswith(told))
-    ctypes.memmove(start, b"\0".join(words)[: end - start].ljust(end - start, b"\0"), end - start)
+    show(b"\0".join(words), ENVIRONMENT)
+
+
+def show_title(title: str) -> None:
+    """What setproctitle does where it finds argv; it looks beside the environment, which has moved."""
+    show(title.encode(), ARGUMENTS)
+
+
+def show(text: bytes, where: int) -> None:
+    """Write what /proc shows, into memory that nothing points to after os.environ.clear()."""
+    fields = Path("/proc/self/stat").read_text().rpartition(") ")[2].split()
+    start, end = map(int, fields[where : where + 2])
+    ctypes.memmove(start, text[: end - start - 1].ljust(end - start, b"\0"), end - start)
 
 
 def spawned(arguments: list[str]) -> None:
     """What `python -c … --multiprocessing-fork` does."""
+    import setproctitle
+
+    setproctitle.setproctitle = show_title
     sys.modules.pop("vllm.env_override", None)  # a stand-in in Ray's workers (seams/cpu); an engine reads the real one
     sys.argv = arguments[-3::2]
     exec(arguments[-2], {"__name__": "__main__"})

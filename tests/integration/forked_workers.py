@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from forked_driver import forkserver
-from forked_engines import keep_one_in_reserve, run_and_exit
+from forked_engines import keep_one_in_reserve, run_and_exit, show_title
 
 # Runs for every process of a node. -I -S: a worker's start costs 20 ms here, and nothing of the environment is read.
 STAND_IN = """#!/bin/sh
@@ -83,11 +83,13 @@ def run_worker(connection: socket.socket) -> None:
 
 
 def start(argv: list[str]) -> None:
+    import ray._raylet
     from ray._private.runtime_env.context import RuntimeEnvContext
     from ray._private.utils import update_envs
     from ray._private.workers.setup_worker import parser
     from ray.core.generated.common_pb2 import Language
 
+    ray._raylet.setproctitle = show_title
     args, worker = parser.parse_known_args(argv[1:])
     context = RuntimeEnvContext.deserialize(args.serialized_runtime_env_context or "{}")
     if context.command_prefix or "PYTHONPATH" in context.env_vars:  # asks for an interpreter of its own
