@@ -7,7 +7,7 @@ import functools
 import hashlib
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ TOKENIZER = (".model", ".spm", ".bpe", ".tiktoken")  # not all of them texts, an
 WEIGHTS, TABLE, PICTURE = ".safetensors", ".parquet", ".png"
 FONT = re.compile(r"(.*/)?static/vendor/.+\.woff2")  # of the Space's app, and nowhere else
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
+LOOKED_THROUGH_AT_ONCE = 64 << 20  # bytes
 KINDS = (*TEXT, *TOKENIZER, WEIGHTS, TABLE, PICTURE)
 EVAL_RESULTS = ".eval_results"  # where the Hub looks for them; every other hidden name stays
 
@@ -43,9 +44,10 @@ class Publishable(Mapping[str, Content]):
 
     def __init__(self, files: Mapping[str, Content], allow_pickle: bool = False):
         self._files = dict(files)
-        for path, content in self._files.items():
+        for path in self._files:
             _check_path(path, allow_pickle)
-            _check_content(path, content)
+        for files in _at_once(self._files):
+            _check_contents(files)
 
     def __getitem__(self, path: str) -> Content:
         return self._files[path]
@@ -76,20 +78,34 @@ def _kind(path: str) -> str:
     return ".model" if name.startswith("tokenizer.model.v") else PurePath(name).suffix
 
 
-def _check_content(path: str, content: Content) -> None:
-    kind = _kind(path)
-    if kind == TABLE and not isinstance(content, CleanTable):
-        found = tables.private_column(content)
-        where = f", column {found}," if found else ""
-    else:
-        line = line_with_secret(_text_of(kind, content))
-        where = f", line {line}," if line else ""
-    if where:
-        place = content.path if isinstance(content, LocalFile) else path
-        raise UsageError(
-            f"{place}{where} holds what looks like a secret (a token, a private key, or a password in an address) or names "
-            "your home folder, which all who can read the repo would read: take it out, and push again"
-        )
+def _at_once(files: Mapping[str, Content]) -> Iterator[dict[str, Content]]:
+    """In their order, so many at a time that their texts fit into memory."""
+    taken, total = {}, 0
+    for path, content in files.items():
+        if taken and total + size(content) > LOOKED_THROUGH_AT_ONCE:
+            yield taken
+            taken, total = {}, 0
+        taken[path] = content
+        total += size(content) if _kind(path) in (*TEXT, *TOKENIZER) else 0
+    yield taken
+
+
+def _check_contents(files: Mapping[str, Content]) -> None:
+    is_table = {path: _kind(path) == TABLE and not isinstance(files[path], CleanTable) for path in files}
+    texts = {path: _text_of(_kind(path), content) for path, content in files.items() if not is_table[path]}
+    lines = dict(zip(texts, lines_with_secrets(texts.values()), strict=True))
+    for path, content in files.items():
+        if is_table[path]:
+            found = tables.private_column(content)
+            where = f", column {found}," if found else ""
+        else:
+            where = f", line {lines[path]}," if lines[path] else ""
+        if where:
+            place = content.path if isinstance(content, LocalFile) else path
+            raise UsageError(
+                f"{place}{where} holds what looks like a secret (a token, a private key, or a password in an address) or names "
+                "your home folder, which all who can read the repo would read: take it out, and push again"
+            )
 
 
 def _text_of(kind: str, content: Content) -> bytes:
@@ -109,12 +125,16 @@ def header_of(content: Content) -> bytes:
             return b"{}"
 
 
-def line_with_secret(text: bytes) -> int | None:
-    """Number of the first line with something private that has not been made unreadable already; None if there is none."""
+def lines_with_secrets(texts: Iterable[bytes]) -> list[int | None]:
+    """Of each, the number of the first line with something private that has not been made unreadable already; None if
+    there is none. Many at once: RE2 takes longer to read the pattern than most files."""
     pattern = private_pattern(own_homes())
-    text = _plain(text).replace(REDACTED.encode(), b"")
-    if not pc.match_substring_regex(pa.array([text], pa.large_binary()), pattern)[0].as_py():
-        return None
+    texts = [_plain(text).replace(REDACTED.encode(), b"") for text in texts]
+    suspicious = pc.match_substring_regex(pa.array(texts, pa.large_binary()), pattern).to_pylist()
+    return [_line(text, pattern) if is_so else None for text, is_so in zip(texts, suspicious, strict=True)]
+
+
+def _line(text: bytes, pattern: str) -> int:
     found = re.search(pattern.encode(), text)
     return 1 + text.count(b"\n", 0, found.start() if found else 0)
 

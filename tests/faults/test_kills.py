@@ -19,7 +19,7 @@ def rows(tmp_path_factory):
         pytest.skip("its GPUs are logical only")
     folder = tmp_path_factory.mktemp("faults")
     command = [sys.executable, campaign.__file__, "--dir", str(folder), "--modes", "async", "--episodes", "1"]
-    done = subprocess.run([*command, "--plan", *PLAN], capture_output=True, text=True, timeout=900)
+    done = subprocess.run([*command, "--forked", "--plan", *PLAN], capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return read_json_lines(folder / "results.jsonl")
 
