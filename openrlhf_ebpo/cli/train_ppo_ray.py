@@ -22,7 +22,7 @@ from openrlhf_ebpo.cli.train_checks import check_before_imports, check_by_import
 from openrlhf_ebpo.cli.train_notices import adapt, replaced_notice
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import error_exit, parse
-from openrlhf_ebpo.engines import restarts
+from openrlhf_ebpo.engines import log_probs, restarts
 from openrlhf_ebpo.errors import HealthError, ReportedError, UsageError
 from openrlhf_ebpo.estimator import config, presets, registry
 from openrlhf_ebpo.extension import is_import_path, share_search_path
@@ -163,6 +163,7 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str]) -> None:
                 heartbeat.Heart(args.logger.run_dir).beat(heartbeat.STARTING)
                 pushing = hub.start_pushing(args)
                 restarts.allow(args)
+                log_probs.made_for(args)
                 command.train(args)
                 hub.queue_final(args)
     except RunDirectoryError:
