@@ -41,7 +41,7 @@ from openrlhf_ebpo.supervisor import flags as supervisor_flags
 from openrlhf_ebpo.supervisor import words
 from openrlhf_ebpo.supervisor.driver import Supervisor, under_supervision
 from openrlhf_ebpo.supervisor.restarts import as_restarted
-from openrlhf_ebpo.training import eval_metrics, loss_mean, policy_loss, prompts, taught
+from openrlhf_ebpo.training import eval_metrics, loss_mean, mismatch, policy_loss, prompts, taught
 
 MODULE = "openrlhf.cli.train_ppo_ray"
 ESTIMATOR = "--algo.advantage.estimator"
@@ -187,8 +187,8 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str]) -> None:
     if supervisor.stopped:  # the run directory is gone since the last look
         raise stopped(supervisor.stopped, args)
     print(f"training is complete: model in {args.ckpt.output_dir}, run directory {args.logger.run_dir}", flush=True)
-    if line := taught.summary(read_metrics(args.logger.run_dir)):
-        print(line, flush=True)
+    rows = read_metrics(args.logger.run_dir)
+    print(*(f"{line}\n" for line in (taught.summary(rows), mismatch.summary(rows)) if line), sep="", end="", flush=True)
     hub.finish(args, pushing)  # Ray and its GPUs are free by now
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from openrlhf_ebpo.rewards.guard import GuardedMultiTurnExecutor, GuardedSingleTurnExecutor
+
 MEASURED_AT_ONCE = 64  # responses per engine: 64 x 1,000 tokens give a mean to a few per cent
 SAMPLED_TOKEN_ONLY = 0  # vLLM's number of further tokens
 PROCESSED = "processed_logprobs"  # vLLM's mode: after temperature and top_p
@@ -45,11 +47,12 @@ class MeasuredRolloutActor:
             self._measuring -= responses * asks
 
     def _may_ask(self, sampling_params) -> bool:
-        """Of an executor that is not upstream's it is not known whether it takes them."""
-        from openrlhf.utils.agent import MultiTurnAgentExecutor, SingleTurnAgentExecutor
+        """Of an executor that is not upstream's it is not known whether it takes them.
 
+        Upstream's are known by our mixins: Ray brings this class with copies of its executors' classes.
+        """
         comparable = sampling_params.temperature == 1 or self.kwargs.get("logprobs_mode") == PROCESSED
-        known = isinstance(self.executor, (SingleTurnAgentExecutor, MultiTurnAgentExecutor))
+        known = isinstance(self.executor, (GuardedSingleTurnExecutor, GuardedMultiTurnExecutor))
         return sampling_params.logprobs is None and comparable and known
 
 

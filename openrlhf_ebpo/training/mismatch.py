@@ -140,6 +140,17 @@ class Watch:
         )
 
 
+def summary(rows: Iterable[Mapping]) -> str | None:
+    """A line for the end of a run; None where no step was stale. rows: of metrics.jsonl."""
+    steps = [row[STALE] for row in rows if STALE in row]
+    if not any(steps):
+        return None
+    return (
+        f"{sum(map(bool, steps))} of {len(steps)} steps had rollouts that did not seem to come from the weights that were "
+        "trained (docs/health.md)"
+    )
+
+
 def distance(kl: float | None, otherwise: float) -> float:
     return otherwise if kl is None or math.isnan(kl) else math.sqrt(max(kl, 0.0))
 

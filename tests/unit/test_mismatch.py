@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from openrlhf_ebpo.training.mismatch import K3, MOVED, RECENT, STALE, Watch, age_by_design
+from openrlhf_ebpo.training.mismatch import K3, MOVED, RECENT, STALE, Watch, age_by_design, summary
 
 RNG = np.random.default_rng(0)
 
@@ -99,6 +99,12 @@ def test_lines_name_the_numbers_and_are_few():
     assert len(said) == 7 and said[1].endswith("(2 such steps so far)")
     assert Watch(0).line(1, {}) is None
     assert "at best" not in Watch(0).line(1, {K3: 0.2, STALE: 1.0})
+
+
+def test_the_end_of_a_run_counts_them():
+    rows = [{STALE: float(step > 30)} for step in range(40)]
+    assert summary([*rows, {"step": 41}]).startswith("9 of 40 steps had rollouts that did not seem to come from")
+    assert summary(rows[:30]) is None and summary([]) is None and summary([{"step": 1}]) is None
 
 
 @pytest.mark.parametrize(
