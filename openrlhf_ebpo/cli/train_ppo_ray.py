@@ -22,7 +22,7 @@ from openrlhf_ebpo.cli.train_checks import check_before_imports, check_by_import
 from openrlhf_ebpo.cli.train_notices import adapt, replaced_notice
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import error_exit, parse
-from openrlhf_ebpo.engines import restarts
+from openrlhf_ebpo.engines import log_probs, restarts
 from openrlhf_ebpo.errors import HealthError, ReportedError, UsageError
 from openrlhf_ebpo.estimator import config, presets, registry
 from openrlhf_ebpo.extension import is_import_path, share_search_path
@@ -41,7 +41,7 @@ from openrlhf_ebpo.supervisor import flags as supervisor_flags
 from openrlhf_ebpo.supervisor import words
 from openrlhf_ebpo.supervisor.driver import Supervisor, under_supervision
 from openrlhf_ebpo.supervisor.restarts import as_restarted
-from openrlhf_ebpo.training import eval_metrics, loss_mean, policy_loss, prompts, taught
+from openrlhf_ebpo.training import eval_metrics, loss_mean, mismatch, policy_loss, prompts, taught
 
 MODULE = "openrlhf.cli.train_ppo_ray"
 ESTIMATOR = "--algo.advantage.estimator"
@@ -163,6 +163,7 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str]) -> None:
                 heartbeat.Heart(args.logger.run_dir).beat(heartbeat.STARTING)
                 pushing = hub.start_pushing(args)
                 restarts.allow(args)
+                log_probs.made_for(args)
                 command.train(args)
                 hub.queue_final(args)
     except RunDirectoryError:
@@ -186,8 +187,8 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str]) -> None:
     if supervisor.stopped:  # the run directory is gone since the last look
         raise stopped(supervisor.stopped, args)
     print(f"training is complete: model in {args.ckpt.output_dir}, run directory {args.logger.run_dir}", flush=True)
-    if line := taught.summary(read_metrics(args.logger.run_dir)):
-        print(line, flush=True)
+    rows = read_metrics(args.logger.run_dir)
+    print(*(f"{line}\n" for line in (taught.summary(rows), mismatch.summary(rows)) if line), sep="", end="", flush=True)
     hub.finish(args, pushing)  # Ray and its GPUs are free by now
 
 

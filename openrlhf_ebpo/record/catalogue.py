@@ -131,6 +131,15 @@ GROUPS = (
         Metric("curriculum/reward_mean", "Reward on all prompts", "", "estimate of what an even draw would have earned: rewards weighted by importance", "falls: what some prompts gain, others lose"),
         Metric("curriculum/effective_prompts", "Effective prompts", "prompts", "evenly drawn ones that would tell as much about all prompts", "near 1: a few prompts decide what the prior learns"),
     )),
+    Group("Mismatch", "Rollout engine against trainer, for the tokens of a few responses, before the step’s updates. The ratio w is trainer by rollout.", (
+        Metric("mismatch/k3_kl", "Mismatch KL", "nats per token", "rollout ‖ trainer: mean of w − 1 − log w", "several times what it was: vLLM samples from other weights, or with other precision", SPACE),
+        Metric("mismatch/chi2_token", "Mismatch χ²", "", "mean of w² − 1 over tokens", "grows: a few tokens weigh much"),
+        Metric("mismatch/ess", "Effective tokens", "fraction", "(Σw)² / (n Σw²) of n tokens: those that would tell as much, sampled by the trainer", "well below 1: rollouts are off-policy"),
+        Metric("mismatch/ess_sequence", "Effective responses", "fraction", "the same of whole responses, whose ratio is the product of their tokens’", "falls with length: near 0 no correction by sequences can work"),
+        Metric("mismatch/largest_ratio", "Largest ratio", "", "the greatest w of a token; cut at e²⁰", "100 and more: this token was all but impossible to the engine"),
+        Metric("mismatch/tokens", "Tokens compared", "tokens", "that the mismatch was measured on"),
+        Metric("mismatch/stale", "Stale weights", "", "1 for a step whose rollouts are further from the trainer than their age explains; else 0", "1: the engines may not get the weights; the output says more"),
+    )),
     Group("Packaged rewards", "With --reward.remote_url math, dapo or reasoning_gym.", (
         Metric("math_no_answer", "No answer", "fraction", "of responses in which no answer was found", "rises: the answer’s form is lost"),
         Metric("dapo_no_answer", "No “Answer:”", "fraction", "of responses without “Answer:” in their last 300 characters", "rises: the answer’s form is lost"),

@@ -240,6 +240,15 @@ SEAMS = (
         until="upstream starts engines again",
     ),
     Seam(
+        "openrlhf.trainer.ray.vllm_engine",
+        "RolloutRayActor",
+        "openrlhf_ebpo.engines.log_probs:MeasuredRolloutActor",
+        where="rollout actors",
+        why="without --algo.advantage.is_correction_level vLLM is not asked how likely the tokens were that it sampled, and "
+        "nobody sees it sample from other weights than those that are trained",
+        until="upstream always measures how far rollouts and trainer are apart",
+    ),
+    Seam(
         "openrlhf.trainer.ray.ppo_actor",
         "PolicyModelActor",
         "openrlhf_ebpo.engines.restarts:RejoiningPolicy",

@@ -19,7 +19,7 @@ from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.rewards.guard import INFO_KEY as ERROR_KEY
 from openrlhf_ebpo.rewards.guard import RewardError
-from openrlhf_ebpo.training import taught
+from openrlhf_ebpo.training import mismatch, taught
 from openrlhf_ebpo.training.adaptive_prompts import INFO_KEY as IMPORTANCE_KEY
 from openrlhf_ebpo.training.adaptive_prompts import uneven_draw
 from openrlhf_ebpo.training.prompts import INFO_KEY as CLUSTER_KEY
@@ -35,7 +35,7 @@ class EBPOExperienceMaker:
     Attributes:
         estimator: the one computed here, None for OpenRLHF's own.
         state: the estimator's state after the last batch.
-        metrics: `ebpo/*` and the estimator's own metrics of the last batch.
+        metrics: `ebpo/*`, `mismatch/*` and the estimator's own metrics of the last batch.
         rollouts: the last batch, one row per response, for the run log.
     """
 
@@ -53,6 +53,7 @@ class EBPOExperienceMaker:
         self._errors = [sample.info.pop(ERROR_KEY, [""])[0] for sample in rollout_samples]
         self._clusters = [sample.info.pop(CLUSTER_KEY, [None])[0] for sample in rollout_samples]
         self._importance = [sample.info.pop(IMPORTANCE_KEY, [1.0])[0] for sample in rollout_samples]
+        self._rollout_log_probs = mismatch.rollout_log_probs(rollout_samples, self.args)
         if self.estimator:
             _raise_if_all_failed(self._errors)
             complete_info(rollout_samples)
@@ -72,6 +73,7 @@ class EBPOExperienceMaker:
         drawn = uneven_draw(result.rewards, result.valid, np.array(self._importance))
         self.metrics = {**result.metrics, **drawn, "ebpo/reward_error_fraction": failed}
         self.metrics[taught.METRIC] = float(taught.taught_nothing(result))
+        self.metrics |= mismatch.metrics(mismatch.differences(experiences, self._rollout_log_probs))
         return experiences
 
     def _estimate(self, experiences, rollouts: Rollouts) -> Estimate:

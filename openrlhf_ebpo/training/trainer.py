@@ -15,9 +15,9 @@ from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.models.folder import problems
 from openrlhf_ebpo.record import checkpoints
 from openrlhf_ebpo.record.resume import set_later_aside
-from openrlhf_ebpo.record.run_log import RunLog
+from openrlhf_ebpo.record.run_log import RunLog, read_metrics
 from openrlhf_ebpo.seams.install import subclass
-from openrlhf_ebpo.training import health, taught
+from openrlhf_ebpo.training import health, mismatch, taught
 from openrlhf_ebpo.training.best_checkpoint import BestCheckpoint
 from openrlhf_ebpo.training.checkpoint import STATE_KEY, starting_state
 from openrlhf_ebpo.training.evaluation import keep_answers
@@ -54,6 +54,7 @@ class EBPOTrainer(BestCheckpoint, Phases):
         if self.args.ckpt.load_step and (aside := set_later_aside(Path(self.args.ckpt.path), step)):
             print(f"moved the checkpoints of steps after {step} to {aside}", flush=True)
         self.run_log.roll_back(step, continues)
+        self.watch = mismatch.Watch(mismatch.age_by_design(self.args), read_metrics(self.run_log.run_dir))
         if step:
             whole = functools.partial(problems, code=False)  # nothing is loaded
             found = checkpoints.differences(self.run_log.run_dir, Path(self.args.ckpt.path), step, whole)
@@ -87,8 +88,13 @@ class EBPOTrainer(BestCheckpoint, Phases):
             self.run_log.write_prior(state)
         maker = self.experience_maker
         status.update(maker.metrics)
-        if said := self.told.line(global_step, maker.rollouts.result, status, maker.config.pass_reward):
-            print(said, flush=True)
+        if (stale := self.watch.is_stale(status)) is not None:
+            status[mismatch.STALE] = float(stale)
+        lines = (
+            self.told.line(global_step, maker.rollouts.result, status, maker.config.pass_reward),
+            self.watch.line(global_step, status),
+        )
+        print(*(f"{line}\n" for line in lines if line), sep="", end="", flush=True)
         status.update(self.hub.metrics())
         status["timing/run_log"] = time.time() - started
         return status, global_step

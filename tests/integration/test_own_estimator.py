@@ -54,6 +54,7 @@ def test_the_run_log_and_the_metrics_show_it(run_dir):
         reward, baseline, advantage = (table[name].to_numpy() for name in ("reward", "baseline", "advantage"))
         assert advantage == pytest.approx(reward - baseline)
         assert table["shrinkage"].null_count == len(table)
+        assert row["mismatch/stale"] == 0, "asynchronous rollouts are older by design"
         assert "ebpo/rescued_fraction" in row and "ebpo/shrinkage" not in row
 
 

@@ -155,12 +155,14 @@ def test_metrics_say_what_the_dynamics_are(story):
         "policy/entropy",
         "policy/kl_per_step",
         "timing/run_log",
+        *("mismatch/k3_kl", "mismatch/chi2_token", "mismatch/ess", "mismatch/ess_sequence", "mismatch/largest_ratio"),
     ):
         assert all(isinstance(row.get(name), (int, float)) for row in rows), name
     unknown = {name for row in rows for name in row if name not in COLUMNS and not find(name)}
     assert unknown == {"length"}  # the reward function's
     assert all(0 < row["ebpo/all_fail_fraction"] < 1 for row in rows)
     assert all(0 < row["policy/entropy"] < 4 for row in rows)
+    assert all(row["mismatch/k3_kl"] < 1e-3 and row["mismatch/stale"] == 0 for row in rows), "also after the resume"
     assert rows[-1]["policy/kl_per_step"] > 0
     assert [row["ebpo/prior_count"] for row in rows] == [32 * step for step in range(1, 7)]
 

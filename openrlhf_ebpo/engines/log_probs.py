@@ -1,0 +1,78 @@
+"""Rollout engines say how likely the tokens were that they sampled, for the comparison with the trainer (training/mismatch.py).
+
+OpenRLHF asks vLLM for these log-probabilities only where it corrects with them. Here a few responses of every batch have them,
+always: that is enough for a mean over tokens, and of the rest neither vLLM's output loop nor Ray carries any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from openrlhf_ebpo.rewards.guard import GuardedMultiTurnExecutor, GuardedSingleTurnExecutor
+
+MEASURED_AT_ONCE = 64  # responses per engine: 64 x 1,000 tokens give a mean to a few per cent
+SAMPLED_TOKEN_ONLY = 0  # vLLM's number of further tokens
+PROCESSED = "processed_logprobs"  # vLLM's mode: after temperature and top_p
+
+
+class MeasuredRolloutActor:
+    """Mixin over RolloutRayActor: the first responses of a batch come with the log-probabilities of their tokens.
+
+    vLLM's are those before temperature and top_p, which at temperature 1 are what the trainer computes; at another one the
+    engine has to be made for it (`made_for`).
+
+    Attributes:
+        measured_at_once: how many responses at most.
+    """
+
+    measured_at_once = MEASURED_AT_ONCE
+    _measuring = 0
+
+    async def generate_responses(self, prompt, label, sampling_params, *args, num_samples=1, **kwargs):
+        with self._asking(sampling_params, num_samples):
+            return await super().generate_responses(
+                prompt, label, sampling_params, *args, num_samples=num_samples, **kwargs
+            )
+
+    @contextlib.contextmanager
+    def _asking(self, sampling_params, responses: int) -> Iterator[None]:
+        asks = self._measuring < self.measured_at_once and self._may_ask(sampling_params)
+        if asks:
+            sampling_params.logprobs = SAMPLED_TOKEN_ONLY  # Ray has brought a copy
+            self._measuring += responses
+        try:
+            yield
+        finally:
+            self._measuring -= responses * asks
+
+    def _may_ask(self, sampling_params) -> bool:
+        """Of an executor that is not upstream's it is not known whether it takes them.
+
+        Upstream's are known by our mixins: Ray brings this class with copies of its executors' classes.
+        """
+        comparable = sampling_params.temperature == 1 or self.kwargs.get("logprobs_mode") == PROCESSED
+        known = isinstance(self.executor, (GuardedSingleTurnExecutor, GuardedMultiTurnExecutor))
+        return sampling_params.logprobs is None and comparable and known
+
+
+class MadeFor:
+    """Stands in for RolloutRayActor: its engines give log-probabilities after temperature and top_p. They compute them for
+    every token that they sample, asked or not."""
+
+    def __init__(self, actor_class):
+        self.actor_class = actor_class
+
+    def options(self, **options):
+        return MadeFor(self.actor_class.options(**options))
+
+    def remote(self, **kwargs):
+        return self.actor_class.remote(**{"logprobs_mode": PROCESSED, **kwargs})
+
+
+def made_for(args) -> None:
+    """In the driver, before upstream makes the engines: where rollouts have a temperature, their log-probabilities do too."""
+    from openrlhf.trainer.ray import vllm_engine
+
+    if args.rollout.temperature != 1:
+        vllm_engine.RolloutRayActor = MadeFor(vllm_engine.RolloutRayActor)

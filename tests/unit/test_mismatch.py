@@ -1,0 +1,119 @@
+"""Rollouts from old weights are told from those that are as far from the trainer as ever."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from openrlhf_ebpo.training.mismatch import K3, MOVED, RECENT, STALE, Watch, age_by_design, summary
+
+RNG = np.random.default_rng(0)
+
+
+def steps(kls, moves=None) -> list[dict]:
+    moves = [1e-3] * len(kls) if moves is None else moves
+    return [{K3: kl, MOVED: moved} for kl, moved in zip(kls, moves, strict=True)]
+
+
+def flags(rows, age=0, before=()) -> list:
+    watch = Watch(age, before)
+    return [watch.is_stale(row) for row in rows]
+
+
+def regular(count=200, usual=2e-3, spread=0.2) -> np.ndarray:
+    return usual * np.exp(spread * RNG.standard_normal(count))
+
+
+def squares(moves, age) -> np.ndarray:
+    """KL between the weights of each step and those of `age` steps before, where the policy goes straight on."""
+    distances = np.sqrt(moves)
+    return np.array([distances[max(t - age, 0) : t].sum() ** 2 for t in range(len(moves))])
+
+
+def test_weights_that_never_arrive_are_told_within_three_steps():
+    usual, moves = regular(6), np.full(6, 4e-3)
+    stale = flags(steps(usual + squares(moves, age=6), moves))
+    assert stale[0] is False and any(stale[:3]) and all(stale[3:])
+
+
+def test_weights_that_stop_arriving_later_are_told_within_three_steps():
+    usual, moves = regular(60), np.full(60, 4e-3)
+    drift = np.concatenate([np.zeros(40), squares(moves[40:], age=20)])
+    stale = flags(steps(usual + drift, moves))
+    assert not any(stale[:41]) and any(stale[:43]) and all(stale[43:])
+
+
+@pytest.mark.parametrize("usual", [1e-9, 5e-5, 2e-3, 2e-2])
+def test_a_usual_mismatch_is_none_to_warn_of(usual):
+    """From float32 beside float32 to mixtures of experts in bf16, also while it grows tenfold in a training."""
+    assert not any(flags(steps(regular(400, usual))))
+    assert not any(flags(steps(regular(400, usual, 0.1) * np.linspace(1, 10, 400))))
+
+
+@pytest.mark.parametrize("age", [1, 2, 4])
+def test_rollouts_that_are_old_by_design_are_not_stale(age):
+    moves = 3e-3 * np.exp(0.5 * RNG.standard_normal(200))
+    rows = steps(regular() + squares(moves, age), moves)
+    assert not any(flags(rows, age))
+    assert any(flags(rows, 0)), "of rollouts that should be new the same would be"
+
+
+@pytest.mark.parametrize("age", [1, 2])
+def test_where_old_is_regular_weights_that_never_arrive_are_told_later(age):
+    moves = np.full(20, 4e-3)
+    stale = flags(steps(regular(20) + squares(moves, age=20), moves), age)
+    assert not any(stale[: age + 2]) and all(stale[10:])
+
+
+def test_a_resumed_run_knows_what_was_usual():
+    before = steps(regular(30))
+    assert flags(steps([2e-2, 2e-3]), before=before) == [True, False]
+    assert flags(steps([2e-2, 3e-2])) == [False, False], "a new run has nothing to compare with"
+    assert flags(steps([0.2, 0.2])) == [True, True], "but what no precision explains"
+
+
+def test_steps_that_were_not_measured():
+    assert flags([{}, {K3: float("nan")}, *steps([1e-3, 1e-1])]) == [None, None, False, True]
+    old = [{K3: kl} for kl in (1e-3, 1e-1)]
+    assert flags(old, age=1) == [False, False], "how far the policy has moved is not known"
+    assert flags(old) == [False, True]
+
+
+def test_a_stale_step_is_never_what_is_usual():
+    assert flags(steps([1e-3] * 3 + [0.1] * (RECENT + 5)))[3:] == [True] * (RECENT + 5)
+
+
+def test_lines_name_the_numbers_and_are_few():
+    watch = Watch(0)
+    lines = []
+    for number, row in enumerate(steps([4e-4] + [1.2e-2] * 100), 1):
+        row[STALE] = float(watch.is_stale(row))
+        lines.append(watch.line(number, row))
+    said = [line for line in lines if line]
+    assert said[0] == (
+        "warning: step 2: the rollouts do not seem to come from the weights that are trained: mismatch/k3_kl is 0.012, "
+        "0.0004 at best in the steps before. Do the engines get the weights (docs/health.md)?"
+    )
+    assert len(said) == 7 and said[1].endswith("(2 such steps so far)")
+    assert Watch(0).line(1, {}) is None
+    assert "at best" not in Watch(0).line(1, {K3: 0.2, STALE: 1.0})
+
+
+def test_the_end_of_a_run_counts_them():
+    rows = [{STALE: float(step > 30)} for step in range(40)]
+    assert summary([*rows, {"step": 41}]).startswith("9 of 40 steps had rollouts that did not seem to come from")
+    assert summary(rows[:30]) is None and summary([]) is None and summary([{"step": 1}]) is None
+
+
+@pytest.mark.parametrize(
+    ("async_enable", "queue", "generated", "age"),
+    [(False, 1, 8, 0), (False, 1, None, 0), (True, 1, 8, 1), (True, 3, 8, 3), (True, 1, 24, 3), (True, 2, 20, 4)],
+)
+def test_how_old_rollouts_are_by_design(async_enable, queue, generated, age):
+    args = SimpleNamespace(
+        train=SimpleNamespace(async_enable=async_enable, async_queue_size=queue),
+        rollout=SimpleNamespace(batch_size=8, vllm_generate_batch_size=generated),
+    )
+    assert age_by_design(args) == age
