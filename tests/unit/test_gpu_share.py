@@ -63,14 +63,15 @@ def test_the_share_is_of_a_step_without_saving_and_policy_metrics_are_on_minus_o
         for name, training in (("on", 10.0), ("off", 9.9))
     }
     for shift, (on, off) in enumerate(zip(arms["on"], arms["off"], strict=True)):  # an interval needs some noise
-        on["training"] += shift / 100
-        off["training"] += shift / 100
+        for step in (on, off):
+            step["training"] += shift / 100
+            step["clock"] += shift / 100
     found = bench.summary(arms)
-    assert found["share"] == pytest.approx(0.07 / 20.0)
+    assert found["share"] == pytest.approx(0.07 / 20.02)
     assert found["policy_metrics"]["mean"] == pytest.approx(0.1)
     assert found["policy_metrics"]["low"] < 0.1 < found["policy_metrics"]["high"]
-    assert found["share_with_policy_metrics"] == pytest.approx(0.17 / 20.0)
-    assert sum(found["rows"].values()) == pytest.approx(found["clock"] + 0.02) and found["clock"] == pytest.approx(21.0)
+    assert found["share_with_policy_metrics"] == pytest.approx(0.17 / 20.02)
+    assert sum(found["rows"].values()) == pytest.approx(found["clock"]) and found["clock"] == pytest.approx(21.02)
     size = bench.asdict(bench.TINY)
     text = bench.report({**found, "size": size, "machine": "a machine", "versions": {"torch": "2"}})
     assert "0.35% of a step without saving, under 1%" in text and "| weight sync | 0.3000 |" in text
