@@ -216,7 +216,7 @@ def steps_of(folder: Path, responses: int) -> list[dict[str, float]]:
 
 def rows_of(metrics: dict, clock: float, waited: float) -> dict[str, float]:
     rows = {name: sum(metrics.get(f"phase/{each}", 0.0) for each in phases) for name, phases in PHASES.items()}
-    rest = clock - sum(rows.values())
+    rest = round(clock - sum(rows.values()), 6) + 0.0  # not -0.0
     return {**rows, "generation": rows["generation"] - waited, REWARDS: waited, REST: rest, "clock": clock}
 
 

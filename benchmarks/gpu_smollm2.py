@@ -191,7 +191,7 @@ def fetch(output: Path) -> None:
         if subprocess.run([sys.executable, *words]).returncode:
             raise ReportedError(
                 f"the model could not be made ({' '.join(words[:2])} failed). On a machine without a network: make it "
-                "elsewhere (docs/walkthrough.md, 1), copy the folder here, and give it as --model"
+                f"elsewhere (docs/walkthrough.md, 1), and give its folder as --model, or lay it at {output / 'model'}"
             )
 
 
