@@ -117,7 +117,7 @@ def test_mistakes_are_named(bench, tmp_path, argv, expected):
 
 def test_without_a_network_it_says_how_the_model_comes_here(bench, tmp_path, monkeypatch):
     monkeypatch.setattr(bench.subprocess, "run", lambda words: subprocess.CompletedProcess(words, 1))
-    with pytest.raises(ReportedError, match=r"-m pip failed.*give it as --model"):
+    with pytest.raises(ReportedError, match=r"-m pip failed.*give its folder as --model, or lay it at .*model"):
         bench.fetch(tmp_path)
 
 
