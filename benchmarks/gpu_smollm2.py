@@ -50,6 +50,7 @@ ESTIMATORS = {
 MOST_SEEDS = 20
 HELDOUT_SAMPLES = 4
 PASS1 = re.compile("eval_.*_pass1")
+TINY_TEXTS = [*sums.TEMPLATE.splitlines(keepends=True), "0123456789"]  # a token for the beginning of each line
 
 
 class Sizes(NamedTuple):
@@ -175,7 +176,7 @@ def prepare(output: Path, sizes: Sizes, model: Path | None) -> Path:
     made = output / "model"
     if not (made / "tokenizer.json").exists():
         if sizes.tiny:
-            tiny_model.build(made, [sums.TEMPLATE, "0123456789"], max_position_embeddings=1024)
+            tiny_model.build(made, TINY_TEXTS, max_position_embeddings=1024)
             (output / "reward.py").write_text(training.REWARD)
         else:
             fetch(output)

@@ -8,12 +8,12 @@ from openrlhf_ebpo.data.gym import main as data_gym
 
 TASK = "State the final answer to the following arithmetic problem:"
 EXAMPLES = (
+    ("3 + 6 =", "3 + 6 = 9. Answer: 9"),
     ("4 + 3 - 5 =", "4 + 3 = 7, 7 - 5 = 2. Answer: 2"),
     ("9 - 6 + 2 + 8 =", "9 - 6 = 3, 3 + 2 = 5, 5 + 8 = 13. Answer: 13"),
-    ("2 + 7 - 4 - 1 + 6 =", "2 + 7 = 9, 9 - 4 = 5, 5 - 1 = 4, 4 + 6 = 10. Answer: 10"),
 )
 TEMPLATE = "".join(f"{TASK} {task}\n{steps}<|im_end|>\n" for task, steps in EXAMPLES) + "{question}\n"
-KIND = "chain_sum:size={size},min_terms=3,max_terms=5,min_digits=1,max_digits=1"
+KIND = "chain_sum:size={size},min_terms=2,max_terms=4,min_digits=1,max_digits=1"
 
 
 def write(folder: Path, size: int, heldout: int) -> None:

@@ -154,6 +154,13 @@ def test_the_report_has_ends_differences_and_a_picture_and_names_other_prompts(b
     ]
 
 
+def test_the_tiny_tokenizer_reads_the_prompts_as_they_are(bench):
+    """The reward takes what is behind the prompt for the response."""
+    prompt = bench.sums.TEMPLATE.format(question=f"{bench.sums.TASK} 7 - 8 + 6 =")
+    tokenizer = bench.tiny_model.build_tokenizer(bench.TINY_TEXTS)
+    assert tokenizer.decode(tokenizer(prompt)["input_ids"]) == prompt
+
+
 def test_a_curve_has_windows_of_steps_and_loses_none(bench):
     steps, values = bench.arms.reward_curve({"rewards": list(range(10))})
     assert steps == [3.0, 8.0] and values.tolist() == [2.0, 7.0]
