@@ -15,7 +15,7 @@ from openrlhf_ebpo.figures.statistics import Interval, interval
 PAIRS = (("EBPO", "GRPO"), ("EBPO robust", "GRPO"), ("EBPO robust", "EBPO"))  # on the CPU the first is ahead
 COLOURS = {"GRPO": "GRPO", "EBPO": "EBPO", "EBPO robust": "third"}
 LAST = 5  # steps whose rewards are averaged at the end
-WINDOW = 4  # steps a point of a curve
+WINDOW = 2  # steps a point of a curve
 MEASURES = {"held-out success": "heldout", "reward, last steps": "reward"}
 
 
@@ -115,7 +115,9 @@ def picture(path: Path, results: Sequence[dict], title: str) -> None:
     groups = sorted({result["group"] for result in results})
     seeds = len({result["seed"] for result in results})
     panels = [panel(results, group, curve) for curve in (reward_curve, heldout_curve) for group in groups]
-    draw(path, title, panels, f"Means over {seeds} seeds; shaded: 95 % t-interval, where there are two or more")
+    draw(
+        path, title, panels, f"Seeds: {seeds}, of which the means; shaded: 95 % t-interval, where there are two or more"
+    )
 
 
 def panel(results: Sequence[dict], group: int, curve) -> Panel:

@@ -13,7 +13,7 @@ EXAMPLES = (
     ("9 - 6 + 2 + 8 =", "9 - 6 = 3, 3 + 2 = 5, 5 + 8 = 13. Answer: 13"),
 )
 TEMPLATE = "".join(f"{TASK} {task}\n{steps}<|im_end|>\n" for task, steps in EXAMPLES) + "{question}\n"
-KIND = "chain_sum:size={size},min_terms=2,max_terms=4,min_digits=1,max_digits=1"
+KIND = "chain_sum:size={size},min_terms=2,max_terms=3,min_digits=1,max_digits=1"
 
 
 def write(folder: Path, size: int, heldout: int) -> None:

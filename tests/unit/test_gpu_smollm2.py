@@ -163,8 +163,9 @@ def test_the_tiny_tokenizer_reads_the_prompts_as_they_are(bench):
 
 def test_a_curve_has_windows_of_steps_and_loses_none(bench):
     steps, values = bench.arms.reward_curve({"rewards": list(range(10))})
-    assert steps == [3.0, 8.0] and values.tolist() == [2.0, 7.0]
-    assert bench.arms.reward_curve({"rewards": [0.5, 1.0]})[1] == pytest.approx(np.array([0.75]))
+    assert steps == [1.5, 3.5, 5.5, 7.5, 9.5] and values.tolist() == [0.5, 2.5, 4.5, 6.5, 8.5]
+    assert bench.arms.reward_curve({"rewards": [1.0, 2.0, 3.0]})[1] == pytest.approx(np.array([2.0]))
+    assert bench.arms.reward_curve({"rewards": [0.5]})[1].tolist() == [0.5]
 
 
 def test_a_result_is_read_from_the_run(bench, tmp_path, monkeypatch):
