@@ -165,6 +165,7 @@ GROUPS = (
         Metric("timing/step_total", "Step", "s", "sum of the timings; in async mode the step by the clock"),
         Metric("timing/run_log", "Run log", "s", "to hand over the rollouts and write prior.json", "more than moments: the disk is too slow for what is recorded"),
         Metric("timing/<part>", "Time", "s", "of another part of the step"),
+        Metric("phase/<phase>", "Phase", "s", "of the trainer since the step before; all phases together are the step by the clock"),
         Metric("engine/restarts", "Engine restarts", "engines", "that died and were started again, since the run began or was resumed", "above 0: the reason is in the output"),
         Metric("hub/pending", "Waiting for the Hub", "checkpoints", "that are not pushed yet; with --hub.repo", "grows: the upload is slower than saving"),
         Metric("hub/failed", "Failed pushes", "attempts", "since the run began; with --hub.repo", "above 0: the reason is in the output"),

@@ -11,6 +11,7 @@ import json
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -39,6 +40,7 @@ class Heart:
         self._folder = _opened(run_dir)  # what takes its place later is not the run's
         self._lock, self._changed = threading.Lock(), threading.Event()
         self._beat = Beat(0, STARTING, "", time.time(), 0.0)
+        self._seconds, self._counted = Counter(), self._beat.since  # of each phase, up to this moment
         threading.Thread(target=self._keep_writing, daemon=True, name=FILE).start()
 
     @property
@@ -51,6 +53,7 @@ class Heart:
             was, now = self._beat, time.time()
             if only_in and was.phase not in only_in:
                 return
+            self._count(now)
             phase = phase or was.phase
             since = was.since if phase == was.phase else now
             self._beat = Beat(was.step if step is None else step, phase, detail, since, now)
@@ -64,6 +67,18 @@ class Heart:
             yield
         finally:
             self.beat(before)
+
+    def spent(self) -> dict[str, float]:
+        """Seconds of each phase since the call before; of a phase within another, in that one alone. Together they are all
+        the time that has gone by."""
+        with self._lock:
+            self._count(time.time())
+            seconds, self._seconds = self._seconds, Counter()
+        return dict(seconds)
+
+    def _count(self, now: float) -> None:
+        self._seconds[self._beat.phase] += now - self._counted
+        self._counted = now
 
     def _keep_writing(self) -> None:
         while self._changed.wait():

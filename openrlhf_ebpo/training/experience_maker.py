@@ -7,6 +7,7 @@ last batch.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 
@@ -22,6 +23,7 @@ from openrlhf_ebpo.rewards.guard import RewardError
 from openrlhf_ebpo.training import mismatch, taught
 from openrlhf_ebpo.training.adaptive_prompts import INFO_KEY as IMPORTANCE_KEY
 from openrlhf_ebpo.training.adaptive_prompts import uneven_draw
+from openrlhf_ebpo.training.phases import ADVANTAGES, CHECKING_SAMPLES, LOG_PROBS
 from openrlhf_ebpo.training.prompts import INFO_KEY as CLUSTER_KEY
 from openrlhf_ebpo.training.returns import token_returns
 from openrlhf_ebpo.training.rollouts import Rollouts
@@ -37,7 +39,10 @@ class EBPOExperienceMaker:
         state: the estimator's state after the last batch.
         metrics: `ebpo/*`, `mismatch/*` and the estimator's own metrics of the last batch.
         rollouts: the last batch, one row per response, for the run log.
+        during: of the trainer that says what it does (phases.py).
     """
+
+    during = staticmethod(contextlib.nullcontext)
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -49,6 +54,11 @@ class EBPOExperienceMaker:
 
     @torch.no_grad()
     def make_experience_batch(self, rollout_samples):
+        with self.during(CHECKING_SAMPLES):
+            self._check(rollout_samples)
+        return super().make_experience_batch(rollout_samples)
+
+    def _check(self, rollout_samples) -> None:
         # upstream's batching takes tensors only, so what is none is taken out of the samples here
         self._errors = [sample.info.pop(ERROR_KEY, [""])[0] for sample in rollout_samples]
         self._clusters = [sample.info.pop(CLUSTER_KEY, [None])[0] for sample in rollout_samples]
@@ -58,10 +68,17 @@ class EBPOExperienceMaker:
             _raise_if_all_failed(self._errors)
             complete_info(rollout_samples)
             complete_scores(rollout_samples)
-        return super().make_experience_batch(rollout_samples)
+
+    def make_experience(self, samples_list):
+        with self.during(LOG_PROBS):
+            return super().make_experience(samples_list)
 
     @torch.no_grad()
     def compute_advantages_and_returns(self, experiences):
+        with self.during(ADVANTAGES):
+            return self._advantages(experiences)
+
+    def _advantages(self, experiences):
         rollouts = Rollouts.before_shaping(experiences, self._errors, self._clusters, self._importance)
         if self.estimator:
             result = self._estimate(experiences, rollouts)

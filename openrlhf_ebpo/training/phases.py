@@ -12,6 +12,8 @@ from openrlhf_ebpo.record.heartbeat import GENERATING, REWARDS, STARTING, Heart
 
 POLL_SECONDS = 5.0
 EVALUATING = "evaluating"
+CHECKING_SAMPLES, LOG_PROBS, ADVANTAGES = "checking samples", "log-probabilities", "advantages"
+RUN_LOG = "run log"
 COUNTED = (GENERATING, REWARDS, EVALUATING)
 JITTER_SECONDS = 3.0  # of one moment, as two polls compute it
 
@@ -23,6 +25,7 @@ class Phases:
         super().__init__(*args, **kwargs)
         self.heart = Heart(self.args.logger.run_dir)
         self.heart.beat(STARTING)
+        self.experience_maker.during = self.heart.during
         watch_rollouts(self.heart, self.vllm_engines or ())
 
     def init_checkpoint_states(self):
@@ -56,6 +59,10 @@ class Phases:
     def evaluate(self, *args, **kwargs):
         with self.heart.during(EVALUATING):
             return super().evaluate(*args, **kwargs)
+
+    def _phase_seconds(self) -> dict[str, float]:
+        """For metrics.jsonl: where the time since the line before went."""
+        return {f"phase/{phase.replace(' ', '_')}": seconds for phase, seconds in self.heart.spent().items()}
 
 
 def watch_rollouts(heart: Heart, engines) -> None:

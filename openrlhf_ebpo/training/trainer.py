@@ -21,7 +21,7 @@ from openrlhf_ebpo.training import health, mismatch, taught
 from openrlhf_ebpo.training.best_checkpoint import BestCheckpoint
 from openrlhf_ebpo.training.checkpoint import STATE_KEY, starting_state
 from openrlhf_ebpo.training.evaluation import keep_answers
-from openrlhf_ebpo.training.phases import Phases
+from openrlhf_ebpo.training.phases import RUN_LOG, Phases
 from openrlhf_ebpo.training.prompts import check_same_order
 
 logger = logging.getLogger(__name__)
@@ -81,6 +81,12 @@ class EBPOTrainer(BestCheckpoint, Phases):
             )
         before = self.experience_maker.state
         status, global_step = super().train_step(rollout_samples, global_step)
+        with self.heart.during(RUN_LOG):
+            self._log_step(global_step, status, before)
+        return status, global_step
+
+    def _log_step(self, global_step: int, status: dict, before) -> None:
+        """The rollouts and the prior; what the step is logged with goes into `status`."""
         started = time.time()
         began_from = functools.partial(self._packed, before) if self.experience_maker.estimator else None
         self.run_log.write_rollouts(global_step, self.experience_maker.rollouts, began_from)
@@ -97,7 +103,6 @@ class EBPOTrainer(BestCheckpoint, Phases):
         print(*(f"{line}\n" for line in lines if line), sep="", end="", flush=True)
         status.update(self.hub.metrics())
         status["timing/run_log"] = time.time() - started
-        return status, global_step
 
     def ppo_train(self, global_steps):
         with health.batch_kept(self, global_steps + 1):
@@ -105,10 +110,12 @@ class EBPOTrainer(BestCheckpoint, Phases):
 
     def save_logs_and_checkpoints(self, global_step, logs_dict=None, client_states=None):
         metrics = {k: v for k, v in (logs_dict or {}).items() if k != "generated_samples"}
-        self.run_log.write_metrics(global_step, metrics)
         saves = global_step % self.args.ckpt.save_steps == 0
+        with self.heart.during(RUN_LOG):
+            self.run_log.write_metrics(global_step, {**metrics, **self._phase_seconds()})
+            if saves:
+                self.run_log.flush()  # a resume from this checkpoint relies on all rows up to its step
         if saves:
-            self.run_log.flush()  # a resume from this checkpoint relies on all rows up to its step
             self.hub.before_saving(global_step)
             client_states = self._complete(client_states)  # else unused, and a state per prompt takes a while to pack
         super().save_logs_and_checkpoints(global_step, logs_dict, client_states)

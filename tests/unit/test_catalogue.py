@@ -67,6 +67,7 @@ def test_a_name_with_a_part_that_differs_is_found():
         "eval_math_truncated_rate": "eval_<data set>_truncated_rate",
         "eval_truncated_rate": "eval_truncated_rate",
         "timing/something_new": "timing/<part>",
+        "phase/run_log": "phase/<phase>",
     }
     assert {name: find(name).name for name in found} == found
     assert not any(map(find, ("", "ebpo/", "eval_math_passk", "xtiming/y", "correct_format", "ebpo/shrinkage2")))

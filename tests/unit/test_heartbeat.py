@@ -29,6 +29,31 @@ def test_a_phase_has_a_beginning_and_its_details_do_not_change_it(tmp_path, monk
     assert [path.name for path in tmp_path.iterdir()] == [heartbeat.FILE]
 
 
+def test_the_seconds_of_all_phases_are_the_time_that_went_by_each_counted_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(Heart, "_keep_writing", lambda self: None)
+    now = [100.0]
+    monkeypatch.setattr("time.time", lambda: now[0])
+    heart = Heart(tmp_path)
+    now[0] = 103.0
+    heart.beat(GENERATING)
+    now[0] = 110.0
+    heart.beat(detail="7 left")
+    with heart.during("making experience"):
+        now[0] = 111.0
+        with heart.during("advantages"):
+            now[0] = 111.5
+        now[0] = 113.0
+    now[0] = 114.0
+    assert heart.spent() == {
+        heartbeat.STARTING: 3.0,
+        GENERATING: 8.0,
+        "making experience": 2.5,
+        "advantages": 0.5,
+    }
+    now[0] = 115.0
+    assert heart.spent() == {GENERATING: 1.0}
+
+
 def test_it_is_written_in_the_background(tmp_path):
     Heart(tmp_path).beat("training", step=2)
     until = time.monotonic() + 20

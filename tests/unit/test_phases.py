@@ -16,6 +16,7 @@ class Upstream:
 
     def __init__(self, run_dir, seen):
         self.args, self.vllm_engines = SimpleNamespace(logger=SimpleNamespace(run_dir=run_dir)), []
+        self.experience_maker = SimpleNamespace()
         self.seen = seen
 
     def look(self):
@@ -61,6 +62,13 @@ def test_every_long_part_of_a_step_is_a_phase(tmp_path):
         (5, GENERATING),
     ]
     assert trainer.heart.phase == "exporting the model"
+
+
+def test_the_experience_maker_says_its_phases_and_a_line_of_metrics_has_the_seconds_of_all(tmp_path):
+    trainer = type("Trainer", (Phases, Upstream), {})(tmp_path, [])
+    with trainer.experience_maker.during(phases.LOG_PROBS):
+        assert trainer.heart.phase == "log-probabilities"
+    assert set(trainer._phase_seconds()) == {"phase/starting_engines_and_models", "phase/log-probabilities"}
 
 
 def test_an_error_leaves_no_phase_behind(tmp_path, monkeypatch):
