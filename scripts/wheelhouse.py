@@ -76,6 +76,11 @@ class Package:
     def pin(self) -> str:
         return f"{self.name}=={self.version}"
 
+    @property
+    def link(self) -> str:
+        """For pip: this one file, with its checksum, so that the index is not asked again."""
+        return f"{self.name} @ {self.url}#sha256={self.sha256}"
+
 
 def needs(package: Package, extras: Iterable[str] = ()) -> list[Requirement]:
     """What a package asks for on this Python, without what is left out."""
@@ -291,7 +296,7 @@ def fetch(packages: list[Package], wheels: Path) -> list[Path]:
     done = 0
     for batch in batches(absent, sizes):
         say(f"{done / MB:5.0f} of {total / MB:.0f} MB; fetching {', '.join(package.pin for package in batch)}")
-        pip("download", "-q", "--no-deps", "--dest", str(wheels), *target(), *(package.pin for package in batch))
+        pip("download", "-q", "--no-deps", "--dest", str(wheels), *target(), *(package.link for package in batch))
         done += sum(sizes[package.name] for package in batch)
     found = [_present(package, wheels) for package in packages]
     if wrong := [package.pin for package, path in zip(packages, found, strict=True) if path is None]:

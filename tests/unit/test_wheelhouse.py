@@ -119,12 +119,12 @@ def test_a_wheel_that_is_there_and_right_is_not_fetched_again(tmp_path, monkeypa
     called = []
 
     def pip(*arguments, **_):
-        called.append([word for word in arguments if "==" in word])
+        called.append([word for word in arguments if " @ " in word])
         (tmp_path / "damaged-1-py3-none-any.whl").write_bytes(b"wheel")
 
     monkeypatch.setattr(wheelhouse, "pip", pip)
     assert [path.name[:5] for path in wheelhouse.fetch(packages, tmp_path)] == ["there", "damag"]
-    assert called == [["damaged==1"]]
+    assert called == [[f"damaged @ {packages[1].url}#sha256={right}"]]
     monkeypatch.setattr(wheelhouse, "pip", lambda *_, **__: (tmp_path / "damaged-1-py3-none-any.whl").write_bytes(b"?"))
     (tmp_path / "damaged-1-py3-none-any.whl").unlink()
     with pytest.raises(wheelhouse.WheelhouseError, match="damaged==1: what came is not what the index announced"):
