@@ -9,6 +9,7 @@ Python 3.12 and its pip are all that it needs; pip's own settings say where pack
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -22,7 +23,7 @@ import tempfile
 import urllib.request
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from pip._vendor.packaging.markers import default_environment
@@ -270,10 +271,7 @@ def collect(folder: Path, listed: Path) -> None:
     wheels.mkdir(parents=True, exist_ok=True)
     for name in SOURCES:
         build(f"{name}=={versions[name]}", wheels)
-    say(f"reading what {len(versions)} packages need")
-    pins = {
-        package.name: package for package in report([f"{n}=={v}" for n, v in versions.items()], wheels, "--no-deps")
-    }
+    pins = described(versions, wheels, folder / "packages.json")
     chosen = lacking(wanted, pins, machine)
     if missing := unsatisfied(wanted, chosen, machine):
         raise WheelhouseError("these would be missing there:\n  " + "\n  ".join(missing))
@@ -284,6 +282,20 @@ def collect(folder: Path, listed: Path) -> None:
         f"{len(files)} wheels in {len(names)} parts of at most {PART_BYTES / MB:.0f} MB: {folder / 'parts'}\n"
         "Copy that folder to the machine, in as many goes as you like, and type there: bash install.sh VENV"
     )
+
+
+def described(versions: dict[str, str], wheels: Path, kept: Path) -> dict[str, Package]:
+    """Each pinned version with what it needs; kept in a file, since the index is asked for minutes."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        known = json.loads(kept.read_text())
+        if known["versions"] == versions:
+            return {
+                each["name"]: Package(**{**each, "requires": tuple(each["requires"])}) for each in known["packages"]
+            }
+    say(f"reading what {len(versions)} packages need; some minutes")
+    found = report([f"{name}=={version}" for name, version in versions.items()], wheels, "--no-deps")
+    kept.write_text(json.dumps({"versions": versions, "packages": [asdict(package) for package in found]}))
+    return {package.name: package for package in found}
 
 
 def fetch(packages: list[Package], wheels: Path) -> list[Path]:

@@ -131,6 +131,17 @@ def test_a_wheel_that_is_there_and_right_is_not_fetched_again(tmp_path, monkeypa
         wheelhouse.fetch(packages, tmp_path)
 
 
+def test_what_the_index_says_is_asked_once(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(wheelhouse, "report", lambda pins, *_: asked.append(pins) or [PINS["numba"]])
+    kept = tmp_path / "packages.json"
+    for versions in ({"numba": "0.65.0"}, {"numba": "0.65.0"}, {"numba": "0.66.0"}):
+        assert wheelhouse.described(versions, tmp_path, kept) == {"numba": PINS["numba"]}
+    assert asked == [["numba==0.65.0"], ["numba==0.66.0"]]
+    kept.write_text("{")
+    assert wheelhouse.described({"numba": "0.66.0"}, tmp_path, kept) == {"numba": PINS["numba"]}
+
+
 def packed(folder: Path, sizes=(70_000, 130_000, 10)) -> list[Path]:
     folder.mkdir()
     files = [folder / f"wheel{i}-1-py3-none-any.whl" for i in range(len(sizes))]
