@@ -55,6 +55,13 @@ LEFT_OUT = {
     "vllm": {
         "flashinfer-cubin": "447 MB, for FlashInfer alone",
         "flashinfer-python": "compiles its kernels where it is used, with nvcc; seams/install.py tells vLLM to do without",
+        "numba": "for n-gram speculation alone, and wants an older numpy",
+        **dict.fromkeys(("anthropic", "mcp"), "for servers alone"),
+        **dict.fromkeys(
+            ("fastsafetensors", "humming-kernels", "nvidia-cudnn-frontend", "nvidia-cutlass-dsl", "quack-kernels"),
+            "vLLM imports it where a model or a flag needs it",
+        ),
+        **dict.fromkeys(("tilelang", "tokenspeed-mla"), "for DeepSeek's attention alone"),
     },
 }
 
