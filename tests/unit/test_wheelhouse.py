@@ -25,8 +25,8 @@ PINS = {
         Package("nvidia-nccl", "2.28"),
         Package("sympy", "1.14"),
         Package("numpy", "2.4.1"),
-        Package("numba", "0.65.0", ("numpy<2.5", 'old; python_version < "3"')),
-        Package("vllm", "0.24.0", ("torch==2.11.0", "numba==0.65.0", "flashinfer-python==0.6.12")),
+        Package("scipy", "0.65.0", ("numpy<2.5", 'old; python_version < "3"')),
+        Package("vllm", "0.24.0", ("torch==2.11.0", "scipy==0.65.0", "flashinfer-python==0.6.12")),
         Package("ray", "2.55.0", ("click", 'grpcio>=1; extra == "default"')),
         Package("click", "8.5"),
         Package("grpcio", "1.85"),
@@ -42,12 +42,12 @@ def lacking(machine: dict[str, str], wanted=WANTED, pins=PINS) -> list[str]:
 
 
 def test_what_the_machine_has_stays_with_all_that_it_brought_along():
-    assert lacking({"torch": "2.11.0", "numpy": "2.4.9"}) == ["click", "grpcio", "numba", "ray", "vllm"]
+    assert lacking({"torch": "2.11.0", "numpy": "2.4.9"}) == ["click", "grpcio", "ray", "scipy", "vllm"]
     assert "sympy" in lacking({})
 
 
 def test_a_package_that_somebody_needs_in_another_version_travels_too():
-    """The machine's torch is content with its numpy; numba is not."""
+    """The machine's torch is content with its numpy; scipy is not."""
     assert "numpy" in lacking({"torch": "2.11.0", "numpy": "2.5.2"})
     assert "torch" in lacking({"torch": "2.10.0", "numpy": "2.4.9"})
 
@@ -61,17 +61,17 @@ def test_what_is_left_out_and_what_is_for_another_python_is_not_asked_for():
 
 
 def test_what_nobody_has_is_named_with_who_asks_for_it():
-    pins = {**PINS, "numba": Package("numba", "0.65.0", ("numpy<2", "llvmlite"))}
+    pins = {**PINS, "scipy": Package("scipy", "0.65.0", ("numpy<2", "llvmlite"))}
     with pytest.raises(wheelhouse.WheelhouseError) as error:
         lacking({}, pins=pins)
-    assert "llvmlite (for numba==0.65.0): pinned is nothing" in str(error.value)
-    assert "numpy<2 (for numba==0.65.0): pinned is 2.4.1" in str(error.value)
+    assert "llvmlite (for scipy==0.65.0): pinned is nothing" in str(error.value)
+    assert "numpy<2 (for scipy==0.65.0): pinned is 2.4.1" in str(error.value)
 
 
 def test_what_would_be_missing_there_is_found_without_the_resolver():
-    assert wheelhouse.unsatisfied([Requirement("ray==2.54")], {"numba": PINS["numba"]}, {"ray": "2.55.0"}) == [
+    assert wheelhouse.unsatisfied([Requirement("ray==2.54")], {"scipy": PINS["scipy"]}, {"ray": "2.55.0"}) == [
         "ray==2.54 (for wanted)",
-        "numpy<2.5 (for numba==0.65.0)",
+        "numpy<2.5 (for scipy==0.65.0)",
     ]
 
 
@@ -133,13 +133,13 @@ def test_a_wheel_that_is_there_and_right_is_not_fetched_again(tmp_path, monkeypa
 
 def test_what_the_index_says_is_asked_once(tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(wheelhouse, "report", lambda pins, *_: asked.append(pins) or [PINS["numba"]])
+    monkeypatch.setattr(wheelhouse, "report", lambda pins, *_: asked.append(pins) or [PINS["scipy"]])
     kept = tmp_path / "packages.json"
-    for versions in ({"numba": "0.65.0"}, {"numba": "0.65.0"}, {"numba": "0.66.0"}):
-        assert wheelhouse.described(versions, tmp_path, kept) == {"numba": PINS["numba"]}
-    assert asked == [["numba==0.65.0"], ["numba==0.66.0"]]
+    for versions in ({"scipy": "0.65.0"}, {"scipy": "0.65.0"}, {"scipy": "0.66.0"}):
+        assert wheelhouse.described(versions, tmp_path, kept) == {"scipy": PINS["scipy"]}
+    assert asked == [["scipy==0.65.0"], ["scipy==0.66.0"]]
     kept.write_text("{")
-    assert wheelhouse.described({"numba": "0.66.0"}, tmp_path, kept) == {"numba": PINS["numba"]}
+    assert wheelhouse.described({"scipy": "0.66.0"}, tmp_path, kept) == {"scipy": PINS["scipy"]}
 
 
 def packed(folder: Path, sizes=(70_000, 130_000, 10)) -> list[Path]:
