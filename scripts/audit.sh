@@ -18,13 +18,21 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 python3 -m venv "$folder/venv"
 "$folder/venv/bin/pip" install -q pip-audit==2.10.1
-grep -hE '^[A-Za-z0-9._-]+(\[[^]]*\])?==' "${files[@]}" | sort -u >"$folder/all.txt"
-echo "$torch" >>"$folder/all.txt"
 failed=0
-while read -r minor; do # a name has another pin for another Python
-    "$folder/venv/bin/python" scripts/audit.py --pins "$minor" "$folder/all.txt" >"$folder/$minor.txt"
-    echo "--- pins for Python $minor: $(wc -l <"$folder/$minor.txt")"
+
+audit() { # audit PYTHON FILE…: the pins that count under it; a name has another pin for another Python
+    local minor=$1 pins=$folder/pins.txt
+    shift
+    grep -hE '^[A-Za-z0-9._-]+(\[[^]]*\])?==' "$@" | sort -u >"$folder/all.txt"
+    "$folder/venv/bin/python" scripts/audit.py --pins "$minor" "$folder/all.txt" >"$pins"
+    echo "--- pins for Python $minor: $(wc -l <"$pins")"
     # strict: else a pin that the database cannot be asked about counts as fine
-    timeout 900 "$folder/venv/bin/pip-audit" --strict --disable-pip --no-deps -r "$folder/$minor.txt" || failed=1
-done < <(printf '%s\n' 3.10 3.11 3.12 3.13)
+    timeout 900 "$folder/venv/bin/pip-audit" --strict --disable-pip --no-deps -r "$pins" || failed=1
+}
+
+echo "$torch" >"$folder/torch.txt"
+others=() # gpu-torch211.txt and machine-torch211.txt are a set of versions of their own
+for file in "${files[@]}"; do [[ $file == *torch211* ]] || others+=("$file"); done
+for minor in 3.10 3.11 3.12 3.13; do audit "$minor" "${others[@]}" "$folder/torch.txt"; done
+audit 3.12 requirements/gpu-torch211.txt
 exit $failed

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import re
 import shutil
 import socket
@@ -16,9 +15,9 @@ from pathlib import Path
 import psutil
 
 from openrlhf_ebpo.errors import SeamError
-from openrlhf_ebpo.seams import native
+from openrlhf_ebpo.seams import flash_attn, native
 from openrlhf_ebpo.seams.check import check_unchanged, untested
-from openrlhf_ebpo.seams.releases import RECOMMENDED
+from openrlhf_ebpo.seams.releases import BESIDE_TORCH, RECOMMENDED
 from openrlhf_ebpo.seams.rows import SEAMS
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
@@ -41,7 +40,7 @@ class Finding:
 
 
 def versions() -> Iterator[Finding]:
-    """Each part against what the installed OpenRLHF and vLLM say that they need."""
+    """Each part against what the installed OpenRLHF and vLLM say that they need, or is known to go with this torch."""
     low, high = (".".join(map(str, version)) for version in PYTHONS)
     python = f"Python {sys.version.split()[0]}"
     fits = PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]
@@ -61,7 +60,7 @@ def pinned() -> dict[str, str]:
         parts[vllm] = needs["vllm"]
     if torch := _exact(vllm).get("torch"):
         parts["torch"] = torch
-    return parts
+    return parts | BESIDE_TORCH.get((_installed("torch") or "").partition("+cu")[0], {})
 
 
 def openrlhf() -> Finding:
@@ -228,8 +227,8 @@ def gpu() -> Iterator[Finding]:
         yield Finding(f"torch is built with CUDA, and: {cause}", remedy, fatal=True)
     else:
         yield Finding(f"torch uses CUDA; GPUs: {', '.join(devices) or 'found'}")
-    if importlib.util.find_spec("flash_attn") is None:
-        yield Finding("flash-attn is not installed", "give --ds.attn_implementation sdpa, or install flash-attn")
+    if not flash_attn.is_installed():
+        yield Finding("flash-attn is not installed", "nothing, if sdpa will do in its place; ring attention needs it")
 
 
 TOPICS = {

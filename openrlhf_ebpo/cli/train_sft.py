@@ -16,7 +16,7 @@ from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import error_exit, parse
 from openrlhf_ebpo.record import run_lock
 from openrlhf_ebpo.redact import hide_secrets
-from openrlhf_ebpo.seams import remote_code
+from openrlhf_ebpo.seams import flash_attn, remote_code
 from openrlhf_ebpo.seams.check import check_release, installed_release
 from openrlhf_ebpo.seams.install import all_seams, install
 from openrlhf_ebpo.seams.stack import is_cpu_stack
@@ -59,6 +59,7 @@ def run(argv: list[str]) -> None:
         cpu.prepare_driver()
         for change in cpu.adapt_args(args):
             print(f"no CUDA: {change}", flush=True)
+    print(*(f"{change}\n" for change in flash_attn.adapt_args(args)), sep="", end="", flush=True)
     first = os.environ["RANK"] == "0"
     with run_lock.held(Path(args.ckpt.path)) if first else contextlib.nullcontext():
         command.train(args)

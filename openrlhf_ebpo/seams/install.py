@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import inspect
 import logging
+import os
 
 import wrapt
 
 from openrlhf_ebpo.errors import SeamError
+from openrlhf_ebpo.seams import flash_attn
 from openrlhf_ebpo.seams.check import check_same_as_drivers, check_unchanged, untested
 from openrlhf_ebpo.seams.rows import SEAMS, Seam
 from openrlhf_ebpo.seams.stack import is_cpu_stack
@@ -36,10 +39,13 @@ def install() -> None:
     check_same_as_drivers()
     if untested():  # the driver has looked at its own files, not at those of this node
         check_unchanged(seams)
+    flash_attn.offer_stand_in()
     if is_cpu_stack():
         from openrlhf_ebpo.seams import cpu
 
         cpu.prepare_process()
+    else:
+        vllm_without_flashinfer()
     for module in {seam.module for seam in seams}:
         rows = [seam for seam in seams if seam.module == module]
         wrapt.register_post_import_hook(functools.partial(_apply_rows, rows), module)
@@ -48,6 +54,12 @@ def install() -> None:
 
 
 install.done = False
+
+
+def vllm_without_flashinfer() -> None:
+    """vLLM takes it for installed in one place alone, its sampler; this is vLLM's own way to do without. What is set stays."""
+    if importlib.util.find_spec("flashinfer") is None:
+        os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
 
 
 def all_seams() -> tuple[Seam, ...]:

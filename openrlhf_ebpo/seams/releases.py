@@ -9,6 +9,9 @@ from __future__ import annotations
 TESTED = ("0.11.0", "0.11.1", "0.11.2")  # by tests/contract/test_releases.py
 RECOMMENDED = "0.11.2"  # what our pins install, and all other tests run with
 
+# torch -> what goes with it in place of the versions that OpenRLHF pins (requirements/gpu-torch211.txt)
+BESIDE_TORCH = {"2.11.0": {"transformers": "5.17.0", "vllm": "0.24.0"}}
+
 # What a row replaces -> fingerprints of the sources that it fits, the newest last: first 12 hex digits of the SHA-256.
 SOURCES = {
     "openrlhf.trainer.ppo_utils.experience_maker.RemoteExperienceMaker": ("92687a602cf3", "351a52599ac6"),

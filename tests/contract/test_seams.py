@@ -17,11 +17,12 @@ from openrlhf_ebpo.engines import cluster, generation
 from openrlhf_ebpo.errors import SeamError
 from openrlhf_ebpo.quickstart import tiny_model
 from openrlhf_ebpo.seams import __main__ as printer
-from openrlhf_ebpo.seams import check, releases
+from openrlhf_ebpo.seams import check, flash_attn, releases
 from openrlhf_ebpo.seams.check import check_release, check_unchanged, source_fingerprint
 from openrlhf_ebpo.seams.cpu import rows as cpu_rows
 from openrlhf_ebpo.seams.cpu import weight_sync
 from openrlhf_ebpo.seams.install import all_seams, apply, install
+from openrlhf_ebpo.seams.relied import RELIED
 from openrlhf_ebpo.seams.rows import OFFLINE_SEAMS, SEAMS, Seam
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 from openrlhf_ebpo.training.policy_metrics import PolicyMetrics
@@ -319,11 +320,11 @@ def test_the_estimator_needs_neither_ray_nor_openrlhf_and_a_reader_of_runs_no_to
     )
 
 
-@pytest.mark.skipif(not is_cpu_stack(), reason="needs a torch without CUDA")
+@pytest.mark.skipif(flash_attn.is_installed(), reason="flash-attn is installed")
 def test_the_stand_in_for_flash_attn_shows_itself_to_upstream_alone():
     from openrlhf.models import ring_attn_utils
 
-    from openrlhf_ebpo.seams.cpu import packing
+    from openrlhf_ebpo.seams import packing
 
     assert ring_attn_utils.unpad_input is packing.unpad_input
     assert ring_attn_utils.pad_input is packing.pad_input
@@ -335,25 +336,22 @@ def test_the_document_has_the_head_checks_own_tolerance():
     assert f"more than {weight_sync.HEAD_TOLERANCE * 100:g} %" in (ROOT / "docs" / "cpu.md").read_text()
 
 
-@pytest.mark.skipif(not is_cpu_stack(), reason="needs a torch without CUDA")
-def test_preparing_a_process_twice_adds_one_finder():
-    from openrlhf_ebpo.seams import cpu
-    from openrlhf_ebpo.seams.cpu.packing import FlashAttnStandIn
-
-    cpu.prepare_process()
-    assert sum(isinstance(finder, FlashAttnStandIn) for finder in sys.meta_path) == 1
+@pytest.mark.skipif(flash_attn.is_installed(), reason="flash-attn is installed")
+def test_offering_the_stand_in_twice_adds_one_finder():
+    flash_attn.offer_stand_in()
+    assert sum(isinstance(finder, flash_attn.FlashAttnStandIn) for finder in sys.meta_path) == 1
 
 
 def test_the_state_of_every_row_can_be_printed(capsys, monkeypatch):
     printer.main([])
     lines = capsys.readouterr().out.splitlines()[1:]
-    assert len(lines) == len(all_seams()) + len(OFFLINE_SEAMS)
+    assert len(lines) == len(all_seams()) + len(OFFLINE_SEAMS) + len(RELIED)
     assert all(line.startswith(("ok ", "by name ")) for line in lines), lines
     gone = dataclasses.replace(ROW, name="NoSuchClass")
     monkeypatch.setattr(printer, "all_seams", lambda: (ROW, gone))
     for row in (ROW, gone):
         monkeypatch.setitem(releases.SOURCES, str(row), (UNKNOWN,))
-    with pytest.raises(SystemExit, match="2 of 3 rows do not fit"):
+    with pytest.raises(SystemExit, match=f"2 of {3 + len(RELIED)} rows and calls do not fit"):
         printer.main([])
     text = capsys.readouterr().out
     assert f"CHANGED  {ROW}: {FINGERPRINT}, and known are {UNKNOWN}" in text and f"GONE     {gone}" in text

@@ -36,6 +36,17 @@ def test_what_must_match_is_read_from_what_is_installed():
     }
 
 
+@pytest.mark.parametrize("torch_found", ["2.11.0+cu130", "2.11.0"])
+def test_beside_torch_2_11_other_versions_are_needed_than_those_that_openrlhf_pins(monkeypatch, torch_found):
+    installed = {"torch": torch_found, "vllm": "0.24.0"}
+    exact = {"openrlhf": {"ray": "2.55.0", "transformers": "5.15.0", "vllm": "0.29.0"}, "vllm": {"torch": "2.11.0"}}
+    monkeypatch.setattr(machine, "_installed", installed.get)
+    monkeypatch.setattr(machine, "_exact", exact.get)
+    assert machine.pinned() == {"ray": "2.55.0", "transformers": "5.17.0", "vllm": "0.24.0", "torch": "2.11.0"}
+    monkeypatch.setitem(installed, "torch", "2.13.0+cu130")
+    assert machine.pinned()["vllm"] == "0.29.0"
+
+
 @pytest.mark.parametrize(
     ("found", "wanted", "line"),
     [

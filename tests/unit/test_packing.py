@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from openrlhf_ebpo.seams.cpu.packing import all_gather, index_first_axis, pad_input, unpad_input
+from openrlhf_ebpo.seams.packing import all_gather, index_first_axis, pad_input, unpad_input
 
 MASK = torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1], [0, 1, 1, 0]])
 
