@@ -145,7 +145,7 @@ def parts() -> dict[str, Part]:
         Part(MACHINE, "versions, GPU, compiler, libraries, memory, disk", 30, 400, lambda work: [], check_machine, ()),
         Part(MODEL, "the quickstart's tasks, model and warm start", 60, 400, model_plan, make_model),
         *(mode_part(name) for name in ("colocate", "separate", "async", "lora")),
-        Part("tests", "the tests marked gpu", 140, 500, tests_plan, run_tests),
+        Part("tests", "the tests marked gpu", 170, 500, tests_plan, run_tests),
         *(speed_part(number) for number in range(PAIRS)),
         *(large_part(name) for name in LARGE),
     ]

@@ -134,9 +134,9 @@ def mean(rows: Sequence[dict], name: str) -> float | None:
 
 
 def largest(rows: Sequence[dict], name: str) -> float | None:
-    """By magnitude."""
+    """By magnitude; NaN is larger than any."""
     values = [row[name] for row in rows if row.get(name) is not None]
-    return max(values, key=abs) if values else None
+    return max(values, key=lambda value: (value != value, abs(value))) if values else None
 
 
 def problems(found: dict, mode: Mode, cpu: bool) -> list[str]:
@@ -150,7 +150,7 @@ def problems(found: dict, mode: Mode, cpu: bool) -> list[str]:
         wrong.append("the policy does not change: policy/kl_per_step is 0 or missing")
     if found["vllm_kl"] is None:
         wrong.append("vllm_kl is missing: trainer and vLLM were not compared")
-    elif mode.largest_kl is not None and abs(found["vllm_kl"]) > mode.largest_kl:
+    elif mode.largest_kl is not None and not abs(found["vllm_kl"]) <= mode.largest_kl:  # NaN too
         wrong.append(f"trainer and vLLM differ: vllm_kl reaches {found['vllm_kl']:.3g}, beyond {mode.largest_kl}")
     if not cpu and found["rows_of_the_cpu_backend"]:
         wrong.append(f"{found['rows_of_the_cpu_backend']} replacements of the CPU backend were at work")
