@@ -229,9 +229,7 @@ def gpu() -> Iterator[Finding]:
     else:
         yield Finding(f"torch uses CUDA; GPUs: {', '.join(devices) or 'found'}")
     if importlib.util.find_spec("flash_attn") is None:
-        yield Finding(
-            "flash-attn is not installed", "nothing: attention is then PyTorch's (--ds.attn_implementation sdpa)"
-        )
+        yield Finding("flash-attn is not installed", "give --ds.attn_implementation sdpa, or install flash-attn")
 
 
 TOPICS = {

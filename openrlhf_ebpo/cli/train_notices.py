@@ -7,7 +7,6 @@ import secrets
 from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import presets, registry
-from openrlhf_ebpo.seams import flash_attn
 from openrlhf_ebpo.seams.check import installed_release
 from openrlhf_ebpo.seams.install import all_seams
 from openrlhf_ebpo.seams.stack import is_cpu_stack
@@ -43,7 +42,7 @@ def adapt(args, elsewhere: bool = False) -> list[str]:
         cpu.check_args(args)
         cpu.prepare_driver()
         notices += [f"no CUDA: {change}" for change in cpu.adapt_args(args)]
-    return notices if elsewhere else notices + flash_attn.adapt_args(args)
+    return notices
 
 
 def part_notices(args) -> list[str]:

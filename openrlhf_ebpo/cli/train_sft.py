@@ -59,10 +59,6 @@ def run(argv: list[str]) -> None:
         cpu.prepare_driver()
         for change in cpu.adapt_args(args):
             print(f"no CUDA: {change}", flush=True)
-    from openrlhf_ebpo.seams import flash_attn
-
-    for change in flash_attn.adapt_args(args):
-        print(change, flush=True)
     first = os.environ["RANK"] == "0"
     with run_lock.held(Path(args.ckpt.path)) if first else contextlib.nullcontext():
         command.train(args)

@@ -19,7 +19,7 @@ import wrapt
 from openrlhf_ebpo.errors import SeamError
 from openrlhf_ebpo.seams.check import check_same_as_drivers, check_unchanged, untested
 from openrlhf_ebpo.seams.rows import SEAMS, Seam
-from openrlhf_ebpo.seams.stack import has_flash_attn, is_cpu_stack
+from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 logger = logging.getLogger(__name__)
 
@@ -40,10 +40,6 @@ def install() -> None:
         from openrlhf_ebpo.seams import cpu
 
         cpu.prepare_process()
-    if not has_flash_attn():
-        from openrlhf_ebpo.seams import flash_attn
-
-        flash_attn.stand_in()
     for module in {seam.module for seam in seams}:
         rows = [seam for seam in seams if seam.module == module]
         wrapt.register_post_import_hook(functools.partial(_apply_rows, rows), module)

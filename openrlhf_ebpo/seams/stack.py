@@ -17,10 +17,6 @@ def module_path(module: str) -> Path:
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-def has_flash_attn() -> bool:
-    return importlib.util.find_spec("flash_attn") is not None
-
-
 @functools.cache
 def is_cpu_stack() -> bool:
     """Whether the installed torch is a build without CUDA or ROCm. Read from its version file: the same answer in

@@ -23,7 +23,7 @@ from openrlhf_ebpo.seams.cpu import rows as cpu_rows
 from openrlhf_ebpo.seams.cpu import weight_sync
 from openrlhf_ebpo.seams.install import all_seams, apply, install
 from openrlhf_ebpo.seams.rows import OFFLINE_SEAMS, SEAMS, Seam
-from openrlhf_ebpo.seams.stack import has_flash_attn, is_cpu_stack
+from openrlhf_ebpo.seams.stack import is_cpu_stack
 from openrlhf_ebpo.training.policy_metrics import PolicyMetrics
 
 ROOT = Path(__file__).parents[2]
@@ -319,14 +319,14 @@ def test_the_estimator_needs_neither_ray_nor_openrlhf_and_a_reader_of_runs_no_to
     )
 
 
-@pytest.mark.skipif(has_flash_attn(), reason="flash-attn is installed")
+@pytest.mark.skipif(not is_cpu_stack(), reason="needs a torch without CUDA")
 def test_the_stand_in_for_flash_attn_shows_itself_to_upstream_alone():
     from openrlhf.models import ring_attn_utils
 
-    from openrlhf_ebpo.seams import flash_attn
+    from openrlhf_ebpo.seams.cpu import packing
 
-    assert ring_attn_utils.unpad_input is flash_attn.unpad_input
-    assert ring_attn_utils.pad_input is flash_attn.pad_input
+    assert ring_attn_utils.unpad_input is packing.unpad_input
+    assert ring_attn_utils.pad_input is packing.pad_input
     assert importlib.util.find_spec("flash_attn") is None
     assert not [name for name in sys.modules if name.split(".")[0] == "flash_attn"]
 
@@ -335,11 +335,12 @@ def test_the_document_has_the_head_checks_own_tolerance():
     assert f"more than {weight_sync.HEAD_TOLERANCE * 100:g} %" in (ROOT / "docs" / "cpu.md").read_text()
 
 
-@pytest.mark.skipif(has_flash_attn(), reason="flash-attn is installed")
-def test_standing_in_twice_adds_one_finder():
-    from openrlhf_ebpo.seams.flash_attn import FlashAttnStandIn, stand_in
+@pytest.mark.skipif(not is_cpu_stack(), reason="needs a torch without CUDA")
+def test_preparing_a_process_twice_adds_one_finder():
+    from openrlhf_ebpo.seams import cpu
+    from openrlhf_ebpo.seams.cpu.packing import FlashAttnStandIn
 
-    stand_in()
+    cpu.prepare_process()
     assert sum(isinstance(finder, FlashAttnStandIn) for finder in sys.meta_path) == 1
 
 

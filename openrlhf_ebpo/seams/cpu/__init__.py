@@ -1,7 +1,7 @@
 """Everything that only a machine without CUDA needs, and nothing else. Never imported beside a CUDA torch.
 
-OpenRLHF names CUDA in about 60 lines; they come down to the rows in rows.py, and a way to carry weights into vLLM's CPU
-backend. (The stand-in for flash-attn is seams/flash_attn.py: GPUs may lack it too.)
+OpenRLHF names CUDA in about 60 lines; they come down to the rows in rows.py, a stand-in for four functions of
+flash-attn, and a way to carry weights into vLLM's CPU backend.
 """
 
 from __future__ import annotations
@@ -23,9 +23,14 @@ WORKER_ENV = {
 
 
 def prepare_process() -> None:
-    """Let vLLM be imported without its corrections of torch's compiler, which is off here: they alone import all of it,
-    over a second of a process. Idempotent."""
+    """Let `openrlhf.models.ring_attn_utils` be imported without flash-attn, and vLLM without its corrections of torch's
+    compiler, which is off here: they alone import all of it, over a second of a process. Idempotent."""
+    from openrlhf_ebpo.seams.cpu.packing import FlashAttnStandIn
+
     sys.modules.setdefault("vllm.env_override", ModuleType("vllm.env_override"))
+
+    if not any(isinstance(finder, FlashAttnStandIn) for finder in sys.meta_path):
+        sys.meta_path.insert(0, FlashAttnStandIn())
 
 
 def prepare_driver() -> None:

@@ -1,6 +1,4 @@
-"""OpenRLHF where flash-attn is not installed: without a GPU, or beside a torch that it has no wheel for.
-
-`openrlhf.models.ring_attn_utils` imports four functions from it whatever the flags say; here they are in plain torch.
+"""The four functions that `openrlhf.models.ring_attn_utils` imports from flash-attn, in plain torch.
 
 They are offered only while that one module is imported: transformers and vLLM look for `flash_attn` too, and
 must go on finding nothing. Shapes as in flash_attn.bert_padding; B batch, T padded length, N tokens that count.
@@ -18,33 +16,7 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 
-from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.seams.stack import has_flash_attn
-
 TARGET = "openrlhf.models.ring_attn_utils"
-NEEDED = "flash_attention_2"  # the implementation that the package flash-attn has; others bring their own kernels
-
-
-def stand_in() -> None:
-    """Let `openrlhf.models.ring_attn_utils` be imported. Idempotent."""
-    if not any(isinstance(finder, FlashAttnStandIn) for finder in sys.meta_path):
-        sys.meta_path.insert(0, FlashAttnStandIn())
-
-
-def adapt_args(args) -> list[str]:
-    """Change, in place, what cannot work without flash-attn, and say it; nothing where it is installed.
-
-    Raises:
-        UsageError: ring attention is asked for, which nothing else here can do.
-    """
-    if has_flash_attn():
-        return []
-    if getattr(args.ds, "ring_attn_size", 1) > 1:
-        raise UsageError("--ds.ring_attn_size: ring attention needs flash-attn, which is not installed; leave it at 1")
-    if args.ds.attn_implementation != NEEDED:
-        return []
-    args.ds.attn_implementation = "sdpa"
-    return [f"--ds.attn_implementation {NEEDED} -> sdpa: flash-attn is not installed"]
 
 
 def index_first_axis(tensor: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
@@ -71,7 +43,7 @@ def pad_input(tokens: torch.Tensor, indices: torch.Tensor, batch: int, length: i
 
 
 def all_gather(*_args, **_kwargs):
-    raise RuntimeError("--ds.ring_attn_size > 1 needs flash-attn, which is not installed: leave it at 1")
+    raise RuntimeError("--ds.ring_attn_size > 1 needs flash-attn and CUDA: leave it at 1 on a machine without a GPU")
 
 
 class FlashAttnStandIn(importlib.abc.MetaPathFinder):
