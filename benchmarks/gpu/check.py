@@ -17,6 +17,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.record.run_log import timestamp
 
 MINUTES = 15
+CPU_PATIENCE = 4  # a rehearsal takes so many times as long, on a few cores
 SOMETHING_FAILED, SOMETHING_IS_LEFT = 1, 3
 ABOUT = """Does everything run on this machine's GPU? Checks versions, runs the tests marked gpu, trains, kills, resumes and verifies
 in every mode, compares trainer and vLLM, times EBPO against group_norm, and writes REPORT_DIR/report.md and report.json.
@@ -80,7 +81,8 @@ def run(options: argparse.Namespace) -> None:
                 print(f"{part.name}: left, {why}", flush=True)
                 state["parts"].pop(part.name, None)
             else:
-                execute(state, part, Work(part.name, folder, part.limit, options.cpu, gpus, until))
+                seconds = part.limit * (CPU_PATIENCE if options.cpu else 1)
+                execute(state, part, Work(part.name, folder, seconds, options.cpu, gpus, until))
             report.write(folder, state, everything(state, chosen))
     end(folder, state, chosen)
 
@@ -113,7 +115,7 @@ def cannot_begin(state: dict, part: Part, until: float) -> str | None:
 
 def execute(state: dict, part: Part, work: Work) -> None:
     """Run it, and put what came of it into the report; what --minutes cut off is left."""
-    print(f"{part.name}: {part.what} (about {part.seconds} s, at most {part.limit} s) ...", flush=True)
+    print(f"{part.name}: {part.what} (about {part.seconds} s on a GPU, at most {work.seconds} s) ...", flush=True)
     work.log.unlink(missing_ok=True)
     found = {"outcome": report.PASSED, "reason": None, "facts": None}
     try:

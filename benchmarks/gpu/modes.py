@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from openrlhf_ebpo.quickstart.stages import Training, training_flags
-from openrlhf_ebpo.seams.stack import has_flash_attn
 
 STEPS = 20
 SAVE_EVERY = 5
@@ -54,10 +54,15 @@ MODES = {
 }
 
 
+def attention() -> str:
+    """flash-attn where it is installed; OpenRLHF's default needs it."""
+    return "flash_attention_2" if importlib.util.find_spec("flash_attn") else "sdpa"
+
+
 def flags_of(mode: str, model: Path, arm: Path) -> dict:
     """model: the folder with the quickstart's data and warm start."""
     own = {
-        "ds.attn_implementation": "flash_attention_2" if has_flash_attn() else "sdpa",
+        "ds.attn_implementation": attention(),
         "algo.advantage.is_correction_level": "token",  # asks vLLM for its log-probabilities
         "ckpt.save_steps": SAVE_EVERY,
         "vllm.gpu_memory_utilization": 0.3,

@@ -22,7 +22,9 @@ def checked(tmp_path_factory):
     model = folder / "model"
     rows = tasks.split({"train": 64})
     tasks.write(model / "data", rows)
-    tiny_model.build(model / "warm_start", [tasks.TEMPLATE.format(row["prompt"]) + row["label"] for row in rows["train"]])
+    tiny_model.build(
+        model / "warm_start", [tasks.TEMPLATE.format(row["prompt"]) + row["label"] for row in rows["train"]]
+    )
     argvs = {name: modes.command(modes.flags_of(name, model, folder / name)) for name in modes.MODES}
     work = Work("speed", folder, 1)
     argvs |= {arm: modes.command(speed.arm_flags(work, arm)) for arm in speed.ARMS}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import subprocess
 import sys
 
 import pytest
@@ -11,9 +11,7 @@ from estimates import ebpo_step
 
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.prior import Prior
-from openrlhf_ebpo.seams import flash_attn
-from openrlhf_ebpo.seams.install import all_seams, install
-from openrlhf_ebpo.seams.rows import SEAMS
+from openrlhf_ebpo.seams.install import install
 from openrlhf_ebpo.training.policy_loss import clip_cov, kl_cov, token_covariance
 from openrlhf_ebpo.training.returns import token_returns
 
@@ -66,20 +64,36 @@ def test_clip_cov_and_kl_cov_choose_the_same_tokens_on_cuda_tensors():
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_packing_without_flash_attn_is_the_same_on_cuda_tensors():
+def test_packing_gives_the_same_on_cuda_tensors_with_and_without_flash_attn():
+    install()
+    from openrlhf.models.ring_attn_utils import pad_input, unpad_input
+
     mask = (torch.rand(5, 9, generator=seeded()) > 0.3).long()
     hidden = torch.randn(5, 9, 3, generator=seeded())
-    tokens, indices, cumulative, longest, lengths = flash_attn.unpad_input(hidden.cuda(), mask.cuda())
-    assert tokens.is_cuda and longest == int(mask.sum(1).max()) and lengths.tolist() == mask.sum(1).tolist()
-    padded = flash_attn.pad_input(tokens, indices, 5, 9)
-    assert torch.equal(padded.cpu(), hidden * mask[..., None]) and cumulative.dtype == torch.int32
+    tokens, indices, cumulative, longest, *_ = unpad_input(hidden.cuda(), mask.cuda())
+    assert tokens.is_cuda and longest == int(mask.sum(1).max())
+    assert cumulative.tolist() == [0, *mask.sum(1).cumsum(0).tolist()] and cumulative.dtype == torch.int32
+    assert torch.equal(pad_input(tokens, indices, 5, 9).cpu(), hidden * mask[..., None])
+
+
+EVERY_ROW = """
+import importlib, sys, torch
+from openrlhf_ebpo.seams.install import all_seams, install
+from openrlhf_ebpo.seams.rows import SEAMS
+assert all_seams() == SEAMS
+install()
+for seam in SEAMS:
+    importlib.import_module(seam.module)
+assert not [name for name in sys.modules if name.startswith("openrlhf_ebpo.seams.cpu")]
+names = ("current_device", "set_device", "synchronize", "current_stream")
+assert not any(hasattr(getattr(torch.cuda, name), "_ebpo_seams") for name in names)
+print("inactive")
+"""
 
 
 def test_no_row_of_the_cpu_backend_is_applied():
-    assert all_seams() == SEAMS
-    install()
-    for seam in SEAMS:
-        importlib.import_module(seam.module)
-    assert [name for name in sys.modules if name.startswith("openrlhf_ebpo.seams.cpu")] == []
-    names = ("current_device", "set_device", "synchronize", "current_stream")
-    assert not any(hasattr(getattr(torch.cuda, name), "_ebpo_seams") for name in names)
+    """In a process of its own: other tests may have imported the backend in this one."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", EVERY_ROW], capture_output=True, text=True, timeout=300
+    )
+    assert done.stdout.strip().endswith("inactive"), done.stderr[-3000:]

@@ -128,7 +128,7 @@ def test_a_flag_that_is_none_is_left_out_and_true_stands_alone():
 
 def test_attention_is_chosen_by_what_is_installed(monkeypatch, tmp_path):
     for there, expected in ((True, "flash_attention_2"), (False, "sdpa")):
-        monkeypatch.setattr(modes, "has_flash_attn", lambda there=there: there)
+        monkeypatch.setattr(modes.importlib.util, "find_spec", lambda name, there=there: there or None)
         assert modes.flags_of("lora", tmp_path, tmp_path)["ds.attn_implementation"] == expected
 
 
