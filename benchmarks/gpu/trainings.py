@@ -109,16 +109,20 @@ def facts(run_dir: Path, cpu: bool) -> dict:
         "reward": [mean(rows[:5], "rollout/reward_mean"), mean(rows[-5:], "rollout/reward_mean")],
         "kl_per_step": mean(rows, "policy/kl_per_step"),
         "vllm_kl": largest(rows, "vllm_kl"),
-        "mismatch": {
-            name: largest(rows, name) for name in sorted({key for row in rows for key in row if is_mismatch(key)})
-        },
+        "mismatch": mismatch(rows),
         "rows_of_the_cpu_backend": sum(label not in own_rows for label in run.get("seams", [])),
         "versions": run.get("versions", {}),
     }
 
 
-def is_mismatch(name: str) -> bool:
-    return name.startswith("mismatch/")
+def mismatch(rows: Sequence[dict]) -> dict[str, float]:
+    """Of each metric mismatch/… its worst step: the smallest effective sample size, the largest of all else."""
+    names = sorted({name for row in rows for name in row if name.startswith("mismatch/")})
+    return {name: (min if name.startswith("mismatch/ess") else max)(values_of(rows, name)) for name in names}
+
+
+def values_of(rows: Sequence[dict], name: str) -> list[float]:
+    return [row[name] for row in rows if row.get(name) is not None]
 
 
 def step_seconds(rows: Sequence[dict]) -> float | None:
@@ -129,13 +133,13 @@ def step_seconds(rows: Sequence[dict]) -> float | None:
 
 
 def mean(rows: Sequence[dict], name: str) -> float | None:
-    values = [row[name] for row in rows if row.get(name) is not None]
+    values = values_of(rows, name)
     return statistics.fmean(values) if values else None
 
 
 def largest(rows: Sequence[dict], name: str) -> float | None:
     """By magnitude; NaN is larger than any."""
-    values = [row[name] for row in rows if row.get(name) is not None]
+    values = values_of(rows, name)
     return max(values, key=lambda value: (value != value, abs(value))) if values else None
 
 
@@ -152,6 +156,8 @@ def problems(found: dict, mode: Mode, cpu: bool) -> list[str]:
         wrong.append("vllm_kl is missing: trainer and vLLM were not compared")
     elif mode.largest_kl is not None and not abs(found["vllm_kl"]) <= mode.largest_kl:  # NaN too
         wrong.append(f"trainer and vLLM differ: vllm_kl reaches {found['vllm_kl']:.3g}, beyond {mode.largest_kl}")
+    if found["mismatch"].get("mismatch/stale") and mode.largest_kl is not None:
+        wrong.append("mismatch/stale is set: the engine may not have got the weights")
     if not cpu and found["rows_of_the_cpu_backend"]:
         wrong.append(f"{found['rows_of_the_cpu_backend']} replacements of the CPU backend were at work")
     return wrong

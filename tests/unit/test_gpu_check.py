@@ -317,6 +317,7 @@ def test_the_end_of_a_log_comes_without_control_characters_and_secrets(tmp_path)
         ({"vllm_kl": None}, "vllm_kl is missing"),
         ({"vllm_kl": -0.2}, r"vllm_kl reaches -0\.2, beyond 0\.05"),
         ({"vllm_kl": float("nan")}, "vllm_kl reaches nan"),
+        ({"mismatch": {"mismatch/stale": 1}}, "mismatch/stale is set"),
         ({"rows_of_the_cpu_backend": 3}, "3 replacements of the CPU backend"),
     ],
 )
@@ -336,6 +337,11 @@ def test_the_largest_is_by_magnitude_and_nan_is_larger_than_any():
     rows = [{"x": 0.1}, {}, {"x": -0.3}, {"x": None}]
     assert trainings.largest(rows, "x") == -0.3 and trainings.largest(rows, "y") is None
     assert math.isnan(trainings.largest([{"x": float("nan")}, *rows], "x"))
+
+
+def test_of_the_mismatch_the_worst_step_is_told():
+    rows = [{"mismatch/ess": 0.9, "mismatch/k3_kl": 1e-4, "x": 1}, {"mismatch/ess": 0.8, "mismatch/k3_kl": None}]
+    assert trainings.mismatch(rows) == {"mismatch/ess": 0.8, "mismatch/k3_kl": 1e-4} and trainings.mismatch([]) == {}
 
 
 def test_the_gap_of_a_resume_is_not_the_time_of_a_step():
