@@ -9,8 +9,11 @@ import pytest
 from launching import dry_runs
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
 from gpu import modes, speed
 from gpu.work import Work
+from gpu_commands import COMMON, TRAININGS
+from tiny import training
 
 from openrlhf_ebpo.quickstart import tasks, tiny_model
 
@@ -28,11 +31,13 @@ def checked(tmp_path_factory):
     argvs = {name: modes.command(modes.flags_of(name, model, folder / name)) for name in modes.MODES}
     work = Work("speed", folder, 1)
     argvs |= {arm: modes.command(speed.arm_flags(work, arm)) for arm in speed.ARMS}
+    training.prepare(folder, 1)
+    argvs |= {name: training.command(folder, folder / name, "ebpo", *COMMON, *own) for name, own in TRAININGS.items()}
     answers = dry_runs([[*words[3:], "--assume_cuda", "80"] for words in argvs.values()])
     return dict(zip(argvs, answers, strict=True))
 
 
-@pytest.mark.parametrize("name", [*modes.MODES, *speed.ARMS])
+@pytest.mark.parametrize("name", [*modes.MODES, *speed.ARMS, *TRAININGS])
 def test_the_command_is_accepted_for_one_or_two_gpus(checked, name):
     answer = checked[name]
     assert "error" not in answer, answer.get("error")

@@ -9,15 +9,13 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).parent))
 from gpu.work import Work
+from gpu_commands import COMMON
 from tiny import training
 
 STEPS = 12
 LIMIT = 300  # seconds of one training, its kill and its resume
-ON_ONE_GPU = (
-    *("--train.colocate_all", "--vllm.gpu_memory_utilization", "0.3", "--vllm.enforce_eager"),
-    *("--actor.adam.lr", "1e-3", "--algo.advantage.is_correction_level", "token"),
-)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -37,7 +35,7 @@ def workshop(tmp_path_factory) -> Path:
 @pytest.fixture
 def command(workshop):
     """A training with policy and engine on one GPU: command(output, *more flags)."""
-    return lambda output, *more: training.command(workshop, output, "ebpo", *ON_ONE_GPU, *more)
+    return lambda output, *more: training.command(workshop, output, "ebpo", *COMMON, *more)
 
 
 @pytest.fixture

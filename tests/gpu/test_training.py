@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gpu.modes import SLEEP
 from gpu.trainings import kill_midway
 from gpu.work import tail
+from gpu_commands import DYNAMIC_CLIP_COV, LORA_ZERO_3, ZERO_3_SLEEP_KL_COV
 
 from openrlhf_ebpo.record.run_log import read_metrics, read_run
 
@@ -26,29 +26,16 @@ def trained(output: Path, work) -> list[dict]:
 
 
 def test_dynamic_batches_and_clip_cov_train_and_no_process_has_the_cpu_backend(command, work, tmp_path):
-    flags = (
-        *("--train.dynamic_batch_enable", "--train.max_tokens_per_gpu", "256"),
-        *("--actor.policy_loss_type", "clip_cov"),
-    )
     witness = tmp_path / "guards"
-    work.run(command(tmp_path, *flags), PYTHONPATH=str(GUARD), OPENRLHF_EBPO_GUARD=str(witness), **LOCAL)
+    environment = {"PYTHONPATH": str(GUARD), "OPENRLHF_EBPO_GUARD": str(witness), **LOCAL}
+    work.run(command(tmp_path, *DYNAMIC_CLIP_COV), **environment)
     rows = trained(tmp_path, work)
     assert all(0 <= row["policy/cov_selected_fraction"] <= 1 for row in rows)
     assert len(set(witness.read_text().split())) > 5  # supervisor, driver, trainer, engine, rewards
 
 
 def test_zero_3_with_sleep_and_kl_cov_resumes_after_a_kill(command, work, tmp_path):
-    flags = [f"--{flag}" for flag in SLEEP]
-    flags += [
-        "--ds.zero_stage",
-        "3",
-        "--actor.policy_loss_type",
-        "kl_cov",
-        "--ckpt.save_steps",
-        "5",
-        "--ckpt.load_enable",
-    ]
-    words = command(tmp_path, *flags)
+    words = command(tmp_path, *ZERO_3_SLEEP_KL_COV)
     kill_midway(work, words, tmp_path / "run", LOCAL)
     work.run(words, **LOCAL)
     rows = trained(tmp_path, work)
@@ -56,15 +43,5 @@ def test_zero_3_with_sleep_and_kl_cov_resumes_after_a_kill(command, work, tmp_pa
 
 
 def test_lora_reaches_vllm_through_shared_gpu_memory(command, work, tmp_path):
-    flags = (
-        "--ds.zero_stage",
-        "3",
-        "--ds.lora.rank",
-        "4",
-        "--actor.lr_scheduler",
-        "constant",
-        "--actor.adam.lr",
-        "1e-2",
-    )
-    work.run(command(tmp_path, *flags), **LOCAL)
+    work.run(command(tmp_path, *LORA_ZERO_3), **LOCAL)
     assert trained(tmp_path, work)[0]["policy/kl_per_step"] > 0.01
