@@ -7,9 +7,9 @@
 # where it has the stack, otherwise the project's own environment is made, or reused. Called again, it goes on with what is left.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-has_stack() { # all that the check imports, so that nothing is installed on a machine that has it
-    python3 -c 'import importlib.util, sys
+has_stack() { # then nothing is installed. Not from here: the checkout itself would pass for an installed package
+    cd / && python3 -c 'import importlib.util, sys
 sys.exit(not all(map(importlib.util.find_spec, ("torch", "vllm", "openrlhf", "ray", "deepspeed", "openrlhf_ebpo"))))' 2>/dev/null
 }
-has_stack || . scripts/setup.sh
+(has_stack) || . scripts/setup.sh
 exec python3 benchmarks/gpu_check.py "$@"

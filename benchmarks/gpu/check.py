@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> None:
         )
     found = machine.described(options.cpu)
     state = report.begin(folder, found, options.cpu)
-    gpus = 1 if options.cpu else len(found["gpus"])
+    gpus = machine.visible(len(found["gpus"]))
     limit = options.minutes or (float("inf") if options.large or options.cpu else MINUTES)
     until = time.monotonic() + 60 * limit
     with interrupted_once():

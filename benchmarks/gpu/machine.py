@@ -136,6 +136,13 @@ def parsed_gpus(text: str) -> list[dict]:
     ]
 
 
+def visible(count: int) -> int:
+    """Of so many GPUs of the machine, those that CUDA_VISIBLE_DEVICES leaves; one at least, since torch has found one."""
+    names = os.environ.get("CUDA_VISIBLE_DEVICES")
+    chosen = count if names is None else sum(bool(name.strip()) for name in names.split(","))
+    return max(1, min(count, chosen))
+
+
 def described(cpu: bool) -> dict:
     """For the report."""
     return {

@@ -407,6 +407,14 @@ def test_what_nvidia_smi_prints_is_read_and_noise_is_not():
     assert memory.total("100\n200\n") == 300 and memory.total("[N/A]\n") is None
 
 
+@pytest.mark.parametrize(("names", "expected"), [(None, 4), ("0,2", 2), ("", 1), ("0,1,2,3,4,5", 4), ("GPU-12ab", 1)])
+def test_gpus_that_are_hidden_do_not_count(names, expected, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if names is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
+    assert machine.visible(4) == expected and machine.visible(0) == 1
+
+
 def test_memory_without_a_gpu_is_unknown_and_nothing_waits(monkeypatch):
     monkeypatch.setattr(memory, "used_mib", lambda: None)
     with memory.peak() as found:
