@@ -19,8 +19,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from scipy import stats
-from tiny import training
+from tiny import paired, training
 
 from openrlhf_ebpo.record.run_log import read_metrics
 
@@ -45,14 +44,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         training.prepare(Path(directory), options.steps, options.prompts)
         ratios = [pair(Path(directory), number, options) for number in range(options.pairs)]
-    mean, margin = np.mean(np.log(ratios)), stats.t.ppf(0.975, len(ratios) - 1) * stats.sem(np.log(ratios))
-    low, high = np.exp([mean - margin, mean + margin])
-    print(f"{len(ratios)} pairs of {options.steps} steps: 95 % interval {low:.3f} to {high:.3f}")
-    print(f"overhead {np.exp(mean):.3f}")
+    found = paired.ratio(ratios)
+    print(f"{len(ratios)} pairs of {options.steps} steps: 95 % interval {found.low:.3f} to {found.high:.3f}")
+    print(f"overhead {found.mean:.3f}")
 
 
 def pair(directory: Path, number: int, options: argparse.Namespace) -> float:
-    order = list(ARMS) if number % 2 == 0 else list(ARMS)[::-1]
+    order = paired.order(list(ARMS), number)
     seconds = {arm: seconds_of(directory, directory / f"{number}-{arm}", arm, options) for arm in order}
     ratio = seconds["on"] / seconds["off"]
     print(f"{number + 1}: off {seconds['off']:.3f} s, on {seconds['on']:.3f} s a step, ratio {ratio:.3f}", flush=True)

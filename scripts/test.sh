@@ -23,7 +23,7 @@ note() {  # BEGINNING FOLDERS: how long their tests took
 beside() {
     local failed=0 folders started
     trap 'kill $! 2>/dev/null || true; exit 1' TERM
-    for folders in "tests/unit tests/contract" tests/browser; do
+    for folders in "tests/unit tests/contract tests/gpu" tests/browser; do
         started=$SECONDS
         # shellcheck disable=SC2086
         python -m pytest --durations=15 $folders &

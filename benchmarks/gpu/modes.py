@@ -1,0 +1,79 @@
+"""The trainings of the check: the quickstart's model and tasks, EBPO, and a way to put trainer and vLLM on GPUs each."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from openrlhf_ebpo.quickstart.stages import Training, training_flags
+
+STEPS = 20
+SAVE_EVERY = 5
+KILL_AFTER = 7  # steps: past the first checkpoint, before the second
+COLOCATED = {"train.colocate_all": True}
+APART = {"train.colocate_all": None}
+SLEEP = {"vllm.enable_sleep": True, "ds.enable_sleep": True}
+
+
+@dataclass(frozen=True)
+class Mode:
+    """flags: over the quickstart's; None takes one away.
+
+    Attributes:
+        gpus: that Ray must have.
+        killed: in the middle, and resumed.
+        largest_kl: between trainer and vLLM, per token, in any step; None where rollouts are older than the weights.
+    """
+
+    what: str
+    flags: dict
+    gpus: int = 1
+    killed: bool = True
+    largest_kl: float | None = 0.05  # bfloat16 in both; tests/integration/test_weight_sync.py has float32's
+
+
+MODES = {
+    "separate": Mode("trainer and engine apart, weights over NCCL; ZeRO 2", {**APART, "ds.zero_stage": 2}, gpus=2),
+    "colocate": Mode(
+        "trainer and engine on one GPU that sleep in turn, weights over CUDA IPC; ZeRO 3",
+        {**COLOCATED, **SLEEP, "ds.zero_stage": 3},
+    ),
+    "async": Mode(
+        "--train.async_enable: a batch is generated while another is learnt, weights over NCCL; ZeRO 2",
+        {**APART, "train.async_enable": True, "ds.zero_stage": 2},
+        gpus=2,
+        largest_kl=None,
+    ),
+    "lora": Mode(
+        "LoRA of rank 4 on one GPU, merged weights over CUDA IPC; ZeRO 2",
+        {**COLOCATED, "ds.lora.rank": 4, "ds.zero_stage": 2, "actor.lr_scheduler": "constant"},
+        killed=False,
+    ),
+}
+
+
+def attention() -> str:
+    """flash-attn where it is installed; OpenRLHF's default needs it."""
+    return "flash_attention_2" if importlib.util.find_spec("flash_attn") else "sdpa"
+
+
+def flags_of(mode: str, model: Path, arm: Path) -> dict:
+    """model: the folder with the quickstart's data and warm start."""
+    own = {
+        "ds.attn_implementation": attention(),
+        "algo.advantage.is_correction_level": "token",  # asks vLLM for its log-probabilities
+        "ckpt.save_steps": SAVE_EVERY,
+        "vllm.gpu_memory_utilization": 0.3,
+        "vllm.enforce_eager": True,
+    }
+    return training_flags(Training(model, arm, "ebpo", STEPS)) | own | MODES[mode].flags
+
+
+def command(flags: dict) -> list[str]:
+    words = [sys.executable, "-m", "openrlhf_ebpo.cli.train_ppo_ray"]
+    for flag, value in flags.items():
+        if value is not None:
+            words += [f"--{flag}"] if value is True else [f"--{flag}", str(value)]
+    return words
