@@ -1,8 +1,9 @@
-"""What the Gradio server sends besides Gradio's own: our static files, Plotly, and security headers.
+"""What the Gradio server sends besides Gradio's own: our static files, and security headers.
 What it accepts is in gate.py."""
 
 from __future__ import annotations
 
+import mimetypes
 import re
 import secrets
 from collections.abc import Callable, Mapping
@@ -46,7 +47,7 @@ HEADERS = (
 
 
 HASHED = re.compile(r"/assets/[\w./-]+-[\w-]{8}\.\w+", re.ASCII)
-OURS = re.compile(r"/space/[\w./-]+\.(js|css|woff2)", re.ASCII)
+OURS = re.compile(r"/space/[\w./-]+\.(js|js\.gz|css|woff2)", re.ASCII)
 VERSION = re.compile(rb"[\w.]+-\d+", re.ASCII)
 KEPT = (b"cache-control", b"public, max-age=31536000, immutable")
 
@@ -80,6 +81,16 @@ class SafeHeaders:
         await self.app(scope, receive, with_headers)
 
 
+class Files(StaticFiles):
+    """What lies there packed is sent as it lies there: every browser unpacks it."""
+
+    def file_response(self, full_path, *args, **kwargs) -> Response:
+        response = super().file_response(full_path, *args, **kwargs)
+        if encoding := mimetypes.guess_type(full_path)[1]:
+            response.headers["content-encoding"] = encoding
+        return response
+
+
 # Of pages, by address: what a GET with these parameters is answered with. They find runs as pages do, through the workspace,
 # and run in a thread, under the limits of gate.py. A RunError is answered with 404 and its message.
 Answer = Callable[[Workspace, Mapping[str, str]], Response]
@@ -100,7 +111,7 @@ def app_kwargs(version: str, workspace: Workspace, rate: float = RATE) -> dict:
     """For `launch`: routes before Gradio's own, the page's head, the headers, and what is refused."""
     pages = [_route(path, answer, workspace) for path, answer in ROUTES.items()]
     pages.append(note_route.route(workspace))  # the one that is no GET
-    files = Mount("/space", StaticFiles(directory=STATIC))
+    files = Mount("/space", Files(directory=STATIC))
     inner = [
         Middleware(SafeHeaders),
         # an export has a limit of its own, and may take minutes: it holds none of its visitor's places

@@ -165,7 +165,7 @@ def test_open_streams_of_a_visitor_are_counted(monkeypatch):
     ("path", "query", "lasts"),
     [
         ("/space/style.css", b"0.1.0-1795371944", True),
-        ("/space/vendor/plotly/plotly-cartesian.min.js", b"0.1.0-1", True),
+        ("/space/vendor/plotly/plotly-cartesian.min.js.gz", b"0.1.0-1", True),
         ("/assets/index-DphvyggB.js", b"", True),
         ("/assets/x.js", b"", False),
         ("/space/style.css", b"", False),
