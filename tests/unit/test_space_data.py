@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from space_runs import RunLog, evaluation, hostile_run, learning_run
@@ -18,6 +19,7 @@ from openrlhf_ebpo.space.groups import Index
 from openrlhf_ebpo.space.metrics import Follower, decimate, outside, smooth
 from openrlhf_ebpo.space.runs import Run, Runs, describe, inside, keys
 from openrlhf_ebpo.space.search import Filter, answers, choose, exported, history, position_of
+from openrlhf_ebpo.space.words import words_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -433,6 +435,17 @@ def test_one_group_of_a_file_with_many_rows_is_that_group(tmp_path):
     rows = answers(run, groups, 400)
     whole = pq.read_table(run.path / "rollouts" / "step-000001.parquet").slice(400 * 8, 8).to_pylist()
     assert rows == whole and {row["group"] for row in rows} == {400}
+
+
+def test_the_words_around_a_hit_are_those_of_the_text(tmp_path):
+    run = Run("a", learning_run(tmp_path / "a", steps=1, seed=1, name="a", prompts=4), 0)
+    (path,) = (run.path / "rollouts").iterdir()
+    table = pq.read_table(path)
+    said = pa.array(["İİİ İstanbul: the RESULT is 7"] * len(table), table["response"].type)
+    pq.write_table(table.set_column(table.column_names.index("response"), "response", said), path)
+    index = Index(run)
+    found = words_of(index, index.read()[0], np.array([0]), "result")[0]
+    assert (found.before, found.hit, found.after) == ("İİİ İstanbul: the ", "RESULT", " is 7")
 
 
 def test_a_search_says_when_there_is_more_than_it_lists(tmp_path):

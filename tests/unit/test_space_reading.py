@@ -95,6 +95,7 @@ def test_marks_are_data_of_the_place():
     found = Tags(answer("x", find='"><b>', extracted="1", gold=None))
     assert {"data-find", "data-hits", "data-extracted"} <= found.attributes and "data-gold" not in found.attributes
     assert "b" not in found.tags
+    assert hits("İİ Abab", "AB") == 2 and hits("İab", "i") == 0 and hits("İab", "İA") == 1
     assert hits("Abab", "AB") == 2 and hits(None, "a") == 0 and hits("a", "") == 0
 
 
