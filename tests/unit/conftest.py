@@ -22,3 +22,14 @@ def sections():
         return root
 
     return build
+
+
+@pytest.fixture(scope="module")
+def grader():
+    """The shared pool that grades answers, with a short limit."""
+    from openrlhf_ebpo.rewards import pool as pool_module
+
+    pool = pool_module._pools[pool_module.GRADER] = pool_module.Pool(workers=2, seconds=1)
+    yield pool
+    pool.close()
+    del pool_module._pools[pool_module.GRADER]
