@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hub_server import File
+from hub_repos import File
 from recorded_runs import write_run
 
 from openrlhf_ebpo.errors import UsageError
