@@ -80,9 +80,18 @@ def take(url: str, name: str) -> None:
         page.wait_for_timeout(500)  # fonts
         save(page, f"{name}_samples.png", height=900)
         page.goto(f"{url}?tab=evaluation")
-        page.wait_for_timeout(5000)  # a run without evaluations shows that
-        save(page, f"{name}_evaluation.png", height=1150)
+        if evaluated(page):
+            page.wait_for_timeout(5000)  # plots
+            save(page, f"{name}_evaluation.png", height=1150)
+        else:
+            print(f"{IMAGES / name}_evaluation.png: left out, the runs have no evaluations")
         browser.close()
+
+
+def evaluated(page: Page) -> bool:
+    """Whether the page of evaluations has scores; it says so where there are none."""
+    page.wait_for_selector(".scores:visible, .empty:visible")
+    return page.locator(".scores").count() > 0
 
 
 def drawn(page: Page) -> None:

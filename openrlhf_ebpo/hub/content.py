@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import codecs
 import functools
+import gzip
 import hashlib
 import io
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
 
@@ -24,7 +26,8 @@ Content = LocalFile | bytes
 TEXT = (".json", ".jsonl", ".md", ".txt", ".jinja", ".py", ".js", ".css", ".html", ".yaml", ".toml", ".svg", "")
 TOKENIZER = (".model", ".spm", ".bpe", ".tiktoken")  # not all of them texts, and looked through all the same
 WEIGHTS, TABLE, PICTURE = ".safetensors", ".parquet", ".png"
-FONT = re.compile(r"(.*/)?static/vendor/.+\.woff2")  # of the Space's app, and nowhere else
+PACKED = ".gz"
+VENDORED = re.compile(r"(.*/)?static/vendor/.+(\.woff2|\.js\.gz)")  # of the Space's app, and nowhere else
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
 LOOKED_THROUGH_AT_ONCE = 64 << 20  # bytes
 KINDS = (*TEXT, *TOKENIZER, WEIGHTS, TABLE, PICTURE)
@@ -67,7 +70,7 @@ def _check_path(path: str, allow_pickle: bool) -> None:
     if kind in PICKLES and not allow_pickle:
         raise UsageError(f"{path} is a pickle, which can run code where it is loaded: only safetensors are pushed")
     hidden = any(part.startswith(".") for part in path.removeprefix(f"{EVAL_RESULTS}/").split("/"))
-    if (kind not in (*KINDS, *PICKLES) and not FONT.fullmatch(path)) or hidden or path.startswith("/"):
+    if (kind not in (*KINDS, *PICKLES) and not VENDORED.fullmatch(path)) or hidden or path.startswith("/"):
         raise UsageError(f"{ascii(path)[1:-1]} is no kind of file that is published (`hf upload` takes any file)")
 
 
@@ -86,13 +89,13 @@ def _at_once(files: Mapping[str, Content]) -> Iterator[dict[str, Content]]:
             yield taken
             taken, total = {}, 0
         taken[path] = content
-        total += size(content) if _kind(path) in (*TEXT, *TOKENIZER) else 0
+        total += size(content) if _kind(path) in (*TEXT, *TOKENIZER, PACKED) else 0
     yield taken
 
 
 def _check_contents(files: Mapping[str, Content]) -> None:
     is_table = {path: _kind(path) == TABLE and not isinstance(files[path], CleanTable) for path in files}
-    texts = {path: _text_of(_kind(path), content) for path, content in files.items() if not is_table[path]}
+    texts = {path: _text_of(path, content) for path, content in files.items() if not is_table[path]}
     lines = dict(zip(texts, lines_with_secrets(texts.values()), strict=True))
     for path, content in files.items():
         if is_table[path]:
@@ -108,12 +111,19 @@ def _check_contents(files: Mapping[str, Content]) -> None:
             )
 
 
-def _text_of(kind: str, content: Content) -> bytes:
+def _text_of(path: str, content: Content) -> bytes:
+    kind = _kind(path)
     if kind == WEIGHTS:
         return header_of(content)
     if kind in (PICTURE, ".woff2", *PICKLES):
         return b""
-    return content if isinstance(content, bytes) else content.read_bytes()
+    found = content if isinstance(content, bytes) else content.read_bytes()
+    if kind != PACKED:
+        return found
+    try:
+        return gzip.decompress(found)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UsageError(f"{path} is damaged: it cannot be unpacked ({error}), and so not be looked through") from error
 
 
 def header_of(content: Content) -> bytes:

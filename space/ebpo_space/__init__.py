@@ -5,7 +5,7 @@ metrics.py             metrics.jsonl, followed while it grows
 groups.py, search.py   rollouts/*.parquet: an index of groups, one group's answers, search
 condition.py, outcome.py, changed.py   how a run is, what came of it, what its estimator changed (paired.py: question by question)
 warnings.py, seeds.py  what in the metrics asks for a look; runs of one configuration
-results.py             eval/: results, questions, samples
+results.py, coded.py   eval/: results, questions, samples
 estimators.py          baselines and advantages under GRPO, Dr. GRPO, RLOO and EBPO; their error against the Bayes risk
 text.py, reading.py, turns.py, words.py   texts of models: escaped, placed, in their turns, found (texts.py: the rest of a long one)
 parameters.py, links.py   the values of a view, and its address

@@ -5,6 +5,7 @@ is refused, and what is admitted is limited (limits.py)."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 from collections import Counter
@@ -12,7 +13,7 @@ from collections.abc import Container
 
 from starlette.responses import JSONResponse, PlainTextResponse
 
-from .limits import RATE, STREAMS, Allowance, Busy, Places, visitor_of
+from .limits import EXPORTS, RATE, STREAMS, Allowance, Busy, Places, visitor_of
 
 READ = re.compile(
     r"/(config|theme\.css|favicon\.ico|manifest\.json|robots\.txt)?|/(assets|static|space)/.+"
@@ -20,7 +21,9 @@ READ = re.compile(
     re.ASCII,
 )
 CALL = re.compile(r"/gradio_api/(run/predict|component_server/)|/space/notes")
+EXPORT = "/space/export"
 STREAM = re.compile(r"/gradio_api/heartbeat/.*", re.DOTALL)
+HOST = re.compile(r"(?:\[([\da-f:.]+)\]|([\w.-]+))(?::\d{1,5})?", re.ASCII)
 FILE = 1 / 16  # of a call: what a file, or a refusal, costs
 LONGEST = 2**18  # bytes of what a page sends: values of controls, names of runs
 SECONDS = 30.0  # to send it
@@ -41,11 +44,14 @@ class Gate:
     component, and downloads to its disk what an address there names.
 
     worked_on: addresses of READ whose answers take work.
+    hosts: names of this server; None: any. Another site's name may point here (DNS rebinding), and its pages then read
+        what they ask for.
     """
 
-    def __init__(self, app, worked_on: Container[str] = (), rate: float = RATE):
-        self.app, self.worked_on = app, worked_on
-        self.allowance, self.places, self.streams = Allowance(rate), Places(), Counter()
+    def __init__(self, app, worked_on: Container[str] = (), rate: float = RATE, hosts: Container[str] | None = None):
+        self.app, self.worked_on, self.hosts = app, worked_on, hosts
+        self.allowance, self.places = Allowance(rate), Places()
+        self.held: Counter[tuple[str, str]] = Counter()  # what a visitor has of each kind that lasts
 
     async def __call__(self, scope, receive, send):
         if scope["type"] == "lifespan":
@@ -61,6 +67,8 @@ class Gate:
             await said(scope, receive, send)
 
     async def _within_limits(self, scope, receive, send):
+        if self.hosts is not None and host_of(scope) not in self.hosts:
+            raise Refused(403, "This app answers on this machine alone: open it as 127.0.0.1, or start it with --host.")
         visitor = visitor_of(scope)
         work = scope["method"] == "POST" or scope["path"] in self.worked_on
         self.allowance.spend(visitor, 1 if work else FILE)
@@ -69,18 +77,31 @@ class Gate:
             async with self.places.one(visitor):
                 await self.app(scope, receive, send)
         elif STREAM.fullmatch(scope["path"]):
-            await self._stream(visitor, scope, receive, send)
+            with self._holding(visitor, "streams", STREAMS, Busy(60)):
+                await self.app(scope, receive, send)
+        elif scope["path"] == EXPORT:
+            full = Refused(503, "A download of yours is under way. Try again when it has ended.")
+            with self._holding(visitor, "exports", EXPORTS, full):
+                await self.app(scope, receive, send)
         else:
             await self.app(scope, receive, send)
 
-    async def _stream(self, visitor: str, scope, receive, send):
-        if self.streams[visitor] >= STREAMS:
-            raise Busy(60)
-        self.streams[visitor] += 1
+    @contextlib.contextmanager
+    def _holding(self, visitor: str, kind: str, most: int, full: Exception):
+        if self.held[visitor, kind] >= most:
+            raise full
+        self.held[visitor, kind] += 1
         try:
-            await self.app(scope, receive, send)
+            yield
         finally:
-            self.streams -= Counter([visitor])  # leaves no entry with 0
+            self.held -= Counter([(visitor, kind)])  # leaves no entry with 0
+
+
+def host_of(scope: dict) -> str:
+    """The name that a request was sent to, without its port; "" where it says none, or several."""
+    said = [value.decode("latin-1").lower() for name, value in scope["headers"] if name == b"host"]
+    found = HOST.fullmatch(said[0]) if len(said) == 1 else None
+    return (found[1] or found[2]) if found else ""
 
 
 async def admitted(scope, receive):

@@ -57,7 +57,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--host",
         default=os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"),
-        help="address to listen on (default 127.0.0.1: this machine only)",
+        help="address to listen on (default 127.0.0.1: this machine only, and under its own names only)",
     )
     parser.add_argument(
         "--port", type=int, default=None, help="default: GRADIO_SERVER_PORT, or the first free one from 7860"
@@ -145,7 +145,7 @@ def serve(options: argparse.Namespace) -> None:
         theme=gr.themes.Base(
             font=["IBM Plex Sans", "system-ui", "sans-serif"], font_mono=["IBM Plex Mono", "ui-monospace", "monospace"]
         ),
-        app_kwargs=server.app_kwargs(__version__, workspace, options.rate),
+        app_kwargs=server.app_kwargs(__version__, workspace, options.rate, server.hosts_of(options.host)),
         footer_links=[],
         run_history=False,
         enable_monitoring=False,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from urllib.parse import urlencode
 
-from .text import HTML, attribute, harmless, html, joined
+from .text import HTML, attribute, harmless, html, joined, lowered
 from .turns import Part, parts
 
 WHOLE = 16_000  # characters of a part that is not cut; of one that is, its two ends have three eighths each
@@ -92,7 +92,7 @@ def _marked(value) -> str:
 
 def hits(text, find: str) -> int:
     """How often a text holds what is searched for, whatever its case."""
-    return str(text or "").lower().count(find.lower()) if find else 0
+    return lowered(str(text or "")).count(lowered(find)) if find else 0
 
 
 def _part(text: str, part: Part, tokens: int | None, room: int, alone: bool) -> HTML:

@@ -22,8 +22,9 @@ from openrlhf_ebpo.eval.tasks import ordered
 from openrlhf_ebpo.record.results import SCHEMA, TRAINING, read_samples
 from openrlhf_ebpo.record.score_text import k_of, passes
 
+from .coded import numbered, truth
 from .errors import RunError
-from .groups import cut, rows_of
+from .groups import cut, listed, rows_of
 from .runs import Run, inside
 from .text import middle_cut
 
@@ -209,7 +210,7 @@ def _passes(correct: np.ndarray) -> dict:
 def _quickstart(run: Run, summary: dict, protocol: str, task: str, step: int, place: str) -> Result:
     """The summaries of early quickstarts have no schema and no intervals: they come from the samples."""
     n = int(summary["samples_per_question"])
-    correct = np.array([row["correct"] for row in _rows(run, place, ("correct",))], bool)
+    correct = np.array(listed(_table(run, place, ("correct",))["correct"]), bool)
     if len(correct) % n or not len(correct):
         raise RunError(f"{place}/samples.parquet is left out: its samples do not make whole questions.")
     correct = correct.reshape(-1, n)  # written question by question
@@ -217,6 +218,10 @@ def _quickstart(run: Run, summary: dict, protocol: str, task: str, step: int, pl
 
 
 def _rows(run: Run, place: str, columns: Sequence[str], rows: Sequence[int] | None = None) -> list[dict]:
+    return rows_of(_table(run, place, columns, rows))
+
+
+def _table(run: Run, place: str, columns: Sequence[str], rows: Sequence[int] | None = None) -> pa.Table:
     """Those columns of samples.parquet, of these rows (ascending) or all."""
     path = inside(run, place, "samples.parquet")
     try:
@@ -225,9 +230,9 @@ def _rows(run: Run, place: str, columns: Sequence[str], rows: Sequence[int] | No
             raise RunError(f"{place}/samples.parquet is left out: more than {_ROWS:,} rows.")
         present = [name for name in columns if name in file.schema_arrow.names]
         if rows is None:
-            return rows_of(file.read(columns=present))
+            return file.read(columns=present)
         groups, span = list(range(file.num_row_groups)), slice(rows[0], rows[-1] + 1)
-        return rows_of(cut(file, groups, present, span).take([row - span.start for row in rows]))
+        return cut(file, groups, present, span).take([row - span.start for row in rows])
     except FileNotFoundError:
         raise RunError(f"{place}/samples.parquet is missing.") from None
     except (pa.ArrowException, OSError, ValueError):
@@ -251,25 +256,7 @@ def questions(run: Run, result: Result) -> Sequence[Question]:
     Raises:
         RunError: the samples cannot be read.
     """
-    try:
-        status = inside(run, result.place, "samples.parquet").stat()
-    except OSError:
-        raise RunError(f"{result.place}/samples.parquet is missing.") from None
-    return _questions(run, result.place, status.st_mtime_ns, status.st_size)
-
-
-@functools.lru_cache(64)
-def _questions(run: Run, place: str, changed: int, size: int) -> tuple[Question, ...]:
-    """Cached by `changed` and `size` of the file, so that a changed one is read again."""
-    counted: dict[str, list] = {}
-    for i, row in enumerate(_rows(run, place, ("question_id", "question", "gold", "correct"))):
-        key = str(row.get("question_id") or row.get("question"))
-        entry = counted.setdefault(key, [str(row.get("question") or ""), str(row.get("gold") or ""), 0, []])
-        entry[2] += bool(row.get("correct"))
-        entry[3].append(i)
-    return tuple(
-        Question(key, text, gold, right / len(rows), tuple(rows)) for key, (text, gold, right, rows) in counted.items()
-    )
+    return _questions(run, result.place, _stamp(run, result.place))
 
 
 def rates(run: Run, result: Result) -> dict[str, float]:
@@ -278,22 +265,37 @@ def rates(run: Run, result: Result) -> dict[str, float]:
     Raises:
         RunError: the samples cannot be read.
     """
+    return _rates(run, result.place, _stamp(run, result.place))
+
+
+def _stamp(run: Run, place: str) -> tuple[int, int]:
+    """Of samples.parquet: what is kept of it is kept by this, so that a changed one is read again."""
     try:
-        status = inside(run, result.place, "samples.parquet").stat()
+        status = inside(run, place, "samples.parquet").stat()
     except OSError:
-        raise RunError(f"{result.place}/samples.parquet is missing.") from None
-    return _rates(run, result.place, status.st_mtime_ns, status.st_size)
+        raise RunError(f"{place}/samples.parquet is missing.") from None
+    return status.st_mtime_ns, status.st_size
+
+
+@functools.lru_cache(64)
+def _questions(run: Run, place: str, stamp: tuple[int, int]) -> tuple[Question, ...]:
+    table = _table(run, place, ("question_id", "question", "gold", "correct"))
+    found = numbered(table)
+    heads = rows_of(table.take(found.first))
+    shares = found.shares(truth(table, "correct"))
+    return tuple(
+        Question(key, str(head.get("question") or ""), str(head.get("gold") or ""), share, tuple(rows))
+        for key, head, share, rows in zip(found.keys, heads, shares, found.rows(), strict=True)
+    )
 
 
 @functools.lru_cache(256)
-def _rates(run: Run, place: str, changed: int, size: int) -> dict[str, float]:
-    rows = _rows(run, place, ("question_id", "correct"))
-    if any(not row.get("question_id") for row in rows):
-        rows = _rows(run, place, ("question_id", "question", "correct"))
-    right: dict[str, list[bool]] = {}
-    for row in rows:
-        right.setdefault(str(row.get("question_id") or row.get("question")), []).append(bool(row.get("correct")))
-    return {key: sum(each) / len(each) for key, each in right.items()}
+def _rates(run: Run, place: str, stamp: tuple[int, int]) -> dict[str, float]:
+    table = _table(run, place, ("question_id", "correct"))
+    if not truth(table, "question_id").all():
+        table = _table(run, place, ("question_id", "question", "correct"))
+    found = numbered(table)
+    return dict(zip(found.keys, found.shares(truth(table, "correct")), strict=True))
 
 
 def samples(run: Run, result: Result, key: str) -> list[dict]:

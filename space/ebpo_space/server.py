@@ -1,11 +1,13 @@
-"""What the Gradio server sends besides Gradio's own: our static files, Plotly, and security headers.
+"""What the Gradio server sends besides Gradio's own: our static files, and security headers.
 What it accepts is in gate.py."""
 
 from __future__ import annotations
 
+import mimetypes
+import os
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -16,37 +18,41 @@ from starlette.staticfiles import StaticFiles
 from . import downloads, note_route, texts
 from .document import STATIC, Document, head
 from .errors import RunError
-from .gate import Gate
+from .gate import EXPORT, Gate
 from .limits import RATE
+from .notes import LOOPBACK
 from .workspace import Workspace
 
 # Text is escaped before it gets here; if an escape were forgotten, a page could neither run it nor load or send anything
 # elsewhere. 'unsafe-eval': Gradio's HTML component compiles its template, which is ours, for every value. 'unsafe-inline' of
 # styles: Gradio writes style elements, and bars of pages have their width in an attribute.
-POLICY = "; ".join(
-    (
-        "default-src 'self'",
-        "script-src 'self' 'nonce-{nonce}' 'unsafe-eval'",
-        "style-src 'self' 'unsafe-inline'",
-        "img-src 'self' data: blob:",
-        "font-src 'self' data:",
-        "connect-src 'self' data:",  # Plotly turns its own SVG into a PNG
-        "worker-src 'self'",
-        "frame-src 'none'",
-        "object-src 'none'",
-        "base-uri 'self'",
-        "form-action 'self'",
-        "frame-ancestors 'self' https://huggingface.co https://*.hf.space",
-    )
+POLICY = (
+    "default-src 'self'",
+    "script-src 'self' 'nonce-{nonce}' 'unsafe-eval'",
+    "style-src 'self' 'unsafe-inline'",
+    "img-src 'self' data: blob:",
+    "font-src 'self' data:",
+    "connect-src 'self' data:",  # Plotly turns its own SVG into a PNG
+    "worker-src 'self'",
+    "frame-src 'none'",
+    "object-src 'none'",
+    "base-uri 'self'",
+    "form-action 'self'",
 )
+FRAMED_BY = "'self' https://huggingface.co"  # a Space on the Hub stands in a frame of its page
 HEADERS = (
     (b"referrer-policy", b"no-referrer"),
     (b"x-content-type-options", b"nosniff"),
 )
 
 
+def policy(nonce: str) -> str:
+    framed_by = FRAMED_BY if os.environ.get("SPACE_ID") else "'self'"
+    return "; ".join((*POLICY, f"frame-ancestors {framed_by}")).format(nonce=nonce)
+
+
 HASHED = re.compile(r"/assets/[\w./-]+-[\w-]{8}\.\w+", re.ASCII)
-OURS = re.compile(r"/space/[\w./-]+\.(js|css|woff2)", re.ASCII)
+OURS = re.compile(r"/space/[\w./-]+\.(js|js\.gz|css|woff2)", re.ASCII)
 VERSION = re.compile(rb"[\w.]+-\d+", re.ASCII)
 KEPT = (b"cache-control", b"public, max-age=31536000, immutable")
 
@@ -69,21 +75,31 @@ class SafeHeaders:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         scope["nonce"] = secrets.token_urlsafe(16)
-        policy = (b"content-security-policy", POLICY.format(nonce=scope["nonce"]).encode())
+        said = (b"content-security-policy", policy(scope["nonce"]).encode())
 
         async def with_headers(message):
             if message["type"] == "http.response.start":
                 kept = [KEPT] if message["status"] == 200 and is_lasting(scope) else []
-                message["headers"] = [*message.get("headers", []), *HEADERS, policy, *kept]
+                message["headers"] = [*message.get("headers", []), *HEADERS, said, *kept]
             await send(message)
 
         await self.app(scope, receive, with_headers)
 
 
+class Files(StaticFiles):
+    """What lies there packed is sent as it lies there: every browser unpacks it."""
+
+    def file_response(self, full_path, *args, **kwargs) -> Response:
+        response = super().file_response(full_path, *args, **kwargs)
+        if encoding := mimetypes.guess_type(full_path)[1]:
+            response.headers["content-encoding"] = encoding
+        return response
+
+
 # Of pages, by address: what a GET with these parameters is answered with. They find runs as pages do, through the workspace,
 # and run in a thread, under the limits of gate.py. A RunError is answered with 404 and its message.
 Answer = Callable[[Workspace, Mapping[str, str]], Response]
-ROUTES: dict[str, Answer] = {"/space/text": texts.answer, "/space/export": downloads.answer}
+ROUTES: dict[str, Answer] = {"/space/text": texts.answer, EXPORT: downloads.answer}
 
 
 def _route(path: str, answer: Answer, workspace: Workspace) -> Route:
@@ -96,15 +112,20 @@ def _route(path: str, answer: Answer, workspace: Workspace) -> Route:
     return Route(path, asked)  # no coroutine, so Starlette runs it in a thread
 
 
-def app_kwargs(version: str, workspace: Workspace, rate: float = RATE) -> dict:
+def hosts_of(host: str) -> Container[str] | None:
+    """Names that an app listening on `host` answers to; None: any, as on the Hub and where it was opened to others."""
+    return LOOPBACK if host in LOOPBACK and not os.environ.get("SPACE_ID") else None
+
+
+def app_kwargs(version: str, workspace: Workspace, rate: float = RATE, hosts: Container[str] | None = None) -> dict:
     """For `launch`: routes before Gradio's own, the page's head, the headers, and what is refused."""
     pages = [_route(path, answer, workspace) for path, answer in ROUTES.items()]
     pages.append(note_route.route(workspace))  # the one that is no GET
-    files = Mount("/space", StaticFiles(directory=STATIC))
+    files = Mount("/space", Files(directory=STATIC))
     inner = [
         Middleware(SafeHeaders),
         # an export has a limit of its own, and may take minutes: it holds none of its visitor's places
-        Middleware(Gate, worked_on=ROUTES.keys() - {"/space/export"}, rate=rate),
+        Middleware(Gate, worked_on=ROUTES.keys() - {EXPORT}, rate=rate, hosts=hosts),
         Middleware(Document, head=head(version)),
     ]
     return {"routes": [*pages, files], "middleware": inner, "docs_url": None, "redoc_url": None}

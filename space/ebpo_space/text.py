@@ -48,6 +48,11 @@ def plain(text) -> str:
     return _STACKED.sub(r"\1", text)
 
 
+def lowered(text: str) -> str:
+    """In small letters, each where it stood: of all letters İ alone has a small one of two characters, and stays."""
+    return "İ".join(part.lower() for part in text.split("İ"))
+
+
 def harmless(text, limit: int = SHOWN) -> HTML:
     """Text escaped for HTML, at most `limit` characters of it and a note of the rest."""
     text = "" if text is None else str(text)

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from .errors import RunError
 from .groups import Groups, Index, file_of, listed, read_columns
+from .text import lowered
 
 SECONDS = 1.0  # to look for hits; groups that are left show their prompts
 _AROUND = 36  # characters before a hit
@@ -58,7 +59,7 @@ def _words(table: pa.Table, find: str) -> Words:
     places += [(f"answer {i + 1}:", "response", i) for i in range(table.num_rows)]
     for where, column, row in places:
         text = _text(table, column, row)
-        at = text.lower().find(find.lower())
+        at = lowered(text).find(lowered(find))
         if at >= 0:
             return Words(prompt, where, *around(text, at, len(find)))
     return Words(prompt)

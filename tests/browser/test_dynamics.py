@@ -5,22 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from panels import lines, panel
 
 DRAWN = ".panel[data-drawn]"
 HEADS = "() => [...document.querySelectorAll('.panel .plot')].map(e => e.offsetTop + e.closest('.panel').offsetTop)"
-
-
-def panel(page, name: str):
-    return page.locator(f'.panel[data-panel="{name}"]')
-
-
-def lines(page, name: str) -> list[dict]:
-    """The traces of a drawn panel: name, width, points."""
-    return (
-        panel(page, name)
-        .locator(".plot")
-        .evaluate("e => e.data.map((t, i) => ({name: t.name, width: t.line.width, n: e.calcdata[i].length}))")
-    )
 
 
 def look(page, name: str) -> None:

@@ -45,8 +45,10 @@ def started(request, serve, runs, tmp_path_factory):
     return serve("--runs", str(runs / "ebpo"), **STARTED_BY[request.param], **environment), folder
 
 
-def ask(url: str, method: str = "GET", body: bytes | None = None, kind: str = "application/json") -> tuple[int, bytes]:
-    request = urllib.request.Request(url, body, {"content-type": kind}, method=method)
+def ask(
+    url: str, method: str = "GET", body: bytes | None = None, kind: str = "application/json", **headers: str
+) -> tuple[int, bytes]:
+    request = urllib.request.Request(url, body, {"content-type": kind, **headers}, method=method)
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, b"" if "heartbeat" in url else answer.read()
@@ -93,6 +95,14 @@ def test_what_is_no_event_of_a_page_is_refused(started):
     assert ask(place, "POST", b"[" * 100_000)[0] == 400
     assert ask(place, "POST", event(), "text/plain")[0] == 415
     assert ask(place, "PUT", event())[0] == 403
+
+
+def test_another_sites_name_that_points_here_is_refused(started):
+    url, _ = started
+    for path, method in (("/", "GET"), ("/space/space.js", "GET"), ("/gradio_api/run/predict", "POST")):
+        status, said = ask(f"{url}{path}", method, event() if method == "POST" else None, host="evil.test")
+        assert status == 403 and b"--host" in said
+    assert ask(url, host=url.replace("http://127.0.0.1", "localhost"))[0] == 200
 
 
 def test_of_gradios_routes_only_those_that_pages_use_are_offered(started):

@@ -118,6 +118,13 @@ def test_formulas_as_models_write_them(look):
         assert found["drawn"] and left in found["text"], (text, found)
 
 
+@pytest.mark.parametrize("mark", ["> ", "- ", "1. ", "> - "])
+def test_what_is_nested_too_deep_to_be_set_stays_as_it_was_written(look, mark):
+    (found,) = look("").evaluate(RENDERED, [f"before\n\n{mark * 40}the $x^2$ *end*\n\nafter"])
+    assert "the $x^2$ *end*" in found["said"]
+    assert found["said"].strip().startswith("before") and found["said"].strip().endswith("after")
+
+
 SHOWN = """async text => {
   const html = await window.space.reader.render(text, false, () => true);
   const box = document.querySelector(".answer .reading").appendChild(document.createElement("div"));

@@ -8,23 +8,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from panels import lines, panel
 
 DRAWN = ".panel[data-drawn]"
-
-
-def panel(page, name: str):
-    return page.locator(f'.panel[data-panel="{name}"]')
-
-
-def lines(page, name: str) -> list[dict]:
-    """The traces of a drawn panel: name, points, last y."""
-    return (
-        panel(page, name)
-        .locator(".plot")
-        .evaluate(
-            "e => e.data.map(t => ({name: t.name, width: t.line.width, n: e._fullData ? e.calcdata[e.data.indexOf(t)].length : 0}))"
-        )
-    )
 
 
 def choose(page, group: int) -> None:

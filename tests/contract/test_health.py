@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from two_ranks import outcomes_of
 
 from openrlhf_ebpo.errors import HealthError
-from openrlhf_ebpo.quickstart import tiny_model
-from openrlhf_ebpo.seams.stack import is_cpu_stack
 from openrlhf_ebpo.training import health
 
 RANKS = Path(__file__).with_name("health_ranks.py")
@@ -26,30 +21,7 @@ WEIGHT = "model.layers.1.mlp.up_proj.weight"
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory) -> list[dict]:
     """What each case has come to, for each of the two ranks."""
-    if not is_cpu_stack():
-        pytest.skip("its two ranks train on the CPU")
-    folder = tmp_path_factory.mktemp("ranks")
-    tiny_model.build(folder / "model", ["abcdefghijklmnopqrstuvw\n"], hidden_size=32, intermediate_size=64)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    environment = {**os.environ, "TORCHDYNAMO_DISABLE": "1", "OMP_NUM_THREADS": "1"}
-    outputs = [folder / f"{rank}.json" for rank in range(2)]
-    commands = [
-        [sys.executable, str(RANKS), str(folder / "model"), str(output), port, str(rank)]
-        for rank, output in enumerate(outputs)
-    ]
-    ranks = [
-        subprocess.Popen(c, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for c in commands
-    ]
-    try:
-        said = [rank.communicate(timeout=300)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(text[-4000:] for text in said)
-    return [json.loads(output.read_text()) for output in outputs]
+    return outcomes_of(RANKS, tmp_path_factory.mktemp("ranks"))
 
 
 def test_a_healthy_step_goes_on(outcomes):

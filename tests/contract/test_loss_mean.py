@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-import subprocess
-import sys
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 import torch
+from two_ranks import outcomes_of
 
 from openrlhf_ebpo.cli import train_ppo_ray
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import parse
-from openrlhf_ebpo.quickstart import tiny_model
-from openrlhf_ebpo.seams.stack import is_cpu_stack
 from openrlhf_ebpo.training.loss_mean import within_micro_batch
 
 RANKS = Path(__file__).with_name("loss_mean_ranks.py")
@@ -66,26 +60,7 @@ def test_the_flag_survives_upstreams_validation(argv, expected):
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory) -> dict:
     """Gradients of two ranks, as each case of loss_mean_ranks.py found and expected them."""
-    if not is_cpu_stack():
-        pytest.skip("its two ranks train on the CPU")
-    folder = tmp_path_factory.mktemp("ranks")
-    tiny_model.build(folder / "model", ["abcdefghijklmnopqrstuvw\n"], hidden_size=32, intermediate_size=64)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    environment = {**os.environ, "TORCHDYNAMO_DISABLE": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(RANKS), str(folder / "model"), str(folder / "found.json"), port]
-    ranks = [
-        subprocess.Popen([*command, rank], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for rank in "01"
-    ]
-    try:
-        said = [rank.communicate(timeout=300)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(text[-4000:] for text in said)
-    return json.loads((folder / "found.json").read_text())
+    return outcomes_of(RANKS, tmp_path_factory.mktemp("ranks"))[0]
 
 
 @pytest.mark.parametrize("case", ["step", "micro_batch", "micro_batch, clip_cov", "micro_batch, dynamic"])

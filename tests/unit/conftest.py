@@ -22,3 +22,28 @@ def sections():
         return root
 
     return build
+
+
+@pytest.fixture(scope="module")
+def grader():
+    """The shared pool that grades answers, with a short limit."""
+    from openrlhf_ebpo.rewards import pool as pool_module
+
+    pool = pool_module._pools[pool_module.GRADER] = pool_module.Pool(workers=2, seconds=1)
+    yield pool
+    pool.close()
+    del pool_module._pools[pool_module.GRADER]
+
+
+@pytest.fixture
+def serve(monkeypatch):
+    """Starts OpenAI-compatible servers; see model_server.servers."""
+    from model_server import servers
+
+    from openrlhf_ebpo.eval import endpoint_client
+
+    monkeypatch.setattr(endpoint_client, "FIRST_PAUSE", 0.005)
+    for name in ("OPENAI_API_KEY", "http_proxy", "HTTP_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with servers() as start:
+        yield start

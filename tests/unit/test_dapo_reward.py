@@ -6,7 +6,6 @@ import pytest
 
 from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.rewards import dapo, minerva
-from openrlhf_ebpo.rewards import pool as pool_module
 from openrlhf_ebpo.rewards.answers import DAPO, READINGS, packaged
 from openrlhf_ebpo.rewards.grading import GoldError
 from openrlhf_ebpo.rewards.guard import RewardError, check_reward
@@ -96,15 +95,6 @@ BOTH_WRONG = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def pool():
-    """The shared pool, with a short limit."""
-    pool = pool_module._pools[pool_module.GRADER] = pool_module.Pool(workers=2, seconds=1)
-    yield pool
-    pool.close()
-    del pool_module._pools[pool_module.GRADER]
-
-
 def judged(gold: str, response: str) -> bool:
     return minerva.is_right(gold, minerva.answer_of(response))
 
@@ -114,8 +104,8 @@ def judged(gold: str, response: str) -> bool:
     [(ONLY_MATH, True, False), (ONLY_DAPO, False, True), (BOTH_RIGHT, True, True), (BOTH_WRONG, False, False)],
     ids=["only math", "only dapo", "both right", "both wrong"],
 )
-def test_probes(pool, probes, by_math, by_dapo):
-    found = [(gold, text[-60:], pool.grade(gold, text).correct, judged(gold, text)) for gold, text in probes]
+def test_probes(grader, probes, by_math, by_dapo):
+    found = [(gold, text[-60:], grader.grade(gold, text).correct, judged(gold, text)) for gold, text in probes]
     assert [each for each in found if each[2:] != (by_math, by_dapo)] == []
 
 

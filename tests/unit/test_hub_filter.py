@@ -1,6 +1,7 @@
 """The one way of files to the Hub: they are Publishable, or they are not sent."""
 
 import ast
+import gzip
 import io
 import json
 from pathlib import Path
@@ -86,6 +87,7 @@ def test_what_has_been_looked_at_does_not_change(tmp_path):
         ("tokenizer.model.v3", b"\x0a\x0e\x00\xff" + TOKEN.encode()),
         ("LICENSE-2.0", TOKEN.encode()),
         ("x.svg", f"<svg>{TOKEN}</svg>".encode()),
+        ("static/vendor/x.js.gz", gzip.compress(TOKEN.encode(), mtime=0)),
         ("model.safetensors", save({"w": np.zeros(1)}, {"note": f"by {TOKEN}"})),
         ("model.safetensors", save({TOKEN: np.zeros(1)})),
         ("x.parquet", table(response=f"is {TOKEN}")),
@@ -115,12 +117,18 @@ def test_private_things_in_every_kind_of_file_are_refused_and_not_repeated(at_ho
 @pytest.mark.parametrize(
     "path",
     [".env", ".ssh/id_rsa.txt", "a/.hidden/x.json", "/etc/passwd", "../x.json", "id_rsa.pem", "core.1234", "x.zip",
-     "weights.npy", "notes.docx", "run.sh", "history.sqlite", "x\x1b[2J.zip", ".gitattributes"],
+     "weights.npy", "notes.docx", "run.sh", "history.sqlite", "x\x1b[2J.zip", ".gitattributes",
+     "x.js.gz", "static/x.woff2", "static/vendor/x.tar.gz"],
 )  # fmt: skip
 def test_only_known_kinds_of_files_go(path):
     with pytest.raises(UsageError, match="no kind of file that is published") as caught:
         Publishable({path: b""})
     assert "\x1b" not in str(caught.value)
+
+
+def test_a_packed_file_that_cannot_be_looked_through_does_not_go():
+    with pytest.raises(UsageError, match="is damaged"):
+        Publishable({"static/vendor/x.js.gz": gzip.compress(b"x" * 999)[:-9]})
 
 
 def test_pickles_go_where_they_are_asked_for():

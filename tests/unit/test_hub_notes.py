@@ -6,7 +6,7 @@ from pathlib import Path
 import hub_runs
 import pytest
 import yaml
-from hub_server import File
+from hub_repos import File
 from recorded_runs import GOOD, GREEDY, POOR, arguments, save_result, write_run
 
 from openrlhf_ebpo.cli import hub as hub_cli

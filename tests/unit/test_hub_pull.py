@@ -10,7 +10,7 @@ import time
 import hub_runs
 import numpy as np
 import pytest
-from hub_server import File
+from hub_repos import File
 from safetensors.numpy import save
 
 from openrlhf_ebpo.cli import hub as hub_cli

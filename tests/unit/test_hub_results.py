@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hub_server import File
+from hub_repos import File
 from huggingface_hub import ModelCard
 from recorded_runs import GOOD, GREEDY, POOR, PROTOCOL, save_result, write_run
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from hub_server import File
+from hub_repos import File
 from recorded_runs import GOOD, GREEDY, POOR, save_result, write_run, write_steps
 
 from openrlhf_ebpo.cli import main

@@ -15,12 +15,13 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hub_server import File
+from hub_repos import File
 from recorded_runs import write_run
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import data_repo, published, run_data, space
 from openrlhf_ebpo.record.run_log import read_metrics
+from openrlhf_ebpo.space.document import STATIC
 
 REPO, RUN = "owner/ebpo", "owner/tiny-run"
 README = "---\ntitle: Runs\nsdk: gradio\nsdk_version: 6.31.0\npython_version: '3.11'\napp_file: app.py\n---\n# Runs\n"
@@ -92,6 +93,7 @@ def test_the_app_the_package_and_the_runs_go(tmp_path, hub, deploy, capsys):
     files = repo.files()
     assert {"app.py", "openrlhf_ebpo/space/main.py", "openrlhf_ebpo/eval/metrics.py"} <= set(files)
     assert "openrlhf_ebpo/record/run_log.py" in files
+    assert {f"openrlhf_ebpo/space/static/{path.relative_to(STATIC)}" for path in STATIC.rglob("*.*")} <= set(files)
     assert not [path for path in files if any(word in path for word in ("pycache", "hidden", "tests", "notes.txt"))]
     assert not [path for path in files if path.startswith("ebpo_space/")]  # the app's modules go once, with the package
     assert "left out, not being files of the app: .hidden, notes.txt\n" in said

@@ -22,6 +22,7 @@ from openrlhf_ebpo.rewards.math import response_of, reward_func
 PAIRS = [
     json.loads(line) for line in (Path(__file__).parents[1] / "data" / "math_pairs.jsonl").read_text().splitlines()
 ]
+pytestmark = pytest.mark.usefixtures("grader")
 REWARDS = Path(pool_module.__file__).parent
 DAPO = (
     "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
@@ -32,19 +33,10 @@ QWEN = f"<|im_start|>user\n{DAPO}<|im_end|>\n<|im_start|>assistant\n"
 LLAMA = f"<|start_header_id|>user<|end_header_id|>\n\n{DAPO}<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def pool():
-    """The shared pool, with a short limit."""
-    pool = pool_module._pools[pool_module.GRADER] = pool_module.Pool(workers=2, seconds=1)
-    yield pool
-    pool.close()
-    del pool_module._pools[pool_module.GRADER]
-
-
-def test_labelled_pairs(pool):
+def test_labelled_pairs(grader):
     assert len(PAIRS) >= 160
     with ThreadPoolExecutor(8) as threads:
-        verdicts = list(threads.map(lambda pair: pool.grade(pair["gold"], pair["response"]), PAIRS))
+        verdicts = list(threads.map(lambda pair: grader.grade(pair["gold"], pair["response"]), PAIRS))
     wrong = [
         (pair["trap"], pair["gold"], pair["response"][-80:], verdict.outcome)
         for pair, verdict in zip(PAIRS, verdicts, strict=True)
@@ -90,10 +82,10 @@ def test_where_the_answer_is(response, answer):
     "text",
     ["\\", "{", "}", "\\boxed{", "\\boxed ", "Answer:", "Answer:\n", " ", "\n", "<|", "$", "\x00", "*", "a", "9"],
 )
-def test_a_megabyte_of_anything_is_read_and_graded(pool, text):
+def test_a_megabyte_of_anything_is_read_and_graded(grader, text):
     response = text * (1_000_000 // len(text))
-    assert not pool.grade("42", response).correct
-    assert pool.grade("42", f"{response}\n}}\nAnswer: 1\n\\boxed{{42}}").correct
+    assert not grader.grade("42", response).correct
+    assert grader.grade("42", f"{response}\n}}\nAnswer: 1\n\\boxed{{42}}").correct
 
 
 @pytest.mark.parametrize(
@@ -124,8 +116,8 @@ def test_digits_bounds_what_would_be_written_out():
 
 
 @pytest.mark.parametrize("answer", [r"\sum_{k=1}^{9} k - 3", r"\int_0^1 84x\,dx", r"\prod_{k=1}^{1} 42"])
-def test_the_problem_restated_is_no_answer(pool, answer):
-    assert not pool.grade_answer("42", answer).correct
+def test_the_problem_restated_is_no_answer(grader, answer):
+    assert not grader.grade_answer("42", answer).correct
 
 
 @pytest.mark.parametrize("prompt", [DAPO, QWEN, LLAMA])

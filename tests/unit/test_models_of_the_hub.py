@@ -30,7 +30,7 @@ def as_before():
 
 @pytest.fixture
 def publish(use_hub):
-    from hub_server import File
+    from hub_repos import File
 
     def publish(**changes: bytes | None) -> None:
         files = {**MODEL, **changes}

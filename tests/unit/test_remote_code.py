@@ -192,7 +192,7 @@ def test_a_model_on_the_hub_is_refused_by_its_configuration_alone(name, folder, 
 
 
 def publish(hub, repo: str, files: dict[str, bytes]) -> None:
-    from hub_server import File
+    from hub_repos import File
 
     hub.create(repo).commit("main", {path: File(content, False) for path, content in files.items()}, "model")
 

@@ -7,17 +7,20 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from space_runs import RunLog, evaluation, hostile_run, learning_run
 
 from openrlhf_ebpo.record.run_log import read_metrics, roll_back
 from openrlhf_ebpo.space import hub, results
+from openrlhf_ebpo.space.coded import numbered, truth
 from openrlhf_ebpo.space.errors import RunError
-from openrlhf_ebpo.space.groups import Index
+from openrlhf_ebpo.space.groups import Index, rows_of
 from openrlhf_ebpo.space.metrics import Follower, decimate, outside, smooth
 from openrlhf_ebpo.space.runs import Run, Runs, describe, inside, keys
 from openrlhf_ebpo.space.search import Filter, answers, choose, exported, history, position_of
+from openrlhf_ebpo.space.words import words_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -201,6 +204,48 @@ def test_results_with_intervals_and_questions(learnt):
     assert len(asked) == 15 and np.mean([q.rate for q in asked]) == pytest.approx(metric["value"])
     rows = results.samples(learnt, result, asked[3].key)
     assert len(rows) == 8 and np.mean([row["correct"] for row in rows]) == pytest.approx(asked[3].rate)
+
+
+def test_questions_are_counted_without_a_dict_for_every_sample(learnt, monkeypatch):
+    result, made = results.find(learnt)[0][-1], []
+    monkeypatch.setattr(results, "rows_of", lambda table: made.append(len(table)) or rows_of(table))
+    for cached in (results._questions, results._rates):
+        cached.cache_clear()
+    asked, rates = results.questions(learnt, result), results.rates(learnt, result)
+    assert {question.key: question.rate for question in asked} == rates
+    assert made == [15], "the text and the gold answer of each question, of 120 samples"
+
+
+IDS = {
+    "texts": (["a", "b", "a", "c", "b"], {"a": [0, 2], "b": [1, 4], "c": [3]}),
+    "not in every row": (["b", None, "", "b", None], {"b": [0, 3], "q1": [1], "q2": [2], "q4": [4]}),
+    "a text is another's": (["q1", None, "q1", "x", "x"], {"q1": [0, 1, 2], "x": [3, 4]}),
+    "numbers": ([7, 0, 7, 8, 8], {"7": [0, 2], "q1": [1], "8": [3, 4]}),
+    "lists": ([[1], [], [1], [2], None], {"[1]": [0, 2], "q1": [1], "[2]": [3], "q4": [4]}),
+    "nothing": ([None] * 5, {f"q{i}": [i] for i in range(5)}),
+}
+
+
+@pytest.mark.parametrize("kind", IDS)
+@pytest.mark.parametrize("as_dictionary", [False, True])
+def test_which_samples_are_of_a_question(kind, as_dictionary):
+    ids, expected = IDS[kind]
+    column = pa.array(ids)
+    if as_dictionary and kind not in ("lists", "nothing"):
+        column = column.dictionary_encode()
+    table = pa.table({"question_id": column, "question": [f"q{i}" for i in range(5)]})
+    for whole in (table, pa.concat_tables([table.slice(0, 2), table.slice(2)])):
+        found = numbered(whole)
+        assert dict(zip(found.keys, found.rows(), strict=True)) == expected
+        assert found.first == [rows[0] for rows in expected.values()]
+        right = truth(pa.table({"correct": [True, None, False, True, True]}), "correct")
+        assert found.shares(right) == [np.isin(rows, (0, 3, 4)).mean() for rows in expected.values()]
+    assert numbered(table.slice(0, 0)).keys == numbered(table.slice(0, 0)).rows() == []
+
+
+def test_samples_without_a_column_are_all_wrong_and_bad_texts_are_read():
+    table = pa.table({"question": pa.array([b"\xff", b"\xff"]).cast(pa.binary()).view(pa.string())})
+    assert numbered(table).keys == ["\ufffd"] and not truth(table, "correct").any()
 
 
 def test_results_of_the_quickstart(tmp_path):
@@ -433,6 +478,17 @@ def test_one_group_of_a_file_with_many_rows_is_that_group(tmp_path):
     rows = answers(run, groups, 400)
     whole = pq.read_table(run.path / "rollouts" / "step-000001.parquet").slice(400 * 8, 8).to_pylist()
     assert rows == whole and {row["group"] for row in rows} == {400}
+
+
+def test_the_words_around_a_hit_are_those_of_the_text(tmp_path):
+    run = Run("a", learning_run(tmp_path / "a", steps=1, seed=1, name="a", prompts=4), 0)
+    (path,) = (run.path / "rollouts").iterdir()
+    table = pq.read_table(path)
+    said = pa.array(["İİİ İstanbul: the RESULT is 7"] * len(table), table["response"].type)
+    pq.write_table(table.set_column(table.column_names.index("response"), "response", said), path)
+    index = Index(run)
+    found = words_of(index, index.read()[0], np.array([0]), "result")[0]
+    assert (found.before, found.hit, found.after) == ("İİİ İstanbul: the ", "RESULT", " is 7")
 
 
 def test_a_search_says_when_there_is_more_than_it_lists(tmp_path):

@@ -10,7 +10,8 @@ import pytest
 from openrlhf_ebpo.space import limits
 from openrlhf_ebpo.space.gate import Gate
 from openrlhf_ebpo.space.limits import Allowance, Busy, Places, visitor_of
-from openrlhf_ebpo.space.server import is_lasting
+from openrlhf_ebpo.space.notes import LOOPBACK
+from openrlhf_ebpo.space.server import hosts_of, is_lasting, policy
 
 
 class Clock:
@@ -106,7 +107,9 @@ def test_a_call_does_not_wait_for_ever_nor_do_too_many():
     asyncio.run(story())
 
 
-async def ask(gate: Gate, path: str, method: str = "GET", body: bytes = b"{}") -> tuple[int, dict, bytes]:
+async def ask(
+    gate: Gate, path: str, method: str = "GET", body: bytes = b"{}", client: str = "1.2.3.4", host: str | None = None
+) -> tuple[int, dict, bytes]:
     """One request; its status, headers and body."""
     sent = []
 
@@ -116,8 +119,9 @@ async def ask(gate: Gate, path: str, method: str = "GET", body: bytes = b"{}") -
     async def send(message):
         sent.append(message)
 
-    scope = {"type": "http", "method": method, "path": path, "client": ("1.2.3.4", 1)}
-    await gate({**scope, "headers": [(b"content-type", b"application/json")]}, receive, send)
+    scope = {"type": "http", "method": method, "path": path, "client": (client, 1)}
+    named = [] if host is None else [(b"host", host.encode())]
+    await gate({**scope, "headers": [(b"content-type", b"application/json"), *named]}, receive, send)
     return sent[0]["status"], dict(sent[0].get("headers", ())), sent[-1].get("body", b"")
 
 
@@ -156,16 +160,72 @@ def test_open_streams_of_a_visitor_are_counted(monkeypatch):
         await asyncio.sleep(0)
         assert (await ask(gate, "/gradio_api/heartbeat/b"))[0] == 429
         ends.set()
-        assert (await first)[0] == 200 and not gate.streams
+        assert (await first)[0] == 200 and not gate.held
 
     asyncio.run(story())
+
+
+def test_one_visitor_has_one_download_at_a_time_and_leaves_the_other_place():
+    async def story():
+        ends = asyncio.Event()
+
+        async def download(scope, receive, send):
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await ends.wait()
+
+        gate = Gate(download)
+        first = asyncio.create_task(ask(gate, "/space/export"))
+        await asyncio.sleep(0)
+        status, _, body = await ask(gate, "/space/export")
+        assert status == 503 and b"A download of yours is under way" in body
+        others = asyncio.create_task(ask(gate, "/space/export", client="10.0.0.2"))
+        await asyncio.sleep(0)
+        ends.set()
+        assert (await first)[0] == (await others)[0] == 200
+        assert (await ask(gate, "/space/export"))[0] == 200 and not gate.held
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:7860", "127.0.0.1:7860", "127.0.0.1", "[::1]:7860", "[::1]"])
+def test_an_app_for_this_machine_answers_to_its_names(host):
+    assert asyncio.run(ask(Gate(empty, hosts=LOOPBACK), "/", host=host))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.test", "evil.test:7860", "127.0.0.1.evil.test", "localhost.evil.test", "x@localhost", "[::1", "", None,
+             "localhost:7860, evil.test", "localhost:x", "[::1]x"]
+)  # fmt: skip
+def test_an_app_for_this_machine_refuses_other_names_which_may_point_here(host):
+    """DNS rebinding: another site's name that now means 127.0.0.1, so that its page may read what it asks for."""
+    status, _, body = asyncio.run(ask(Gate(empty, hosts=LOOPBACK), "/", host=host))
+    assert status == 403 and b"--host" in body
+    assert asyncio.run(ask(Gate(empty), "/", host=host))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "space", "expected"), [("127.0.0.1", "", LOOPBACK), ("localhost", "", LOOPBACK), ("::1", "", LOOPBACK),
+                                    ("0.0.0.0", "", None), ("gpu7.lab", "", None), ("127.0.0.1", "me/app", None)]
+)  # fmt: skip
+def test_whoever_names_another_address_is_found_by_any_name(monkeypatch, host, space, expected):
+    monkeypatch.setenv("SPACE_ID", space)
+    assert hosts_of(host) == expected
+
+
+@pytest.mark.parametrize(
+    ("space", "ancestors"),
+    [("", "frame-ancestors 'self'"), ("me/app", "frame-ancestors 'self' https://huggingface.co")],
+)
+def test_other_sites_frame_the_app_on_the_hub_alone(monkeypatch, space, ancestors):
+    monkeypatch.setenv("SPACE_ID", space)
+    assert policy("n").split("; ")[-1] == ancestors and "'nonce-n'" in policy("n")
 
 
 @pytest.mark.parametrize(
     ("path", "query", "lasts"),
     [
         ("/space/style.css", b"0.1.0-1795371944", True),
-        ("/space/vendor/plotly/plotly-cartesian.min.js", b"0.1.0-1", True),
+        ("/space/vendor/plotly/plotly-cartesian.min.js.gz", b"0.1.0-1", True),
         ("/assets/index-DphvyggB.js", b"", True),
         ("/assets/x.js", b"", False),
         ("/space/style.css", b"", False),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,6 +13,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from openrlhf_ebpo.space import downloads, exports, search, server
+from openrlhf_ebpo.space.document import PLOTLY, STATIC
 from openrlhf_ebpo.space.notes import FILE, Notes
 from openrlhf_ebpo.space.runs import Runs
 from openrlhf_ebpo.space.workspace import Workspace
@@ -46,6 +48,18 @@ def post(client: TestClient, note: dict = NOTE, origin: str | None = HERE, **hea
     return client.post(
         "/space/notes", content=json.dumps(note), headers={k.replace("_", "-"): v for k, v in sent.items()}
     )
+
+
+# files
+
+
+def test_plotly_is_sent_packed_and_is_the_file_of_its_package(app):
+    answer = app(Notes()).get(f"/space/{PLOTLY}?0.1.0-1")
+    assert answer.status_code == 200 and "javascript" in answer.headers["content-type"]
+    assert answer.headers["content-encoding"] == "gzip" and int(answer.headers["content-length"]) < 500_000
+    assert answer.headers["cache-control"].endswith("immutable")
+    assert hashlib.sha256(answer.content).hexdigest() in (STATIC / "vendor" / "README.md").read_text()
+    assert "content-encoding" not in app(Notes()).get("/space/style.css").headers
 
 
 # downloads

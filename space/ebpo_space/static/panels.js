@@ -13,7 +13,7 @@
     return value;
   };
 
-  // 5 MB: loaded with the page where plots come first, else when the first plot comes
+  // 1.5 MB of script: loaded with the page where plots come first, else when the first plot comes
   let plotly = null;
   const loadPlotly = () => (plotly ||= new Promise((resolve, reject) => {
     const script = element("script");

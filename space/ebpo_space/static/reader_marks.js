@@ -46,16 +46,19 @@ window.space.marks = (() => {
   const ordered = (ranges) => ranges.sort((a, b) => a.compareBoundaryPoints(Range.START_TO_START, b));
   const formulas = (reading) => [...reading.querySelectorAll(".tex")];
 
+  // as text.lowered does: each letter stays in its place
+  const lowered = (text) => text.split("İ").map((part) => part.toLowerCase()).join("İ");
+
   const hits = (reading, all) => {
-    const wanted = (reading.dataset.find || "").toLowerCase();
+    const wanted = lowered(reading.dataset.find || "");
     const found = [];
     if (!wanted) return found;
     for (const block of all) {
-      const text = block.text.toLowerCase().length === block.text.length ? block.text.toLowerCase() : block.text;
+      const text = lowered(block.text);
       for (let at = text.indexOf(wanted); at >= 0 && found.length < MOST; at = text.indexOf(wanted, at + wanted.length))
         found.push(range(block, at, at + wanted.length));
     }
-    for (const node of formulas(reading)) if (node.dataset.tex.toLowerCase().includes(wanted)) found.push(around(node));
+    for (const node of formulas(reading)) if (lowered(node.dataset.tex).includes(wanted)) found.push(around(node));
     return ordered(found);
   };
 

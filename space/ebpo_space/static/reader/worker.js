@@ -45,6 +45,14 @@ const formula = (one, source, inline) => {
 // answers indent formulas, and underline sums.
 const markdown = markdownit({ html: false, linkify: false, breaks: true, maxNesting: 20 });
 markdown.disable(["link", "image", "autolink", "html_block", "html_inline", "reference", "entity", "code", "lheading"]);
+// What is nested deeper than maxNesting would be left out: it stays as it was written
+const { block, options: { maxNesting } } = markdown;
+const tokenize = block.tokenize.bind(block);
+block.tokenize = (state, from, to, ...more) => {
+  if (state.level < maxNesting) return tokenize(state, from, to, ...more);
+  state.push("fence", "code", 0).content = state.getLines(from, to, state.blkIndent, false);
+  state.line = to;
+};
 // 2*3*4 is a product
 markdown.inline.ruler.before("emphasis", "times", (state, silent) => {
   const { src, pos } = state;

@@ -1,0 +1,292 @@
+"""Evaluation through a server, as a command: its address, its key, its list of models, its flags."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from model_server import CARD, CHAT, GREEDY, KEY, RAW, SAMPLED, VLLM, Good, arguments
+
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.eval import endpoint, flags, protocols, report, run
+from openrlhf_ebpo.eval.endpoint import Endpoint
+from openrlhf_ebpo.eval.endpoint_client import Limits
+from openrlhf_ebpo.eval.prompts import PromptForm
+from openrlhf_ebpo.hub import results as hub_results
+from openrlhf_ebpo.record import results
+from openrlhf_ebpo.space import results as space_results
+from openrlhf_ebpo.space.runs import Run
+
+# the address, the key, the list of models
+
+
+@pytest.mark.parametrize(
+    ("model", "part"),
+    [
+        ("openai:", "that is no address of a server"),
+        ("openai:gpt-5", "that is no address of a server"),
+        ("openai:ftp://h/v1#m", "that is no address of a server"),
+        ("openai:http://h/v1", "which of the server's models?"),
+        ("openai:http://h/v1#", "which of the server's models?"),
+        ("openai:http://h/v1#a\nb", "which of the server's models?"),
+        ("openai:http://h:99999/v1#m", "out of range"),
+        ("openai:http://[::1/v1#m", "IPv6"),
+        ("openai:http://h/v 1#m", "that is no address of a server"),
+        ("openai:https://me:hunter2@h/v1#m", "no name or password in an address"),
+        ("openai:me:hunter2@h/v1#m", "no name or password in an address"),
+        ("openai:http:/me:hunter2@h/v1#m", "no name or password in an address"),
+        ("openai:https://h/v1?key=hunter2#m", "is not sent"),
+    ],
+)
+def test_an_address_that_cannot_be_asked_is_refused(model, part):
+    with pytest.raises(UsageError) as stopped:
+        endpoint.parsed(model)
+    assert part in str(stopped.value) and "hunter2" not in str(stopped.value) and str(stopped.value).isprintable()
+
+
+def test_an_address_is_its_url_and_all_behind_the_first_number_sign():
+    assert endpoint.parsed("openai:https://h/v1/#Qwen/Qwen3-8B") == ("https://h/v1", "Qwen/Qwen3-8B")
+    assert endpoint.parsed("openai:http://[::1]:8000#ft:a#b") == ("http://[::1]:8000", "ft:a#b")
+
+
+@pytest.mark.parametrize(
+    ("variable", "url", "sent", "part"),
+    [
+        (None, "https://host/v1", True, ""),
+        (None, "http://localhost:8000/v1", True, ""),
+        (None, "http://[::1]:8000/v1", True, ""),
+        (None, "http://10.0.0.1/v1", False, "is not sent"),
+        ("OPENAI_API_KEY", "http://10.0.0.1/v1", True, "over plain http"),
+        (None, "http://localhost.evil.example/v1", False, "is not sent"),
+    ],
+)
+def test_the_key_does_not_travel_openly_unless_one_says_so(monkeypatch, variable, url, sent, part):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY + "\n")
+    said = []
+    found = endpoint.key_of(variable, url, said.append)
+    assert (found == KEY) == sent and part in "".join(said) and bool(part) == bool(said)
+    assert KEY not in repr(found) and KEY not in "".join(said)
+
+
+def test_a_key_that_is_not_there_or_none_is_said_without_repeating_it(monkeypatch):
+    monkeypatch.delenv(KEY.replace("-", "_"), raising=False)
+    with pytest.raises(UsageError) as stopped:
+        endpoint.key_of(KEY.replace("-", "_"), "https://h/v1", print)
+    assert "0123456789" not in str(stopped.value)
+    monkeypatch.setenv("OPENAI_API_KEY", "two words")
+    with pytest.raises(UsageError, match="no server takes as a key"):
+        endpoint.key_of(None, "https://h/v1", print)
+
+
+def connected(server, name: str = "m") -> tuple[Endpoint, list[str]]:
+    said: list[str] = []
+    return endpoint.connect(parsed(["--model", f"openai:{server.url}#{name}"]), said.append), said
+
+
+def parsed(argv: list[str]):
+    from openrlhf_ebpo.command import Parser
+
+    parser = Parser("eval", "")
+    flags.add_flags(parser)
+    return parser.parse_args(["--tasks", "aime24", *argv])
+
+
+def test_what_the_server_says_of_the_model_is_part_of_its_identity(serve):
+    found, said = connected(serve(cards=[CARD, VLLM | {"id": "n"}]), name="n")
+    assert found.is_vllm and found.max_model_len == 64 and not said
+    place = found.url.removeprefix("http://")
+    assert found.identity() == {"model": f"openai:{place}#n", "served": "root org/model, max_model_len 64"}
+    found, said = connected(serve())
+    assert found.identity()["served"] == "" and "does not say that it is vLLM" in said[0]
+
+
+def test_a_model_that_is_not_listed_is_named_with_those_that_are(serve):
+    found, said = connected(serve(cards=[{"id": "Qwen/Qwen3-8B\x1b[1m"}, {"id": 3}, None]), name="Qwen/Qwen3-8")
+    assert "does not list 'Qwen/Qwen3-8'; of its 2 models: Qwen/Qwen3-8B [1m" in said[0] and not found.root
+
+
+@pytest.mark.parametrize(
+    "card", [{"root": 3, "max_model_len": "x"}, {"root": "", "max_model_len": -1}, {"max_model_len": True}]
+)
+def test_a_list_of_nonsense_is_taken_for_nothing(serve, card):
+    found, _ = connected(serve(cards=[CARD | card]))
+    assert (found.root, found.max_model_len) == ("", None)
+
+
+@pytest.mark.parametrize(
+    ("reply", "part"),
+    [
+        (lambda handler: handler.reply({"error": {"message": "bad key"}}, 401), "HTTP 401: bad key: is the key"),
+        (lambda handler: handler.reply(b"<html>hello</html>"), "no JSON object: <html>hello"),
+        (lambda handler: handler.reply(b"", 301, Location="http://other/"), "a redirect to http://other/"),
+        (lambda handler: handler.reply({}, 503), "HTTP 503"),
+    ],
+)
+def test_a_server_that_is_none_is_refused_before_anything_is_asked(serve, reply, part):
+    behave = Good()
+    behave.list = reply
+    with pytest.raises(UsageError) as stopped:
+        connected(serve(behave))
+    assert part in str(stopped.value)
+
+
+def test_a_server_without_a_list_is_asked_all_the_same_and_one_that_is_down_is_not(serve):
+    behave = Good()
+    behave.list = lambda handler: handler.reply({"error": "none"}, 404)
+    found, said = connected(serve(behave))
+    assert "does not list its models" in said[0] and found.name == "m"
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    with pytest.raises(UsageError, match="is the server up"):
+        endpoint.connect(parsed(["--model", f"openai:http://127.0.0.1:{port}/v1#m"]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "form", "part"),
+    [
+        ({"top_k": 5, "min_p": 0.1}, RAW, "--top_k, --min_p: the API has no such setting"),
+        ({"template_kwargs": (("a", "1"),)}, CHAT, "--template_kwargs: "),
+        ({}, PromptForm("{question}", bos=True), "--add_bos: "),
+    ],
+)
+def test_settings_that_only_vllm_has_are_refused_elsewhere(changes, form, part):
+    protocol = protocols.override(SAMPLED, **changes)
+    with pytest.raises(UsageError, match=part):
+        endpoint.check(Endpoint("http://h", "m"), protocol, form)
+    endpoint.check(Endpoint("http://h", "m", is_vllm=True), protocol, form)
+
+
+def test_a_model_that_is_too_short_for_the_protocol_is_refused():
+    with pytest.raises(UsageError, match="--max_new_tokens 8: m on this server reads 8 tokens"):
+        endpoint.check(Endpoint("http://h", "m", max_model_len=8), GREEDY, RAW)
+
+
+# the command
+
+
+def error_of(argv: list[str]) -> str:
+    with pytest.raises(SystemExit) as stopped:
+        run.main(argv)
+    return str(stopped.value.code)
+
+
+@pytest.mark.parametrize(
+    ("more", "parts"),
+    [
+        (
+            ["--num_engines", "2", "--max_model_len", "99999"],
+            ["--num_engines: the server", "--max_model_len: the server"],
+        ),
+        (["--concurrency", "0", "--request_timeout", "-1"], ["--concurrency 0 makes", "--request_timeout -1 makes"]),
+        (["--api_key_env", KEY], ["takes the name of a variable, not the key"]),
+    ],
+)
+def test_flags_that_do_not_go_with_a_server_are_named(serve, tmp_path, more, parts):
+    error = error_of(arguments(tmp_path, serve(), *more))
+    assert all(part in error for part in parts) and KEY not in error and not (tmp_path / "out").exists()
+
+
+def test_flags_of_servers_do_not_go_with_other_models(tmp_path):
+    error = error_of(["--model", str(tmp_path), "--tasks", "aime24", "--output_dir", "out", "--concurrency", "3"])
+    assert "--concurrency goes with --model openai:URL#NAME" in error
+
+
+def test_ctrl_c_leaves_the_finished_questions_and_the_command_goes_on_with_the_others(serve, tmp_path, capsys):
+    def interrupt(handler, body, number):
+        if number == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.5)
+
+    server = serve(interrupt, cards=[VLLM])
+    more = ("--concurrency", "1", "--max_new_tokens", "8")
+    with pytest.raises(SystemExit, match="130"):
+        run.main(arguments(tmp_path, server, *more))
+    assert "interrupted; 3 of 6 questions are in" in capsys.readouterr().err
+    before = [body["prompt"] for _, body, _ in server.asked[:3]]
+    server.asked.clear()
+    server.misbehaviour.cards = [VLLM | {"root": "org/other"}]
+    error = error_of(arguments(tmp_path, server, *more))
+    assert "served: 'root org/model, max_model_len 64' there, 'root org/other, max_model_len 64' now" in error
+    server.misbehaviour.cards = [VLLM | {"created": 2}]
+    run.main(arguments(tmp_path, server, *more))
+    after = [body["prompt"] for _, body, _ in server.asked]
+    assert len(after) == 3 and len({*before, *after}) == 6
+    (found,) = results.find_results(tmp_path / "out")
+    assert found.summary["model"] == f"openai:{server.url}#m" and found.summary["seeds"] == [42]
+    assert len(pq.read_table(found.path / "samples.parquet")) == 6
+    run.main(arguments(tmp_path, server, *more))
+    assert len(server.asked) == 3 and "finished already" in capsys.readouterr().out
+
+
+def test_a_command_with_arguments_of_the_chat_template_can_be_repeated(serve, tmp_path, capsys):
+    refuse = [True]
+
+    def behave(handler, body, _):
+        if refuse and body["messages"][0]["content"] == "1+2?":
+            handler.reply({"error": {"message": "not this"}}, 400)
+            return True
+
+    server = serve(behave, cards=[VLLM])
+    argv = arguments(tmp_path, server, "--chat_template", "--template_kwargs", "effort=[1]", "--max_new_tokens", "8")
+    assert "not this" in error_of(argv)
+    refuse.clear()
+    run.main(argv)
+    assert len(server.asked) == 7
+    run.main(argv)
+    assert len(server.asked) == 7 and "finished already" in capsys.readouterr().out
+
+
+def test_report_hub_and_space_take_such_results_but_no_card_of_a_model(serve, tmp_path):
+    server = serve()
+    run.main(arguments(tmp_path, server))
+    model = f"openai:{server.url}#m"
+    page = Path(report.write_report([tmp_path / "out"])).read_text()
+    assert model in page
+    rows = hub_results.evaluations.rows_of(results.find_results(tmp_path / "out"))
+    assert {row["model"] for row in rows} == {model} and rows[0]["model_identity"].startswith("openai:127.0.0.1")
+    card = hub_results.data_card(rows, "me/results", None, hub_results.NO_LINKS)
+    assert model in card
+    (shown,), problems = space_results.find(Run("served", tmp_path / "out", 0))
+    assert shown.task == "file-q" and not problems
+    argv = [str(tmp_path / "out"), "--repo", "me/results", "--dry_run", "--model", "me/model"]
+    with pytest.raises(SystemExit, match="behind a server") as stopped:
+        hub_results.main(argv)
+    assert "without --model" in str(stopped.value)
+
+
+def test_neither_torch_nor_vllm_nor_ray_is_loaded_on_this_side(serve, tmp_path):
+    code = "import sys\nfrom openrlhf_ebpo.eval import run\nrun.main(sys.argv[1:])\nprint(*sys.modules)"
+    argv = [sys.executable, "-c", code, *arguments(tmp_path, serve())]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert not {"torch", "vllm", "ray", "openrlhf", "transformers"} & set(done.stdout.split())
+
+
+def test_one_question_without_responses_leaves_the_result_open(serve, tmp_path):
+    refuse = [True]
+
+    def behave(handler, body, _):
+        if refuse and body["prompt"] == "1+2?":
+            handler.reply({"error": {"message": "not this"}}, 400)
+            return True
+
+    server = serve(behave)
+    error = error_of(arguments(tmp_path, server))
+    assert "1 questions got no responses, such as file-q/" in error and "not this" in error
+    assert "5 of 6 questions are in" in error and not list((tmp_path / "out").rglob("summary.json"))
+    refuse.clear()
+    run.main(arguments(tmp_path, server))
+    assert len(server.asked) == 7 and list((tmp_path / "out").rglob("summary.json"))
+
+
+def test_the_flags_defaults_are_those_of_the_limits():
+    args = parsed(["--model", "openai:http://h/v1#m"])
+    assert endpoint.limits_of(args) == Limits() and flags.ENGINE_FLAGS.items() <= vars(args).items()
