@@ -209,7 +209,7 @@ def _wait(refs: list, count: int, what: str, patience: float | None) -> list:
 class OfflineRolloutActor:
     """Mixin over RolloutRayActor: the engine arguments of vLLM's own offline engine on this device."""
 
-    measured_at_once = 0  # there is no trainer to compare with
+    measures = False
 
     async def __init__(self, *args, **kwargs):
         await super().__init__(*args, **{**offline_arguments(kwargs["tensor_parallel_size"]), **kwargs})

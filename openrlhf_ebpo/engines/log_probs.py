@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 from openrlhf_ebpo.rewards.guard import GuardedMultiTurnExecutor, GuardedSingleTurnExecutor
 
-MEASURED_AT_ONCE = 64  # responses per engine: 64 x 1,000 tokens give a mean to a few per cent
+MOST, FEWEST = 64, 8  # responses of an engine
+TOKENS = 1 << 16  # of these responses at most: vLLM's output loop takes 9 µs more for each
 SAMPLED_TOKEN_ONLY = 0  # vLLM's number of further tokens
 PROCESSED = "processed_logprobs"  # vLLM's mode: after temperature and top_p
 
@@ -23,21 +24,21 @@ class MeasuredRolloutActor:
     engine has to be made for it (`made_for`).
 
     Attributes:
-        measured_at_once: how many responses at most.
+        measures: whether there is a trainer to compare with.
     """
 
-    measured_at_once = MEASURED_AT_ONCE
+    measures = True
     _measuring = 0
 
-    async def generate_responses(self, prompt, label, sampling_params, *args, num_samples=1, **kwargs):
-        with self._asking(sampling_params, num_samples):
+    async def generate_responses(self, prompt, label, sampling_params, max_length, *args, num_samples=1, **kwargs):
+        with self._asking(sampling_params, max_length, num_samples):
             return await super().generate_responses(
-                prompt, label, sampling_params, *args, num_samples=num_samples, **kwargs
+                prompt, label, sampling_params, max_length, *args, num_samples=num_samples, **kwargs
             )
 
     @contextlib.contextmanager
-    def _asking(self, sampling_params, responses: int) -> Iterator[None]:
-        asks = self._measuring < self.measured_at_once and self._may_ask(sampling_params)
+    def _asking(self, sampling_params, max_length: int, responses: int) -> Iterator[None]:
+        asks = self.measures and self._measuring < at_once(max_length) and self._may_ask(sampling_params)
         if asks:
             sampling_params.logprobs = SAMPLED_TOKEN_ONLY  # Ray has brought a copy
             self._measuring += responses
@@ -54,6 +55,11 @@ class MeasuredRolloutActor:
         comparable = sampling_params.temperature == 1 or self.kwargs.get("logprobs_mode") == PROCESSED
         known = isinstance(self.executor, (GuardedSingleTurnExecutor, GuardedMultiTurnExecutor))
         return sampling_params.logprobs is None and comparable and known
+
+
+def at_once(max_length: int) -> int:
+    """How many responses are measured, of that many tokens at most."""
+    return min(MOST, max(FEWEST, TOKENS // max_length))
 
 
 class MadeFor:

@@ -147,9 +147,14 @@ def ask(engine, count=1, prompt="p", **settings):
 
 def test_of_a_batch_the_first_responses_are_asked_for_log_probabilities():
     engine = actor()
-    assert ask(engine, 6) == [0, 0, 0, 0, None, None] and log_probs.MEASURED_AT_ONCE == 64
+    assert ask(engine, 6) == [0, 0, 0, 0, None, None] and log_probs.MOST == 64
     assert ask(engine, 6, prompt="fails") == [0, 0, 0, 0, None, None], "and again of the next, also after errors"
     assert ask(engine, 2) == [0, 0]
+
+
+@pytest.mark.parametrize(("max_length", "responses"), [(24, 64), (1024, 64), (4096, 16), (8192, 8), (32768, 8)])
+def test_of_long_responses_fewer(max_length, responses):
+    assert log_probs.at_once(max_length) == responses
 
 
 def test_what_openrlhf_asks_for_stays():
@@ -167,7 +172,7 @@ def test_an_executor_of_somebody_elses_is_not_asked():
 
 def test_engines_without_a_trainer_are_not_asked():
     engine = actor()
-    engine.measured_at_once = generation.OfflineRolloutActor.measured_at_once
+    engine.measures = generation.OfflineRolloutActor.measures
     assert ask(engine) == [None]
 
 
