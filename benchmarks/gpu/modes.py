@@ -31,7 +31,7 @@ class Mode:
     flags: dict
     gpus: int = 1
     killed: bool = True
-    largest_kl: float | None = 0.05  # bfloat16 in both; tests/integration/test_weight_sync.py has float32's
+    largest_kl: float | None = 0.05  # bfloat16 in both
 
 
 MODES = {
