@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import logging
 import os
@@ -12,23 +11,20 @@ import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import tiny_tokenizers
 from safetensors.numpy import save_file
 
 from openrlhf_ebpo.engines.cluster import ClusterError
-from openrlhf_ebpo.engines.generation import EngineSettings, GenerationError, Sample
+from openrlhf_ebpo.engines.generation import GenerationError
 from openrlhf_ebpo.engines.rendering import Prompt
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import effort, generate, jobs, models, pairs, prompts, protocols, run
 from openrlhf_ebpo.eval.jobs import StorageError
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
-from openrlhf_ebpo.eval.tasks import Question
 from openrlhf_ebpo.record import results
 
 QUESTIONS = [("One and one?", "2"), ("Half of one?", r"\frac{1}{2}"), ("Two roots of x^2 = 1?", ["-1", "1"])]
@@ -514,83 +510,6 @@ def test_lora_adapters_are_merged_into_their_base(tmp_path):
 def test_a_full_model_is_used_where_it_is(folder):
     with models.full(str(folder / "model"), folder / "scratch") as path:
         assert path == str(folder / "model") and not (folder / "scratch").exists()
-
-
-# generation
-
-
-def test_records_hold_text_lengths_and_reasons(tmp_path):
-    from openrlhf_ebpo.engines.rendering import tokenizer_of
-    from openrlhf_ebpo.quickstart import tiny_model
-
-    tiny_model.build(tmp_path / "m", ["abc"], hidden_size=16, intermediate_size=32)
-    tokenizer = tokenizer_of(str(tmp_path / "m"))
-    ids = [*tokenizer.encode("cab"), tokenizer.eos_token_id]
-    found = generate.to_record([Sample(ids, False), Sample(ids[:2], True)], str(tmp_path / "m"), 43)
-    assert found == {"responses": ["cab", "ca"], "lengths": [4, 2], "finish_reasons": ["stop", "length"], "seed": 43}
-
-
-@pytest.mark.parametrize(
-    ("stop", "text", "kept"),
-    [
-        (["b"], "cab", "ca"),
-        (["b", "a"], "cab", "c"),  # the earliest
-        (["ca"], "cab", ""),  # ends in the second token
-        (["c"], "cab", "cab"),  # vLLM does not look at the first token
-        (["c"], "cabc", "cab"),
-        (["x"], "cab", "cab"),
-        ([], "cab", "cab"),
-    ],
-)
-def test_a_response_ends_where_its_stop_text_begins(stop, text, kept):
-    assert generate.until(stop, "".join, list(text)) == kept
-
-
-def test_a_think_that_the_prompt_has_begun_is_of_the_response(tmp_path):
-    from openrlhf_ebpo.engines.rendering import tokenizer_of
-    from openrlhf_ebpo.quickstart import tiny_model
-
-    tiny_model.build(tmp_path / "m", ["abc"], hidden_size=16, intermediate_size=32)
-    tokenizer = tokenizer_of(str(tmp_path / "m"))
-    samples = [Sample(tokenizer.encode("cab"), False)]
-    found = generate.to_record(samples, str(tmp_path / "m"), 43, ["b"], "<think>")
-    assert (found["responses"], found["lengths"]) == (["<think>ca"], [3])
-    thinking = protocols.override(protocols.get("default"), strip_think=True)
-    generate.check_thinking(thinking, str(tmp_path / "m"))
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<think>"]})
-    tokenizer.save_pretrained(tmp_path / "special")
-    (tmp_path / "special" / "config.json").write_text('{"model_type": "qwen3"}')
-    with pytest.raises(UsageError, match=r"--strip_think: to the tokenizer of .*special, <think> is a special token"):
-        generate.check_thinking(thinking, str(tmp_path / "special"))
-
-
-def test_engines_have_room_for_the_longest_prompt_and_another_seed_when_resumed(tmp_path, capsys):
-    from openrlhf_ebpo.quickstart import tiny_model
-
-    tiny_model.build(tmp_path / "m", ["abc"], hidden_size=16, intermediate_size=32)
-    asked = {text: (None, Prompt(text, text)) for text in ("a", "abc")}
-    flags = {"num_engines": 2, "tensor_parallel_size": 1, "gpu_memory_utilization": 0.5, "enforce_eager": True}
-    protocol = protocols.override(protocols.get("default"), max_new_tokens=10, seed=5)
-    settings = generate.engine_settings(asked, str(tmp_path / "m"), protocol, 3, flags)
-    assert (settings.max_len, settings.seed, settings.num_engines) == (13, 8, 2)
-    assert generate.fit_lines(asked, str(tmp_path / "m"), FORM, protocol, settings) == []
-    short = protocols.override(protocol, max_model_len=12)
-    settings = generate.engine_settings(asked, str(tmp_path / "m"), short, 0, flags)
-    (line,) = generate.fit_lines(asked, str(tmp_path / "m"), FORM, short, settings)
-    assert "1 of 2 prompts are longer than the 2 tokens that --max_model_len leaves" in line and line[-1] == "\n"
-
-
-def test_an_evaluation_warns_of_a_begin_token_that_the_prompts_lack_and_puts_it_there(tmp_path):
-    model = tiny_tokenizers.save(tmp_path)
-    job = SimpleNamespace(task=SimpleNamespace(name="t", shots=()), missing=[Question("q", "1 + 1?", "2")])
-    settings = EngineSettings(model, max_len=100)
-    protocol = protocols.override(protocols.get("default"), max_new_tokens=10)
-    for bos, text in ((False, "1 + 1?"), (True, "<bos>1 + 1?")):
-        form = dataclasses.replace(FORM, bos=bos)
-        asked = generate._prompts(job, form, model)
-        assert asked["t/q"][1].text == text
-        lines = generate.fit_lines(asked, model, form, protocol, settings)
-        assert ["Give --add_bos" in line for line in lines] == [True] * (not bos)
 
 
 def test_one_question_in_two_tasks_is_asked_in_both(folder, monkeypatch):
