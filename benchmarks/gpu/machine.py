@@ -15,6 +15,7 @@ from pathlib import Path
 from openrlhf_ebpo.checks import machine
 from openrlhf_ebpo.checks.machine import Finding
 from openrlhf_ebpo.seams import native
+from openrlhf_ebpo.seams.releases import BESIDE_TORCH
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 NOT_NEEDED = None
@@ -30,9 +31,8 @@ SETS = {  # the two sets of versions (docs/gpu.md)
     },
     "torch 2.11": {
         "openrlhf": "0.11.2",
-        "vllm": "0.24.0",
         "torch": "2.11.0",
-        "transformers": "5.17.0",
+        **BESIDE_TORCH["2.11.0"],
         "ray": "2.55.0",
         "deepspeed": "0.19.6",
         "flash-attn": NOT_NEEDED,
