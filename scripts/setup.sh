@@ -46,7 +46,7 @@ check_machine() {
     [ "$memory" -ge "$NEEDED_MEMORY_GIB" ] || fail "$NEEDED_MEMORY_GIB GiB of free memory are needed; $memory are free."
 }
 
-install_torch() { # without compiling what is never imported: half of an installation's time
+install_torch() {
     python -m pip install -q --no-compile --no-deps 'torch==2.13.0+cpu' && return
     echo "pip finds no CPU build of torch 2.13.0; taking it from $PYTORCH_CPU_INDEX"
     python -m pip install -q --no-compile --no-deps --index-url "$PYTORCH_CPU_INDEX" 'torch==2.13.0+cpu'
@@ -91,15 +91,20 @@ and call this script again."
     fi
 }
 
+purelib() {
+    python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+}
+
 install_cpu_stack() {
-    echo "Installing the CPU stack into .venv (one to two minutes) ..."
+    echo "Installing the CPU stack into .venv (two minutes) ..."
     install_torch || fail "torch 2.13.0+cpu could not be installed; the lines above say why."
     python -m pip install -qq --no-compile --no-deps -r "$root/requirements/cpu.txt" || fail "requirements/cpu.txt could not be installed; the lines above say why."
+    python -m compileall -qq -j 0 "$(purelib)" || true # pip compiles on one core; templates of code are no code
     python -c 'import sys; sys.exit(sys.version_info < (3, 13))' || return 0
     local openrlhf
     openrlhf=$(sed -n 's/^\(openrlhf==[^;]*\);.*/\1/p' "$root/requirements/cpu.txt")
     python -m pip install -qq --no-deps --only-binary :all: --implementation cp --abi cp312 --python-version 3.12 \
-        --target "$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" "$openrlhf" || fail "$openrlhf could not be installed; the lines above say why."
+        --target "$(purelib)" "$openrlhf" || fail "$openrlhf could not be installed; the lines above say why."
 }
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -129,7 +134,7 @@ if [ "$(cat "$venv/.openrlhf_ebpo" 2>/dev/null)" != "$wanted" ]; then
     . "$venv/bin/activate"
     if [ $kind = gpu ]; then # the stack stays where it is; nothing is installed beside it
         "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
-            >"$(python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/gpu_stack.pth"
+            >"$(purelib)/gpu_stack.pth"
         python -m pip install -q -r "$root/requirements/gpu.txt" || fail "requirements/gpu.txt could not be installed; the lines above say why."
     else
         install_cpu_stack

@@ -224,7 +224,7 @@ def start_command(cluster):
     started: list[ForkedDriver] = []
 
     def start(module: str, argv: list, log: Path) -> ForkedDriver:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_ADDRESS": cluster.address}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", FORKED: "1", "RAY_ADDRESS": cluster.address}
         started.append(ForkedDriver(module, [str(word) for word in argv], log, environment))
         return started[-1]
 
