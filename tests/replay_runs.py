@@ -109,8 +109,8 @@ def arguments(
     return {
         "actor": {"model_name_or_path": "m"},
         "data": {"prompt_dataset": "d", "order": "shuffle"},
-        "train": {"seed": 7, "batch_size": M * G, "num_episodes": to},
-        "rollout": {"n_samples_per_prompt": G},
+        "train": {"seed": 7, "batch_size": M * G, "num_episodes": to, "async_enable": False, "async_queue_size": 1},
+        "rollout": {"n_samples_per_prompt": G, "batch_size": M, "vllm_generate_batch_size": None},
         "ckpt": dict(ckpt),
         "algo": {"advantage": {"estimator": estimator, "ebpo": {"preset": "paper", **ebpo}}, "kl": {"init_coef": 0.0}},
         "logger": {"run_dir": str(run_dir), "rollouts_every": every, "keep_rollouts": keep},

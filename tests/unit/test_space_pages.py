@@ -62,7 +62,8 @@ def values(packed: dict) -> np.ndarray:
 
 def test_dynamics_has_every_panel_of_the_runs(workspace):
     found = panels(show(workspace, "dynamics", smooth=0.2))
-    assert set(found) == {metric.name for metric in shown_in(Shown.SPACE)}
+    later = {"mismatch/k3_kl"}  # was not measured yet when the runs were recorded
+    assert set(found) == {metric.name for metric in shown_in(Shown.SPACE)} - later
     both, own = found["rollout/reward_mean"], found["ebpo/shrinkage"]
     assert [v["name"] for v in both["values"]] == ["ebpo", "grpo"] and [v["name"] for v in own["values"]] == ["ebpo"]
     metrics = workspace.open("ebpo").metrics
