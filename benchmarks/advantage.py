@@ -38,6 +38,7 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
+from openrlhf_ebpo.engines.log_probs import at_once
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.estimator.registry import ESTIMATORS, build, computed_here
@@ -239,6 +240,10 @@ def advantage_stage(
     # as make_experience_batch leaves them
     maker._errors, maker._clusters = [""] * count, [f"cluster {7 * (i // samples) % CLUSTERS}" for i in range(count)]
     maker._importance = [1.0] * count
+    measured = [row for e in experiences for row in e.action_log_probs][
+        : at_once(int(experiences[0].total_length.max()))
+    ]
+    maker._rollout_log_probs = [*measured, *[None] * (count - len(measured))]
     return maker.compute_advantages_and_returns(experiences)
 
 
