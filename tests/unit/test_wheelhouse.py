@@ -10,6 +10,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+import setuptools  # noqa: F401  before pip, whose packaging the script takes: it turns setuptools' own distutils off
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "wheelhouse.py"
