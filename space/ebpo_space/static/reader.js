@@ -144,15 +144,17 @@ window.space.reader = (() => {
         : [];
       this.gap.replaceChildren(element("span", "", `… ${left.toLocaleString("en")} characters are left out …`), ...more);
     }
+    // a click that comes while text is being set counts too
     async more(chunks) {
+      this.wanted = Math.max(this.wanted || 0, chunks);
       if (this.loading) return;
       this.loading = true;
       try {
-        for (let i = 0; i < chunks && this.gap && this.root.isConnected; i++) await this.chunk();
+        for (; this.wanted > 0 && this.gap && this.root.isConnected; this.wanted -= 1) await this.chunk();
       } catch (error) {
         this.gap.append(element("em", "bad", String(error.message || error).slice(0, 200)));
       }
-      this.loading = false;
+      [this.loading, this.wanted] = [false, 0];
       window.space.marks.find(this.reading);
     }
     async chunk() {
