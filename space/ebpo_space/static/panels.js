@@ -75,7 +75,7 @@
       this.save = caption.appendChild(element("button", "save", "PNG"));
       this.save.type = "button";
       this.save.onclick = () => this.download();
-      this.note = caption.appendChild(element("p", "note"));
+      this.note = caption.appendChild(element("p", "about"));
       this.flags = caption.appendChild(element("p", "flags"));
       this.values = caption.appendChild(element("p", "values"));
       this.reading = caption.appendChild(element("p", "reading"));
