@@ -157,15 +157,14 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str]) -> None:
     supervisor = under_supervision(["-m", __spec__.name, *argv])
     print(*(f"{line}\n" for line in train_fit.fit_notices(args)), sep="", end="", flush=True)
     try:
-        with ray_for(args):
+        with ray_for(args), telling_the_end(supervisor):
             supervisor.claim(**claim)  # not before the cluster is known to be big enough
-            with telling_the_end(supervisor):
-                heartbeat.Heart(args.logger.run_dir).beat(heartbeat.STARTING)
-                pushing = hub.start_pushing(args)
-                restarts.allow(args)
-                log_probs.made_for(args)
-                command.train(args)
-                hub.queue_final(args)
+            heartbeat.Heart(args.logger.run_dir).beat(heartbeat.STARTING)
+            pushing = hub.start_pushing(args)
+            restarts.allow(args)
+            log_probs.made_for(args)
+            command.train(args)
+            hub.queue_final(args)
     except RunDirectoryError:
         raise
     except ClusterError as error:  # at a restart the machine may still be busy with the end of the training before

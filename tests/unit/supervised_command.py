@@ -49,9 +49,9 @@ def main() -> None:
         leave(**{OUTLIVES: "1"})
     again = (folder / "run").exists()
     supervisor.claim(folder / "run", folder / "ckpt", **claim)
-    Heart(folder / "run").beat(GENERATING, "5 responses unfinished", step=3)
-    print("ready", os.getpid(), flush=True)
     try:
+        Heart(folder / "run").beat(GENERATING, "5 responses unfinished", step=3)
+        print("ready", os.getpid(), flush=True)
         if mode in ("fails", "refused_later") or (mode in ("fails_once", "starts_late") and not again):
             raise ReportedError("no more")
         if mode == "removes":
