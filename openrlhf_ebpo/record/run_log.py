@@ -38,6 +38,7 @@ from openrlhf_ebpo.record import retention
 from openrlhf_ebpo.redact import redacted_text
 
 SCHEMA = 1
+LONGEST_ON_FULL_DISK = 300  # characters of an error: less than run.json's indentation, which makes room for it
 LOCK = "training.lock"
 NOTES = "notes.jsonl"
 PRIOR = "prior.json"  # here, in checkpoints and beside exported models
@@ -162,7 +163,8 @@ def close_run(run_dir: Path, status: str, error: str | None = None) -> None:
     except OSError as problem:
         if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        overwrite_json(run_dir / "run.json", run)  # a run that ended because its disk is full is one that has ended
+        # a run that ended because its disk is full is one that has ended; its file cannot grow, so only the first words
+        overwrite_json(run_dir / "run.json", run | {"error": error and error[:LONGEST_ON_FULL_DISK]})
 
 
 def move_aside(run_dir: Path) -> Path:

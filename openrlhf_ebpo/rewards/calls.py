@@ -18,7 +18,7 @@ from collections import deque
 
 from openrlhf_ebpo.rewards.limits import Limits
 from openrlhf_ebpo.rewards.pool import default_workers
-from openrlhf_ebpo.rewards.process import Lost, RewardProcess, TooLong, took_longer
+from openrlhf_ebpo.rewards.process import KilledAtStart, Lost, RewardProcess, TooLong, took_longer
 from openrlhf_ebpo.rewards.returned import RewardError, describe
 from openrlhf_ebpo.rewards.under_way import under_way
 
@@ -42,7 +42,7 @@ class Calls:
         self._suspects: deque[asyncio.Future] = deque()  # wait for a process of their own
         self._tasks: set[asyncio.Task] = set()
         self._growing: asyncio.TimerHandle | None = None
-        self._failed_in_a_row = 0
+        self._failed_in_a_row = self._killed_in_a_row = 0
 
     async def prepare(self) -> None:
         """Import the reward file.
@@ -163,9 +163,11 @@ class Calls:
             if await process.start():
                 self._most, self._places = 1, MAX_CONCURRENT_CALLS  # a model on the GPU is there once
             self._dispatch()
+            self._killed_in_a_row = 0
             await process.tend()
         except Exception as error:  # a process that does not start, too: nobody is to wait for it
-            if not self._ready():
+            self._killed_in_a_row += isinstance(error, KilledAtStart)
+            if not self._ready() and self._killed_in_a_row != 1:  # those who wait wait for another, once
                 self._end_all_who_wait(describe(error))
         finally:
             process.kill()

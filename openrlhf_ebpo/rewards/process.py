@@ -33,6 +33,10 @@ class Lost(Exception):
         self.shared = shared
 
 
+class KilledAtStart(RewardError):
+    """By somebody, or for its memory, while the reward file was imported: not by the file, so it is worth another try."""
+
+
 class TooLong(Exception):
     """The call has used up its time, in a process that is well otherwise."""
 
@@ -67,6 +71,7 @@ class RewardProcess:
 
         Raises:
             RewardError: it cannot be imported.
+            KilledAtStart: by SIGKILL, on its way.
         """
         name = self._settings["path"]
         self._incoming, self._outgoing = await asyncio.open_connection(sock=self._spawn())
@@ -76,7 +81,8 @@ class RewardProcess:
         except asyncio.TimeoutError:
             raise RewardError(f"{name} was not imported within {START_SECONDS:g} s") from None
         except (EOFError, OSError, ValueError):
-            raise RewardError(f"{name}, while it was imported, {await self._how_it_ended()}") from None
+            why = f"{name}, while it was imported, {await self._how_it_ended()}"
+            raise (KilledAtStart if _signal(self._popen.returncode) == signal.SIGKILL else RewardError)(why) from None
         if "error" in first:
             raise RewardError(f"{name} fails when imported: {first['error']}")
         self.ready = True
@@ -166,11 +172,10 @@ class RewardProcess:
             return "closed its process's connection"
         if code == OUT_OF_MEMORY:
             return f"needed more memory than {self._memory_mb} MB (--reward.memory)"
-        number = code - 128 if code > 128 else -code
-        if not 0 < number < signal.NSIG:
+        if not (ended_by := _signal(code)):
             return f"ended its process (exit code {code})"
-        killed = "; somebody killed it, or the machine is short of memory" if number == signal.SIGKILL else ""
-        return f"ended its process (signal {number}, {signal.Signals(number).name}{killed})"
+        killed = "; somebody killed it, or the machine is short of memory" if ended_by == signal.SIGKILL else ""
+        return f"ended its process (signal {ended_by:d}, {ended_by.name}{killed})"
 
     def kill(self) -> None:
         """End it with all that the reward function has started; twice is once."""
@@ -180,6 +185,12 @@ class RewardProcess:
             threading.Thread(target=_collect, args=(self._popen,), daemon=True).start()
         if self._outgoing:
             self._outgoing.close()
+
+
+def _signal(code: int | None) -> signal.Signals | None:
+    """That ended the process, or the one in it that calls the function, as an exit code says it."""
+    number = 0 if code is None else code - 128 if code > 128 else -code
+    return signal.Signals(number) if number in {*signal.Signals} else None
 
 
 def _collect(popen: subprocess.Popen) -> None:

@@ -1,5 +1,6 @@
 """The run directory: who may write into it, what a resumed run keeps, what readers get."""
 
+import errno
 import json
 import math
 import threading
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from openrlhf_ebpo.files import read_json_lines, write_json
+from openrlhf_ebpo.record import run_log
 from openrlhf_ebpo.record.run_log import (
     RunDirectoryError,
     RunLog,
@@ -135,6 +137,21 @@ def test_resuming_keeps_the_start_and_notes_the_resume(tmp_path):
     assert [list(row) for row in run["resumed"]] == [["time"], ["time"]]
     assert run["status"] == "running"
     assert "error" not in run
+
+
+def test_the_end_of_a_run_is_said_on_a_full_disk_however_long_its_error_is(tmp_path, monkeypatch):
+    args = ARGS | {"of_a_training": {f"flag_{number}": None for number in range(100)}}
+    claim(tmp_path, args=args)
+    size = (tmp_path / "run.json").stat().st_size
+
+    def full(path, value):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(run_log, "write_json", full)
+    close_run(tmp_path, "failed", "OSError: No space left on device: " + "/a/traceback" * 400)
+    run = read_run(tmp_path)
+    assert run["status"] == "failed" and run["error"].startswith("OSError: No space left on device: /a")
+    assert run["args"] == args and (tmp_path / "run.json").stat().st_size <= size
 
 
 def test_a_resume_says_from_where_and_what_has_changed(tmp_path):
