@@ -11,6 +11,7 @@ from openrlhf_ebpo.files import replacing
 from openrlhf_ebpo.record.catalogue import REWARD, Metric, Shown, shown_in
 from openrlhf_ebpo.record.run_log import read_metrics
 
+WIDTH, HEIGHT = 3.0, 3.2  # inches, of a panel
 PANELS = tuple(shown_in(Shown.PICTURE))
 COLOURS = ("#1f4e8c", "#c4561a", "#2e7d4f", "#7b3f98", "#8a6d00", "#b0305c")  # told apart by the colour-blind too
 
@@ -31,7 +32,7 @@ def plot_runs(
 
     rows = {name: steps_of(run_dir, last_step) for name, run_dir in runs.items()}
     panels = [panel for panel in panels if any(points(steps, panel) for steps in rows.values())] or panels
-    figure = Figure(figsize=(3 * len(panels), 3.2), layout="constrained")
+    figure = Figure(figsize=(WIDTH * len(panels), HEIGHT))
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for number, (name, steps) in enumerate(rows.items()):
             draw(axes, points(steps, panel), name, COLOURS[number % len(COLOURS)])
@@ -43,8 +44,23 @@ def plot_runs(
         figure.axes[0].legend(fontsize=9, frameon=False)
     if title:
         figure.suptitle(title, fontsize=11)
+    figure.subplots_adjust(**margins(len(panels), bool(title)))
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=110, format="png")
+
+
+def margins(panels: int, titled: bool) -> dict[str, float]:
+    """Shares of the picture, with room for ticks of eight characters. A layout that matplotlib computes takes twice the time."""
+    left, right, between, below, above = 0.55, 0.12, 0.55, 0.5, 0.6 if titled else 0.35  # inches
+    width = WIDTH * panels
+    panel = (width - left - right - between * (panels - 1)) / panels
+    return {
+        "left": left / width,
+        "right": 1 - right / width,
+        "wspace": between / panel,
+        "bottom": below / HEIGHT,
+        "top": 1 - above / HEIGHT,
+    }
 
 
 def steps_of(run_dir: str | Path, last_step: float) -> list[dict]:
