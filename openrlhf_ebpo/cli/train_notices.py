@@ -36,7 +36,7 @@ def adapt(args, elsewhere: bool = False) -> list[str]:
         )
     if registry.computed_here(estimator) and (args.algo.advantage.gamma != 1 or args.algo.advantage.no_std_norm):
         notices.append(f"warning: --algo.advantage.gamma and --algo.advantage.no_std_norm do nothing under {estimator}")
-    notices += part_notices(args) + policy_loss.notices(args) + batch_notices(args) + gradient_notices(args)
+    notices += part_notices(args) + policy_loss.notices(args) + batch_notices(args)
     if is_cpu_stack() and not elsewhere:
         from openrlhf_ebpo.seams import cpu
 
@@ -79,14 +79,3 @@ def batch_notices(args) -> list[str]:
     if trained < responses:
         return [f"warning: {found}: {responses - trained} of them are left out of every step"]
     return [f"warning: {found}: OpenRLHF mixes what is left into the next step"]
-
-
-def gradient_notices(args) -> list[str]:
-    """Where DeepSpeed loses micro-batches. OpenRLHF tells it of one for each optimizer step under dynamic batches, so DeepSpeed
-    (0.19.6) takes every backward pass for the last one; ZeRO 1 and 2 then keep its gradient alone, and ZeRO 3 adds up."""
-    if not args.train.dynamic_batch_enable or args.ds.zero_stage not in (1, 2):
-        return []
-    return [
-        f"warning: --train.dynamic_batch_enable with --ds.zero_stage {args.ds.zero_stage}: of an optimizer step's micro-batches "
-        "DeepSpeed keeps the gradient of the last one alone. Give --ds.zero_stage 3, or leave --train.dynamic_batch_enable out"
-    ]

@@ -313,6 +313,23 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ray.ppo_actor",
         "ActorPPOTrainer",
+        "openrlhf_ebpo.training.accumulation:AccumulatingPolicy",
+        where="policy actors, with --train.dynamic_batch_enable",
+        why="upstream tells DeepSpeed of one micro-batch an optimizer step, so every backward pass counts as the last: ZeRO 1 and 2 "
+        "keep the gradient of the last micro-batch alone",
+        until="upstream sets DeepSpeed's accumulation boundary",
+    ),
+    Seam(
+        "openrlhf.trainer.ray.ppo_critic",
+        "CriticPPOTrainer",
+        "openrlhf_ebpo.training.accumulation:AccumulatingCritic",
+        where="critic actors, with --train.dynamic_batch_enable",
+        why="as ActorPPOTrainer",
+        until="as ActorPPOTrainer",
+    ),
+    Seam(
+        "openrlhf.trainer.ray.ppo_actor",
+        "ActorPPOTrainer",
         "openrlhf_ebpo.training.health:HealthyPolicy",
         where="policy actors",
         why="a NaN in loss, gradient or weights stops nothing: DeepSpeed leaves the step out in silence, or takes it, and "

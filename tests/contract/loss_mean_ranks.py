@@ -19,16 +19,18 @@ CASES = {
     "step": {"loss_mean": "step"},
     "micro_batch": {"loss_mean": "micro_batch"},
     "micro_batch, clip_cov": {"loss_mean": "micro_batch", "policy_loss_type": "clip_cov"},
-    "micro_batch, dynamic": {"loss_mean": "micro_batch"},
+    "step, dynamic, ZeRO 2": {"loss_mean": "step"},
+    "micro_batch, dynamic, ZeRO 1": {"loss_mean": "micro_batch"},
+    "micro_batch, dynamic, ZeRO 3": {"loss_mean": "micro_batch"},
 }
 
 
 def settings(model: Path, name: str):
-    args = arguments(model, stage=3 if "dynamic" in name else 2)
+    args = arguments(model, stage=int(name[-1]) if "dynamic" in name else 2)
     for key, value in CASES[name].items():
         setattr(args.actor, key, value)
     args.actor.clip_cov.ratio = 0.0  # nothing is taken out
-    args.train.dynamic_batch_enable = "dynamic" in name  # DeepSpeed 0.19.6 sums its micro-batches right in ZeRO 3 alone
+    args.train.dynamic_batch_enable = "dynamic" in name
     args.train.max_tokens_per_gpu = 12
     args.rollout.batch_size = args.train.batch_size // args.rollout.n_samples_per_prompt
     return args
@@ -113,6 +115,30 @@ def outcome(model: Path, name: str) -> dict:
     }
 
 
+def critic_gradient(model: Path, stage: int) -> list[float]:
+    """Of the value head, under dynamic batches."""
+    import torch
+    from deepspeed.utils import safe_get_full_grad
+
+    args, rank = settings(model, "step, dynamic, ZeRO 2"), int(os.environ["RANK"])
+    args.ds.zero_stage = stage
+    args.critic.value_clip = 0.2
+    torch.manual_seed(0)  # the head's first weights
+    trainer = trainer_of(args, critic=True)
+    trainer.dataloader_pin_memory = False
+    trainer.replay_buffer.append(unequal(rank))
+    gradients, stepped = [], trainer.strategy.optimizer_step
+
+    def optimizer_step(*rest, **named):
+        gradients.append(safe_get_full_grad(list(trainer.critic.module.parameters())[-1]).float().flatten().tolist())
+        return stepped(*rest, **named)
+
+    trainer.strategy.optimizer_step = optimizer_step
+    trainer.ppo_train()
+    (gradient,) = gradients
+    return gradient
+
+
 def main() -> None:
     model, output, rendezvous, rank = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]
     os.environ.update(RANK=rank, LOCAL_RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=rendezvous)
@@ -120,6 +146,7 @@ def main() -> None:
 
     install()
     found = {name: outcome(model, name) for name in CASES}
+    found["critic"] = {stage: critic_gradient(model, stage) for stage in (2, 3)}
     output.write_text(json.dumps(found))
 
 

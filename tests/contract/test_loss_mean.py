@@ -15,6 +15,7 @@ from openrlhf_ebpo.command import parse
 from openrlhf_ebpo.training.loss_mean import within_micro_batch
 
 RANKS = Path(__file__).with_name("loss_mean_ranks.py")
+DYNAMIC = ["step, dynamic, ZeRO 2", "micro_batch, dynamic, ZeRO 1", "micro_batch, dynamic, ZeRO 3"]
 LOSS = torch.tensor([[8.0, 2.0, 4.0], [16.0, 1.0, 1.0], [32.0, 8.0, 2.0], [1.0, 1.0, 1.0]], dtype=torch.float64)
 MASK = torch.tensor([[1, 1, 1], [1, 0, 0], [1, 1, 0], [0, 0, 0]])
 
@@ -63,8 +64,14 @@ def outcomes(tmp_path_factory) -> dict:
     return outcomes_of(RANKS, tmp_path_factory.mktemp("ranks"))[0]
 
 
-@pytest.mark.parametrize("case", ["step", "micro_batch", "micro_batch, clip_cov", "micro_batch, dynamic"])
+@pytest.mark.parametrize("case", ["step", "micro_batch", "micro_batch, clip_cov", *DYNAMIC])
 def test_the_gradient_of_two_ranks_is_that_of_the_mean_asked_for(outcomes, case):
     found = outcomes[case]
     assert found["distance"] < 0.02 * found["norm"], found  # bf16
     assert found["other"] > 0.1 * found["norm"]  # the other mean's gradient is another
+
+
+def test_a_critics_gradient_under_dynamic_batches_is_the_same_in_every_zero_stage(outcomes):
+    two, three = (outcomes["critic"][stage] for stage in ("2", "3"))
+    assert max(map(abs, three)) > 0
+    assert two == pytest.approx(three, rel=0.02, abs=0.02 * max(map(abs, three)))

@@ -272,17 +272,6 @@ def test_a_rollout_batch_smaller_than_an_optimizer_step_is_refused_where_nothing
         train_notices.batch_notices(batches(128, gpus=8, dynamic=False))
 
 
-@pytest.mark.parametrize(
-    ("stage", "dynamic", "said"),
-    [(1, True, True), (2, True, True), (3, True, False), (0, True, False), (2, False, False)],
-)
-def test_dynamic_batches_under_a_zero_stage_that_loses_micro_batches_are_warned_of(stage, dynamic, said):
-    args = Box(train=Box(dynamic_batch_enable=dynamic), ds=Box(zero_stage=stage))
-    notices = train_notices.gradient_notices(args)
-    assert len(notices) == said
-    assert all(f"--ds.zero_stage {stage}:" in each and "Give --ds.zero_stage 3" in each for each in notices)
-
-
 def test_what_train_sft_cannot_read_is_named_before_anything_starts(good, tmp_path):
     (tmp_path / "pairs.jsonl").write_text('{"question": "1+1", "answer": "2"}\n')
     args = {
