@@ -7,7 +7,8 @@ other, in pairs; the order within a pair alternates. Compared are medians of the
         the seams, without which OpenRLHF does not run here, the guard around rewards, and the line in metrics.jsonl
   on    --advantage_estimator ebpo, all rollouts kept, policy metrics, prior.json, and all else that is on by default
 
-Ends with `overhead N.NNN`, the geometric mean of the pairs' ratios on / off; the interval is Student's over the pairs. Goal: at most 1.00.
+Then what each arm's steps spend where (the phases of metrics.jsonl; what is in none of them is not shown), so that a ratio above the goal
+names its cause. Ends with `overhead N.NNN`, the geometric mean of the pairs' ratios on / off; the interval is Student's over the pairs. Goal: at most 1.00.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tiny import paired, training
 from openrlhf_ebpo.record.run_log import read_metrics
 
 WARM_UP = 5  # steps
+STEP, PHASE = "step", "phase/"
 ARMS = {
     "off": ("group_norm", "--logger.rollouts_every", "1000000000", "--logger.no_policy_metrics"),
     "on": ("ebpo",),
@@ -43,21 +45,36 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # and end the training
     with tempfile.TemporaryDirectory() as directory:
         training.prepare(Path(directory), options.steps, options.prompts)
-        ratios = [pair(Path(directory), number, options) for number in range(options.pairs)]
-    found = paired.ratio(ratios)
-    print(f"{len(ratios)} pairs of {options.steps} steps: 95 % interval {found.low:.3f} to {found.high:.3f}")
+        pairs = [pair(Path(directory), number, options) for number in range(options.pairs)]
+    found = paired.ratio([each["on"][STEP] / each["off"][STEP] for each in pairs])
+    print(phase_table(pairs))
+    print(f"{len(pairs)} pairs of {options.steps} steps: 95 % interval {found.low:.3f} to {found.high:.3f}")
     print(f"overhead {found.mean:.3f}")
 
 
-def pair(directory: Path, number: int, options: argparse.Namespace) -> float:
-    order = paired.order(list(ARMS), number)
-    seconds = {arm: seconds_of(directory, directory / f"{number}-{arm}", arm, options) for arm in order}
-    ratio = seconds["on"] / seconds["off"]
-    print(f"{number + 1}: off {seconds['off']:.3f} s, on {seconds['on']:.3f} s a step, ratio {ratio:.3f}", flush=True)
-    return ratio
+def pair(directory: Path, number: int, options: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Of each arm, seconds of a step, and of its phases."""
+    arms = {
+        arm: seconds_of(directory, directory / f"{number}-{arm}", arm, options)
+        for arm in paired.order(list(ARMS), number)
+    }
+    off, on = arms["off"][STEP], arms["on"][STEP]
+    print(f"{number + 1}: off {off:.3f} s, on {on:.3f} s a step, ratio {on / off:.3f}", flush=True)
+    return arms
 
 
-def seconds_of(directory: Path, output: Path, arm: str, options: argparse.Namespace) -> float:
+def phase_table(pairs: list[dict[str, dict[str, float]]]) -> str:
+    """Means over the pairs, in milliseconds."""
+    names = [STEP, *sorted({name for each in pairs for arm in each.values() for name in arm if name != STEP})]
+    lines = [f"{'ms':>24} {'off':>8} {'on':>8} {'on - off':>9}"]
+    for name in names:
+        off, on = (1000 * float(np.mean([each[arm].get(name, 0.0) for each in pairs])) for arm in ARMS)
+        lines.append(f"{name:>24} {off:8.1f} {on:8.1f} {on - off:+9.1f}")
+    return "\n".join(lines)
+
+
+def seconds_of(directory: Path, output: Path, arm: str, options: argparse.Namespace) -> dict[str, float]:
+    """Medians over the steps after the first ones."""
     responses = options.prompts * options.samples
     flags = {
         "rollout.batch_size": options.prompts,
@@ -77,8 +94,12 @@ def seconds_of(directory: Path, output: Path, arm: str, options: argparse.Namesp
         process.terminate()
     if process.returncode:
         sys.exit((output / "log").read_text()[-3000:] + f"\nerror: the training failed ({process.returncode})")
-    times = [row["time"] for row in read_metrics(output / "run")]
-    return float(np.median(np.diff(times)[WARM_UP:]))
+    rows = read_metrics(output / "run")
+    phases = sorted({name for row in rows for name in row if name.startswith(PHASE)})
+    return {
+        STEP: float(np.median(np.diff([row["time"] for row in rows])[WARM_UP:])),
+        **{name[len(PHASE) :]: float(np.median([row.get(name, 0.0) for row in rows[WARM_UP:]])) for name in phases},
+    }
 
 
 if __name__ == "__main__":
