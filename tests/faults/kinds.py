@@ -21,7 +21,7 @@ KINDS = {  # what the process calls itself
     "policy": r"^ray::PolicyWithPrior",
     "rollout": r"^ray::(\w*RolloutActor|EngineTrustsAsAsked)",
     "engine": r"VLLM::EngineCore",
-    "generator": r"^ray::GenerateSamplesActor",
+    "generator": r"^ray::(GenerateSamplesActor|AskingForWeights)",  # upstream's, and ours over it
     "raylet": r"/raylet/raylet ",
     "gcs": r"/gcs/gcs_server ",
     "reward": r"rewards[./](pool_worker|process_main)",
