@@ -54,6 +54,12 @@ class RestartedRolloutActor:
             raise EngineDied(await cause_of_death(self.llm))
         return self._in_group, self._has_weights
 
+    async def process_id(self) -> int:
+        """Another one after a restart. Raises EngineDied as `membership`."""
+        if self.llm.errored:
+            raise EngineDied(await cause_of_death(self.llm))
+        return os.getpid()
+
     async def generate_responses(self, *args, **kwargs):
         """Raises EngineDied, also where the engine has given its response and the reward is not there yet."""
         work = asyncio.ensure_future(super().generate_responses(*args, **kwargs))

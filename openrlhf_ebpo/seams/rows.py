@@ -330,6 +330,15 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ray.ppo_actor",
         "ActorPPOTrainer",
+        "openrlhf_ebpo.engines.joining:JoiningPolicy",
+        where="policy actors",
+        why="the policy waits for engines to join the group in which weights travel, and not for their deaths: half an hour without "
+        "a word",
+        until="upstream looks at its engines meanwhile",
+    ),
+    Seam(
+        "openrlhf.trainer.ray.ppo_actor",
+        "ActorPPOTrainer",
         "openrlhf_ebpo.training.health:HealthyPolicy",
         where="policy actors",
         why="a NaN in loss, gradient or weights stops nothing: DeepSpeed leaves the step out in silence, or takes it, and "

@@ -137,7 +137,7 @@ def test_what_is_replaced_in_the_policys_trainer_is_a_row_a_thing():
     names = [seam.replacement.partition(":")[2] for seam in SEAMS if seam.name == "ActorPPOTrainer"]
     assert names == [
         *("PolicyMetrics", "CovarianceLosses", "MicroBatchMeans", "EmptyMicroBatches", "MergedWeightSync"),
-        *("AccumulatingPolicy", "HealthyPolicy"),
+        *("AccumulatingPolicy", "JoiningPolicy", "HealthyPolicy"),
     ]
     assert "training_step" not in vars(PolicyMetrics) and "actor_loss_fn" not in inspect.getsource(PolicyMetrics)
 
