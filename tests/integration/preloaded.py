@@ -3,6 +3,7 @@
 Not Ray itself: it reads a job's number from the environment while it is imported.
 """
 
+import gc
 import importlib
 import sys
 import warnings
@@ -32,3 +33,6 @@ for name in (
     importlib.import_module(name)
 
 del sys.modules["ray"], sys.modules["vllm.v1.executor.ray_utils"]  # which has found no Ray
+
+gc.collect()
+gc.freeze()  # or every process walks through all of this again, and copies it
