@@ -1,7 +1,7 @@
-"""Policy and rollout engines make the group in which weights travel together, and an engine that dies meanwhile is told of.
+"""Policy and rollout engines make together the group in which weights travel; an engine that dies meanwhile is told of.
 
-The policy waits for all engines in one blocking call, for half an hour by torch's limit on the CPU. An engine that died and was started again
-has lost what it was asked, so nobody would come.
+Upstream's policy waits for all engines in one blocking call, on the CPU for half an hour by torch's limit. An engine that died and
+was started again has lost what it was asked, so nobody would come.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import time
 from concurrent import futures
 
 from openrlhf_ebpo.engines.deaths import ANSWER_SECONDS, named, why_dead
-from openrlhf_ebpo.engines.restarts import JOIN_SECONDS, START_SECONDS, EngineError
+from openrlhf_ebpo.engines.restarts import JOIN_SECONDS, EngineError
 
 LOOK_SECONDS = 1.0
+LOAD_SECONDS = 2 * 3600.0  # a large model from a slow disk; the supervisor tells of it long before
 
 
 class JoiningPolicy:
@@ -22,9 +23,7 @@ class JoiningPolicy:
 
     def _init_vllm_sync_group(self, backend: str) -> None:
         """Raises EngineError where an engine dies meanwhile, or it takes too long."""
-        import ray
-
-        processes = ray.get([engine.process_id.remote() for engine in self.vllm_engines], timeout=START_SECONDS)
+        processes = process_ids(self.vllm_engines)
         joined = in_a_thread(functools.partial(super()._init_vllm_sync_group, backend))
         began = time.monotonic()
         while not futures.wait([joined], timeout=LOOK_SECONDS).done:
@@ -37,6 +36,16 @@ class JoiningPolicy:
                     f"policy and rollout engines did not make the group in which weights travel within {JOIN_SECONDS:.0f} s"
                 )
         joined.result()
+
+
+def process_ids(engines) -> list[int]:
+    """Once all of them have started."""
+    import ray
+
+    try:
+        return ray.get([engine.process_id.remote() for engine in engines], timeout=LOAD_SECONDS)
+    except ray.exceptions.RayError as error:
+        raise EngineError(f"a rollout engine did not start: {why_dead(error)}") from error
 
 
 def in_a_thread(call) -> futures.Future:

@@ -166,7 +166,7 @@ class Calls:
             self._killed_in_a_row = 0
             await process.tend()
         except Exception as error:  # a process that does not start, too: nobody is to wait for it
-            self._killed_in_a_row += isinstance(error, KilledAtStart)
+            self._killed_in_a_row = self._killed_in_a_row + 1 if isinstance(error, KilledAtStart) else 0
             if not self._ready() and self._killed_in_a_row != 1:  # those who wait wait for another, once
                 self._end_all_who_wait(describe(error))
         finally:

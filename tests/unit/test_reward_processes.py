@@ -269,14 +269,19 @@ def test_a_file_that_cannot_be_imported_is_named_at_once(tmp_path, source, shown
 
 
 @pytest.mark.parametrize(
-    ("kills", "found"), [(1, None), (2, "reward.py, while it was imported, ended its process (signal 9, SIGKILL")]
+    ("kills", "then", "found"),
+    [
+        (1, "", None),
+        (1, "no_such_name", "reward.py fails when imported: NameError"),
+        (2, "", "reward.py, while it was imported, ended its process (signal 9, SIGKILL"),
+    ],
 )
-def test_a_process_that_is_killed_while_it_imports_is_started_once_more(tmp_path, kills, found):
+def test_a_process_that_is_killed_while_it_imports_is_started_once_more(tmp_path, kills, then, found):
     (tmp_path / "reward.py").write_text(
         "import os, signal\nfrom pathlib import Path\n"
         "with (Path(__file__).parent / 'starts').open('a') as starts:\n    starts.write('x')\n    starts.flush()\n"
         f"    if starts.tell() <= {kills}:\n        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "def reward_func(q, p, l):\n    return {'rewards': 1.0}\n"
+        f"{then}\ndef reward_func(q, p, l):\n    return {{'rewards': 1.0}}\n"
     )
     problem = importing_problem(str(tmp_path / "reward.py"), HOOK)
     assert (tmp_path / "starts").read_text() == "xx"
