@@ -3,8 +3,8 @@
 #
 #   bash scripts/test.sh [pytest arguments]
 #
-# Without arguments the unit and contract tests, and then the tests of the page, run beside the integration tests, which wait for
-# processes to start. The page's come last: a browser beside both is slow.
+# Without arguments two rows of tests run side by side, for two cores: integration and then the page; unit and contract, and then
+# the kills. The page's come late: a browser beside trainings is slow.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 cd "$root"
@@ -23,7 +23,7 @@ note() {  # BEGINNING FOLDERS: how long their tests took
 beside() {
     local failed=0 folders started
     trap 'kill $! 2>/dev/null || true; exit 1' TERM
-    for folders in "tests/unit tests/contract tests/gpu" tests/browser; do
+    for folders in "tests/unit tests/contract tests/gpu" tests/faults; do
         started=$SECONDS
         # shellcheck disable=SC2086
         python -m pytest --durations=15 $folders &
@@ -36,14 +36,14 @@ beside >"$others" 2>&1 &
 pid=$!
 trap 'kill $pid 2>/dev/null || true; rm -f "$others" "$times"' EXIT
 failed=0
-for folder in tests/integration tests/faults; do
+for folder in tests/integration tests/browser; do
     started=$SECONDS
     python -m pytest --durations=15 $folder || failed=1
     note "$started" "$folder"
 done
 wait $pid || failed=1
 trap 'rm -f "$others" "$times"' EXIT
-echo "--- unit, contract and browser tests"
+echo "--- unit and contract tests, kills"
 cat "$others"
 echo "--- time"
 cat "$times"

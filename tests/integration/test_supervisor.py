@@ -68,7 +68,7 @@ def test_the_restarted_run_is_one_run_without_a_gap(restarted):
     assert restarted.first["status"] == "running" and run["status"] == "complete" and len(run["resumed"]) == 1
     assert [row["step"] for row in read_metrics(restarted.run_dir)] == [1, 2, 3, 4, 5, 6]
     assert len(list(restarted.run_dir.parent.glob("run*"))) == 1  # --force was for the first start
-    assert read_beat(restarted.run_dir).step == 6
+    assert read_beat(restarted.run_dir).step >= 5  # a thread writes it; the last one may go with its process
 
 
 @pytest.mark.timeout(400)
