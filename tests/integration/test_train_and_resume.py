@@ -35,11 +35,11 @@ WANDB_KEY = "0123456789abcdef0123456789abcdef01234567"
 BEFORE_STEP_4 = 3 * 8 * 4 + 48 * 4
 HELD = """
 import os, time
-unheld = reward_func
+unheld, of_the_second_run = reward_func, os.path.exists({killed!r})
 def reward_func(queries, *args, **kwargs):
     with open({asked!r}, "ab") as file:
         file.write(b"." * len(queries))
-    if os.path.getsize({asked!r}) > {most} and not os.path.exists({killed!r}):
+    if os.path.getsize({asked!r}) > {most} and not of_the_second_run:
         time.sleep(600)
     return unheld(queries, *args, **kwargs)
 """
