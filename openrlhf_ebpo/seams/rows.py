@@ -332,8 +332,7 @@ SEAMS = (
         "ActorPPOTrainer",
         "openrlhf_ebpo.engines.joining:JoiningPolicy",
         where="policy actors",
-        why="the policy waits for engines to join the group in which weights travel, and not for their deaths: half an hour without "
-        "a word",
+        why="the policy waits for engines to join the group in which weights travel, and not for their deaths, until torch's limit",
         until="upstream looks at its engines meanwhile",
     ),
     Seam(
