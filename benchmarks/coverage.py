@@ -85,7 +85,8 @@ def task_cells(shape: Shape, n: int, rng: np.random.Generator, repetitions: int)
     rates = shape.rates(rng, repetitions)
     right = rng.binomial(n, rates)
     for name, (values, truth) in scores(shape, n).items():
-        yield f"questions: {name}", Cell(covered(intervals.over_questions(values[right]), truth), few(shape, truth))
+        interval = intervals.over_questions(values[right], votes=name.startswith("maj@"))
+        yield f"questions: {name}", Cell(covered(interval, truth), few(shape, truth))
     interval = intervals.across_runs(right / n, n)
     if interval is not None:
         yield "runs: pass@1", Cell(covered(interval, rates.mean(axis=0)), few(shape, shape.mean))
@@ -132,7 +133,7 @@ def difference_cell(shape: Shape, n: int, rng, repetitions: int, correlation: fl
     first = rng.standard_normal((shape.questions, repetitions))
     second = correlation * first + (1 - correlation**2) ** 0.5 * rng.standard_normal(first.shape)
     a, b = (rng.binomial(n, quantiles(each, z)) / n for each, z in ((shape, first), (other, second)))
-    found = covered(intervals.of_difference(a, b), other.mean - shape.mean)
+    found = covered(intervals.of_difference(a, b, n), other.mean - shape.mean)
     return Cell(found, few(shape, shape.mean) or few(other, other.mean))
 
 

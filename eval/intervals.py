@@ -8,8 +8,8 @@ most m (1 - m), and k draws of variance v are worth k m (1 - m) / v that come ou
 as with three solved questions of thirty, v is guesswork, and most often too small: so it is drawn towards the most that it
 can be, with the weight of a prior, which decides alone where every draw is the same. Intervals therefore have a width always.
 
-The priors are the smallest round numbers at which no interval covers less than 93 % (benchmarks/coverage.py shows it).
-numpy alone: the Space imports this.
+The priors are round numbers at which no interval covers less than 93 % (benchmarks/coverage.py shows it), and as few as can be
+cover more than 97 %. numpy alone: the Space imports this.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import NamedTuple
 import numpy as np
 
 Z = 1.959963984540054  # of 95 %
-QUESTIONS_PRIOR = 1 / 4
+QUESTIONS_PRIOR = 1 / 10
+VOTES_PRIOR = 1 / 4  # a vote turns from 0 to 1 at once: where none has turned yet, values say less of those to come
 RUNS_PRIOR = 1 / 2
 
 
@@ -30,12 +31,13 @@ class Estimate(NamedTuple):
     high: float
 
 
-def over_questions(values: np.ndarray) -> np.ndarray:
-    """(2, …) interval of the mean for a population of questions like these; values is (Q, …), from 0 to 1."""
+def over_questions(values: np.ndarray, votes: bool = False) -> np.ndarray:
+    """(2, …) interval of the mean for a population of questions like these; values is (Q, …), from 0 to 1. votes: they are
+    maj@k's."""
     questions = len(values)
     mean = values.mean(axis=0)
     variance = values.var(axis=0, ddof=1) if questions > 1 else mean * (1 - mean)
-    return _wilson(mean, variance, questions, QUESTIONS_PRIOR)
+    return _wilson(mean, variance, questions, VOTES_PRIOR if votes else QUESTIONS_PRIOR)
 
 
 def across_runs(rates: np.ndarray, n: int) -> np.ndarray | None:
@@ -64,30 +66,29 @@ def _wilson(mean: np.ndarray, variance: np.ndarray, draws: int, prior: float) ->
     return np.stack([np.clip(centre - half, 0, mean), np.clip(centre + half, mean, 1)])
 
 
-def of_difference(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """(2, …) interval of mean(b) - mean(a) for a population of questions; a and b are (Q, …), values of the same questions.
+def of_difference(a: np.ndarray, b: np.ndarray, n: int) -> np.ndarray:
+    """(2, …) interval of mean(b) - mean(a) for a population of questions; a and b are (Q, …), shares right of n responses to
+    the same questions (the smaller n, where they differ).
 
-    Newcombe's: the distances of both intervals' ends, put together with the correlation of the questions' values; a little
-    longer, since two means come from the same questions.
+    The distances of both intervals' ends, put together as Newcombe does for independent scores, and shortened as much as the
+    deviation of the questions' differences is less than theirs together. One response counts as having come out otherwise,
+    so that models that agree everywhere are not called alike for certain; a little longer, since two means are known from the
+    same questions.
     """
-    questions = len(a)
-    means = np.stack([a.mean(axis=0), b.mean(axis=0)])
-    below, above = np.abs(means - np.stack([over_questions(a), over_questions(b)], axis=1))
-    correlation = _correlation(a - means[0], b - means[1])
-    difference = means[1] - means[0]
-    longer = (questions / max(questions - 2, 1)) ** 0.5
-    low = difference - longer * _joint(below[1], above[0], correlation)
-    return np.stack([low, difference + longer * _joint(above[1], below[0], correlation)])
+    questions, difference = len(a), b.mean(axis=0) - a.mean(axis=0)
+    (a_below, a_above), (b_below, b_above) = _distances(a), _distances(b)
+    apart = (questions * (_variance(a) + _variance(b)) * n + 1) / (questions * _variance(b - a) * n + 1)
+    length = (questions / max(questions - 2, 1) / apart) ** 0.5
+    ends = np.stack([-np.hypot(b_below, a_above), np.hypot(b_above, a_below)])
+    return difference + length * ends
 
 
-def _correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Of deviations; 0 where one of them does not vary."""
-    size = ((a**2).sum(axis=0) * (b**2).sum(axis=0)) ** 0.5
-    return np.clip((a * b).sum(axis=0) / np.where(size > 0, size, np.inf), -1, 1)
+def _distances(values: np.ndarray) -> np.ndarray:
+    return np.abs(values.mean(axis=0) - over_questions(values))
 
 
-def _joint(x: np.ndarray, y: np.ndarray, correlation: np.ndarray) -> np.ndarray:
-    return np.maximum(x**2 + y**2 - 2 * correlation * x * y, 0) ** 0.5
+def _variance(values: np.ndarray) -> np.ndarray:
+    return values.var(axis=0, ddof=min(len(values) - 1, 1))
 
 
 def of_average(estimates: Sequence[Estimate]) -> Estimate:

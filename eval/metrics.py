@@ -47,7 +47,7 @@ def summarise(
         pass@4, …, pass@n and maj@k with value and interval; truncated, mean_length (tokens), no_answer. Neither maj@k nor
         no_answer where the classes are not known.
     """
-    scores = {name: _scored(values) for name, values in per_question(correct, classes, maj_k).items()}
+    scores = {name: _scored(name, values) for name, values in per_question(correct, classes, maj_k).items()}
     scores["pass@1"] |= across(correct)
     return {
         "questions": correct.shape[0],
@@ -59,8 +59,9 @@ def summarise(
     }
 
 
-def _scored(values: np.ndarray) -> dict:
-    return {"value": float(values.mean()), "interval": over_questions(values).tolist()}
+def _scored(name: str, values: np.ndarray) -> dict:
+    interval = over_questions(values, votes=name.startswith("maj@"))
+    return {"value": float(values.mean()), "interval": interval.tolist()}
 
 
 def across(correct: np.ndarray) -> dict:

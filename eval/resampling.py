@@ -18,19 +18,17 @@ EXACT_QUESTIONS = 14  # up to here all 2^Q sign flips are tried
 TOLERANCE = 1e-12
 
 
-def compare(a: Sequence[np.ndarray], b: Sequence[np.ndarray], seed: int = 0) -> dict:
-    """Paired comparison of two models on the same questions: one array (Q,) per task, values from 0 to 1.
+def compare(a: Sequence[np.ndarray], b: Sequence[np.ndarray], n: Sequence[int], seed: int = 0) -> dict:
+    """Paired comparison of two models on the same questions: one array (Q,) per task, shares right of n responses.
 
     Returns:
         difference (b - a, mean over tasks of the mean over questions), interval (95 %, over questions),
         p (two-sided sign-flip test: if the models were alike, each question's difference might as well have the
         other sign).
     """
-    pairs = list(zip(a, b, strict=True))
-    shares = np.concatenate([(after - before) / (len(after) * len(pairs)) for before, after in pairs])
-    found = of_average(
-        [Estimate(after.mean() - before.mean(), *of_difference(before, after)) for before, after in pairs]
-    )
+    tasks = list(zip(a, b, n, strict=True))
+    shares = np.concatenate([(after - before) / (len(after) * len(tasks)) for before, after, _ in tasks])
+    found = of_average([Estimate(y.mean() - x.mean(), *of_difference(x, y, count)) for x, y, count in tasks])
     return {"difference": found.value, "interval": [found.low, found.high], "p": sign_flip_p(shares, seed)}
 
 

@@ -195,7 +195,8 @@ def comparison(first: Column, other: Column) -> str:
     rows = []
     for name, tasks in groups:
         a, b = ([column.tasks[task].values["pass@1"] for task in tasks] for column in (first, other))
-        found = compare(a, b)
+        n = [min(column.metrics(task)["samples_per_question"] for column in (first, other)) for task in tasks]
+        found = compare(a, b, n)
         rows.append(
             [
                 name,

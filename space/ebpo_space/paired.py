@@ -61,7 +61,8 @@ def change(pairs: Iterable[tuple[Run, Result, Run, Result]]) -> Change | None:
         both = [key for key in before if key in after]
         if both:
             x, y = (np.array([of[key] for key in both]) for of in (before, after))
-            found.append(Estimate(float(y.mean() - x.mean()), *map(float, of_difference(x, y))))
+            ends = of_difference(x, y, min(a.samples, b.samples))
+            found.append(Estimate(float(y.mean() - x.mean()), *map(float, ends)))
             asked += len(both)
     return Change(*of_average(found), asked, len(found)) if found else None
 

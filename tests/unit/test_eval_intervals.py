@@ -59,7 +59,7 @@ def test_where_all_is_alike_the_interval_has_a_width(value):
     values = np.full(30, value)
     for interval, draws in ((intervals.over_questions(values), 30), (intervals.across_runs(values, 32), 960)):
         assert interval == pytest.approx(wilson(value, draws)) and value in interval
-    low, high = intervals.of_difference(values, values)
+    low, high = intervals.of_difference(values, values, 32)
     assert low == pytest.approx(-high) and 0.1 < high < 0.13
 
 
@@ -72,10 +72,10 @@ def test_few_questions_say_little(values):
 def test_many_tasks_at_once_are_each_task_alone():
     rng = np.random.default_rng(0)
     a, b = rng.random((2, 40, 3))
-    together = intervals.over_questions(a), intervals.across_runs(a, 4), intervals.of_difference(a, b)
+    together = intervals.over_questions(a), intervals.across_runs(a, 4), intervals.of_difference(a, b, 4)
     for i in range(3):
         x, y = a[:, i], b[:, i]
-        alone = intervals.over_questions(x), intervals.across_runs(x, 4), intervals.of_difference(x, y)
+        alone = intervals.over_questions(x), intervals.across_runs(x, 4), intervals.of_difference(x, y, 4)
         for whole, one in zip(together, alone, strict=True):
             assert whole[:, i] == pytest.approx(one)
 
@@ -84,10 +84,23 @@ def test_a_difference_is_the_other_way_round_with_the_other_sign():
     rng = np.random.default_rng(1)
     a = rng.random(50)
     b = np.clip(a + 0.1 * rng.standard_normal(50), 0, 1)
-    forth, back = intervals.of_difference(a, b), intervals.of_difference(b, a)
+    forth, back = intervals.of_difference(a, b, 8), intervals.of_difference(b, a, 8)
     assert forth == pytest.approx(-back[::-1])
-    alone = intervals.of_difference(a, rng.permutation(b))
+    alone = intervals.of_difference(a, rng.permutation(b), 8)
     assert np.diff(forth) < np.diff(alone) / 2, "questions in common make a difference surer"
+
+
+def test_a_difference_of_models_that_agree_is_surer_the_more_responses_agree():
+    """Three questions of thirty solved by both: with one response to each that is no proof that they are alike."""
+    values = np.array([1.0] * 3 + [0.0] * 27)
+    highs = [intervals.of_difference(values, values, n)[1] for n in (1, 8, 64)]
+    assert 0.05 < highs[0] < 0.1 and highs[0] > 2 * highs[1] > 4 * highs[2] > 0
+
+
+def test_a_vote_needs_more_room_than_a_mean():
+    values = np.array([0.25] * 2 + [0.0] * 28)
+    mean, vote = intervals.over_questions(values), intervals.over_questions(values, votes=True)
+    assert vote[1] > mean[1] > values.mean()
 
 
 def test_errors_of_tasks_add_up_as_squares():

@@ -150,11 +150,11 @@ def test_p_is_uniform_where_models_are_alike():
 def test_comparison_weighs_tasks_alike():
     a = [np.zeros(4), np.full(400, 0.5)]
     b = [np.ones(4), np.tile([0.0, 1.0], 200)]
-    found = resampling.compare(a, b)
+    found = resampling.compare(a, b, [2, 2])
     assert found["difference"] == pytest.approx(0.5)
     assert found["interval"][0] < 0.5 < found["interval"][1] < 0.6
-    reverse = resampling.compare(b, a)
+    reverse = resampling.compare(b, a, [2, 2])
     assert reverse["difference"] == pytest.approx(-0.5) and reverse["p"] == pytest.approx(found["p"])
-    same = resampling.compare(b, b)
+    same = resampling.compare(b, b, [2, 2])
     low, high = same["interval"]
     assert (same["difference"], same["p"]) == (0, 1) and low == pytest.approx(-high) and 0 < high < 0.4

@@ -66,7 +66,7 @@ def test_the_pushed_card_of_the_quickstart_shows_its_result(hub, api, tmp_path):
     assert drain(run_dir, api) is None
     text = hub.repo(REPO).files("step-000120")["README.md"].decode()
     assert "### Protocol `quickstart`" in text and "| pass@1 before training | pass@1 |" in text
-    assert "| `spell_backward` | 256 | 8 | 31.3 ± 0.8 (27.5 to 35.4) | 68.4 ± 0.8 (64.3 to 72.2) |" in text
+    assert "| `spell_backward` | 256 | 8 | 31.3 ± 0.8 (27.5 to 35.4) | 68.4 ± 0.8 (64.4 to 72.2) |" in text
     (index,) = metadata(text)["model-index"]
     (row,) = index["results"]
     assert {m["type"]: m["value"] for m in row["metrics"]}["pass@1"] == 68.41

@@ -31,7 +31,7 @@ def test_checkpoints_are_compared_question_by_question(run):
     each, _ = results.find(run)
     ends = [[r for r in each if r.step == step] for step in (0, 4)]
     said = [[np.array(list(results.rates(run, r).values())) for r in end] for end in ends]
-    expected = compare(*said)
+    expected = compare(*said, [each.samples for each in ends[0]])
     assert found.last - found.first == pytest.approx(expected["difference"])
     assert [found.low, found.high] == pytest.approx(expected["interval"])
     assert "mean of 2 tasks, base model to step 4" in found.what and "paired over 30 questions" in found.how
