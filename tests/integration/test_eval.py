@@ -57,12 +57,13 @@ def lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 
 
-def kill_an_engine() -> None:
-    """A rollout actor, and vLLM's core behind it, which would be left over."""
+def an_engine() -> list[psutil.Process]:
+    """A rollout actor, and vLLM's core behind it, which would be left over; none as long as there is none."""
     processes = psutil.Process().children(recursive=True)  # the cluster is this process's
-    core = next(each for each in processes if "EngineCore" in each.name())
-    for process in [core.parent(), core]:
-        process.kill()
+    try:
+        return next(([each.parent(), each] for each in processes if "EngineCore" in each.name()), [])
+    except psutil.NoSuchProcess:
+        return []  # one that ended meanwhile
 
 
 def test_every_question_is_asked_once_though_an_engine_dies_and_the_command_is_killed(start, run_dir, tmp_path):
@@ -76,8 +77,11 @@ def test_every_question_is_asked_once_though_an_engine_dies_and_the_command_is_k
     results = run_dir / "eval" / f"default+n={N},max_new_tokens=24"
     progress = results / "file-q" / "step-000004" / "progress.jsonl"
     process = start("first.log", 2)
+    while not (engine := an_engine()):  # before there are answers: on a busy machine all may come before it is found
+        wait_for(0)
     wait_for(10)
-    kill_an_engine()
+    for each in engine:
+        each.kill()
     wait_for(60)
     wait_for(0, said="1 left")  # the other engine may have answered the rest of 60 before the death is noticed
     process.kill()
