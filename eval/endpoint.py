@@ -13,20 +13,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
+from openrlhf_ebpo.engines.generation import GenerationError
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.record.results import SERVER as PREFIX
 from openrlhf_ebpo.redact import Secret
 from openrlhf_ebpo.rewards.servers import excerpt, shown
 
-from .endpoint_client import BadStatus, Limits, Trouble, client, is_local, without
+from .endpoint_client import BadStatus, Limits, Refused, Trouble, client, is_local, without
 from .prompts import PromptForm
 from .protocols import Protocol
+from .thinking import THINK, begun
 
 KEY = "OPENAI_API_KEY"
 FLAGS = ("api_key_env", "concurrency", "requests_per_minute", "request_timeout", "give_up_after")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 LIST_LIMITS = Limits(concurrency=1, timeout=30.0)
-LONGEST_LIST = 8 << 20  # bytes of a server's list of models
+TEMPLATE_LIMITS = Limits(concurrency=1, timeout=30.0, give_up_after=30.0)
+LONGEST_LIST = 8 << 20  # bytes of a server's list of models, or of a short chat's tokens
+SPACES_AT_END = re.compile(r"(?:[ĠĊĉ▁\s]|<0x(?:0A|20|09)>)+\Z")  # as byte-level and SentencePiece tokenizers write them
 VLLM_ONLY = ("top_k", "min_p", "template_kwargs")  # settings of a protocol that the API does not have
 NOT_LISTED = (403, 404, 405, 501)  # the server does not show its list
 
@@ -225,6 +229,37 @@ def check(endpoint: Endpoint, protocol: Protocol, form: PromptForm) -> None:
             f"--max_new_tokens {protocol.max_new_tokens}: {endpoint.name} on this server reads {room} tokens, prompt and "
             "response together; start the server with a longer --max-model-len, or ask for fewer"
         )
+
+
+async def template_begins(endpoint: Endpoint, form: PromptForm, say: Callable[[str], None]) -> str:
+    """As `begun`, of the chat template of a server: vLLM's shows a chat's tokens, beside the API's version. Where it does
+    not, that is said: a response that was cut while it thought is then read like an answer."""
+    try:
+        if endpoint.is_vllm:
+            return begun(await _end_of_chat(endpoint, form, say))
+        why = "it does not say that it is vLLM"
+    except (Refused, GenerationError) as error:
+        why = str(error)
+    say(
+        f"warning: --strip_think: whether the server's chat template begins with {THINK} is not known ({why}). If it does, start "
+        "the server with its reasoning parser; else a response that never ends its thoughts may get its answer from them"
+    )
+    return ""
+
+
+async def _end_of_chat(endpoint: Endpoint, form: PromptForm, say: Callable[[str], None]) -> str:
+    body = {
+        "model": endpoint.name,
+        "messages": [{"role": "user", "content": "?"}],
+        "return_token_strs": True,
+        "chat_template_kwargs": form.given(),
+    }
+    root = replace(endpoint, url=endpoint.url.rpartition("/")[0])
+    async with client(root.url, root.key, TEMPLATE_LIMITS, say) as asking:
+        found = (await asking.post("tokenize", body, LONGEST_LIST)).get("token_strs")
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise Refused("its answer has no tokens")
+    return SPACES_AT_END.sub("", "".join(found[-32:]))
 
 
 def described(endpoint: Endpoint, form: PromptForm) -> str:

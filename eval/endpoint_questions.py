@@ -18,8 +18,8 @@ from openrlhf_ebpo.engines.generation import GenerationError
 from openrlhf_ebpo.files import whole_characters
 from openrlhf_ebpo.rewards.servers import shown
 
-from . import prompts
-from .endpoint import Endpoint
+from . import prompts, thinking
+from .endpoint import Endpoint, template_begins
 from .endpoint_client import Client, Refused, client, without
 from .prompts import PromptForm
 from .protocols import Protocol
@@ -54,6 +54,8 @@ async def _respond(endpoint, questions: Iterable[Question], form, protocol, keep
     in_a_row = 0
     async with client(endpoint.url, endpoint.key, endpoint.limits, say) as asking:
         asker = Asker(endpoint, asking, form, protocol)
+        if protocol.strip_think and form.chat_template:
+            asker.template_begins = await template_begins(endpoint, form, say)
         tasks = [asyncio.create_task(asker.record(*question)) for question in questions]
         try:
             for each in asyncio.as_completed(tasks):
@@ -85,11 +87,13 @@ class Asker:
     Attributes:
         takes_n: whether it gives several responses to one request. takes_seed: whether it takes a seed.
         length_field: how it names the longest response; some models of chat completions take only the newer name.
+        template_begins: what its chat template begins a response with, where that is to be recorded.
     """
 
     def __init__(self, endpoint: Endpoint, asking: Client, form: PromptForm, protocol: Protocol):
         self.endpoint, self.client, self.form, self.protocol = endpoint, asking, form, protocol
         self.takes_n, self.takes_seed, self.length_field = True, True, "max_tokens"
+        self.template_begins = ""
         self.uncounted, self.cut_early, self.withheld = 0, 0, 0
         self._room = asyncio.Semaphore(endpoint.limits.concurrency)  # later questions use what earlier ones have taught
 
@@ -144,7 +148,14 @@ class Asker:
             raise Refused(f"{shown(self.endpoint.url)} answered without {n} choices: {self.client.clean(str(answer))}")
         self._count(found)
         self.withheld += sum(choice.get("finish_reason") == WITHHELD for choice in answer["choices"])
-        return [replace(response, text=without(self.endpoint.key, response.text)) for response in found]
+        texts = (self.with_beginning(prompt, without(self.endpoint.key, response.text)) for response in found)
+        return [replace(response, text=text) for response, text in zip(found, texts, strict=True)]
+
+    def with_beginning(self, prompt: dict, text: str) -> str:
+        """A response with the <think> that its prompt has begun it with, where thoughts are told from answers."""
+        if not self.protocol.strip_think or text.startswith(thinking.THINK):
+            return text  # as it is where the server gives thoughts apart
+        return (thinking.begun(prompt["prompt"]) if "prompt" in prompt else self.template_begins) + text
 
     def _check_begin(self, answer: dict) -> None:
         """Raises GenerationError where the begin token stood before the prompt twice: here, it is added where a chat

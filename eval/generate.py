@@ -15,12 +15,10 @@ from openrlhf_ebpo.engines.generation import EngineSettings, GenerationError, Sa
 from openrlhf_ebpo.engines.rendering import Prompt, prompt_lengths, tokenizer_of
 from openrlhf_ebpo.errors import UsageError
 
-from . import endpoint_questions, prompts
+from . import endpoint_questions, prompts, thinking
 from .jobs import Job
 from .prompts import PromptForm
 from .protocols import Protocol
-
-THINK = "<think>"
 
 
 def respond(jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protocol, engine_flags: dict) -> None:
@@ -88,7 +86,7 @@ def _from_engines(
                     if error := next((sample.error for sample in samples if sample.error), None):
                         failed[prompt.key] = error
                         continue
-                    opened = THINK if protocol.strip_think and prompt.text.rstrip().endswith(THINK) else ""
+                    opened = thinking.begun(prompt.text) if protocol.strip_think else ""
                     record = to_record(samples, model, settings.seed, protocol.stop, opened)
                     record["prompt_tokens"] = prompt_lengths([prompt], model)[0]
                     asked[prompt.key][0].add(prompt.key.partition("/")[2], record)
@@ -98,9 +96,9 @@ def _from_engines(
 
 def check_thinking(protocol: Protocol, model: str) -> None:
     """Raises UsageError where the thoughts of a response could not be told from its answer."""
-    if protocol.strip_think and set(tokenizer_of(model).all_special_tokens) & {THINK, "</think>"}:
+    if protocol.strip_think and set(tokenizer_of(model).all_special_tokens) & {thinking.THINK, thinking.END}:
         raise UsageError(
-            f"--strip_think: to the tokenizer of {model}, {THINK} is a special token, which no text of it has"
+            f"--strip_think: to the tokenizer of {model}, {thinking.THINK} is a special token, which no text of it has"
         )
 
 

@@ -22,6 +22,7 @@ from openrlhf_ebpo.rewards.pool import Died, Pool
 from . import answer_match, own_score, released
 from .protocols import EXTRACTORS, MATH_VERIFY
 from .tasks import CHOICE, MATH, OWN, REASONING_GYM, Question, Rules, choices, own
+from .thinking import without_thinking
 
 SECONDS = 2.0  # of processor time for one answer, as in training
 MAX_REASON = 200  # characters: a gold may be a whole text by mistake
@@ -169,12 +170,6 @@ class Grader:
                     self.workers, seconds or self.seconds, grader=module, arguments=arguments
                 )
             return self._pools[module, scorer]
-
-
-def without_thinking(response: str) -> str:
-    """What follows the last </think>; nothing of a <think> that never ends. Where the prompt has opened it, the response
-    begins with it (generate.to_record)."""
-    return response.rpartition("</think>")[2].partition("<think>")[0]
 
 
 def rules_given(rules: Rules) -> dict:

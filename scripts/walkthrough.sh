@@ -36,7 +36,7 @@ stage() { # stage TITLE RESULT LINES COMMAND…: its last LINES of output; passe
         return
     fi
     echo "     $(printf ' %q' "$@")"
-    goes_on "$log" $SECONDS &
+    goes_on "$log" $SECONDS "$title" &
     watcher=$!
     "$@" >"$log" 2>&1 || failed=$?
     { kill $watcher && wait $watcher; } 2>/dev/null || true
@@ -45,9 +45,15 @@ stage() { # stage TITLE RESULT LINES COMMAND…: its last LINES of output; passe
     echo "      took $((SECONDS - started)) s"
 }
 
-goes_on() { # a line every half minute: what the log said last, or which step the training has come to
+goes_on() { # LOG STARTED TITLE: a line every half minute, the step that the training has come to, or what the log said last
+    local steps_done
     while ! read -rt 30 <> <(:); do # a pause without a process, which would outlive the script
-        printf '      %4d s: %.100s\n' $((SECONDS - $2)) "$(tail -c 2000 "$1" | tr '\r' '\n' | grep . | tail -n 1)"
+        steps_done=$(wc -l 2>/dev/null <"$run/run/metrics.jsonl" || true)
+        if [[ $3 = training* && ${steps_done:-0} -gt 0 ]]; then
+            printf '      %4d s: step %d of %d\n' $((SECONDS - $2)) "$steps_done" "$steps"
+        else
+            printf '      %4d s: %.100s\n' $((SECONDS - $2)) "$(tail -c 2000 "$1" | tr '\r' '\n' | sed 's/\x1b\[[0-9;]*m//g' | grep . | tail -n 1)"
+        fi
     done
 }
 

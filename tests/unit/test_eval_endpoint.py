@@ -56,6 +56,76 @@ def test_a_begin_token_that_the_servers_template_has_already_is_not_put_there_tw
         respond(server, form=replace(CHAT, bos=True), is_vllm=True)
 
 
+def thinking_server(serve, *end: str, texts=("12 Answer: 3",), **message):
+    """vLLM's, whose chat template ends with the tokens `end`, and whose answer has `texts` or `message`."""
+
+    def behave(handler, body, _):
+        if handler.path == "/tokenize":
+            assert body["chat_template_kwargs"] == {"enable_thinking": True} and body["messages"][-1]["role"] == "user"
+            handler.reply({"count": 9, "tokens": [1], "token_strs": ["<s>", "?", *end]})
+        else:
+            found = answer(body, list(texts))
+            found["choices"][0].get("message", {}).update(message)
+            handler.reply(found)
+        return True
+
+    return serve(behave)
+
+
+THINKING = PromptForm("{question}", True, template_kwargs=(("enable_thinking", "true"),))
+STRIPPED = protocols.override(protocols.get("greedy"), max_new_tokens=8, strip_think=True)
+
+
+@pytest.mark.parametrize(
+    ("end", "message", "recorded"),
+    [
+        (["<think>", "Ċ"], {}, "<think>12 Answer: 3"),
+        (["Ġ<", "th", "ink", ">", "ĊĊ"], {}, "<think>12 Answer: 3"),
+        (["▁<think>", "<0x0A>"], {}, "<think>12 Answer: 3"),
+        (["<think>", "ĊĊ", "</think>", "ĊĊ"], {}, "12 Answer: 3"),
+        (["<think>"], {"content": "3", "reasoning": "1+2"}, "<think>\n1+2</think>\n\n3"),
+        (["<think>"], {"content": "<think>a</think>3"}, "<think>a</think>3"),
+        ([], {}, "12 Answer: 3"),
+    ],
+)
+def test_a_think_that_the_servers_template_has_begun_is_of_the_response(serve, end, message, recorded):
+    server, said = thinking_server(serve, *end, **message), []
+    records, _ = respond(server, 2, form=THINKING, protocol=STRIPPED, said=said, is_vllm=True)
+    assert [record["responses"] for record in records.values()] == [[recorded]] * 2 and not said
+    assert [path for path, *_ in server.asked].count("/tokenize") == 1
+    respond(server, form=THINKING, protocol=protocols.get("greedy"), is_vllm=True)
+    assert server.asked[-1][0] == "/v1/chat/completions" and len(server.asked) == 4, "asked for --strip_think alone"
+
+
+def test_so_is_one_that_a_text_ends_with(serve):
+    server = serve(lambda handler, body, _: handler.reply(answer(body, ["so 3"])) or True)
+    records, _ = respond(server, form=PromptForm("{question} <think>\n"), protocol=STRIPPED)
+    assert records["t/0"]["responses"] == ["<think>so 3"] and len(server.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("reply", "is_vllm", "why"),
+    [
+        (({"error": {"message": "no such path"}}, 404), True, "HTTP 404"),
+        (({"error": {"message": "forbidden"}}, 403), True, "HTTP 403"),
+        (({"count": 3, "token_strs": None}, 200), True, "its answer has no tokens"),
+        (({"token_strs": ["a", 7]}, 200), True, "its answer has no tokens"),
+        (({}, 200), False, "it does not say that it is vLLM"),
+    ],
+)
+def test_where_a_server_does_not_show_its_template_that_is_said(serve, reply, is_vllm, why):
+    def behave(handler, body, _):
+        if handler.path == "/tokenize":
+            handler.reply(*reply)
+        return handler.path == "/tokenize"
+
+    server, said = serve(behave), []
+    records, _ = respond(server, form=CHAT, protocol=STRIPPED, said=said, is_vllm=is_vllm)
+    assert len(records) == 1 and not records["t/0"]["responses"][0].startswith("<think>")
+    (line,) = said
+    assert line.startswith("warning: --strip_think: whether the server's chat template") and why in line
+
+
 def test_shots_are_turns_of_a_chat_or_text_before_the_question():
     chat = endpoint_questions.asked(PromptForm("Q: {question}", True, shots=(("1+1", "2"),)), "x")
     roles = [(each["role"], each["content"]) for each in chat["messages"]]
