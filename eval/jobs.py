@@ -25,7 +25,7 @@ from openrlhf_ebpo.progress import Append, progress_file
 from openrlhf_ebpo.record.results import check_counts, save_result, step_directory
 from openrlhf_ebpo.record.run_log import versions
 
-from . import effort, models
+from . import effort, models, rescore
 from .effort import Pass
 from .grader import Grader
 from .metrics import summarise
@@ -62,6 +62,20 @@ class Job:
         return (self.directory / "summary.json").is_file()
 
     @property
+    def progress(self) -> Path:
+        return self.directory / PROGRESS
+
+    @property
+    def result(self) -> dict:
+        """summary.json of a finished job."""
+        return json.loads((self.directory / "summary.json").read_text())
+
+    @property
+    def asked(self) -> dict:
+        """The settings that the responses depend on: a scorer of one's own may be mended while they come."""
+        return {**self.settings, "task": f"{self.task.name}@{self.task.fingerprint(scorers=False)}"}
+
+    @property
     def missing(self) -> list[Question]:
         return [question for question in self.task.questions if question.id not in self.records]
 
@@ -72,7 +86,7 @@ class Job:
             StorageError: it cannot be written; the question then counts as not done.
         """
         record = {**record, "pass": self.effort.now()} if self.effort else record
-        with storing(self.directory / PROGRESS):
+        with storing(self.progress):
             self.append({"id": question_id, **record})
         self.records[question_id] = record
 
@@ -129,11 +143,14 @@ def open_jobs(stack: ExitStack, jobs: Sequence[Job], results: Path, force: bool)
             target = aside / job.directory.relative_to(results)
             target.parent.mkdir(parents=True)
             job.directory.rename(target)
+        if job.finished and rescore.has_another_scorer(job):
+            with storing(job.directory):
+                rescore.reopen(job, aside / job.directory.relative_to(results))
         if job.finished:
             check_finished(job)
             continue
         with storing(job.directory):
-            lines, job.append = stack.enter_context(progress_file(job.directory / PROGRESS, job.settings))
+            lines, job.append = stack.enter_context(progress_file(job.progress, job.asked))
         job.records = {line.pop("id"): line for line in lines}
 
 
@@ -143,7 +160,7 @@ def check_finished(job: Job) -> None:
     Raises:
         UsageError: it was made with others.
     """
-    found = json.loads((job.directory / "summary.json").read_text()).get("settings", {})
+    found = job.result.get("settings", {})
     names = [name for name in job.settings if found.get(name) != job.settings[name]]
     if names:
         differences = "; ".join(f"{name}: {found.get(name)!r} there, {job.settings[name]!r} now" for name in names)
@@ -170,7 +187,7 @@ def finish(job: Job, grader: Grader, protocol: Protocol, form: PromptForm, passe
     rows, scoring = score(job, grader)
     with storing(job.directory):
         save_result(job.directory, summary(job, protocol, form, rows, scoring, passes), rows)
-        (job.directory / PROGRESS).unlink()
+        job.progress.unlink()
     job.records.clear()  # responses of many steps would not fit into memory
 
 
@@ -223,6 +240,7 @@ def summary(
             "questions": len(job.task.questions),
             "rows": job.task.rows,
             "fingerprint": job.task.fingerprint(),
+            **({"asked": job.task.fingerprint(scorers=False)} if job.task.questions[0].rules.kind == OWN else {}),
             "notes": [*job.task.notes, *failed_scores(job.task, rows)],
             "skipped": list(job.task.skipped),
         },

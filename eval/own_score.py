@@ -10,11 +10,12 @@ import math
 import traceback
 from pathlib import Path
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import whole_characters
 from openrlhf_ebpo.redact import redacted_text
 
 from .tasks import Benchmark
-from .tasks.own import benchmark_of
+from .tasks.own import benchmark_of, identity
 
 FAILED = "score: "  # how the error of a response begins that its scorer has raised
 LONGEST = 300  # characters of an error: samples.parquet has one for every response
@@ -28,9 +29,15 @@ class ScoreError(ValueError):
 
 
 def warm_up(scorer: str) -> None:
-    """Import the benchmark once, so that no response pays for it. scorer: as Rules has it."""
+    """Import the benchmark once, so that no response pays for it. scorer: as Rules has it.
+
+    Raises:
+        UsageError: it is not there, or it is another version by now.
+    """
     global _benchmark
     _benchmark = benchmark_of(scorer, "the scorer")
+    if identity(scorer.partition("@")[0]) != scorer:
+        raise UsageError(f"the file of {scorer} has changed since the command began: repeat the command")
 
 
 def parse_gold(gold: str) -> None:

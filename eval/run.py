@@ -60,13 +60,14 @@ from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.eval.protocols import Protocol
 from openrlhf_ebpo.eval.scores import metrics_of
-from openrlhf_ebpo.eval.tasks import Task, order
+from openrlhf_ebpo.eval.tasks import OWN, Task, order
 from openrlhf_ebpo.record.results import Result, find_results
 from openrlhf_ebpo.record.score_text import majorities, percent, score
 from openrlhf_ebpo.rewards.pool import GraderError
 from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
+ANSWER = "42"  # a response with which scorers are tried
 MOSTLY = 0.95  # share of responses without an answer from which on a score is about the form of the answers
 
 
@@ -131,7 +132,11 @@ def load_tasks(args: argparse.Namespace, protocol: Protocol, form: PromptForm) -
         raise UsageError(f"--tasks {args.tasks}: two tasks have one name, {', '.join(twice)}; rename one")
     with Grader(protocol.extraction, protocol.scorer) as grader:
         usable = [readable(first(task, args.limit), grader) for task in loaded]
-    return [shots.with_shots(task, protocol, args.shots_file, form) for task in usable]
+        for task in usable:
+            try_scorer(task, grader)
+    return [
+        shots.with_shots(task, protocol, args.shots_file, form, spec) for task, spec in zip(usable, specs, strict=True)
+    ]
 
 
 def first(task: Task, limit: int | None) -> Task:
@@ -160,6 +165,16 @@ def readable(task: Task, grader: Grader) -> Task:
     if not kept:
         raise UsageError(f"--tasks {task.source}: no gold answer can be read: {left_out[0]}")
     return dataclasses.replace(task, questions=kept, skipped=(*task.skipped, *left_out))
+
+
+def try_scorer(task: Task, grader: Grader) -> None:
+    """Warn where a scorer of one's own fails: better now than when all responses are there."""
+    question = task.questions[0]
+    if question.rules.kind != OWN:
+        return
+    answer = question.gold or ANSWER
+    if error := grader.grade(question.gold, question.rules, answer)["error"]:
+        logging.warning("%s: tried with the response %.60r, its scorer fails: %s", task.name, answer, error)
 
 
 def described(asked: Sequence[Task], chosen: Sequence[Model], form: PromptForm) -> str:
@@ -218,9 +233,19 @@ def found_now(directory: Path, asked: Sequence[Task], steps: set[int]) -> list[R
 
 
 def unanswered(found: Sequence[Result], protocol: Protocol) -> list[str]:
-    """Notes on tasks in which hardly a response gives an answer that the protocol finds: their score says little."""
-    tasks = sorted({each.task for each in found if each.summary["metrics"]["no_answer"] > MOSTLY})
-    return [
+    """Notes on tasks in which hardly a response gives an answer that the protocol finds, or many have no score of the task's
+    own scorer: their score says little."""
+    own = [each for each in found if "asked" in each.summary["task"]]
+    tasks = sorted(
+        {each.task for each in found if each.summary["metrics"]["no_answer"] > MOSTLY} - {each.task for each in own}
+    )
+    failed = [
+        f"\nwarning: {each.task}, step {each.step}: {'; '.join(each.summary['task']['notes'])}. Mend the scorer and repeat the "
+        "command: responses are kept, and scored anew"
+        for each in own
+        if each.summary["counts"]["errors"]
+    ]
+    return failed + [
         f"\nnote: {task}: hardly a response gives an answer ({protocol.extraction}). A reward of your own may read others; "
         "this command does not use it"
         for task in tasks

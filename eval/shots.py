@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from openrlhf_ebpo.data.table import check_file, read_rows
 from openrlhf_ebpo.errors import UsageError
 
+from . import tasks
 from .prompts import PromptForm
 from .protocols import Protocol
 from .tasks import OWN, REASONING_GYM, Question, Task
-from .tasks.files import ANSWERS, load_file
+from .tasks.files import ANSWERS
 
 FLAG = "--shots_file"
 WRITTEN = "response"  # column of a file's answers as they are shown
@@ -28,20 +31,20 @@ def named(path: str) -> str:
     return f"{Path(path).name}@{hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12]}"
 
 
-def with_shots(task: Task, protocol: Protocol, file: str | None, form: PromptForm) -> Task:
+def with_shots(task: Task, protocol: Protocol, file: str | None, form: PromptForm, spec: str = "") -> Task:
     """The task with the protocol's number of shots: the first of the file that the task does not ask, or the task's own
-    first ones, which are then not asked.
+    first ones, which are then not asked. spec: its item of --tasks.
 
     Raises:
         UsageError: there are too few, or one of them has no answer to show.
     """
     if not protocol.shots:
         return task
-    pool = load_file(file, flag=FLAG, answers=(*ANSWERS, WRITTEN)) if file else task
-    asked = {question.question for question in task.questions} if file else set()
-    examples = [question for question in pool.questions if question.question not in asked][: protocol.shots]
-    shown = {question.question for question in examples}
-    left = tuple(question for question in task.questions if question.question not in shown)
+    pool = tasks.load_shots(spec, file, FLAG, (*ANSWERS, WRITTEN)) if file else task
+    unasked = not_asked(task, pool, spec, file) if file else pool.questions
+    examples = list(islice(unasked, protocol.shots))
+    shown = {bare(question.question) for question in examples}
+    left = tuple(question for question in task.questions if bare(question.question) not in shown)
     if len(examples) < protocol.shots or not left:
         place = f"{file} has {len(examples)} that it does not ask" if file else f"it has {len(task.questions)}"
         raise UsageError(
@@ -50,6 +53,22 @@ def with_shots(task: Task, protocol: Protocol, file: str | None, form: PromptFor
     written = _written(file, pool) if file else {}
     shots = tuple((each.question, written.get(each.id) or shown_answer(each, form)) for each in examples)
     return dataclasses.replace(task, questions=left, shots=shots, notes=(*task.notes, *_note(task, left, file)))
+
+
+def not_asked(task: Task, pool: Task, spec: str, file: str) -> Iterator[Question]:
+    """Those of the file whose text, without what a benchmark puts around it, is in no question of the task."""
+    alone = tasks.load_shots(spec, file, FLAG, (*ANSWERS, WRITTEN), bare=True)
+    text_of = {alone.row_of[question.id]: bare(question.question) for question in alone.questions}
+    asked = [bare(question.question) for question in task.questions]
+    for question in pool.questions:
+        text = text_of.get(pool.row_of[question.id], bare(question.question))
+        if not any(text in each for each in asked):
+            yield question
+
+
+def bare(question: str) -> str:
+    """What questions have in common that differ in spaces and capitals."""
+    return " ".join(question.split()).casefold()
 
 
 def _note(task: Task, left: tuple[Question, ...], file: str | None) -> list[str]:

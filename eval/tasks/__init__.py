@@ -11,12 +11,14 @@ A file of its own for each benchmark; benchmark.py says what it holds, loading.p
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+from dataclasses import replace
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import is_import_path
 
-from .benchmark import Benchmark
+from .benchmark import Benchmark, as_it_is, no_notes
 from .choices import listed_choices, named_choices
 from .files import load_file
 from .gold import gold_text
@@ -47,6 +49,7 @@ __all__ = [
     "gold_text",
     "listed_choices",
     "load",
+    "load_shots",
     "named_choices",
     "order",
     "ordered",
@@ -75,6 +78,23 @@ def load(
     if equals and not place:
         raise UsageError(f"{FLAG} {spec}: a file, or a data set's name on the Hub, belongs behind the =")
     return load_benchmark(find(name, FLAG), name, place or None, data_dir)
+
+
+def load_shots(spec: str, path: str, flag: str, answers: tuple[str, ...], bare: bool = False) -> Task:
+    """The answered questions of a file, asked as those of the task are where the file has what that takes.
+
+    spec: the task's item of --tasks. answers: columns of which one has the answers, where it does not. bare: without what the
+    task's benchmark puts around a question.
+
+    Raises:
+        UsageError: they cannot be read.
+    """
+    name = spec.partition("=")[0]
+    if name in BENCHMARKS or is_import_path(name):
+        as_a_sample = replace(find(name, FLAG), rows=(), other_sets={}, notes=no_notes)
+        with contextlib.suppress(UsageError):
+            return load_benchmark(replace(as_a_sample, prompt=as_it_is) if bare else as_a_sample, name, path)
+    return load_file(path, flag=flag, answers=answers)
 
 
 def find(name: str, flag: str) -> Benchmark:

@@ -107,6 +107,9 @@ class Benchmark:
 
     def _problem(self) -> str | None:
         """What does not go together."""
+        for which in ("prompt", "gold", "rules", "choices", "score", "extract", "notes"):
+            if (function := getattr(self, which)) is not None and not callable(function):
+                return f"{which} must be a function, not {function!r:.60}"
         if self.score is None and (self.extract or self.seconds is not None or not self.answer):
             return "extract, seconds and answer=() go with score"
         if self.score is not None and self.rules is not plain_rules:

@@ -89,15 +89,21 @@ class Task:
     row_of: Mapping[str, int] = field(default_factory=dict)
     shots: tuple[tuple[str, str], ...] = ()
 
-    def fingerprint(self) -> str:
-        """12 hex digits of questions, golds, rules and shots: the same for two copies that ask and accept the same."""
-        questions = json.dumps([*(_kept(question) for question in self.questions), *self.shots], sort_keys=True)
+    def fingerprint(self, scorers: bool = True) -> str:
+        """12 hex digits of questions, golds, rules and shots: the same for two copies that ask and accept the same.
+
+        scorers: with the digests of scorers of one's own, on which responses do not depend.
+        """
+        kept = (_kept(question, scorers) for question in self.questions)
+        questions = json.dumps([*kept, *self.shots], sort_keys=True)
         return hashlib.sha256(questions.encode()).hexdigest()[:12]
 
 
-def _kept(question: Question) -> dict:
+def _kept(question: Question, scorers: bool) -> dict:
     """Without what came later and is not used: results of before keep their fingerprints."""
     values = asdict(question)
     if not question.rules.scorer:
         del values["rules"]["scorer"]
+    elif not scorers:
+        values["rules"]["scorer"] = question.rules.scorer.partition("@")[0]
     return values

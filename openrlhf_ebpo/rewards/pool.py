@@ -30,6 +30,8 @@ from openrlhf_ebpo.rewards.grading import GoldError, extract_answer
 logger = logging.getLogger(__name__)
 PACKAGE = Path(__file__).parents[2]
 GRADER = "openrlhf_ebpo.rewards.grading"
+# `python -m`, but for the working directory, which it puts first: a random.py there would stand for Python's
+RUN_MODULE = "import sys; sys.path.remove(''); import runpy; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,8 @@ class _Worker:
         self._process = subprocess.Popen(
             [
                 sys.executable,
-                "-m",
+                "-c",
+                RUN_MODULE,
                 "openrlhf_ebpo.rewards.pool_worker",
                 str(seconds),
                 str(memory_mb),
@@ -180,7 +183,7 @@ class _Worker:
         """
         if not self._ready and self._process.stdout.readline() != "ready\n":
             raise GraderError(
-                f"a process that grades with {' '.join(self._process.args[5:])} did not start (exit code {self._process.wait()}; "
+                f"a process that grades with {' '.join(self._process.args[6:])} did not start (exit code {self._process.wait()}; "
                 "its own message is in this process's log). Is what it needs installed? For mathematics: "
                 "pip install 'openrlhf_ebpo[math]', for reasoning-gym: pip install reasoning-gym"
             )

@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 
 import pytest
+from model_server import answer
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.eval import jobs, own_score, tasks
+from openrlhf_ebpo.eval import jobs, own_score, run, tasks
 from openrlhf_ebpo.eval.grader import HOPELESS, Grader
 from openrlhf_ebpo.eval.pairs import read_pair, rules_text
 from openrlhf_ebpo.eval.protocols import PROTOCOLS
@@ -215,6 +216,8 @@ def test_what_has_no_scorer_keeps_the_fingerprint_it_had():
         ({"score": max, "seconds": float("inf")}, "seconds must be above 0, not inf"),
         ({"data": ({},), "copies": (Path("x"),)}, "data takes the place of copies"),
         ({"data": [{}]}, "data must be a tuple of dict"),
+        ({"score": "abc"}, "score must be a function, not 'abc'"),
+        ({"score": max, "extract": 5}, "extract must be a function, not 5"),
     ],
 )
 def test_what_does_not_go_together(fields, message):
@@ -230,3 +233,81 @@ def test_a_column_that_a_scorer_cannot_be_given_leaves_the_row_out(example):
     with pytest.raises(UsageError, match="no column for the gold answer"):
         (example / "no_gold.py").write_text(code.replace("answer=(), ", ""))
         tasks.load("no_gold:TASK")
+
+
+# A scorer with a mistake: said before anything is generated, mended without generating again.
+
+
+def count_words(wrong: str = "") -> str:
+    return f"""
+from openrlhf_ebpo.eval.tasks import Benchmark
+rows = tuple({{"question": f"Say {{n}} words.", "words": n}} for n in (1, 2, 3))
+TASK = Benchmark("count", data=rows, answer=(), score=lambda response, gold, row: len(response.split()) == row["words{wrong}"])
+"""
+
+
+def counted(folder: Path, server, *more: str) -> None:
+    argv = [
+        "--model",
+        f"openai:{server.url}#m",
+        "--tasks",
+        "counting:TASK",
+        "--output_dir",
+        str(folder / "out"),
+        "--n",
+        "2",
+    ]
+    run.main([*argv, "--template", "raw", "--no-chat_template", "--max_new_tokens", "8", *more])
+
+
+def test_a_mended_scorer_scores_the_responses_that_are_there(tmp_path, monkeypatch, serve, caplog, capsys):
+    server = serve(lambda handler, body, _: handler.reply(answer(body, ["two words"] * body.get("n", 1))) or True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def evaluated(wrong: str) -> dict:
+        (tmp_path / "counting.py").write_text(count_words(wrong))
+        sys.modules.pop("counting", None)
+        counted(tmp_path, server)
+        (path,) = tmp_path.glob("out/default*/count/step-000000/summary.json")
+        return json.loads(path.read_text())
+
+    before = evaluated("_")
+    assert "tried with the response '42', its scorer fails: score: KeyError: 'words_' (counting.py" in caplog.text
+    output = capsys.readouterr().out
+    assert "warning: count, step 0: 6 of 6 responses could not be scored and count as wrong: score: KeyError" in output
+    assert "Mend the scorer and repeat the command" in output and "hardly a response" not in output
+    asked, took = len(server.asked), before["passes"]
+
+    caplog.clear()
+    after = evaluated("")
+    assert after["metrics"]["pass@1"]["value"] == pytest.approx(1 / 3) and after["counts"]["errors"] == 0
+    assert len(server.asked) == asked and "its scorer fails" not in caplog.text
+    assert "count, step 0: its scorer has changed, the responses are scored anew" in capsys.readouterr().out
+    assert (after["passes"], after["tokens"]) == (took, before["tokens"])
+    (kept,) = tmp_path.glob("out/superseded/*/default*/count/step-000000/summary.json")
+    assert json.loads(kept.read_text())["metrics"]["pass@1"]["value"] == 0
+    assert not list(tmp_path.glob("out/default*/count/*/progress.jsonl"))
+
+    capsys.readouterr()
+    evaluated("")
+    assert "finished already" in capsys.readouterr().out
+    sys.modules.pop("counting", None)
+
+
+def test_a_scorer_that_was_edited_meanwhile_scores_nothing(example):
+    task = tasks.load("sentences:TASK")
+    rules = task.questions[0].rules
+    own_score.warm_up(rules.scorer)
+    with (example / "sentences.py").open("a") as file:
+        file.write("# edited\n")
+    with pytest.raises(UsageError, match=r"the file of sentences:TASK@\w+ has changed since the command began: repeat"):
+        own_score.warm_up(rules.scorer)
+
+
+def test_a_file_of_the_working_directory_does_not_stand_for_pythons_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "random.py").write_text("raise SystemExit('not this one')")
+    default = PROTOCOLS["default"]
+    with Grader(default.extraction, default.scorer, workers=1) as grader:
+        assert grader.grade("2", Rules(), r"\boxed{2}")["correct"]

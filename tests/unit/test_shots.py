@@ -51,6 +51,35 @@ def test_shots_of_a_file_are_none_of_the_questions(task, tmp_path):
     assert shots.named(file) != shots.named(worked) and shots.named(file).startswith("train.jsonl@")
 
 
+def test_a_question_that_the_file_spells_otherwise_is_not_shown(task, tmp_path):
+    path = tmp_path / "train.jsonl"
+    rows = [{"question": f" what  is {i}?", "answer": str(i)} for i in (3, 7)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert [each for each, _ in shots.with_shots(task, protocol(1, "x"), str(path), RAW).shots] == ["what  is 7?"]
+
+
+BENCHMARK = """
+from openrlhf_ebpo.eval.tasks import Benchmark
+TASK = Benchmark(
+    "asked", data=({"question": "How long is it?", "answer": "3", "unit": "km"},), columns=("unit",),
+    prompt=lambda question, row: f"{question} Say it in {row['unit']}.",
+)
+"""
+
+
+def test_shots_of_a_benchmark_are_asked_as_its_questions_and_are_none_of_them(tmp_path, monkeypatch):
+    (tmp_path / "asked_in_units.py").write_text(BENCHMARK)
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = "asked_in_units:TASK"
+    task = tasks.load(spec)
+    rows = [{"question": q, "answer": "5"} for q in ("How long is it?", "How far is it?")]
+    for columns, shown in (({"unit": "m"}, "How far is it? Say it in m."), ({}, "How far is it?")):
+        path = tmp_path / "train.jsonl"
+        path.write_text("".join(json.dumps({**row, **columns}) + "\n" for row in rows))
+        found = shots.with_shots(task, protocol(1, "x"), str(path), RAW, spec)
+        assert found.shots == ((shown, "Answer: 5"),) and found.questions == task.questions
+
+
 def test_a_file_may_have_whole_responses_alone_and_one_that_has_no_answers_is_named_by_its_flag(tmp_path):
     def file(**columns) -> str:
         path = tmp_path / "worked.jsonl"
