@@ -18,7 +18,7 @@ from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.rewards import gym
 from openrlhf_ebpo.rewards.answers import GYM, packaged
 
-from .metrics import summarise
+from .metrics import asked_for, scored, summarise
 from .pairs import rules_text
 from .protocols import Protocol
 from .tasks import REASONING_GYM, Question, Rules, Task
@@ -27,8 +27,11 @@ from .tasks.rows import folder_name
 LONGEST = 80  # characters of a data source in a folder's name
 
 
-def save(run_dir: Path, step: int, answered: Sequence, args) -> None:
-    """Write the answers of a step: training.evaluation.Answered for each prompt, and the training's arguments."""
+def save(run_dir: Path, step: int, answered: Sequence, args, asked: Sequence[str]) -> None:
+    """Write the answers of a step: training.evaluation.Answered for each prompt, and the training's arguments.
+
+    asked: names of the metrics that --eval.metrics asks for.
+    """
     kind = packaged((args.reward.remote_url or [None])[0], args.train.agent_func_path)
     for source in dict.fromkeys(each.source for each in answered):
         prompts = [each for each in answered if each.source == source]
@@ -36,7 +39,7 @@ def save(run_dir: Path, step: int, answered: Sequence, args) -> None:
         protocol = protocol_of(args, kind)
         directory = step_directory(run_dir / "eval", TRAINING, task.name, step)
         rows = [row for pair in zip(task.questions, prompts, strict=True) for row in rows_of(*pair)]
-        save_result(directory, summary(step, task, protocol, prompts, args), rows)
+        save_result(directory, summary(step, task, protocol, prompts, args, asked), rows)
 
 
 def task_name(source: str) -> str:
@@ -91,7 +94,7 @@ def rows_of(question: Question, answered) -> list[dict]:
     return [{**common, **dict(zip(columns, row, strict=True))} for row in zip(*columns.values(), strict=True)]
 
 
-def summary(step: int, task: Task, protocol: Protocol, prompts: Sequence, args) -> dict:
+def summary(step: int, task: Task, protocol: Protocol, prompts: Sequence, args, asked: Sequence[str]) -> dict:
     return {
         "model": args.actor.model_name_or_path,
         "step": step,
@@ -105,7 +108,7 @@ def summary(step: int, task: Task, protocol: Protocol, prompts: Sequence, args) 
             "skipped": [],
         },
         "protocol": json.loads(json.dumps(protocol.record())),
-        "metrics": metrics_of(prompts),
+        "metrics": metrics_of(prompts, asked),
         "versions": versions(),
         "seeds": [],
         "counts": {"excluded_golds": 0, "errors": sum(error is not None for each in prompts for error in each.errors)},
@@ -114,9 +117,13 @@ def summary(step: int, task: Task, protocol: Protocol, prompts: Sequence, args) 
     }
 
 
-def metrics_of(prompts: Sequence) -> dict:
+def metrics_of(prompts: Sequence, asked: Iterable[str]) -> dict:
+    """metrics.summarise, and those that are asked for beside."""
     passed, lengths, truncated = (
         np.array([getattr(each, name) for each in prompts]) for name in ("passed", "lengths", "truncated")
     )
     told = all(each.classes is not None for each in prompts)
-    return summarise(passed, np.array([each.classes for each in prompts]) if told else None, lengths, truncated)
+    classes = np.array([each.classes for each in prompts]) if told else None
+    found = summarise(passed, classes, lengths, truncated)
+    more = asked_for(passed, classes, [name for name in asked if name not in found])
+    return found | {name: scored(name, values) for name, values in more.items()}

@@ -7,8 +7,11 @@ Values are fractions, from 0 to 1.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
+from openrlhf_ebpo.record.score_text import k_of
 from openrlhf_ebpo.record.votes import NO_ANSWER, majority_at_k, pass_at_k
 
 from .intervals import across_runs, over_questions, standard_error
@@ -32,6 +35,16 @@ def per_question(correct: np.ndarray, classes: np.ndarray | None, maj_k: int = M
     return values | {f"maj@{maj_k}": majority_at_k(correct, classes, maj_k)}
 
 
+def asked_for(correct: np.ndarray, classes: np.ndarray | None, names: Iterable[str]) -> dict[str, np.ndarray]:
+    """(Q,) arrays of those of the names that are pass@k or maj@k and can be had."""
+    wanted = {name: k for name in names if (k := k_of(name)) and k <= correct.shape[1]}
+    return {
+        name: pass_at_k(correct, k) if name.startswith("pass@") else majority_at_k(correct, classes, k)
+        for name, k in wanted.items()
+        if name.startswith("pass@") or classes is not None
+    }
+
+
 def summarise(
     correct: np.ndarray, classes: np.ndarray | None, lengths: np.ndarray, truncated: np.ndarray, maj_k: int = MAJ_K
 ) -> dict:
@@ -47,7 +60,7 @@ def summarise(
         pass@4, …, pass@n and maj@k with value and interval; truncated, mean_length (tokens), no_answer. Neither maj@k nor
         no_answer where the classes are not known.
     """
-    scores = {name: _scored(name, values) for name, values in per_question(correct, classes, maj_k).items()}
+    scores = {name: scored(name, values) for name, values in per_question(correct, classes, maj_k).items()}
     scores["pass@1"] |= across(correct)
     return {
         "questions": correct.shape[0],
@@ -59,7 +72,8 @@ def summarise(
     }
 
 
-def _scored(name: str, values: np.ndarray) -> dict:
+def scored(name: str, values: np.ndarray) -> dict:
+    """value and interval of a metric; values is (Q,)."""
     interval = over_questions(values, votes=name.startswith("maj@"))
     return {"value": float(values.mean()), "interval": interval.tolist()}
 

@@ -12,7 +12,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.record.results import Result
 
 from .intervals import Estimate, of_average
-from .metrics import MAJ_K, per_question, summarise
+from .metrics import MAJ_K, asked_for, per_question, scored, summarise
 from .tasks import ordered
 
 AVERAGE = "average"
@@ -39,12 +39,19 @@ class Score:
     @cached_property
     def values(self) -> dict[str, np.ndarray]:
         samples = self.result.samples
-        return per_question(samples.correct, samples.classes, MAJ_K)
+        return per_question(samples.correct, samples.classes, MAJ_K) | self._asked
 
     @cached_property
     def metrics(self) -> dict:
         samples = self.result.samples
-        return summarise(samples.correct, samples.classes, samples.lengths, samples.truncated, MAJ_K)
+        found = summarise(samples.correct, samples.classes, samples.lengths, samples.truncated, MAJ_K)
+        return found | {name: scored(name, values) for name, values in self._asked.items() if name not in found}
+
+    @cached_property
+    def _asked(self) -> dict[str, np.ndarray]:
+        """What a training was asked for beside (--eval.metrics)."""
+        samples, names = self.result.samples, self.result.summary["metrics"]
+        return asked_for(samples.correct, samples.classes, names)
 
 
 @dataclass(frozen=True)

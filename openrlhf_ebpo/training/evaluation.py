@@ -160,4 +160,4 @@ def keep_answers(run_dir: Path, step: int, evaluation: Evaluation, args) -> None
     """Write the answers as the results of an evaluation, which whoever reads such finds: eval/training/<data source>/."""
     found = getattr(evaluation, "answered", ())
     if found:
-        harness("in_training").save(run_dir, step, found, args)
+        harness("in_training").save(run_dir, step, found, args, list(map(str, parse(args.eval.metrics))))

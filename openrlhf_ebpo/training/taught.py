@@ -1,4 +1,4 @@
-"""Steps that teach nothing, because all responses earned the same: said on the screen, with why, and counted."""
+"""Steps that teach nothing, because no response has an advantage: said on the screen, with why, and counted."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ NO_ADVANTAGE = 1e-6  # what rounding leaves of none
 
 
 def taught_nothing(result: Estimate) -> bool:
-    """Whether the valid responses have no advantage, or one reward."""
-    advantages, rewards = result.advantages[result.valid], result.rewards[result.valid]
-    return bool(np.abs(advantages).max() < NO_ADVANTAGE or np.ptp(rewards) == 0)
+    """Whether the valid responses have no advantage. Where all earned the same, some estimators give them one all the same
+    (ngrpo; without normalisation, a history that expected more)."""
+    return bool(np.abs(result.advantages[result.valid]).max() < NO_ADVANTAGE)
 
 
 def reason(result: Estimate, metrics: Mapping[str, float], passes: float) -> str:

@@ -233,7 +233,7 @@ def _decades(lines: Sequence[Line]) -> float:
 
 
 def checkpoint_panel(task: str, lines: Sequence[Line], reported: Sequence[tuple[str, float]]) -> dict:
-    """pass@1 over training steps with 95 % intervals, percent; the paper's numbers as dotted levels."""
+    """A score over training steps with 95 % intervals, percent; the paper's numbers as dotted levels."""
     traces = line_traces(lines, [bold(line, 0) for line in lines])
     for trace in traces:
         trace["hovertemplate"] = "%{y:.1f} %"

@@ -20,7 +20,7 @@ from openrlhf_ebpo.eval.intervals import over_questions
 from openrlhf_ebpo.eval.metrics import across, pass_at_k, powers
 from openrlhf_ebpo.eval.tasks import ordered
 from openrlhf_ebpo.record.results import SCHEMA, TRAINING, read_samples
-from openrlhf_ebpo.record.score_text import k_of, passes
+from openrlhf_ebpo.record.score_text import k_of, majorities, passes
 
 from .coded import numbered, truth
 from .errors import RunError
@@ -54,6 +54,11 @@ class Result:
     def label(self) -> str:
         run = middle_cut(self.run, 32)
         return f"{run} · step {self.step}" if self.step else f"{run} · base"
+
+    @property
+    def vote(self) -> str | None:
+        """maj@k of the most responses, where several vote."""
+        return next((name for name in reversed(majorities(self.metrics)) if k_of(name) > 1), None)
 
     def pass_curve(self) -> list[tuple[int, dict]]:
         return [(k_of(name), self.metrics[name]) for name in passes(self.metrics)]

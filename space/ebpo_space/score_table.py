@@ -96,7 +96,7 @@ def score_table(scores: Scores, sort: str) -> HTML:
     shown = table(head, rows, f"Results under protocol {scores.protocol}", "scores")
     return html(
         '<section class="passage"><h2>Results</h2><p>pass@1 in percent, protocol <code>{}</code>; below a task, its questions × '
-        "samples of each. The bar ends at the score; the line over it is the 95 % interval over questions, as if others of their kind "
+        "samples of each. maj@k: the chance that the majority of k answers is right. The bar ends at the score; the line over it is the 95 % interval over questions, as if others of their kind "
         "were asked. ± is the standard error across runs, as if the same questions were answered again. A click on a column’s name "
         "sorts.</p>{}{}</section>",
         *(harmless(scores.protocol, 80), shown, _said(scores)),
@@ -153,12 +153,24 @@ class _Checkpoint:
             return NONE
         if not task:
             return html("<b>{}</b>", percent(value)) + _bar(value, None, scores, self.column)
-        metric = scores.by[self.column.run, self.column.step, task].metrics["pass@1"]
+        result = scores.by[self.column.run, self.column.step, task]
+        metric = result.metrics["pass@1"]
         return html(
-            '<b>{}</b><small>{}</small><span class="sr"> ({})</span>{}',
+            '<b>{}</b><small>{}</small><span class="sr"> ({})</span>{}{}',
             *(percent(value), score_text.plus_minus(metric), score_text.span(metric)),
             _bar(value, metric["interval"], scores, self.column),
+            _vote(result),
         )
+
+
+def _vote(result: Result) -> HTML:
+    """The majority's success, below the bar."""
+    if result.vote is None:
+        return HTML()
+    metric = result.metrics[result.vote]
+    return html(
+        '<small class="vote">{} {} ({})</small>', result.vote, percent(metric["value"]), score_text.span(metric)
+    )
 
 
 def _bar(value: float, interval: Sequence[float] | None, scores: Scores, column: Column) -> HTML:

@@ -211,7 +211,9 @@ def test_the_export_names_what_is_gone(workspace):
 def test_evaluation_marks_the_papers_numbers(workspace):
     found = show(workspace, "evaluation", paper="Qwen3-8B,4")
     assert "reported in the paper" in found["table"] and "50.21" in found["table"] and "±" in found["table"]
-    assert {"steps-aime24", "pass-aime24", "steps-amc23", "pass-amc23"} == set(panels(found))
+    votes = {"steps-aime24, maj@8", "steps-amc23, maj@8"}
+    assert {"steps-aime24", "pass-aime24", "steps-amc23", "pass-amc23", *votes} == set(panels(found))
+    assert re.search(r'<small class="vote">maj@8 [\d.]+ \([\d.]+ to [\d.]+\)</small>', found["table"])
     key = re.search(r"question&#34;: &#34;(\w+)", found["questions"])[1]
     opened = show(workspace, "evaluation", question=key)["question"]
     assert "of 8 right" in opened and "Sample 8" in opened

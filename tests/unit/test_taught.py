@@ -24,12 +24,12 @@ def result(rewards, advantages=None, valid=None):
     ("batch", "nothing"),
     [
         (result([[0, 0], [0, 0]]), True),
-        (result([[0, 0], [0, 0]], advantages=[[-0.5, -0.5], [-0.5, -0.5]]), True),  # a baseline that expected more
+        (result([[0, 0], [0, 0]], advantages=[[-0.5, -0.5], [-0.5, -0.5]]), False),  # a baseline that expected more
         (result([[0, 0], [1, 1]]), True),  # to GRPO
         (result([[0, 0], [1, 1]], advantages=[[-1, -1], [1, 1]]), False),  # and to EBPO
         (result([[0.1, 0.1], [0.3, 0.3]], advantages=[[1e-9, -1e-9], [0, 0]]), True),
         (result([[0, 1], [0, 0]]), False),
-        (result([[0, 1], [0, 0]], valid=[[True, False], [True, True]]), True),
+        (result([[0, 1], [0, 0]], advantages=[[0, 9], [0, 0]], valid=[[True, False], [True, True]]), True),
     ],
 )
 def test_whether_a_step_taught_something(batch, nothing):

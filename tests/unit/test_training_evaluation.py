@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +17,7 @@ from openrlhf_ebpo.record.results import TRAINING, find_results, save_result, st
 from openrlhf_ebpo.record.votes import best_at_k, pass_at_k
 from openrlhf_ebpo.rewards.answers import packaged
 from openrlhf_ebpo.training.eval_metrics import EvalMetric, check_flags, data_sources, parse
-from openrlhf_ebpo.training.evaluation import Answered, Evaluation, keep_answers, metrics
+from openrlhf_ebpo.training.evaluation import Answered, Evaluation, keep_answers, metrics, value
 
 MATH = "math.py"
 
@@ -110,6 +111,8 @@ def rewards_path(name: str):
             {"eval.metrics": "pass@2", "eval.steps": -1},
             "--eval.metrics: nothing is evaluated .* --eval.dataset and --eval.steps",
         ),
+        ({"ckpt.best_metric_key": "eval_truncated_rate"}, "eval_truncated_rate: upstream saves the .* highest"),
+        ({"ckpt.best_metric_key": "eval_default_response_length_mean"}, "that would be no best one: name a score"),
         ({"eval.metrics": "pass@2", "eval.dataset": None}, "--eval.metrics: nothing is evaluated during training"),
         (
             {"eval.metrics": "pass@2,maj@2", "reward.remote_url": "mine/math.py"},
@@ -139,7 +142,6 @@ def test_what_cannot_be_had_is_named_at_the_start(values, changes, expected):
         {"eval.metrics": "pass@1,maj@16,pass@16", "ckpt.best_metric_key": "maj@16"},
         {"eval.metrics": "maj@4", "ckpt.best_metric_key": "eval_default_maj4"},
         {"ckpt.best_metric_key": "eval_default_pass16"},
-        {"ckpt.best_metric_key": "eval_truncated_rate"},
         {"eval.dataset": "OWNER/NAME", "ckpt.best_metric_key": "eval_aime24_pass1"},
         {"eval.metrics": "pass@8", "reward.remote_url": "http://host/reward"},
         {"eval.metrics": "maj@8", "reward.remote_url": None, "train.agent_func_path": "AGENT"},
@@ -175,6 +177,7 @@ def test_data_sources_are_read_where_that_is_cheap(tmp_path):
 def arguments(reward: str | None = None) -> SimpleNamespace:
     found = training_arguments(4)
     found.reward.remote_url = [reward] if reward else None
+    found.eval.metrics = "maj@2,pass@3"
     return found
 
 
@@ -200,10 +203,15 @@ def test_answers_are_results_of_the_protocol_training(run_dir):
     assert found[-1].path == step_directory(run_dir / "eval", TRAINING, "default", 4)
     summary = found[-1].summary
     assert summary["metrics"]["pass@1"]["value"] == 0.75 and summary["metrics"]["no_answer"] == 0.25
+    assert {"pass@1", "pass@2", "pass@3", "pass@4", "maj@2", "maj@4"} <= set(summary["metrics"])
+    assert summary["metrics"]["maj@2"]["value"] == pytest.approx(
+        value(EvalMetric("maj", 2), [prompt(0, [True] * 3 + [False], [0, 1, 1, -1])])
+    )
     assert summary["protocol"]["temperature"] == 0.6 and summary["protocol"]["max_new_tokens"] == 64
     assert found[-1].samples.classes.tolist() == [[0, 1, 1, -1]]
     text = write_report([run_dir], run_dir / "report").read_text()
     assert "Protocol **training**" in text and "| default | 25.0" in text
+    assert re.search(r"\| task \| model \|.* pass@3 .* maj@2 \| maj@4 \|", text)
 
 
 def test_a_report_leaves_them_out_where_there_are_others_unless_asked(run_dir):

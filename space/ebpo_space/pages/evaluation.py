@@ -10,6 +10,7 @@ import numpy as np
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import paper
 from openrlhf_ebpo.eval.tasks import ordered
+from openrlhf_ebpo.record.score_text import k_of
 
 from .. import results
 from ..errors import RunError
@@ -120,16 +121,20 @@ def _reported(choice: str, problems: list[str]) -> dict[str, dict[str, float]]:
 
 
 def panels(shown: Sequence[tuple[int, Result]], tasks: Sequence[str], reported: dict) -> list[dict]:
-    """pass@1 by step where a run has several checkpoints, and pass@k where there are several samples."""
-    by_step, by_k = [], []
+    """pass@1 and maj@k by step where a run has several checkpoints, and pass@k where there are several samples."""
+    by_step, by_vote, by_k = [], [], []
     for task in tasks:
         mine = [(number, result) for number, result in shown if result.task == task]
-        lines = _lines(mine)
+        lines, votes = _lines(mine, "pass@1"), sorted({result.vote for _, result in mine if result.vote}, key=k_of)
         if any(len(line.x) > 1 for line in lines):
             paper_levels = [
                 (name.partition(", ")[0], values[task]) for name, values in reported.items() if task in values
             ]
             by_step.append(checkpoint_panel(task, lines, paper_levels))
+        for vote in votes:
+            lines = _lines(mine, vote)
+            if any(len(line.x) > 1 for line in lines):
+                by_vote.append(checkpoint_panel(f"{task}, {vote}", lines, []))
         curves = _curves(mine)
         if curves:
             by_k.append(pass_panel(task, curves))
@@ -139,6 +144,12 @@ def panels(shown: Sequence[tuple[int, Result]], tasks: Sequence[str], reported: 
             "note": "pass@1 by training step; step 0 is the base model. Bars: 95 % over questions. The numbers are at the last step.",
             "kind": "two",
             "panels": by_step,
+        },
+        {
+            "title": "maj@k",
+            "note": "The chance that the majority of k answers is right, by training step. Bars: 95 % over questions.",
+            "kind": "two",
+            "panels": by_vote,
         },
         {
             "title": "pass@k",
@@ -160,10 +171,11 @@ def dimmed(sections: list[dict], runs: Collection[str]) -> list[dict]:
     return sections
 
 
-def _lines(mine: Sequence[tuple[int, Result]]) -> list[Line]:
+def _lines(mine: Sequence[tuple[int, Result]], name: str) -> list[Line]:
+    """A metric by step, a line for each run."""
     lines = []
     for number, run in sorted({(number, result.run) for number, result in mine}):
-        points = [(r.step, r.metrics["pass@1"]) for _, r in mine if r.run == run and "pass@1" in r.metrics]
+        points = [(r.step, r.metrics[name]) for _, r in mine if r.run == run and name in r.metrics]
         points.sort(key=lambda point: point[0])
         if points:
             value, low, high = (
