@@ -20,6 +20,7 @@ from .tasks.own import benchmark_of, identity
 FAILED = "score: "  # how the error of a response begins that its scorer has raised
 LONGEST = 300  # characters of an error: samples.parquet has one for every response
 SHOWN = 60  # characters of what was found
+ANSWER = 10_000  # characters of an answer, where it is longer than its response: samples.parquet has that, too
 
 _benchmark: Benchmark | None = None
 
@@ -47,19 +48,21 @@ def parse_gold(gold: str) -> None:
 def grade(gold: str, response: str, row: str) -> dict:
     """correct, extracted and error of a response, as grader.Grader.grade. row: its columns as JSON."""
     try:
-        answer = _answer(_benchmark.extract(response) if _benchmark.extract else response.strip())
+        answer = _answer(_benchmark.extract(response) if _benchmark.extract else response.strip(), len(response))
         correct = bool(answer) and _is_right(_benchmark.score(response, gold, json.loads(row)))
         return {"correct": correct, "extracted": answer, "error": None}
     except BaseException as error:  # SystemExit and MemoryError too
         return {"correct": False, "extracted": None, "error": FAILED + one_line(described(error))}
 
 
-def _answer(found) -> str | None:
-    """Raises ScoreError for what is neither text nor None. An empty text is no answer."""
+def _answer(found, room: int) -> str | None:
+    """Raises ScoreError for what is neither text nor None, or too long. An empty text is no answer."""
     if found is not None and not isinstance(found, str):
         raise ScoreError(
             f"extract gave {type(found).__name__} {found!r:.{SHOWN}}; a text, or None for no answer, is needed"
         )
+    if found and len(found) > max(room, ANSWER):
+        raise ScoreError(f"extract gave {len(found):,} characters; an answer has up to {ANSWER:,}")
     return whole_characters(found) if found else None
 
 

@@ -203,7 +203,7 @@ def markdown(
         tables.answers(columns, tasks),
         "Truncated: the response reached the token limit. Mean length in tokens.",
         pictures.get("difficulty", ""),
-        *_took(columns, price),
+        *_took(models, price),
         "## How it was measured",
         tables.table(["setting", "value"], tables.settings(first.protocol), text=2),
         tables.sources(columns, tasks),
@@ -212,9 +212,21 @@ def markdown(
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _took(columns: Sequence[Column], price: float | None) -> list[str]:
+def _took(models: Sequence[Model], price: float | None) -> list[str]:
+    """Of every step, also of those that the other tables leave out."""
+    columns = [
+        Column(_label(model, step, len(models) > 1), column.tasks)
+        for model in models
+        for step, column in model.history.items()
+    ]
     table = tables.took(columns, price)
     return ["## Tokens, time and cost", table, tables.EFFORT] if table else []
+
+
+def _label(model: Model, step: int, several: bool) -> str:
+    if len(model.history) == 1:
+        return model.label
+    return f"{model.label}, step {step}" if several else f"step {step}"
 
 
 def _comparisons(columns: Sequence[Column]) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.record.results import Result
 from openrlhf_ebpo.record.score_text import NONE, between, k_of, majorities, passes, percent, points, score
 from openrlhf_ebpo.record.score_text import reported as reported_text
 
@@ -140,24 +141,26 @@ EFFORT = (
 
 
 def took(columns: Sequence[Column], price: float | None = None) -> str:
-    """Tokens, time and cost of each column; "" where no result says its time. price: of an hour, instead of what they say."""
-    rows = [_took(column, price) for column in columns]
+    """Tokens, time and cost of each column, and of all; "" where no result says its time. price: of an hour, instead of what they
+    say."""
+    results = {column.label: [score.result for score in column.tasks.values()] for column in columns}
+    known = {label: each for label, each in results.items() if all(effort.recorded(one.summary) for one in each)}
+    if not known:
+        return ""
+    rows = [_took(label, each, price) for label, each in known.items()]
+    if len(known) > 1:
+        rows.append(_took("all of these", [one for each in known.values() for one in each], price))
     names = ["prompt tokens", "generated tokens", "generated / s", "time", "commands", "engines", "GPU", "GPU-hours"]
-    rows = [row for row in rows if row]
-    return table(["model", *names, "cost"], rows) if rows else ""
+    return table(["model", *names, "cost"], rows)
 
 
-def _took(column: Column, price: float | None) -> list[str]:
-    results = [score.result for score in column.tasks.values()]
-    each = [effort.recorded(result.summary) for result in results]
-    if not all(each):
-        return []
-    passes = effort.merged(one for passes in each for one in passes)
+def _took(label: str, results: Sequence[Result], price: float | None) -> list[str]:
+    passes = effort.merged(one for result in results for one in effort.recorded(result.summary))
     seconds, cost = effort.seconds_of(passes), effort.cost(passes, price)
     generated = sum(int(result.samples.lengths.sum()) for result in results)
     prompts = [(result.summary.get("tokens") or {}).get("prompt") for result in results]
     return [
-        column.label,
+        label,
         NONE if None in prompts else f"{sum(prompts):,}",
         f"{generated:,}",
         f"{generated / seconds:,.{0 if generated > 10 * seconds else 2}f}" if seconds else NONE,

@@ -82,7 +82,15 @@ def test_the_report_adds_up_what_the_tasks_of_a_model_took_together(tmp_path):
     assert "\n| a | 1,500 | 240 | 0.09 | 0:45:00 | 2 | 4, 8 | 8 x H100 | 6.00 | 12.00 |\n" in text
     assert "\n| old | 1" not in text  # says nothing of its time
     text = report.write_report([tmp_path / "a"], tmp_path / "out").read_text()
-    assert "| 8 x H100 | 6.00 | – |" in text
+    assert "| 8 x H100 | 6.00 | – |" in text and "all of these" not in text
     assert "Tokens, time and cost" not in report.write_report([tmp_path / "old"], tmp_path / "out").read_text()
     with pytest.raises(UsageError, match=r"--price_per_hour -1"):
         report.write_report([tmp_path / "a"], tmp_path / "out", price_per_hour=-1)
+
+
+def test_every_step_is_counted_though_the_tables_show_the_first_and_the_last(tmp_path):
+    for step, each in enumerate((FIRST, SECOND, {**FIRST, "began": "2026-02-01"})):
+        save_result(tmp_path / "a", "aime24", GOOD, passes=[each], tokens={"prompt": 10}, step=step)
+    text = report.write_report([tmp_path / "a"], tmp_path / "out").read_text()
+    assert all(f"\n| step {step} | 10 | 120 |" in text for step in range(3))
+    assert "\n| all of these | 30 | 360 |" in text

@@ -39,7 +39,7 @@ def fork():
 def extract(response):
     if response == "no answer":
         return None
-    return {"extract 5": 5, "half a sign": "x\\ud800"}.get(response, response)
+    return {"extract 5": 5, "half a sign": "x\\ud800", "long": "a" * 10_001}.get(response, response)
 
 def score(response, gold, row):
     print("printed", flush=True)
@@ -70,6 +70,7 @@ FAILED = {
     "nan": "score: score gave float nan",
     "list": "score: score gave list [1, 2]",
     "extract 5": "score: extract gave int 5; a text, or None for no answer",
+    "long": "score: extract gave 10,001 characters; an answer has up to 10,000",
     "secret": "score: ValueError: invalid literal",
     "screen": "score: ValueError: (",
 }
