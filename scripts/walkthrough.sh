@@ -95,9 +95,9 @@ stage "training: EBPO, $steps steps of 8 prompts x 4 responses" "$run/trained/pr
 stage "evaluation: before and after, on the sums that were held out" "$run/run/eval/default*/report.md" 12 \
     openrlhf-ebpo eval --checkpoints "$run/run" --tasks "file:$run/data/sums.validation.parquet" --n 16 --max_new_tokens $tokens
 
-stage "evaluation: the word problems, as a chat" "$run/run/eval/greedy*/report.md" 12 \
-    openrlhf-ebpo eval --checkpoints "$run/run" --tasks "file:$root/examples/walkthrough/maths.jsonl" --protocol greedy \
-    --max_new_tokens 256 --chat_template --template $'{question}\nGive the result in the form "Answer: result".'
+stage "evaluation: the word problems as a chat, by a scorer of one's own" "$run/run/eval/greedy*/report.md" 12 \
+    env PYTHONPATH="$root/examples/walkthrough" openrlhf-ebpo eval --checkpoints "$run/run" --tasks word_problems:TASK --protocol greedy \
+    --max_new_tokens 256 --chat_template --template raw
 
 stage "push: into a folder, as it would stand on the Hub" "$run/pushed/sha256.json" 1 \
     openrlhf-ebpo hub push "$run/run" --repo me/smollm2-ebpo --folder "$run/pushed"
