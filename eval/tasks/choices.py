@@ -1,4 +1,4 @@
-"""Multiple choice: a row's choices behind letters, and the letter that a response gives.
+"""Multiple choice: the choices of a row, and the question with them behind letters.
 
 Choices are columns (GPQA: `Correct Answer`, `Incorrect Answer 1`, …), which are shuffled, since the right one is always
 the first; or a list with the index, letter or text of the right one (MMLU, ARC), in the order that they have there.
@@ -10,8 +10,6 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from string import ascii_uppercase as LETTERS
-
-from openrlhf_ebpo.rewards.grading import SPECIAL, extract_answer
 
 from .types import CHOICE, Rules
 
@@ -102,63 +100,3 @@ def _right(answer, texts: list, labels: list) -> int:
     if len(readings) != 1:
         raise ValueError(f"its answer {named!r:.60} is {'none' if not readings else 'more than one'} of its choices")
     return readings.pop()
-
-
-# Which letter a response gives. Quantifiers are bounded: a response may be long, and hostile.
-
-MARKUP = re.compile(r"\\(?:text|math|operator)[a-z]{0,8}|\\[(),!;: \[\]]|[$*_`{}\\]")
-LONGEST = 300  # characters of an answer that are looked at
-BE = r"(?:is|was|are|would be|must be|should be|has to be)"
-NAMED = r"(?:the\s)?(?:correct\s|right\s)?(?:option\s?|choice\s?|letter\s?|answer\s?)?"
-LETTER = r"[(\[\"']?(?-i:([A-Z]))"
-ANOTHER = r"(?![)\].]?\s?(?:,|;|/|&|\band\b|\bor\b)\s?(?:and\s|or\s)?[(\[]?(?-i:[A-Z])(?![A-Za-z]))"
-END = rf"{ANOTHER}(?=[)\].:,;!\"'–—-]|\s{{0,4}}(?:\n|\Z)|\s(?:is|because|since|as|which|with|for)\b)"
-ANSWER = re.compile(rf"\banswer(?:(?:\s\w{{1,20}}){{0,6}}?\s{BE})?[\s:=]{{0,4}}{NAMED}{LETTER}{END}", re.IGNORECASE)
-OTHER = re.compile(
-    rf"\b(?:(?:correct|right|best|final)\s(?:option|choice|one)(?:\s{BE})?|choose|pick|select|go with)[\s:]{{1,4}}{NAMED}{LETTER}{END}"
-    rf"|(?<![A-Za-z])(?-i:([A-Z]))[)\].]?\s{BE}\s(?:the\s)?(?:correct|right|best)\b",
-    re.IGNORECASE,
-)
-ALONE = re.compile(rf"{NAMED}(?:{BE}[\s:]{{1,4}})?[(\[\"']?([A-Z])[)\].:,;!\"']{{0,4}}", re.IGNORECASE)
-BEHIND = re.compile(rf"(?i:{NAMED})[(\[]?([A-Z])(?:[)\].:]|\s?[–—-]\s|,?\s(?:because|since|as|which)\b)(.*)", re.DOTALL)
-SECOND = re.compile(r"\s*(?:(?:and|or|&|/|,)\s*)+[(\[]?[A-Z](?![A-Za-z]).*|\s*[(\[]?[A-Z][)\].:,]*", re.DOTALL)
-LAST = re.compile(r"(?:\*\*\(?|\()([A-Z])(?:[).]{0,2}\*\*|\))\Z")
-ITEM = re.compile(r"[\s(*\[>-]*[A-Z][).\]:]")
-
-
-def letter(response: str, letters: str) -> str | None:
-    """The letter of the last box or, where it holds none, of the last "Answer:" line, of what says which is the answer or
-    the right one, or of the last line. None where that is no letter, not of these, or several.
-    """
-    boxed = extract_answer(response)
-    found = boxed and _of_answer(boxed)
-    if not found:
-        text = SPECIAL.sub("", response)
-        found = _said(MARKUP.sub("", text)) or _last_line(text)
-    return found if found and found in letters else None
-
-
-def _of_answer(text: str) -> str | None:
-    """The letter of a text that is the answer: alone, or before its choice's text."""
-    text = MARKUP.sub("", text[:LONGEST]).strip()
-    if alone := ALONE.fullmatch(text):
-        return alone[1].upper()
-    behind = BEHIND.fullmatch(text)
-    return behind[1] if behind and not SECOND.fullmatch(behind[2]) else None
-
-
-def _said(text: str) -> str | None:
-    for form in (ANSWER, OTHER):
-        found = [next(filter(None, match.groups())) for match in form.finditer(text)]
-        if found:
-            return found[-1]
-    return None
-
-
-def _last_line(text: str) -> str | None:
-    """The letter of the last line, if it does not stand in a list of choices."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    if not lines or (len(lines) > 1 and ITEM.match(lines[-2])):
-        return None
-    end = LAST.search(lines[-1][-LONGEST:].rstrip(" .!"))
-    return _of_answer(lines[-1]) or (end and end[1])

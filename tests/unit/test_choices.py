@@ -13,7 +13,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import pairs, tasks
 from openrlhf_ebpo.eval.grader import NO_GOLD, Grader
 from openrlhf_ebpo.eval.protocols import PROTOCOLS
-from openrlhf_ebpo.eval.tasks import BENCHMARKS, CHOICE, Benchmark, Rules, choices, rows
+from openrlhf_ebpo.eval.tasks import BENCHMARKS, CHOICE, Benchmark, Rules, choice_letters, choices, rows
 
 LISTED = "A) 1\nB) 2\nC) 3\nD) 4"
 PROBES = [
@@ -81,6 +81,141 @@ PROBES = [
     ("", None),
     ("Ich nehme Ä", None),
 ]
+TWO = [  # letters are no answer
+    "Both (A) and (C).",
+    "The answer is **A** and **C**.",
+    "The answer is either (A) or (B).",
+    "Answer: (A), (C)",
+    "Answer: **A** or **C**",
+    "Answer: (A)(C)",
+    "Answer: A as well as C",
+    "Answer: A, or maybe B",
+    "Answer: A/B",
+    "Answer: A - C",
+    "Answer: A plus C",
+    "Answer: A\nC",
+    "Answer: A, II",
+    "答案：A、C",
+    "(A) or (B)",
+    "A & B",
+    r"\boxed{A \quad B}",
+    '{"answer": ["A", "C"]}',
+    "Both A and C are correct.",
+    "A is correct. B is correct.",
+    "The answer is A. But C is correct.",
+    "C\n\nD",
+]
+LISTS = [  # of the choices
+    "The answer choices are A) 1 B) 2 C) 3 D) 4",
+    "Answer choices:\nA) 1\nB) 2",
+    "Answer:\nA) 1\nB) 2",
+    "Choose the correct option: A) 1 B) 2 C) 3",
+    "(a) 1\n(b) 2",
+    "A) 1\nB) 2\nC",
+    "A\nB\nC\nD",
+    "A) 42 is a lot.\n\nB) 3 is little.\n\nC) fits",
+    "**Option A**: falls.\n**Option B**: fits well\n**Option D**: grows faster.",
+]
+DENIED = [
+    "We eliminate (C)",
+    "So we can rule out **C**",
+    "I would not choose A.",
+    "An incorrect answer is B.",
+    "Wrong answer: B",
+    "Suppose A is correct. Then 1 = 2, a contradiction.",
+    "If the answer is A, then 1 = 2.",
+    "The answer is A if x > 0.",
+    "Let us assume that the answer is A.",
+    "Let the answer be A.",
+    "I don't think the answer is A.",
+    "I don’t think the answer is A.",
+    "Some might say the answer is A.",
+    "The answer cannot be C.",
+    "It cannot be (C)",
+    "It isn't (C).",
+    "Neither A nor C is correct.",
+    "A is correct only if x > 0",
+    "D) 4 is wrong.",
+    "C) is incorrect because it is 42",
+    "B) 2 ❌",
+    "答案不是C",
+]
+OTHERWISE_NONE = [
+    "Vitamin C is correct.",
+    "A: 42",
+    "Answer: A?",
+    "Answers: A and C",
+    "The answer is A's length",
+    "the answer is\na triangle",
+    "Answer: I, II and III",
+    r"\boxed{A triangle}",
+]
+LAST_SAID = [
+    ("Answer choice A is wrong. Answer choice C is right. Answer choice D is wrong.", "C"),
+    ("First guess: the answer is A.\n\nSo the correct option is C.", "C"),
+    ("I first thought the answer is A. On reflection I choose D.", "D"),
+    ("Answer: A\n\nNo, the answer is C.", "C"),
+    ("The answer is C.\n\nA is wrong as it is 1.", "C"),
+    ("The answer is C, not A.", "C"),
+    ("A is wrong, B is wrong, so (C).", "C"),
+    ("Answer: C\n\nWhy not A: it is too small.\nWhy not B: it is not whole.", "C"),
+    ("The answer is C, because (A) and (B) are too small.", "C"),
+    ("Answer: C) Both A and B", "C"),
+]
+C = [
+    # first lines
+    "C\n\nExplanation: it is 42.",
+    "C\n\nA) is too small.\nB) is too small.\nD) is too large.",
+    "**C) 42 km**\n\nBecause 6 times 7 is 42.",
+    "C) 42 km\n\nThe reason is that 6 times 7 is 42.",
+    "C) 42 km\n\nA) is small\nB) is small\nC) fits",
+    # last lines
+    f"{LISTED}\n\nIt is 3.\n\n**C) 3**",
+    "The only one that fits is (C).",
+    "The force is 12 N, which corresponds to option C.",
+    "The force is 12 N, which matches choice (C).",
+    "It does not end, so C.",
+    "So C.",
+    "C) It does not change if x is 0",
+    # a letter before its choice's text
+    "Answer: C (42 km)",
+    "The correct answer is C (42 km).",
+    "The correct answer is:\n\nC. 42 km\n\nBecause it is.",
+    "Final Answer: **C.** 42 km",
+    "Answer: (c)",
+    "Answer: c) 42",
+    "c) 42 km",
+    r"\boxed{C (42 km)}",
+    r"\boxed{\text{C} \quad 42}",
+    r"\boxed{\bf C}",
+    r"\boxed{c) 42}",
+    # sentences
+    "C is the answer.",
+    "Option C is the answer.",
+    "Therefore, C is the correct answer.",
+    "The answer is therefore C.",
+    "The answer must therefore be C.",
+    "I would go with option C.",
+    "The correct choice here is C",
+    # spelling
+    "The answer is “C”.",
+    "Answer: C ✅",
+    "Answer：C",
+    "（C）",
+    "**Answer**\n\nC",
+    "<answer>C</answer>",
+    '{"answer": "C"}',
+    # other languages
+    "答案：C",
+    "正确答案是C。",
+    "故选C。",
+    "正解はC",
+    "Antwort: C",
+    "Die richtige Antwort ist C.",
+    "Réponse : C",
+    "Respuesta: C",
+]
+PROBES += [(text, None) for text in TWO + LISTS + DENIED + OTHERWISE_NONE] + LAST_SAID + [(text, "C") for text in C]
 
 
 def test_there_are_probes_enough():
@@ -89,26 +224,48 @@ def test_there_are_probes_enough():
 
 @pytest.mark.parametrize(("response", "found"), PROBES, ids=[f"{text[-30:]!r}" for text, _ in PROBES])
 def test_the_letter_of_a_response(response, found):
-    assert choices.letter(response, "ABCD") == found
+    assert choice_letters.letter(response, "ABCD") == found
+
+
+def processor_time(text: str) -> float:
+    started = time.process_time()
+    choice_letters.letter(text, "ABCD")
+    return time.process_time() - started
 
 
 @pytest.mark.parametrize(
-    "text",
+    "piece",
     [
-        "answer " * 200_000,
-        "answer" + " " * 10**6,
-        "(A" * 500_000,
-        "**A" * 300_000,
-        "answer is A or " * 60_000,
-        "\\text{" * 200_000,
+        "answer ",
+        "answer is A or ",
+        "answer: A, ",
+        "the answer is a b c d e f ",
+        "the correct option ",
+        "I choose ",
+        "so A is correct ",
+        "A) ",
+        "A) 1\n",
+        "(A",
+        "(A)\n",
+        "**A",
+        "**A** or ",
+        "A, ",
+        "not ",
+        "\\text{",
+        "\\boxed{A",
+        "<answer>",
+        "答案",
+        " ",
+        "\n",
+        ".",
     ],
-    ids=["words", "spaces", "brackets", "stars", "several", "commands"],
 )
-def test_reading_takes_time_linear_in_the_response(text):
-    """A thousand times the length, not a million times the time; no clock, but a limit that only a square would meet."""
-    started = time.process_time()
-    choices.letter(text, "ABCD")
-    assert time.process_time() - started < 60
+@pytest.mark.parametrize("head", ["", "answer", "C\n"])
+def test_reading_takes_time_linear_in_the_response(head, piece):
+    """Eight times the length: 8 times the time, 64 where it were a square."""
+    short, long = (head + piece * (length // len(piece)) for length in (12_500, 100_000))
+    least = max(min(processor_time(short) for _ in range(3)), 0.001)
+    assert min(processor_time(long) for _ in range(2)) < 30 * least
 
 
 def gpqa(number: int, **changes) -> dict:
