@@ -17,7 +17,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import is_import_path
 
 from .benchmark import Benchmark
-from .choices import listed_choices, named_choices
+from .choices import lettered_choices, listed_choices, named_choices
 from .files import load_file
 from .gold import gold_text
 from .gym import PREFIX as GYM
@@ -45,6 +45,7 @@ __all__ = [
     "described",
     "find",
     "gold_text",
+    "lettered_choices",
     "listed_choices",
     "load",
     "named_choices",

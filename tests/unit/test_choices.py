@@ -333,12 +333,28 @@ def test_the_order_of_the_choices_is_in_the_fingerprint(tmp_path):
         ({"options": ["p", "q"], "answer": "A"}, "A"),
         ({"choices": [], "options": ["p", "q"], "answer": "A"}, "A"),
         ({"choices": {"text": ["p", "q"], "label": ["1", "2"]}, "answerKey": "2"}, "B"),
+        ({"choices": {"text": ["3", "1", "7"], "label": ["1", "2", "3"]}, "answerKey": "3"}, "C"),
+        ({"choices": {"text": ["3", "1", "7"], "label": ["1", "2", "3"]}, "answerKey": 1}, "A"),
+        ({"choices": {"text": ["p", "q"], "label": ["A", "B"]}, "answerKey": 1}, "B"),
+        ({"options": {"A": "p", "B": "q", "C": "r"}, "answer": "B"}, "B"),
+        ({"options": {"B": "q", "A": "p", "C": None}, "answer": "q"}, "B"),
+        ({"options": {"A": "B", "B": "A"}, "answer": "A"}, "A"),
+        ({"options": '["p", "q", "r"]', "answer": "B"}, "B"),
+        ({"choices": '{"A": "p", "B": "q"}', "answer": "B"}, "B"),
+        ({"choices": '{"text": ["p", "q"], "label": ["1", "2"]}', "answer": "1"}, "A"),
+        ({"A": "p", "B": "q", "C": "r", "D": "s", "answer": "C"}, "C"),
+        ({"D": "s", "B": "q", "C": 3, "A": "p", "answer": " D ", "X": "x", "AB": "y"}, "D"),
+        ({"A": "p", "B": "q", "C": "r", "D": "", "E": None, "answer": "C"}, "C"),
     ],
 )
 def test_lists_of_choices_stay_in_their_order(tmp_path, row, gold):
     task = tasks.load(f"file:{write(tmp_path / 'q.jsonl', [{'question': 'Q?', **row}])}")
     (question,) = task.questions
     assert question.question.startswith("Q?\n\nA) ") and question.gold == gold
+    assert (
+        question.question.find("A) p") + len("A) p\n") == question.question.find("B) q")
+        or ") q" not in question.question
+    )
 
 
 @pytest.mark.parametrize(
@@ -359,6 +375,9 @@ def test_lists_of_choices_stay_in_their_order(tmp_path, row, gold):
         ({"choices": ["p", "q"], "answer": None}, "its answer 'None' is none"),
         ({"choices": "pq", "answer": 0}, "it has no list of choices"),
         ({"choices": {"text": None, "label": 3}, "answer": 0}, "it has no list of choices"),
+        ({"choices": {"A": "p", "C": "q"}, "answer": "A"}, "it has no list of choices"),
+        ({"choices": '["p", "q"', "answer": "A"}, "it has no list of choices"),
+        ({"choices": {"text": ["p", "q"], "label": ["1", "1"]}, "answer": "1"}, "its answer '1' is more than one"),
     ],
 )
 def test_a_row_that_is_no_question_is_left_out(tmp_path, row, why):
@@ -367,10 +386,50 @@ def test_a_row_that_is_no_question_is_left_out(tmp_path, row, why):
     assert len(task.questions) == 1 and why in task.skipped[0] and task.skipped[0].startswith("row 2 of ")
 
 
-@pytest.mark.parametrize("column", [{"options": []}, {"options": {"timeout": 1}}, {"choices": "two"}])
+def test_of_choices_in_columns_the_answer_is_a_letter(tmp_path):
+    good = {"question": "R?", "A": "p", "B": "q", "C": "r", "answer": "C"}
+    other = [{**good, "answer": "D"}, {**good, "answer": ""}, {**good, "C": ""}, {**good, "B": None}]
+    task = tasks.load(f"file:{write(tmp_path / 'q.jsonl', [good, *other])}")
+    assert len(task.questions) == 1 and len(task.skipped) == 4
+    assert "its answer 'D' is none of its choices A, B, C" in task.skipped[0]
+    assert "it has no choices in columns A, B, …" in task.skipped[3]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        {"options": []},
+        {"options": {"timeout": 1}},
+        {"options": "[]"},
+        {"choices": "two"},
+        {"choices": "[two]"},
+        {"A": 1, "B": 1},
+    ],
+)
 def test_other_data_in_these_columns_does_not_make_it_multiple_choice(tmp_path, column):
     task = tasks.load(f"file:{write(tmp_path / 'q.jsonl', [{'question': '1 + 1?', 'answer': '2', **column}])}")
     assert [(each.question, each.gold) for each in task.questions] == [("1 + 1?", "2")]
+
+
+@pytest.mark.parametrize("found", ["a ) 38 , b ) 27", "['p', 'q']", {"a": "p", "b": "q"}, '["p", "q"'])
+def test_a_letter_whose_choices_cannot_be_read_is_refused(tmp_path, found):
+    with pytest.raises(UsageError, match="its answer is the letter b, and its choices in 'options' are neither a list"):
+        tasks.load(f"file:{write(tmp_path / 'q.jsonl', [{'question': 'Q?', 'options': found, 'answer': 'b'}])}")
+
+
+@pytest.mark.parametrize(
+    ("row", "fingerprint"),
+    [
+        (gpqa(1), "7ed6c347d187"),
+        ({"question": "Q?", "choices": ["p", "q", "r"], "answer": 1}, "f741555c8ab2"),
+        ({"question": "Q?", "options": ["p", "q", "r"], "answer": "q"}, "f741555c8ab2"),
+        ({"question": "Q?", "choices": {"text": ["p", "q"], "label": ["1", "2"]}, "answerKey": "2"}, "c42144e6c350"),
+        ({"question": "1 + 1?", "answer": "2", "options": {"timeout": 1}, "A": 1, "B": 2}, "164bf60859df"),
+    ],
+)
+def test_results_of_before_are_continued(tmp_path, row, fingerprint):
+    """Their fingerprints are of the release that had the first three formats only."""
+    assert tasks.load(f"file:{write(tmp_path / 'q.jsonl', [row])}").fingerprint() == fingerprint
 
 
 def test_wrong_choices_may_be_equal_and_have_markup():
