@@ -115,7 +115,7 @@ BE = r"(?:is|was|be|ist|lautet|est|es)"
 START = r"(?:\A|[\n.,;:!?>—–-])\s{0,3}"
 ANSWER = re.compile(
     r"(?:\b(?:answer|antwort|réponse|respuesta|risposta|resposta|ответ)|答案|正解|答え|回答)[\"']?"
-    rf"(?:(?:\s\w{{1,20}}){{0,6}}?\s{BE}\b|(\s?[:=])|\s[–—-]\s|\s{{0,2}}\n|[是为為は])",
+    rf"(?:(?:\s\w{{1,20}}){{0,6}}?\s{BE}\b|(\s?[:=])|\s[–—-]\s|\s{{0,2}}\n|\s(?=[(\[][A-Z][)\]]\s{{0,2}}(?:[.\n]|\Z))|[是为為は])",
     re.IGNORECASE,
 )
 CHOSEN = re.compile(

@@ -197,6 +197,7 @@ C = [
     "The answer must therefore be C.",
     "I would go with option C.",
     "The correct choice here is C",
+    "This gives us the answer (C). It is 42.",
     # spelling
     "The answer is “C”.",
     "Answer: C ✅",
