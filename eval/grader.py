@@ -21,7 +21,7 @@ from openrlhf_ebpo.rewards.pool import Died, Pool
 
 from . import answer_match, own_score, released
 from .protocols import EXTRACTORS, MATH_VERIFY
-from .tasks import CHOICE, MATH, OWN, REASONING_GYM, Question, Rules, choices, own
+from .tasks import CHOICE, MATH, OWN, REASONING_GYM, Question, Rules, choice_letters, own
 from .thinking import without_thinking
 
 SECONDS = 2.0  # of processor time for one answer, as in training
@@ -92,7 +92,7 @@ class Grader:
 
     def _answer(self, text: str, rules: Rules) -> str | None:
         if rules.kind == CHOICE:
-            return choices.letter(text, rules.entry)
+            return choice_letters.letter(text, rules.entry)
         return (gym.answer_of if rules.kind == REASONING_GYM else self.extract)(text) or None
 
     def grade_samples(self, question: Question, responses: Sequence[str]) -> list[dict]:

@@ -19,7 +19,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import is_import_path
 
 from .benchmark import Benchmark, as_it_is, no_notes
-from .choices import listed_choices, named_choices
+from .choices import lettered_choices, listed_choices, named_choices
 from .files import load_file
 from .gold import gold_text
 from .gym import PREFIX as GYM
@@ -47,6 +47,7 @@ __all__ = [
     "described",
     "find",
     "gold_text",
+    "lettered_choices",
     "listed_choices",
     "load",
     "load_shots",

@@ -1,17 +1,18 @@
-"""Multiple choice: a row's choices behind letters, and the letter that a response gives.
+"""Multiple choice: the choices of a row, and the question with them behind letters.
 
 Choices are columns (GPQA: `Correct Answer`, `Incorrect Answer 1`, …), which are shuffled, since the right one is always
-the first; or a list with the index, letter or text of the right one (MMLU, ARC), in the order that they have there.
+the first; or in the order that they have: a list with the index, letter or text of the right one (MMLU), texts with labels
+(ARC, MedQA), or columns A, B, C, … (C-Eval, CMMLU).
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from string import ascii_uppercase as LETTERS
-
-from openrlhf_ebpo.rewards.grading import SPECIAL, extract_answer
 
 from .types import CHOICE, Rules
 
@@ -69,26 +70,94 @@ def named_choices(row: Mapping, correct) -> tuple[list, int]:
 
 
 def listed_choices(row: Mapping, answer) -> tuple[list, int]:
-    """Of a list `choices` or `options`, or ARC's texts and labels. answer: an index from 0, a letter or label, or the text
-    of one.
+    """Of `choices` or `options`: a list, ARC's texts and labels, texts by letter, or one of these as JSON. answer: an index
+    from 0, a letter or label, or the text of one.
 
     Raises:
         ValueError: there is no list, or the answer is none or two of its choices.
     """
-    found = next((row[name] for name in LISTS if holds_choices(row.get(name))), None)
-    labels = list(LETTERS)
-    if isinstance(found, Mapping):
-        found, labels = found["text"], list(found["label"])
-    if not isinstance(found, (list, tuple)):
+    found = next((found for name in LISTS if (found := _read(row.get(name)))), None)
+    if not found:
         raise ValueError(f"it has no list of choices in {' or '.join(LISTS)}")
-    return list(found), _right(answer, list(found), labels)
+    texts, labels = found
+    if labels and (position := _labelled(answer, labels)) is not None:
+        return texts, position
+    return texts, _right(answer, texts, labels or list(LETTERS))
 
 
 def holds_choices(value) -> bool:
-    """Whether a value of LISTS is of one of the two forms: in other data these columns are empty, or something else."""
-    if isinstance(value, Mapping):
-        return all(holds_choices(value.get(name)) for name in ("text", "label"))
-    return isinstance(value, (list, tuple)) and len(value) > 0
+    """Whether a value of LISTS can be read: in other data these columns are empty, or something else."""
+    return _read(value) is not None
+
+
+def lettered_choices(row: Mapping, answer) -> tuple[list, int]:
+    """Of columns A, B, C, …; those without a value are none. answer: a letter.
+
+    Raises:
+        ValueError: there is no A or no B, or the answer is none of them.
+    """
+    columns = takewhile(row.__contains__, LETTERS)
+    found = _by_letter({name: row[name] for name in columns if row[name] != ""})
+    if not found:
+        raise ValueError("it has no choices in columns A, B, …")
+    texts, labels = found
+    if (position := _labelled(answer, labels)) is None:
+        raise ValueError(f"its answer {str(answer).strip()!r:.60} is none of its choices {', '.join(labels)}")
+    return texts, position
+
+
+def has_lettered_choices(row: Mapping, answer) -> bool:
+    """Whether lettered_choices can read it: in other data columns A and B are something else."""
+    try:
+        return bool(lettered_choices(row, answer))
+    except ValueError:
+        return False
+
+
+def refuse_unread(row: Mapping, answer) -> None:
+    """Without its choices, a question whose answer is a letter cannot be asked.
+
+    Raises:
+        ValueError: the answer is a letter, and a column of LISTS holds something that cannot be read.
+    """
+    for name in LISTS:
+        if row.get(name) and isinstance(answer, str) and re.fullmatch(r"[A-Ja-j]", answer.strip()):
+            raise ValueError(
+                f"its answer is the letter {answer.strip()}, and its choices in {name!r} are neither a list nor texts by letter: "
+                f"{row[name]!r:.60}"
+            )
+
+
+def _read(value) -> tuple[list, list] | None:
+    """Texts and their labels, none where they have none, in any form of LISTS."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    if isinstance(value, (list, tuple)):
+        return (list(value), []) if value else None
+    if not isinstance(value, Mapping):
+        return None
+    pair = [value.get(name) for name in ("text", "label")]
+    if all(isinstance(each, (list, tuple)) and each for each in pair):
+        return list(pair[0]), list(pair[1])
+    return _by_letter(value)
+
+
+def _by_letter(texts: Mapping) -> tuple[list, list] | None:
+    """Texts in the order of their letters, from A and B on; a letter without a text is none, as in a .parquet file."""
+    labels = sorted(str(label) for label, text in texts.items() if text is not None)
+    if labels[:2] != ["A", "B"] or not set(labels) <= set(LETTERS):
+        return None
+    return [texts[label] for label in labels], labels
+
+
+def _labelled(answer, labels: list) -> int | None:
+    """The place of the only label that the answer is. A label that a row gives is meant where a text equals it too."""
+    named = str(answer).strip()
+    found = [i for i, label in enumerate(labels) if str(label).strip() == named]
+    return found[0] if len(found) == 1 else None
 
 
 def _right(answer, texts: list, labels: list) -> int:
@@ -102,63 +171,3 @@ def _right(answer, texts: list, labels: list) -> int:
     if len(readings) != 1:
         raise ValueError(f"its answer {named!r:.60} is {'none' if not readings else 'more than one'} of its choices")
     return readings.pop()
-
-
-# Which letter a response gives. Quantifiers are bounded: a response may be long, and hostile.
-
-MARKUP = re.compile(r"\\(?:text|math|operator)[a-z]{0,8}|\\[(),!;: \[\]]|[$*_`{}\\]")
-LONGEST = 300  # characters of an answer that are looked at
-BE = r"(?:is|was|are|would be|must be|should be|has to be)"
-NAMED = r"(?:the\s)?(?:correct\s|right\s)?(?:option\s?|choice\s?|letter\s?|answer\s?)?"
-LETTER = r"[(\[\"']?(?-i:([A-Z]))"
-ANOTHER = r"(?![)\].]?\s?(?:,|;|/|&|\band\b|\bor\b)\s?(?:and\s|or\s)?[(\[]?(?-i:[A-Z])(?![A-Za-z]))"
-END = rf"{ANOTHER}(?=[)\].:,;!\"'–—-]|\s{{0,4}}(?:\n|\Z)|\s(?:is|because|since|as|which|with|for)\b)"
-ANSWER = re.compile(rf"\banswer(?:(?:\s\w{{1,20}}){{0,6}}?\s{BE})?[\s:=]{{0,4}}{NAMED}{LETTER}{END}", re.IGNORECASE)
-OTHER = re.compile(
-    rf"\b(?:(?:correct|right|best|final)\s(?:option|choice|one)(?:\s{BE})?|choose|pick|select|go with)[\s:]{{1,4}}{NAMED}{LETTER}{END}"
-    rf"|(?<![A-Za-z])(?-i:([A-Z]))[)\].]?\s{BE}\s(?:the\s)?(?:correct|right|best)\b",
-    re.IGNORECASE,
-)
-ALONE = re.compile(rf"{NAMED}(?:{BE}[\s:]{{1,4}})?[(\[\"']?([A-Z])[)\].:,;!\"']{{0,4}}", re.IGNORECASE)
-BEHIND = re.compile(rf"(?i:{NAMED})[(\[]?([A-Z])(?:[)\].:]|\s?[–—-]\s|,?\s(?:because|since|as|which)\b)(.*)", re.DOTALL)
-SECOND = re.compile(r"\s*(?:(?:and|or|&|/|,)\s*)+[(\[]?[A-Z](?![A-Za-z]).*|\s*[(\[]?[A-Z][)\].:,]*", re.DOTALL)
-LAST = re.compile(r"(?:\*\*\(?|\()([A-Z])(?:[).]{0,2}\*\*|\))\Z")
-ITEM = re.compile(r"[\s(*\[>-]*[A-Z][).\]:]")
-
-
-def letter(response: str, letters: str) -> str | None:
-    """The letter of the last box or, where it holds none, of the last "Answer:" line, of what says which is the answer or
-    the right one, or of the last line. None where that is no letter, not of these, or several.
-    """
-    boxed = extract_answer(response)
-    found = boxed and _of_answer(boxed)
-    if not found:
-        text = SPECIAL.sub("", response)
-        found = _said(MARKUP.sub("", text)) or _last_line(text)
-    return found if found and found in letters else None
-
-
-def _of_answer(text: str) -> str | None:
-    """The letter of a text that is the answer: alone, or before its choice's text."""
-    text = MARKUP.sub("", text[:LONGEST]).strip()
-    if alone := ALONE.fullmatch(text):
-        return alone[1].upper()
-    behind = BEHIND.fullmatch(text)
-    return behind[1] if behind and not SECOND.fullmatch(behind[2]) else None
-
-
-def _said(text: str) -> str | None:
-    for form in (ANSWER, OTHER):
-        found = [next(filter(None, match.groups())) for match in form.finditer(text)]
-        if found:
-            return found[-1]
-    return None
-
-
-def _last_line(text: str) -> str | None:
-    """The letter of the last line, if it does not stand in a list of choices."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    if not lines or (len(lines) > 1 and ITEM.match(lines[-2])):
-        return None
-    end = LAST.search(lines[-1][-LONGEST:].rstrip(" .!"))
-    return _of_answer(lines[-1]) or (end and end[1])

@@ -11,7 +11,18 @@ from openrlhf_ebpo.data.source import ANSWER_COLUMNS, PROMPT_COLUMNS, lookup
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards import gym
 
-from .choices import CORRECT, INCORRECT, LISTS, holds_choices, lettered, listed_choices, named_choices
+from .choices import (
+    CORRECT,
+    INCORRECT,
+    LISTS,
+    has_lettered_choices,
+    holds_choices,
+    lettered,
+    lettered_choices,
+    listed_choices,
+    named_choices,
+    refuse_unread,
+)
 from .gold import gold_text
 from .rows import FLAG, Rows, choose_column, file_rows, folder_name, make_task
 from .scoring_columns import column_rules
@@ -45,6 +56,7 @@ def load_file(
     answer = _column(rows, answer_column, answers, "gold answer", "--answer_column", flag)
 
     has_list = any(holds_choices(row.get(name)) for row in rows.rows for name in LISTS)
+    has_letters = any(has_lettered_choices(row, lookup(row, answer)) for row in rows.rows)
 
     def read(row: dict):
         value, asked = lookup(row, answer), _bare(lookup(row, question), question)
@@ -52,6 +64,9 @@ def load_file(
             return lettered(asked, *named_choices(row, value), SHUFFLE)
         if has_list:
             return lettered(asked, *listed_choices(row, value), None)
+        if has_letters:
+            return lettered(asked, *lettered_choices(row, value), None)
+        refuse_unread(row, value)
         if entry := _gym_entry(value):
             return asked, gym.gold(entry), Rules(REASONING_GYM, entry=value)
         return asked, gold_text(value), column_rules(row, value)

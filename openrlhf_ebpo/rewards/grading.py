@@ -60,11 +60,11 @@ def warm_up() -> None:
 def extract_answer(response: str) -> str | None:
     """What the response gives as its answer ("" for an empty box); None where it has neither a box nor an "Answer:"
     line. Takes time linear in the length of the response."""
-    box = _last_box(response) if "box" in response else None
+    box = last_box(response) if "box" in response else None
     return _last_answer_line(response) if box is None else box.strip()
 
 
-def _last_box(text: str) -> str | None:
+def last_box(text: str) -> str | None:
     """Content of the box that closes last. A box that never closes is no box: the response was cut off there."""
     content, opened = None, []  # of each open brace: where its box's content starts, None for a brace of no box
     for token in TOKEN.finditer(text):

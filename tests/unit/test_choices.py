@@ -13,7 +13,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import pairs, tasks
 from openrlhf_ebpo.eval.grader import NO_GOLD, Grader
 from openrlhf_ebpo.eval.protocols import PROTOCOLS
-from openrlhf_ebpo.eval.tasks import BENCHMARKS, CHOICE, Benchmark, Rules, choices, rows
+from openrlhf_ebpo.eval.tasks import BENCHMARKS, CHOICE, Benchmark, Rules, choice_letters, choices, rows
 
 LISTED = "A) 1\nB) 2\nC) 3\nD) 4"
 PROBES = [
@@ -81,6 +81,142 @@ PROBES = [
     ("", None),
     ("Ich nehme Ä", None),
 ]
+TWO = [  # letters are no answer
+    "Both (A) and (C).",
+    "The answer is **A** and **C**.",
+    "The answer is either (A) or (B).",
+    "Answer: (A), (C)",
+    "Answer: **A** or **C**",
+    "Answer: (A)(C)",
+    "Answer: A as well as C",
+    "Answer: A, or maybe B",
+    "Answer: A/B",
+    "Answer: A - C",
+    "Answer: A plus C",
+    "Answer: A\nC",
+    "Answer: A, II",
+    "答案：A、C",
+    "(A) or (B)",
+    "A & B",
+    r"\boxed{A \quad B}",
+    '{"answer": ["A", "C"]}',
+    "Both A and C are correct.",
+    "A is correct. B is correct.",
+    "The answer is A. But C is correct.",
+    "C\n\nD",
+]
+LISTS = [  # of the choices
+    "The answer choices are A) 1 B) 2 C) 3 D) 4",
+    "Answer choices:\nA) 1\nB) 2",
+    "Answer:\nA) 1\nB) 2",
+    "Choose the correct option: A) 1 B) 2 C) 3",
+    "(a) 1\n(b) 2",
+    "A) 1\nB) 2\nC",
+    "A\nB\nC\nD",
+    "A) 42 is a lot.\n\nB) 3 is little.\n\nC) fits",
+    "**Option A**: falls.\n**Option B**: fits well\n**Option D**: grows faster.",
+]
+DENIED = [
+    "We eliminate (C)",
+    "So we can rule out **C**",
+    "I would not choose A.",
+    "An incorrect answer is B.",
+    "Wrong answer: B",
+    "Suppose A is correct. Then 1 = 2, a contradiction.",
+    "If the answer is A, then 1 = 2.",
+    "The answer is A if x > 0.",
+    "Let us assume that the answer is A.",
+    "Let the answer be A.",
+    "I don't think the answer is A.",
+    "I don’t think the answer is A.",
+    "Some might say the answer is A.",
+    "The answer cannot be C.",
+    "It cannot be (C)",
+    "It isn't (C).",
+    "Neither A nor C is correct.",
+    "A is correct only if x > 0",
+    "D) 4 is wrong.",
+    "C) is incorrect because it is 42",
+    "B) 2 ❌",
+    "答案不是C",
+]
+OTHERWISE_NONE = [
+    "Vitamin C is correct.",
+    "A: 42",
+    "Answer: A?",
+    "Answers: A and C",
+    "The answer is A's length",
+    "the answer is\na triangle",
+    "Answer: I, II and III",
+    r"\boxed{A triangle}",
+]
+LAST_SAID = [
+    ("Answer choice A is wrong. Answer choice C is right. Answer choice D is wrong.", "C"),
+    ("First guess: the answer is A.\n\nSo the correct option is C.", "C"),
+    ("I first thought the answer is A. On reflection I choose D.", "D"),
+    ("Answer: A\n\nNo, the answer is C.", "C"),
+    ("The answer is C.\n\nA is wrong as it is 1.", "C"),
+    ("The answer is C, not A.", "C"),
+    ("A is wrong, B is wrong, so (C).", "C"),
+    ("Answer: C\n\nWhy not A: it is too small.\nWhy not B: it is not whole.", "C"),
+    ("The answer is C, because (A) and (B) are too small.", "C"),
+    ("Answer: C) Both A and B", "C"),
+]
+C = [
+    # first lines
+    "C\n\nExplanation: it is 42.",
+    "C\n\nA) is too small.\nB) is too small.\nD) is too large.",
+    "**C) 42 km**\n\nBecause 6 times 7 is 42.",
+    "C) 42 km\n\nThe reason is that 6 times 7 is 42.",
+    "C) 42 km\n\nA) is small\nB) is small\nC) fits",
+    # last lines
+    f"{LISTED}\n\nIt is 3.\n\n**C) 3**",
+    "The only one that fits is (C).",
+    "The force is 12 N, which corresponds to option C.",
+    "The force is 12 N, which matches choice (C).",
+    "It does not end, so C.",
+    "So C.",
+    "C) It does not change if x is 0",
+    # a letter before its choice's text
+    "Answer: C (42 km)",
+    "The correct answer is C (42 km).",
+    "The correct answer is:\n\nC. 42 km\n\nBecause it is.",
+    "Final Answer: **C.** 42 km",
+    "Answer: (c)",
+    "Answer: c) 42",
+    "c) 42 km",
+    r"\boxed{C (42 km)}",
+    r"\boxed{\text{C} \quad 42}",
+    r"\boxed{\bf C}",
+    r"\boxed{c) 42}",
+    # sentences
+    "C is the answer.",
+    "Option C is the answer.",
+    "Therefore, C is the correct answer.",
+    "The answer is therefore C.",
+    "The answer must therefore be C.",
+    "I would go with option C.",
+    "The correct choice here is C",
+    "This gives us the answer (C). It is 42.",
+    # spelling
+    "The answer is “C”.",
+    "Answer: C ✅",
+    "Answer：C",
+    "（C）",
+    "**Answer**\n\nC",
+    "<answer>C</answer>",
+    '{"answer": "C"}',
+    # other languages
+    "答案：C",
+    "正确答案是C。",
+    "故选C。",
+    "正解はC",
+    "Antwort: C",
+    "Die richtige Antwort ist C.",
+    "Réponse : C",
+    "Respuesta: C",
+]
+PROBES += [(text, None) for text in TWO + LISTS + DENIED + OTHERWISE_NONE] + LAST_SAID + [(text, "C") for text in C]
 
 
 def test_there_are_probes_enough():
@@ -89,26 +225,48 @@ def test_there_are_probes_enough():
 
 @pytest.mark.parametrize(("response", "found"), PROBES, ids=[f"{text[-30:]!r}" for text, _ in PROBES])
 def test_the_letter_of_a_response(response, found):
-    assert choices.letter(response, "ABCD") == found
+    assert choice_letters.letter(response, "ABCD") == found
+
+
+def processor_time(text: str) -> float:
+    started = time.process_time()
+    choice_letters.letter(text, "ABCD")
+    return time.process_time() - started
 
 
 @pytest.mark.parametrize(
-    "text",
+    "piece",
     [
-        "answer " * 200_000,
-        "answer" + " " * 10**6,
-        "(A" * 500_000,
-        "**A" * 300_000,
-        "answer is A or " * 60_000,
-        "\\text{" * 200_000,
+        "answer ",
+        "answer is A or ",
+        "answer: A, ",
+        "the answer is a b c d e f ",
+        "the correct option ",
+        "I choose ",
+        "so A is correct ",
+        "A) ",
+        "A) 1\n",
+        "(A",
+        "(A)\n",
+        "**A",
+        "**A** or ",
+        "A, ",
+        "not ",
+        "\\text{",
+        "\\boxed{A",
+        "<answer>",
+        "答案",
+        " ",
+        "\n",
+        ".",
     ],
-    ids=["words", "spaces", "brackets", "stars", "several", "commands"],
 )
-def test_reading_takes_time_linear_in_the_response(text):
-    """A thousand times the length, not a million times the time; no clock, but a limit that only a square would meet."""
-    started = time.process_time()
-    choices.letter(text, "ABCD")
-    assert time.process_time() - started < 60
+@pytest.mark.parametrize("head", ["", "answer", "C\n"])
+def test_reading_takes_time_linear_in_the_response(head, piece):
+    """Eight times the length: 8 times the time, 64 where it were a square."""
+    short, long = (head + piece * (length // len(piece)) for length in (12_500, 100_000))
+    least = max(min(processor_time(short) for _ in range(3)), 0.001)
+    assert min(processor_time(long) for _ in range(2)) < 30 * least
 
 
 def gpqa(number: int, **changes) -> dict:
@@ -176,12 +334,28 @@ def test_the_order_of_the_choices_is_in_the_fingerprint(tmp_path):
         ({"options": ["p", "q"], "answer": "A"}, "A"),
         ({"choices": [], "options": ["p", "q"], "answer": "A"}, "A"),
         ({"choices": {"text": ["p", "q"], "label": ["1", "2"]}, "answerKey": "2"}, "B"),
+        ({"choices": {"text": ["3", "1", "7"], "label": ["1", "2", "3"]}, "answerKey": "3"}, "C"),
+        ({"choices": {"text": ["3", "1", "7"], "label": ["1", "2", "3"]}, "answerKey": 1}, "A"),
+        ({"choices": {"text": ["p", "q"], "label": ["A", "B"]}, "answerKey": 1}, "B"),
+        ({"options": {"A": "p", "B": "q", "C": "r"}, "answer": "B"}, "B"),
+        ({"options": {"B": "q", "A": "p", "C": None}, "answer": "q"}, "B"),
+        ({"options": {"A": "B", "B": "A"}, "answer": "A"}, "A"),
+        ({"options": '["p", "q", "r"]', "answer": "B"}, "B"),
+        ({"choices": '{"A": "p", "B": "q"}', "answer": "B"}, "B"),
+        ({"choices": '{"text": ["p", "q"], "label": ["1", "2"]}', "answer": "1"}, "A"),
+        ({"A": "p", "B": "q", "C": "r", "D": "s", "answer": "C"}, "C"),
+        ({"D": "s", "B": "q", "C": 3, "A": "p", "answer": " D ", "X": "x", "AB": "y"}, "D"),
+        ({"A": "p", "B": "q", "C": "r", "D": "", "E": None, "answer": "C"}, "C"),
     ],
 )
 def test_lists_of_choices_stay_in_their_order(tmp_path, row, gold):
     task = tasks.load(f"file:{write(tmp_path / 'q.jsonl', [{'question': 'Q?', **row}])}")
     (question,) = task.questions
     assert question.question.startswith("Q?\n\nA) ") and question.gold == gold
+    assert (
+        question.question.find("A) p") + len("A) p\n") == question.question.find("B) q")
+        or ") q" not in question.question
+    )
 
 
 @pytest.mark.parametrize(
@@ -202,6 +376,9 @@ def test_lists_of_choices_stay_in_their_order(tmp_path, row, gold):
         ({"choices": ["p", "q"], "answer": None}, "its answer 'None' is none"),
         ({"choices": "pq", "answer": 0}, "it has no list of choices"),
         ({"choices": {"text": None, "label": 3}, "answer": 0}, "it has no list of choices"),
+        ({"choices": {"A": "p", "C": "q"}, "answer": "A"}, "it has no list of choices"),
+        ({"choices": '["p", "q"', "answer": "A"}, "it has no list of choices"),
+        ({"choices": {"text": ["p", "q"], "label": ["1", "1"]}, "answer": "1"}, "its answer '1' is more than one"),
     ],
 )
 def test_a_row_that_is_no_question_is_left_out(tmp_path, row, why):
@@ -210,10 +387,50 @@ def test_a_row_that_is_no_question_is_left_out(tmp_path, row, why):
     assert len(task.questions) == 1 and why in task.skipped[0] and task.skipped[0].startswith("row 2 of ")
 
 
-@pytest.mark.parametrize("column", [{"options": []}, {"options": {"timeout": 1}}, {"choices": "two"}])
+def test_of_choices_in_columns_the_answer_is_a_letter(tmp_path):
+    good = {"question": "R?", "A": "p", "B": "q", "C": "r", "answer": "C"}
+    other = [{**good, "answer": "D"}, {**good, "answer": ""}, {**good, "C": ""}, {**good, "B": None}]
+    task = tasks.load(f"file:{write(tmp_path / 'q.jsonl', [good, *other])}")
+    assert len(task.questions) == 1 and len(task.skipped) == 4
+    assert "its answer 'D' is none of its choices A, B, C" in task.skipped[0]
+    assert "it has no choices in columns A, B, …" in task.skipped[3]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        {"options": []},
+        {"options": {"timeout": 1}},
+        {"options": "[]"},
+        {"choices": "two"},
+        {"choices": "[two]"},
+        {"A": 1, "B": 1},
+    ],
+)
 def test_other_data_in_these_columns_does_not_make_it_multiple_choice(tmp_path, column):
     task = tasks.load(f"file:{write(tmp_path / 'q.jsonl', [{'question': '1 + 1?', 'answer': '2', **column}])}")
     assert [(each.question, each.gold) for each in task.questions] == [("1 + 1?", "2")]
+
+
+@pytest.mark.parametrize("found", ["a ) 38 , b ) 27", "['p', 'q']", {"a": "p", "b": "q"}, '["p", "q"'])
+def test_a_letter_whose_choices_cannot_be_read_is_refused(tmp_path, found):
+    with pytest.raises(UsageError, match="its answer is the letter b, and its choices in 'options' are neither a list"):
+        tasks.load(f"file:{write(tmp_path / 'q.jsonl', [{'question': 'Q?', 'options': found, 'answer': 'b'}])}")
+
+
+@pytest.mark.parametrize(
+    ("row", "fingerprint"),
+    [
+        (gpqa(1), "7ed6c347d187"),
+        ({"question": "Q?", "choices": ["p", "q", "r"], "answer": 1}, "f741555c8ab2"),
+        ({"question": "Q?", "options": ["p", "q", "r"], "answer": "q"}, "f741555c8ab2"),
+        ({"question": "Q?", "choices": {"text": ["p", "q"], "label": ["1", "2"]}, "answerKey": "2"}, "c42144e6c350"),
+        ({"question": "1 + 1?", "answer": "2", "options": {"timeout": 1}, "A": 1, "B": 2}, "164bf60859df"),
+    ],
+)
+def test_results_of_before_are_continued(tmp_path, row, fingerprint):
+    """Their fingerprints are of the release that had the first three formats only."""
+    assert tasks.load(f"file:{write(tmp_path / 'q.jsonl', [row])}").fingerprint() == fingerprint
 
 
 def test_wrong_choices_may_be_equal_and_have_markup():
