@@ -85,9 +85,9 @@ def test_a_key_that_is_not_there_or_none_is_said_without_repeating_it(monkeypatc
         endpoint.key_of(None, "https://h/v1", print)
 
 
-def connected(server, name: str = "m") -> tuple[Endpoint, list[str]]:
+def connected(server, name: str = "m", *more: str) -> tuple[Endpoint, list[str]]:
     said: list[str] = []
-    return endpoint.connect(parsed(["--model", f"openai:{server.url}#{name}"]), said.append), said
+    return endpoint.connect(parsed(["--model", f"openai:{server.url}#{name}", *more]), said.append), said
 
 
 def parsed(argv: list[str]):
@@ -126,15 +126,40 @@ def test_a_list_of_nonsense_is_taken_for_nothing(serve, card):
         (lambda handler: handler.reply({"error": {"message": "bad key"}}, 401), "HTTP 401: bad key: is the key"),
         (lambda handler: handler.reply(b"<html>hello</html>"), "no JSON object: <html>hello"),
         (lambda handler: handler.reply(b"", 301, Location="http://other/"), "a redirect to http://other/"),
-        (lambda handler: handler.reply({}, 503), "HTTP 503"),
+        (lambda handler: handler.reply({"error": {"message": "no\x1b[1m"}}, 400), "HTTP 400: no [1m: is it an OpenAI"),
+        (lambda handler: handler.reply({}, 503), "of 0.2 s: is the server still starting, or overloaded?"),
+        (lambda handler: handler.reply("x", 429, Retry_After="99"), "of 0.2 s, and to wait 99 s is asked for: is the"),
+        (lambda handler: handler.reply("a list"), 'no JSON object: "a list"'),
     ],
 )
 def test_a_server_that_is_none_is_refused_before_anything_is_asked(serve, reply, part):
     behave = Good()
     behave.list = reply
     with pytest.raises(UsageError) as stopped:
-        connected(serve(behave))
+        connected(serve(behave), "m", "--give_up_after", "0.2")
     assert part in str(stopped.value)
+
+
+@pytest.mark.parametrize(("status", "headers"), [(429, {"Retry_After": "0.05"}), (500, {}), (503, {})])
+def test_a_list_that_is_not_there_yet_is_asked_for_again(serve, status, headers):
+    behave, asked = Good(cards=[VLLM]), []
+
+    def list_(handler):
+        asked.append(time.monotonic())
+        Good.list(behave, handler) if len(asked) > 2 else handler.reply({"error": "loading"}, status, **headers)
+
+    behave.list = list_
+    found, said = connected(serve(behave))
+    assert found.is_vllm and len(asked) == 3 and asked[-1] - asked[0] >= (0.1 if headers else 0)
+    (line,) = said
+    assert f"HTTP {status}: loading: tried again, for up to 60 s" in line
+
+
+def test_a_list_may_be_a_bare_array(serve):
+    behave = Good()
+    behave.list = lambda handler: handler.reply([CARD, VLLM | {"id": "n"}])
+    found, said = connected(serve(behave), "n")
+    assert found.is_vllm and found.root == "org/model" and not said
 
 
 def test_a_server_without_a_list_is_asked_all_the_same_and_one_that_is_down_is_not(serve):
