@@ -119,15 +119,18 @@ class Client:
                 if not may_pass(error.status):
                     raise
                 failures += 1
-                tried, limit = time.monotonic() - began, self._limits.give_up_after
-                wait = max(error.wait or 0.0, pause_after(failures))
-                if tried + wait > limit:
-                    asked = f", and to wait {error.wait:.0f} s is asked for" if error.wait else ""
-                    message = f"{error}; tried for {tried:.0f} of {limit:g} s{asked}"
-                    raise BadStatus(message, error.status, error.wait) from None
+                limit, asked = self._limits.give_up_after, error.wait or 0.0
+                left = limit - (time.monotonic() - began)
+                if left <= asked:
+                    tried = (
+                        f"the server asks to wait {asked:.0f} s, longer than {limit:g} s"
+                        if asked > limit
+                        else f"tried for {limit:g} s"
+                    )
+                    raise BadStatus(f"{error}; {tried}", error.status, error.wait) from None
                 if failures == 1:
                     self._say(f"note: {error}: tried again, for up to {limit:g} s")
-                await asyncio.sleep(wait)
+                await asyncio.sleep(max(asked, min(left, pause_after(failures))))
 
     async def post(self, path: str, body: dict, longest: int, read: Callable[[dict], Any] = dict) -> Any:
         """What `read` makes of the JSON object that the server answers, of at most `longest` bytes; read raises Trouble where

@@ -30,7 +30,8 @@ protocols: all settings that decide what a score means, printed at the start
 output: DIR/<protocol>/<task>/step-000000/summary.json and samples.parquet (one row per response), and
 DIR/<protocol>/report.md. Of --checkpoints, DIR is the run's eval/, and the model before training is step 0.
 
-Killed or interrupted? Repeat the command: no question is generated twice, and what is finished is left alone. Another
+Killed or interrupted? Repeat the command: no question is generated twice, and what is finished is left alone. Questions that
+are refused every time (a provider's filter, too long a prompt): --leave_out_refused gives results without them. Another
 model or task version under the same names is refused, unless --force starts over.
 
 Then: openrlhf-ebpo eval report --help   models side by side

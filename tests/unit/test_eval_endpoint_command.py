@@ -141,8 +141,11 @@ def test_a_list_of_nonsense_is_taken_for_nothing(serve, card):
         (lambda handler: handler.reply(b"<html>hello</html>"), "no JSON object: <html>hello"),
         (lambda handler: handler.reply(b"", 301, Location="http://other/"), "a redirect to http://other/"),
         (lambda handler: handler.reply({"error": {"message": "no\x1b[1m"}}, 400), "HTTP 400: no [1m: is it an OpenAI"),
-        (lambda handler: handler.reply({}, 503), "of 0.2 s: is the server still starting, or overloaded?"),
-        (lambda handler: handler.reply("x", 429, Retry_After="99"), "of 0.2 s, and to wait 99 s is asked for: is the"),
+        (lambda handler: handler.reply({}, 503), "HTTP 503: {}; tried for 0.2 s: is the server still starting, or"),
+        (
+            lambda handler: handler.reply("x", 429, Retry_After="99"),
+            "; the server asks to wait 99 s, longer than 0.2 s: is the",
+        ),
         (lambda handler: handler.reply("a list"), 'no JSON object: "a list"'),
     ],
 )
