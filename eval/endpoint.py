@@ -19,7 +19,7 @@ from openrlhf_ebpo.record.results import SERVER as PREFIX
 from openrlhf_ebpo.redact import Secret
 from openrlhf_ebpo.rewards.servers import excerpt, shown
 
-from .endpoint_client import BadStatus, Limits, Refused, Trouble, client, is_local, without
+from .endpoint_client import BadStatus, Limits, Refused, Trouble, client, is_local, may_pass, without
 from .prompts import PromptForm
 from .protocols import Protocol
 from .thinking import THINK, begun
@@ -27,7 +27,7 @@ from .thinking import THINK, begun
 KEY = "OPENAI_API_KEY"
 FLAGS = ("api_key_env", "concurrency", "requests_per_minute", "request_timeout", "give_up_after")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-LIST_LIMITS = Limits(concurrency=1, timeout=30.0)
+LIST_LIMITS = Limits(concurrency=1, timeout=30.0, give_up_after=60.0)
 TEMPLATE_LIMITS = Limits(concurrency=1, timeout=30.0, give_up_after=30.0)
 LONGEST_LIST = 8 << 20  # bytes of a server's list of models, or of a short chat's tokens
 SPACES_AT_END = re.compile(r"(?:[ĠĊĉ▁\s]|<0x(?:0A|20|09)>)+\Z")  # as byte-level and SentencePiece tokenizers write them
@@ -169,27 +169,29 @@ async def _listed(endpoint: Endpoint, say: Callable[[str], None]) -> Endpoint:
     Raises:
         UsageError: the server cannot be reached, or does not answer as such servers do.
     """
+    limits = replace(LIST_LIMITS, give_up_after=min(LIST_LIMITS.give_up_after, endpoint.limits.give_up_after))
     try:
-        async with client(endpoint.url, endpoint.key, LIST_LIMITS, say) as asking:
+        async with client(endpoint.url, endpoint.key, limits, say) as asking:
             found = await asking.get("models", LONGEST_LIST)
     except BadStatus as error:
         if error.status in NOT_LISTED:
             say(f"note: {error}: the server does not list its models, and so does not say which {endpoint.name} is")
             return endpoint
-        hint = (
-            "is the key in --api_key_env for this server?"
-            if error.status == 401
-            else "is it an OpenAI-compatible server?"
-        )
-        raise UsageError(f"--model {PREFIX}{shown(endpoint.url)}: {error}: {hint}") from None
+        raise UsageError(f"--model {PREFIX}{shown(endpoint.url)}: {error}: {hint_of(error.status)}") from None
     except Trouble as error:
         raise UsageError(f"--model: {error}: is the server up, and the address right? It mostly ends in /v1") from None
     return with_card(endpoint, found, say)
 
 
-def with_card(endpoint: Endpoint, found: dict, say: Callable[[str], None]) -> Endpoint:
-    """found: the server's list of models."""
-    listed = found.get("data")
+def hint_of(status: int) -> str:
+    if status == 401:
+        return "is the key in --api_key_env for this server?"
+    return "is the server still starting, or overloaded?" if may_pass(status) else "is it an OpenAI-compatible server?"
+
+
+def with_card(endpoint: Endpoint, found: dict | list, say: Callable[[str], None]) -> Endpoint:
+    """found: the server's list of models, which some vendors write bare."""
+    listed = found if isinstance(found, list) else found.get("data")
     cards = [card for card in listed if isinstance(card, dict)] if isinstance(listed, list) else []
     card = next((card for card in cards if card.get("id") == endpoint.name), None)
     if card is None:

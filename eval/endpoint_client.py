@@ -11,12 +11,14 @@ import email.utils
 import json
 import math
 import random
+import re
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from ipaddress import ip_address
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -41,12 +43,17 @@ class Refused(Exception):
     """An answer to a request that would be the same another time."""
 
 
-class Trouble(Exception):
-    """What may pass. cost: how many of a request's tries it uses up; wait: seconds that the server asks for."""
+class GaveUp(Refused):
+    """Trouble of this request that has not passed."""
 
-    def __init__(self, message: str, cost: int = 1, wait: float | None = None):
+
+class Trouble(Exception):
+    """What may pass. cost: how many of a request's tries it uses up; wait: seconds that the server asks for; answered: the
+    server does answer, so that the tries count even where no other request is answered."""
+
+    def __init__(self, message: str, cost: int = 1, wait: float | None = None, answered: bool = False):
         super().__init__(message)
-        self.cost, self.wait = cost, wait
+        self.cost, self.wait, self.answered = cost, wait, answered
 
 
 class BadStatus(Exception):
@@ -98,16 +105,36 @@ class Client:
         self._open, self._on_first_try = 0, 0
         self._last = ""
 
-    async def get(self, path: str, longest: int) -> dict:
-        """As `post`, once, with the status of an error left to the caller.
+    async def get(self, path: str, longest: int) -> dict | list:
+        """The JSON object or array that the server answers. Errors that may pass are tried again for --give_up_after.
 
         Raises:
             BadStatus, Trouble.
         """
-        return await self._exchange("GET", path, None, longest)
+        began, failures = time.monotonic(), 0
+        while True:
+            try:
+                return await self._exchange("GET", path, None, longest, (dict, list))
+            except BadStatus as error:
+                if not may_pass(error.status):
+                    raise
+                failures += 1
+                limit, asked = self._limits.give_up_after, error.wait or 0.0
+                left = limit - (time.monotonic() - began)
+                if left <= asked:
+                    tried = (
+                        f"the server asks to wait {asked:.0f} s, longer than {limit:g} s"
+                        if asked > limit
+                        else f"tried for {limit:g} s"
+                    )
+                    raise BadStatus(f"{error}; {tried}", error.status, error.wait) from None
+                if failures == 1:
+                    self._say(f"note: {error}: tried again, for up to {limit:g} s")
+                await asyncio.sleep(max(asked, min(left, pause_after(failures))))
 
-    async def post(self, path: str, body: dict, longest: int) -> dict:
-        """The JSON object that the server answers, of at most `longest` bytes.
+    async def post(self, path: str, body: dict, longest: int, read: Callable[[dict], Any] = dict) -> Any:
+        """What `read` makes of the JSON object that the server answers, of at most `longest` bytes; read raises Trouble where
+        it is not what was asked for.
 
         Raises:
             Refused: it answers, and not with that; this request need not be tried again.
@@ -116,17 +143,17 @@ class Client:
         async with self._room:
             self._open += 1
             try:
-                return await self._tries(path, body, longest)
+                return await self._tries(path, body, longest, read)
             finally:
                 self._open -= 1
 
-    async def _tries(self, path: str, body: dict, longest: int) -> dict:
+    async def _tries(self, path: str, body: dict, longest: int, read: Callable[[dict], Any]) -> Any:
         failures, spent, since = 0, 0, math.inf
         while True:
             await self._pace.turn()
             self._on_first_try += not failures
             try:
-                found = await self._exchange("POST", path, body, longest)
+                found = read(self._without_error(await self._exchange("POST", path, body, longest)))
             except (Trouble, BadStatus) as error:
                 trouble = self._judged(error)
             else:
@@ -144,7 +171,7 @@ class Client:
         """What may pass; everything else is raised."""
         if isinstance(error, Trouble):
             return error
-        if error.status in AGAIN or error.status >= 500:
+        if may_pass(error.status):
             return Trouble(str(error), int(error.status != RATE_LIMIT), error.wait)
         if error.status in ENDS:
             raise GenerationError(f"{error}: {ENDS[error.status]}") from None
@@ -160,14 +187,27 @@ class Client:
                 f"{trouble}: the server asks to wait {trouble.wait:.0f} s, longer than --give_up_after "
                 f"{self._limits.give_up_after:g}"
             )
-        if self._answered > since and spent >= TRIES:  # others are answered: it is this request
-            raise Refused(f"{trouble}; tried for {seconds:.0f} s")
+        if spent >= TRIES and (self._answered > since or trouble.answered):  # it is this request, not the server
+            raise GaveUp(f"{trouble}; tried for {seconds:.0f} s")
         if silent >= self._limits.give_up_after and not self._on_first_try:
             raise GenerationError(
                 f"no answer from {shown(self.url)} for {silent:.0f} s (--give_up_after); the last: {trouble}"
             )
 
-    async def _exchange(self, method: str, path: str, body: dict | None, longest: int) -> dict:
+    def _without_error(self, found: dict) -> dict:
+        """The answer, unless it is an error that comes with HTTP 200, as some gateways send it."""
+        error = found.get("error")
+        if not error or found.get("choices"):
+            return found
+        code = error.get("code") if isinstance(error, dict) else None
+        message = f"{shown(self.url)} answered HTTP 200 with an error: {self.clean(message_of(error))}"
+        if isinstance(code, int | str) and re.fullmatch(r"[45]\d\d", str(code)):
+            raise BadStatus(message, int(code), None)
+        raise Trouble(message, answered=True)
+
+    async def _exchange(
+        self, method: str, path: str, body: dict | None, longest: int, kinds: type | tuple[type, ...] = dict
+    ) -> Any:
         """One request and its answer."""
         try:
             async with self._session.request(
@@ -183,7 +223,7 @@ class Client:
             ) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise Trouble(f"{shown(self.url)}: {self.clean(str(error) or type(error).__name__)}") from None
-        return self._parsed(text)
+        return self._parsed(text, kinds)
 
     async def _read(self, response: aiohttp.ClientResponse, longest: int, cut: bool) -> bytes:
         body = bytearray()
@@ -195,12 +235,12 @@ class Client:
                 raise Trouble(f"{shown(self.url)} answered with more than {longest:,} bytes", TRIES // 2)
         return bytes(body[:longest])
 
-    def _parsed(self, body: bytes) -> dict:
+    def _parsed(self, body: bytes, kinds: type | tuple[type, ...]) -> Any:
         try:
             found = json.loads(body)
         except (ValueError, RecursionError):
             found = None
-        if not isinstance(found, dict):
+        if not isinstance(found, kinds):
             raise Trouble(
                 f"{shown(self.url)} answered with what is no JSON object: {self.clean(body.decode(errors='replace'))}"
             )
@@ -256,6 +296,11 @@ async def client(
             watch.cancel()
 
 
+def may_pass(status: int) -> bool:
+    """Whether an error of this status is worth another try."""
+    return status in AGAIN or (status >= 500 and status not in ENDS)
+
+
 def pause_after(failures: int) -> float:
     """Seconds, growing, and not the same for all requests that failed together."""
     return random.uniform(0.5, 1.0) * min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures - 1, 20))
@@ -278,10 +323,13 @@ def said(body: bytes) -> str:
     """The message of an error: that of the API where it is one, else the text."""
     text = body.decode(errors="replace")
     try:
-        error = json.loads(text)["error"]
-        return str(error["message"] if isinstance(error, dict) else error)
+        return message_of(json.loads(text)["error"])
     except (ValueError, RecursionError, KeyError, TypeError):
         return text
+
+
+def message_of(error) -> str:
+    return str(error.get("message", error) if isinstance(error, dict) else error)
 
 
 def without(key: Secret | None, text: str) -> str:

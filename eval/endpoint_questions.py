@@ -8,9 +8,11 @@ say (temperature, top-k, repetition penalty …), so it is told all of them.
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import itertools
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -18,17 +20,20 @@ from openrlhf_ebpo.engines.generation import GenerationError
 from openrlhf_ebpo.files import whole_characters
 from openrlhf_ebpo.rewards.servers import shown
 
-from . import prompts, thinking
+from . import endpoint_notes, prompts, thinking
 from .endpoint import Endpoint, template_begins
-from .endpoint_client import Client, Refused, client, without
+from .endpoint_client import TRIES, Client, GaveUp, Refused, Trouble, client, without
 from .prompts import PromptForm
 from .protocols import Protocol
 
 PER_TOKEN = 256  # bytes of JSON; a token of 128 spaces is one, too
 CHARACTERS_PER_TOKEN = 4  # where the server counts none
 BROKEN_OFF = ("abort", "error")  # reasons of a response that its model has not ended
-WITHHELD = "content_filter"
 REFUSED_IN_A_ROW = 16  # questions, and none answered: it is not the questions
+LARGEST = (1 << 31) - 1  # count of tokens that a result has room for
+BELIEVED = 16  # times as many tokens as were asked for: some servers count thoughts that they do not send
+SAMPLING = {name: re.compile(rf"\b{name.replace('_', '[_-]?')}\b", re.I) for name in ("top_p", "temperature")}
+DEFAULT = 1  # of the API, for both
 
 Question = tuple[str, dict, int]  # key, `asked`, number of responses
 
@@ -40,17 +45,25 @@ def respond(
     protocol: Protocol,
     keep: Callable[[str, dict], None],
     say: Callable[[str], None] = print,
-) -> dict[str, str]:
+    answered: bool = False,
+    leave_out: bool = False,
+) -> dict[str, Refused]:
     """Give every question's record to `keep` as it comes; the others' keys, and why they have no responses.
+
+    answered: whether the server has answered questions of this evaluation before. leave_out: refusals are no reason to end,
+        once there are answers.
 
     Raises:
         GenerationError: the server answers nobody, or will not answer this command.
     """
-    return asyncio.run(_respond(endpoint, questions, form, protocol, keep, say))
+    return asyncio.run(_respond(endpoint, questions, form, protocol, keep, say, answered, leave_out))
 
 
-async def _respond(endpoint, questions: Iterable[Question], form, protocol, keep, say) -> dict[str, str]:
-    failed: dict[str, str] = {}
+async def _respond(
+    endpoint, questions: Iterable[Question], form, protocol, keep, say, answered: bool, leave_out: bool
+) -> dict[str, Refused]:
+    failed: dict[str, Refused] = {}
+    facts: Counter[str] = Counter()
     in_a_row = 0
     async with client(endpoint.url, endpoint.key, endpoint.limits, say) as asking:
         asker = Asker(endpoint, asking, form, protocol)
@@ -62,17 +75,26 @@ async def _respond(endpoint, questions: Iterable[Question], form, protocol, keep
                 key, record, error = await each
                 if error is None:
                     keep(key, record)
-                    in_a_row = 0
+                    facts.update(record.get(endpoint_notes.FACTS, {}))
+                    in_a_row, answered = 0, True
                     continue
                 failed[key] = error
-                in_a_row += 1
+                in_a_row += isinstance(error, GaveUp) or not (leave_out and answered)
                 if in_a_row >= REFUSED_IN_A_ROW:
-                    raise GenerationError(f"{in_a_row} questions in a row got no responses; the last: {error}")
+                    raise GenerationError(_in_vain(in_a_row, error, answered))
         finally:
             await cancelled(tasks)
-    for note in asker.notes(protocol):
-        say(note)
+    for level, note in endpoint_notes.notes(facts, protocol):
+        say(f"{level}: {note}")
     return failed
+
+
+def _in_vain(count: int, error: Refused, answered: bool) -> str:
+    but = "; it has answered others: --leave_out_refused, if it is the questions"
+    return (
+        f"{count} questions in a row got no responses; the last: {error}"
+        f"{but if answered and not isinstance(error, GaveUp) else ''}"
+    )
 
 
 async def cancelled(tasks: Sequence[asyncio.Task]) -> None:
@@ -85,25 +107,26 @@ class Asker:
     """What is asked of an endpoint, and what has been learnt of it on the way.
 
     Attributes:
-        takes_n: whether it gives several responses to one request. takes_seed: whether it takes a seed.
-        length_field: how it names the longest response; some models of chat completions take only the newer name.
+        gives_n, lacks_n: whether it has given several responses to one request, and whether only one at a time.
+        unsaid: fields that it does not take. length_field: how it names the longest response; some models of chat
+        completions take only the newer name.
         template_begins: what its chat template begins a response with, where that is to be recorded.
     """
 
     def __init__(self, endpoint: Endpoint, asking: Client, form: PromptForm, protocol: Protocol):
         self.endpoint, self.client, self.form, self.protocol = endpoint, asking, form, protocol
-        self.takes_n, self.takes_seed, self.length_field = True, True, "max_tokens"
+        self.gives_n, self.lacks_n, self.length_field = False, False, "max_tokens"
+        self.unsaid: set[str] = set()
         self.template_begins = ""
-        self.uncounted, self.cut_early, self.withheld = 0, 0, 0
         self._room = asyncio.Semaphore(endpoint.limits.concurrency)  # later questions use what earlier ones have taught
 
-    async def record(self, key: str, prompt: dict, n: int) -> tuple[str, dict | None, str | None]:
+    async def record(self, key: str, prompt: dict, n: int) -> tuple[str, dict | None, Refused | None]:
         """(key, what progress keeps of the question, None), or (key, None, why there is nothing)."""
         try:
             async with self._room:
                 responses = await self.responses(key, prompt, n)
         except Refused as error:
-            return key, None, str(error)
+            return key, None, error
         return key, {**_columns(responses), "seed": self.protocol.seed}, None
 
     async def responses(self, key: str, prompt: dict, n: int) -> list[Response]:
@@ -112,22 +135,24 @@ class Asker:
         Raises:
             Refused: the server does not answer this question.
         """
-        found, several = [], self.takes_n and n > 1
+        found, several = [], n > 1 and (self.gives_n or not self.lacks_n)
         if several:
             try:
                 found = await self.ask(prompt, n, seed_of(self.protocol.seed, key, 0))
-            except Refused:  # of n, or of the question: one alone will tell
-                found = []
+            except Refused as error:  # of n, or of the question: one alone will tell
+                if self.gives_n and isinstance(error, GaveUp):
+                    raise
             if len(found) == n:
+                self.gives_n = True
                 return found
         more = [self.ask(prompt, 1, seed_of(self.protocol.seed, key, i)) for i in range(len(found), n)]
         tasks = [asyncio.create_task(each) for each in more]
         try:
-            found += [response for responses in await asyncio.gather(*tasks) for response in responses]
+            alone = [response for responses in await asyncio.gather(*tasks) for response in responses]
         finally:
             await cancelled(tasks)
-        self.takes_n = self.takes_n and not several
-        return found
+        self.lacks_n = self.lacks_n or several
+        return found + [each.but(endpoint_notes.ONE_BY_ONE) if n > 1 else each for each in alone]
 
     async def ask(self, prompt: dict, n: int, seed: int) -> list[Response]:
         """1 to n responses.
@@ -137,19 +162,41 @@ class Asker:
         """
         path, body = self.request(prompt, n, seed)
         try:
-            answer = await self.client.post(path, body, self.longest(n))
+            found = await self.client.post(path, body, self.longest(n), functools.partial(self._read, n))
+        except GaveUp:
+            raise
         except Refused as error:
-            if not self._learns(str(error), body):
-                raise
-            return await self.ask(prompt, n, seed)
-        self._check_begin(answer)
-        found = responses_of(answer, n)
-        if found is None:
-            raise Refused(f"{shown(self.endpoint.url)} answered without {n} choices: {self.client.clean(str(answer))}")
-        self._count(found)
-        self.withheld += sum(choice.get("finish_reason") == WITHHELD for choice in answer["choices"])
+            return await self._ask_otherwise(error, body, prompt, n, seed)
+        facts = [endpoint_notes.UNSAID[name] for name in endpoint_notes.UNSAID if name not in body]
         texts = (self.with_beginning(prompt, without(self.endpoint.key, response.text)) for response in found)
-        return [replace(response, text=text) for response, text in zip(found, texts, strict=True)]
+        return [replace(response, text=text).but(*facts) for response, text in zip(found, texts, strict=True)]
+
+    def _read(self, n: int, answer: dict) -> list[Response]:
+        self._check_begin(answer)
+        longest = self.protocol.max_new_tokens
+        # vLLM has looked for them itself, and not in the first token, as engines here
+        stop = () if self.endpoint.is_vllm else self.protocol.stop
+        found = responses_of(answer, n, stop, min(n * longest * BELIEVED, LARGEST))
+        if found is None:
+            what = f"{shown(self.endpoint.url)} answered without {n} choices: {self.client.clean(str(answer))}"
+            raise Trouble(what, TRIES // 4, answered=True)
+        return [each.but(endpoint_notes.CUT_EARLY) if each.cut_before(longest) else each for each in found]
+
+    async def _ask_otherwise(self, error: Refused, body: dict, prompt: dict, n: int, seed: int) -> list[Response]:
+        """`ask` again, where the refusal says which field another request should have, or lack."""
+        named = [name for name, word in SAMPLING.items() if name in body and word.search(str(error))]
+        needless = [name for name in named if body[name] == DEFAULT and not self.endpoint.is_vllm]
+        if self._learns(str(error), body):
+            return await self.ask(prompt, n, seed)
+        if not needless:
+            about = " and ".join(f"--{name} {body[name]:g}" for name in named)
+            raise Refused(f"{error} (of this protocol: {about})" if named else str(error)) from None
+        self.unsaid.add(needless[0])
+        try:
+            return await self.ask(prompt, n, seed)
+        except Refused:
+            self.unsaid.discard(needless[0])  # it was not that
+            raise
 
     def with_beginning(self, prompt: dict, text: str) -> str:
         """A response with the <think> that its prompt has begun it with, where thoughts are told from answers."""
@@ -172,7 +219,7 @@ class Asker:
         if "messages" in body and "max_tokens" in body and "max_completion_tokens" in error:
             self.length_field = "max_completion_tokens"
         elif "seed" in body and re.search(r"\bseed\b", error):
-            self.takes_seed = False
+            self.unsaid.add("seed")
         else:
             return False
         return True
@@ -180,13 +227,12 @@ class Asker:
     def request(self, prompt: dict, n: int, seed: int) -> tuple[str, dict]:
         """(path, body)."""
         chat, protocol = self.form.chat_template, self.protocol
+        told = {"seed": seed, "temperature": protocol.temperature, "top_p": protocol.top_p}
         body = {
             "model": self.endpoint.name,
             **prompt,
             **({"n": n} if n > 1 else {}),
-            **({"seed": seed} if self.takes_seed else {}),
-            "temperature": protocol.temperature,
-            "top_p": protocol.top_p,
+            **{name: value for name, value in told.items() if name not in self.unsaid},
             (self.length_field if chat else "max_tokens"): protocol.max_new_tokens,
             **({"stop": list(protocol.stop)} if protocol.stop else {}),
         }
@@ -211,53 +257,36 @@ class Asker:
         """Bytes of an answer."""
         return (1 << 20) + n * self.protocol.max_new_tokens * PER_TOKEN
 
-    def _count(self, found: Sequence[Response]) -> None:
-        self.uncounted += sum(not response.counted for response in found)
-        if len(found) == 1:  # of several, the length of each may be a share of their sum
-            only = found[0]
-            self.cut_early += only.counted and only.reason == "length" and only.length < self.protocol.max_new_tokens
-
-    def notes(self, protocol: Protocol) -> list[str]:
-        found = []
-        if not self.takes_n:
-            found.append("note: the server does not give n responses to one request: they were asked for one by one")
-        if not self.takes_seed:
-            found.append("note: the server takes no seed")
-        if self.uncounted:
-            found.append(
-                f"note: the server did not count the tokens of {self.uncounted} responses; their lengths are estimated from "
-                "their characters"
-            )
-        if self.withheld:
-            found.append(
-                f"warning: the server withheld {self.withheld} responses ({WITHHELD}); they count as they came"
-            )
-        if self.cut_early:
-            found.append(
-                f"warning: the server cut {self.cut_early} responses before --max_new_tokens {protocol.max_new_tokens}: it has "
-                "a limit of its own"
-            )
-        return found
-
 
 @dataclass(frozen=True)
 class Response:
-    """One response. counted: whether its length is from the server. prompt_tokens: None where it has not counted them."""
+    """One response. counted: whether its length is from the server; exact: and of it alone. prompt_tokens: None where the
+    server has not counted them. facts: what is out of the ordinary (endpoint_notes)."""
 
     text: str
     length: int
     reason: str
     counted: bool = True
     prompt_tokens: int | None = None
+    exact: bool = False
+    facts: tuple[str, ...] = ()
+
+    def but(self, *facts: str) -> Response:
+        return replace(self, facts=(*self.facts, *facts))
+
+    def cut_before(self, longest: int) -> bool:
+        return self.exact and self.reason == "length" and self.length < longest
 
 
 def _columns(responses: Sequence[Response]) -> dict:
     prompt = responses[0].prompt_tokens
+    facts = Counter(fact for response in responses for fact in response.facts)
     return {
         **({} if prompt is None else {"prompt_tokens": prompt}),
         "responses": [response.text for response in responses],
         "lengths": [response.length for response in responses],
         "finish_reasons": [response.reason for response in responses],
+        **({endpoint_notes.FACTS: dict(facts)} if facts else {}),
     }
 
 
@@ -269,54 +298,75 @@ def asked(form: PromptForm, question: str) -> dict:
     return {"prompt": form.input_template.format(message) if form.input_template else message}
 
 
-def responses_of(answer: dict, n: int) -> list[Response] | None:
+def responses_of(answer: dict, n: int, stop: Sequence[str] = (), most: int = LARGEST) -> list[Response] | None:
     """The responses in a server's answer to a request for n; None where they are not 1 to n whole ones, or it holds something
-    else."""
+    else. stop: texts that end one, where the server has not looked for them. most: tokens, if its count is to be believed."""
     choices = answer.get("choices")
     if not isinstance(choices, list) or not 1 <= len(choices) <= n or not all(isinstance(c, dict) for c in choices):
         return None
     texts = [text_of(choice) for choice in choices]
     if None in texts or any(choice.get("finish_reason") in BROKEN_OFF for choice in choices):
         return None
-    reasons = ["length" if choice.get("finish_reason") == "length" else "stop" for choice in choices]
-    return [
-        Response(text, length, reason, counted, used(answer, "prompt_tokens"))
-        for text, (length, counted), reason in zip(texts, lengths_of(answer, choices, texts), reasons, strict=True)
-    ]
+    prompt, lengths = used(answer, "prompt_tokens"), lengths_of(answer, choices, texts, most)
+    return [_response(*each, prompt, stop) for each in zip(choices, texts, lengths, strict=True)]
 
 
-def text_of(choice: dict) -> str | None:
-    """The text of a response, with what the model thought before it where the server gives that apart."""
+def _response(
+    choice: dict, text: str, length: tuple[int, bool, bool], prompt: int | None, stop: Sequence[str]
+) -> Response:
+    tokens, counted, exact = length
+    kept = text_of(choice, stop)
+    cut, why = kept != text, choice.get("finish_reason")
+    facts = {
+        endpoint_notes.UNCOUNTED: not counted,
+        endpoint_notes.WITHHELD: why == endpoint_notes.FILTER,
+        endpoint_notes.STOPPED: cut,
+    }
+    reason = "length" if why == "length" and not cut else "stop"
+    return Response(kept, tokens, reason, counted, prompt, exact, tuple(name for name, so in facts.items() if so))
+
+
+def text_of(choice: dict, stop: Sequence[str] = ()) -> str | None:
+    """The text of a response, with what the model thought before it where the server gives that apart. stop: as
+    responses_of has it; thoughts apart are left as they are."""
     message = choice.get("message")
     if not isinstance(message, dict):
         text = choice.get("text")
-        return whole_characters(text) if isinstance(text, str) else None
+        return whole_characters(before(stop, text)) if isinstance(text, str) else None
     content, thought = message.get("content"), message.get("reasoning") or message.get("reasoning_content")
     if not isinstance(content, str | None):
         return None
+    content = before(stop, content or "")
     if isinstance(thought, str) and thought:
         end = "</think>\n\n" if content else ""
-        return whole_characters(f"<think>\n{thought}{end}{content or ''}")
-    return whole_characters(content or "")
+        return whole_characters(f"<think>\n{thought}{end}{content}")
+    return whole_characters(content)
 
 
-def lengths_of(answer: dict, choices: Sequence[dict], texts: Sequence[str]) -> list[tuple[int, bool]]:
-    """Tokens of each response, and whether the server has counted them. Of several responses to one request, servers other
-    than vLLM's count the sum: it is shared out by characters."""
+def before(stop: Sequence[str], text: str) -> str:
+    """The text up to the first of the stop texts."""
+    return text[: min((end for each in stop if (end := text.find(each)) >= 0), default=len(text))]
+
+
+def lengths_of(
+    answer: dict, choices: Sequence[dict], texts: Sequence[str], most: int = LARGEST
+) -> list[tuple[int, bool, bool]]:
+    """Tokens of each response, whether the server has counted them, and whether it has those of each. Of several responses
+    to one request, servers other than vLLM's count the sum: it is shared out by characters."""
     ids = [choice.get("token_ids") for choice in choices]
     if all(isinstance(each, list) for each in ids):
-        return [(len(each), True) for each in ids]
-    total = used(answer, "completion_tokens")
+        return [(len(each), True, True) for each in ids]
+    total = used(answer, "completion_tokens", most)
     if total is None:
-        return [(max(1, len(text) // CHARACTERS_PER_TOKEN), False) for text in texts]
-    return [(tokens, True) for tokens in shared(total, [len(text) for text in texts])]
+        return [(max(1, len(text) // CHARACTERS_PER_TOKEN), False, False) for text in texts]
+    return [(tokens, True, len(texts) == 1) for tokens in shared(total, [len(text) for text in texts])]
 
 
-def used(answer: dict, name: str) -> int | None:
-    """A count of tokens in what the server says it has used."""
+def used(answer: dict, name: str, most: int = LARGEST) -> int | None:
+    """A count of tokens in what the server says it has used; None where it is none, or more than `most`."""
     usage = answer.get("usage")
     found = usage.get(name) if isinstance(usage, dict) else None
-    return found if type(found) is int and 0 <= found < 1 << 40 else None
+    return found if type(found) is int and 0 <= found <= most else None
 
 
 def shared(total: int, weights: Sequence[int]) -> list[int]:

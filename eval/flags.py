@@ -80,6 +80,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--question_column", metavar="NAME", help="of file: tasks (default: the usual names)")
     add("--answer_column", metavar="NAME")
     add("--limit", type=int, metavar="N", help="only the first N questions of each task, named <task>-firstN")
+    add(
+        "--leave_out_refused",
+        action="store_true",
+        help="give results without the questions that the model's server or engine refuses, up to half of a task; they are named",
+    )
     add = parser.add_argument_group("engines").add_argument
     add("--num_engines", type=int, help="copies of the model that share the questions (%(default)s)")
     add("--tensor_parallel_size", type=int, help="GPUs a copy (%(default)s)")

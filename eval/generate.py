@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
 from openrlhf_ebpo.checks.model_fit import EVALUATION, Asked, fit_warnings
@@ -16,16 +16,19 @@ from openrlhf_ebpo.engines.rendering import Prompt, prompt_lengths, tokenizer_of
 from openrlhf_ebpo.errors import UsageError
 
 from . import endpoint_questions, prompts, thinking
+from .endpoint_client import GaveUp, Refused
 from .jobs import Job
 from .prompts import PromptForm
 from .protocols import Protocol
 
 
-def respond(jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protocol, engine_flags: dict) -> None:
+def respond(
+    jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protocol, engine_flags: dict, leave_out: bool = False
+) -> None:
     """Generate what is missing. Every question goes into its job, and so to disk, as soon as it has all its responses.
 
     model: folder or Hub name, no adapter; or the address of a server, which the jobs' models describe. engine_flags: fields
-        of EngineSettings that are about the hardware.
+        of EngineSettings that are about the hardware. leave_out: do without the questions that are refused.
 
     Raises:
         UsageError: the model cannot read prompts as long as these, or not --strip_think. StorageError: they cannot be written.
@@ -35,19 +38,48 @@ def respond(jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protoco
     if not any(job.missing for job in jobs):
         return
     if jobs[0].model.endpoint:
-        failed = _from_server(jobs, form, protocol)
+        failed = _from_server(jobs, form, protocol, leave_out)
     else:
         failed = _from_engines(jobs, model, form, protocol, engine_flags)
-    if failed:
-        key, error = next(iter(failed.items()))
-        raise GenerationError(f"{len(failed)} questions got no responses, such as {key}: {error}")
+    settle(jobs, failed, leave_out)
+
+
+def settle(jobs: Sequence[Job], failed: Mapping[str, Refused], leave_out: bool) -> None:
+    """Leave out of the jobs what was refused, if that is wanted; where it is most of a task, its score would be of others.
+
+    failed: by task/question, why there are no responses.
+
+    Raises:
+        GenerationError: some questions are neither answered nor left out.
+    """
+    rest, refused, mostly = dict(failed), 0, []
+    for job in jobs:
+        keys = {question.id: f"{job.task.name}/{question.id}" for question in job.task.questions}
+        its = {each: key for each, key in keys.items() if key in failed and not isinstance(failed[key], GaveUp)}
+        if 2 * len(its) > len(keys):
+            mostly.append(job.task.name)
+        elif leave_out:
+            job.left_out |= {each: str(rest.pop(key)) for each, key in its.items()}
+        else:
+            refused += len(its)
+    if rest:
+        key, error = next(iter(rest.items()))
+        raise GenerationError(
+            f"{len(rest)} questions got no responses, such as {key}: {error}"
+            + (f"; {refused} of them were refused: --leave_out_refused gives a result without them" if refused else "")
+            + (
+                f"; more than half of {', '.join(mostly)} were refused: they are not left out"
+                if leave_out and mostly
+                else ""
+            )
+        )
 
 
 def _bar(jobs: Sequence[Job]) -> ProgressBar:
     return ProgressBar(sum(len(job.task.questions) for job in jobs), sum(len(job.records) for job in jobs))
 
 
-def _from_server(jobs: Sequence[Job], form: PromptForm, protocol: Protocol) -> dict[str, str]:
+def _from_server(jobs: Sequence[Job], form: PromptForm, protocol: Protocol, leave_out: bool) -> dict[str, Refused]:
     """Keys of the questions that got no responses, and why."""
     asked = {f"{job.task.name}/{each.id}": (job, each) for job in jobs for each in job.missing}
     with _bar(jobs) as bar:
@@ -61,12 +93,15 @@ def _from_server(jobs: Sequence[Job], form: PromptForm, protocol: Protocol) -> d
             (key, endpoint_questions.asked(prompts.for_task(form, job.task), question.question), job.n)
             for key, (job, question) in asked.items()
         ]
-        return endpoint_questions.respond(jobs[0].model.endpoint, questions, form, protocol, keep, bar.bar.write)
+        answered = any(job.records for job in jobs)
+        return endpoint_questions.respond(
+            jobs[0].model.endpoint, questions, form, protocol, keep, bar.bar.write, answered, leave_out
+        )
 
 
 def _from_engines(
     jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protocol, engine_flags: dict
-) -> dict[str, str]:
+) -> dict[str, Refused]:
     """As `_from_server`, from engines that are started for it."""
     generation.prepare_process()
     check_thinking(protocol, model)
@@ -75,7 +110,7 @@ def _from_engines(
     print(f"starting {settings.num_engines} x {model}, room for {settings.max_len:,} tokens", flush=True)
     print(*fit_lines(asked, model, form, protocol, settings), sep="", end="", flush=True)
     started = time.monotonic()
-    failed: dict[str, str] = {}
+    failed: dict[str, Refused] = {}
     with generation.engines(settings) as actors:
         print(f"engines are up after {time.monotonic() - started:.0f} s", flush=True)
         with _bar(jobs) as bar:
@@ -84,7 +119,7 @@ def _from_engines(
                 todo = [prompt for _, prompt in group]
                 for prompt, samples in generation.generate(actors, todo, sampling, settings):
                     if error := next((sample.error for sample in samples if sample.error), None):
-                        failed[prompt.key] = error
+                        failed[prompt.key] = Refused(error)
                         continue
                     opened = thinking.begun(prompt.text) if protocol.strip_think else ""
                     record = to_record(samples, model, settings.seed, protocol.stop, opened)

@@ -25,7 +25,7 @@ from openrlhf_ebpo.progress import Append, progress_file
 from openrlhf_ebpo.record.results import check_counts, save_result, step_directory
 from openrlhf_ebpo.record.run_log import versions
 
-from . import effort, models, rescore
+from . import effort, endpoint_notes, models, rescore
 from .effort import Pass
 from .grader import Grader
 from .metrics import summarise
@@ -46,7 +46,9 @@ class StorageError(ReportedError, RuntimeError):
 @dataclass
 class Job:
     """task, with n responses to a question, for a model. settings: what the responses depend on, as JSON. records:
-    finished questions by id (generate.to_record). effort: of the pass that generates now, with which they are stamped."""
+    finished questions by id (generate.to_record). effort: of the pass that generates now, with which they are stamped.
+    left_out: why questions were refused which the result is to do without, by id. They are in no file before it: a repeated
+    command asks them again."""
 
     task: Task
     n: int
@@ -56,6 +58,7 @@ class Job:
     records: dict[str, dict] = field(default_factory=dict)
     append: Append | None = None
     effort: Pass | None = None
+    left_out: dict[str, str] = field(default_factory=dict)
 
     @property
     def finished(self) -> bool:
@@ -77,7 +80,19 @@ class Job:
 
     @property
     def missing(self) -> list[Question]:
-        return [question for question in self.task.questions if question.id not in self.records]
+        return [each for each in self.task.questions if each.id not in self.records and each.id not in self.left_out]
+
+    @property
+    def answered_task(self) -> Task:
+        """The task without what was left out: other questions, and so another fingerprint."""
+        if not self.left_out:
+            return self.task
+        kept = tuple(question for question in self.task.questions if question.id not in self.left_out)
+        why = [
+            f"row {self.task.row_of.get(key, '?')} of {self.task.source} is left out, question {key}: {error}"
+            for key, error in self.left_out.items()
+        ]
+        return dataclasses.replace(self.task, questions=kept, skipped=(*self.task.skipped, *why))
 
     def add(self, question_id: str, record: dict) -> None:
         """Append a finished question to the progress file.
@@ -184,6 +199,7 @@ def finish(job: Job, grader: Grader, protocol: Protocol, form: PromptForm, passe
     Raises:
         StorageError: it cannot be written; the responses stay in the progress file.
     """
+    job = dataclasses.replace(job, task=job.answered_task)  # settings stay: they say what was asked
     rows, scoring = score(job, grader)
     with storing(job.directory):
         save_result(job.directory, summary(job, protocol, form, rows, scoring, passes), rows)
@@ -241,7 +257,7 @@ def summary(
             "rows": job.task.rows,
             "fingerprint": job.task.fingerprint(),
             **({"asked": job.task.fingerprint(scorers=False)} if job.task.questions[0].rules.kind == OWN else {}),
-            "notes": [*job.task.notes, *failed_scores(job.task, rows)],
+            "notes": [*job.task.notes, *_left_out(job), *_of_server(job, protocol), *failed_scores(job.task, rows)],
             "skipped": list(job.task.skipped),
         },
         "protocol": protocol.record(),
@@ -250,7 +266,8 @@ def summary(
         "versions": {**versions(), **_scorer_version()},
         "seeds": sorted({row["seed"] for row in rows}),
         "counts": {
-            "excluded_golds": len(job.task.skipped),
+            "excluded_golds": len(job.task.skipped) - len(job.left_out),
+            **({"refused": len(job.left_out)} if job.left_out else {}),
             "errors": sum(row["error"] is not None for row in rows),
         },
         "seconds": {"generation": round(effort.seconds_of(passes), 1), "scoring": round(scoring, 1)},
@@ -259,6 +276,15 @@ def summary(
         "cost": effort.cost(passes),
         "settings": job.settings,
     }
+
+
+def _left_out(job: Job) -> list[str]:
+    total = len(job.task.questions) + len(job.left_out)
+    return [f"{len(job.left_out)} of {total} questions were refused and are in no score"] if job.left_out else []
+
+
+def _of_server(job: Job, protocol: Protocol) -> list[str]:
+    return [words for _, words in endpoint_notes.notes(endpoint_notes.of(job.records.values()), protocol)]
 
 
 def failed_scores(task: Task, rows: Sequence[dict]) -> list[str]:

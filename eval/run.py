@@ -30,7 +30,8 @@ protocols: all settings that decide what a score means, printed at the start
 output: DIR/<protocol>/<task>/step-000000/summary.json and samples.parquet (one row per response), and
 DIR/<protocol>/report.md. Of --checkpoints, DIR is the run's eval/, and the model before training is step 0.
 
-Killed or interrupted? Repeat the command: no question is generated twice, and what is finished is left alone. Another
+Killed or interrupted? Repeat the command: no question is generated twice, and what is finished is left alone. Questions that
+are refused every time (a provider's filter, too long a prompt): --leave_out_refused gives results without them. Another
 model or task version under the same names is refused, unless --force starts over.
 
 Then: openrlhf-ebpo eval report --help   models side by side
@@ -93,11 +94,22 @@ def run(args: argparse.Namespace) -> None:
     with ExitStack() as stack:
         planned = [jobs.plan(model, asked, protocol, form, results) for model in chosen]
         jobs.open_jobs(stack, [job for row in planned for job in row], results, args.force)
-        for row in planned:
-            evaluate(row, protocol, form, results, args)
-    found = found_now(results / protocol.name, asked, {model.step for model in chosen})
-    print(table(found), *unanswered(found, protocol), sep="\n")
-    print(f"\nreport     {write_report(args, results, protocol)}\nresults    {results / protocol.name}")
+        steps = {model.step for model in chosen}
+        try:
+            for row in planned:
+                evaluate(row, protocol, form, results, args)
+        except ReportedError:
+            if any(job.finished for row in planned for job in row):
+                show(args, results, protocol, asked, steps)
+            raise
+    show(args, results, protocol, asked, steps)
+
+
+def show(args: argparse.Namespace, results: Path, protocol: Protocol, asked: Sequence[Task], steps: set[int]) -> None:
+    """Print the scores that there are, and write the report."""
+    found = found_now(results / protocol.name, asked, steps)
+    print(table(found), *unanswered(found, protocol), *without_refused(found), sep="\n")
+    print(f"\nreport     {write_report(args, results, protocol)}\nresults    {results / protocol.name}", flush=True)
 
 
 def models_of(args: argparse.Namespace) -> list[Model]:
@@ -188,7 +200,7 @@ def described(asked: Sequence[Task], chosen: Sequence[Model], form: PromptForm) 
 
 
 def evaluate(row: Sequence[Job], protocol: Protocol, form: PromptForm, results: Path, args: argparse.Namespace) -> None:
-    """All tasks for one model."""
+    """All tasks for one model; those that have all their responses get a result, even where others do not."""
     todo = [job for job in row if not job.finished]
     step = row[0].model.step
     if not todo:
@@ -196,19 +208,32 @@ def evaluate(row: Sequence[Job], protocol: Protocol, form: PromptForm, results: 
         return
     done, total = sum(len(job.records) for job in todo), sum(len(job.task.questions) for job in todo)
     print(f"step {step}: {total} questions in {len(todo)} tasks, {done} of them answered already", flush=True)
+    failure = None
     try:
-        if done < total:
-            generate_missing(todo, protocol, form, results, args)
-        passes = jobs.passes_of(todo)
-        print("scoring", flush=True)
-        # not earlier: Ray's shutdown kills all child processes
-        with Grader(protocol.extraction, protocol.scorer, strip_think=protocol.strip_think) as grader:
-            for job in todo:
-                jobs.finish(job, grader, protocol, form, passes)
+        try:
+            if done < total:
+                generate_missing(todo, protocol, form, results, args)
+        except (ClusterError, GenerationError) as error:
+            failure = error
+        score_whole(todo, protocol, form)
+        if failure:
+            raise failure
     except (ClusterError, GenerationError, StorageError, GraderError) as error:
         raise ReportedError(f"{error}\n{saved(todo, total)}") from error
     except KeyboardInterrupt:
         raise KeyboardInterrupt(saved(todo, total)) from None
+
+
+def score_whole(todo: Sequence[Job], protocol: Protocol, form: PromptForm) -> None:
+    """Results of the jobs that lack nothing."""
+    passes, whole = jobs.passes_of(todo), [job for job in todo if not job.missing]
+    if not whole:
+        return
+    print("scoring", flush=True)
+    # not earlier: Ray's shutdown kills all child processes
+    with Grader(protocol.extraction, protocol.scorer, strip_think=protocol.strip_think) as grader:
+        for job in whole:
+            jobs.finish(job, grader, protocol, form, passes)
 
 
 def generate_missing(todo, protocol: Protocol, form: PromptForm, results: Path, args: argparse.Namespace) -> None:
@@ -218,7 +243,8 @@ def generate_missing(todo, protocol: Protocol, form: PromptForm, results: Path, 
     for job in todo:
         job.effort = under_way
     with models.full(todo[0].model.path, results) as path:
-        generate.respond(todo, path, form, protocol, {name: getattr(args, name) for name in ENGINE_FLAGS})
+        engine_flags = {name: getattr(args, name) for name in ENGINE_FLAGS}
+        generate.respond(todo, path, form, protocol, engine_flags, args.leave_out_refused)
 
 
 def saved(todo: Sequence[Job], total: int) -> str:
@@ -249,6 +275,16 @@ def unanswered(found: Sequence[Result], protocol: Protocol) -> list[str]:
         f"\nnote: {task}: hardly a response gives an answer ({protocol.extraction}). A reward of your own may read others; "
         "this command does not use it"
         for task in tasks
+    ]
+
+
+def without_refused(found: Sequence[Result]) -> list[str]:
+    """Notes on results that lack questions."""
+    counts = {f"{each.task}, step {each.step}": each.summary.get("counts", {}).get("refused", 0) for each in found}
+    return [
+        f"\nnote: {name}: {count} questions were refused and are in no score; summary.json names them"
+        for name, count in counts.items()
+        if count
     ]
 
 

@@ -126,7 +126,7 @@ def answers(columns: Sequence[Column], tasks: Sequence[str]) -> str:
                         f"{metrics['mean_length']:,.0f}",
                         percent(metrics["no_answer"]) if "no_answer" in metrics else NONE,
                         counts.get("errors", 0),
-                        counts.get("excluded_golds", 0),
+                        counts.get("excluded_golds", 0) + counts.get("refused", 0),
                     ]
                 )
     names = ["questions", "runs", "truncated %", "mean length", "no answer %", "grading errors", "rows left out"]

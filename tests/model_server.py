@@ -106,13 +106,14 @@ def servers():
 def respond(server, count: int = 1, form=RAW, protocol=GREEDY, keep=None, said=None, **changes):
     """(records by key, failures) of `count` questions; changes: of the endpoint and its limits."""
     limits = {name: changes.pop(name) for name in Limits.__dataclass_fields__ if name in changes}
+    how = {name: changes.pop(name) for name in ("answered", "leave_out") if name in changes}
     asked = Endpoint(server.url, "m", Limits(**{"timeout": 20.0, "give_up_after": 20.0, **limits}), **changes)
     records: dict[str, dict] = {}
     questions = [(f"t/{i}", endpoint_questions.asked(form, "x" * (i + 1)), protocol.n) for i in range(count)]
     failed = endpoint_questions.respond(
-        asked, questions, form, protocol, keep or records.__setitem__, (said if said is not None else []).append
+        asked, questions, form, protocol, keep or records.__setitem__, (said if said is not None else []).append, **how
     )
-    return records, failed
+    return records, {key: str(error) for key, error in failed.items()}
 
 
 def arguments(folder: Path, server, *more: str) -> list[str]:

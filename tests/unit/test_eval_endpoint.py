@@ -157,6 +157,71 @@ def test_a_server_that_takes_no_seed_is_asked_without(serve):
     assert len(records) == 3 and not failed and len(server.asked) == 4 and "note: the server takes no seed" in said
 
 
+BOTH = "`temperature` and `top_p` cannot both be specified for this model. Please use only one."
+
+
+def refusing(serve, message: str, *fields: str):
+    """A server that refuses requests with all of these fields."""
+
+    def behave(handler, body, _):
+        if set(fields) <= body.keys():
+            handler.reply({"error": {"message": message}}, 400)
+            return True
+
+    return serve(behave)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message", "fields", "lacks"),
+    [
+        ({}, "Unsupported parameter: 'top_p' is not supported with this model.", ["top_p"], {"top_p"}),
+        ({}, BOTH, ["temperature", "top_p"], {"top_p"}),
+        ({"temperature": 0.5}, BOTH, ["temperature", "top_p"], {"top_p"}),
+        ({"top_p": 0.9}, BOTH, ["temperature", "top_p"], {"temperature"}),
+        ({}, "Unsupported value: 'temperature' does not support 1.0", ["temperature"], {"temperature"}),
+        ({}, "topP is unknown", ["top_p"], {"top_p"}),
+    ],
+)
+def test_what_a_server_does_not_take_is_left_out_where_the_api_means_the_same(serve, changes, message, fields, lacks):
+    server, said = refusing(serve, message, *fields), []
+    protocol = protocols.override(SAMPLED, **changes)
+    records, failed = respond(server, 3, protocol=protocol, said=said, concurrency=1)
+    assert len(records) == 3 and not failed and len(server.asked) == 4
+    (name,) = lacks
+    assert {"temperature", "top_p"} - server.asked[-1][1].keys() == lacks
+    assert f"note: the server takes no {name}: 12 responses were asked for without" in "".join(said)
+    assert records["t/2"]["facts"] == {f"no_{name}": 4}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message", "part"),
+    [
+        ({"temperature": 0.0, "n": 1}, "Unsupported value: 'temperature' does not support 0", "--temperature 0"),
+        ({"temperature": 0.6, "top_p": 0.9}, BOTH, "--top_p 0.9 and --temperature 0.6"),
+    ],
+)
+def test_what_the_api_would_mean_otherwise_stays_refused_with_its_flag(serve, changes, message, part):
+    server = refusing(serve, message, "temperature")
+    _, failed = respond(server, protocol=protocols.override(SAMPLED, **changes))
+    assert f"(of this protocol: {part})" in failed["t/0"]
+    assert all("temperature" in body for _, body, _ in server.asked)
+
+
+def test_vllm_is_told_all_and_a_refusal_for_another_cause_teaches_nothing(serve):
+    server = refusing(serve, "top_p", "top_p")
+    _, failed = respond(server, protocol=SAMPLED, is_vllm=True)
+    assert "--top_p 1" in failed["t/0"] and all("top_p" in body for _, body, _ in server.asked)
+
+    def poison(handler, body, _):
+        if body["prompt"] == "x\n":
+            handler.reply({"error": {"message": "filtered: a text about temperature"}}, 400)
+            return True
+
+    server, said = serve(poison), []
+    _, failed = respond(server, 3, said=said, protocol=SAMPLED, concurrency=1)
+    assert list(failed) == ["t/0"] and not said and {"temperature", "top_p"} <= server.asked[-1][1].keys()
+
+
 def test_the_key_goes_in_the_header_and_nowhere_else(serve, tmp_path, capsys, monkeypatch):
     def echo(handler, body, _):
         handler.reply(answer(body, [f"Answer: 2 {handler.headers['Authorization']}"]))
@@ -245,10 +310,10 @@ def test_lengths_are_the_servers_or_said_to_be_estimates(serve):
     assert records["t/0"]["lengths"] == [10] and records["t/0"]["finish_reasons"] == ["length"]
     assert any("did not count the tokens of 1 responses" in line for line in said)
     assert "prompt_tokens" not in records["t/0"]
-    for nonsense in (-1, 1 << 50, 2.5, True, "3", None):
-        found = endpoint_questions.responses_of(
-            {"choices": [{"text": "a" * 8}], "usage": {"completion_tokens": nonsense}}, 1
-        )
+    for nonsense in (-1, 1 << 31, 1 << 39, 1 << 50, 2.5, True, "3", None):
+        usage = {"completion_tokens": nonsense, "prompt_tokens": nonsense}
+        found = endpoint_questions.responses_of({"choices": [{"text": "a" * 8}], "usage": usage}, 1)
+        assert found[0].prompt_tokens is None
         assert found[0].length == 2 and not found[0].counted
     counted = {"choices": [{"text": "a", "token_ids": [1, 2, 3]}, {"text": "b", "token_ids": [4]}]}
     assert [each.length for each in endpoint_questions.responses_of(counted, 2)] == [3, 1]
@@ -268,6 +333,63 @@ def test_a_server_with_a_shorter_limit_of_its_own_is_noticed(serve):
     said = []
     respond(serve(cut), 2, said=said)
     assert any("cut 2 responses before --max_new_tokens 8" in line for line in said)
+
+
+@pytest.mark.parametrize(("exact", "noticed"), [(True, True), (False, False)])
+def test_so_is_one_that_cuts_several_responses_where_each_is_counted(serve, exact, noticed):
+    def cut(handler, body, _):
+        ids = {"token_ids": [1] * 5} if exact else {}
+        choices = [{"text": "a", "finish_reason": "length", **ids} for _ in range(body["n"])]
+        handler.reply({"choices": choices, "usage": {"completion_tokens": 20}})
+        return True
+
+    said = []
+    records, _ = respond(serve(cut), 2, said=said, protocol=SAMPLED, is_vllm=True)
+    assert records["t/0"]["lengths"] == [5] * 4
+    assert any("cut 8 responses before --max_new_tokens 8" in line for line in said) == noticed
+
+
+def test_a_count_that_cannot_be_is_not_believed_and_the_result_is_written(serve, tmp_path, capsys):
+    def boast(handler, body, _):
+        handler.reply(answer(body, usage={"completion_tokens": 1 << 39, "prompt_tokens": 1 << 39}))
+        return True
+
+    run.main(arguments(tmp_path, serve(boast)))
+    (found,) = results.find_results(tmp_path / "out")
+    assert found.samples.lengths.max() < 10 and found.summary["tokens"]["prompt"] is None
+    assert "did not count the tokens of 6 responses" in capsys.readouterr().err + str(found.summary["task"]["notes"])
+    much, little = (
+        endpoint_questions.responses_of({"choices": [{"text": ""}], "usage": {"completion_tokens": each}}, 1, (), 128)
+        for each in (129, 128)
+    )
+    assert not much[0].counted and little[0].length == 128
+
+
+STOPPED = protocols.override(SAMPLED, stop=("\n\n", "Q:"), n=1)
+
+
+@pytest.mark.parametrize(
+    ("choice", "text", "reason", "cut"),
+    [
+        ({"text": "Answer: 2\n\nQ: next\nAnswer: 3", "finish_reason": "length"}, "Answer: 2", "stop", True),
+        ({"text": "Q: 1\n\n2", "finish_reason": "stop"}, "", "stop", True),
+        ({"text": "Answer: 2", "finish_reason": "length"}, "Answer: 2", "length", False),
+        ({"message": {"content": "2\n\nQ", "reasoning": "a\n\nb"}}, "<think>\na\n\nb</think>\n\n2", "stop", True),
+        ({"message": {"reasoning": "a\n\nb"}, "finish_reason": "length"}, "<think>\na\n\nb", "length", False),
+    ],
+)
+def test_a_response_that_went_on_behind_a_stop_text_ends_there(serve, choice, text, reason, cut):
+    server, said = serve(lambda h, *_: h.reply({"choices": [choice], "usage": {"completion_tokens": 8}}) or True), []
+    records, _ = respond(server, protocol=STOPPED, said=said)
+    found = records["t/0"]
+    assert (found["responses"], found["lengths"], found["finish_reasons"]) == ([text], [8], [reason])
+    assert any("did not end 1 responses at --stop" in line for line in said) == cut
+
+
+def test_vllm_looks_for_stop_texts_itself_and_not_in_the_first_token(serve):
+    server = serve(lambda handler, body, _: handler.reply(answer(body, ["\n\n2"])) or True)
+    records, _ = respond(server, protocol=STOPPED, is_vllm=True)
+    assert records["t/0"]["responses"] == ["\n\n2"]
 
 
 def test_responses_that_the_server_withheld_are_counted_aloud(serve):

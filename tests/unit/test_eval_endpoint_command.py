@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -14,11 +15,24 @@ import pyarrow.parquet as pq
 import pytest
 from model_server import CARD, CHAT, GREEDY, KEY, RAW, SAMPLED, VLLM, Good, arguments
 
+from openrlhf_ebpo.engines.generation import GenerationError
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.eval import endpoint, flags, protocols, report, run
+from openrlhf_ebpo.eval import (
+    endpoint,
+    endpoint_notes,
+    endpoint_questions,
+    flags,
+    generate,
+    protocols,
+    report,
+    run,
+)
 from openrlhf_ebpo.eval.endpoint import Endpoint
-from openrlhf_ebpo.eval.endpoint_client import Limits
+from openrlhf_ebpo.eval.endpoint_client import GaveUp, Limits, Refused
+from openrlhf_ebpo.eval.jobs import Job
+from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
+from openrlhf_ebpo.eval.tasks import Question, Task
 from openrlhf_ebpo.hub import results as hub_results
 from openrlhf_ebpo.record import results
 from openrlhf_ebpo.space import results as space_results
@@ -85,9 +99,9 @@ def test_a_key_that_is_not_there_or_none_is_said_without_repeating_it(monkeypatc
         endpoint.key_of(None, "https://h/v1", print)
 
 
-def connected(server, name: str = "m") -> tuple[Endpoint, list[str]]:
+def connected(server, name: str = "m", *more: str) -> tuple[Endpoint, list[str]]:
     said: list[str] = []
-    return endpoint.connect(parsed(["--model", f"openai:{server.url}#{name}"]), said.append), said
+    return endpoint.connect(parsed(["--model", f"openai:{server.url}#{name}", *more]), said.append), said
 
 
 def parsed(argv: list[str]):
@@ -126,15 +140,43 @@ def test_a_list_of_nonsense_is_taken_for_nothing(serve, card):
         (lambda handler: handler.reply({"error": {"message": "bad key"}}, 401), "HTTP 401: bad key: is the key"),
         (lambda handler: handler.reply(b"<html>hello</html>"), "no JSON object: <html>hello"),
         (lambda handler: handler.reply(b"", 301, Location="http://other/"), "a redirect to http://other/"),
-        (lambda handler: handler.reply({}, 503), "HTTP 503"),
+        (lambda handler: handler.reply({"error": {"message": "no\x1b[1m"}}, 400), "HTTP 400: no [1m: is it an OpenAI"),
+        (lambda handler: handler.reply({}, 503), "HTTP 503: {}; tried for 0.2 s: is the server still starting, or"),
+        (
+            lambda handler: handler.reply("x", 429, Retry_After="99"),
+            "; the server asks to wait 99 s, longer than 0.2 s: is the",
+        ),
+        (lambda handler: handler.reply("a list"), 'no JSON object: "a list"'),
     ],
 )
 def test_a_server_that_is_none_is_refused_before_anything_is_asked(serve, reply, part):
     behave = Good()
     behave.list = reply
     with pytest.raises(UsageError) as stopped:
-        connected(serve(behave))
+        connected(serve(behave), "m", "--give_up_after", "0.2")
     assert part in str(stopped.value)
+
+
+@pytest.mark.parametrize(("status", "headers"), [(429, {"Retry_After": "0.05"}), (500, {}), (503, {})])
+def test_a_list_that_is_not_there_yet_is_asked_for_again(serve, status, headers):
+    behave, asked = Good(cards=[VLLM]), []
+
+    def list_(handler):
+        asked.append(time.monotonic())
+        Good.list(behave, handler) if len(asked) > 2 else handler.reply({"error": "loading"}, status, **headers)
+
+    behave.list = list_
+    found, said = connected(serve(behave))
+    assert found.is_vllm and len(asked) == 3 and asked[-1] - asked[0] >= (0.1 if headers else 0)
+    (line,) = said
+    assert f"HTTP {status}: loading: tried again, for up to 60 s" in line
+
+
+def test_a_list_may_be_a_bare_array(serve):
+    behave = Good()
+    behave.list = lambda handler: handler.reply([CARD, VLLM | {"id": "n"}])
+    found, said = connected(serve(behave), "n")
+    assert found.is_vllm and found.root == "org/model" and not said
 
 
 def test_a_server_without_a_list_is_asked_all_the_same_and_one_that_is_down_is_not(serve):
@@ -290,3 +332,142 @@ def test_one_question_without_responses_leaves_the_result_open(serve, tmp_path):
 def test_the_flags_defaults_are_those_of_the_limits():
     args = parsed(["--model", "openai:http://h/v1#m"])
     assert endpoint.limits_of(args) == Limits() and flags.ENGINE_FLAGS.items() <= vars(args).items()
+
+
+# questions that are always refused
+
+
+def refusing(*refused: str, status: int = 400):
+    def behave(handler, body, _):
+        if body["prompt"] in refused:
+            handler.reply({"error": {"message": "content\x1b[1m policy"}}, status)
+            return True
+
+    return behave
+
+
+def two_tasks(folder: Path, server, *more: str) -> list[str]:
+    """arguments(), and a second task of two questions."""
+    rows = [{"question": f"2*{i}?", "answer": "4"} for i in range(2)]
+    (folder / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    argv = arguments(folder, server, *more)
+    argv[argv.index("--tasks") + 1] += f",file:{folder}/p.jsonl"
+    return argv
+
+
+def test_tasks_that_are_whole_get_their_result_though_another_lacks_a_response(serve, tmp_path, capsys):
+    server = serve(refusing("1+2?"))
+    error = error_of(two_tasks(tmp_path, server))
+    assert "1 questions got no responses, such as file-q/" in error and "7 of 8 questions are in" in error
+    assert "1 of them were refused: --leave_out_refused gives a result without them" in error and "[1m" in error
+    (found,) = results.find_results(tmp_path / "out")
+    (page,) = (tmp_path / "out").rglob("report.md")
+    assert found.task == "file-p" and "| file-p |" in page.read_text()
+    assert "\nfile-p  0     100.0" in capsys.readouterr().out
+    asked = len(server.asked)
+    server.misbehaviour.behave = None
+    run.main(two_tasks(tmp_path, server))
+    assert len(server.asked) == asked + 1
+    assert sorted(each.task for each in results.find_results(tmp_path / "out")) == ["file-p", "file-q"]
+
+
+def test_refused_questions_are_left_out_where_that_is_wanted_and_named(serve, tmp_path, capsys):
+    server = serve(refusing("1+2?", "1+4?"))
+    error_of(arguments(tmp_path, server))
+    run.main(arguments(tmp_path, server, "--leave_out_refused"))
+    assert "file-q, step 0: 2 questions were refused and are in no score" in capsys.readouterr().out
+    (found,) = results.find_results(tmp_path / "out")
+    task = found.summary["task"]
+    assert len(found.samples.question_ids) == task["questions"] == 4 and found.summary["counts"]["refused"] == 2
+    assert "2 of 6 questions were refused and are in no score" in task["notes"]
+    first, _ = sorted(task["skipped"])
+    assert "row 3 of " in first and "q.jsonl@" in first and "HTTP 400: content [1m policy" in first
+    page = Path(report.write_report([tmp_path / "out"])).read_text()
+    assert "2 of 6 questions were refused" in page and "| file-q | 4 | 1 |" in page and page.count("| 2 |\n") == 1
+    asked = len(server.asked)
+    run.main(arguments(tmp_path, server))
+    assert len(server.asked) == asked and "2 questions were refused" in capsys.readouterr().out
+
+    other = arguments(tmp_path, serve())
+    other[other.index("--output_dir") + 1] = str(tmp_path / "other")
+    run.main(other)
+    with pytest.raises(UsageError, match=r"file-q stands for different questions in .*questions 4 and 6"):
+        report.write_report([tmp_path / "out", tmp_path / "other"], tmp_path / "both")
+
+
+@pytest.mark.parametrize("status", [500, 503])
+def test_trouble_is_not_left_out(serve, tmp_path, status):
+    error = error_of(
+        arguments(tmp_path, serve(refusing("1+2?", status=status)), "--leave_out_refused", "--give_up_after", "1")
+    )
+    assert "policy" in error and "were refused" not in error and not list((tmp_path / "out").rglob("summary.json"))
+
+
+def test_most_of_a_task_is_not_left_out(serve, tmp_path):
+    server = serve(refusing(*(f"1+{i}?" for i in range(4))))
+    error = error_of(arguments(tmp_path, server))
+    assert "4 questions got no responses" in error and "--leave_out_refused" not in error
+    error = error_of(arguments(tmp_path, server, "--leave_out_refused"))
+    assert "more than half of file-q were refused: they are not left out" in error
+    assert not list((tmp_path / "out").rglob("summary.json"))
+
+
+def test_many_refusals_in_a_row_are_the_questions_only_where_others_were_answered(serve, tmp_path, monkeypatch):
+    monkeypatch.setattr(endpoint_questions, "REFUSED_IN_A_ROW", 2)
+    server = serve(refusing("1+2?", "1+3?", "1+4?"))
+    argv = arguments(tmp_path, server, "--concurrency", "1")
+    hint = "it has answered others: --leave_out_refused, if it is the questions"
+    assert "2 questions in a row got no responses" in (error := error_of(argv)) and hint in error
+    run.main([*argv, "--leave_out_refused"])
+    (found,) = results.find_results(tmp_path / "out")
+    assert found.summary["counts"]["refused"] == 3
+    nothing = serve(refusing(*(f"1+{i}?" for i in range(6))))
+    (tmp_path / "b").mkdir()
+    argv = arguments(tmp_path / "b", nothing, "--leave_out_refused")
+    assert "2 questions in a row got no responses" in (error := error_of(argv)) and "it has answered" not in error
+
+
+def test_a_refused_question_of_an_engine_here_is_left_out_just_so(tmp_path):
+    questions = tuple(Question(str(i), f"{i}?", "1") for i in range(3))
+    task = Task("t", questions, "q.jsonl@1", row_of={"1": 7})
+    job = Job(task, 1, Model("m", 0), tmp_path, {}, records={"0": {}, "2": {}})
+    with pytest.raises(GenerationError, match=r"such as t/1: too long; 1 of them were refused: --leave_out_refused"):
+        generate.settle([job], {"t/1": Refused("too long")}, False)
+    assert job.missing == [questions[1]]
+    with pytest.raises(GenerationError, match=r"such as t/1: later$"):
+        generate.settle([job], {"t/1": GaveUp("later")}, True)
+    generate.settle([job], {"t/1": Refused("too long")}, True)
+    assert not job.missing and job.answered_task.questions == (questions[0], questions[2])
+    assert job.answered_task.skipped == ("row 7 of q.jsonl@1 is left out, question 1: too long",)
+    assert job.answered_task.fingerprint() != task.fingerprint()
+
+
+# what is out of the ordinary outlives the command
+
+
+def test_notes_on_the_responses_are_with_the_result_also_those_of_an_earlier_command(serve, tmp_path):
+    def behave(handler, body, _):
+        content = {"choices": [{"text": "Answer: 2", "finish_reason": "content_filter"}]}
+        early = body["prompt"] in ("1+0?", "1+1?", "1+2?")
+        handler.reply({"error": "no"}, 400) if early == later else handler.reply(content)
+        return True
+
+    later, server = False, serve(behave)
+    error_of(arguments(tmp_path, server))
+    later = True
+    run.main(arguments(tmp_path, server))
+    (found,) = results.find_results(tmp_path / "out")
+    notes = found.summary["task"]["notes"]
+    assert any("withheld 6 responses" in note for note in notes) and any(
+        "tokens of 6 responses" in note for note in notes
+    )
+    page = Path(report.write_report([tmp_path / "out"])).read_text()
+    assert "withheld 6 responses (content_filter)" in page
+
+
+def test_records_of_before_there_were_facts_are_read():
+    assert not endpoint_notes.of([{"responses": []}, {"lengths": [1]}])
+    assert not endpoint_notes.notes(endpoint_notes.of([{}]), SAMPLED)
+    facts = endpoint_notes.of([{}, {"facts": {"withheld": 1}}, {"facts": {"withheld": 2, "no_seed": 1}}])
+    levels = [level for level, _ in endpoint_notes.notes(facts, SAMPLED)]
+    assert facts == {"withheld": 3, "no_seed": 1} and levels == ["note", "warning"]

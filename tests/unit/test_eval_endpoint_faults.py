@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from model_server import GREEDY, KEY, RAW, respond
+from model_server import GREEDY, KEY, RAW, SAMPLED, respond
 
 from openrlhf_ebpo.engines.generation import GenerationError
 from openrlhf_ebpo.eval import endpoint_client, endpoint_questions
@@ -64,6 +64,8 @@ BAD = {
     "a page that says all is well": lambda handler, *_: handler.reply(b"<html>Welcome</html>"),
     "junk": lambda handler, *_: handler.reply(b'{"choices": [' + b"[" * 100_000),
     "no object": lambda handler, *_: handler.reply([1]),
+    "an error that says all is well": lambda handler, *_: handler.reply({"error": {"message": "overloaded"}}),
+    "an error with a status inside": lambda handler, *_: handler.reply({"error": {"message": "x", "code": 503}}),
     "dropped": drop,
     "hanging": hang,
     "trickling": trickle,
@@ -91,6 +93,23 @@ def test_a_question_that_alone_fails_does_not_stop_the_others(serve):
 
     records, failed = respond(serve(poison), 6, concurrency=2)
     assert len(records) == 5 and list(failed) == ["t/0"] and "this one; tried for" in failed["t/0"]
+
+
+def test_an_error_with_http_200_is_what_its_code_says(serve):
+    def behave(handler, body, _):
+        codes = {"x\n": 400, "xx\n": "422", "xxx\n": "no number"}
+        if (code := codes.get(body["prompt"])) is not None:
+            handler.reply({"choices": [], "error": {"message": f"no\x1b[1m {KEY}", "code": code}})
+            return True
+
+    server = serve(behave)
+    records, failed = respond(server, 5, concurrency=1, key=Secret(KEY))
+    assert set(records) == {"t/3", "t/4"} and [body["prompt"] for _, body, _ in server.asked].count("x\n") == 1
+    assert all("answered HTTP 200 with an error: no [1m" in each and KEY not in each for each in failed.values())
+    assert "tried for" in failed["t/2"] and [body["prompt"] for _, body, _ in server.asked].count("xxx\n") == 8
+    ends = serve(lambda handler, *_: handler.reply({"error": {"message": "no", "code": 401}}) or True)
+    with pytest.raises(GenerationError, match="is the key for this server"):
+        respond(ends)
 
 
 def test_where_nothing_is_answered_the_command_ends_with_the_cause(serve):
@@ -260,3 +279,42 @@ def test_proxies_of_the_environment_are_used_but_not_for_this_machine(serve, mon
     records = {}
     endpoint_questions.respond(asked, [("k", {"prompt": "x\n"}, 1)], RAW, GREEDY, records.__setitem__)
     assert proxy.asked[0][0] == "http://model.invalid/v1/completions" and records["k"]["responses"] == ["Answer: 2"]
+
+
+@pytest.mark.parametrize("content", [{"choices": []}, {"error": {"message": "overloaded"}}, {"choices": [{"text": 3}]}])
+@pytest.mark.parametrize("protocol", [GREEDY, SAMPLED])
+def test_an_answer_without_responses_is_tried_again_and_says_nothing_of_n(serve, content, protocol):
+    def at_first(handler, body, number):
+        if number in (1, 3):
+            handler.reply(content)
+            return True
+
+    server, said = serve(at_first), []
+    records, failed = respond(server, 4, protocol=protocol, said=said, concurrency=1)
+    assert len(records) == 4 and not failed and len(server.asked) == 6 and not said
+    assert {body.get("n") for _, body, _ in server.asked} == {protocol.n if protocol.n > 1 else None}
+
+
+@pytest.mark.parametrize("content", [{"choices": []}, {"error": {"message": "overloaded"}}])
+def test_trouble_of_one_question_is_not_taken_for_a_server_without_n(serve, content):
+    def poison(handler, body, _):
+        if body["prompt"] == "xx\n":
+            handler.reply(content)
+            return True
+
+    server, said = serve(poison), []
+    records, failed = respond(server, 4, protocol=SAMPLED, said=said, concurrency=1)
+    assert len(records) == 3 and "tried for" in failed["t/1"] and not said
+    assert all(body["n"] == 4 for _, body, _ in server.asked)
+
+
+def test_a_refusal_of_several_responses_to_one_question_is_not_one_of_n(serve):
+    def filtered(handler, body, _):
+        if body["prompt"] == "xx\n" and "n" in body:
+            handler.reply({"error": {"message": "content filter"}}, 400)
+            return True
+
+    server, said = serve(filtered), []
+    records, failed = respond(server, 4, protocol=SAMPLED, said=said, concurrency=1)
+    assert len(records) == 4 and not failed and len(server.asked) == 4 + 4
+    assert server.asked[-1][1]["n"] == 4 and any("4 were asked for one by one" in line for line in said)

@@ -105,7 +105,7 @@ def answered(monkeypatch):
     asked: list[str] = []
 
     def respond(stop: int = 99, error: BaseException | None = None):
-        def respond_to(todo, path, form, protocol, flags):
+        def respond_to(todo, path, form, protocol, flags, leave_out):
             for job in todo:
                 for question in job.missing:
                     if len(asked) == stop:
