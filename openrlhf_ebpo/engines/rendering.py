@@ -52,7 +52,7 @@ def begin_with(tokenizer) -> Callable[[str], str]:
 
     Prompts travel as text and are read with add_special_tokens=False, so the token is text too; special tokens are known
     again in it. A tokenizer may begin a text that stands first with a space, where it has none (Llama 2): the token then
-    takes one along, and the text is read as after the tokenizer's own.
+    takes one along, where the text is read as after the tokenizer's own only so.
 
     Raises:
         UsageError: it has none.
@@ -64,9 +64,28 @@ def begin_with(tokenizer) -> Callable[[str], str]:
             f"the tokenizer of {tokenizer.name_or_path} has no begin token (bos_token) that could be added: leave out "
             "--data.add_bos (of eval and data difficulty: --add_bos)"
         )
-    own = token_ids(tokenizer, "a", add_special_tokens=True)
-    gap = next((gap for gap in ("", " ") if token_ids(tokenizer, f"{token}{gap}a") == own), "")
-    return lambda text: text if text.startswith(token) else token + (gap if text[:1] != " " else "") + text
+
+    def gap(text: str) -> str | None:
+        own = token_ids(tokenizer, text, add_special_tokens=True)
+        return next((gap for gap in ("", " ") if token_ids(tokenizer, f"{token}{gap}{text}") == own), None)
+
+    usual = gap("a") or ""
+    words = tuple(each for each in tokenizer.all_special_tokens if is_plain(each))
+
+    def begun(text: str) -> str:
+        if text.startswith(token):
+            return text
+        if is_plain(text) and not text.startswith(words):
+            return token + usual + text
+        found = gap(text)
+        return token + ((usual if text[:1] != " " else "") if found is None else found) + text
+
+    return begun
+
+
+def is_plain(text: str) -> bool:
+    """Whether it begins as most prompts do: these are read as any other, and need not be tried one by one."""
+    return text[:1].isascii() and text[:1].isalnum()
 
 
 def token_ids(tokenizer, text: str, add_special_tokens: bool = False) -> list[int]:
