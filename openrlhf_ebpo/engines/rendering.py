@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import functools
+import logging
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.rewards import special_tokens
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,15 @@ def token_ids(tokenizer, text: str, add_special_tokens: bool = False) -> list[in
 def text_tokenizer(tokenizer):
     """Of a model that also sees, `tokenizer_of` gives the processor, as upstream does."""
     return tokenizer.tokenizer if hasattr(tokenizer, "image_processor") else tokenizer
+
+
+def announce_special_tokens(model: str) -> None:
+    """Let the rewards know those that responses end with. Nothing where the tokenizer cannot be read: what needs it says why."""
+    os.environ.pop(special_tokens.VARIABLE, None)
+    try:
+        special_tokens.announce(text_tokenizer(tokenizer_of(model)))
+    except Exception as error:  # it may be code of the model's authors
+        logger.warning("the rewards do not know the special tokens of %s: %.200r", model, error)
 
 
 class PromptsWithBeginToken:
