@@ -52,6 +52,11 @@ def render(
     return [Prompt(key, begun(text), label) for key, text, label in forms]
 
 
+def is_text(prompt, input_template: str | None) -> bool:
+    """Whether a prompt is one without a chat template: also a number, where a template makes text of it."""
+    return isinstance(prompt, str) or (bool(input_template) and not isinstance(prompt, (list, dict, type(None))))
+
+
 def begin_with(tokenizer) -> Callable[[str], str]:
     """What puts the tokenizer's begin token before a text that does not begin with it: a chat template may have written it.
 
