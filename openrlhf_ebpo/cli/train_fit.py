@@ -185,6 +185,6 @@ def render_rows(
         if not is_text(row["prompt"], data.input_template):
             raise UsageError(
                 f"{source}: column {data.input_key!r} (--data.input_key) holds chats, or something else that is no text: row "
-                f"{row['id']} has a {type(row['prompt']).__name__}. Add --data.apply_chat_template, or name a column of texts"
+                f"{row['id']} has one of type {type(row['prompt']).__name__}. Add --data.apply_chat_template, or name a column of texts"
             )
     return render(named, model, data.apply_chat_template, data.input_template, add_bos=data.add_bos)

@@ -166,11 +166,13 @@ def test_numbers_are_texts_where_a_template_makes_them_so(args, tmp_path):
     values = args(rows, input_template="{} + 1 =")
     assert train_fit.fit_notices(values) == []
     assert train_fit.render_rows(rows[:1], values, values.actor.model_name_or_path)[0].text == "0 + 1 ="
-    with pytest.raises(UsageError, match=r"holds chats, or something else that is no text: row 1 has a int"):
+    with pytest.raises(UsageError, match=r"holds chats, or something else that is no text: row 1 has one of type int"):
         train_fit.fit_notices(args(rows))
     for odd in (None, [{"role": "user", "content": "1"}]):
         values = args(rows, input_template="{}")
-        with pytest.raises(UsageError, match=r"row 258 has a (NoneType|list)\. Add --data\.apply_chat_template"):
+        with pytest.raises(
+            UsageError, match=r"row 258 has one of type (NoneType|list)\. Add --data\.apply_chat_template"
+        ):
             train_fit.render_rows([rows[0], {"q": odd, "a": ""}], values, values.actor.model_name_or_path, before=256)
 
 
