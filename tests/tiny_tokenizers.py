@@ -23,12 +23,13 @@ def save(
     begin: str | None = BEGIN,
     special: Sequence[str] = SPECIAL,
     generation: dict | None = None,
+    put: str | None = None,
     **config,
 ) -> str:
     """Write a tokenizer to `folder`, as Llama's and Gemma's if it `begins` every text with a token; returns the folder.
 
     Args:
-        ends: eos_token_id of config.json. generation: generation_config.json. config: more of config.json.
+        put: what it begins texts with, if not `begin`. ends: eos_token_id of config.json. generation: generation_config.json. config: more of config.json.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
@@ -39,7 +40,7 @@ def save(
     tokenizer.decoder = decoders.Fuse()
     if begins:
         tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{begin} $A", special_tokens=[(begin, vocabulary[begin])]
+            single=f"{put or begin} $A", special_tokens=[(each, vocabulary[each]) for each in (put or begin).split()]
         )
     whole = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=begin, eos_token=end, unk_token="<unk>")
     whole.add_special_tokens({"additional_special_tokens": list(special)})

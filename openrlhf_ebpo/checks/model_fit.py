@@ -5,13 +5,15 @@ model_check.py refuses what cannot run. Here the tokenizer, the configuration an
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from openrlhf_ebpo.seams.remote_code import trusted
 
-REPLY = "Yes 42"  # what an assistant says in `turn_end`
+ASKED, REPLY = "Is 42?", "Yes 43"  # what is said in a chat template that is looked at
+OTHER_END = "<another end>"  # in place of the tokenizer's
 UNUSED = 0.1  # share of the embeddings without a token from which on they are no padding
 LONGEST = 60  # characters of a token
 EXPLAINED = 200  # of an error
@@ -24,11 +26,12 @@ class Flags(NamedTuple):
     add_bos: str
     chat_template: str
     length: str
+    template: str
 
 
-TRAINING = Flags("--data.add_bos", "--data.apply_chat_template", "--data.max_len")
-EVALUATION = Flags("--add_bos", "--chat_template", "--max_model_len")
-DIFFICULTY = Flags("--add_bos", "--apply_chat_template", "--max_len")
+TRAINING = Flags("--data.add_bos", "--data.apply_chat_template", "--data.max_len", "--data.input_template")
+EVALUATION = Flags("--add_bos", "--chat_template", "--max_model_len", "--template")
+DIFFICULTY = Flags("--add_bos", "--apply_chat_template", "--max_len", "--input_template")
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Asked:
 
     texts: the first prompts, as it gets them. lengths: of all prompts, in tokens. chat_template, add_bos: whether they were
     put into the one, and begin with the other. room: tokens that a prompt may have; what is longer loses its beginning.
+    example: whether the texts stand for prompts that are elsewhere. whole: whether lengths are those of all prompts.
     """
 
     texts: Sequence[str]
@@ -44,12 +48,23 @@ class Asked:
     chat_template: bool
     add_bos: bool
     room: int
+    example: bool = False
+    whole: bool = True
+
+
+@dataclass(frozen=True)
+class Turns:
+    """What a chat template says. end: the first special token after a reply; None: it does not say. own: whether that is a token
+    for turns, not the end of any text."""
+
+    end: int | None = None
+    own: bool = False
 
 
 @dataclass(frozen=True)
 class Model:
     """tokenizer: of its texts. special: ids of the tokens that no text has by itself. embeddings: how many; None: not known.
-    configured: end tokens of its configurations. ends: where vLLM stops. turn_end: what ends a reply in its chat template."""
+    configured: end tokens of its configurations. ends: where vLLM stops. begin: what its tokenizer puts before every text."""
 
     name: str
     tokenizer: object
@@ -57,7 +72,8 @@ class Model:
     embeddings: int | None
     configured: frozenset[int]
     ends: frozenset[int]
-    turn_end: int | None
+    turns: Turns
+    begin: tuple[int, ...]
 
     def ids(self, text: str, add_special_tokens: bool = False) -> list[int]:
         return self.tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
@@ -112,7 +128,8 @@ def read_model(name: str, tokenizer) -> Model:
         embeddings=getattr(text, "vocab_size", None),
         configured=ends | _ids(getattr(text, "eos_token_id", None)),
         ends=ends | _ids(inner.eos_token_id),
-        turn_end=turn_end(tokenizer, inner, special),
+        turns=turns(tokenizer, inner, special),
+        begin=begin_of(inner, special),
     )
 
 
@@ -121,36 +138,75 @@ def _ids(value: int | Iterable[int] | None) -> frozenset[int]:
     return frozenset(each for each in values if type(each) is int)
 
 
-def turn_end(tokenizer, inner, special: frozenset[int]) -> int | None:
-    """The first special token after a reply. None: no chat template, or it does not say."""
+def turns(tokenizer, inner, special: frozenset[int]) -> Turns:
+    """What its chat template says of turns; nothing where there is none, or it cannot be used."""
     if not getattr(tokenizer, "chat_template", None):
-        return None
-    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": REPLY}]
+        return Turns()
     try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False)
+        replied = _chat(tokenizer)
     except Exception:  # Jinja code of the model's authors; the prompts themselves have been put into it
-        return None
-    after = text.rpartition(REPLY)[2] if REPLY in text else ""
-    return next((key for key in inner(after, add_special_tokens=False)["input_ids"] if key in special), None)
+        return Turns()
+    end = _first_special(inner, special, _between(replied, REPLY))
+    try:
+        other = _chat(tokenizer, eos_token=OTHER_END)
+    except Exception:
+        return Turns(end)
+    # what stands behind a reply alone, or is the tokenizer's end token whatever that is, may end any text of a base model
+    ends = (_first_special(inner, special, text) for text in (_between(other, ASKED, REPLY), _between(other, REPLY)))
+    return Turns(end, own=end is not None and all(each == end for each in ends))
+
+
+def _chat(tokenizer, **names: str) -> str:
+    messages = [{"role": "user", "content": ASKED}, {"role": "assistant", "content": REPLY}]
+    return tokenizer.apply_chat_template(messages, tokenize=False, **names)
+
+
+def _between(text: str, before: str, behind: str | None = None) -> str:
+    """Nothing where one is missing."""
+    _, found, rest = text.rpartition(before)
+    if not found or (behind and behind not in rest):
+        return ""
+    return rest.partition(behind)[0] if behind else rest
+
+
+def _first_special(inner, special: frozenset[int], text: str) -> int | None:
+    return next((key for key in inner(text, add_special_tokens=False)["input_ids"] if key in special), None)
+
+
+def begin_of(inner, special: frozenset[int]) -> tuple[int, ...]:
+    whole, bare = (inner("a", add_special_tokens=add)["input_ids"] for add in (True, False))
+    before = len(whole) - len(bare)
+    put = whole[:before] if whole[before:] == bare else whole  # there may be something behind the text too
+    return tuple(itertools.takewhile(special.__contains__, put))
 
 
 def _begin(model: Model, asked: Asked, tokens: Sequence[Sequence[int]], flags: Flags) -> list[str]:
-    begin = model.tokenizer.bos_token_id
-    if begin is None or not tokens:
-        return []
-    its_own = model.ids("a", add_special_tokens=True)[:1] == [begin]
-    without = sum(each[:1] != [begin] for each in tokens)
-    if its_own and without:
-        return [
-            f"its tokenizer begins every text with {model.said(begin)}, and {without} of {len(tokens)} prompts lack it: the "
-            f"model has been trained on texts that begin so. Give {flags.add_bos}"
-        ]
-    if asked.add_bos and not its_own:
-        return [
+    begin, found = model.tokenizer.bos_token_id, []
+    size = len(model.begin)
+    without = sum(tuple(each[:size]) != model.begin for each in tokens)
+    if without:
+        them = "it" if size == 1 else "them"
+        lacking = f"{without} of {len(tokens)} prompts lack {them}"
+        if asked.example:
+            lacking = f"a prompt made up as an example lacks {them} (the data set is not on this machine)"
+        found.append(
+            f"its tokenizer begins every text with {' '.join(map(model.said, model.begin))}, and {lacking}: the model has "
+            f"been trained on texts that begin so. {_begin_remedy(model, asked, flags)}"
+        )
+    if asked.add_bos and tokens and begin is not None and model.begin[:1] != (begin,):
+        found.append(
             f"{flags.add_bos} puts {model.said(begin)} before the prompts, and its tokenizer does not do so by itself: "
             "leave the flag out, unless the model was trained with it"
-        ]
-    return []
+        )
+    return found
+
+
+def _begin_remedy(model: Model, asked: Asked, flags: Flags) -> str:
+    if model.begin == (model.tokenizer.bos_token_id,):
+        return f"Give {flags.add_bos}"
+    text = "".join(model.tokenizer.convert_ids_to_tokens(list(model.begin)))
+    place = "of the chat template" if asked.chat_template else f"of every prompt, or of {flags.template}"
+    return f"{flags.add_bos} cannot add what is not the tokenizer's bos_token: write {text!r:.{LONGEST}} at the beginning {place}"
 
 
 def _end(model: Model, asked: Asked, flags: Flags) -> list[str]:
@@ -168,10 +224,10 @@ def _end(model: Model, asked: Asked, flags: Flags) -> list[str]:
             "responses may go on after their end. Set eos_token in tokenizer_config.json, or eos_token_id in the other two, "
             "to the token that the model was trained to end with"
         )
-    if asked.chat_template and model.turn_end is not None and model.turn_end not in model.ends:
+    if asked.chat_template and model.turns.end is not None and model.turns.end not in model.ends:
         found.append(
-            f"its chat template ends a turn with {model.said(model.turn_end)}, at which generation does not stop: responses go "
-            f"on after their end. Of an instruct model, add {model.turn_end} to eos_token_id in generation_config.json; a base "
+            f"its chat template ends a turn with {model.said(model.turns.end)}, at which generation does not stop: responses go "
+            f"on after their end. Of an instruct model, add {model.turns.end} to eos_token_id in generation_config.json; a base "
             f"model takes the prompt as it is, without {flags.chat_template}"
         )
     return found
@@ -199,23 +255,32 @@ def _embeddings(model: Model, tokens: Sequence[Sequence[int]]) -> list[str]:
 
 
 def _chat_template(model: Model, asked: Asked, tokens: Sequence[Sequence[int]], flags: Flags) -> list[str]:
-    """A base model may bring a chat template too, but does not stop where that ends a turn."""
-    instruct = model.turn_end is not None and model.turn_end in model.ends
-    markers = model.special - {model.tokenizer.bos_token_id}
-    if asked.chat_template or not instruct or any(markers.intersection(each) for each in tokens):
+    """A base model may bring a chat template too, but does not stop at a token that only ends turns."""
+    instruct = model.turns.own and model.turns.end in model.ends
+    if asked.chat_template or asked.example or not instruct:
+        return []
+    inner = model.tokenizer
+    markers = model.special - {inner.bos_token_id, inner.unk_token_id, inner.pad_token_id} | {model.turns.end}
+    if 2 * sum(not markers.isdisjoint(each) for each in tokens) > len(tokens):
         return []
     return [
-        f"it is an instruct model (generation stops at {model.said(model.turn_end)}, which ends a turn in its chat template), and "
-        f"the prompts are not in the chat template: give {flags.chat_template}"
+        f"it is an instruct model (generation stops at {model.said(model.turns.end)}, which ends a turn in its chat template), "
+        f"and the prompts are not in the chat template: give {flags.chat_template}"
     ]
 
 
 def _cut(asked: Asked, flags: Flags) -> list[str]:
-    cut, longest = sum(length > asked.room for length in asked.lengths), max(asked.lengths, default=0)
-    if not cut:
+    return cut(asked.lengths, asked.room, flags, asked.whole)
+
+
+def cut(lengths: Sequence[int], room: int, flags: Flags, whole: bool = True, of: str = "") -> list[str]:
+    """of: which prompts, where they are not those that are meant anyway."""
+    longer, longest = sum(length > room for length in lengths), max(lengths, default=0)
+    if not longer:
         return []
+    total = f"{len(lengths)}" if whole else f"the first {len(lengths)}"
     return [
-        f"{cut} of {len(asked.lengths)} prompts are longer than the {asked.room} tokens that {flags.length} leaves beside the "
-        f"response, and lose their beginning; the longest has {longest}. Raise {flags.length} by {longest - asked.room}, or "
+        f"{longer} of {total} prompts{of} are longer than the {room} tokens that {flags.length} leaves beside the "
+        f"response, and lose their beginning; the longest has {longest}. Raise {flags.length} by {longest - room}, or "
         "leave such prompts out"
     ]

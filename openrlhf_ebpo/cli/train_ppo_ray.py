@@ -151,11 +151,13 @@ def show_dry_run(
 def train(command: UpstreamMain, args, claim: dict, argv: list[str]) -> None:
     """claim: what `run_lock.claimed` takes. argv: the command's flags, for a restart."""
     from openrlhf_ebpo.engines.cluster import ClusterError, ray_for
+    from openrlhf_ebpo.engines.rendering import announce_special_tokens
 
     if is_import_path(args.algo.advantage.estimator):
         share_search_path()
     supervisor = under_supervision(["-m", __spec__.name, *argv])
     print(*(f"{line}\n" for line in train_fit.fit_notices(args)), sep="", end="", flush=True)
+    announce_special_tokens(args.actor.model_name_or_path)
     try:
         with ray_for(args), telling_the_end(supervisor):
             supervisor.claim(**claim)  # not before the cluster is known to be big enough

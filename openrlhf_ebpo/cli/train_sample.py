@@ -53,7 +53,7 @@ def sample(args, count: int) -> Iterator[str]:
     model = args.actor.model_name_or_path
     preflight.check_fetched(f"--{MODEL}", model)
     generation.prepare_process()
-    prompts = render_rows(first_rows(args, count, fetch=True), args, model)
+    prompts = render_rows(first_rows(args, count), args, model)
     settings = engine_settings(args)
     sampling = Sampling(1, args.rollout.temperature, args.rollout.top_p, args.rollout.max_new_tokens)
     yield f"sample: starting vLLM with {model}, for answers to the first {len(prompts)} prompts"

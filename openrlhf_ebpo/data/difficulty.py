@@ -41,7 +41,7 @@ from openrlhf_ebpo.data.table import check_suffix, read_table, with_column, writ
 from openrlhf_ebpo.engines import generation
 from openrlhf_ebpo.engines.cluster import ClusterError
 from openrlhf_ebpo.engines.generation import EngineSettings, GenerationError, Sample, Sampling
-from openrlhf_ebpo.engines.rendering import Prompt, prompt_lengths, render, tokenizer_of
+from openrlhf_ebpo.engines.rendering import Prompt, is_text, prompt_lengths, render, tokenizer_of
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.progress import file_identity, fingerprint, model_identity, progress_file
 from openrlhf_ebpo.rewards.limits import MEMORY_MB, SERVER_TIMEOUT, TIMEOUT, Limits, default_timeout
@@ -185,7 +185,7 @@ def distinct_rows(rows: list[dict], args: argparse.Namespace) -> dict:
     for row in rows:
         if prompt_fingerprint(distinct.setdefault(row["id"], row)) != prompt_fingerprint(row):
             raise UsageError(f"--input {args.input}: id {row['id']!r} stands for two different prompts")
-    if not isinstance(rows[0]["prompt"], str) and not args.apply_chat_template:
+    if not args.apply_chat_template and not is_text(rows[0]["prompt"], args.input_template):
         raise UsageError(f"--input {args.input}: the prompts are chats; add --apply_chat_template")
     return distinct
 

@@ -10,7 +10,7 @@ import re
 import signal
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import psutil
 
@@ -138,12 +138,14 @@ def start_node(again: bool = True, **how) -> None:
 
     os.environ[PRIVATE] = "1"  # its processes inherit it
     os.environ.setdefault(NICENESS, "0")
+    before = set(psutil.Process().children(recursive=True))
     try:
         ray.init(**how)
     except Exception as error:
         if START_TIMED_OUT not in str(error):
             raise
         ray.shutdown()
+        kill(set(psutil.Process().children(recursive=True)) - before)  # Ray leaves what it could not wait for
         if not again:
             raise ClusterError(
                 "Ray did not start within 30 s, twice: this machine is overloaded. Repeat the command when it is less busy"
@@ -236,9 +238,14 @@ def end_processes(children: list[psutil.Process]) -> None:
     _, alive = psutil.wait_procs(children, timeout=SHUTDOWN_SECONDS)
     for process in alive:
         print(f"ending orphaned process {process.pid}", file=sys.stderr)
+    kill(alive)
+
+
+def kill(processes: Collection[psutil.Process]) -> None:
+    for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(alive, timeout=3)
+    psutil.wait_procs(processes, timeout=3)
 
 
 def reason(error: BaseException) -> str:

@@ -24,7 +24,7 @@ import psutil
 
 from openrlhf_ebpo.engines.cluster import end_processes, ray_with, reason
 from openrlhf_ebpo.engines.deaths import is_engine_death
-from openrlhf_ebpo.engines.rendering import Prompt, TokenizerByReference
+from openrlhf_ebpo.engines.rendering import Prompt, TokenizerByReference, announce_special_tokens
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.rewards.limits import Limits
 from openrlhf_ebpo.seams.check import check_release
@@ -133,6 +133,8 @@ def engines(settings: EngineSettings) -> Iterator[list]:
     _check_window(settings)
     fewer = "ask for fewer with --num_engines or --tensor_parallel_size"
     started: list[psutil.Process] = []
+    if settings.reward:
+        announce_special_tokens(settings.model)
     try:
         with ray_with(settings.gpus, fewer, environment=QUIET):
             actors = _start(settings)

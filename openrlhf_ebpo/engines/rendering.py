@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import functools
+import logging
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.rewards import special_tokens
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -47,12 +52,17 @@ def render(
     return [Prompt(key, begun(text), label) for key, text, label in forms]
 
 
+def is_text(prompt, input_template: str | None) -> bool:
+    """Whether a prompt is one without a chat template: also a number, where a template makes text of it."""
+    return isinstance(prompt, str) or (bool(input_template) and not isinstance(prompt, (list, dict, type(None))))
+
+
 def begin_with(tokenizer) -> Callable[[str], str]:
     """What puts the tokenizer's begin token before a text that does not begin with it: a chat template may have written it.
 
     Prompts travel as text and are read with add_special_tokens=False, so the token is text too; special tokens are known
     again in it. A tokenizer may begin a text that stands first with a space, where it has none (Llama 2): the token then
-    takes one along, and the text is read as after the tokenizer's own.
+    takes one along, where the text is read as after the tokenizer's own only so.
 
     Raises:
         UsageError: it has none.
@@ -64,9 +74,28 @@ def begin_with(tokenizer) -> Callable[[str], str]:
             f"the tokenizer of {tokenizer.name_or_path} has no begin token (bos_token) that could be added: leave out "
             "--data.add_bos (of eval and data difficulty: --add_bos)"
         )
-    own = token_ids(tokenizer, "a", add_special_tokens=True)
-    gap = next((gap for gap in ("", " ") if token_ids(tokenizer, f"{token}{gap}a") == own), "")
-    return lambda text: text if text.startswith(token) else token + (gap if text[:1] != " " else "") + text
+
+    def gap(text: str) -> str | None:
+        own = token_ids(tokenizer, text, add_special_tokens=True)
+        return next((gap for gap in ("", " ") if token_ids(tokenizer, f"{token}{gap}{text}") == own), None)
+
+    usual = gap("a") or ""
+    words = tuple(each for each in tokenizer.all_special_tokens if is_plain(each))
+
+    def begun(text: str) -> str:
+        if text.startswith(token):
+            return text
+        if is_plain(text) and not text.startswith(words):
+            return token + usual + text
+        found = gap(text)
+        return token + ((usual if text[:1] != " " else "") if found is None else found) + text
+
+    return begun
+
+
+def is_plain(text: str) -> bool:
+    """Whether it begins as most prompts do: these are read as any other, and need not be tried one by one."""
+    return text[:1].isascii() and text[:1].isalnum()
 
 
 def token_ids(tokenizer, text: str, add_special_tokens: bool = False) -> list[int]:
@@ -76,6 +105,15 @@ def token_ids(tokenizer, text: str, add_special_tokens: bool = False) -> list[in
 def text_tokenizer(tokenizer):
     """Of a model that also sees, `tokenizer_of` gives the processor, as upstream does."""
     return tokenizer.tokenizer if hasattr(tokenizer, "image_processor") else tokenizer
+
+
+def announce_special_tokens(model: str) -> None:
+    """Let the rewards know those that responses end with. Nothing where the tokenizer cannot be read: what needs it says why."""
+    os.environ.pop(special_tokens.VARIABLE, None)
+    try:
+        special_tokens.announce(text_tokenizer(tokenizer_of(model)))
+    except Exception as error:  # it may be code of the model's authors
+        logger.warning("the rewards do not know the special tokens of %s: %.200r", model, error)
 
 
 class PromptsWithBeginToken:

@@ -20,6 +20,7 @@ import torch
 from openrlhf_ebpo.rewards.grading import SPECIAL
 from openrlhf_ebpo.rewards.guard import RewardError
 from openrlhf_ebpo.rewards.pool import Verdict, shared_pool
+from openrlhf_ebpo.rewards.special_tokens import without_end
 
 OVERLAP = 40  # characters of a prompt, cut off at its front, that must be there to know it again
 
@@ -56,7 +57,7 @@ def as_text(label):
 
 
 def response_of(query: str, prompt: str) -> str:
-    """What follows the prompt in a decoded sequence. The prompt's own "Answer:" and \\boxed must not be taken for the
+    """What follows the prompt in a decoded sequence, but for the special tokens at its end. The prompt's own "Answer:" and \\boxed must not be taken for the
     response's, so there is no guessing: it is found as it is, but for a beginning-of-text token, for spaces and Unicode
     forms that a tokenizer changes, or without its beginning, which upstream cuts off where a prompt is too long.
 
@@ -65,7 +66,7 @@ def response_of(query: str, prompt: str) -> str:
     """
     start = query.find(prompt)
     if start >= 0 and is_blank(query[:start]):
-        return query[start + len(prompt) :]
+        return without_end(query[start + len(prompt) :])
     query = unicodedata.normalize("NFC", query)
     places = [i for i, character in enumerate(query) if not character.isspace()]
     end = _end_of_prompt("".join(query[i] for i in places), "".join(unicodedata.normalize("NFC", prompt).split()))
@@ -75,7 +76,7 @@ def response_of(query: str, prompt: str) -> str:
             "Use --train.agent_func_path math instead of --reward.remote_url math: it grades the response's tokens. "
             f"Prompt: {prompt[:200]!r}; sequence: {query[:200]!r}"
         )
-    return query[places[end - 1] + 1 :]
+    return without_end(query[places[end - 1] + 1 :])
 
 
 def is_blank(text: str) -> bool:

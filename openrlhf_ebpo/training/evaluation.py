@@ -23,6 +23,7 @@ from openrlhf_ebpo.record.votes import best_at_k, classes, majority_at_k
 from openrlhf_ebpo.rewards.answers import READINGS, Reading, packaged
 from openrlhf_ebpo.rewards.guard import INFO_KEY
 from openrlhf_ebpo.rewards.pool import default_workers
+from openrlhf_ebpo.rewards.special_tokens import without_end
 from openrlhf_ebpo.training.eval_metrics import EvalMetric, parse
 from openrlhf_ebpo.training.rollouts import response_tokens
 
@@ -118,7 +119,7 @@ def _answered(
 ) -> Answered:
     rewards = [float(sample.rewards) for sample in group]
     passed = [reward >= passes for reward in rewards]
-    answers = [reading.extract(text) if reading else None for text in texts]
+    answers = [reading.extract(without_end(text)) if reading else None for text in texts]
     return Answered(
         source=source,
         prompt=group[0].prompts[0],

@@ -69,6 +69,16 @@ def test_with_the_begin_token_a_prompt_is_read_as_the_tokenizer_reads_it(make, t
         assert prompt_lengths([prompt], model) == [len(expected)]
 
 
+@pytest.mark.parametrize("make", [save, save_llama, save_gemma])
+@pytest.mark.parametrize("text", ["", " ", "  a", "▁a", "<unk>", "<unk> a", "<eos>b", "</s>b", "é", "1a", "a▁"])
+def test_the_begin_token_before_texts_that_begin_oddly(make, text, tmp_path):
+    """Special tokens and Llama's own sign for a space have no space before them where they stand first."""
+    model = make(tmp_path)
+    (prompt,) = render([{"id": 0, "prompt": text, "label": ""}], model, add_bos=True)
+    own = token_ids(tokenizer_of(model), text, add_special_tokens=True)
+    assert token_ids(tokenizer_of(model), prompt.text) == own
+
+
 def test_a_begin_token_that_the_chat_template_writes_is_not_written_twice(tmp_path):
     model = save(tmp_path, template=CHAT_WITH_BEGIN)
     flags = {"apply_chat_template": True, "add_bos": True}

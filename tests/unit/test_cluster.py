@@ -145,6 +145,24 @@ def test_a_busy_machine_gets_a_second_try(monkeypatch, failures, capsys):
     assert ("trying once more" in capsys.readouterr().out) == (failures > 0)
 
 
+def test_what_a_first_try_has_started_does_not_run_on_beside_the_second(monkeypatch, capsys):
+    started = []
+
+    def init(**_):
+        started.append(psutil.Popen(["sleep", "600"]))
+        if len(started) == 2:
+            raise Exception(cluster.START_TIMED_OUT)
+
+    monkeypatch.setattr("ray.init", init)
+    init()  # what the command has started before is left alone
+    try:
+        cluster.start_node()
+        assert [process.is_running() for process in started] == [True, False, True]
+        assert "orphaned" not in capsys.readouterr().err
+    finally:
+        cluster.kill(started)
+
+
 @pytest.mark.parametrize("given", [None, "7"])
 def test_workers_of_a_private_ray_are_as_nice_as_the_command_unless_the_user_has_said_more(monkeypatch, given):
     monkeypatch.setenv(cluster.NICENESS, given or "")  # put back in the end

@@ -384,3 +384,14 @@ def test_the_reason_is_what_was_raised_not_the_traceback():
     assert reason(RuntimeError(text)) == "ValueError: too long by far"
     assert reason(RuntimeError("the worker was killed")) == "the worker was killed"
     assert reason(KeyError()) == "KeyError"
+
+
+def test_numbers_are_prompts_where_a_template_makes_text_of_them():
+    from openrlhf_ebpo.data.difficulty import distinct_rows
+    from openrlhf_ebpo.errors import UsageError
+
+    given = {"input": "f", "apply_chat_template": False}
+    rows = [{"id": 1, "prompt": 5, "label": "5"}]
+    assert list(distinct_rows(rows, argparse.Namespace(**given, input_template="{} ="))) == [1]
+    with pytest.raises(UsageError, match="the prompts are chats"):
+        distinct_rows(rows, argparse.Namespace(**given, input_template=None))

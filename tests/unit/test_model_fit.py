@@ -105,6 +105,51 @@ def test_an_instruct_model_without_its_chat_template(tmp_path):
     assert asked(model, ["<user>1 + 1 =<turn_end><assistant>"]) == [], "prompts that are in it already"
 
 
+@pytest.mark.parametrize("written", ["{{ eos_token }}", "<eos>"])
+@pytest.mark.parametrize("after", ["reply", "every turn"])
+def test_the_end_of_any_text_makes_no_instruct_model(written, after, tmp_path):
+    """As base models of Mistral, Falcon 3 and DeepSeek, whose chat template ends a reply with it."""
+    user, reply = "[INST] {{ m.content }} [/INST]", "{{ m.content }}" + written
+    user += written if after == "every turn" else ""
+    template = (
+        "{% for m in messages %}{% if m.role == 'user' %}" + user + "{% else %}" + reply + "{% endif %}{% endfor %}"
+    )
+    model = save(tmp_path, begins=False, template=template)
+    every_turn_as_it_is = (written, after) == ("<eos>", "every turn")
+    assert bool(asked(model)) == every_turn_as_it_is, "then it is as <|im_end|>"
+    by_hand = "[INST] 1 + 1 [/INST]" + ("<eos>" if after == "every turn" else "")
+    assert asked(model, [by_hand]) == []
+
+
+def test_most_prompts_decide_and_neither_unknown_nor_padding_tokens(tmp_path):
+    model = save(tmp_path, begins=False, template=CHAT, ends=[1, 2])
+    inside = "<user>1 + 1 =<turn_end><assistant>"
+    for texts in (["1", "é"], ["é", "é"], [inside, "1", "2"], [inside, "1"]):
+        assert "it is an instruct model" in asked(model, texts)[0]
+    assert asked(model, [inside, inside, "é"]) == []
+
+
+def test_an_end_of_turns_that_also_pads_is_a_sign_of_the_chat_template(tmp_path):
+    """SmolLM2: <|im_start|> is its begin token too."""
+    special = ("<|im_start|>", "<|im_end|>")
+    chat = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    model = save(tmp_path, begins=False, template=chat, begin=special[0], end=special[1], special=special)
+    assert "it is an instruct model (generation stops at '<|im_end|>' (1)" in asked(model)[0]
+    assert asked(model, ["<|im_start|>user\n1 + 1 =<|im_end|>\n<|im_start|>assistant\n"]) == []
+
+
+@pytest.mark.parametrize(("begin", "put"), [(None, "[gMASK] <sop>"), ("<bos>", "<eos>")])
+def test_what_a_tokenizer_puts_before_texts_and_is_not_its_begin_token(begin, put, tmp_path):
+    """As GLM's and XGLM's."""
+    model = save(tmp_path, begin=begin, special=(*tiny_tokenizers.SPECIAL, "[gMASK]", "<sop>"), put=put)
+    (found,) = asked(model)
+    text = put.replace(" ", "")
+    assert "2 of 2 prompts lack" in found and "--data.add_bos cannot add" in found
+    assert f"write '{text}' at the beginning of every prompt, or of --data.input_template" in found
+    assert "or of --template" in asked(model, flags=EVALUATION)[0]
+    assert asked(model, [f"{text}1 + 1 ="]) == []
+
+
 @pytest.mark.parametrize("template", ["{{ raise_exception('no') }}", "{% for m in messages %}{{ m.content }}", "hello"])
 def test_a_chat_template_that_does_not_tell_is_no_error(template, tmp_path):
     assert asked(save(tmp_path, begins=False, template=template)) == []

@@ -26,19 +26,26 @@ ROWS = [{"q": f"{i} + {i} =", "a": str(2 * i)} for i in range(100)]
 def args(tmp_path):
     """Nested arguments, with changes to those of the data: args(ROWS, add_bos=True)."""
 
-    def build(rows=ROWS, new_tokens=8, model=None, name="train.jsonl", **data):
+    def build(rows=ROWS, new_tokens=8, model=None, name="train.jsonl", held_out=None, **data):
         path = tmp_path / name
         if name.endswith("parquet"):
             pq.write_table(pa.Table.from_pylist(rows), path)
         else:
             path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         values = {"input_key": "q", "label_key": "a", "input_template": None, "apply_chat_template": False}
-        values |= {"add_bos": False, "max_len": 40, "prompt_split": "train", "prompt_dataset": str(path)}
+        values |= {
+            "max_samples": 10**8,
+            "add_bos": False,
+            "max_len": 40,
+            "prompt_split": "train",
+            "prompt_dataset": str(path),
+        }
         return SimpleNamespace(
             actor=SimpleNamespace(model_name_or_path=str(model or tmp_path / "model")),
             data=SimpleNamespace(**{**values, **data}),
             rollout=SimpleNamespace(max_new_tokens=new_tokens, temperature=1.0, top_p=1.0),
             reward=SimpleNamespace(remote_url=["r.py"], timeout=60.0, memory=10, workers=None),
+            eval=SimpleNamespace(dataset=held_out, split="train"),
             train=SimpleNamespace(agent_func_path=None, seed=7),
             vllm=SimpleNamespace(tensor_parallel_size=1, gpu_memory_utilization=0.5),
             algo=SimpleNamespace(advantage=SimpleNamespace(ebpo=SimpleNamespace(pass_reward=1.0))),
@@ -56,7 +63,7 @@ def test_the_first_rows_are_looked_at_as_training_makes_prompts_of_them(name, ar
     save(tmp_path / "model")
     begin, cut = train_fit.fit_notices(args(name=name, input_template="{} Now!", max_len=18))
     assert "64 of 64 prompts lack it" in begin and "Give --data.add_bos" in begin
-    assert "64 of 64 prompts are longer than the 10 tokens that --data.max_len leaves" in cut
+    assert "100 of 100 prompts are longer than the 10 tokens that --data.max_len leaves" in cut
     assert "the longest has 14" in cut
     assert train_fit.fit_notices(args(name=name, input_template="{} Now!", add_bos=True)) == []
 
@@ -65,13 +72,15 @@ def test_without_a_limit_of_new_tokens_a_prompt_may_fill_all_but_one(args, tmp_p
     save(tmp_path / "model", begins=False)
     assert train_fit.fit_notices(args(new_tokens=None, max_len=10)) == []
     (cut,) = train_fit.fit_notices(args(new_tokens=None, max_len=9))
-    assert "of 64 prompts are longer than the 8 tokens" in cut
+    assert "90 of 100 prompts are longer than the 8 tokens" in cut
 
 
 def test_a_data_set_that_is_not_here_leaves_what_the_model_says(args, tmp_path):
     save(tmp_path / "model")
     (found,) = train_fit.fit_notices(args(prompt_dataset="owner/on_the_hub", max_len=9))
-    assert "Give --data.add_bos" in found
+    assert "a prompt made up as an example lacks it" in found and "Give --data.add_bos" in found
+    save(tmp_path / "instruct", begins=False, template=CHAT, ends=[1, 2])
+    assert train_fit.fit_notices(args(model=tmp_path / "instruct", prompt_dataset="owner/on_the_hub")) == []
     assert train_fit.fit_notices(args(model="owner/on_the_hub_too")) == []
 
 
@@ -83,6 +92,88 @@ def test_what_cannot_be_read_is_said_and_no_error(broken, args, tmp_path):
     (tmp_path / ("train.jsonl" if broken == "data" else f"model/{broken}")).write_text("\x1b[2J no JSON")
     (found,) = train_fit.fit_notices(values)
     assert found.startswith("warning: the prompts were not looked at: ") and found.isprintable() and len(found) < 400
+
+
+@pytest.mark.parametrize("kind", ["files", "saved", "splits"])
+def test_a_folder_is_read_as_training_reads_it(kind, args, tmp_path):
+    from datasets import Dataset, DatasetDict
+
+    save(tmp_path / "model", begins=False, template=CHAT, ends=[1, 2])
+    rows = [{"q": f"<user>{i}<turn_end><assistant>", "a": str(i)} for i in range(40)]
+    folder = tmp_path / "set"
+    if kind == "files":
+        args(rows)
+        folder.mkdir()
+        (tmp_path / "train.jsonl").rename(folder / "train.jsonl")
+    else:
+        data = Dataset.from_list(rows)
+        (data if kind == "saved" else DatasetDict(train=data, other=data.select(range(3)))).save_to_disk(folder)
+    assert train_fit.fit_notices(args(prompt_dataset=str(folder))) == [], "they are in the chat template"
+    (found,) = train_fit.fit_notices(args(prompt_dataset=str(folder), max_len=9))
+    assert "40 of 40 prompts are longer than the 1 tokens" in found
+    if kind == "splits":
+        (found,) = train_fit.fit_notices(args(prompt_dataset=str(folder), prompt_split="other", max_len=9))
+        assert "3 of 3 prompts are longer" in found
+        (found,) = train_fit.fit_notices(args(prompt_dataset=str(folder), prompt_split="none", max_len=9))
+        assert "were not looked at: ValueError: " in found and "no split 'none'; there are train, other" in found
+    assert len(train_fit.first_rows(args(prompt_dataset=str(folder)), 2)) == 2
+
+
+def test_folders_that_come_as_code_and_data_sets_elsewhere_are_not_read(args, tmp_path):
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set/set.py").write_text("raise SystemExit")
+    assert train_fit.local_rows(str(tmp_path / "set"), "train", args()) is None
+    assert train_fit.local_rows("owner/name@part", "train", args()) is None
+
+
+def test_lengths_are_looked_at_beyond_the_first_rows_and_in_every_data_set(args, tmp_path, monkeypatch):
+    save(tmp_path / "model", begins=False)
+    long = [*ROWS, {"q": "1 " * 30, "a": "2"}]
+    (found,) = train_fit.fit_notices(args(long))
+    assert "1 of 101 prompts are longer than the 32 tokens" in found and "the longest has 60" in found
+    assert train_fit.fit_notices(args(long, max_samples=100)) == []
+    args(long, name="other.jsonl")
+    two = f"{tmp_path / 'train.jsonl'}, {tmp_path / 'other.jsonl'}"
+    (found,) = train_fit.fit_notices(args(prompt_dataset=two))
+    assert "1 of 201 prompts are longer" in found
+    (found,) = train_fit.fit_notices(args(held_out=str(tmp_path / "other.jsonl")))
+    assert "1 of 101 prompts of --eval.dataset are longer" in found
+    monkeypatch.setattr(train_fit, "BATCH", 50)
+    monkeypatch.setattr(train_fit, "ROWS", 100)
+    (found,) = train_fit.fit_notices(args(long))
+    assert found == "--data.prompt_dataset: the first 100 prompts were looked at, and none is too long"
+    (found,) = train_fit.fit_notices(args(long, max_len=16))
+    assert "90 of the first 100 prompts are longer" in found
+    monkeypatch.setattr(train_fit, "SECONDS", -1.0)
+    (found,) = train_fit.fit_notices(args(long))
+    assert "the first 50 prompts were looked at" in found
+
+
+def test_held_out_prompts_that_cannot_be_read_are_said_beside_what_else_is_found(args, tmp_path):
+    save(tmp_path / "model")
+    (tmp_path / "held_out.jsonl").write_text("no JSON")
+    begin, found = train_fit.fit_notices(args(held_out=str(tmp_path / "held_out.jsonl")))
+    assert "Give --data.add_bos" in begin
+    assert found.startswith("warning: the prompts of --eval.dataset were not looked at: ")
+    args([{"q": [{"role": "user", "content": "1 + 1"}], "a": "2"}], name="held_out.jsonl")
+    with pytest.raises(UsageError, match=r"--eval\.dataset .*held_out\.jsonl: column 'q' .* holds chats"):
+        train_fit.fit_notices(args(held_out=str(tmp_path / "held_out.jsonl")))
+
+
+def test_numbers_are_texts_where_a_template_makes_them_so(args, tmp_path):
+    save(tmp_path / "model", begins=False)
+    rows = [{"q": i, "a": str(i)} for i in range(300)]
+    values = args(rows, input_template="{} + 1 =")
+    assert train_fit.fit_notices(values) == []
+    assert train_fit.render_rows(rows[:1], values, values.actor.model_name_or_path)[0].text == "0 + 1 ="
+    with pytest.raises(UsageError, match=r"holds chats, or something else that is no text: row 1 has one of type int"):
+        train_fit.fit_notices(args(rows))
+    for odd in (None, [{"role": "user", "content": "1"}]):
+        values = args(rows, input_template="{}")
+        with pytest.raises(
+            UsageError, match=r"row 258 has one of type (NoneType|list)\. Add --data\.apply_chat_template"
+        ):
+            train_fit.render_rows([rows[0], {"q": odd, "a": ""}], values, values.actor.model_name_or_path, before=256)
 
 
 def test_chats_without_a_chat_template_are_refused(args, tmp_path):
@@ -106,7 +197,7 @@ def test_a_sample_is_asked_as_the_training_asks(args, tmp_path):
     save(tmp_path / "model")
     values = args(add_bos=True)
     model = values.actor.model_name_or_path
-    rows = train_fit.first_rows(values, 2, fetch=True)
+    rows = train_fit.first_rows(values, 2)
     assert [each.text for each in train_fit.render_rows(rows, values, model)] == ["<bos>0 + 0 =", "<bos>1 + 1 ="]
     settings = train_sample.engine_settings(values)
     assert (settings.model, settings.max_len, settings.reward, settings.seed) == (model, 40, ("r.py",), 7)

@@ -1,0 +1,58 @@
+"""The tokenizer's own special tokens at the end of a response. Evaluation reads responses without them, OpenRLHF gives them to rewards:
+to rewards of one's own as they are, while those of this package leave them out here.
+
+Which they are travels to the processes of the rewards in the environment: a reward function sees texts alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Iterator
+
+VARIABLE = "OPENRLHF_EBPO_SPECIAL_TOKENS"  # JSON; Ray's workers have all variables of this beginning
+KEPT = frozenset(("<think>", "</think>", "<answer>", "</answer>"))  # the rewards read these
+LONGEST = 100  # characters of a token
+MOST = 16_000  # of all: Linux has 128 KiB for a variable, which Ray also puts into a command line
+
+
+def announce(tokenizer) -> None:
+    """Let the processes that are started from here on know those of a text tokenizer."""
+    os.environ[VARIABLE] = json.dumps(bounded(_own(tokenizer)))
+
+
+def _own(tokenizer) -> Iterator[str]:
+    """Those first that most responses end with."""
+    yield from (tokenizer.eos_token, tokenizer.pad_token, *tokenizer.all_special_tokens)
+    yield from (token.content for token in tokenizer.added_tokens_decoder.values() if token.special)
+
+
+def bounded(tokens: Iterator[str]) -> list[str]:
+    found, room = [], MOST
+    for token in dict.fromkeys(token.strip() for token in tokens if isinstance(token, str)):
+        room -= len(json.dumps(token)) + 2
+        if room < 0:
+            break
+        if 0 < len(token) <= LONGEST and token not in KEPT:
+            found.append(token)
+    return found
+
+
+def without_end(response: str) -> str:
+    """A response without those that it ends with, and without the white space between them."""
+    tokens, end = _known(os.environ.get(VARIABLE, "")), len(response)
+    while tokens:
+        last = end
+        while last and response[last - 1].isspace():
+            last -= 1
+        if not response.endswith(tokens, 0, last):
+            break
+        end = last - len(next(token for token in tokens if response.endswith(token, 0, last)))
+    return response[:end]
+
+
+@functools.lru_cache(maxsize=4)
+def _known(text: str) -> tuple[str, ...]:
+    """The longest first: one may end as another does."""
+    return tuple(sorted(json.loads(text), key=len, reverse=True)) if text else ()

@@ -1,0 +1,97 @@
+"""Rewards of this package read a response without the tokenizer's own special tokens at its end, as evaluation does."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from tiny_tokenizers import save
+
+from openrlhf_ebpo.engines.rendering import announce_special_tokens, tokenizer_of
+from openrlhf_ebpo.rewards import dapo, gym, math, reasoning_gym
+from openrlhf_ebpo.rewards import pool as pool_module
+from openrlhf_ebpo.rewards.special_tokens import KEPT, LONGEST, MOST, VARIABLE, bounded, without_end
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch):
+    monkeypatch.setenv(VARIABLE, "")
+
+
+@pytest.fixture
+def pools(grader):
+    pool = pool_module._pools[reasoning_gym.GRADER] = pool_module.Pool(workers=1, grader=reasoning_gym.GRADER)
+    yield
+    pool.close()
+    del pool_module._pools[reasoning_gym.GRADER]
+
+
+@pytest.mark.parametrize("end", ["[EOS]", "<seed:eos>", "<turn|>", "<|im_end|>"])
+def test_training_and_evaluation_read_the_same_answer(pools, end, tmp_path):
+    settings = {"size": 1, "seed": 1, "min_terms": 2, "max_terms": 2, "max_digits": 1}
+    entry = gym.create("chain_sum", settings)[0]
+    label, right = gym.encode("chain_sum", settings, entry), entry["answer"]
+    model = save(tmp_path, begins=False, special=("<bos>", end, "<turn_end>", *sorted(KEPT)), end=end)
+    announce_special_tokens(model)
+
+    def reward(reward_func, response: str, label: str) -> float:
+        tokens = tokenizer_of(model)(f"p {response}{end}\n{end}", add_special_tokens=False)["input_ids"]
+        query = tokenizer_of(model).decode(tokens, skip_special_tokens=False)  # as upstream gives it to rewards
+        return reward_func([query], ["p "], [label])["scores"].item()
+
+    assert reward(reasoning_gym.reward_func, right, label) == 1
+    assert reward(reasoning_gym.reward_func, f"<think>7</think>{right}", label) == 1
+    assert reward(reasoning_gym.reward_func, f"<think>7</think><answer>{right}</answer>", label) == 1
+    assert reward(math.reward_func, "Answer: 42", "42") == reward(math.reward_func, r"\boxed{42}", "42") == 1
+    assert reward(dapo.reward_func, "Answer: 42", "42") == 1
+
+
+def test_what_stands_elsewhere_stays(monkeypatch):
+    monkeypatch.setenv(VARIABLE, json.dumps(["[EOS]", "S]", "[PAD]"]))
+    assert without_end("[EOS] a [EOS] b ") == "[EOS] a [EOS] b "
+    assert without_end("a \n[EOS] [PAD]\n[PAD] ") == "a \n"
+    assert without_end("[EOS]") == without_end("") == ""
+    assert without_end("a" + "[PAD]\n" * 50_000) == "a"
+    assert math.response_of("p x[EOS]", "p ") == math.response_of("p  x[EOS]", "p ").strip() == "x"
+    monkeypatch.delenv(VARIABLE)
+    assert without_end("a [EOS]\n") == "a [EOS]\n"
+
+
+def test_the_names_are_few_enough_for_the_environment():
+    many = bounded(f"<extra {i} \0\ud800>" for i in range(10_000))
+    assert many[0] == "<extra 0 \0\ud800>" and len(json.dumps(many)) <= MOST
+    assert bounded(iter([None, "", " ", 3, "<think>", "x" * (LONGEST + 1), " </s>\n", "</s>"])) == ["</s>"]
+
+
+def test_the_end_token_comes_first(tmp_path):
+    announce_special_tokens(
+        save(
+            tmp_path,
+            begins=False,
+            special=("<bos>", *(f"<{i}>" for i in range(5000)), "<turn_end>", "[EOS]"),
+            end="[EOS]",
+        )
+    )
+    names = json.loads(os.environ[VARIABLE])
+    assert names[0] == "[EOS]" and len(os.environ[VARIABLE]) <= MOST
+
+
+def test_a_tokenizer_that_cannot_be_read_leaves_no_names_of_another(monkeypatch, tmp_path):
+    monkeypatch.setenv(VARIABLE, '["[EOS]"]')
+    announce_special_tokens(str(tmp_path / "none"))
+    assert VARIABLE not in os.environ
+
+
+def test_engines_with_a_reward_announce_them_before_their_processes_start(monkeypatch):
+    from openrlhf_ebpo.engines import generation
+
+    found = []
+    monkeypatch.setattr(generation, "announce_special_tokens", found.append)
+    for name in ("prepare_process", "_check_window"):
+        monkeypatch.setattr(generation, name, lambda *_: None)
+    monkeypatch.setattr(generation, "ray_with", lambda *_, **__: pytest.fail("started"))
+    for reward in ((), ("math.py",)):
+        with pytest.raises(pytest.fail.Exception), generation.engines(generation.EngineSettings("m", 8, reward=reward)):
+            pass
+        assert found == (["m"] if reward else [])
