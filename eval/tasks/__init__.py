@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import is_import_path
+from openrlhf_ebpo.rewards import gym_settings
 
 from .benchmark import Benchmark, as_it_is, no_notes
 from .choices import lettered_choices, listed_choices, named_choices
@@ -113,12 +114,13 @@ def find(name: str, flag: str) -> Benchmark:
 
 def split_specs(text: str) -> list[str]:
     """The items of a comma-separated --tasks. Settings of a reasoning-gym task have commas too: an item like seed=1
-    belongs to the reasoning-gym task before it."""
+    belongs to the reasoning-gym task before it, and so does what stands in the brackets of a list."""
     specs: list[str] = []
     for item in filter(None, (item.strip() for item in text.split(","))):
         name, equals, _ = item.partition("=")
         is_setting = equals and name.isidentifier() and name not in BENCHMARKS
-        if is_setting and specs and specs[-1].startswith(GYM) and "=" in specs[-1]:
+        is_open = specs and specs[-1].startswith(GYM) and "=" in specs[-1]
+        if is_open and (is_setting or gym_settings.unfinished(specs[-1])):
             specs[-1] += f",{item}"
         else:
             specs.append(item)

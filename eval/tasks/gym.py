@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
+from openrlhf_ebpo.data.gym_maker import Maker
+from openrlhf_ebpo.data.gym_tasks import TRIED
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards import gym
+from openrlhf_ebpo.rewards.pool import Pool
+from openrlhf_ebpo.rewards.reasoning_gym import GRADER, oracle_problem
 
 from .rows import FLAG, Rows, folder_name, make_task
 from .types import REASONING_GYM, Rules, Task
@@ -17,24 +23,47 @@ def load_gym(spec: str) -> Task:
     """The task of a spec NAME[:size=100,seed=1,…]: generated questions, scored by reasoning-gym.
 
     Raises:
-        UsageError: reasoning-gym is not installed, or has no such data set or setting.
+        UsageError: reasoning-gym is not installed, has no such data set or setting, fails to make the questions, or cannot
+        tell a right answer from a wrong one.
     """
     try:
         name, given = gym.parse_spec(spec)
         settings = {"size": SIZE, "seed": SEED, **given}
-        data = gym.create(name, settings)
-        entries = [data[index] for index in range(settings["size"])]
-        rows = [{"entry": entry, "text": gym.encode(name, settings, entry)} for entry in entries]
-    except gym.EntryError as error:
+        rows = _rows(spec, name, settings)
+    except (gym.EntryError, UsageError) as error:
         raise UsageError(f"{FLAG} {PREFIX}{error}") from error
 
     def read(row: dict):
+        if "problem" in row:
+            raise ValueError(row["problem"])
         return row["entry"]["question"], gym.gold(row["entry"]), Rules(REASONING_GYM, entry=row["text"])
 
     place = f"reasoning_gym {_version()}:{name}"
     shown = ",".join(f"{key}={value}" for key, value in settings.items())
     source = Rows(("question", "answer"), rows, f"{place}:{shown}", place)
     return make_task(folder_name(PREFIX + spec.rstrip(":").replace(":", "-", 1)), source, read)
+
+
+def _rows(spec: str, name: str, settings: dict) -> list[dict]:
+    """The entries and their texts; of one that cannot be saved, the problem. The first are tried as for training.
+
+    Raises:
+        UsageError: as `load_gym`.
+    """
+    rows, problems = [], []
+    with Maker() as maker, contextlib.closing(Pool(workers=1, grader=GRADER)) as pool:
+        for index in range(settings["size"]):
+            try:
+                entry = maker.entry(spec, name, settings, index)
+            except gym.EntryError as error:
+                rows.append({"problem": str(error)})
+                continue
+            rows.append({"entry": entry, "text": gym.encode(name, settings, entry)})
+            if len(problems) == index < TRIED and (problem := oracle_problem(pool, rows[-1]["text"])):
+                problems.append(problem)
+            if len(problems) == min(TRIED, settings["size"]):
+                raise UsageError(f"{problems[-1]}. It cannot be scored: leave {name} out")
+    return rows
 
 
 def _version() -> str:

@@ -21,6 +21,7 @@ SAMPLED = 4  # prompts, with an answer each
 SHOWN = 240  # characters of a prompt or an answer
 PATIENCE = 1800.0  # seconds for the engine's start, and for the next answer
 NO_ANSWER = "no_answer"  # how a reward's log of responses without an answer ends
+UNMARKED = "_unmarked"  # and of those that mark none, so that all of the response is read as one
 
 
 def add_flag(group) -> None:
@@ -100,11 +101,17 @@ def verdict(samples: Sequence[Sample], args) -> list[str]:
     """What the answers amount to, and what to do where they are of no use."""
     count, limit = len(samples), args.rollout.max_new_tokens
     rewards = [each.reward for each in samples if each.reward is not None]
-    read, cut = answered(samples), sum(each.truncated for each in samples)
+    read, marked = (without(samples, ending) for ending in (NO_ANSWER, UNMARKED))
+    cut = sum(each.truncated for each in samples)
     failed = Counter(each.error for each in samples if each.error)
     passed = sum(reward >= args.algo.advantage.ebpo.pass_reward for reward in rewards)
     at = f"{limit} tokens" if limit else f"--data.max_len {args.data.max_len}"
     facts = [f"{read} of {count} have an answer that the reward reads"] if read is not None else []
+    facts += (
+        [f"{marked} of {count} mark their answer (of the others all is read as the answer)"]
+        if marked is not None
+        else []
+    )
     facts += [f"{passed} of {count} pass, mean reward {statistics.fmean(rewards):g}"] if rewards else []
     facts += [f"{failed.total()} of {count} got no reward"] if failed else []
     facts += [] if rewards or failed else ["not graded: the run's reward is a model"]
@@ -116,25 +123,28 @@ def verdict(samples: Sequence[Sample], args) -> list[str]:
             "warning: what is cut seldom has its answer. Raise --rollout.max_new_tokens, and --data.max_len with it, or ask for "
             "shorter answers"
         )
-    if read == 0:
+    unread = "no answer is in the form that the reward reads" if read == 0 else ""
+    if marked == 0 and not passed:
+        unread = "no response marks its answer, and none is right as a whole"
+    if unread:
         lines.append(
-            "warning: no answer is in the form that the reward reads. Ask for it in the prompt, use the chat template of an "
-            "instruct model (--data.apply_chat_template), or warm-start the model on answers of that form (openrlhf-ebpo sft)"
+            f"warning: {unread}. Ask for it in the prompt, use the chat template of an instruct model "
+            "(--data.apply_chat_template), or warm-start the model on answers of that form (openrlhf-ebpo sft)"
         )
     elif rewards and not passed:
         lines.append("none passes, of few: `openrlhf-ebpo data difficulty` measures how often each prompt does")
     return lines
 
 
-def answered(samples: Sequence[Sample]) -> int | None:
-    """How many have an answer; None where the reward does not log it."""
-    logged = [value for each in samples for name, value in each.logs.items() if name.endswith(NO_ANSWER)]
+def without(samples: Sequence[Sample], ending: str) -> int | None:
+    """How many do without what a log of such a name counts; None where the reward does not log it."""
+    logged = [value for each in samples for name, value in each.logs.items() if name.endswith(ending)]
     return sum(value == 0 for value in logged) if logged else None
 
 
 def own_measures(samples: Sequence[Sample]) -> list[str]:
     """Means of what the reward logs beside the reward."""
-    names = sorted({name for each in samples for name in each.logs if not name.endswith(NO_ANSWER)})
+    names = sorted({name for each in samples for name in each.logs if not name.endswith((NO_ANSWER, UNMARKED))})
     means = {name: statistics.fmean(each.logs[name] for each in samples if name in each.logs) for name in names}
     said = ", ".join(f"{one_line(name, SHOWN)} {mean:.3g}" for name, mean in means.items())
     return [f"the reward's own measures, on average: {said}"] if said else []

@@ -6,11 +6,12 @@ r"""Write generated tasks of reasoning-gym, which `--reward.remote_url reasoning
   openrlhf-ebpo data gym spell_backward:size=3000 countdown:size=1000 leg_counting:size=1000 --output mix.jsonl
   openrlhf-ebpo data gym chain_sum --template $'{question}\nAnswer: ' --output bare.jsonl       for a base model
 
-NAME:size=2000,seed=7,max_terms=4 is 2,000 tasks of a kind, with these settings of its configuration; --list shows them.
+NAME:size=2000,seed=7,max_terms=4 is 2,000 tasks of a kind, with these settings of its configuration; --list NAME shows them
+as they are written.
 Several are a mixture, in shares by size, shuffled. One kind may come several times, with other settings.
 
-Every task is tried before it is written: reasoning-gym's own answer has to get full marks. A kind where that fails is
-refused by name. Questions are different from each other, and what is held out is never trained on; a kind that has
+Every task is tried before it is written: reasoning-gym's own answer has to get full marks, and wrong ones must not. A kind
+where that fails is refused by name. Questions are different from each other, and what is held out is never trained on; a kind that has
 not so many different questions is refused, with how many it has.
 
 What it writes, all at once or not at all:
@@ -24,11 +25,12 @@ The next steps take the file as `data prepare`'s: topics, difficulty, order, tra
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
 import json
 import random
 import shlex
-from dataclasses import MISSING, asdict, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import numpy as np
@@ -38,12 +40,13 @@ from tqdm import tqdm
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data import topic_report as report
 from openrlhf_ebpo.data.clean import held_out, prepared_schema
+from openrlhf_ebpo.data.gym_maker import Maker
 from openrlhf_ebpo.data.gym_tasks import SIZE, Drawn, Kind, draw, shares
 from openrlhf_ebpo.data.prepare import number_or_share
 from openrlhf_ebpo.data.table import check_suffix, write_table
 from openrlhf_ebpo.data.templates import check_template, shown
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.rewards import gym
+from openrlhf_ebpo.rewards import gym, gym_settings
 from openrlhf_ebpo.rewards.pool import Pool
 from openrlhf_ebpo.rewards.reasoning_gym import GRADER
 
@@ -97,7 +100,7 @@ def run(args: argparse.Namespace) -> None:
     check(args)
     kinds = of_each(lambda spec: Kind.of(spec, args.seed), args.kinds)
     settings = chosen(args, kinds)
-    made = None if args.force else report.finished(args.output, settings)
+    made = None if args.force else finished(args.output, settings)
     if made:
         print(f"{args.output} is done already with these settings; --force makes it again\n")
     else:
@@ -111,13 +114,40 @@ def write(args: argparse.Namespace, kinds: list[Kind], settings: dict) -> dict:
     found = drawn(kinds, held, args.output)
     train, validation = split(found, held, args.seed)
     made = {"settings": settings, "kinds": [facts(*each) for each in zip(kinds, found, held, strict=True)]}
+    beside = Path(validation_path(args.output))
+    ours = beside.name in written_before(args.output)
     report.remove(args.output)  # never beside an output that it does not describe
-    Path(validation_path(args.output)).unlink(missing_ok=True)
     if validation:
-        write_table(table(validation, args.template, args.system), validation_path(args.output))
+        write_table(table(validation, args.template, args.system), beside)
+    elif ours:
+        beside.unlink(missing_ok=True)
     write_table(table(train, args.template, args.system), args.output)
-    report.write(args.output, made)
+    files = [Path(args.output), *([beside] if validation else [])]
+    report.write(args.output, {**made, "bytes": {file.name: file.stat().st_size for file in files}})
     return made
+
+
+def finished(output: str, settings: dict) -> dict | None:
+    """The report of what is there already; None where a file of it is not.
+
+    Raises:
+        UsageError: the output was made with other settings, or is not as it was written.
+    """
+    made = report.finished(output, settings)
+    for name, size in written_before(output).items() if made else ():
+        file = Path(output).with_name(name)
+        if not file.exists():
+            return None
+        if file.stat().st_size != size:
+            raise UsageError(f"{file} is not as it was written ({size:,} bytes): --force makes it again")
+    return made
+
+
+def written_before(output: str) -> dict[str, int]:
+    """The files of the report that is there, with their sizes."""
+    with contextlib.suppress(OSError, ValueError):
+        return json.loads(report.report_path(output).read_text()).get("bytes", {})
+    return {}
 
 
 def drawn(kinds: list[Kind], held: list[int], output: str) -> list[Drawn]:
@@ -126,19 +156,16 @@ def drawn(kinds: list[Kind], held: list[int], output: str) -> list[Drawn]:
     Raises:
         UsageError: a kind is refused, or has too few; nothing is written then.
     """
-    pool, taken, found = Pool(workers=1, grader=GRADER), set(), []
     wanted = [kind.size + count for kind, count in zip(kinds, held, strict=True)]
-    try:
-        of_each(
-            lambda kind: check_drawn(kind, 1, draw(kind, 1, set(), pool)), kinds
-        )  # before much is drawn for nothing
+    taken, found = set(), []
+    with contextlib.closing(Pool(workers=1, grader=GRADER)) as pool, Maker() as maker:
+        # one task of each, before much is drawn for nothing
+        of_each(lambda kind: check_drawn(kind, 1, draw(kind, 1, set(), maker, pool)), kinds)
         with tqdm(total=sum(wanted), unit=" tasks") as bar:
             for kind, count in zip(kinds, wanted, strict=True):
                 bar.set_description(kind.name)
-                found.append(draw(kind, count, taken, pool, bar.update))
+                found.append(draw(kind, count, taken, maker, pool, bar.update))
                 check_drawn(kind, count, found[-1])
-    finally:
-        pool.close()
     return found
 
 
@@ -199,6 +226,10 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError("--output is missing: a .parquet or .jsonl file")
     check_suffix(args.output, "--output")
     check_template(args.template, args.system, TEMPLATES)
+    if args.seed < 0:
+        raise UsageError(f"--seed is {args.seed}; give a whole number from 0 on")
+    if args.validation > gym.MOST:
+        raise UsageError(f"--validation is {args.validation}; at most {gym.MOST:,} tasks can be held out")
     beside = Path(validation_path(args.output))
     if beside.exists() and not Path(args.output).exists() and not args.force:
         raise UsageError(f"{beside} is there, and {args.output} is not: name another --output, or --force replaces it")
@@ -212,7 +243,7 @@ def validation_path(output: str) -> str:
 def chosen(args: argparse.Namespace, kinds: list[Kind]) -> dict:
     """What the output depends on."""
     return {
-        "kinds": [f"{kind.name}:{settings_text(kind.settings)}" for kind in kinds],
+        "kinds": [f"{kind.name}:{gym_settings.as_text(kind.settings)}" for kind in kinds],
         **{name: getattr(args, name) for name in ("template", "system", "validation", "seed")},
         "reasoning_gym": importlib.metadata.version("reasoning-gym"),
     }
@@ -231,7 +262,8 @@ def as_text(made: dict, output: str) -> str:
         )
     lines += [
         "",
-        "repeats: drawn again and left out; failed: left out, as reasoning-gym's own answer got no full marks",
+        "repeats: drawn again and left out; failed: left out, as reasoning-gym's own answer got no full marks, a wrong one "
+        "did, or the task cannot be saved",
     ]
     flags = f"--data.prompt_dataset {shlex.quote(output)} --data.input_key prompt --data.label_key label"
     if made["settings"]["template"] == "chat":
@@ -251,27 +283,21 @@ def listed(names: list[str]) -> str:
         kinds = gym.kinds()
         for name in names:
             if name not in kinds:
-                gym.create(name, {})  # raises, and says which are near
+                gym.config_of(name)  # raises, and says which are near
     except gym.EntryError as error:
         raise UsageError(str(error)) from None
-    longest = None if names else LONGEST
-    shown = {name: settings_text(defaults(kinds[name]), longest) for name in names or sorted(kinds)}
-    return "\n".join(f"{name:<28}{settings}" for name, settings in shown.items())
+    text = gym_settings.as_text if names else short
+    return "\n".join(f"{name:<28}{text(defaults(kinds[name]))}" for name in names or sorted(kinds))
 
 
 def defaults(config: type) -> dict:
-    values = {each.name: each.default_factory() if each.default is MISSING else each.default for each in fields(config)}
-    return {name: value for name, value in values.items() if name not in ALWAYS}
+    return {each.name: gym_settings.default(each) for each in fields(config) if each.name not in ALWAYS}
 
 
-def settings_text(settings: dict, longest: int | None = None) -> str:
-    """As in a spec; values that take more characters than `longest` as dots."""
-    texts = {
-        name: value if isinstance(value, str) else json.dumps(value, default=str) for name, value in settings.items()
-    }
-    return ",".join(
-        f"{name}={text if longest is None or len(text) <= longest else '…'}" for name, text in texts.items()
-    )
+def short(settings: dict) -> str:
+    """As in a spec; long values as dots."""
+    texts = {name: gym_settings.value_text(value) for name, value in settings.items()}
+    return ",".join(f"{name}={text if len(text) <= LONGEST else '…'}" for name, text in texts.items())
 
 
 main = command("openrlhf-ebpo data gym", __doc__, add_flags, run, extra="data")

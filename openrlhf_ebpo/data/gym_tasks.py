@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from openrlhf_ebpo.data.gym_maker import Maker
 from openrlhf_ebpo.data.questions import question_id
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards import gym
@@ -14,7 +15,7 @@ from openrlhf_ebpo.rewards.reasoning_gym import oracle_problem
 
 SIZE = 1000
 TRIED = 3  # tasks whose own answer does not pass, before the first that does: the kind is refused
-PATIENCE = 100  # draws without a new task, and twice as many as there are tasks: there are no more
+PATIENCE = 100  # draws of nothing new, and twice as many as there was new: there is no more
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Kind:
 @dataclass
 class Drawn:
     """rows: question, its id and its label, by the id. repeats: draws of a question that was there already. failed: tasks
-    whose own answer does not pass. problem: of the last of those."""
+    that cannot be saved, or whose own answer does not pass. problem: of the last of those."""
 
     rows: dict[str, dict] = field(default_factory=dict)
     draws: int = 0
@@ -58,7 +59,7 @@ class Drawn:
         return not self.rows and self.failed >= TRIED
 
 
-def draw(kind: Kind, wanted: int, taken: set[str], pool: Pool, tick: Callable[[], object] = int) -> Drawn:
+def draw(kind: Kind, wanted: int, taken: set[str], maker: Maker, pool: Pool, tick: Callable[[], object] = int) -> Drawn:
     """`wanted` tasks whose questions are not in `taken`, to which they are added; fewer where the kind has no more, or
     is refused.
 
@@ -67,40 +68,45 @@ def draw(kind: Kind, wanted: int, taken: set[str], pool: Pool, tick: Callable[[]
     Raises:
         UsageError: reasoning-gym fails to make a task.
     """
-    drawn, idle = Drawn(), 0
-    for question, label in items(kind, wanted):
-        if len(drawn.rows) == wanted or drawn.refused or idle > max(PATIENCE, 2 * len(drawn.rows)):
+    drawn, seen, idle = Drawn(), set(), 0
+    for entry in entries(kind, wanted, maker):
+        if len(drawn.rows) == wanted or drawn.refused or idle > max(PATIENCE, 2 * len(seen)):
             break
         drawn.draws += 1
         idle += 1
+        if isinstance(entry, str):
+            drawn.failed, drawn.problem = drawn.failed + 1, entry
+            continue
+        question = entry["question"]
         number = question_id(question)
         if number in taken:
             drawn.repeats += 1
-        elif problem := oracle_problem(pool, label):
+            if number not in seen:  # one of an entry before: no sign of an end
+                seen.add(number)
+                idle = 0
+            continue
+        label = gym.encode(kind.name, {**kind.settings, "size": 1}, entry)  # a small data set will do for the scorer
+        if problem := oracle_problem(pool, label, thorough=drawn.draws <= TRIED):
             drawn.failed, drawn.problem = drawn.failed + 1, problem
-        else:
-            taken.add(number)
-            drawn.rows[number] = {"id": number, "question": question, "label": label, "datasource": kind.name}
-            idle = 0
-            tick()
+            continue
+        taken.add(number)
+        seen.add(number)
+        drawn.rows[number] = {"id": number, "question": question, "label": label, "datasource": kind.name}
+        idle = 0
+        tick()
     return drawn
 
 
-def items(kind: Kind, size: int) -> Iterator[tuple[str, str]]:
-    """Questions and labels without end. Item i of a data set is drawn with seed + i; some data sets are made whole, so
-    that the next items come from the next data set, and not from a very large one. For the scorer a small one will do."""
-    kept = {**kind.settings, "size": 1}
+def entries(kind: Kind, size: int, maker: Maker) -> Iterator[dict | str]:
+    """Entries without end, or why one cannot be saved. Item i of a data set is drawn with seed + i; some data sets are made
+    whole, so that the next items come from the next data set, and not from a very large one."""
     for seed in itertools.count(kind.settings["seed"], size):
         settings = {**kind.settings, "size": size, "seed": seed}
-        try:
-            data = gym.create(kind.name, settings)
-            for index in range(size):
-                entry = data[index]
-                yield entry["question"], gym.encode(kind.name, kept, entry)
-        except gym.EntryError as error:
-            raise UsageError(str(error)) from error
-        except Exception as error:  # generators raise what they like
-            raise UsageError(f"{kind.spec}: reasoning-gym cannot make a task of these settings: {error!r}") from error
+        for index in range(size):
+            try:
+                yield maker.entry(kind.spec, kind.name, settings, index)
+            except gym.EntryError as error:
+                yield str(error)
 
 
 def shares(sizes: list[int], held_out: int | float) -> list[int]:

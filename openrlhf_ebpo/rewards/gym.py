@@ -12,12 +12,12 @@ from __future__ import annotations
 import difflib
 import functools
 import json
-import re
 
+from openrlhf_ebpo.rewards import gym_marks, gym_settings
 from openrlhf_ebpo.rewards.grading import SPECIAL, GoldError, extract_answer
 from openrlhf_ebpo.rewards.sat import provide_pycosat
 
-SETTING = re.compile(r'(?:\[[^\]]*\]|"[^"]*"|[^,])+')  # a comma in a list or a text is no end
+MOST = 1_000_000  # tasks of one kind: all of them are held in memory
 ANSWER, ANSWER_END, THINK, THINK_END = "<answer>", "</answer>", "<think>", "</think>"
 # Where many answers are right there is no gold answer to show.
 ANY = "(any answer that reasoning-gym's scorer accepts)"
@@ -125,13 +125,21 @@ def spoken(response: str) -> str:
 
 
 def score(text: str, answer: str) -> float:
-    """reasoning-gym's score, 0 to 1, of an answer to an entry. Unbounded in time, as its scorers are.
+    """reasoning-gym's score, 0 to 1, of an answer to an entry; 0 where its scorer fails on it, or gives full marks that are
+    not deserved (gym_marks.py). Unbounded in time, as its scorers are.
 
     Raises:
-        EntryError: the text is no entry, or its data set cannot be made. The scorer's own errors pass.
+        EntryError: the text is no entry, or its data set cannot be made.
     """
     kept = decode(text)
-    return float(_scorer(kept["name"], json.dumps(_packed(kept["settings"])))(answer, kept["entry"]))
+    scorer = _scorer(kept["name"], json.dumps(_packed(kept["settings"])))
+    try:
+        marks = float(scorer(answer, kept["entry"]))
+    except (MemoryError, RecursionError):  # pool.py knows them as the end of a process
+        raise
+    except Exception:  # many read an answer without a thought that it might be none
+        return 0.0
+    return marks if marks < 1 or gym_marks.deserved(kept["name"], kept["entry"], answer) else 0.0
 
 
 @functools.lru_cache(maxsize=256)
@@ -140,25 +148,29 @@ def _scorer(name: str, settings: str):
 
 
 def parse_spec(spec: str) -> tuple[str, dict]:
-    """Name and settings of NAME[:size=100,operators=["+","-"],…]; a value that is no JSON is text.
+    """Name and settings, as JSON holds them, of NAME[:size=100,operators=["+","-"],…].
 
     Raises:
-        EntryError: it is not written so, or its size is none.
+        EntryError: it is not written so, or names what is not there; a setting does not fit.
     """
     name, _, text = spec.partition(":")
-    settings = {}
-    for part in SETTING.findall(text):
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise EntryError(f"{spec}: settings are written as size=100,seed=1, not {part!r}")
-        try:
-            settings[key.strip()] = json.loads(value)
-        except ValueError:
-            settings[key.strip()] = value
-    for key, least in (("size", 1), ("seed", 0)):
-        if type(settings.get(key, least)) is not int or settings.get(key, least) < least:
-            raise EntryError(f"{spec}: {key} must be a whole number from {least} on")
-    return name, settings
+    config = config_of(name)
+    try:
+        texts = gym_settings.split(text)
+        for key, least, most in (("size", 1, MOST), ("seed", 0, None)):
+            _check_number(key, texts.get(key, str(least)), least, most)
+        return name, gym_settings.given(config, texts)
+    except gym_settings.UnknownSetting as error:
+        raise EntryError(f"{spec}: {error}. {_settings_of(config)}") from None
+    except ValueError as error:
+        raise EntryError(f"{spec}: {error}") from None
+
+
+def _check_number(name: str, text: str, least: int, most: int | None) -> None:
+    if not (text.isascii() and text.isdigit() and len(text) < 100 and least <= int(text) <= (most or int(text))):
+        raise ValueError(
+            f"{name} must be a whole number from {least} {f'to {most:,}' if most else 'on'}, not {text:.40}"
+        )
 
 
 def kinds() -> dict[str, type]:
@@ -175,26 +187,42 @@ def kinds() -> dict[str, type]:
     return {name: settings for name, (_, settings) in DATASETS.items()}
 
 
-def create(name: str, settings: dict):
-    """The data set with these settings of its configuration.
+def config_of(name: str) -> type:
+    """The class of a kind's settings.
 
     Raises:
-        EntryError: reasoning-gym is not installed, or has no such data set or setting.
+        EntryError: reasoning-gym is not installed, or has no such data set.
     """
     try:
         known = kinds()
     except EntryError as error:
         raise EntryError(f"{name} {error}") from None
+    if not name.strip():
+        raise EntryError(f"{name!r} names no kind of tasks; write NAME[:size=100,seed=1], such as chain_sum")
     if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
+        near = difflib.get_close_matches(name.strip().lower().replace("-", "_"), known, 1)
         hint = f"Did you mean {near[0]}? " if near else ""
         raise EntryError(f"{name}: no such data set. {hint}There are {', '.join(sorted(known))}")
+    return known[name]
+
+
+def create(name: str, settings: dict):
+    """The data set with these settings of its configuration, as JSON holds them or as it takes them.
+
+    Raises:
+        EntryError: reasoning-gym is not installed, or has no such data set or setting.
+    """
+    config = config_of(name)
     import reasoning_gym
 
     try:
-        return reasoning_gym.create_dataset(name, **settings)
+        return reasoning_gym.create_dataset(name, **gym_settings.fitting(config, settings))
     except (TypeError, ValueError, AssertionError) as error:
-        raise EntryError(f"{name}: {error}. Its settings are {', '.join(known[name].__dataclass_fields__)}") from error
+        raise EntryError(f"{name}: {error}. {_settings_of(config)}") from error
+
+
+def _settings_of(config: type) -> str:
+    return f"Its settings are {', '.join(config.__dataclass_fields__)}"
 
 
 def warm_up() -> None:

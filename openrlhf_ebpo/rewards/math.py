@@ -22,6 +22,7 @@ from openrlhf_ebpo.rewards.guard import RewardError
 from openrlhf_ebpo.rewards.pool import Verdict, shared_pool
 from openrlhf_ebpo.rewards.special_tokens import without_end
 
+REMEDY = "Use --train.agent_func_path math instead of --reward.remote_url math: it grades the response's tokens"
 OVERLAP = 40  # characters of a prompt, cut off at its front, that must be there to know it again
 
 
@@ -56,10 +57,11 @@ def as_text(label):
     return str(label) if isinstance(label, (int, float)) and not isinstance(label, bool) else label
 
 
-def response_of(query: str, prompt: str) -> str:
-    """What follows the prompt in a decoded sequence, but for the special tokens at its end. The prompt's own "Answer:" and \\boxed must not be taken for the
-    response's, so there is no guessing: it is found as it is, but for a beginning-of-text token, for spaces and Unicode
-    forms that a tokenizer changes, or without its beginning, which upstream cuts off where a prompt is too long.
+def response_of(query: str, prompt: str, remedy: str = REMEDY) -> str:
+    """What follows the prompt in a decoded sequence, but for the special tokens at its end. The prompt's own "Answer:" and
+    \\boxed must not be taken for the response's, so there is no guessing: it is found as it is, but for a beginning-of-text
+    token, for spaces and Unicode forms that a tokenizer changes, or without its beginning, which upstream cuts off where a
+    prompt is too long.
 
     Raises:
         RewardError: it is not found in any of these ways.
@@ -73,8 +75,7 @@ def response_of(query: str, prompt: str) -> str:
     if end is None:
         raise RewardError(
             "the prompt is not found in the decoded sequence: this tokenizer does not give it back as it was. "
-            "Use --train.agent_func_path math instead of --reward.remote_url math: it grades the response's tokens. "
-            f"Prompt: {prompt[:200]!r}; sequence: {query[:200]!r}"
+            f"{remedy}. Prompt: {prompt[:200]!r}; sequence: {query[:200]!r}"
         )
     return without_end(query[places[end - 1] + 1 :])
 

@@ -151,26 +151,24 @@ class Pool:
             self._idle.put(worker)
 
 
+def start_module(name: str, *arguments: str, **environment: str) -> subprocess.Popen:
+    """A module of ours as a process with pipes for its input and output."""
+    path = os.pathsep.join(filter(None, [str(PACKAGE), os.environ.get("PYTHONPATH")]))
+    return subprocess.Popen(
+        [sys.executable, "-c", RUN_MODULE, name, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path, **environment},
+    )
+
+
 class _Worker:
     """One subprocess of pool_worker.py, used by one thread at a time."""
 
     def __init__(self, seconds: float, memory_mb: int, grader: str, *arguments: str):
-        path = os.pathsep.join(filter(None, [str(PACKAGE), os.environ.get("PYTHONPATH")]))
-        self._process = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                RUN_MODULE,
-                "openrlhf_ebpo.rewards.pool_worker",
-                str(seconds),
-                str(memory_mb),
-                grader,
-                *arguments,
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": path},
+        self._process = start_module(
+            "openrlhf_ebpo.rewards.pool_worker", str(seconds), str(memory_mb), grader, *arguments
         )
         self._ready = False
 

@@ -12,14 +12,17 @@ import logging
 
 import torch
 
-from openrlhf_ebpo.rewards import gym
+from openrlhf_ebpo.rewards import gym, gym_marks
 from openrlhf_ebpo.rewards.grading import GoldError
 from openrlhf_ebpo.rewards.math import response_of
 from openrlhf_ebpo.rewards.pool import Died, Pool, shared_pool
 
 logger = logging.getLogger(__name__)
 GRADER = gym.__name__
-NONSENSE = "Nobody knows."
+REMEDY = (
+    "Leave rows with such prompts out, or write the prompts in characters that the tokenizer has "
+    "(openrlhf-ebpo data gym --template); a tokenizer that changes all text, as to small letters, does not go with this reward"
+)
 
 
 def reward_func(queries, prompts, labels, **_kwargs):
@@ -29,7 +32,7 @@ def reward_func(queries, prompts, labels, **_kwargs):
         RewardError: a prompt cannot be found in its query. GoldError: a label is no entry that can be scored.
     """
     pool = shared_pool(GRADER)
-    responses = [response_of(query, prompt) for query, prompt in zip(queries, prompts, strict=True)]
+    responses = [response_of(query, prompt, REMEDY) for query, prompt in zip(queries, prompts, strict=True)]
     marks = [marks_of(pool, label, response) for label, response in zip(labels, responses, strict=True)]
     scores = torch.tensor([0.0 if mark is None else mark for mark in marks])
     rewards = (scores >= 1.0).float()
@@ -55,9 +58,12 @@ def marks_of(pool: Pool, label: str, response: str) -> float | None:
         return None
 
 
-def oracle_problem(pool: Pool, label: str) -> str | None:
+def oracle_problem(pool: Pool, label: str, thorough: bool = True) -> str | None:
     """Why an entry cannot be trained on: its scorer does not give its own right answer full marks, or gives them to one
-    that nobody can mean. None: neither."""
+    that is wrong. None: neither.
+
+    thorough: several wrong ones are tried, for which some scorers take a second.
+    """
     try:
         kept = gym.decode(label)
         answer = gym.oracle(kept["entry"])
@@ -65,18 +71,19 @@ def oracle_problem(pool: Pool, label: str) -> str | None:
             return f"{kept['name']}: reasoning-gym gives no right answer, with which its scorer could be checked"
         marks = marks_of(pool, label, answer)
         if marks is not None and marks >= 1:
-            return (
-                f"{kept['name']}: reasoning-gym's scorer accepts any answer" if passes_nonsense(pool, label) else None
-            )
+            tried = gym_marks.wrong_answers(answer) if thorough else [gym_marks.NONSENSE]
+            paid = [wrong for wrong in tried if passes(pool, label, wrong)]
+            said = f"{kept['name']}: reasoning-gym's scorer accepts any answer, such as {paid[0]!r}" if paid else None
+            return f"{said}, where {answer!r:.100} is right" if said else None
     except (gym.EntryError, GoldError) as error:
         return str(error)
     if marks is None:
-        return f"{kept['name']}: reasoning-gym's scorer fails on its own answer {answer!r:.100}"
+        return f"{kept['name']}: reasoning-gym's scorer takes too long for its own answer {answer!r:.100}"
     return f"{kept['name']}: reasoning-gym's own answer {answer!r:.100} gets {marks:g}, not 1"
 
 
-def passes_nonsense(pool: Pool, label: str) -> bool:
+def passes(pool: Pool, label: str, answer: str) -> bool:
     try:
-        return pool.ask(label, NONSENSE) >= 1
+        return pool.ask(label, answer) >= 1
     except Died:
         return False

@@ -71,6 +71,25 @@ def test_a_kind_without_so_many_different_questions_says_how_many_it_has(tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("chain_sum:size=130,seed=42", "chain_sum:size=130,seed=43"),
+        ("leg_counting:size=130,max_animals=10", "leg_counting:size=130"),
+    ],
+)
+def test_a_kind_twice_draws_on_where_the_second_repeats_the_first(tmp_path, kinds):
+    rows = written(tmp_path / "a.jsonl", *kinds)
+    assert len(rows) == len({row["question"] for row in rows}) == 260
+
+
+def test_a_kind_twice_has_no_more_questions_than_once(tmp_path, capsys):
+    more = SMALL.replace("size=20", "size=190")
+    message = refused(capsys, f"{SMALL},seed=1", f"{more},seed=1", "--output", str(tmp_path / "a.jsonl"))
+    assert "190 different tasks are asked for" in message and "gave 17" in message  # of 199, 20 are in the first
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_all_kinds_whose_own_answer_does_not_pass_are_refused_by_name(tmp_path, capsys):
     message = refused(capsys, "rush_hour", "chain_sum", "boxnet", "--output", str(tmp_path / "a.jsonl"))
     first, second = message.splitlines()
@@ -83,10 +102,16 @@ def test_all_kinds_whose_own_answer_does_not_pass_are_refused_by_name(tmp_path, 
     [
         (["chainsum"], "Did you mean chain_sum?"),
         (["chain_sum:terms=3"], "Its settings are min_terms, max_terms"),
-        (["chain_sum:size=0"], "size must be a whole number from 1 on"),
-        (["chain_sum:size=true"], "size must be a whole number from 1 on"),
+        (["chain_sum:size=0"], "size must be a whole number from 1 to 1,000,000"),
+        (["chain_sum:size=true"], "size must be a whole number from 1 to 1,000,000"),
         (["chain_sum:seed=-1"], "seed must be a whole number from 0 on"),
         (["chain_sum:5"], "written as size=100,seed=1, not '5'"),
+        (["CHAIN_SUM"], "Did you mean chain_sum?"),
+        ([""], "'' names no kind of tasks; write NAME[:size=100,seed=1]"),
+        (["chain_sum", "--seed", "-5"], "--seed is -5; give a whole number from 0 on"),
+        (["chain_sum", "--validation", "1" + "0" * 20], "at most 1,000,000 tasks can be held out"),
+        (["chain_sum:size=1" + "0" * 20], "size must be a whole number from 1 to 1,000,000"),
+        (["chain_sum:max_terms=4.5"], "max_terms must be a whole number, not 4.5"),
         ([], "name a kind of tasks"),
         (["chain_sum", "--template", "dapo"], "--template 'dapo': write own, answer, chat, or a text"),
         (["chain_sum", "--system", "s"], "--system goes with --template chat"),
@@ -104,11 +129,6 @@ def test_output_is_needed(capsys):
     assert "--output is missing" in refused(capsys, "chain_sum")
 
 
-def test_a_list_among_the_settings(tmp_path):
-    name, settings = gym.parse_spec('number_format:size=3,words=["a,b","c"],text="x,y",plain=z')
-    assert (name, settings) == ("number_format", {"size": 3, "words": ["a,b", "c"], "text": "x,y", "plain": "z"})
-
-
 def test_what_is_there_is_recognised_and_not_replaced_without_force(tmp_path, capsys):
     output = str(tmp_path / "a.jsonl")
     command.main([SMALL, "--validation", "2", "--output", output])
@@ -119,6 +139,34 @@ def test_what_is_there_is_recognised_and_not_replaced_without_force(tmp_path, ca
     assert "is there already, made with validation 2, not 0" in refused(capsys, SMALL, "--output", output)
     command.main([SMALL, "--output", output, "--force"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "a.jsonl.report.json"]
+
+
+def test_what_is_lost_is_made_again_and_what_was_changed_is_not_called_done(tmp_path, capsys):
+    output, beside = tmp_path / "a.jsonl", tmp_path / "a.validation.jsonl"
+    argv = [SMALL, "--validation", "2", "--output", str(output)]
+    command.main(argv)
+    held = beside.read_text()
+    beside.unlink()
+    capsys.readouterr()
+    command.main(argv)
+    assert "done already" not in capsys.readouterr().out and beside.read_text() == held
+    output.write_text("")
+    assert "a.jsonl is not as it was written" in refused(capsys, *argv)
+    command.main([*argv, "--force"])
+    assert len(read_table(output)) == 20
+
+
+def test_force_without_validation_leaves_a_foreign_file_alone(tmp_path):
+    (tmp_path / "a.validation.jsonl").write_text("mine")
+    command.main([SMALL, "--output", str(tmp_path / "a.jsonl"), "--force"])
+    command.main([SMALL, "--output", str(tmp_path / "a.jsonl"), "--force"])
+    assert (tmp_path / "a.validation.jsonl").read_text() == "mine"
+
+
+def test_a_task_that_cannot_be_saved_is_left_out(tmp_path):
+    rows = written(tmp_path / "a.jsonl", "gsm_symbolic:size=40,seed=777")
+    (facts,) = json.loads((tmp_path / "a.jsonl.report.json").read_text())["kinds"]
+    assert len(rows) == 40 and facts["failed"] > 0
 
 
 def test_a_validation_file_of_another_origin_is_not_replaced(tmp_path, capsys):

@@ -237,7 +237,17 @@ BAD = {
     "gym": ("reasoning_gym:chainsum", r"reasoning_gym:chainsum: no such data set. Did you mean chain_sum\?"),
     "gym setting": ("reasoning_gym:chain_sum:terms=3", "Its settings are min_terms, max_terms"),
     "gym value": ("reasoning_gym:chain_sum:min_terms=0", "min_terms must be positive"),
-    "gym size": ("reasoning_gym:chain_sum:size=0", "size must be a whole number from 1 on"),
+    "gym size": ("reasoning_gym:chain_sum:size=0", "size must be a whole number from 1 to 1,000,000"),
+    "gym type": ("reasoning_gym:chain_sum:size=2,max_terms=4.5", r"max_terms must be a whole number, not 4\.5"),
+    "gym generator": (
+        "reasoning_gym:spell_backward:min_word_len=200,max_word_len=201",
+        "reasoning_gym:spell_backward:.*: reasoning-gym cannot make a task of these settings: IndexError",
+    ),
+    "gym any": (
+        "reasoning_gym:game_of_life_halting",
+        "accepts any answer, such as .* It cannot be scored: leave game_of_life_halting out",
+    ),
+    "gym no answer": ("reasoning_gym:boxnet:size=2", "boxnet: reasoning-gym gives no right answer"),
     "gym form": ("reasoning_gym:chain_sum:5", "written as size=100,seed=1, not '5'"),
 }
 
@@ -299,6 +309,14 @@ def test_reasoning_gym_is_scored_by_its_own_scorer():
         assert gym.score(question.rules.entry, question.gold + "1") < 1.0
 
 
+def test_reasoning_gym_asks_the_same_questions_in_every_process(monkeypatch):
+    spec, fingerprints = "reasoning_gym:word_ladder:size=4", []
+    for seed in "12":
+        monkeypatch.setenv("PYTHONHASHSEED", seed)
+        fingerprints.append(tasks.load(spec).fingerprint())
+    assert fingerprints[0] == fingerprints[1]
+
+
 def test_reasoning_gyms_scorers_get_the_tuples_that_they_compare():
     question = tasks.load("reasoning_gym:arc_agi:size=1").questions[0]
     assert gym.score(question.rules.entry, question.gold) == 1.0
@@ -317,6 +335,8 @@ def test_split_specs():
         "amc23=a.jsonl",
         "file:q.jsonl",
     ]
+    with_lists = "reasoning_gym:rearc:size=9,rng_difficulty_ranges=[[0,0.1],[0.1,0.2]],seed=1"
+    assert tasks.split_specs(f"{with_lists},aime24") == [with_lists, "aime24"]
 
 
 def test_the_hub_its_cache_and_no_network(tmp_path):

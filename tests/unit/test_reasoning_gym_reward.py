@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from fractions import Fraction
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,9 +15,10 @@ from openrlhf_ebpo.data.table import read_table
 from openrlhf_ebpo.eval.grader import Grader
 from openrlhf_ebpo.eval.protocols import BOX_OR_ANSWER_LINE, MATH_VERIFY
 from openrlhf_ebpo.eval.tasks import REASONING_GYM, Rules
-from openrlhf_ebpo.rewards import gym
+from openrlhf_ebpo.rewards import gym, gym_marks
 from openrlhf_ebpo.rewards import pool as pool_module
 from openrlhf_ebpo.rewards.grading import GoldError
+from openrlhf_ebpo.rewards.guard import RewardError
 from openrlhf_ebpo.rewards.reasoning_gym import GRADER, marks_of, oracle_problem, reward_func
 
 ITEMS = 2
@@ -147,6 +149,100 @@ def test_each_row_of_a_mixture_is_scored_by_its_own_kind(pool):
     assert all(marks_of(pool, labels[0], answer) < 1 for answer in answers[1:])
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "wrong"),
+    [
+        ("coin_flip", {}, ["0", "0.", "1", "0.0"]),
+        ("complex_arithmetic", {}, ["nan", "nan + nani", "NaN", "(nan)", "inf", "infi"]),
+        ("puzzle24", {}, ["6 + 6 + 6 + 6", "24", "nan"]),
+    ],
+)
+def test_one_answer_to_all_tasks_is_paid_by_the_scorer_and_not_by_us(pool, name, settings, wrong):
+    labels = entries(name, size=8, **settings)
+    for label in labels:
+        entry = gym.decode(label)["entry"]
+        assert marks_of(pool, label, gym.oracle(entry)) == 1 and oracle_problem(pool, label) is None
+        if name == "coin_flip":
+            assert marks_of(pool, label, "{numerator}/{denominator}".format(**entry["metadata"]["rational"])) == 1
+    for each in wrong:
+        paid = sum(marks_of(pool, label, each) >= 1 for label in labels)
+        assert paid <= sum(gym_marks.number(gym.readable(label)) == gym_marks.number(each) for label in labels), each
+
+
+def test_a_mixture_of_reasoning_gyms_own_pays_no_more(pool):
+    kinds = [{"name": "coin_flip", "weight": 1, "config": {}}]
+    for label in entries("composite", size=4, datasets=kinds):
+        assert marks_of(pool, label, gym.readable(label)) == 1 and oracle_problem(pool, label) is None
+        assert float(gym.readable(label)) == 0 or marks_of(pool, label, "0") < 1
+
+
+def test_a_beginning_of_the_right_number_is_not_the_number(pool):
+    for label in entries("coin_flip", size=8):
+        right = gym.readable(label)
+        for wrong in (right[:1], right[:3], right + "9" if "." not in right else right[:2]):
+            if abs(float(wrong) - float(right)) > 1e-3:
+                assert marks_of(pool, label, wrong) < 1
+
+
+@pytest.mark.parametrize(
+    ("text", "is_none"),
+    [
+        ("nan", True),
+        ("-NaN + nani", True),
+        ("[inf, 3]", True),
+        ("Infinity", True),
+        ("(1, nan)", True),
+        ("Nan has 3", False),
+        ("Infinite", False),
+        ("3 + 4i", False),
+        ("", False),
+        ("finance", False),
+    ],
+)
+def test_what_reads_as_no_number(text, is_none):
+    assert gym_marks.reads_as_no_number(text) is is_none
+
+
+def test_an_answer_with_nan_is_right_where_the_gold_has_it(pool):
+    entry = {"name": "chain_sum", "settings": {}, "entry": {"question": "q", "answer": "nan", "metadata": {}}}
+    assert marks_of(pool, json.dumps(entry | {"name": "letter_jumble"}), "nan") == 1
+
+
+@pytest.mark.parametrize("hostile", ["inf" * 300, "infi" * 240 + "x", "i" * 999 + "x", "nan " * 240 + "!"])
+def test_whether_it_is_a_number_is_seen_at_once(hostile):
+    gym_marks.reads_as_no_number(hostile)
+
+
+@pytest.mark.parametrize("paid", ["Nobody knows.", "", "nan", "inf", "0", "1", "6"])
+def test_a_scorer_that_pays_for_a_wrong_answer_is_found_out(paid):
+    label = entries("chain_sum", size=1, min_terms=2, max_terms=2, min_digits=2, max_digits=2)[0]
+    kept = gym.decode(label)
+    kept["entry"]["answer"] = "65.62"
+    label = gym.encode(**kept)
+    scorer = SimpleNamespace(ask=lambda _label, answer: float(answer in ("65.62", paid)))
+    assert f"accepts any answer, such as {paid!r}, where '65.62' is right" in oracle_problem(scorer, label)
+
+
+@pytest.mark.parametrize(("right", "left_out"), [("0", {"0"}), ("1.0", {"1"}), ("NaN", {"nan"}), ("7 days", {"7"})])
+def test_what_may_be_right_is_not_tried_as_wrong(right, left_out):
+    everything = {gym_marks.NONSENSE, "", "nan", "inf", "0", "1", right[:1]}
+    assert set(gym_marks.wrong_answers(right)) == everything - left_out
+
+
+def test_an_answer_that_the_scorer_cannot_read_is_wrong_and_nothing_was_cut_off(pool, caplog):
+    (label,) = entries("prime_factorization", size=1)
+    result = rewards("Factor\n", ["I do not know.", gym.readable(label)], label)
+    assert result["rewards"].tolist() == [0, 1]
+    assert result["extra_logs"]["reasoning_gym_timeout"].tolist() == [0, 0] and not caplog.records
+
+
+def test_a_prompt_that_is_not_found_is_told_what_helps_this_reward():
+    (label,) = entries("chain_sum", size=1)
+    with pytest.raises(RewardError, match="the prompt is not found in the decoded sequence") as error:
+        reward_func(["something else 5"], ["A prompt"], [label])
+    assert "data gym --template" in str(error.value) and "agent_func_path" not in str(error.value)
+
+
 def test_another_right_answer_than_the_oracles_earns_1_too(pool):
     (label,) = entries("simple_integration", size=1)
     assert marks_of(pool, label, f"7 + {gym.readable(label).removesuffix(' + C')} + C") == 1
@@ -192,7 +288,7 @@ def test_a_label_that_is_no_entry_is_a_failed_reward_and_shown_as_it_is(pool, la
         ({"name": "chain_sums"}, r"chain_sums: no such data set. Did you mean chain_sum\? There are ab, "),
         ({"settings": {"terms": 3}}, "chain_sum: .*Its settings are min_terms, max_terms"),
         ({"entry": {"question": "1 + 1 = ?"}}, "chain_sum: reasoning-gym gives no right answer"),
-        ({"name": "sudoku"}, "sudoku: reasoning-gym's scorer fails on its own answer '2'"),
+        ({"name": "sudoku"}, "sudoku: reasoning-gym's own answer '2' gets 0, not 1"),
         (
             {"name": "fraction_simplification"},
             "fraction_simplification: reasoning-gym's own answer '2' gets 0.01, not 1",

@@ -1,0 +1,61 @@
+"""Tasks of reasoning-gym are the same in every process."""
+
+from __future__ import annotations
+
+import pytest
+
+from openrlhf_ebpo.data import gym_maker
+from openrlhf_ebpo.data.gym_maker import Maker
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.rewards import gym
+
+BY_HASH = (
+    *("codeio", "isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note"),
+    "word_ladder",
+)  # they go through sets of texts
+OTHERS = ("chain_sum", "arc_agi", "spell_backward")
+SETTINGS = {"size": 6, "seed": 42}
+
+
+def drawn(names, first: int = 0) -> dict[str, list]:
+    with Maker() as maker:
+        return {name: [maker.entry(name, name, SETTINGS, index) for index in range(6)] for name in names}
+
+
+def test_processes_with_other_hash_seeds_draw_the_same(monkeypatch):
+    monkeypatch.setenv("PYTHONHASHSEED", "1")
+    one = drawn(BY_HASH)
+    monkeypatch.setenv("PYTHONHASHSEED", "2")
+    assert drawn(reversed(BY_HASH)) == one
+    monkeypatch.setattr(gym_maker, "HASH_SEED", "3")
+    other = drawn(BY_HASH)
+    assert [name for name in BY_HASH if other[name] == one[name]] in ([], ["codeio"])
+
+
+def test_what_is_the_same_in_every_process_anyway_is_as_it_was():
+    found = drawn(OTHERS)
+    for name in OTHERS:
+        data = gym.create(name, SETTINGS)
+        assert [gym.encode(name, {}, entry) for entry in found[name]] == [
+            gym.encode(name, {}, data[i]) for i in range(6)
+        ]
+
+
+def test_problems_are_said_and_the_process_goes_on():
+    with Maker() as maker:
+        with pytest.raises(UsageError, match="my spec: reasoning-gym cannot make a task of these settings: IndexError"):
+            maker.entry("my spec", "spell_backward", {"seed": 1, "min_word_len": 200, "max_word_len": 201}, 0)
+        with pytest.raises(UsageError, match=r"chain_sum: .*Its settings are"):
+            maker.entry("chain_sum", "chain_sum", {"min_terms": 0}, 0)
+        with pytest.raises(gym.EntryError, match="an entry of gsm_symbolic cannot be saved"):
+            for index in range(60):
+                maker.entry("gsm_symbolic", "gsm_symbolic", {"seed": 777, "size": 60}, index)
+        assert "question" in maker.entry("chain_sum", "chain_sum", SETTINGS, 0)
+
+
+def test_an_end_of_the_process_is_said():
+    with Maker() as maker:
+        maker.entry("chain_sum", "chain_sum", SETTINGS, 0)
+        maker._process.kill()
+        with pytest.raises(UsageError, match=r"chain_sum: the process that makes its tasks ended \(exit code -9\)"):
+            maker.entry("chain_sum", "chain_sum", SETTINGS, 1)
