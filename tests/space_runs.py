@@ -282,7 +282,7 @@ def training_arguments(n: int) -> SimpleNamespace:
     """What of a training's arguments its evaluations depend on; the reward is one of its own."""
     return SimpleNamespace(
         actor=SimpleNamespace(model_name_or_path="Qwen/Qwen3-8B"),
-        eval=SimpleNamespace(dataset="held_out.jsonl", n_samples_per_prompt=n, temperature=0.6),
+        eval=SimpleNamespace(dataset="held_out.jsonl", n_samples_per_prompt=n, temperature=0.6, metrics=None),
         rollout=SimpleNamespace(top_p=1.0, max_new_tokens=None),
         data=SimpleNamespace(max_len=64, input_template=None, apply_chat_template=False),
         reward=SimpleNamespace(remote_url=None),
