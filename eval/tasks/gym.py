@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-
-from openrlhf_ebpo.data.gym_maker import Maker
-from openrlhf_ebpo.data.gym_tasks import TRIED
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards import gym
-from openrlhf_ebpo.rewards.pool import Pool
-from openrlhf_ebpo.rewards.reasoning_gym import GRADER, oracle_problem
 
 from .rows import FLAG, Rows, folder_name, make_task
 from .types import REASONING_GYM, Rules, Task
@@ -50,19 +44,24 @@ def _rows(spec: str, name: str, settings: dict) -> list[dict]:
     Raises:
         UsageError: as `load_gym`.
     """
-    rows, problems = [], []
-    with Maker() as maker, contextlib.closing(Pool(workers=1, grader=GRADER)) as pool:
-        for index in range(settings["size"]):
-            try:
-                entry = maker.entry(spec, name, settings, index)
-            except gym.EntryError as error:
-                rows.append({"problem": str(error)})
-                continue
-            rows.append({"entry": entry, "text": gym.encode(name, settings, entry)})
-            if len(problems) == index < TRIED and (problem := oracle_problem(pool, rows[-1]["text"])):
-                problems.append(problem)
-            if len(problems) == min(TRIED, settings["size"]):
-                raise UsageError(f"{problems[-1]}. It cannot be scored: leave {name} out")
+    # not before it is needed: the Space, and evaluations through a server, import this file
+    from openrlhf_ebpo.data import gym_maker
+    from openrlhf_ebpo.data.gym_tasks import TRIED
+    from openrlhf_ebpo.rewards.pool import shared_pool
+    from openrlhf_ebpo.rewards.reasoning_gym import GRADER, oracle_problem
+
+    rows, problems, maker = [], [], gym_maker.shared()
+    for index in range(settings["size"]):
+        try:
+            entry = maker.entry(spec, name, settings, index)
+        except gym.EntryError as error:
+            rows.append({"problem": str(error)})
+            continue
+        rows.append({"entry": entry, "text": gym.encode(name, settings, entry)})
+        if len(problems) == index < TRIED and (problem := oracle_problem(shared_pool(GRADER), rows[-1]["text"])):
+            problems.append(problem)
+        if len(problems) == min(TRIED, settings["size"]):
+            raise UsageError(f"{problems[-1]}. It cannot be scored: leave {name} out")
     return rows
 
 

@@ -38,16 +38,16 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from openrlhf_ebpo.command import command
+from openrlhf_ebpo.data import gym_maker
 from openrlhf_ebpo.data import topic_report as report
 from openrlhf_ebpo.data.clean import held_out, prepared_schema
-from openrlhf_ebpo.data.gym_maker import Maker
 from openrlhf_ebpo.data.gym_tasks import SIZE, Drawn, Kind, draw, shares
 from openrlhf_ebpo.data.prepare import number_or_share
 from openrlhf_ebpo.data.table import check_suffix, write_table
 from openrlhf_ebpo.data.templates import check_template, shown
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards import gym, gym_settings
-from openrlhf_ebpo.rewards.pool import Pool
+from openrlhf_ebpo.rewards.pool import shared_pool
 from openrlhf_ebpo.rewards.reasoning_gym import GRADER
 
 TEMPLATES = {
@@ -158,14 +158,14 @@ def drawn(kinds: list[Kind], held: list[int], output: str) -> list[Drawn]:
     """
     wanted = [kind.size + count for kind, count in zip(kinds, held, strict=True)]
     taken, found = set(), []
-    with contextlib.closing(Pool(workers=1, grader=GRADER)) as pool, Maker() as maker:
-        # one task of each, before much is drawn for nothing
-        of_each(lambda kind: check_drawn(kind, 1, draw(kind, 1, set(), maker, pool)), kinds)
-        with tqdm(total=sum(wanted), unit=" tasks") as bar:
-            for kind, count in zip(kinds, wanted, strict=True):
-                bar.set_description(kind.name)
-                found.append(draw(kind, count, taken, maker, pool, bar.update))
-                check_drawn(kind, count, found[-1])
+    pool, maker = shared_pool(GRADER), gym_maker.shared()
+    # one task of each, before much is drawn for nothing
+    of_each(lambda kind: check_drawn(kind, 1, draw(kind, 1, set(), maker, pool)), kinds)
+    with tqdm(total=sum(wanted), unit=" tasks") as bar:
+        for kind, count in zip(kinds, wanted, strict=True):
+            bar.set_description(kind.name)
+            found.append(draw(kind, count, taken, maker, pool, bar.update))
+            check_drawn(kind, count, found[-1])
     return found
 
 

@@ -8,6 +8,7 @@ Run as a module, this is that process: a line of JSON [name, settings, index] in
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import json
@@ -24,14 +25,28 @@ from openrlhf_ebpo.rewards.pool_worker import private_pipes
 HASH_SEED = "0"
 
 
+@functools.cache
+def shared() -> Maker:
+    """This process's, which ends with it."""
+    maker = Maker()
+    atexit.register(maker.close)
+    return maker
+
+
 class Maker:
-    """The process, started when it is first asked; as a context manager, ended whatever it is at."""
+    """The process, started when it is first asked, and again where it has ended."""
+
+    def __init__(self):
+        self._process = None
 
     def __enter__(self) -> Maker:
-        self._process = None
         return self
 
     def __exit__(self, *_) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process, whatever it is at."""
         if self._process:
             self._process.kill()
             self._process.wait()
@@ -46,7 +61,8 @@ class Maker:
             UsageError: there is no such data set, or reasoning-gym fails to make the entry.
             EntryError: the entry cannot be saved; others of the data set may.
         """
-        self._process = self._process or start_module(__name__, PYTHONHASHSEED=HASH_SEED)
+        if not self._process or self._process.poll() is not None:
+            self._process = start_module(__name__, PYTHONHASHSEED=HASH_SEED)
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps([name, settings, index]) + "\n")
             self._process.stdin.flush()
