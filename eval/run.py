@@ -266,8 +266,8 @@ def unanswered(found: Sequence[Result], protocol: Protocol) -> list[str]:
         {each.task for each in found if each.summary["metrics"]["no_answer"] > MOSTLY} - {each.task for each in own}
     )
     failed = [
-        f"\nwarning: {each.task}, step {each.step}: {'; '.join(each.summary['task']['notes'])}. Mend the scorer and repeat the "
-        "command: responses are kept, and scored anew"
+        f"\nwarning: {each.task}, step {each.step}: {'; '.join(unscored(each))}. If that is the scorer's fault, mend it and repeat "
+        "the command: responses are kept, and scored anew"
         for each in own
         if each.summary["counts"]["errors"]
     ]
@@ -276,6 +276,10 @@ def unanswered(found: Sequence[Result], protocol: Protocol) -> list[str]:
         "this command does not use it"
         for task in tasks
     ]
+
+
+def unscored(result: Result) -> list[str]:
+    return [note for note in result.summary["task"]["notes"] if jobs.UNSCORED in note]
 
 
 def without_refused(found: Sequence[Result]) -> list[str]:
