@@ -37,7 +37,7 @@ from .tasks import OWN, Question, Task
 
 PROGRESS = "progress.jsonl"
 CAUSES = 3  # of failed scores that are named
-UNSCORED = "could not be scored and count as wrong"
+UNSCORED = "responses could not be scored and count as wrong: "
 
 
 class StorageError(ReportedError, RuntimeError):
@@ -293,7 +293,7 @@ def failed_scores(task: Task, rows: Sequence[dict]) -> list[str]:
     if task.questions[0].rules.kind != OWN:
         return []
     causes = Counter(row["error"] for row in rows if row["error"])
-    return [f"{count} of {len(rows)} responses {UNSCORED}: {cause}" for cause, count in causes.most_common(CAUSES)]
+    return [f"{count} of {len(rows)} {UNSCORED}{cause}" for cause, count in causes.most_common(CAUSES)]
 
 
 def _scorer_version() -> dict[str, str]:
