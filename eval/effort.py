@@ -49,7 +49,7 @@ def gpu_name() -> str | None:
 
 
 def recorded(summary: Mapping) -> list[dict]:
-    """The passes in a summary.json; [] in older ones, and where they are not what this package writes."""
+    """The passes in a summary.json; [] where they are not what this package writes."""
     passes = summary.get("passes")
     return list(passes) if isinstance(passes, list) and all(map(_is_whole, passes)) else []
 

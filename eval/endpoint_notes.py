@@ -16,7 +16,7 @@ UNSAID = {name: f"no_{name}" for name in ("seed", "temperature", "top_p")}
 
 
 def of(records: Iterable[Mapping]) -> Counter[str]:
-    """The facts of all records; those of before there were any have none."""
+    """The facts of all records; a record without any has no field for them."""
     total: Counter[str] = Counter()
     for record in records:
         total.update(record.get(FACTS, {}))

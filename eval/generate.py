@@ -17,7 +17,7 @@ from openrlhf_ebpo.errors import UsageError
 
 from . import endpoint_questions, prompts, thinking
 from .endpoint_client import GaveUp, Refused
-from .jobs import Job
+from .job import Job
 from .prompts import PromptForm
 from .protocols import Protocol
 

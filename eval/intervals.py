@@ -8,7 +8,7 @@ most m (1 - m), and k draws of variance v are worth k m (1 - m) / v that come ou
 as with three solved questions of thirty, v is guesswork, and most often too small: so it is drawn towards the most that it
 can be, with the weight of a prior, which decides alone where every draw is the same. Intervals therefore have a width always.
 
-The priors are round numbers at which no interval covers less than 93 % (benchmarks/coverage.py shows it), and as few as can be
+The priors are round numbers at which no interval covers less than 93 % (research/interval_coverage.py shows it), and as few as can be
 cover more than 97 %. numpy alone: the Space imports this.
 """
 

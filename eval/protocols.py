@@ -35,9 +35,8 @@ EXTRACTORS: dict[str, Callable[[str], str | None]] = {
 }
 MATH_VERIFY = "math-verify"
 MINERVA_TEXT = "minerva-text"  # released.is_equal
-# Settings that came after the first results: at their defaults they are left out of what is kept, so that the
-# fingerprints of those results hold.
-LATER = ("top_k", "min_p", "stop", "template_kwargs", "strip_think", "shots", "shots_file")
+# left out of records and fingerprints while they are off
+OPTIONAL = ("top_k", "min_p", "stop", "template_kwargs", "strip_think", "shots", "shots_file")
 IN_FOLDER = re.compile(r"[\w.:-]{0,60}")
 NOT_TEMPLATE_KWARGS = ("conversation", "tokenize", "add_generation_prompt", "chat_template", "tools", "documents")
 
@@ -85,10 +84,10 @@ class Protocol:
         return dict(self.n_by_task).get(whole_name(task), self.n)
 
     def settings(self) -> dict:
-        """All settings as JSON has them, without the name."""
+        """All settings but the name, as JSON has them; OPTIONAL ones where they are on."""
         values = {**asdict(self), "n_by_task": dict(self.n_by_task), "stop": list(self.stop)}
         values["template_kwargs"] = {name: json.loads(value) for name, value in self.template_kwargs}
-        left_out = {"name", *(name for name in LATER if getattr(self, name) == getattr(Protocol, name))}
+        left_out = {"name", *(name for name in OPTIONAL if getattr(self, name) == getattr(Protocol, name))}
         return {name: value for name, value in values.items() if name not in left_out}
 
     def fingerprint(self) -> str:
@@ -247,6 +246,7 @@ def _digest(text: str) -> str:
 
 
 def _described(protocol: Protocol) -> list[tuple[str, str]]:
+    settings = protocol.settings()
     exceptions = "".join(f", {n} of {task}" for task, n in protocol.n_by_task)
     chat = {None: "as the model was trained", True: "on", False: "off"}[protocol.chat_template]
     template = "the model's training template" if protocol.template == TRAINING else repr(protocol.template)
@@ -262,11 +262,5 @@ def _described(protocol: Protocol) -> list[tuple[str, str]]:
         ("answer", protocol.extraction),
         ("scorer", f"{protocol.scorer} {protocol.scorer_version}"),
         ("seed", str(protocol.seed)),
-        *_described_later(protocol),
+        *((name.replace("_", " "), json.dumps(settings[name])) for name in OPTIONAL if name in settings),
     ]
-
-
-def _described_later(protocol: Protocol) -> list[tuple[str, str]]:
-    """Of the settings that came later, those that are not at their defaults."""
-    settings = protocol.settings()
-    return [(name.replace("_", " "), json.dumps(settings[name])) for name in LATER if name in settings]

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
 from openrlhf_ebpo.files import replacing
 
 from . import effort
-
-if TYPE_CHECKING:
-    from .jobs import Job
+from .job import Job
 
 COLUMNS = ["question_id", "sample", "response", "length", "finish_reason", "seed"]
 

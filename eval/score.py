@@ -178,7 +178,7 @@ def identity(args: argparse.Namespace, protocol: Protocol) -> dict:
         "scorer": scorer,
         "task": args.task if args.task is None else own.identity(args.task),
         "seconds": args.seconds,
-        **({"strip_think": True} if args.strip_think else {}),  # progress of before goes on
+        "strip_think": args.strip_think,
     }
 
 

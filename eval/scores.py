@@ -8,7 +8,6 @@ from functools import cached_property
 
 import numpy as np
 
-from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.record.results import Result
 
 from .intervals import Estimate, of_average
@@ -16,18 +15,6 @@ from .metrics import MAJ_K, asked_for, per_question, scored, summarise
 from .tasks import ordered
 
 AVERAGE = "average"
-
-
-def metrics_of(result: Result) -> dict:
-    """What its summary says; the intervals of older ones, which cover less than they say, are made anew from the samples
-    where these are there."""
-    metrics = result.summary["metrics"]
-    if "run_interval" in metrics.get("pass@1", {}):
-        return metrics
-    try:
-        return metrics | Score(result).metrics
-    except UsageError:
-        return metrics
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from openrlhf_ebpo.redact import redacted_text
 
 Main = Callable[..., None]  # main(argv=None)
 INTERRUPTED, PIPE_CLOSED = 130, 141  # as a shell reports SIGINT and SIGPIPE
+PAUSED = os.EX_TEMPFAIL  # saved and ended on request: the same command resumes it
 
 
 class Parser(argparse.ArgumentParser):

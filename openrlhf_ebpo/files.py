@@ -17,12 +17,24 @@ def replacing(path: str | Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        yield temporary
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with naming(path):
+            yield temporary
+            with open(temporary, "rb") as file:
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """An OSError inside says which file it is about: `write` and `fsync` do not know."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno and not error.filename:
+            error.filename = str(path)
+        raise
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -82,7 +94,7 @@ def unlink_shared(folder: str | Path) -> None:
 
 def append_json_line(path: str | Path, value) -> None:
     """Append one object and flush it to disk."""
-    with open(path, "a") as file:
+    with naming(path), open(path, "a") as file:
         file.write(json.dumps(value) + "\n")
         file.flush()
         os.fsync(file.fileno())

@@ -31,8 +31,9 @@ audit() { # audit PYTHON FILE…: the pins that count under it; a name has anoth
 }
 
 echo "$torch" >"$folder/torch.txt"
-others=() # gpu-torch211.txt and machine-torch211.txt are a set of versions of their own
-for file in "${files[@]}"; do [[ $file == *torch211* ]] || others+=("$file"); done
+others=() # those for a GPU are sets of versions of their own
+for file in "${files[@]}"; do [[ $file == *torch21[13]* ]] || others+=("$file"); done
 for minor in 3.10 3.11 3.12 3.13; do audit "$minor" "${others[@]}" "$folder/torch.txt"; done
 audit 3.12 requirements/gpu-torch211.txt
+for minor in 3.10 3.11 3.12; do audit "$minor" requirements/gpu-torch213.txt; done
 exit $failed

@@ -3,13 +3,13 @@
 #
 #   bash scripts/make_wheelhouse.sh [DIR] [MACHINE]
 #
-#   DIR       where they go (default: wheelhouse); what is there already, and right, is not fetched again
+#   DIR       where they go (default: wheelhouse); pip does not fetch again what is there
 #   MACHINE   what that machine has, the output of `python3 -m pip list --format=freeze` there
 #             (default: requirements/machine-torch211.txt, the least)
 #
-# For machines that come with Python 3.12 and torch 2.11 for CUDA 13, on x86-64. Here it needs Linux on x86-64, Python 3.12 and its
-# pip, 23.2 or newer (PYTHON names the Python), and the package index that pip is set to. Then copy DIR/parts to the machine, and
-# type there: bash install.sh VENV (docs/gpu.md).
+# For machines that come with Python 3.12 and torch 2.11 for CUDA 13, on x86-64. Here it needs Linux on x86-64, Python 3.12 with pip
+# (PYTHON names the Python), and the package index that pip is set to. Then copy DIR/parts to the machine, and type there:
+# bash install.sh VENV (docs/gpu.md).
 set -euo pipefail
 
 fail() {
@@ -18,23 +18,40 @@ fail() {
 }
 
 case ${1:-} in
--h | --help) sed -n '2,13s/^# \{0,1\}//p' "$0" && exit ;;
+-h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0" && exit ;;
 -*) echo "error: no such flag: $1 (see --help)" >&2 && exit 2 ;;
 esac
-
-find_python() { # a name on PATH may be one that only says that it is not there
-    local candidate
-    for candidate in ${PYTHON:-python3.12 python3 python "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.12*/bin/python}; do
-        if "$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 12))' >/dev/null 2>&1; then
-            echo "$candidate"
-            return
-        fi
-    done
-    return 1
-}
-
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-python=$(find_python) || fail "no Python 3.12 was found${PYTHON:+ at PYTHON=$PYTHON}, and the machine's wheels are chosen by it. Install one, for example with \`uv python install 3.12\` or pyenv, and name it: PYTHON=/path/to/python3.12 bash $0 $*"
-"$python" -m pip --version >/dev/null 2>&1 || fail "$python has no pip: $python -m ensurepip"
-[ $# -lt 2 ] || [ -f "$2" ] || fail "$2 is no file; make it on the machine with: python3 -m pip list --format=freeze >FILE"
-exec "$python" "$root/scripts/wheelhouse.py" collect "${1:-wheelhouse}" ${2:+--machine "$2"}
+folder=${1:-wheelhouse} machine=${2:-$root/requirements/machine-torch211.txt} pins=$root/requirements/gpu-torch211.txt
+[ -f "$machine" ] || fail "$machine is not a file; make it on the machine with: python3 -m pip list --format=freeze >FILE"
+python=${PYTHON:-python3.12}
+[[ $("$python" -c 'import platform as p; print(p.python_version(), p.system(), p.machine())' 2>&1) == 3.12.*" Linux x86_64" ]] ||
+    fail "$python is not Python 3.12 on Linux and x86-64: PYTHON=/path/to/python3.12 bash $0 $*"
+
+pinned() { sed -n 's/^\([A-Za-z0-9][^ ]*\).*/\1/p' "$1" | sed 's/+.*//' | tr '[:upper:]_' '[:lower:]-' | sort; } # a local part (+cu130) is not on the index
+torch=$(pinned "$machine" | grep '^torch==' || true)
+[ -z "$torch" ] || pinned "$pins" | grep -qx "$torch" ||
+    fail "$machine has $torch, and this set is for $(pinned "$pins" | grep '^torch=='): vLLM is built for one torch alone (docs/gpu.md)"
+
+mkdir -p "$folder"
+comm -23 <(pinned "$pins") <(pinned "$machine") >"$folder/lacking.new"
+cmp -s "$folder/lacking.new" "$folder/lacking.txt" || rm -rf "$folder/wheels" # those of another list would travel too
+mv "$folder/lacking.new" "$folder/lacking.txt" && mkdir -p "$folder/wheels"
+pip() { "$python" -m pip --disable-pip-version-check "$@" --no-deps; }
+# these have no wheel on the index; DeepSpeed compiles its operators where they are used
+from_source='^(cellpylib|deepspeed|zss)=='
+! grep -qE "$from_source" "$folder/lacking.txt" || DS_BUILD_OPS=0 DS_ENABLE_NINJA=0 pip wheel -q -w "$folder/wheels" -r <(grep -E "$from_source" "$folder/lacking.txt") ||
+    fail "pip could not build a wheel; the lines above say why"
+tags=()
+for minor in $(seq 35 -1 5); do tags+=(--platform "manylinux_2_${minor}_x86_64"); done # glibc 2.35: Ubuntu 22.04
+for tag in manylinux2014_x86_64 linux_x86_64; do tags+=(--platform "$tag"); done
+pip download -d "$folder/wheels" --only-binary :all: --python-version 3.12 --implementation cp --abi cp312 --abi abi3 --abi none \
+    "${tags[@]}" -r <(grep -vE "$from_source" "$folder/lacking.txt") || fail "pip could not fetch all; the same command goes on from there"
+rm -f "$folder"/wheels/openrlhf_ebpo-*.whl
+pip wheel -q -w "$folder/wheels" "$root"
+
+rm -rf "$folder/parts" && mkdir "$folder/parts"
+tar -C "$folder/wheels" --sort=name --mtime=@0 --owner=0 --group=0 --mode=644 -cf - . | split -b 60MB -d -a 3 - "$folder/parts/wheels.tar."
+cp "$root/scripts/wheelhouse_install.sh" "$folder/parts/install.sh"
+(cd "$folder/parts" && sha256sum wheels.tar.* install.sh >SHA256SUMS)
+echo "$(find "$folder/parts" -name 'wheels.tar.*' | wc -l) parts of at most 60 MB: $folder/parts. Copy them to the machine and type there: bash install.sh VENV"

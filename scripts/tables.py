@@ -17,8 +17,8 @@ from openrlhf_ebpo.record.catalogue import GROUPS, Metric
 from openrlhf_ebpo.seams.__main__ import markdown as seams
 
 DOCS = Path(__file__).parents[1] / "docs"
-sys.path.append(str(DOCS.parent / "benchmarks"))
-from tiny import tables as learning  # noqa: E402  (from benchmarks/)
+sys.path.append(str(DOCS.parent / "research"))
+from lab import summaries as learning  # noqa: E402  (from research/)
 
 
 def main(argv: list[str] | None = None) -> None:

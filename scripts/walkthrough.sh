@@ -65,7 +65,7 @@ stage "convert: a Hugging Face folder" "$run/model/config.json" 1 \
     python "$root/scripts/smollm2.py" --packages "$packages" --output "$run/model"
 
 stage "tasks: sums of reasoning-gym, 40 held out" "$run/data/sums.parquet" 5 \
-    openrlhf-ebpo data gym chain_sum:size=120,min_terms=2,max_terms=2,min_digits=1,max_digits=1 \
+    openrlhf-ebpo data gym 'chain_sum:{"size": 120, "min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}' \
     --validation 40 --template "$template" --output "$run/data/sums.parquet"
 
 stage "word problems: a file of one's own" "$run/data/maths/report.json" 6 \

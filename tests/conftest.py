@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[1] / "research"))
 os.environ["HF_HUB_DISABLE_XET"] = "1"  # read when huggingface_hub is imported; the test server speaks LFS only
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported; threads of so small tensors only wait
 os.environ.setdefault("OPENRLHF_EBPO_MATH_WORKERS", "1")  # each imports what it grades with: two seconds of a core

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from openrlhf_ebpo.estimator import presets
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 
 HALF_LIVES = (1, 2, 4, 8, 16, 32, 64, 128, math.inf)
@@ -15,9 +16,8 @@ HALF_LIVES = (1, 2, 4, 8, 16, 32, 64, 128, math.inf)
 class Group:
     rewards: list[float]
     weights: list[float]
-    importance: float
     cluster: str | None
-    relative: float = 1.0  # mean weight over the batch's
+    total: float = 1.0  # mean weight over the batch's
 
     @property
     def mean(self) -> float:
@@ -26,10 +26,6 @@ class Group:
     @property
     def size(self) -> float:
         return sum(self.weights) ** 2 / sum(w * w for w in self.weights)
-
-    @property
-    def total(self) -> float:
-        return self.importance * self.relative
 
     @property
     def variance(self) -> float:
@@ -77,7 +73,7 @@ def weighted_variance(pairs) -> float:
 def known(past: list[tuple[list[Group], float]]) -> Known:
     """Of batches, each with the weight that it still has."""
     groups = [(g, f) for batch, f in past for g in batch]
-    rewards = [(r, w * g.importance * f) for g, f in groups for r, w in zip(g.rewards, g.weights, strict=True)]
+    rewards = [(r, w * f) for g, f in groups for r, w in zip(g.rewards, g.weights, strict=True)]
     means = [(g.mean, g.total * f) for g, f in groups]
     spreads = []
     for batch, f in past:
@@ -105,10 +101,14 @@ class Reference:
     log_weights: list[float] = field(default_factory=lambda: [0.0] * len(HALF_LIVES))
     factors: list[float] = field(default_factory=list)  # of adaptive forgetting: what batch i multiplied its past with
 
-    def step(self, rewards, valid, scores, importance, clusters):
+    @property
+    def variant(self) -> dict:
+        return presets.variant(self.config)
+
+    def step(self, rewards, valid, scores, clusters):
         """Shrinkage, baselines and advantages, as lists."""
-        config, variant = self.config, self.config.variant
-        made = self.groups(rewards, valid, scores, importance, clusters)
+        config, variant = self.config, self.variant
+        made = self.groups(rewards, valid, scores, clusters)
         batch = [g for g in made if g]
         used, batches = self.read(), list(self.batches)
         if variant["history"] == "adaptive" and self.batches:
@@ -126,25 +126,25 @@ class Reference:
             raw.append([r - v if ok else 0.0 for r, ok in zip(rs, oks, strict=True)])
         return shrinkages, baselines, self.normalised(raw, rewards, valid, config)
 
-    def groups(self, rewards, valid, scores, importance, clusters) -> list[Group | None]:
-        plain = self.config.variant["weights"] == "none"
+    def groups(self, rewards, valid, scores, clusters) -> list[Group | None]:
+        plain = self.variant["weights"] == "none"
         flat = [s for ss, oks in zip(scores, valid, strict=True) for s, ok in zip(ss, oks, strict=True) if ok]
         least = 1e-6 * sum(flat) / len(flat)
         made = []
-        for rs, oks, ss, i, c in zip(rewards, valid, scores, importance, clusters, strict=True):
+        for rs, oks, ss, c in zip(rewards, valid, scores, clusters, strict=True):
             kept = [(r, 1.0 if plain else max(s, least)) for r, ok, s in zip(rs, oks, ss, strict=True) if ok]
-            made.append(Group([r for r, _ in kept], [w for _, w in kept], i, c) if kept else None)
+            made.append(Group([r for r, _ in kept], [w for _, w in kept], c) if kept else None)
         there = [g for g in made if g]
         mean = sum(sum(g.weights) / g.size for g in there) / len(there)
         for g in there:
-            g.relative = sum(g.weights) / g.size / mean
+            g.total = sum(g.weights) / g.size / mean
         return made
 
     # Histories
 
     def factor(self, batch: list[Group]) -> float:
         """What this batch multiplies its past with."""
-        variant = self.config.variant
+        variant = self.variant
         if variant["history"] == "half_life":
             return 0.5 ** (len(batch) / variant["half_life"])
         if variant["history"] == "adaptive":
@@ -157,7 +157,7 @@ class Reference:
     def read(self) -> Known:
         if not self.batches:
             return Known()
-        if self.config.variant["history"] == "adaptive":
+        if self.variant["history"] == "adaptive":
             return self.mixture()
         return known(list(zip(self.batches, remaining(self.factors), strict=True)))
 
@@ -195,11 +195,11 @@ class Reference:
     def log_likelihood(self, member: Known, batch: list[Group]) -> float:
         low, reach = self.config.fail_reward, self.config.reward_range
         ends = (low, self.config.pass_reward)
-        if self.config.variant["weights"] == "score" or any(r not in ends for g in batch for r in g.rewards):
+        if self.variant["weights"] == "score" or any(r not in ends for g in batch for r in g.rewards):
             total = 0.0
             for g in batch:
                 variance = max(member.corrected + member.within / g.size, 1e-6 * reach**2)
-                total -= g.importance * 0.5 * (math.log(variance) + (g.mean - member.group_mean) ** 2 / variance)
+                total -= 0.5 * (math.log(variance) + (g.mean - member.group_mean) ** 2 / variance)
             return total
         rate = (member.count * (member.group_mean - low) / reach + 0.5) / (member.count + 1)
         rate = min(max(rate, 1e-4), 1 - 1e-4)
@@ -210,7 +210,7 @@ class Reference:
         for g in batch:
             n, s = len(g.rewards), sum(r == self.config.pass_reward for r in g.rewards)
             beta = lambda x, y: math.lgamma(x) + math.lgamma(y) - math.lgamma(x + y)  # noqa: E731
-            total += g.importance * (beta(a + s, b + n - s) - beta(a, b))
+            total += beta(a + s, b + n - s) - beta(a, b)
         return total
 
     def descend(self, batch: list[Group]) -> float:
@@ -280,7 +280,7 @@ class Reference:
     # What the prior says of a group
 
     def baseline(self, g: Group, prior: Known, empty: bool) -> tuple[float, float]:
-        config, variant = self.config, self.config.variant
+        config, variant = self.config, self.variant
         if variant["saturated"] == "zero" and all(r == config.pass_reward for r in g.rewards):
             return 0.0, g.mean
         within = prior.pooled if variant["within_variance"] == "pooled" else prior.within
@@ -302,9 +302,8 @@ class Reference:
         value = (a + sum((r - low) / reach for r in g.rewards)) / (a + b + len(g.rewards))
         return (a + b) / (a + b + len(g.rewards)), low + reach * value
 
-    @staticmethod
-    def normalised(raw, rewards, valid, config: EstimatorConfig):
-        kind = config.variant["normalise"]
+    def normalised(self, raw, rewards, valid, config: EstimatorConfig):
+        kind = self.variant["normalise"]
         if kind == "none":
             return raw
         flat = [a for row, oks in zip(raw, valid, strict=True) for a, ok in zip(row, oks, strict=True) if ok]

@@ -5,6 +5,7 @@ Rewards are drawn by step, so that a resumed run sees what the first one saw.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -29,7 +30,7 @@ class Tokenizer:
 
 
 def rollouts_of(step: int) -> Rollouts:
-    """M groups of G responses, one of them without a reward; prompts come back, weights, lengths and importance are uneven."""
+    """M groups of G responses, one of them without a reward; prompts come back, weights and lengths are uneven."""
     rng = np.random.default_rng(step)
     drawn = rng.choice((0.0, 1.0), (M, G)) * (rng.random((M, 1)) > 0.3)
     drawn = torch.tensor(drawn.astype(np.float32)).reshape(-1)
@@ -40,14 +41,13 @@ def rollouts_of(step: int) -> Rollouts:
         order=torch.arange(count),
         raw_rewards=drawn,
         action_counts=torch.tensor(rng.integers(1, 30, count)),
-        score_weights=torch.tensor(rng.random(count)),
+        score_weights=partial(torch.tensor, rng.random(count)),
         response_lengths=torch.tensor(rng.integers(1, 40, count)),
         truncated=torch.zeros(count, dtype=torch.bool),
         responses=[torch.tensor([1])] * count,
         prompts=names,
         labels=["1"] * count,
         errors=["" if ok else "ValueError: no number" for ok in drawn.isfinite()],
-        importance=np.repeat(rng.dirichlet(np.full(M, 5.0)) * M, G).tolist(),
         clusters=[f"topic {name[-1]}" if name[-1] < "5" else None for name in names],
     )
 
@@ -60,8 +60,7 @@ def batch_of(rollouts: Rollouts) -> Batch:
         rollouts.prompt_ids(every=G),
         rollouts.clusters[::G],
         rollouts.action_counts.reshape(M, G).numpy(),
-        rollouts.score_weights.reshape(M, G).numpy(),
-        np.array(rollouts.importance).reshape(M, G)[:, :1],
+        rollouts.score_weights().reshape(M, G).numpy(),
     )
 
 

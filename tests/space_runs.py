@@ -177,7 +177,7 @@ def rollouts(rng, texts: Texts, problems: list, rewards: torch.Tensor, valid: to
         order=torch.arange(count),
         raw_rewards=torch.where(failed, torch.nan, rewards.reshape(-1)),
         action_counts=torch.tensor(lengths),
-        score_weights=torch.tensor(0.2 * lengths),
+        score_weights=lambda: torch.tensor(0.2 * lengths),
         response_lengths=torch.tensor(lengths),
         truncated=torch.tensor(cut),
         responses=[torch.tensor([texts.token(text)]) for text in responses],
@@ -185,7 +185,6 @@ def rollouts(rng, texts: Texts, problems: list, rewards: torch.Tensor, valid: to
         labels=[problems[i // size][1] for i in range(count)],
         errors=["TimeoutError: the grader took longer than 10 s" if f else "" for f in failed.tolist()],
         clusters=[problems[i // size][2] for i in range(count)],
-        importance=[1.0] * count,
     )
 
 
@@ -426,7 +425,6 @@ def large_run(directory: Path, rows: int, size: int = 8, per_step: int = 4096) -
             "truncated": rng.random(per_step) < 0.02,
             "action_tokens": np.full(per_step, 300, np.int32),
             "score_weight": rng.random(per_step) * 300,
-            "importance": [1.0] * per_step,
         }
         path = directory / "rollouts" / f"step-{step:06d}.parquet"
         pq.write_table(pa.table(flat, schema=SCHEMA), path, compression="zstd")

@@ -3,7 +3,7 @@
 NAME                                           from the Hugging Face Hub, or NAME.parquet|.jsonl in --data_dir
 NAME=FILE, NAME=OWNER/NAME[@REVISION]          from a local file, or another of its known copies on the Hub
 my_package.my_module:TASK                      a benchmark outside this package (own.py); with =… as above
-reasoning_gym:chain_sum[:size=100,seed=1,…]    generated; settings are those of the data set's configuration
+reasoning_gym:chain_sum[:{"size": 100, …}]     generated; settings are those of the data set's configuration
 file:questions.jsonl                           any .parquet or .jsonl file with a question and an answer
 
 A file of its own for each benchmark; benchmark.py says what it holds, loading.py makes a Task of it.
@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import json
 from dataclasses import replace
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import is_import_path
-from openrlhf_ebpo.rewards import gym_settings
 
 from .benchmark import Benchmark, as_it_is, no_notes
 from .choices import lettered_choices, listed_choices, named_choices
@@ -113,17 +113,16 @@ def find(name: str, flag: str) -> Benchmark:
 
 
 def split_specs(text: str) -> list[str]:
-    """The items of a comma-separated --tasks. Settings of a reasoning-gym task have commas too: an item like seed=1
-    belongs to the reasoning-gym task before it, and so does what stands in the brackets of a list."""
+    """The items of a comma-separated --tasks. The settings of a reasoning-gym task are JSON, with commas in it."""
     specs: list[str] = []
-    for item in filter(None, (item.strip() for item in text.split(","))):
-        name, equals, _ = item.partition("=")
-        is_setting = equals and name.isidentifier() and name not in BENCHMARKS
-        is_open = specs and specs[-1].startswith(GYM) and "=" in specs[-1]
-        if is_open and (is_setting or gym_settings.unfinished(specs[-1])):
-            specs[-1] += f",{item}"
-        else:
-            specs.append(item)
+    while text := text.lstrip(", "):
+        end = text.find(",") % (len(text) + 1)
+        settings = text.find(":{", 0, end)
+        if text.startswith(GYM) and settings > 0:
+            with contextlib.suppress(ValueError):
+                end = json.JSONDecoder().raw_decode(text, settings + 1)[1]
+        specs.append(text[:end].strip())
+        text = text[end:]
     return specs
 
 

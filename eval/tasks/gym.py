@@ -1,4 +1,4 @@
-"""`reasoning_gym:NAME[:size=100,seed=1,…]`: generated tasks of the reasoning-gym package, scored by its own scorers."""
+"""`reasoning_gym:NAME` or `reasoning_gym:NAME:{"size": 100, "seed": 1}`: generated tasks of the reasoning-gym package, scored by its own scorers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SEED = 100_000_000  # item i is drawn with seed + i: near seeds share items, so 
 
 
 def load_gym(spec: str) -> Task:
-    """The task of a spec NAME[:size=100,seed=1,…]: generated questions, scored by reasoning-gym.
+    """The task of a spec such as chain_sum:{"size": 100}: generated questions, scored by reasoning-gym.
 
     Raises:
         UsageError: reasoning-gym is not installed, has no such data set or setting, fails to make the questions, or cannot
@@ -33,9 +33,12 @@ def load_gym(spec: str) -> Task:
         return row["entry"]["question"], gym.gold(row["entry"]), Rules(REASONING_GYM, entry=row["text"])
 
     place = f"reasoning_gym {_version()}:{name}"
-    shown = ",".join(f"{key}={value}" for key, value in settings.items())
-    source = Rows(("question", "answer"), rows, f"{place}:{shown}", place)
-    return make_task(folder_name(PREFIX + spec.rstrip(":").replace(":", "-", 1)), source, read)
+    source = Rows(("question", "answer"), rows, f"{place}:{','.join(_texts(settings))}", place)
+    return make_task(folder_name(f"{PREFIX}{'-'.join([name, *_texts(given)])}"), source, read)
+
+
+def _texts(settings: dict) -> list[str]:
+    return [f"{key}={value}" for key, value in settings.items()]
 
 
 def _rows(spec: str, name: str, settings: dict) -> list[dict]:

@@ -100,7 +100,7 @@ class Task:
 
 
 def _kept(question: Question, scorers: bool) -> dict:
-    """Without what came later and is not used: results of before keep their fingerprints."""
+    """A question as its fingerprint has it: without a scorer unless it has one."""
     values = asdict(question)
     if not question.rules.scorer:
         del values["rules"]["scorer"]

@@ -1,4 +1,4 @@
-"""For the reasoning-gym reward: every label is an entry, and the scorers know their own right answers."""
+"""Check for the reasoning-gym reward that every label is an entry, and that the scorers accept their own right answers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from openrlhf_ebpo.checks.preflight import BUILT_IN, DATA_SUFFIXES, REWARDS
-from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.checks.prompt_rows import of_file
+from openrlhf_ebpo.errors import raise_problems
 
 FILE = str(REWARDS / BUILT_IN["reward.remote_url"]["reasoning_gym"])
-SCORED = 3  # entries of each kind in a file
-SHOWN = 5  # problems; one mistake is often in every row
+MAX_SCORED = 3  # entries of each kind in a file
+MAX_PROBLEMS = 5  # one mistake is often in every row
 
 
 def check_training(args: dict) -> None:
@@ -37,18 +38,11 @@ def check_labels(reward: str, files: dict[str, str], column: str) -> None:
         f"{flag} {name}, column {column!r}, row {row}: {problem}"
         for name, flag in paths.items()
         if Path(name).suffix in DATA_SUFFIXES and Path(name).is_file()
-        for row, problem in _problems(_labels(name, column))
+        for row, problem in _problems(each[column] for each in of_file(name))
     ]
-    if problems:
-        more = [f"and {len(problems) - SHOWN} more rows like these"] if len(problems) > SHOWN else []
-        raise UsageError("\n".join([*problems[:SHOWN], *more, "docs/data.md says how rows for this reward are made"]))
-
-
-def _labels(path: str, column: str) -> Iterable:
-    from datasets import load_dataset
-
-    kind = Path(path).suffix[1:]
-    return load_dataset("json" if kind == "jsonl" else kind, data_files=path, split="train")[column]
+    more = len(problems) - MAX_PROBLEMS
+    first = [*problems[:MAX_PROBLEMS], *([f"and {more} more rows like these"] if more > 0 else [])]
+    raise_problems(first and [*first, "docs/data.md says how rows for this reward are made"])
 
 
 def _problems(labels: Iterable) -> Iterator[tuple[int, str]]:
@@ -65,7 +59,7 @@ def _problems(labels: Iterable) -> Iterator[tuple[int, str]]:
                 yield row, str(error)
                 continue
             seen[kind] += 1
-            if seen[kind] <= SCORED and (problem := oracle_problem(pool, label)):
+            if seen[kind] <= MAX_SCORED and (problem := oracle_problem(pool, label)):
                 yield row, problem
     finally:
         pool.close()

@@ -1,23 +1,25 @@
-"""What `openrlhf-ebpo doctor` looks at, a function a topic. Nothing heavy is imported into this process."""
+"""Check the machine for `openrlhf-ebpo doctor`, a function a topic. Nothing heavy is imported into this process."""
 
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
 import shutil
 import socket
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from openrlhf_ebpo.errors import SeamError
-from openrlhf_ebpo.seams import flash_attn, native
+from openrlhf_ebpo.checks.gpu import Finding, compiler, devices, gpu, gpus
+from openrlhf_ebpo.engines.cluster import address_to_join
+from openrlhf_ebpo.errors import SeamError, raise_problems
+from openrlhf_ebpo.seams import native
 from openrlhf_ebpo.seams.check import check_unchanged, untested
-from openrlhf_ebpo.seams.releases import BESIDE_TORCH, RECOMMENDED
+from openrlhf_ebpo.seams.releases import BESIDE_TORCH
 from openrlhf_ebpo.seams.rows import SEAMS
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
@@ -26,17 +28,9 @@ PYTHONS = ((3, 10), (3, 13))
 MEMORY_GIB = 6  # the quickstart's whole tree of processes, and some room
 DISK_GIB = 2
 SHARED_MEMORY_GIB = 1  # Ray's object store; below, it falls back to files
+GPU_SHARED_MEMORY_GIB = 10  # and NCCL's and vLLM's buffers
 OPEN_FILES = 4096
 ENGINE = "VLLM::EngineCor"  # as the kernel cuts the name of vLLM's core process
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line: `found` is what is there; `remedy` what to do, None where all is well; `fatal` where nothing would run."""
-
-    found: str
-    remedy: str | None = None
-    fatal: bool = False
 
 
 def versions() -> Iterator[Finding]:
@@ -146,8 +140,9 @@ def shared_memory() -> Iterator[Finding]:
         yield Finding("there is no /dev/shm", "mount it (tmpfs): Ray and vLLM pass tensors through it", fatal=True)
         return
     free = shutil.disk_usage(folder).free / GIB
-    remedy = f"give it {SHARED_MEMORY_GIB} GiB at least, in Docker with --shm-size={4 * SHARED_MEMORY_GIB}g"
-    yield Finding(f"/dev/shm has {free:.1f} GiB free", remedy if free < SHARED_MEMORY_GIB else None)
+    least = GPU_SHARED_MEMORY_GIB if _installed("torch") and not is_cpu_stack() else SHARED_MEMORY_GIB
+    remedy = f"give it {least} GiB at least, in Docker with --shm-size={max(4, least)}g"
+    yield Finding(f"/dev/shm has {free:.1f} GiB free", remedy if free < least else None)
 
 
 def network() -> Iterator[Finding]:
@@ -186,20 +181,34 @@ def _open_files() -> int:
 
 
 def leftovers() -> Iterator[Finding]:
-    """Processes that outlived their run, and a Ray that a training here would join."""
+    """Processes that outlived their run, and each Ray of this machine: whether a training would join it."""
     names = {p.info["pid"]: p.info["name"] or "" for p in psutil.process_iter(["pid", "name"])}
     parents = {p.info["pid"]: p.info["ppid"] for p in psutil.process_iter(["pid", "ppid"])}
     orphans = [pid for pid, name in names.items() if is_orphan(name, names.get(parents.get(pid), ""))]
     if orphans:
         pids = " ".join(map(str, orphans))
         yield Finding(f"orphaned engines of runs that have ended hold memory: processes {pids}", f"kill -9 {pids}")
-    if rays := [pid for pid, name in names.items() if name == "gcs_server"]:
+    if address := ray_to_join():
         yield Finding(
-            f"Ray runs on this machine (gcs_server: {', '.join(map(str, rays))}), and a training joins it",
+            f"a training joins the Ray cluster at {address}",
             "nothing, if that is meant; else RAY_ADDRESS=local in front of the command, or `ray stop`",
         )
-    if not orphans and not rays:
+    elif rays := [pid for pid, name in names.items() if name == "gcs_server"]:
+        yield Finding(
+            f"Ray runs on this machine (gcs_server: {', '.join(map(str, rays))}); a training does not join it, as neither "
+            "RAY_ADDRESS names it nor `ray start` of this user has begun it here"
+        )
+    elif not orphans:
         yield Finding("nothing is left of earlier runs")
+
+
+def ray_to_join() -> str | None:
+    """As a training decides it; RAY_ADDRESS itself, where that is set. None without Ray."""
+    try:
+        address = address_to_join()
+    except ImportError:
+        return None
+    return os.environ["RAY_ADDRESS"] if address == "auto" else address
 
 
 def is_orphan(name: str, parent: str) -> bool:
@@ -207,28 +216,19 @@ def is_orphan(name: str, parent: str) -> bool:
     return name.startswith(ENGINE) and not parent.startswith(("ray::", "python", "pytest", "VLLM"))
 
 
-def gpu() -> Iterator[Finding]:
-    devices = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
-    try:
-        cpu = is_cpu_stack()
-    except SeamError as error:
-        yield Finding("torch is not installed", str(error), fatal=True)
-        return
-    if cpu:
-        remedy = "to use it: pip install 'openrlhf[vllm]==" + RECOMMENDED + "' in another environment"
-        text = f"the installed torch is built without CUDA; GPUs here: {', '.join(devices) or 'none'}"
-        yield Finding(text, remedy if devices else None)
-        return
-    cause = native.failing_import("import torch; assert torch.cuda.is_available(), 'torch finds no GPU'")
-    if cause:
-        remedy = (
-            "nvidia-smi says whether the driver is there and which CUDA it carries; CUDA_VISIBLE_DEVICES may hide it"
-        )
-        yield Finding(f"torch is built with CUDA, and: {cause}", remedy, fatal=True)
-    else:
-        yield Finding(f"torch uses CUDA; GPUs: {', '.join(devices) or 'found'}")
-    if not flash_attn.is_installed():
-        yield Finding("flash-attn is not installed", "nothing, if sdpa will do in its place; ring attention needs it")
+def training_notices(values: dict) -> list[str]:
+    """What the topics of a GPU say of a training that starts on this machine.
+
+    values: its flags, by name.
+
+    Raises:
+        UsageError: it could not run; one problem a line.
+    """
+    if is_cpu_stack() or not (devices() or gpus()):  # the driver of a cluster may have no GPU
+        return []
+    found = [each for topic in (gpu, compiler, shared_memory) for each in topic() if each.remedy]
+    raise_problems([f"{each.found}: {each.remedy}" for each in found if each.stops(values)])
+    return [f"warning: {each.found}: {each.remedy}" for each in found]
 
 
 TOPICS = {
@@ -240,4 +240,5 @@ TOPICS = {
     "network": network,
     "leftovers": leftovers,
     "gpu": gpu,
+    "compiler": compiler,
 }

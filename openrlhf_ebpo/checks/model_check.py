@@ -1,4 +1,4 @@
-"""Does the model go with the flags? Its config.json and tokenizer files are read; nothing is loaded or downloaded.
+"""Check that the model goes with the flags, by its config.json and tokenizer files; nothing is loaded or downloaded.
 
 A model in a folder is checked in full; a name on the Hub as far as its files are in the local cache.
 """
@@ -6,18 +6,15 @@ A model in a folder is checked in full; a name on the Hub as far as its files ar
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.errors import UsageError, raise_problems
 from openrlhf_ebpo.models.auto_map import ModelFileError, read_file
-from openrlhf_ebpo.seams.remote_code import trusted
 
 MODEL = "actor.model_name_or_path"
 CAUSAL_LM = ("ForCausalLM", "LMHeadModel")  # endings of the classes that AutoModelForCausalLM builds
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length")  # vLLM's list
-GB = 1e9
 
 
 def check_model(args: dict) -> None:
@@ -38,9 +35,7 @@ def check_model(args: dict) -> None:
         *_chat_template_problems(folder, args),
     ]
     problems = [f"{model}: {problem}" for problem in problems]
-    problems += [*_length_problems(text, args), *_head_problems(text, args)]
-    if problems:
-        raise UsageError("\n".join(problems))
+    raise_problems([*problems, *_length_problems(text, args), *_head_problems(text, args)])
 
 
 def model_folder(name: str) -> Path | None:
@@ -179,117 +174,3 @@ def _head_problems(config: dict, args: dict) -> list[str]:
             f"--ds.ring_attn_size {ring} times --ds.tensor_parallel_size {trainer} must divide the policy's {gpus} GPUs"
         )
     return problems
-
-
-@dataclass(frozen=True)
-class Size:
-    """What memory is counted from; parameters as transformers builds the model."""
-
-    name: str
-    parameters: int
-    hidden: int
-    layers: int
-    vocabulary: int
-    cache_per_token: int  # bytes of keys and values in bfloat16
-
-
-def model_config(folder: Path):
-    """The model's configuration as transformers reads it.
-
-    Raises:
-        UsageError: transformers cannot read it; a training could not either.
-    """
-    from transformers import AutoConfig
-
-    try:
-        return AutoConfig.from_pretrained(folder, trust_remote_code=trusted())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        reason = str(error).partition("\n")[0].partition(" Checkout ")[0]
-        raise UsageError(f"--{MODEL}: {folder}: transformers cannot read its configuration: {reason}") from error
-
-
-def size_of(folder: Path) -> Size:
-    """Build the model without memory for its weights, and count.
-
-    Raises:
-        UsageError: as `model_config`. OSError, ValueError: it cannot be built.
-    """
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    config = model_config(folder)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
-    text = config.get_text_config()
-    head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    groups = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    return Size(
-        type(model).__name__,
-        sum(weight.numel() for weight in model.parameters()),
-        text.hidden_size,
-        text.num_hidden_layers,
-        text.vocab_size,
-        2 * 2 * text.num_hidden_layers * groups * head,
-    )
-
-
-def training_memory(size: Size, args) -> dict[str, float]:
-    """Bytes on one of the policy's GPUs while it trains, in full-parameter mixed precision.
-
-    args: upstream's, nested. Gathered layers, the kernels' own and NCCL's buffers come on top: some GB.
-    """
-    split = args.ds.tensor_parallel_size
-    ranks = args.actor.num_nodes * args.actor.num_gpus_per_node // split
-    shards = {name: ranks if args.ds.zero_stage >= stage else 1 for name, stage in (("adam", 1), ("grad", 2), ("w", 3))}
-    weights = size.parameters / split
-    tokens = args.train.max_tokens_per_gpu if args.train.dynamic_batch_enable else args.train.micro_batch_size
-    tokens *= 1 if args.train.dynamic_batch_enable else args.data.max_len
-    reference = args.algo.kl.init_coef > 0 and not args.ref.offload
-    return {
-        "weights": 2 * weights / shards["w"],
-        "gradients": 2 * weights / shards["grad"],
-        "Adam": 0 if args.ds.adam_offload else 12 * weights / shards["adam"],
-        "reference": 2 * weights / shards["w"] if reference else 0,
-        # float32, their gradient, and the gradient cast to bfloat16
-        "logits": 10 * tokens * size.vocabulary / split,
-        "activations": 2 * tokens * size.hidden * size.layers if args.actor.gradient_checkpointing_enable else 0,
-    }
-
-
-def memory_notices(args, gigabytes: float | None = None) -> list[str]:
-    """For --dry_run. args: upstream's, nested. gigabytes: what one GPU has, where that is known."""
-    folder = model_folder(args.actor.model_name_or_path)
-    if folder is None:
-        return [f"model: {args.actor.model_name_or_path} is not on this machine, so its configuration was not checked"]
-    try:
-        size = size_of(folder)
-    except (OSError, ValueError, AttributeError, ImportError) as error:
-        return [f"model: its size could not be counted ({error})".splitlines()[0]]
-    memory = training_memory(size, args)
-    full = not (args.ds.lora.rank or args.ds.load_in_4bit)
-    parts = " + ".join(f"{name} {bytes / GB:.1f}" for name, bytes in memory.items() if bytes)
-    per_engine = args.vllm.tensor_parallel_size
-    gpus = args.actor.num_nodes * args.actor.num_gpus_per_node
-    lines = [
-        f"model: {size.name}, {size.parameters / 1e9:.2f} B parameters, {2 * size.parameters / GB:.1f} GB in bfloat16"
-    ]
-    if full:
-        lines.append(
-            f"training, each of {gpus} GPUs: about {sum(memory.values()) / GB:.0f} GB ({parts}), and a few GB more"
-        )
-    if full and gigabytes and sum(memory.values()) > gigabytes * GB:
-        lines.append(
-            f"warning: that is more than the {gigabytes:g} GB of a GPU: give fewer tokens (--train.max_tokens_per_gpu, "
-            "--data.max_len), --ds.adam_offload, or more GPUs with --ds.zero_stage 3"
-        )
-    engine, share = 2 * size.parameters / per_engine, args.vllm.gpu_memory_utilization
-    if gigabytes and engine > share * gigabytes * GB:
-        lines.append(
-            f"warning: vLLM's weights take more than {share:.0%} of {gigabytes:g} GB: raise --vllm.tensor_parallel_size"
-        )
-    return [
-        *lines,
-        f"vLLM, each GPU: {engine / GB:.1f} GB of weights and "
-        f"{size.cache_per_token * args.data.max_len / per_engine / GB:.2f} GB of cache for every full sequence, within "
-        f"{share:.0%} of its memory",
-    ]

@@ -1,4 +1,4 @@
-"""Mistakes that are visible at the start are reported at the start, before anything heavy is imported.
+"""Report mistakes that are visible at the start, before anything heavy is imported.
 
 Works on the flat namespace of upstream's parser (`vars(args)["data.prompt_dataset"]`). Every problem names the
 flag, what was found and what to write instead.
@@ -14,11 +14,10 @@ import os
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub import model_configs
-from openrlhf_ebpo.hub.client import HubError
-from openrlhf_ebpo.models import auto_map
+from openrlhf_ebpo.errors import raise_problems
+from openrlhf_ebpo.models import auto_map, on_hub
 from openrlhf_ebpo.models.folder import problems as folder_problems
+from openrlhf_ebpo.models.hub_client import HubError
 from openrlhf_ebpo.models.weights import WeightsError
 from openrlhf_ebpo.seams.remote_code import trusted
 
@@ -73,11 +72,16 @@ def check_files(args: dict) -> None:
     Raises:
         UsageError: all problems found, one per line.
     """
-    problems = []
-    for check in (_check_datasets, _check_models, _check_reward, _check_agent, _check_label, _check_init_prior):
-        problems += check(args)
-    if problems:
-        raise UsageError("\n".join(problems))
+    raise_problems(
+        [
+            *_check_datasets(args),
+            *_models_of(args, "actor", "critic", "reward"),
+            *_check_reward(args),
+            *agent_problems("--train.agent_func_path", args.get("train.agent_func_path")),
+            *_check_label(args),
+            *_check_init_prior(args),
+        ]
+    )
 
 
 def check_sft_files(args: dict) -> None:
@@ -86,33 +90,30 @@ def check_sft_files(args: dict) -> None:
     Raises:
         UsageError: all problems found, one per line.
     """
-    problems = []
-    columns = {"--data.input_key": args["data.input_key"], "--data.output_key": args["data.output_key"]}
-    if not args["data.dataset"]:
-        problems.append("--data.dataset is missing: name a JSON lines, Parquet or CSV file, or a Hub data set")
-    for flag in ("data.dataset", "eval.dataset"):
-        for name in filter(None, (args[flag] or "").split(",")):
-            problems += [f"--{flag} {name}: {problem}" for problem in dataset_problems(name, columns)]
-    if model := args["model.model_name_or_path"]:
-        problems += model_problems("--model.model_name_or_path", model, ask_hub=not args.get("use_ms"))
-    else:
-        problems.append("--model.model_name_or_path is missing: name a Hugging Face model or a folder with one")
-    if problems:
-        raise UsageError("\n".join(problems))
+    columns = _columns(args, "data.input_key", "data.output_key")
+    problems = [*_needed_data(args, "data.dataset", columns), *_named_data(args, "eval.dataset", columns)]
+    raise_problems([*problems, *_models_of(args, "model")])
 
 
 def _check_datasets(args: dict) -> list[str]:
-    problems = []
-    columns = {"--data.input_key": args.get("data.input_key"), "--data.label_key": args.get("data.label_key")}
-    if not args.get("data.prompt_dataset"):
-        problems.append("--data.prompt_dataset is missing: name a JSON lines, Parquet or CSV file, or a Hub data set")
-    for flag in ("data.prompt_dataset", "eval.dataset"):
-        wanted = columns
-        if flag == "data.prompt_dataset":
-            wanted = {**columns, "--data.cluster_key": args.get("data.cluster_key")}
-        for name in filter(None, (args.get(flag) or "").split(",")):
-            problems += [f"--{flag} {name}: {problem}" for problem in dataset_problems(name, wanted)]
-    return problems
+    columns = _columns(args, "data.input_key", "data.label_key")
+    of_training = columns | _columns(args, "data.cluster_key")
+    return [*_needed_data(args, "data.prompt_dataset", of_training), *_named_data(args, "eval.dataset", columns)]
+
+
+def _columns(args: dict, *flags: str) -> dict[str, str | None]:
+    return {f"--{flag}": args.get(flag) for flag in flags}
+
+
+def _needed_data(args: dict, flag: str, columns: dict[str, str | None]) -> list[str]:
+    if not args.get(flag):
+        return [f"--{flag} is missing: name a JSON lines, Parquet or CSV file, or a Hub data set"]
+    return _named_data(args, flag, columns)
+
+
+def _named_data(args: dict, flag: str, columns: dict[str, str | None]) -> list[str]:
+    names = filter(None, (args.get(flag) or "").split(","))
+    return [f"--{flag} {name}: {problem}" for name in names for problem in dataset_problems(name, columns)]
 
 
 def dataset_problems(name: str, columns: dict[str, str | None]) -> list[str]:
@@ -161,14 +162,12 @@ def names_of(row) -> list[str]:
     return list(row)
 
 
-def _check_models(args: dict) -> list[str]:
-    problems = []
-    if not args.get("actor.model_name_or_path"):
-        problems.append("--actor.model_name_or_path is missing: name a Hugging Face model or a folder with one")
-    for flag in ("actor", "critic", "reward"):
-        for name in filter(None, (args.get(f"{flag}.model_name_or_path") or "").split(",")):
-            problems += model_problems(f"--{flag}.model_name_or_path", name, ask_hub=not args.get("use_ms"))
-    return problems
+def _models_of(args: dict, needed: str, *others: str) -> list[str]:
+    flags = [f"{model}.model_name_or_path" for model in (needed, *others)]
+    missing = f"--{flags[0]} is missing: name a Hugging Face model or a folder with one"
+    named = [(f"--{flag}", name) for flag in flags for name in filter(None, (args.get(flag) or "").split(","))]
+    problems = [problem for each in named for problem in model_problems(*each, ask_hub=not args.get("use_ms"))]
+    return problems if args.get(flags[0]) else [missing, *problems]
 
 
 def model_problems(flag: str, name: str, ask_hub: bool = True) -> list[str]:
@@ -196,9 +195,9 @@ def _code_problems(flag: str, name: str, ask_hub: bool) -> list[str]:
     if trusted():
         return []
     try:
-        code = auto_map.needed_code(model_configs.reader(name, ask_hub))
+        code = auto_map.needed_code(on_hub.reader(name, ask_hub))
         return [f"{flag} {name}: {auto_map.refusal(each)}" for each in code[:1]]
-    except (auto_map.ModelFileError, model_configs.NoModel) as error:
+    except (auto_map.ModelFileError, on_hub.NoModel) as error:
         return [f"{flag} {name}: {error}"]
     except HubError:
         return []
@@ -211,12 +210,8 @@ def check_fetched(flag: str, names: str | None) -> None:
     Raises:
         UsageError: one is not; one problem a line.
     """
-    problems = []
-    for name in filter(None, (names or "").split(",")):
-        if not Path(name).exists():
-            problems += [f"{flag} {name}: {problem}" for problem in _snapshot_problems(name)]
-    if problems:
-        raise UsageError("\n".join(problems))
+    on_the_hub = [name for name in filter(None, (names or "").split(",")) if not Path(name).exists()]
+    raise_problems([f"{flag} {name}: {problem}" for name in on_the_hub for problem in _snapshot_problems(name)])
 
 
 def check_models_fetched(args: dict) -> None:
@@ -231,8 +226,8 @@ def check_models_fetched(args: dict) -> None:
 
 def _snapshot_problems(name: str) -> list[str]:
     try:
-        folder = model_configs.snapshot(name)
-    except (model_configs.NoModel, WeightsError) as error:
+        folder = on_hub.snapshot(name)
+    except (on_hub.NoModel, WeightsError) as error:
         return [str(error)]
     return folder_problems(folder) if folder else []
 
@@ -240,12 +235,12 @@ def _snapshot_problems(name: str) -> list[str]:
 def _check_reward(args: dict) -> list[str]:
     url = args.get("reward.remote_url")
     if not url:
-        if not (args.get("reward.model_name_or_path") or args.get("train.agent_func_path")):
-            return [
-                "no reward: give --reward.remote_url (math, a .py file with reward_func, or a server's address), "
-                "--reward.model_name_or_path or --train.agent_func_path"
-            ]
-        return []
+        if args.get("reward.model_name_or_path") or args.get("train.agent_func_path"):
+            return []
+        return [
+            "no reward: give --reward.remote_url (math, a .py file with reward_func, or a server's address), "
+            "--reward.model_name_or_path or --train.agent_func_path"
+        ]
     first, *others = url.split(",")
     problems = reward_problems("--reward.remote_url", first)
     if first.endswith(".py") and others:
@@ -274,14 +269,9 @@ def has_host(address: str) -> bool:
         return False
 
 
-def _check_agent(args: dict) -> list[str]:
-    path = args.get("train.agent_func_path")
-    return agent_problems("--train.agent_func_path", path) if path else []
-
-
-def agent_problems(flag: str, path: str) -> list[str]:
+def agent_problems(flag: str, path: str | None) -> list[str]:
     """What is wrong with an agent: a .py file, which must define `AgentExecutor`."""
-    return _check_python_file(flag, path, "AgentExecutor", "class AgentExecutor(AgentExecutorBase)")
+    return [] if not path else _check_python_file(flag, path, "AgentExecutor", "class AgentExecutor(AgentExecutorBase)")
 
 
 def _check_label(args: dict) -> list[str]:

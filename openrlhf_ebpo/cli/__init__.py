@@ -27,13 +27,11 @@ COMMANDS = {
     "verify": Command(
         "openrlhf_ebpo.cli.verify", "is a run what it says it is: rows, advantages, prior, checkpoints, models"
     ),
-    "figures": Command(
-        "openrlhf_ebpo.cli.figures",
-        "the paper's analysis figures, made again on what is small: picture, CSV, paragraph",
-    ),
     "space": Command(
         "openrlhf_ebpo.cli.space", "look at runs in a browser: dynamics, samples, evaluation, the estimator"
     ),
 }
 
-main = dispatcher("openrlhf-ebpo", ABOUT, COMMANDS)
+RETIRED = {"figures": "run `python research/figures.py` in a checkout of the repository"}
+
+main = dispatcher("openrlhf-ebpo", ABOUT, COMMANDS, retired=RETIRED)

@@ -6,6 +6,7 @@ import difflib
 import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from openrlhf_ebpo import __version__
@@ -20,7 +21,12 @@ class Command(NamedTuple):
 
 
 def dispatcher(
-    prog: str, about: str, commands: Mapping[str, Command], extra: str = "", default: str | None = None
+    prog: str,
+    about: str,
+    commands: Mapping[str, Command],
+    extra: str = "",
+    default: str | None = None,
+    retired: Mapping[str, str] = MappingProxyType({}),
 ) -> Callable[[Sequence[str] | None], None]:
     """The `main` of a level of commands.
 
@@ -28,6 +34,7 @@ def dispatcher(
         about: the level's help, before the list of its commands.
         extra: of pyproject.toml, that brings the packages which the commands import.
         default: the command that is meant where a flag comes first, or nothing.
+        retired: commands of earlier versions -> what to do instead.
     """
 
     @error_exit(extra)
@@ -41,6 +48,8 @@ def dispatcher(
             print(f"openrlhf_ebpo {__version__}")
         elif given and given[0] in commands:
             importlib.import_module(commands[given[0]].module).main(given[1:])
+        elif given and given[0] in retired:
+            sys.exit(f"error: {prog} {given[0]} is retired: {retired[given[0]]}")
         else:
             refuse(prog, about, commands, *given[:1])
 

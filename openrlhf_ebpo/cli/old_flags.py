@@ -1,8 +1,8 @@
 """Launch scripts of OpenRLHF up to 0.10.1 run unchanged: their flat flags become the dotted ones of 0.11.2. So do the two dotted
 flags that 0.11.2 has no more.
 
-`old_flags_table.TABLE` says what became of each flag of 0.9.3 and 0.10.1, and of those that only releases back to
-0.5.9 had. `python -m openrlhf_ebpo.cli.old_flags` prints it as Markdown.
+old_flags.txt says what became of each flag of 0.9.3 and 0.10.1, and of those that only releases back to 0.5.9 had.
+`python -m openrlhf_ebpo.cli.old_flags` prints it as Markdown.
 
 Defaults. A script relied on those of its release.
 - 0.10.1: every default that it shares with 0.11.2 is the same there (held by a test): nothing is added.
@@ -23,13 +23,49 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import NamedTuple
+from pathlib import Path
+from typing import Literal, NamedTuple
 
-from openrlhf_ebpo.cli.old_flags_table import TABLE, Row
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.seams.check import installed_release
 from openrlhf_ebpo.seams.releases import RECOMMENDED
 
+
+class Row(NamedTuple):
+    """One old flag, as old_flags.txt has it.
+
+    Attributes:
+        new: the flags of 0.11.2 that it sets.
+        kind: "to": `new` take its values as they are; "set": it stood alone and meant `value`; "combined": several old
+            flags decide together (code below); "dropped": leaving it out changes nothing; "gone": what it did no longer
+            exists, the command is refused.
+        value: of "set"; of "combined" and "dropped", the number of values that it takes.
+        note: what a reader must know: why it is dropped or gone, how it is combined.
+    """
+
+    new: tuple[str, ...]
+    kind: Literal["to", "set", "combined", "dropped", "gone"]
+    value: str
+    note: str
+
+    @property
+    def takes(self) -> int:
+        """Values, of a flag that is not passed on as it is."""
+        return int(self.value) if self.kind in ("combined", "dropped") else 0
+
+
+def load_table() -> dict[str, Row]:
+    """The rows of old_flags.txt by flag."""
+    table = {}
+    for line in Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            flag, new, kind, note = (line.split("\t") + [""] * 3)[:4]
+            kind, _, value = kind.partition(" ")
+            table[flag] = Row(tuple(new.split()), kind or "to", value, note)
+    return table
+
+
+TABLE = load_table()
 FLAG = re.compile(r"--?[A-Za-z][\w.\-]*")
 DOTTED = {new for row in TABLE.values() for new in row.new}
 # What a shortened flag can mean: beside these, the few flags that are gone would only make others ambiguous.

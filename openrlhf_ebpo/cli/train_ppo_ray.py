@@ -16,32 +16,31 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from openrlhf_ebpo.checks import gym_check, measured_with, model_check, preflight
-from openrlhf_ebpo.cli import old_flags, train_elsewhere, train_fit, train_sample
-from openrlhf_ebpo.cli.train_checks import check_before_imports, check_by_importing
-from openrlhf_ebpo.cli.train_notices import adapt, replaced_notice
+from openrlhf_ebpo.checks import gpu, gym_check, machine, measured_with, memory, model_fit, preflight
+from openrlhf_ebpo.cli import old_flags, retired_flags, train_checks, train_notices, train_sample
+from openrlhf_ebpo.cli.train_checks import checkpoint_to_resume
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
-from openrlhf_ebpo.command import error_exit, parse
-from openrlhf_ebpo.engines import log_probs, restarts
-from openrlhf_ebpo.errors import HealthError, ReportedError, UsageError
-from openrlhf_ebpo.estimator import config, presets, registry
+from openrlhf_ebpo.command import PAUSED, error_exit, parse
+from openrlhf_ebpo.engines import arguments
+from openrlhf_ebpo.errors import HealthError, ReportedError, TrainingPaused, UsageError
+from openrlhf_ebpo.estimator import flags as estimator_flags
+from openrlhf_ebpo.estimator import presets, registry
+from openrlhf_ebpo.estimator.config import FLAG
 from openrlhf_ebpo.extension import is_import_path, share_search_path
 from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.hub import training_flags as hub_flags
 from openrlhf_ebpo.record import changes, heartbeat, retention, run_lock
 from openrlhf_ebpo.record.own_metrics import read_entries
-from openrlhf_ebpo.record.resume import CheckpointError
+from openrlhf_ebpo.record.resume import CheckpointError, Search
 from openrlhf_ebpo.record.run_log import RunDirectoryError, check_run_dir, read_metrics
 from openrlhf_ebpo.redact import hide_secrets, redacted, redacted_argv
 from openrlhf_ebpo.rewards import limits
 from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.check import check_release, installed_release
 from openrlhf_ebpo.seams.install import all_seams, install
-from openrlhf_ebpo.supervisor import flags as supervisor_flags
-from openrlhf_ebpo.supervisor import words
+from openrlhf_ebpo.supervisor import claims, restarts
 from openrlhf_ebpo.supervisor.driver import Supervisor, under_supervision
-from openrlhf_ebpo.supervisor.restarts import as_restarted
-from openrlhf_ebpo.training import eval_metrics, loss_mean, mismatch, policy_loss, prompts, taught
+from openrlhf_ebpo.training import eval_metrics, loss_mean, mismatch, policy_loss, prompts, save_times, taught
 
 MODULE = "openrlhf.cli.train_ppo_ray"
 ESTIMATOR = "--algo.advantage.estimator"
@@ -67,23 +66,30 @@ def run(argv: list[str]) -> None:
     check_release(all_seams())
     command = UpstreamMain(MODULE)
     parser = build_parser(command)
+    retired_flags.refuse(argv)
     argv, translated = old_flags.translate(argv)
     print(*translated, sep="\n", end="\n" if translated else "", flush=True)
     flat = parse(parser, argv, old_flags.suggestions())
     early_notices, stored_argv, metrics = check_at_once(flat, parser, argv)
+    if flat.assume_cuda is None:
+        early_notices += machine.training_notices(vars(flat))
 
     install()
     dry_run, force, sampled, assumed = flat.dry_run, flat.force, flat.sample, flat.assume_cuda
     del flat.dry_run, flat.force, flat.sample, flat.assume_cuda
     args = command.validate(flat)
-    notices = [replaced_notice(), *adapt(args, assumed is not None), *early_notices]
+    notices = [train_notices.replaced_notice(), *train_notices.adapt(args, assumed is not None), *early_notices]
     check_run_dir(Path(args.logger.run_dir), stored_argv, redacted(args), args.ckpt.load_enable, force)
-    resumed, lines = changes.resume(args, force)
+    found = checkpoint_to_resume(vars(flat), not dry_run, force) if args.ckpt.load_enable else None
+    resumed, lines = changes.resume(args, found, force)
     notices += lines
+    gigabytes = gpu.memory_gb() if assumed is None else assumed
     if dry_run:
-        notices += train_elsewhere.notices(args, assumed)
-        show_dry_run(args, notices, stored_argv if translated else None, sampled, assumed)
+        notices += train_notices.elsewhere_notices(args, assumed) if assumed is not None else []
+        show_dry_run(args, notices, stored_argv if translated else None, sampled, gigabytes)
         return
+    if gigabytes:
+        notices += memory.memory_notices(args, gigabytes)
     print("\n".join(notices), flush=True)
     preflight.check_models_fetched(vars(flat))
     measured_with.check(vars(flat))  # again, as the weights are here now
@@ -100,7 +106,7 @@ def run(argv: list[str]) -> None:
         "metrics": metrics,
         "resumed": resumed,
     }
-    train(command, args, claim, argv)
+    train(command, args, claim, argv, found)
 
 
 def check_at_once(flat: argparse.Namespace, parser, argv: list[str]) -> tuple[list[str], list[str], list[dict]]:
@@ -109,9 +115,8 @@ def check_at_once(flat: argparse.Namespace, parser, argv: list[str]) -> tuple[li
     Returns:
         what the user should know already, the command line without secrets, the entries of --logger.metrics.
     """
-    train_sample.check_flag(flat)
-    train_elsewhere.check_flag(flat)
-    as_restarted(vars(flat))
+    train_checks.check_dry_run_flags(flat)
+    restarts.as_restarted(vars(flat))
     remote_code.trust(flat)
     del flat.trust_remote_code
     hub_flags.check_flags(vars(flat))
@@ -120,23 +125,24 @@ def check_at_once(flat: argparse.Namespace, parser, argv: list[str]) -> tuple[li
     hub_notices = hub_flags.resolve_resume(vars(flat))
     resolve(flat, parser)
     stored_argv = redacted_argv(argv, vars(flat))
-    check_before_imports(flat, stored_argv)
+    train_checks.check_before_imports(flat, stored_argv)
     metrics = redacted(read_entries(vars(flat)["logger.metrics"]))
     hub_notices += hub_flags.check_access(vars(flat))
     gym_check.check_training(vars(flat))
-    return [*hub_notices, *measured_with.check(vars(flat))], stored_argv, metrics
+    measured_with.check(vars(flat))
+    return hub_notices, stored_argv, metrics
 
 
 def show_dry_run(
-    args, notices: list[str], translated: list[str] | None, sampled: int | None, assumed: int | None
+    args, notices: list[str], translated: list[str] | None, sampled: int | None, gigabytes: float | None
 ) -> None:
-    """translated: the command line, where its flags were an older release's. sampled: answers to be generated. assumed: the
-    GB of another machine's GPUs."""
-    check_by_importing(args)
+    """translated: the command line, where its flags were an older release's. sampled: answers to be generated. gigabytes: memory
+    of a GPU, where it is known."""
+    train_checks.check_by_importing(args)
     notices = [
         *notices,
-        *model_check.memory_notices(args, assumed),
-        *train_fit.fit_notices(args),
+        *memory.memory_notices(args, gigabytes),
+        *model_fit.training_warnings(args),
         retention.size_notice(args),
     ]
     print(json.dumps(redacted(args), indent=2))
@@ -148,23 +154,24 @@ def show_dry_run(
     print(f"dry run: flags, files and settings are fine; {'no training' if sampled else 'nothing'} was started")
 
 
-def train(command: UpstreamMain, args, claim: dict, argv: list[str]) -> None:
-    """claim: what `run_lock.claimed` takes. argv: the command's flags, for a restart."""
+def train(command: UpstreamMain, args, claim: dict, argv: list[str], found: Search | None) -> None:
+    """claim: what `run_lock.claimed` takes. argv: the command's flags, for a restart. found: the checkpoint to resume, whose
+    contents this process has compared."""
     from openrlhf_ebpo.engines.cluster import ClusterError, ray_for
     from openrlhf_ebpo.engines.rendering import announce_special_tokens
 
     if is_import_path(args.algo.advantage.estimator):
         share_search_path()
     supervisor = under_supervision(["-m", __spec__.name, *argv])
-    print(*(f"{line}\n" for line in train_fit.fit_notices(args)), sep="", end="", flush=True)
+    print(*(f"{line}\n" for line in model_fit.training_warnings(args)), sep="", end="", flush=True)
     announce_special_tokens(args.actor.model_name_or_path)
     try:
         with ray_for(args), telling_the_end(supervisor):
             supervisor.claim(**claim)  # not before the cluster is known to be big enough
             heartbeat.Heart(args.logger.run_dir).beat(heartbeat.STARTING)
             pushing = hub.start_pushing(args)
-            restarts.allow(args)
-            log_probs.made_for(args)
+            arguments.set_arguments(args)
+            args.ckpt.verified = [found.parts[folder] for folder in found.folders] if found and found.tag else None
             command.train(args)
             hub.queue_final(args)
     except RunDirectoryError:
@@ -179,12 +186,15 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str]) -> None:
     except Exception as error:
         if supervisor.stopped:
             raise stopped(supervisor.stopped, args) from None
+        if isinstance(cause := unwrapped(error), TrainingPaused):
+            print(f"paused: {cause}\n{how_to_continue(args)}", file=sys.stderr)
+            sys.exit(PAUSED)
         traceback.print_exc()
-        if isinstance(cause := unwrapped(error), CheckpointError):
+        if isinstance(cause, CheckpointError):
             raise cause from None
         if isinstance(cause, HealthError):
             raise HealthError(f"{cause}\n{how_to_continue(args)}") from None
-        raise stopped(described(cause), args) from None
+        raise stopped(supervisor.cause or describe_cause(error), args) from None
     if supervisor.stopped:  # the run directory is gone since the last look
         raise stopped(supervisor.stopped, args)
     print(f"training is complete: model in {args.ckpt.output_dir}, run directory {args.logger.run_dir}", flush=True)
@@ -201,7 +211,9 @@ def telling_the_end(supervisor: Supervisor) -> Iterator[None]:
         yield
     except BaseException as caught:
         status = "interrupted" if isinstance(caught, KeyboardInterrupt) else "failed"
-        error = f"{type(caught).__name__}: {caught}"[-4000:]
+        error = describe_cause(caught)
+        if isinstance(cause := unwrapped(caught), TrainingPaused):
+            status, error = "paused", str(cause)
         final = isinstance(unwrapped(caught), (UsageError, RunDirectoryError, HealthError, KeyboardInterrupt))
         raise
     finally:
@@ -219,18 +231,27 @@ def unwrapped(error: BaseException) -> BaseException:
     return error
 
 
-def described(cause: Exception) -> str:
+def describe_cause(error: BaseException) -> str:
+    """Why the training has ended, for run.json and the screen alike: one line, save where we wrote the message ourselves."""
     from ray.exceptions import RayActorError
 
     from openrlhf_ebpo.engines.cluster import reason
+    from openrlhf_ebpo.engines.deaths import find_deaths
 
+    cause = unwrapped(error)
+    if isinstance(cause, KeyboardInterrupt):
+        return "ended by a signal to the driver's process"
+    if isinstance(cause, ReportedError):
+        return str(cause)
+    if dead := find_deaths():
+        return dead
     if isinstance(cause, RayActorError):
         return f"a process of the training did not start, or died: {reason(cause)}"
-    return str(cause) if isinstance(cause, ReportedError) else f"{type(cause).__name__}: {cause}"
+    return f"{type(cause).__name__}: {reason(cause)}" if str(cause) else type(cause).__name__
 
 
 def how_to_continue(args) -> str:
-    can, how = words.how_to_continue(
+    can, how = claims.how_to_continue(
         args.ckpt.path, args.algo.advantage.estimator, args.ckpt.save_steps, args.ckpt.load_step
     )
     return how + (hub.when_stopped(args) if can else "")
@@ -253,23 +274,24 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
     )
     estimator.option_strings.append("--advantage_estimator")
     parser._option_string_actions["--advantage_estimator"] = estimator
-    config.add_flags(parser)
+    estimator_flags.add_flags(parser)
     policy_loss.add_flags(parser)
     loss_mean.add_flags(parser)
     prompts.add_flags(parser)
     measured_with.add_flag(parser)
-    train_fit.add_flags(parser)
+    model_fit.add_flag(parser)
     eval_metrics.add_flags(parser)
     hub_flags.add_flags(parser)
     add_flags(parser)
-    supervisor_flags.add_flags(parser)
+    restarts.add_flags(parser)
     return parser
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     limits.add_flags(parser)
-    restarts.add_flag(parser.add_argument_group("rollout engines"))
+    arguments.add_flags(parser.add_argument_group("rollout engines"))
     group = parser.add_argument_group("run directory and checks")
+    save_times.add_flag(group)
     group.add_argument(
         "--ckpt.load_step",
         type=int,
@@ -319,7 +341,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--dry_run", action="store_true", help="check everything, print the resolved configuration and stop"
     )
     train_sample.add_flag(group)
-    train_elsewhere.add_flag(group)
+    train_notices.add_flag(group)
 
 
 def resolve(flat: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
@@ -339,7 +361,7 @@ def resolve(flat: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
         parts = presets.chosen(values[prefix + "preset"], given)
         values.update({prefix + part: choice for part, choice in parts.items()})
     preflight.absolute_paths(values)
-    fail = presets.FLAG.removeprefix("--") + ".fail_reward"
+    fail = FLAG.removeprefix("--") + ".fail_reward"
     if values[fail] is parser.get_default(fail):
         values[fail] = preflight.FAIL_REWARD.get(values["reward.remote_url"], values[fail])
     limits.resolve(values)

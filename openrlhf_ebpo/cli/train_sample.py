@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections import Counter
@@ -10,15 +9,15 @@ from collections.abc import Iterator, Sequence
 
 from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.checks.model_check import MODEL
-from openrlhf_ebpo.cli.train_fit import first_rows, one_line, render_rows
+from openrlhf_ebpo.checks.model_fit import one_line
+from openrlhf_ebpo.checks.prompt_rows import first_rows, render_rows
 from openrlhf_ebpo.engines import generation
 from openrlhf_ebpo.engines.generation import EngineSettings, Sample, Sampling
 from openrlhf_ebpo.engines.rendering import Prompt, tokenizer_of
-from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards.limits import Limits
 
 SAMPLED = 4  # prompts, with an answer each
-SHOWN = 240  # characters of a prompt or an answer
+MAX_CHARS = 240  # of a prompt or an answer
 PATIENCE = 1800.0  # seconds for the engine's start, and for the next answer
 NO_ANSWER = "no_answer"  # how a reward's log of responses without an answer ends
 UNMARKED = "_unmarked"  # and of those that mark none, so that all of the response is read as one
@@ -34,14 +33,6 @@ def add_flag(group) -> None:
         help=f"with --dry_run: generate answers to the first N prompts ({SAMPLED}) with vLLM, grade them with the run's reward and "
         "show them",
     )
-
-
-def check_flag(flat: argparse.Namespace) -> None:
-    """Raises UsageError where --sample has no --dry_run beside it, or no number of prompts."""
-    if flat.sample is not None and not flat.dry_run:
-        raise UsageError("--sample goes with --dry_run: add it, or leave --sample out to train")
-    if flat.sample is not None and flat.sample < 1:
-        raise UsageError(f"--sample is {flat.sample}; give 1 or more prompts")
 
 
 def sample(args, count: int) -> Iterator[str]:
@@ -63,7 +54,7 @@ def sample(args, count: int) -> Iterator[str]:
         yield f"the engine is up after {time.monotonic() - started:.0f} s"
         for prompt, samples in generation.generate(actors, prompts, sampling, settings):
             found += samples
-            yield from shown(prompt, samples[0], tokenizer_of(model))
+            yield from answer_lines(prompt, samples[0], tokenizer_of(model))
     yield from verdict(found, args)
 
 
@@ -83,60 +74,47 @@ def engine_settings(args) -> EngineSettings:
     )
 
 
-def shown(prompt: Prompt, answer: Sample, tokenizer) -> list[str]:
+def answer_lines(prompt: Prompt, answer: Sample, tokenizer) -> list[str]:
     """A prompt and its answer, a line each: both are other people's text, and go to a terminal."""
     text = tokenizer.decode(answer.tokens, skip_special_tokens=False)
     facts = [f"{len(answer.tokens)} tokens"]
     facts += ["cut"] if answer.truncated else []
     facts += [f"reward {answer.reward:g}"] if answer.reward is not None else []
-    facts += [f"no reward: {one_line(answer.error, SHOWN)}"] if answer.error else []
+    facts += [f"no reward: {one_line(answer.error, MAX_CHARS)}"] if answer.error else []
     return [
-        f"prompt {prompt.key}  {one_line(prompt.text, SHOWN)}",
-        f"  answer  {one_line(text, SHOWN)}",
+        f"prompt {prompt.key}  {one_line(prompt.text, MAX_CHARS)}",
+        f"  answer  {one_line(text, MAX_CHARS)}",
         f"  ({', '.join(facts)})",
     ]
 
 
 def verdict(samples: Sequence[Sample], args) -> list[str]:
-    """What the answers amount to, and what to do where they are of no use."""
+    """Sum the answers up, and say what to do where the reward reads none or failed."""
     count, limit = len(samples), args.rollout.max_new_tokens
     rewards = [each.reward for each in samples if each.reward is not None]
-    read, marked = (without(samples, ending) for ending in (NO_ANSWER, UNMARKED))
+    read, marked = (count_without(samples, ending) for ending in (NO_ANSWER, UNMARKED))
     cut = sum(each.truncated for each in samples)
     failed = Counter(each.error for each in samples if each.error)
     passed = sum(reward >= args.algo.advantage.ebpo.pass_reward for reward in rewards)
     at = f"{limit} tokens" if limit else f"--data.max_len {args.data.max_len}"
     facts = [f"{read} of {count} have an answer that the reward reads"] if read is not None else []
-    facts += (
-        [f"{marked} of {count} mark their answer (of the others all is read as the answer)"]
-        if marked is not None
-        else []
-    )
+    if marked is not None:
+        facts += [f"{marked} of {count} mark their answer (of the others all is read as the answer)"]
     facts += [f"{passed} of {count} pass, mean reward {statistics.fmean(rewards):g}"] if rewards else []
     facts += [f"{failed.total()} of {count} got no reward"] if failed else []
     facts += [] if rewards or failed else ["not graded: the run's reward is a model"]
     lines = [f"sample: {'; '.join([*facts, f'{cut} of {count} cut at {at}'])}", *own_measures(samples)]
     if failed:
-        lines.append(f"warning: no reward, most often: {one_line(failed.most_common(1)[0][0], 2 * SHOWN)}")
-    if 2 * cut >= count:
+        lines.append(f"warning: no reward, most often: {one_line(failed.most_common(1)[0][0], 2 * MAX_CHARS)}")
+    if read == 0:
         lines.append(
-            "warning: what is cut seldom has its answer. Raise --rollout.max_new_tokens, and --data.max_len with it, or ask for "
-            "shorter answers"
+            "warning: no answer is in the form that the reward reads. Ask for it in the prompt, use the chat template of an "
+            "instruct model (--data.apply_chat_template), or warm-start the model on answers of that form (openrlhf-ebpo sft)"
         )
-    unread = "no answer is in the form that the reward reads" if read == 0 else ""
-    if marked == 0 and not passed:
-        unread = "no response marks its answer, and none is right as a whole"
-    if unread:
-        lines.append(
-            f"warning: {unread}. Ask for it in the prompt, use the chat template of an instruct model "
-            "(--data.apply_chat_template), or warm-start the model on answers of that form (openrlhf-ebpo sft)"
-        )
-    elif rewards and not passed:
-        lines.append("none passes, of few: `openrlhf-ebpo data difficulty` measures how often each prompt does")
     return lines
 
 
-def without(samples: Sequence[Sample], ending: str) -> int | None:
+def count_without(samples: Sequence[Sample], ending: str) -> int | None:
     """How many do without what a log of such a name counts; None where the reward does not log it."""
     logged = [value for each in samples for name, value in each.logs.items() if name.endswith(ending)]
     return sum(value == 0 for value in logged) if logged else None
@@ -146,5 +124,5 @@ def own_measures(samples: Sequence[Sample]) -> list[str]:
     """Means of what the reward logs beside the reward."""
     names = sorted({name for each in samples for name in each.logs if not name.endswith((NO_ANSWER, UNMARKED))})
     means = {name: statistics.fmean(each.logs[name] for each in samples if name in each.logs) for name in names}
-    said = ", ".join(f"{one_line(name, SHOWN)} {mean:.3g}" for name, mean in means.items())
-    return [f"the reward's own measures, on average: {said}"] if said else []
+    measures = ", ".join(f"{one_line(name, MAX_CHARS)} {mean:.3g}" for name, mean in means.items())
+    return [f"the reward's own measures, on average: {measures}"] if measures else []

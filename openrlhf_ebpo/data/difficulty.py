@@ -134,7 +134,7 @@ def check(args: argparse.Namespace) -> None:
         problems.append("give --reward (as training's --reward.remote_url) or --agent (--train.agent_func_path)")
     for url in (args.reward or "").split(",")[:1]:
         problems += preflight.reward_problems("--reward", url) if url else []
-    problems += preflight.agent_problems("--agent", args.agent) if args.agent else []
+    problems += preflight.agent_problems("--agent", args.agent)
     problems += flag_problems(args)
     check_suffix(args.output, "--output")
     if Path(args.output).resolve() == Path(args.input).resolve():
@@ -200,14 +200,22 @@ def progress_path(output: str) -> Path:
 
 def identity(args: argparse.Namespace) -> dict:
     """What the rewards depend on, and the hardware does not."""
-    named = ("n", "temperature", "top_p", "max_new_tokens", "max_len", "apply_chat_template", "input_template")
+    named = (
+        "n",
+        "temperature",
+        "top_p",
+        "max_new_tokens",
+        "max_len",
+        "apply_chat_template",
+        "input_template",
+        "add_bos",
+    )
     is_file = (args.reward or "").endswith(".py")
     return {
         "model": model_identity(args.model),
         "reward": file_identity(args.reward) if is_file else args.reward,
         "agent": file_identity(args.agent) if args.agent else None,
         **{name: getattr(args, name) for name in named},
-        **({"add_bos": True} if args.add_bos else {}),  # measurements of before there was a flag go on
     }
 
 

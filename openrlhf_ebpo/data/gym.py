@@ -2,12 +2,12 @@ r"""Write generated tasks of reasoning-gym, which `--reward.remote_url reasoning
 
   openrlhf-ebpo data gym --list                                 all kinds of tasks, with their settings
   openrlhf-ebpo data gym --list chain_sum                       one of them
-  openrlhf-ebpo data gym chain_sum:size=2000,max_terms=4 --validation 200 --output gym/train.parquet
-  openrlhf-ebpo data gym spell_backward:size=3000 countdown:size=1000 leg_counting:size=1000 --output mix.jsonl
+  openrlhf-ebpo data gym 'chain_sum:{"size": 2000, "max_terms": 4}' --validation 200 --output gym/train.parquet
+  openrlhf-ebpo data gym 'spell_backward:{"size": 3000}' countdown leg_counting --output mix.jsonl
   openrlhf-ebpo data gym chain_sum --template $'{question}\nAnswer: ' --output bare.jsonl       for a base model
 
-NAME:size=2000,seed=7,max_terms=4 is 2,000 tasks of a kind, with these settings of its configuration; --list NAME shows them
-as they are written.
+NAME:{"size": 2000, "seed": 7, "max_terms": 4} is 2,000 tasks of a kind, with these settings of its configuration, as JSON;
+--list NAME shows them.
 Several are a mixture, in shares by size, shuffled. One kind may come several times, with other settings.
 
 Every task is tried before it is written: reasoning-gym's own answer has to get full marks, and wrong ones must not. A kind
@@ -46,7 +46,7 @@ from openrlhf_ebpo.data.prepare import number_or_share
 from openrlhf_ebpo.data.table import check_suffix, write_table
 from openrlhf_ebpo.data.templates import check_template, shown
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.rewards import gym, gym_settings
+from openrlhf_ebpo.rewards import gym
 from openrlhf_ebpo.rewards.pool import shared_pool
 from openrlhf_ebpo.rewards.reasoning_gym import GRADER
 
@@ -54,12 +54,12 @@ TEMPLATES = {
     "answer": "{question}\n\nThink step by step. Then give the final answer alone, between <answer> and </answer>."
 }
 ALWAYS = ("size", "seed")  # settings of every kind
-LONGEST = 24  # characters of a default in the list of all kinds
+MAX_LIST_CHARS = 100  # of the settings in the list of all kinds
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("kinds", nargs="*", metavar="NAME[:size=N,seed=N,…]", help=f"kinds of tasks; {SIZE} of each without a size")
+    add("kinds", nargs="*", metavar='NAME[:{"size": N, …}]', help=f"kinds of tasks; {SIZE} of each without a size")
     add("--output", metavar="FILE", help="tasks to train on: .parquet or .jsonl")
     add("--force", action="store_true", help="replace an output that was made with other settings")
     add("--list", action="store_true", help="print the kinds, or those named, with their settings, and end")
@@ -221,15 +221,15 @@ def table(rows: list[dict], template: str, system: str | None) -> pa.Table:
 
 def check(args: argparse.Namespace) -> None:
     if not args.kinds:
-        raise UsageError("name a kind of tasks, such as chain_sum:size=1000; --list shows them all")
+        raise UsageError("name a kind of tasks, such as chain_sum; --list shows them all")
     if not args.output:
         raise UsageError("--output is missing: a .parquet or .jsonl file")
     check_suffix(args.output, "--output")
     check_template(args.template, args.system, TEMPLATES)
     if args.seed < 0:
         raise UsageError(f"--seed is {args.seed}; give a whole number from 0 on")
-    if args.validation > gym.MOST:
-        raise UsageError(f"--validation is {args.validation}; at most {gym.MOST:,} tasks can be held out")
+    if args.validation > gym.MAX_TASKS:
+        raise UsageError(f"--validation is {args.validation}; at most {gym.MAX_TASKS:,} tasks can be held out")
     beside = Path(validation_path(args.output))
     if beside.exists() and not Path(args.output).exists() and not args.force:
         raise UsageError(f"{beside} is there, and {args.output} is not: name another --output, or --force replaces it")
@@ -243,7 +243,7 @@ def validation_path(output: str) -> str:
 def chosen(args: argparse.Namespace, kinds: list[Kind]) -> dict:
     """What the output depends on."""
     return {
-        "kinds": [f"{kind.name}:{gym_settings.as_text(kind.settings)}" for kind in kinds],
+        "kinds": [f"{kind.name}:{json.dumps(kind.settings)}" for kind in kinds],
         **{name: getattr(args, name) for name in ("template", "system", "validation", "seed")},
         "reasoning_gym": importlib.metadata.version("reasoning-gym"),
     }
@@ -286,18 +286,17 @@ def listed(names: list[str]) -> str:
                 gym.config_of(name)  # raises, and says which are near
     except gym.EntryError as error:
         raise UsageError(str(error)) from None
-    text = gym_settings.as_text if names else short
-    return "\n".join(f"{name:<28}{text(defaults(kinds[name]))}" for name in names or sorted(kinds))
+    texts = {name: json.dumps(defaults(kinds[name])) for name in names or sorted(kinds)}
+    if not names:
+        texts = {
+            name: text if len(text) <= MAX_LIST_CHARS else f"{text[:MAX_LIST_CHARS]}…" for name, text in texts.items()
+        }
+    return "\n".join(f"{name:<28}{text}" for name, text in texts.items())
 
 
 def defaults(config: type) -> dict:
-    return {each.name: gym_settings.default(each) for each in fields(config) if each.name not in ALWAYS}
-
-
-def short(settings: dict) -> str:
-    """As in a spec; long values as dots."""
-    texts = {name: gym_settings.value_text(value) for name, value in settings.items()}
-    return ",".join(f"{name}={text if len(text) <= LONGEST else '…'}" for name, text in texts.items())
+    """The settings that not every kind has, as JSON holds them."""
+    return {each.name: gym.as_json(gym.default(each)) for each in fields(config) if each.name not in ALWAYS}
 
 
 main = command("openrlhf-ebpo data gym", __doc__, add_flags, run, extra="data")

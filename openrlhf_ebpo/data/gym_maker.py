@@ -1,28 +1,24 @@
-"""reasoning-gym's tasks, made in a process of its own, so that the same settings give the same tasks everywhere.
+"""reasoning-gym's tasks, made in a process with a fixed PYTHONHASHSEED, so that the same settings give the same tasks everywhere.
 
-Some generators go through sets of texts, whose order is another in every process unless PYTHONHASHSEED is fixed, which only
-the start of a process can do; some run code that draws from Python's or numpy's own random numbers.
-
-Run as a module, this is that process: a line of JSON [name, settings, index] in, one with the entry (or why not) out.
+Some generators go through sets of texts, whose order is another in every process unless it is fixed, which only the start
+of a process can do; some run code that draws from Python's or numpy's own random numbers.
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import json
-import os
 import random
-import signal
 import sys
+from collections.abc import Callable
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards import gym
-from openrlhf_ebpo.rewards.pool import start_module
-from openrlhf_ebpo.rewards.pool_worker import private_pipes
+from openrlhf_ebpo.rewards.processes import Lost, Processes, StartError
 
 HASH_SEED = "0"
+MAKE_SECONDS = 600.0  # for one task; some kinds make their data set first
 
 
 @functools.cache
@@ -37,7 +33,9 @@ class Maker:
     """The process, started when it is first asked, and again where it has ended."""
 
     def __init__(self):
-        self._process = None
+        self._processes = Processes(
+            f"{__name__}:load", (), warm=False, most=1, flags=("the limit for a task", ""), PYTHONHASHSEED=HASH_SEED
+        )
 
     def __enter__(self) -> Maker:
         return self
@@ -47,12 +45,7 @@ class Maker:
 
     def close(self) -> None:
         """End the process, whatever it is at."""
-        if self._process:
-            self._process.kill()
-            self._process.wait()
-            self._process.stdout.close()
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.close()
+        self._processes.close()
 
     def entry(self, spec: str, name: str, settings: dict, index: int) -> dict:
         """Entry number `index` of the data set of a kind with these settings. spec: what was asked for, for messages.
@@ -61,47 +54,36 @@ class Maker:
             UsageError: there is no such data set, or reasoning-gym fails to make the entry.
             EntryError: the entry cannot be saved; others of the data set may.
         """
-        if not self._process or self._process.poll() is not None:
-            self._process = start_module(__name__, PYTHONHASHSEED=HASH_SEED)
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps([name, settings, index]) + "\n")
-            self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line.endswith("\n"):
-            raise UsageError(f"{spec}: the process that makes its tasks ended (exit code {self._process.wait()})")
-        reply = json.loads(line)
+        try:
+            reply = self._processes.call((name, settings, index), MAKE_SECONDS)
+        except (Lost, StartError) as error:
+            raise UsageError(f"{spec}: reasoning-gym cannot make a task of these settings: it {error}") from None
         if "entry" in reply:
             return gym.decode(reply["entry"])["entry"]
         if "unsaved" in reply:
             raise gym.EntryError(reply["unsaved"])
-        if "failed" in reply:
-            raise UsageError(f"{spec}: reasoning-gym cannot make a task of these settings: {reply['failed']}")
-        raise UsageError(reply["refused"])
+        if "refused" in reply:
+            raise UsageError(reply["refused"])
+        raise UsageError(f"{spec}: reasoning-gym cannot make a task of these settings: {reply['error']}")
 
 
-def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command, which then ends this process
-    requests, replies = private_pipes()
+def load() -> Callable[..., dict]:
+    """In the process: the function that makes an entry."""
     make = functools.lru_cache(maxsize=1)(_data_set)
-    for line in requests:
-        name, settings, index = json.loads(line)
-        replies.write(json.dumps(_reply(make, name, settings, index)) + "\n")
-    os._exit(0)
 
-
-def _reply(make, name: str, settings: dict, index: int) -> dict:
-    try:
-        data = make(name, json.dumps(settings))
+    def entry(name: str, settings: dict, index: int) -> dict:
+        try:
+            data = make(name, json.dumps(settings))
+        except gym.EntryError as error:
+            return {"refused": str(error)}
         _seed(index)
-        entry = data[index]
-    except gym.EntryError as error:
-        return {"refused": str(error)}
-    except Exception as error:  # generators raise what they like
-        return {"failed": repr(error)}
-    try:
-        return {"entry": gym.encode(name, {}, entry)}
-    except gym.EntryError as error:
-        return {"unsaved": str(error)}
+        made = data[index]
+        try:
+            return {"entry": gym.encode(name, {}, made)}
+        except gym.EntryError as error:
+            return {"unsaved": str(error)}
+
+    return entry
 
 
 def _data_set(name: str, settings: str):
@@ -113,7 +95,3 @@ def _seed(number: int) -> None:
     random.seed(number)
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(number)
-
-
-if __name__ == "__main__":
-    main()

@@ -224,7 +224,7 @@ def unknown_model(args: argparse.Namespace) -> list[str]:
     return [
         "",
         f"warning: {args.output} does not say which model these pass rates were measured with, and training cannot check it: .jsonl "
-        "files and measurements of before this was noted do not keep it",
+        "files do not keep it",
     ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import os
 import re
@@ -14,18 +13,25 @@ from collections.abc import Collection, Iterator
 
 import psutil
 
+from openrlhf_ebpo import __version__
 from openrlhf_ebpo.command import interrupt_once
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.seams import remote_code
-from openrlhf_ebpo.seams.check import DRIVERS_RELEASE, installed_release
+from openrlhf_ebpo.seams.check import DRIVERS_RELEASE, DRIVERS_VERSION, installed_release
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 SHUTDOWN_SECONDS = 10
-PRIVATE = "OPENRLHF_EBPO_PRIVATE_RAY"  # in the environment of a Ray that one command has started for itself
+NAMESPACES = ("pid", "net", "mnt")  # of a container that shares none of them nothing can be joined
 NICENESS = "RAY_worker_niceness"  # Ray's workers, which do all the work, would be 15 levels nicer than the command
+COLOUR = re.compile(r"\x1b\[[\d;]*m")  # in Ray's messages
+# Workers of a cluster have the environment of its `ray start`; these go with the job. No secrets: the dashboard shows them.
+PASSED = re.compile(
+    r"(OPENRLHF_EBPO|NCCL|VLLM)_\w+|PYTORCH_(CUDA_)?ALLOC_CONF|OMP_NUM_THREADS|(HF_HUB|TRANSFORMERS)_OFFLINE"
+)
+NOT_PASSED = {"NCCL_HOSTID", "VLLM_HOST_IP", "VLLM_API_KEY"}  # of a node; a secret
 START_TIMED_OUT = "The current node timed out during startup"
 # Ray's GCS would keep a record of every task, for `ray timeline` and the dashboard: 14 MB in 100 small steps
-# (benchmarks/growth.py). Workers have the setting from the GCS; a cluster of `ray start` keeps its own.
+# (research/growth.py). Workers have the setting from the GCS; a cluster of `ray start` keeps its own.
 OWN_CLUSTER = {"include_dashboard": False, "_system_config": {"task_events_report_interval_ms": 0}}
 FEWER_IN_TRAINING = (
     "ask for fewer with --actor.num_gpus_per_node, --ref.num_gpus_per_node, --vllm.num_engines, or share them with "
@@ -62,7 +68,7 @@ def ray_for(args) -> contextlib.AbstractContextManager[None]:
 def ray_with(gpus: int, fewer: str, environment: dict[str, str] | None = None) -> Iterator[None]:
     """Context manager: Ray is up, with enough GPUs, and shut down (or disconnected from) at exit, also after Ctrl-C.
 
-    Joins the cluster of RAY_ADDRESS, of `ray job submit`, or one that runs on this machine; otherwise starts one.
+    Joins the cluster of RAY_ADDRESS (`ray job submit` sets it), or of this user's `ray start`; otherwise starts one.
 
     Args:
         gpus: how many are needed, with one CPU each; on a machine without CUDA they are logical resources of Ray.
@@ -115,19 +121,6 @@ def _connect(gpus: int, environment: dict) -> None:
         ) from error
 
 
-def engines_too(original):
-    """Replacement of RayActorGroup.async_init_model_from_pretrained: who waits for the policy's models waits for its
-    rollout engines as well. `ray.get` of several raises as soon as one of them has failed."""
-
-    @functools.wraps(original)
-    def async_init_model_from_pretrained(self, strategy, pretrain, *more):
-        models = original(self, strategy, pretrain, *more)
-        engines = more[1] if len(more) > 1 else None  # the policy's group: steps, engines
-        return models + [engine.get_num_unfinished_requests.remote() for engine in engines or ()]
-
-    return async_init_model_from_pretrained
-
-
 def start_node(again: bool = True, **how) -> None:
     """Start Ray on this machine. Its limit of 30 s for that is fixed in its code; one more try is given.
 
@@ -136,7 +129,6 @@ def start_node(again: bool = True, **how) -> None:
     """
     import ray
 
-    os.environ[PRIVATE] = "1"  # its processes inherit it
     os.environ.setdefault(NICENESS, "0")
     before = set(psutil.Process().children(recursive=True))
     try:
@@ -152,32 +144,43 @@ def start_node(again: bool = True, **how) -> None:
             ) from error
         print("Ray did not start within 30 s, as this machine is busy: trying once more", flush=True)
         start_node(again=False, **how)
-    finally:
-        os.environ.pop(PRIVATE, None)
 
 
 def address_to_join() -> str | None:
-    """RAY_ADDRESS decides ("local": start one); without it a cluster of `ray start` on this machine is joined, and not the
-    private Ray of another command. (Ray's own address file alone may be stale.)"""
+    """RAY_ADDRESS decides ("local": start one). Without it, the cluster that this user's `ray start` has begun here."""
     if address := os.environ.get("RAY_ADDRESS"):
         return None if address == "local" else "auto"
-    return next(filter(None, map(public_address, psutil.process_iter())), None)
+    return find_own_cluster()
 
 
-def public_address(process: psutil.Process) -> str | None:
-    """Of the cluster whose raylet `process` is; None for another process, and for the raylet of a private Ray."""
+def find_own_cluster() -> str | None:
+    """Address of the cluster of the last `ray start`, where a raylet of it is alive; None without one.
+
+    Of a Ray that a program has begun for itself (`ray.init()`) Ray writes no address file, and such a Ray ends with its program.
+    The file may be stale, another user's, or mounted from outside of this container.
+    """
+    from ray._private.services import find_bootstrap_address
+
+    try:
+        address = find_bootstrap_address(None)
+    except OSError:
+        return None
+    return address if address and any(address == gcs_address(each) for each in psutil.process_iter()) else None
+
+
+def gcs_address(process: psutil.Process) -> str | None:
+    """Of the cluster whose raylet `process` is; None for other processes, users and containers."""
     try:
         words = process.cmdline()
-        if not words or os.path.basename(words[0]) != "raylet":
+        if not words or os.path.basename(words[0]) != "raylet" or process.uids().real != os.getuid():
             return None
-        try:
-            private = PRIVATE in process.environ()
-        except psutil.AccessDenied:  # another user's
-            private = False
-    except psutil.Error:
+        if any(
+            os.readlink(f"/proc/{process.pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}") for kind in NAMESPACES
+        ):
+            return None
+    except (psutil.Error, OSError):
         return None
-    found = (word.partition("=")[2] for word in words if word.startswith("--gcs-address="))
-    return None if private else next(found, None)
+    return next((word.partition("=")[2] for word in words if word.startswith("--gcs-address=")), None)
 
 
 def runtime_env(environment: dict[str, str] | None = None) -> dict:
@@ -193,8 +196,8 @@ def runtime_env(environment: dict[str, str] | None = None) -> dict:
 
         variables |= WORKER_ENV
     variables = {name: os.environ.get(name, default) for name, default in variables.items()}
-    variables |= {name: value for name, value in os.environ.items() if name.startswith("OPENRLHF_EBPO_")}
-    variables[DRIVERS_RELEASE] = installed_release()
+    variables |= {k: v for k, v in os.environ.items() if PASSED.fullmatch(k) and k not in NOT_PASSED}
+    variables |= {DRIVERS_RELEASE: installed_release(), DRIVERS_VERSION: __version__}
     job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")).get("runtime_env", {})
     set_by_job = job.get("env_vars", {})
     return {
@@ -249,6 +252,6 @@ def kill(processes: Collection[psutil.Process]) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong, on one line, without the traceback that Ray puts into the message."""
-    message = re.split(r'\n  File "[^\n]*(?:\n\s[^\n]*)*\n', str(error))[-1]
+    """Say what went wrong on one line, without the traceback and the colours that Ray puts into the message."""
+    message = re.split(r'\n  File "[^\n]*(?:\n\s[^\n]*)*\n', COLOUR.sub("", str(error)))[-1]
     return textwrap.shorten(message, 600, placeholder=" …") or type(error).__name__

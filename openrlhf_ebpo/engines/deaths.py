@@ -1,162 +1,155 @@
-"""The rollout actor that knows of its engine's death; how an engine died, and which did."""
+"""A rollout engine that dies ends the run with its cause, as any other process; `--train.max_restarts` resumes it.
+
+vLLM's EngineCore is a process below the rollout actor. When it ends, requests fail with an EngineDeadError that names no
+cause, and a collective_rpc under way (of a weight sync, of joining its group) waits for ever: nobody completes its future
+(vllm/v1/engine/core_client.py, `process_outputs_socket`). So the actor ends with its EngineCore, and every call fails.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import functools
 import os
 import re
 import signal
-import sys
-import warnings
 from pathlib import Path
 
-import psutil
-
 from openrlhf_ebpo.engines.cluster import reason
+from openrlhf_ebpo.errors import ReportedError
 
-ANSWER_SECONDS = 30.0
+# Together below the 60 minutes that upstream gives a collective call (`DeepspeedStrategy.setup_distributed`): while rank 0
+# waits for the engines, the other ranks wait for rank 0 in a barrier, and NCCL's watchdog aborts them without a cause.
+LOAD_SECONDS = 45 * 60.0
+JOIN_SECONDS = 10 * 60.0
+REPORT_SECONDS = 5.0  # from the failure of a call to the answer of who watches the engine
+POLL_SECONDS = 0.5
+EXIT_DELAY_SECONDS = 2.0  # for the cause to reach the driver before the actor ends
 LOG_BYTES = 64 << 10
-MARK = "OPENRLHF_EBPO_ENGINE_OF"  # variable of an EngineCore: the actor that it belongs to
 RAISED = re.compile(r"\b[\w.]*(?<!EngineDead)(?:Error|Exception): .+")
-WATCH_SECONDS = 0.5
-LEAVE_SECONDS = 2.0  # whoever waits for a response is told the cause meanwhile
 LESS_MEMORY = "less memory for it: --vllm.gpu_memory_utilization, --data.max_len, fewer processes on its machine"
 
-
-class EngineDied(RuntimeError):
-    """vLLM's EngineCore is gone; the message says why. Raised in the rollout actor, in place of vLLM's EngineDeadError,
-    which only says "see above"."""
+_watched: list = []  # in the driver: a call of `death` for each engine of its training
 
 
-class RestartedRolloutActor:
-    """Mixin over RolloutRayActor: it knows whether it has the policy's weights, and why its engine died."""
+class EngineError(ReportedError, RuntimeError):
+    """A rollout engine did not start, or did not join the weight-sync group; the message says which limit passed."""
+
+
+class FailFastRolloutActor:
+    """Mixin over RolloutRayActor: it ends with its EngineCore, and tells how that ended."""
 
     async def __init__(self, *args, **kwargs):
-        actor_id, again = this_actor()
-        end_former_engine(actor_id, again)
         await super().__init__(*args, **kwargs)
-        self._in_group = False
-        self._has_weights = not again
-        self._engine_ends = asyncio.create_task(ended(self.llm))
+        self._joining = asyncio.get_running_loop().create_future()
 
-    async def leave_when_engine_dies(self) -> None:
-        """Have Ray start this actor again, with a new engine. Where Ray may not, it stays and tells the cause."""
-        self._engine_ends.add_done_callback(lambda _: asyncio.get_running_loop().call_later(LEAVE_SECONDS, os._exit, 1))
-
-    async def membership(self) -> tuple[bool, bool]:
-        """Whether the engine is in the group in which weights travel, and whether it has the policy's weights.
-
-        Raises:
-            EngineDied: its EngineCore is gone.
-        """
-        if self.llm.errored:
-            raise EngineDied(await cause_of_death(self.llm))
-        return self._in_group, self._has_weights
-
-    async def process_id(self) -> int:
-        """Another one after a restart. Raises EngineDied as `membership`."""
-        if self.llm.errored:
-            raise EngineDied(await cause_of_death(self.llm))
-        return os.getpid()
-
-    async def generate_responses(self, *args, **kwargs):
-        """Raises EngineDied, also where the engine has given its response and the reward is not there yet."""
-        work = asyncio.ensure_future(super().generate_responses(*args, **kwargs))
-        try:
-            await asyncio.wait({work, self._engine_ends}, return_when=asyncio.FIRST_COMPLETED)
-            if self.llm.errored:
-                raise EngineDied(await cause_of_death(self.llm))
-            return await work
-        finally:
-            work.cancel()
+    async def death(self) -> str:
+        """Return how the EngineCore ended, once it has; the actor ends right after."""
+        while not self.llm.errored:
+            await asyncio.sleep(POLL_SECONDS)
+        asyncio.get_running_loop().call_later(EXIT_DELAY_SECONDS, os._exit, 1)
+        return await cause_of_death(self.llm)
 
     async def init_process_group(self, *args, **kwargs):
-        result = await super().init_process_group(*args, **kwargs)
-        self._in_group = True
-        return result
+        call = super().init_process_group(*args, **kwargs)
+        self._joining.set_result(asyncio.ensure_future(asyncio.wait_for(call, JOIN_SECONDS)))
+        return await self.joined()
 
-    async def update_weight(self, name, dtype, shape, empty_cache=False):
-        result = await super().update_weight(name, dtype, shape, empty_cache)
-        self._has_weights |= empty_cache  # which marks the last one
-        return result
+    async def joined(self):
+        """Return when the engine is in the weight-sync group.
+
+        Raises:
+            EngineError: it took longer than JOIN_SECONDS.
+        """
+        try:
+            return await (await self._joining)
+        except asyncio.TimeoutError:
+            raise EngineError(
+                f"a rollout engine on {os.uname().nodename} did not join the weight-sync group within {JOIN_SECONDS:.0f} s: "
+                "do the machines reach each other?"
+            ) from None
 
 
-async def ended(llm) -> None:
-    """Returns when the engine has died."""
-    while not llm.errored:
-        await asyncio.sleep(WATCH_SECONDS)
-    print(f"the rollout engine has died: {await cause_of_death(llm)}", file=sys.stderr, flush=True)
+class BoundedEngineWait:
+    """Mixin over ActorPPOTrainer."""
+
+    def _init_vllm_sync_group(self, backend: str) -> None:
+        """Raises EngineError where the engines have not started within LOAD_SECONDS."""
+        import ray
+
+        up = [engine.get_num_unfinished_requests.remote() for engine in self.vllm_engines]
+        try:
+            ray.get(up, timeout=LOAD_SECONDS)
+        except ray.exceptions.GetTimeoutError:
+            raise EngineError(
+                f"the rollout engines did not start within {LOAD_SECONDS / 60:.0f} minutes after the policy had loaded"
+            ) from None
+        super()._init_vllm_sync_group(backend)
 
 
-def this_actor() -> tuple[str, bool]:
-    """Its id, and whether Ray has started it again."""
+def wait_for_engines_too(original):
+    """Replacement of RayActorGroup.async_init_model_from_pretrained: who waits for the policy's models waits for its rollout
+    engines too, until they have joined the weight-sync group, and they are watched from then on. `ray.get` of several
+    calls raises as soon as one of them has failed."""
+
+    @functools.wraps(original)
+    def async_init_model_from_pretrained(self, strategy, pretrain, *more):
+        models = original(self, strategy, pretrain, *more)
+        engines = more[1] if len(more) > 1 else None  # the policy's group: steps, engines
+        if not engines:
+            return models
+        _watched[:] = [engine.death.remote() for engine in engines]
+        joins = syncs_in_a_group(strategy.args)
+        return models + [(e.joined if joins else e.get_num_unfinished_requests).remote() for e in engines]
+
+    return async_init_model_from_pretrained
+
+
+def syncs_in_a_group(args) -> bool:
+    """As ActorPPOTrainer decides it: engines that share the policy's GPUs get weights through CUDA's memory handles."""
+    return not (args.vllm.sync_backend == "nccl" and args.train.colocate_all and not args.train.async_enable)
+
+
+def find_deaths() -> str | None:
+    """Name the engines of this driver's training that have died, with the causes; None where all live."""
     import ray
 
-    context = ray.get_runtime_context()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Ray's own code calls what it has deprecated
-        return context.get_actor_id(), context.was_current_actor_reconstructed
+    if not _watched or not ray.is_initialized():
+        return None
+    first, _ = ray.wait(_watched, timeout=REPORT_SECONDS)
+    ended, _ = ray.wait(_watched, num_returns=len(_watched), timeout=0) if first else ([], [])
+    return "; ".join(f"rollout engine {_watched.index(death)} has died: {read_cause(death)}" for death in ended) or None
+
+
+def read_cause(death) -> str:
+    """Of a call of `death`, or of an actor whose process is gone: the cause, on one line."""
+    import ray
+
+    try:
+        return ray.get(death, timeout=REPORT_SECONDS)
+    except ray.exceptions.RayError as error:
+        return reason(getattr(error, "cause", None) or error)
 
 
 def is_engine_death(error: BaseException) -> bool:
-    """Whether the actor's process has ended or is being started again, or vLLM's EngineCore has ended."""
+    """Tell the end of the actor's process, or of vLLM's EngineCore, from other errors of a call."""
     import ray
     from vllm.v1.engine.exceptions import EngineDeadError
 
-    return isinstance(error, (ray.exceptions.RayActorError, EngineDied, EngineDeadError))
-
-
-def dead(engines) -> list[int]:
-    """Numbers of the engines that do not work, or that are new and have no weights yet."""
-    import ray
-
-    calls = [engine.membership.remote() for engine in engines]
-    found = []
-    for i, call in enumerate(calls):
-        try:
-            _, has_weights = ray.get(call, timeout=ANSWER_SECONDS)
-        except ray.exceptions.RayError:
-            has_weights = False
-        if not has_weights:
-            found.append(i)
-    return found
-
-
-def why_dead(error: BaseException) -> str:
-    """Ray wraps what the actor raised, with its traceback."""
-    return reason(getattr(error, "cause", None) or error)
-
-
-def named(numbers: list[int]) -> str:
-    if not numbers:
-        return "a rollout engine"
-    return f"rollout engine{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-
-
-def end_former_engine(actor_id: str, restarted: bool) -> None:
-    """An EngineCore outlives an actor that was killed, and would keep the memory that the new one needs."""
-    former = (process for process in psutil.process_iter() if restarted and process.pid != os.getpid())
-    for process in former:
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get(MARK) == actor_id:
-                process.kill()
-                process.wait(10)
-    os.environ[MARK] = actor_id
+    return isinstance(error, (ray.exceptions.RayActorError, EngineDeadError))
 
 
 async def cause_of_death(llm) -> str:
-    """How the EngineCore ended, and what it has said last."""
+    """How the EngineCore ended, and the last error that it has logged."""
     manager = getattr(llm.engine_core.resources, "engine_manager", None)
     processes = list(getattr(manager, "processes", ()))
     for _ in range(20):  # it announces its end a moment before
         if all(process.exitcode is not None for process in processes):
             break
         await asyncio.sleep(0.1)
-    return described_exit([p.exitcode for p in processes if p.exitcode is not None], last_error(own_log()))
+    return describe_exit([p.exitcode for p in processes if p.exitcode is not None], last_error(read_own_log()))
 
 
-def described_exit(codes: list[int], error: str | None) -> str:
+def describe_exit(codes: list[int], error: str | None) -> str:
     if (code := next((code for code in codes if code < 0), None)) is not None:
         name = signal.Signals(-code).name
         memory = f": mostly the machine or its container was out of memory; {LESS_MEMORY}" if name == "SIGKILL" else ""
@@ -165,7 +158,7 @@ def described_exit(codes: list[int], error: str | None) -> str:
     return f"{ended}: {error}" if error else f"{ended}; the log of the rollout actor says more"
 
 
-def own_log() -> str:
+def read_own_log() -> str:
     """The end of what this process and its EngineCore have written to stderr, where that is a file, as under Ray."""
     path = Path(os.readlink("/proc/self/fd/2"))
     if not path.is_file():

@@ -23,14 +23,13 @@ from dataclasses import dataclass, field
 import psutil
 
 from openrlhf_ebpo.engines.cluster import end_processes, ray_with, reason
-from openrlhf_ebpo.engines.deaths import is_engine_death
+from openrlhf_ebpo.engines.deaths import is_engine_death, read_cause
 from openrlhf_ebpo.engines.rendering import Prompt, TokenizerByReference, announce_special_tokens
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.rewards.limits import Limits
 from openrlhf_ebpo.seams.check import check_release
-from openrlhf_ebpo.seams.install import all_seams, apply, install
+from openrlhf_ebpo.seams.install import all_seams, install
 from openrlhf_ebpo.seams.remote_code import trusted
-from openrlhf_ebpo.seams.rows import OFFLINE_SEAMS
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 logger = logging.getLogger(__name__)
@@ -113,7 +112,7 @@ def prepare_process() -> None:
     """
     warnings.filterwarnings("ignore", "The pynvml package is deprecated", FutureWarning)
     os.environ.setdefault("VLLM_LOGGING_LEVEL", QUIET["VLLM_LOGGING_LEVEL"])
-    check_release(all_seams() + OFFLINE_SEAMS)
+    check_release(all_seams())
     install()
     if is_cpu_stack():
         from openrlhf_ebpo.seams import cpu
@@ -162,8 +161,6 @@ def _start(settings: EngineSettings) -> list:
     import ray
     from openrlhf.trainer.ray import vllm_engine
 
-    for seam in OFFLINE_SEAMS:
-        apply(seam, vllm_engine)
     actors = vllm_engine.create_vllm_engines(
         settings.num_engines,
         settings.tensor_parallel_size,
@@ -206,29 +203,6 @@ def _wait(refs: list, count: int, what: str, patience: float | None) -> list:
             )
         print(f"waiting for {what}, since {waited:.0f} s", flush=True)
     return done
-
-
-class OfflineRolloutActor:
-    """Mixin over RolloutRayActor: the engine arguments of vLLM's own offline engine on this device."""
-
-    measures = False
-
-    async def __init__(self, *args, **kwargs):
-        await super().__init__(*args, **{**offline_arguments(kwargs["tensor_parallel_size"]), **kwargs})
-
-
-def offline_arguments(tensor_parallel_size: int) -> dict[str, int | bool]:
-    """What vLLM's class LLM sets, on the device of this process; nobody reads a server's statistics here."""
-    from vllm import AsyncEngineArgs
-    from vllm.usage.usage_lib import UsageContext
-
-    tokens, sequences = AsyncEngineArgs.get_batch_defaults(tensor_parallel_size)
-    offline = UsageContext.LLM_CLASS
-    return {
-        "max_num_batched_tokens": tokens[offline],
-        "max_num_seqs": sequences[offline],
-        "disable_log_stats": True,
-    }
 
 
 def generate(
@@ -277,11 +251,12 @@ def _free_engine(alive: dict[int, object], running: dict, n: int) -> int | None:
     return index if load[index] < max(SEQUENCES_IN_FLIGHT // n, 2) else None
 
 
-def _bury(alive: dict[int, object], index: int, error: Exception) -> None:
-    if alive.pop(index, None) is not None:
-        logger.warning("engine %d died (%s); %d left, which take over its prompts", index, reason(error), len(alive))
-    if not alive:
-        raise GenerationError(f"every engine has died; the last, engine {index}: {reason(error)}") from error
+def _bury(alive: dict, index: int, error: Exception) -> None:
+    if (actor := alive.pop(index, None)) is not None:
+        cause = read_cause(actor.death.remote())
+        logger.warning("engine %d died (%s); %d left, which take over its prompts", index, cause, len(alive))
+        if not alive:
+            raise GenerationError(f"every engine has died; the last, engine {index}: {cause}") from error
 
 
 def _sender(sampling: Sampling, settings: EngineSettings):
@@ -311,6 +286,7 @@ def _sender(sampling: Sampling, settings: EngineSettings):
             max_length=settings.max_len,
             hf_tokenizer=tokenizer,
             num_samples=sampling.n,
+            measured=False,
         )
 
     return send

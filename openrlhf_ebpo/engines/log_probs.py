@@ -21,24 +21,23 @@ class MeasuredRolloutActor:
     """Mixin over RolloutRayActor: the first responses of a batch come with the log-probabilities of their tokens.
 
     vLLM's are those before temperature and top_p, which at temperature 1 are what the trainer computes; at another one the
-    engine has to be made for it (`made_for`).
-
-    Attributes:
-        measures: whether there is a trainer to compare with.
+    engine has to be made for it (arguments.py).
     """
 
-    measures = True
     _measuring = 0
 
-    async def generate_responses(self, prompt, label, sampling_params, max_length, *args, num_samples=1, **kwargs):
-        with self._asking(sampling_params, max_length, num_samples):
+    async def generate_responses(
+        self, prompt, label, sampling_params, max_length, *args, num_samples=1, measured=True, **kwargs
+    ):
+        """measured: there is a trainer to compare with."""
+        with self._asking(sampling_params, max_length, num_samples) if measured else contextlib.nullcontext():
             return await super().generate_responses(
                 prompt, label, sampling_params, max_length, *args, num_samples=num_samples, **kwargs
             )
 
     @contextlib.contextmanager
     def _asking(self, sampling_params, max_length: int, responses: int) -> Iterator[None]:
-        asks = self.measures and self._measuring < at_once(max_length) and self._may_ask(sampling_params)
+        asks = self._measuring < at_once(max_length) and self._may_ask(sampling_params)
         if asks:
             sampling_params.logprobs = SAMPLED_TOKEN_ONLY  # Ray has brought a copy
             self._measuring += responses
@@ -60,25 +59,3 @@ class MeasuredRolloutActor:
 def at_once(max_length: int) -> int:
     """How many responses are measured, of that many tokens at most."""
     return min(MOST, max(FEWEST, TOKENS // max_length))
-
-
-class MadeFor:
-    """Stands in for RolloutRayActor: its engines give log-probabilities after temperature and top_p. They compute them for
-    every token that they sample, asked or not."""
-
-    def __init__(self, actor_class):
-        self.actor_class = actor_class
-
-    def options(self, **options):
-        return MadeFor(self.actor_class.options(**options))
-
-    def remote(self, **kwargs):
-        return self.actor_class.remote(**{"logprobs_mode": PROCESSED, **kwargs})
-
-
-def made_for(args) -> None:
-    """In the driver, before upstream makes the engines: where rollouts have a temperature, their log-probabilities do too."""
-    from openrlhf.trainer.ray import vllm_engine
-
-    if args.rollout.temperature != 1:
-        vllm_engine.RolloutRayActor = MadeFor(vllm_engine.RolloutRayActor)

@@ -11,7 +11,7 @@ from openrlhf_ebpo.estimator.contract import Batch, Estimator, Step
 from openrlhf_ebpo.estimator.shrinkage import DEGENERATE, group_mean
 
 if TYPE_CHECKING:
-    from openrlhf_ebpo.estimator.shapes import PerGroup, PerResponse
+    from openrlhf_ebpo.estimator.contract import PerGroup, PerResponse
 
 
 RESERVED = ("step", "time")  # of each row of metrics.jsonl
@@ -23,7 +23,7 @@ class EstimatorError(RuntimeError):
 
 @dataclass(frozen=True)
 class Estimate:
-    """What one rollout batch of M groups of G responses got. All arrays float64, `valid` bool.
+    """The advantages of one rollout batch of M groups of G responses. All arrays float64, `valid` bool.
 
     rewards, valid, advantages, grpo_advantages: (M, G); group_means, shrinkage: (M, 1); baselines: (M, 1) or (M, G);
     NaN where the estimator has none. An excluded sample is not valid and has advantage 0. `grpo_advantages` is what GRPO's group normalisation would have given, with 0 for constant groups.
@@ -80,11 +80,11 @@ def observed(batch: Batch, advantages: PerResponse, fail: float, success: float,
 
 
 def check(estimator: Estimator, batch: Batch, step: Step) -> None:
-    """Whether the estimator kept its contract.
+    """Hold a step against the contract of estimators.
 
     Raises:
         EstimatorError: it gave no Step; something that is no array of floats, or of another shape; an advantage of a valid
-            response that is not finite in float32, as which it is trained on; a metric that is no number.
+            response that is not finite in float32, as which it is trained on; a metric that is not a number.
     """
     if not isinstance(step, Step):
         raise EstimatorError(f"{_who(estimator)}: step() gave {type(step).__name__}, it must give a Step")
@@ -105,18 +105,9 @@ def check(estimator: Estimator, batch: Batch, step: Step) -> None:
         broken = int((~np.isfinite(step.advantages.astype(np.float32)) & batch.valid).sum())
     if broken:
         raise EstimatorError(f"{_who(estimator)}: the advantages of {broken} valid responses are not finite")
-    check_metrics(estimator, step.metrics)
-
-
-def check_metrics(estimator: Estimator, metrics: dict[str, float]) -> None:
-    """Whether these can be logged.
-
-    Raises:
-        EstimatorError: no dictionary from names to numbers; the message names the metric.
-    """
-    if not isinstance(metrics, dict):
-        raise EstimatorError(f"{_who(estimator)}: metrics is a {type(metrics).__name__}, it must be a dictionary")
-    for name, value in metrics.items():
+    if not isinstance(step.metrics, dict):
+        raise EstimatorError(f"{_who(estimator)}: metrics is a {type(step.metrics).__name__}, it must be a dictionary")
+    for name, value in step.metrics.items():
         if not isinstance(name, str) or name in RESERVED or not isinstance(value, (int, float)):
             raise EstimatorError(
                 f"{_who(estimator)}: the metric {name!r} is a {type(value).__name__}; names are strings other than "

@@ -8,7 +8,7 @@ clusters. Clusters that do not differ have κ = ∞, which is one prior for the 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.evidence import Groups
 
 COLUMNS = ("rewards", "group_means", "within", "inverse_sizes")
-LIMIT = 4096  # clusters that are remembered; beyond it those that were seen longest ago are forgotten
+KEYS = ("count", "mean", "m2")  # of Moments
+MAX_CLUSTERS = 4096  # beyond it those that were seen longest ago are forgotten
 LEAST_COUNT = 1e-3  # groups; a cluster of which less is left is forgotten
 
 
 @dataclass(frozen=True)
 class Table:
-    """Moments of every cluster, as Moments of arrays (C,), and the batch in which it was last seen."""
+    """moments: of every cluster, as Moments of arrays (4, C), a row for each of COLUMNS. seen: (C,), the batch in which a
+    cluster was last seen."""
 
     names: tuple[str, ...] = ()
-    moments: dict[str, Moments] = field(default_factory=lambda: {name: each_empty(0) for name in COLUMNS})
+    moments: Moments = field(default_factory=lambda: Moments(*np.zeros((3, len(COLUMNS), 0))))
     seen: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def to_dict(self) -> dict:
-        moments = {
-            name: {key: value.tolist() for key, value in asdict(each).items()} for name, each in self.moments.items()
-        }
+        moments = {name: {key: getattr(column(self.moments, name), key).tolist() for key in KEYS} for name in COLUMNS}
         return {"names": list(self.names), "moments": moments, "seen": self.seen.tolist()}
 
     @classmethod
@@ -47,18 +47,14 @@ class Table:
         check_keys(saved, ("names", "moments", "seen"))
         check_keys(saved["moments"], COLUMNS)
         names, seen = tuple(saved["names"]), np.array(saved["seen"], np.int64)
-        moments = {
-            name: Moments(*(np.array(saved["moments"][name][key], np.float64) for key in ("count", "mean", "m2")))
-            for name in COLUMNS
-        }
-        columns = [seen, *(getattr(each, key) for each in moments.values() for key in ("count", "mean", "m2"))]
+        moments = np.array([[saved["moments"][name][key] for name in COLUMNS] for key in KEYS], np.float64)
         if not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
             raise ValueError("names of clusters are strings, each there once")
-        if any(column.shape != (len(names),) or not np.isfinite(column).all() for column in columns):
-            raise ValueError(f"every column of {len(names)} clusters holds as many finite numbers")
-        if any((each.count < 0).any() or (each.m2 < 0).any() for each in moments.values()):
-            raise ValueError("no values have a negative count or spread")
-        return cls(names, moments, seen)
+        if moments.shape != (len(KEYS), len(COLUMNS), len(names)) or seen.shape != (len(names),):
+            raise ValueError(f"every column of {len(names)} clusters holds as many numbers")
+        if not np.isfinite(moments).all() or (moments[[0, 2]] < 0).any():
+            raise ValueError("moments are finite, and no values have a negative count or spread")
+        return cls(names, Moments(*moments), seen)
 
 
 @dataclass(frozen=True)
@@ -95,49 +91,49 @@ def clustered(history: History) -> History:
 
 def updated(before: Table, groups: Groups, factor: float) -> Table:
     """Older groups count `factor` times as much; then those of this batch enter."""
-    names = dict.fromkeys((*before.names, *filter(None, groups.clusters)))
-    rows = rows_of(groups, {name: row for row, name in enumerate(names)})
-    evidence = moments_of(groups, rows, len(names))
-    older = {name: padded(each, len(names), factor) for name, each in before.moments.items()}
-    moments = {name: merged(older[name], evidence[name]) for name in COLUMNS}
+    names = tuple(dict.fromkeys((*before.names, *filter(None, groups.clusters))))
+    rows = rows_of(groups, names)
+    moments = merged(padded(before.moments, len(names), factor), moments_of(groups, rows, len(names)))
     seen = np.concatenate([before.seen, np.zeros(len(names) - len(before.names), np.int64)])
     seen[rows[(rows >= 0) & groups.alive[:, 0]]] = before.seen.max(initial=0) + 1
-    return kept(Table(tuple(names), moments, seen))
+    return kept(Table(names, moments, seen))
 
 
 def kept(table: Table) -> Table:
-    """Without clusters of which next to nothing is left, and with at most LIMIT of them."""
-    there = np.flatnonzero(table.moments["group_means"].count >= LEAST_COUNT)
-    latest = there[np.argsort(-table.seen[there], kind="stable")[:LIMIT]]
-    if len(latest) == len(table.names):
-        return table
+    """Without clusters of which next to nothing is left, and with at most MAX_CLUSTERS of them."""
+    there = np.flatnonzero(column(table.moments, "group_means").count >= LEAST_COUNT)
+    latest = there[np.argsort(-table.seen[there], kind="stable")[:MAX_CLUSTERS]]
     rows = np.sort(latest)
-    moments = {name: at(each, rows) for name, each in table.moments.items()}
-    return Table(tuple(table.names[row] for row in rows), moments, table.seen[rows])
+    return Table(tuple(table.names[row] for row in rows), at(table.moments, rows), table.seen[rows])
 
 
 def pooled(table: Table, run: Prior, groups: Groups) -> Prior:
     """The prior of every group of a batch, as Moments of arrays (M, 1)."""
-    rows = rows_of(groups, {name: row for row, name in enumerate(table.names)})[:, None]
-    own = {name: at(padded(each, len(table.names) + 1, 1.0), rows) for name, each in table.moments.items()}  # -1: empty
-    count = own["group_means"].count
-    of_means, of_variances = (share(count, pooling(table.moments[name])) for name in ("group_means", "within"))
-    typical = mixed(inside(table.moments["group_means"]), run.group_means.variance, of_means)
-    moments = {
-        "rewards": (
-            mixed(own["rewards"].mean, run.mean, of_means),
-            mixture_variance(own["rewards"], run.rewards, of_means),
+    rows = rows_of(groups, table.names)[:, None]
+    own = at(padded(table.moments, len(table.names) + 1), rows)  # row -1 is empty
+    rewards, means, within = (column(own, name) for name in ("rewards", "group_means", "within"))
+    of_means, of_variances = (
+        share(means.count, pooling(column(table.moments, name))) for name in ("group_means", "within")
+    )
+    typical = mixed(inside(column(table.moments, "group_means")), run.group_means.variance, of_means)
+    apart = of_means * (1 - of_means) * (rewards.mean - run.rewards.mean) ** 2
+    count = np.full_like(means.count, max(run.rewards.count, 1))
+
+    def known(mean: np.ndarray, variance: np.ndarray | float = 0.0) -> Moments:
+        return Moments(count, mean, count * variance)
+
+    return Prior(
+        rewards=known(
+            mixed(rewards.mean, run.rewards.mean, of_means),
+            mixed(rewards.variance, run.rewards.variance, of_means) + apart,
         ),
-        "group_means": (
-            mixed(own["group_means"].mean, run.group_means.mean, of_means),
-            mixed(own["group_means"].variance, typical, of_variances),
+        group_means=known(
+            mixed(means.mean, run.group_means.mean, of_means), mixed(means.variance, typical, of_variances)
         ),
-        "within": (mixed(own["within"].mean, run.within.mean, of_variances), 0.0),
-        "inverse_sizes": (run.inverse_sizes.mean, 0.0),
-    }
-    counted = np.full_like(count, max(run.rewards.count, 1))
-    known = {name: Moments(counted, mean, counted * variance) for name, (mean, variance) in moments.items()}
-    return Prior(**known, batches=run.batches)
+        within=known(mixed(within.mean, run.within.mean, of_variances)),
+        inverse_sizes=known(run.inverse_sizes.mean),
+        batches=run.batches,
+    )
 
 
 def pooling(values: Moments) -> float:
@@ -166,41 +162,39 @@ def mixed(own: np.ndarray, run: np.ndarray | float, weight: np.ndarray) -> np.nd
     return weight * own + (1 - weight) * run
 
 
-def mixture_variance(own: Moments, run: Moments, weight: np.ndarray) -> np.ndarray:
-    return mixed(own.variance, run.variance, weight) + weight * (1 - weight) * (own.mean - run.mean) ** 2
-
-
-def moments_of(groups: Groups, rows: np.ndarray, size: int) -> dict[str, Moments]:
+def moments_of(groups: Groups, rows: np.ndarray, size: int) -> Moments:
     """A batch's moments in each cluster."""
     inside = (rows >= 0)[:, None] & groups.alive
     rows = np.where(inside, rows[:, None], 0)
     totals = groups.totals * inside
-    responses = groups.weights * groups.importance * inside
-    return {
-        "rewards": each_of(groups.rewards, responses, np.broadcast_to(rows, responses.shape), size),
-        "group_means": each_of(groups.means, totals, rows, size),
-        "within": each_of(groups.variances, totals * groups.freedom, rows, size),
-        "inverse_sizes": each_of(1 / groups.sizes, totals, rows, size),
-    }
+    found = (
+        each_of(groups.rewards, groups.weights * inside, rows, size),
+        each_of(groups.means, totals, rows, size),
+        each_of(groups.variances, totals * groups.freedom, rows, size),
+        each_of(1 / groups.sizes, totals, rows, size),
+    )
+    return Moments(*np.stack(found, axis=1))
 
 
-def rows_of(groups: Groups, known: dict[str, int]) -> np.ndarray:
+def rows_of(groups: Groups, names: tuple[str, ...]) -> np.ndarray:
     """The row of each group's cluster; -1 for one without."""
+    known = {name: row for row, name in enumerate(names)}
     return np.array([known.get(name, -1) for name in groups.clusters or (None,) * len(groups.means)], np.int64)
 
 
-# Moments of arrays: one entry a cluster
+# Moments of arrays: clusters along the last axis
 
 
-def each_empty(size: int) -> Moments:
-    return Moments(np.zeros(size), np.zeros(size), np.zeros(size))
+def column(moments: Moments, name: str) -> Moments:
+    return Moments(*(getattr(moments, key)[COLUMNS.index(name)] for key in KEYS))
 
 
-def each_of(values: np.ndarray, weights: np.ndarray, rows: np.ndarray, size: int) -> Moments:
-    values, weights, rows = values.ravel(), weights.ravel(), rows.ravel()
+def each_of(values: np.ndarray, weights: np.ndarray, rows: np.ndarray, size: int) -> np.ndarray:
+    """`Moments.of` for each of `size` rows: count, mean and m2, (3, size)."""
+    values, weights, rows = values.ravel(), weights.ravel(), np.broadcast_to(rows, weights.shape).ravel()
     count = np.bincount(rows, weights, size)
     mean = np.bincount(rows, weights * values, size) / np.where(count > 0, count, 1)
-    return Moments(count, mean, np.bincount(rows, weights * (values - mean[rows]) ** 2, size))
+    return np.stack([count, mean, np.bincount(rows, weights * (values - mean[rows]) ** 2, size)])
 
 
 def merged(one: Moments, other: Moments) -> Moments:
@@ -211,10 +205,11 @@ def merged(one: Moments, other: Moments) -> Moments:
     return Moments(count, one.mean + delta * share, one.m2 + other.m2 + delta**2 * one.count * share)
 
 
-def padded(each: Moments, size: int, factor: float) -> Moments:
-    empty = np.zeros(size - len(each.count))
-    return Moments(*(np.append(values, empty) for values in (each.count * factor, each.mean, each.m2 * factor)))
+def padded(moments: Moments, size: int, factor: float = 1.0) -> Moments:
+    """With empty clusters up to `size`; the others count `factor` times as much."""
+    wider = ((0, 0), (0, size - moments.count.shape[-1]))
+    return Moments(*(np.pad(v, wider) for v in (moments.count * factor, moments.mean, moments.m2 * factor)))
 
 
-def at(each: Moments, rows: np.ndarray) -> Moments:
-    return Moments(each.count[rows], each.mean[rows], each.m2[rows])
+def at(moments: Moments, rows: np.ndarray) -> Moments:
+    return Moments(*(getattr(moments, key)[..., rows] for key in KEYS))

@@ -6,8 +6,10 @@ same batch and state give the same step, and neither is changed. Its state is sa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
     from openrlhf_ebpo.estimator.config import EstimatorConfig
-    from openrlhf_ebpo.estimator.shapes import PerGroup, PerResponse
+
+PerResponse: TypeAlias = np.ndarray  # (M, G), float64 unless another type is named
+PerGroup: TypeAlias = np.ndarray  # (M, 1)
 
 
 @dataclass(frozen=True)
@@ -29,8 +33,6 @@ class Batch:
     lengths: (M, G) float64, action tokens of each response.
     score_weights: (M, G) float64, Σ_t (1 − π_old(y_t))² over its action tokens: how far one update along its score moves
         the policy.
-    importance: (M, 1) float64, how much a group counts for all prompts: 1, or where they were drawn unevenly (--data.order
-        adaptive) 1 on average over many batches.
     """
 
     rewards: PerResponse
@@ -38,8 +40,11 @@ class Batch:
     prompt_ids: tuple[str, ...]
     clusters: tuple[str | None, ...]
     lengths: PerResponse
-    score_weights: PerResponse
-    importance: PerGroup
+    give_score_weights: Callable[[], ArrayLike] = field(repr=False)
+
+    @cached_property
+    def score_weights(self) -> PerResponse:
+        return _shaped(self.give_score_weights(), self.rewards.shape, "score_weights")
 
     @classmethod
     def of(
@@ -49,10 +54,10 @@ class Batch:
         prompt_ids=(),
         clusters=(),
         lengths: ArrayLike | None = None,
-        score_weights: ArrayLike | None = None,
-        importance: ArrayLike | None = None,
+        score_weights: ArrayLike | Callable[[], ArrayLike] | None = None,
     ) -> Batch:
         """From rewards (M, G), whose invalid entries may hold anything, and valid (M, G) bool; ones for what is not given.
+        score_weights may be a function that gives them: it is called when they are first read.
 
         Raises:
             ValueError: the shapes differ, or nothing is valid.
@@ -62,14 +67,14 @@ class Batch:
             raise ValueError(f"rewards {rewards.shape} and valid {valid.shape} must both be (M, G)")
         if not valid.any():
             raise ValueError("no sample of this rollout batch is valid: nothing to estimate from")
+        known = None if callable(score_weights) else _shaped(score_weights, rewards.shape, "score_weights")
         return cls(
             np.where(valid, rewards, 0.0),
             valid,
             tuple(prompt_ids),
             tuple(clusters),
             _shaped(lengths, rewards.shape, "lengths"),
-            _shaped(score_weights, rewards.shape, "score_weights"),
-            _shaped(importance, (len(rewards), 1), "importance"),
+            score_weights if known is None else lambda: known,
         )
 
 
@@ -82,7 +87,7 @@ def _shaped(values: ArrayLike | None, shape: tuple[int, ...], name: str) -> np.n
 
 @dataclass(frozen=True)
 class Step:
-    """What an estimator makes of a batch, as numpy arrays of floats.
+    """Baselines and advantages of a batch, as numpy arrays of floats.
 
     advantages: (M, G), one per response, as training uses them (before any KL penalty); what invalid responses get is
         ignored. baselines: (M, 1) or (M, G), what was taken from the rewards, for the run log.
@@ -104,6 +109,11 @@ class Estimator:
     A state is a dictionary of what JSON can hold; an estimator whose state is something else also has `save` and
     `restore`.
 
+    Attributes:
+        centred: the baseline is a mean of rewards, or the advantages are centred afterwards. Such an estimator pushes the
+            failures of hard prompts down, which only on-policy samples bring back: with stale ones it collapses
+            (docs/theory.md), so training warns.
+
     Args:
         config: the settings, checked.
         name: what --advantage_estimator was given.
@@ -111,6 +121,8 @@ class Estimator:
     Raises:
         ValueError: in a subclass, for settings that it cannot work with; the message names the flag.
     """
+
+    centred: bool = True
 
     def __init__(self, config: EstimatorConfig, name: str = ""):
         self.config = config
@@ -140,6 +152,6 @@ class Estimator:
         return saved
 
     def identity(self) -> dict:
-        """What a stored state must agree with, as a dictionary of what JSON can hold."""
+        """Settings that a stored state must agree with, as a dictionary of what JSON can hold."""
         depends_on = ("n_samples_per_prompt", "fail_reward", "pass_reward")
         return {"estimator": self.name, **{name: getattr(self.config, name) for name in depends_on}}

@@ -14,7 +14,7 @@ from openrlhf_ebpo.estimator.groups import GroupEstimator
 from openrlhf_ebpo.estimator.shrinkage import DEGENERATE, shrunk_baseline
 
 if TYPE_CHECKING:
-    from openrlhf_ebpo.estimator.shapes import PerGroup
+    from openrlhf_ebpo.estimator.contract import PerGroup
 
 
 class EBPO(GroupEstimator):
@@ -26,9 +26,10 @@ class EBPO(GroupEstimator):
 
     def __init__(self, config: EstimatorConfig, name: str = ""):
         super().__init__(config, name)
-        self.variant = config.variant
+        self.variant = presets.variant(config)
         self.parts = {part: choices[self.variant[part]] for part, choices in presets.PARTS.items()}
         self.history = self.parts["clusters"](self.parts["history"])
+        self.centred = self.variant["weights"] != "score" or self.variant["normalise"] == "batch"
         reads = self.variant["within_variance"], self.variant["between_variance"]
         self.detailed = self.history.detailed or reads != ("pooled", "raw")
 

@@ -1,4 +1,4 @@
-"""What a rollout batch says about its groups, and how much each response and each group counts in it."""
+"""Evidence of a rollout batch about its groups, and the weight of each response and each group in it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from openrlhf_ebpo.estimator.shrinkage import DEGENERATE
 
 if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.config import EstimatorConfig
-    from openrlhf_ebpo.estimator.contract import Batch
-    from openrlhf_ebpo.estimator.shapes import PerGroup, PerResponse
+    from openrlhf_ebpo.estimator.contract import Batch, PerGroup, PerResponse
 
 LEAST_WEIGHT = 1e-6  # of a valid response, relative to the batch's mean weight: a group without any would have no mean
 
@@ -22,9 +21,9 @@ LEAST_WEIGHT = 1e-6  # of a valid response, relative to the batch's mean weight:
 class Groups:
     """The groups of a batch.
 
-    rewards, weights: (M, G), weight 0 where not valid. means, sizes, importance: (M, 1). `sizes` are the numbers of
-    valid responses; under unequal weights the effective ones, (Σw)²/Σw² (Kish). alive: (M, 1) bool, whether there is any.
-    clusters: M names, or ().
+    rewards, weights: (M, G), weight 0 where not valid. means, sizes: (M, 1). `sizes` are the numbers of
+    valid responses; under unequal weights the effective ones, (Σw)²/Σw² (Kish). alive: (M, 1) bool, True with a valid
+    response. clusters: M names, or (). weighted: responses have weights of their own.
     """
 
     rewards: PerResponse
@@ -32,16 +31,21 @@ class Groups:
     means: PerGroup
     sizes: PerGroup
     alive: PerGroup
-    importance: PerGroup
     clusters: tuple[str | None, ...] = ()
+    weighted: bool = False
 
     @classmethod
-    def of(cls, batch: Batch, weights: PerResponse) -> Groups:
+    def of(cls, batch: Batch, given: PerResponse | None) -> Groups:
+        """Args:
+        given: (M, G) weights of the responses, 0 where not valid; None: they are equal.
+        """
+        weights = batch.valid.astype(np.float64) if given is None else given
         total = weights.sum(-1, keepdims=True)
         alive = total > 0
         means = (batch.rewards * weights).sum(-1, keepdims=True) / np.where(alive, total, 1)
         sizes = total**2 / np.where(alive, (weights**2).sum(-1, keepdims=True), 1)
-        return cls(batch.rewards, weights, means, np.maximum(sizes, 1), alive, batch.importance, batch.clusters)
+        sizes = np.maximum(sizes, 1)
+        return cls(batch.rewards, weights, means, sizes, alive, batch.clusters, given is not None)
 
     @property
     def count(self) -> int:
@@ -50,10 +54,9 @@ class Groups:
 
     @property
     def totals(self) -> PerGroup:
-        """How much each group counts among the others: its responses' mean weight, relative to the batch's, times its
-        importance."""
+        """How much each group counts among the others: its responses' mean weight, relative to the batch's."""
         weight = self.weights.sum(-1, keepdims=True) / self.sizes
-        return self.importance * weight / weight[self.alive].mean()
+        return weight / weight[self.alive].mean()
 
     @property
     def variances(self) -> PerGroup:
@@ -69,8 +72,7 @@ class Groups:
     def evidence(self, detailed: bool) -> Prior:
         """This batch alone; the moments inside groups only where they are asked for."""
         present, alive, totals = self.weights > 0, self.alive, self.totals
-        responses = (self.weights * self.importance)[present]
-        simple = Prior.of(self.rewards[present], self.means[alive], responses, totals[alive])
+        simple = Prior.of(self.rewards[present], self.means[alive], self.weights[present], totals[alive])
         if not detailed:
             return simple
         totals, freedom = totals[alive], np.where(self.freedom > DEGENERATE, self.freedom, 0.0)[alive]
@@ -83,20 +85,14 @@ class Groups:
         )
 
     def are_binary(self, config: EstimatorConfig) -> bool:
-        """Whether every valid reward is the fail or the pass value."""
+        """True if every valid reward is the fail or the pass value."""
         present = self.rewards[self.weights > 0]
         distance = np.minimum(abs(present - config.fail_reward), abs(present - config.pass_reward))
         return bool(distance.max() <= DEGENERATE * config.reward_range)
 
 
-def equal_weights(batch: Batch) -> PerResponse:
-    return batch.valid.astype(np.float64)
-
-
 def score_weights(batch: Batch) -> PerResponse:
-    """Σ_t (1 − π_old(y_t))² of each valid response: the reward's mean under these weights is the constant baseline with the
-    least gradient variance (Weaver and Tao 2001; Greensmith, Bartlett and Baxter 2004)."""
+    """Σ_t (1 − π_old(y_t))² of each valid response, 0 of the others: the reward's mean under these weights is the constant
+    baseline with the least gradient variance (Weaver and Tao 2001; Greensmith, Bartlett and Baxter 2004)."""
     mean = batch.score_weights[batch.valid].mean()
-    if not mean > 0:
-        return equal_weights(batch)
-    return np.maximum(batch.score_weights, LEAST_WEIGHT * mean) * batch.valid
+    return np.maximum(batch.score_weights, LEAST_WEIGHT * mean) * batch.valid if mean > 0 else batch.valid.astype(float)

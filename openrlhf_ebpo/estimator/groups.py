@@ -1,4 +1,4 @@
-"""What EBPO, methods/ and upstream.py share: statistics over valid responses, and nothing that a paper claims.
+"""Statistics over valid responses that EBPO, methods/ and upstream.py share, and nothing that a paper claims.
 
 Every function is pure; M is the number of groups in a rollout batch, G the responses of a group.
 """
@@ -14,7 +14,7 @@ from openrlhf_ebpo.estimator.shrinkage import DEGENERATE
 
 if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.config import EstimatorConfig
-    from openrlhf_ebpo.estimator.shapes import PerGroup, PerResponse
+    from openrlhf_ebpo.estimator.contract import PerGroup, PerResponse
 
 
 class GroupEstimator(Estimator):

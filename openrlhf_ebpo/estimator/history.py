@@ -93,38 +93,23 @@ class Forgetting:
         return float(min(-1 / math.log2(self.factor), self.prior.batches) if self.factor < 1 else self.prior.batches)
 
     def to_dict(self) -> dict:
-        slopes = {"count_slope": self.count_slope, "sum_slope": self.sum_slope}
-        return {"prior": self.prior.to_dict(), "factor": self.factor, **slopes}
+        return {**vars(self), "prior": self.prior.to_dict()}
 
     @classmethod
     def from_dict(cls, saved: dict) -> Forgetting:
         """Raises:
         KeyError, TypeError, ValueError: it is damaged.
         """
-        check_keys(saved, ("prior", "factor", "count_slope", "sum_slope"))
-        prior = Prior.from_dict(saved["prior"])
-        state = cls(prior, **{key: finite(value) for key, value in saved.items() if key != "prior"})
+        numbers = ("factor", "count_slope", "sum_slope")
+        check_keys(saved, ("prior", *numbers))
+        state = cls(Prior.from_dict(saved["prior"]), *(finite(saved[name]) for name in numbers))
         if not LEAST_FACTOR <= state.factor <= 1:
             raise ValueError(f"the factor is {state.factor}")
         return state
 
 
-def run(before: Prior, batch: Prior, groups: Groups, config: EstimatorConfig) -> Prior:
-    """All batches so far (the paper)."""
-    return before.merge(batch)
-
-
-def latest(before: Prior, batch: Prior, groups: Groups, config: EstimatorConfig) -> Prior:
-    """This batch alone (the released code)."""
-    return replace(batch, batches=before.batches + 1)
-
-
-def discounted(before: Prior, batch: Prior, groups: Groups, config: EstimatorConfig) -> Prior:
-    """Every group counts half as much once `half_life` further prompts have been trained on."""
-    return before.discounted(half_life_factor(groups, config)).merge(batch)
-
-
 def half_life_factor(groups: Groups, config: EstimatorConfig) -> float:
+    """A group counts half once `half_life` further prompts have been trained on."""
     return 0.5 ** (groups.count / config.half_life)
 
 
@@ -185,14 +170,14 @@ def log_likelihoods(priors: Sequence[Prior], groups: Groups, config: EstimatorCo
     """log p(this batch | each prior), up to a constant: Beta-Binomial where rewards are binary and weigh the same, else
     normal in the group means."""
     alive = groups.alive[:, 0]
-    means, sizes, importance = (each[alive, 0] for each in (groups.means, groups.sizes, groups.importance))
-    if config.variant["weights"] == "none" and groups.are_binary(config):
+    means, sizes = groups.means[alive, 0], groups.sizes[alive, 0]
+    if not groups.weighted and groups.are_binary(config):
         rates = (means - config.fail_reward) / config.reward_range
         successes = np.rint(rates * sizes).astype(int)
         logs = beta_binomial_logs(*beta_parameters(priors, config), successes, sizes.astype(int) - successes)
     else:
         logs = normal_logs(priors, means, sizes, config)
-    return (logs * importance).sum(-1)
+    return logs.sum(-1)
 
 
 def beta_parameters(priors: Sequence[Prior], config: EstimatorConfig) -> tuple[np.ndarray, np.ndarray]:
@@ -222,7 +207,7 @@ def normal_logs(priors: Sequence[Prior], means: np.ndarray, sizes: np.ndarray, c
     """log density of every group mean under every prior, (H, M)."""
     centre = np.array([[prior.group_means.mean] for prior in priors])
     between = np.array([[prior.corrected_between_variance] for prior in priors])
-    within = np.array([[prior.within_variance] for prior in priors])
+    within = np.array([[prior.within.mean] for prior in priors])
     variance = np.maximum(between + within / sizes, DEGENERATE * config.reward_range**2)
     return -0.5 * (np.log(variance) + (means - centre) ** 2 / variance)
 
@@ -231,41 +216,50 @@ def normal_logs(priors: Sequence[Prior], means: np.ndarray, sizes: np.ndarray, c
 class History:
     """How a state takes a batch in, and what is read from it.
 
-    update: (state, this batch's prior, its groups, config) -> the next state. read: the prior for these groups. mean:
-    μ_glob of what was read. factor: what the update to this state multiplied older groups with. detailed: it reads the
+    update: (state, this batch's prior, its groups, config) -> the next state. factor: what the update to this state
+    multiplied older groups with. read: the prior for these groups. mean: μ_glob of what was read. detailed: it reads the
     moments inside groups, whatever the other parts read.
     """
 
     update: Callable[[Any, Prior, Groups, EstimatorConfig], Any]
+    factor: Callable[[Any, Groups, EstimatorConfig], float]
     initial: Callable[[], Any] = Prior
     restore: Callable[[dict], Any] = Prior.from_dict
     read: Callable[[Any, Groups], Prior] = lambda state, groups: state
-    mean: Callable[[Prior], float] = attrgetter("mean")
-    factor: Callable[[Any, Groups, EstimatorConfig], float] = lambda state, groups, config: 1.0
+    mean: Callable[[Prior], float] = attrgetter("rewards.mean")
     metrics: Callable[[Any], dict[str, float]] = lambda state: {}
     detailed: bool = False
 
 
+def forgetting(factor: Callable[[Groups, EstimatorConfig], float], **parts: Any) -> History:
+    """A prior whose older groups count `factor` times as much at every batch."""
+    return History(
+        lambda before, batch, groups, config: before.discounted(factor(groups, config)).merge(batch),
+        factor=lambda state, groups, config: factor(groups, config),
+        **parts,
+    )
+
+
 HISTORIES = {
-    "run": History(run),
+    "run": forgetting(lambda groups, config: 1.0),
     # the released code takes the mean of group means; with full groups it is the same
-    "batch": History(latest, mean=attrgetter("group_means.mean"), factor=lambda state, groups, config: 0.0),
-    "half_life": History(discounted, factor=lambda state, groups, config: half_life_factor(groups, config)),
+    "batch": forgetting(lambda groups, config: 0.0, mean=attrgetter("group_means.mean")),
+    "half_life": forgetting(half_life_factor),
     "adaptive": History(
         averaged,
+        lambda state, groups, config: float(state.weights @ FACTORS),
         Mixture,
         Mixture.from_dict,
         read=lambda state, groups: state.prior,
-        factor=lambda state, groups, config: float(state.weights @ FACTORS),
         metrics=lambda state: {"ebpo/half_life": state.half_life},
         detailed=True,
     ),
     "adaptive_forgetting": History(
         adaptive_forgetting,
+        lambda state, groups, config: state.factor,
         Forgetting,
         Forgetting.from_dict,
         read=lambda state, groups: state.prior,
-        factor=lambda state, groups, config: state.factor,
         metrics=lambda state: {"ebpo/half_life": state.half_life},
     ),
 }

@@ -14,17 +14,16 @@ import numpy as np
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator.clusters import clustered
-from openrlhf_ebpo.estimator.evidence import equal_weights, score_weights
+from openrlhf_ebpo.estimator.config import FLAG
+from openrlhf_ebpo.estimator.evidence import score_weights
 from openrlhf_ebpo.estimator.history import HISTORIES
 from openrlhf_ebpo.estimator.shrinkage import DEGENERATE, EPSILON, scale, shrinkage_weight, standardise
 
 if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.config import EstimatorConfig
+    from openrlhf_ebpo.estimator.contract import PerGroup, PerResponse
     from openrlhf_ebpo.estimator.evidence import Groups
     from openrlhf_ebpo.estimator.prior import Prior
-    from openrlhf_ebpo.estimator.shapes import PerGroup, PerResponse
-
-FLAG = "--algo.advantage.ebpo"
 
 
 def gaussian(
@@ -82,16 +81,16 @@ def unscaled(advantages: PerResponse, valid: PerResponse, reward_range: float) -
 PARTS: dict[str, dict[str, Any]] = {
     "history": HISTORIES,
     "order": {"update_then_use": lambda before, after: after, "lagged": lambda before, after: before},
-    "within_variance": {"pooled": attrgetter("pooled_variance"), "within": attrgetter("within_variance")},
+    "within_variance": {"pooled": attrgetter("rewards.variance"), "within": attrgetter("within.mean")},
     "between_variance": {
-        "raw": attrgetter("raw_between_variance"),
+        "raw": attrgetter("group_means.variance"),
         "corrected": attrgetter("corrected_between_variance"),
     },
     "prior": {"gaussian": gaussian, "beta_binomial": beta_binomial, "none": own_mean},
     "normalise": {"batch": standardise, "scale": scale, "none": unscaled},
     "clusters": {"run": lambda history: history, "cluster": clustered},
     "saturated": {"shrink": lambda shrinkage, groups, config: shrinkage, "zero": muted},
-    "weights": {"none": equal_weights, "score": score_weights},
+    "weights": {"none": lambda batch: None, "score": score_weights},
 }
 
 PAPER = {
@@ -113,42 +112,55 @@ PRESETS = {
     "corrected": CORRECTED,
     "robust": {**CORRECTED, "weights": "score", "normalise": "scale"},  # not the paper's: docs/results.md
 }
-ADDED = ("clusters", "saturated", "weights")  # not stored where they are as in the paper: older priors do not have them
+OPTIONAL = ("clusters", "saturated", "weights")  # not stored where they are as in the paper
+
+
+def variant(config: EstimatorConfig) -> dict[str, Any]:
+    """The choice of every part, checked: what was given, else the preset's; and `half_life` if it was given.
+
+    Raises:
+        ValueError: an unknown preset or choice, or two that contradict each other; the message names the flags.
+    """
+    if config.preset not in PRESETS:
+        raise ValueError(f"{FLAG}.preset: unknown preset {config.preset!r}, choose from {sorted(PRESETS)}")
+    found = chosen(config.preset, vars(config))
+    check(found)
+    return found
 
 
 def chosen(preset: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What every part is: what was given, else what the preset says. `half_life` only where the history has one."""
+    """As `variant`, not checked."""
     parts = {part: choice if given.get(part) is None else given[part] for part, choice in PRESETS[preset].items()}
     return parts | ({"half_life": given["half_life"]} if given.get("half_life") is not None else {})
 
 
-def check(variant: Mapping[str, Any]) -> None:
-    """Whether these parts go together.
+def check(parts: Mapping[str, Any]) -> None:
+    """Refuse parts that no code computes, and parts that contradict each other.
 
     Raises:
-        ValueError: no code computes one, or two contradict each other; the message names the flags.
+        ValueError: the message names the flags.
     """
-    for part in PARTS:
-        if variant.get(part) not in PARTS[part]:
-            raise ValueError(f"{FLAG}.{part} {variant.get(part)!r}: choose from {', '.join(PARTS[part])}")
-    half_life = variant.get("half_life")
-    if (half_life is not None) != (variant["history"] == "half_life"):
+    for part, choices in PARTS.items():
+        if parts.get(part) not in choices:
+            raise ValueError(f"{FLAG}.{part} {parts.get(part)!r}: choose from {', '.join(choices)}")
+    half_life = parts.get("half_life")
+    if (half_life is not None) != (parts["history"] == "half_life"):
         given = f"{half_life:g}" if half_life is not None else "missing"
         raise ValueError(
-            f"{FLAG}.half_life is {given} and {FLAG}.history {variant['history']}: a number of prompts belongs to "
+            f"{FLAG}.half_life is {given} and {FLAG}.history {parts['history']}: a number of prompts belongs to "
             f"{FLAG}.history half_life, and to no other"
         )
     if half_life is not None and not 0 < half_life < float("inf"):
         raise ValueError(
             f"{FLAG}.half_life is {half_life}: give a number of prompts above 0; what never forgets is {FLAG}.history run"
         )
-    if variant["weights"] == "score" and variant["prior"] == "beta_binomial":
+    if parts["weights"] == "score" and parts["prior"] == "beta_binomial":
         raise ValueError(
             f"{FLAG}.weights score does not go with {FLAG}.prior beta_binomial, which counts successes: use {FLAG}.prior "
             "gaussian"
         )
 
 
-def stored(variant: Mapping[str, Any]) -> dict[str, Any]:
-    """The variant as an identity, equal to what priors stored before a part was added."""
-    return {part: choice for part, choice in variant.items() if part not in ADDED or choice != PAPER[part]}
+def stored(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts as prior.json has them."""
+    return {part: choice for part, choice in parts.items() if part not in OPTIONAL or choice != PAPER[part]}

@@ -9,7 +9,6 @@ batch gives the same bits on every machine and the prior can be recomputed from 
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field, replace
 
@@ -35,7 +34,20 @@ class Moments:
         if not total:
             return cls()
         mean = math.fsum(weights * values) / total
-        return cls(_whole(total), mean, math.fsum(weights * (values - mean) ** 2))
+        count = int(total) if total.is_integer() else total  # as unweighted counts are stored
+        return cls(count, mean, math.fsum(weights * (values - mean) ** 2))
+
+    @classmethod
+    def from_dict(cls, saved: dict) -> Moments:
+        """Raises:
+        KeyError, TypeError, ValueError: it is damaged.
+        """
+        moments = cls(**saved)
+        for number in saved.values():
+            finite(number)
+        if moments.count < 0 or moments.m2 < 0 or (not moments.count and (moments.mean or moments.m2)):
+            raise ValueError(f"no values have the moments {moments}")
+        return moments
 
     def merge(self, other: Moments) -> Moments:
         """Chan's parallel update: the moments of both sets of values together."""
@@ -63,11 +75,12 @@ class Moments:
 
 @dataclass(frozen=True)
 class Prior:
-    """What is known of the groups seen so far: immutable, `merge` returns the next one.
+    """Moments of the groups seen so far: immutable, `merge` returns the next one.
 
-    `rewards` holds every valid reward r[m,i], `group_means` every group mean μ_m, `batches` the number of rollout batches
-    that entered. `within` holds the unbiased variance s²_m inside every group, `inverse_sizes` every 1/G_m, `spread` the
-    unbiased variance of group means in every batch; they stay empty under a variant that reads none.
+    `rewards` holds every valid reward r[m,i]: its mean is μ_glob, its variance σ², pooled. `group_means` holds every group
+    mean μ_m: its variance is τ², raw. `batches` is the number of rollout batches that entered. `within` holds the unbiased
+    variance s²_m inside every group: its mean is σ², within. `inverse_sizes` holds every 1/G_m, `spread` the unbiased
+    variance of group means in every batch. The last three stay empty under a variant that reads none.
     """
 
     rewards: Moments = field(default_factory=Moments)
@@ -103,26 +116,6 @@ class Prior:
         return not self.batches
 
     @property
-    def mean(self) -> float:
-        """μ_glob, the mean of all rewards so far."""
-        return self.rewards.mean
-
-    @property
-    def pooled_variance(self) -> float:
-        """σ², pooled: the variance of all rewards so far."""
-        return self.rewards.variance
-
-    @property
-    def within_variance(self) -> float:
-        """σ², within: the mean variance inside a group."""
-        return self.within.mean
-
-    @property
-    def raw_between_variance(self) -> float:
-        """τ², raw: the variance of all group means so far."""
-        return self.group_means.variance
-
-    @property
     def corrected_between_variance(self) -> float:
         """τ², corrected: without what the noise of the means adds (method of moments)."""
         return np.maximum(self.group_means.variance - self.within.mean * self.inverse_sizes.mean, 0.0)
@@ -141,28 +134,21 @@ class Prior:
             KeyError, TypeError, ValueError: it is damaged.
         """
         check_keys(saved, ALWAYS_STORED, MOMENTS)
-        moments = {name: _moments(saved[name]) for name in MOMENTS if name in saved}
-        return cls(**moments, batches=_whole_count(saved["batches"]))
+        if type(saved["batches"]) is not int or saved["batches"] < 0:
+            raise ValueError(f"{saved['batches']!r} is not a count")
+        moments = {name: Moments.from_dict(saved[name]) for name in MOMENTS if name in saved}
+        return cls(**moments, batches=saved["batches"])
 
 
 MOMENTS = ("rewards", "group_means", "within", "inverse_sizes", "spread")
 ALWAYS_STORED = {"rewards", "group_means", "batches"}
 
 
-def _moments(saved: dict) -> Moments:
-    moments = Moments(**saved)
-    for number in (moments.count, moments.mean, moments.m2):
-        finite(number)
-    if moments.count < 0 or moments.m2 < 0 or (not moments.count and (moments.mean or moments.m2)):
-        raise ValueError(f"no values have the moments {moments}")
-    return moments
-
-
 def check_keys(saved: dict, needed: Collection[str], allowed: Collection[str] = ()) -> None:
-    """Whether a stored dictionary holds what it must, and nothing else.
+    """Refuse a stored dictionary that lacks a needed key, or has one that is not allowed.
 
     Raises:
-        TypeError, ValueError: it does not.
+        TypeError, ValueError: it does.
     """
     if not isinstance(saved, dict):
         raise TypeError(f"a {type(saved).__name__} where a dictionary was stored")
@@ -174,19 +160,8 @@ def finite(number: float) -> float:
     """The number itself.
 
     Raises:
-        TypeError, ValueError: it is none, or not finite.
+        TypeError, ValueError: it is not a number, or not finite.
     """
     if isinstance(number, (str, bool)) or not math.isfinite(number):
-        raise ValueError(f"{number!r} is no finite number")
+        raise ValueError(f"{number!r} is not a finite number")
     return number
-
-
-def _whole_count(number: int) -> int:
-    if isinstance(number, bool) or operator.index(number) < 0:
-        raise ValueError(f"{number!r} is no count")
-    return number
-
-
-def _whole(total: float) -> float:
-    """An integer where it is one, as unweighted counts are stored."""
-    return int(total) if total.is_integer() else total

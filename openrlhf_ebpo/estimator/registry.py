@@ -144,7 +144,7 @@ ESTIMATORS = {
 
 
 def title(name: str) -> str:
-    """What people call the estimator; the class's name for a user's own. Names come from run files too: the result is as
+    """The name that people use; the class's name for a user's own. Names come from run files too: the result is as
     trustworthy as `name`."""
     if name in ESTIMATORS:
         return ESTIMATORS[name].title
@@ -152,7 +152,7 @@ def title(name: str) -> str:
 
 
 def computed_here(name: str) -> bool:
-    """Whether this project computes the advantages, and not OpenRLHF."""
+    """True if this project computes the advantages, False for OpenRLHF's own."""
     return is_import_path(name) or (name in ESTIMATORS and not ESTIMATORS[name].upstream)
 
 
@@ -160,7 +160,7 @@ def build(name: str, config: EstimatorConfig) -> Estimator | None:
     """The estimator that computes this run's advantages; None where OpenRLHF does.
 
     Raises:
-        UsageError: a user's own cannot be imported, is none, or does not take these settings.
+        UsageError: a user's own cannot be imported, is not an estimator, or does not take these settings.
     """
     return offline(name, config) if computed_here(name) else None
 
@@ -177,7 +177,7 @@ def offline(name: str, config: EstimatorConfig) -> Estimator | None:
         return None
     found = load(ESTIMATORS[name].code if name in ESTIMATORS else name, FLAG)
     if not (isinstance(found, type) and issubclass(found, Estimator)):
-        raise UsageError(f"{FLAG} {name}: {found!r} is no subclass of openrlhf_ebpo.estimator.contract.Estimator")
+        raise UsageError(f"{FLAG} {name}: {found!r} is not a subclass of openrlhf_ebpo.estimator.contract.Estimator")
     try:
         estimator = found(config, name)
         estimator.identity()

@@ -14,9 +14,8 @@ from openrlhf_ebpo.estimator.advantage import Estimate, EstimatorError, estimate
 from openrlhf_ebpo.estimator.contract import Batch, Estimator
 
 if TYPE_CHECKING:
-    from openrlhf_ebpo.estimator.shapes import PerResponse
+    from openrlhf_ebpo.estimator.contract import PerResponse
 
-COLUMNS = {"prompt_ids": "prompt_id", "lengths": "action_tokens", "score_weights": "score_weight"}  # batch -> rollouts
 LARGEST = float(np.finfo(np.float32).max)  # of a reward: training has them in float32
 
 
@@ -25,23 +24,11 @@ class ReplayError(ReportedError, ValueError):
 
 
 @dataclass(frozen=True)
-class LoggedBatch(Batch):
-    """A batch of a run log, which may be older than some columns: an estimator that asks for one gets an error."""
-
-    def __getattr__(self, name: str):
-        if name in COLUMNS:
-            raise ReplayError(f"it needs the column {COLUMNS[name]}, which these rollouts, of an older version, lack")
-        raise AttributeError(name)
-
-
-@dataclass(frozen=True)
 class Logged:
-    """One step of a run log. prompt_ids: M, None where not known; baselines, advantages: (M, G), what training used, NaN
-    for a baseline that is not known."""
+    """One step of a run log. baselines, advantages: (M, G), what training used, NaN for a baseline that is not known."""
 
     step: int
     source: str
-    prompt_ids: tuple[str | None, ...]
     batch: Batch
     baselines: PerResponse
     advantages: PerResponse
@@ -61,43 +48,34 @@ def logged(step: int, columns: Mapping[str, np.ndarray], size: int, source: str)
     """From columns of a rollout file, one value per response, groups of `size` next to each other.
 
     Raises:
-        ReplayError: the rows are not whole groups in order, nothing is valid, or a valid response has no finite reward
-            or advantage.
+        ReplayError: the rows are not whole groups in order, nothing is valid, a valid response has no finite reward or
+            advantage, or a response has no prompt_id, or a weight that is not a finite number from 0 on.
     """
     rows = len(columns["reward"])
     expected = np.arange(rows)
     if not rows or rows % size or np.any((columns["group"] * size + columns["sample"]) != expected):
         raise ReplayError(f"{source}: its {rows:,} rows are not groups of {size} responses, one after the other")
     by_group = {name: column.reshape(-1, size) for name, column in columns.items()}
-    valid, reward, advantage = by_group["valid"], by_group["reward"], by_group["advantage"]
-    for name, values in (("reward", reward), ("advantage", advantage)):
-        if broken := int((valid & ~(np.abs(values) <= LARGEST)).sum()):
+    valid = by_group["valid"]
+    for name in ("reward", "advantage"):
+        if broken := int((valid & ~(np.abs(by_group[name]) <= LARGEST)).sum()):
             raise ReplayError(f"{source}: {broken:,} valid responses have no finite {name}")
-    prompt_ids = tuple(by_group["prompt_id"][:, 0]) if "prompt_id" in by_group else (None,) * (rows // size)
-    baselines = by_group.get("baseline", np.full_like(reward, np.nan))
-    return Logged(step, source, prompt_ids, _batch(by_group, prompt_ids, source), baselines, advantage)
-
-
-def _batch(by_group: Mapping[str, np.ndarray], prompt_ids: tuple, source: str) -> LoggedBatch:
-    numbers = {name: by_group[name] for name in ("action_tokens", "score_weight", "importance") if name in by_group}
-    for name, values in numbers.items():
-        if not ((values >= 0) & (values <= LARGEST)).all():
-            raise ReplayError(f"{source}: the column {name} has values that are no finite numbers from 0 on")
-    importance = numbers["importance"][:, :1] if "importance" in numbers else None
-    clusters = tuple(by_group["cluster"][:, 0]) if "cluster" in by_group else (None,) * len(prompt_ids)
-    sums = numbers.get("action_tokens"), numbers.get("score_weight")
+    for name in ("action_tokens", "score_weight"):
+        if not ((by_group[name] >= 0) & (by_group[name] <= LARGEST)).all():
+            raise ReplayError(f"{source}: the column {name} has values that are not finite numbers from 0 on")
+    if None in by_group["prompt_id"]:
+        raise ReplayError(f"{source}: the column prompt_id lacks values")
+    prompt_ids, clusters = (tuple(by_group[name][:, 0]) for name in ("prompt_id", "cluster"))
+    weights = by_group["action_tokens"], by_group["score_weight"]
     try:
-        batch = LoggedBatch.of(by_group["reward"], by_group["valid"], prompt_ids, clusters, *sums, importance)
+        batch = Batch.of(by_group["reward"], valid, prompt_ids, clusters, *weights)
     except ValueError as error:
         raise ReplayError(f"{source}: {error}") from error
-    for name, column in COLUMNS.items():
-        if column not in by_group or None in by_group[column]:
-            object.__delattr__(batch, name)
-    return batch
+    return Logged(step, source, batch, by_group["baseline"], by_group["advantage"])
 
 
 def keeps_state(estimator: Estimator) -> bool:
-    """Whether a step depends on those before."""
+    """True if a step depends on those before."""
     return bool(estimator.initial())
 
 

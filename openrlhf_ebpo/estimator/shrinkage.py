@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from openrlhf_ebpo.estimator.shapes import PerGroup, PerResponse
+    from openrlhf_ebpo.estimator.contract import PerGroup, PerResponse
 
 EPSILON = 1e-6  # the released code's, in (A - mean) / (std + ε)
 DEGENERATE = 1e-6  # relative to the reward range; below it a spread counts as none

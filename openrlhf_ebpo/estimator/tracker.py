@@ -1,7 +1,7 @@
-"""What each prompt's responses came to in earlier batches: discounted counts of passes and failures.
+"""Discounted counts of each prompt's passes and failures in earlier batches.
 
-The state of per-prompt estimators. A prompt is known by its id (Batch.prompt_ids). Of more than LIMIT prompts those are
-forgotten that were not drawn for the longest time, and start anew.
+The state of per-prompt estimators. A prompt is known by its id (Batch.prompt_ids). Beyond MAX_PROMPTS those that were
+not drawn for the longest time are forgotten.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from openrlhf_ebpo.estimator.groups import successes
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-LIMIT = 100_000
+MAX_PROMPTS = 100_000
 Counts = tuple[float, float]  # passes, failures
 
 
@@ -35,7 +35,7 @@ class Tracker:
         for prompt_id, pair in latest:
             counts.pop(prompt_id, None)
             counts[prompt_id] = pair
-        for oldest in list(itertools.islice(counts, max(len(counts) - LIMIT, 0))):
+        for oldest in list(itertools.islice(counts, max(len(counts) - MAX_PROMPTS, 0))):
             del counts[oldest]
         return Tracker(counts)
 
@@ -64,7 +64,7 @@ def _parsed(line: str) -> tuple[str, Counts]:
     name, *numbers = line.rsplit(" ", 2)
     passes, failures = map(float, numbers)
     if not (0 <= passes < math.inf and 0 <= failures < math.inf):
-        raise ValueError(f"{line!r} is no prompt's counts")
+        raise ValueError(f"{line!r} is not a prompt's counts")
     return name, (passes, failures)
 
 

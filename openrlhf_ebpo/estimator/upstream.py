@@ -21,7 +21,7 @@ from openrlhf_ebpo.estimator.groups import others_in_group, weighted_mean
 from openrlhf_ebpo.estimator.shrinkage import group_mean
 
 if TYPE_CHECKING:
-    from openrlhf_ebpo.estimator.shapes import PerGroup, PerResponse
+    from openrlhf_ebpo.estimator.contract import PerGroup, PerResponse
 
 CLIP_RANGE = (-10.0, 10.0)  # --reward.clip_range where it is not given
 SMALLEST_VARIANCE = 1e-8

@@ -31,7 +31,6 @@ ROLLOUTS = meanings(
         "truncated": "whether the response reached the token limit",
         "action_tokens": "tokens of the response that are trained on",
         "score_weight": "sum of (1 - probability)² over them, what score-weighted baselines weigh the response with",
-        "importance": "how much the group counts for all prompts; 1 unless they were drawn unevenly",
     }
 )
 SAMPLES = meanings(

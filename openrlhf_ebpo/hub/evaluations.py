@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from openrlhf_ebpo.harness import harness
+from openrlhf_ebpo.eval.tasks import order as by_task
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, meanings, table, words
 from openrlhf_ebpo.hub.public import hub_id, public, slug
@@ -75,32 +75,15 @@ TASK_TYPE = "text-generation"
 
 
 def of_run(run_dir: Path) -> list[Result]:
-    """The results in a run directory; [] where there are none of a known schema.
+    """The results in a run directory; [] where there are none.
 
     Raises:
-        UsageError: one is damaged, of a newer version, or a link out of the run.
+        UsageError: one is damaged, of another version, or a link out of the run.
     """
     summaries = list((run_dir / "eval").glob("*/*/step-*/summary.json"))
     for path in summaries:
         local_file(path, run_dir)
-    dropped = say_dropped(run_dir / "eval")
-    return find_results(run_dir) if len(dropped) < len(summaries) else []
-
-
-def say_dropped(directory: Path) -> list[Path]:
-    """Name the results that nobody reads, for they have no schema number."""
-    dropped = [path for path in sorted(directory.rglob("step-*/summary.json")) if _has_no_schema(path)]
-    for path in dropped:
-        logger.warning("%s is left out: it has no schema number, as of early versions; evaluate again", path)
-    return dropped
-
-
-def _has_no_schema(path: Path) -> bool:
-    try:
-        found = json.loads(path.read_bytes())
-    except (ValueError, OSError):
-        return False  # whoever reads it says what is wrong
-    return not isinstance(found, dict) or "schema" not in found
+    return find_results(run_dir) if summaries else []
 
 
 def rows_of(results: Iterable[Result]) -> list[dict]:
@@ -110,7 +93,7 @@ def rows_of(results: Iterable[Result]) -> list[dict]:
 
 def _rows(result: Result) -> list[dict]:
     summary = public(result.summary)
-    protocol, task, metrics = summary["protocol"], summary["task"], public(harness("scores").metrics_of(result))
+    protocol, task, metrics = summary["protocol"], summary["task"], summary["metrics"]
     common = {
         "protocol": protocol["name"],
         "protocol_fingerprint": protocol.get("fingerprint", ""),
@@ -140,7 +123,6 @@ def _rows(result: Result) -> list[dict]:
 
 
 def ordered(rows: Iterable[dict]) -> list[dict]:
-    by_task = harness("tasks").order
     return sorted(rows, key=lambda row: (*protocol_of(row), by_task(row["task"]), row["step"], order(row["metric"])))
 
 

@@ -12,9 +12,8 @@ from openrlhf_ebpo.hub.content import Content, Publishable, header_of
 from openrlhf_ebpo.hub.local_files import LocalFile, files_below, local_file, named, say_left_out
 from openrlhf_ebpo.hub.public import edited_json, last_part, public_run
 from openrlhf_ebpo.models import folder
-from openrlhf_ebpo.record.manifest import MANIFEST, OLD_LIST
+from openrlhf_ebpo.record.manifest import MANIFEST
 from openrlhf_ebpo.record.run_log import read_run
-from openrlhf_ebpo.record.unlisted import METRIC
 from openrlhf_ebpo.redact import HOME, holds_secret
 
 WEIGHTS, INDEX, TEMPLATES = "*.safetensors", "*.safetensors.index.json", "additional_chat_templates"
@@ -26,7 +25,7 @@ MODEL = (
     *("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"),
     *("README.md", "LICENSE*", "NOTICE", "NOTICE.txt", "USE_POLICY.md"),
 )
-STATE = ("*.pt", "prior.json", METRIC, MANIFEST, OLD_LIST)  # of a DeepSpeed checkpoint
+STATE = ("*.pt", "prior.json", "metric.json", MANIFEST)  # of a DeepSpeed checkpoint
 FULL_STATE = "full_state"  # folder in the repo of the optimizer's and everything else's state: pickles
 INHERITED = ("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json")
 CONFIGS = (*INHERITED, "adapter_config.json", "processor_config.json", "preprocessor_config.json")

@@ -93,9 +93,7 @@ def _read(path: Path) -> Item | None:
         wanted = json.loads((path / "push.json").read_text())
         fields = {name: kind(wanted[name]) for name, kind in FIELDS.items()}
         sizes = {str(name): int(size) for name, size in wanted["files"].items()}
-        hashes = {
-            str(name): str(known) for name, known in wanted.get("sha256", {}).items()
-        }  # none in an earlier version's
+        hashes = {str(name): str(known) for name, known in wanted["sha256"].items()}
         return Item(path, **fields, sizes=sizes, hashes=hashes)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None

@@ -22,7 +22,6 @@ from pathlib import Path
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.hub.client import HubError, hub_api, hub_errors
 from openrlhf_ebpo.hub.content import matches, sha256
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.model_files import FULL_STATE
@@ -33,6 +32,7 @@ from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.upload import MANIFEST, NOT_IN_MANIFEST, commit_of, listing, megabytes
 from openrlhf_ebpo.models.auto_map import ModelFileError, folder_reader, own_code
 from openrlhf_ebpo.models.folder import INDEX, problems
+from openrlhf_ebpo.models.hub_client import HubError, hub_api, hub_errors
 from openrlhf_ebpo.seams.remote_code import FLAG
 
 # What cannot run code where it is loaded: weights, configuration, tokenizer, prior, pictures, licences.

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import outbox
-from openrlhf_ebpo.hub.client import HubError, card_refused, hub_errors, local_problem
 from openrlhf_ebpo.hub.content import PICKLES, Content
 from openrlhf_ebpo.hub.model_files import FULL_STATE
 from openrlhf_ebpo.hub.notes import CARD, keeping_notes
@@ -20,6 +19,7 @@ from openrlhf_ebpo.hub.outbox import Item, step_tag
 from openrlhf_ebpo.hub.retry import ATTEMPTS, pause_after
 from openrlhf_ebpo.hub.under_way import give_up, under_way
 from openrlhf_ebpo.hub.upload import Published, commit_of, listing, publish
+from openrlhf_ebpo.models.hub_client import HubError, card_refused, hub_errors, local_problem
 from openrlhf_ebpo.record.run_log import read_metrics
 from openrlhf_ebpo.redact import redacted_text
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import outbox, to_folder
-from openrlhf_ebpo.hub.client import HubError, check_write_access, hub_api, hub_errors
+from openrlhf_ebpo.hub.access import check_write_access
 from openrlhf_ebpo.hub.content import size
 from openrlhf_ebpo.hub.model_files import FULL_STATE, contents, say_what_stays
 from openrlhf_ebpo.hub.outbox import Item, step_tag
@@ -35,6 +35,7 @@ from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.push import STALE, card, check_same_run, drain
 from openrlhf_ebpo.hub.retry import ATTEMPTS
 from openrlhf_ebpo.hub.upload import MANIFEST, complete, megabytes, plan, print_plan
+from openrlhf_ebpo.models.hub_client import HubError, hub_api, hub_errors
 from openrlhf_ebpo.record.checkpoints import beside, saved
 from openrlhf_ebpo.record.run_log import read_metrics, read_run
 from openrlhf_ebpo.seams.remote_code import FLAG, trust

@@ -24,9 +24,9 @@ import pyarrow.parquet as pq
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.harness import harness
+from openrlhf_ebpo.eval.tasks import BENCHMARKS
 from openrlhf_ebpo.hub import columns, data_repo, evaluations, published
-from openrlhf_ebpo.hub.client import check_write_access, hub_api, hub_errors
+from openrlhf_ebpo.hub.access import check_write_access
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.local_files import files_below, local_file, say_left_out
 from openrlhf_ebpo.hub.markdown import Markdown, identifier, render
@@ -37,6 +37,7 @@ from openrlhf_ebpo.hub.push import newest_step
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
 from openrlhf_ebpo.hub.upload import commit_of, publish
+from openrlhf_ebpo.models.hub_client import hub_api, hub_errors
 from openrlhf_ebpo.record.results import SERVER, TRAINING, Result, find_results, whole_name
 from openrlhf_ebpo.redact import redacted_text
 
@@ -67,8 +68,6 @@ def run(args: argparse.Namespace) -> None:
         HubError: a push failed.
     """
     args.repo = target(args.repo, kind=data_repo.DATASET)
-    inside = args.results_dir / "eval"
-    evaluations.say_dropped(inside if inside.is_dir() else args.results_dir)
     results = find_results(args.results_dir)
     rows = evaluations.rows_of(results)
     chosen = of_step(rows, args.step) if args.model else []
@@ -197,9 +196,10 @@ def say_what_stays(results_dir: Path, results: Sequence[Result]) -> None:
 
 def say_conditions(results: Sequence[Result], repo: str) -> None:
     """Warn of questions that were had on the condition that they stay off the public web."""
-    known = harness("tasks").BENCHMARKS
-    names = sorted({result.task for result in results if whole_name(result.task) in known})
-    held = [name for name in names if any(getattr(copy, "gated", False) for copy in known[whole_name(name)].copies)]
+    names = sorted({result.task for result in results if whole_name(result.task) in BENCHMARKS})
+    held = [
+        name for name in names if any(getattr(copy, "gated", False) for copy in BENCHMARKS[whole_name(name)].copies)
+    ]
     if held:
         print(
             f"warning: {', '.join(held)}: its publishers ask that its questions are not put online, and samples.parquet has "

@@ -29,7 +29,6 @@ from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.hub import columns, data_repo, evaluations, published
 from openrlhf_ebpo.hub.card import PICTURE, RECORDS, read, reward_curve
-from openrlhf_ebpo.hub.client import HubError
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.local_files import files_below, local_file, named, say_left_out
 from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, render, words
@@ -37,6 +36,7 @@ from openrlhf_ebpo.hub.notes import with_slot
 from openrlhf_ebpo.hub.places import target
 from openrlhf_ebpo.hub.public import Edited, changes, edited_json, public, public_name, public_run, public_text, slug
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
+from openrlhf_ebpo.models.hub_client import HubError
 from openrlhf_ebpo.record import checkpoints
 from openrlhf_ebpo.record.catalogue import Metric
 from openrlhf_ebpo.record.heartbeat import FILE as BEAT

@@ -32,12 +32,13 @@ from pathlib import Path
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import published
-from openrlhf_ebpo.hub.client import HubError, check_write_access, hub_api, hub_errors
+from openrlhf_ebpo.hub.access import check_write_access
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.local_files import files_below, local_file, named, say_left_out
 from openrlhf_ebpo.hub.places import target
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.upload import commit_of, listing, plan, print_plan, publish
+from openrlhf_ebpo.models.hub_client import HubError, hub_api, hub_errors
 
 PACKAGE = "openrlhf_ebpo"
 CHECKOUT = Path(__file__).parents[2]
@@ -45,7 +46,7 @@ SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", PACKAGE, "eval"
 NEEDED = ("app.py", "README.md", "requirements.txt")
 RUNS, TOKEN = "EBPO_SPACE_RUNS", "EBPO_SPACE_HF_TOKEN"  # as space/ knows them
 BUILT_FROM = (".py", ".toml", ".md", ".css", ".js", ".txt", ".woff2", ".gz")
-OURS = (f"{PACKAGE}*", "ebpo_space/*")  # what an earlier version may have left behind
+OURS = (f"{PACKAGE}*",)  # what this command may have left behind
 LEFT_OUT = ("__pycache__", "tests")
 MODULES = "ebpo_space"  # of space/; they go with the package, as openrlhf_ebpo.space
 
@@ -126,7 +127,7 @@ def check_ours(api, repo: str) -> None:
     with hub_errors(f"looking at {repo}"):
         commit = commit_of(api, repo, "space", "main")
         names = listing(api, repo, "space", commit) if commit else {}
-    if "app.py" in names and not any(name.startswith((f"{PACKAGE}/", "ebpo_space/")) for name in names):
+    if "app.py" in names and not any(name.startswith(f"{PACKAGE}/") for name in names):
         raise UsageError(f"{repo} is a Space with another app, which would be overwritten: choose another name")
 
 

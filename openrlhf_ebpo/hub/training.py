@@ -83,7 +83,7 @@ class Pushes:
 
     def queue_saved(self, step: int) -> None:
         ckpt, hub = self.args.ckpt, self.args.hub
-        if hub.repo and ckpt.save_hf and (step // ckpt.save_steps) % hub.every == 0:
+        if hub.repo and ckpt.save_hf and step % ckpt.save_steps == 0 and (step // ckpt.save_steps) % hub.every == 0:
             queue(self.args, step, self._model(step), self._checkpoints(step) if hub.full_state else [])
 
     def _model(self, step: int) -> Path:

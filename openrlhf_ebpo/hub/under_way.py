@@ -2,7 +2,7 @@
 
     <run>/hub/progress.json     {"step", "attempt", "sent", "total", "started", "time"}; there while a push is under way
 
-sent: bytes on connections of this process. What goes by Xet is not counted, nor held to a pace (transport.py): for that
+sent: bytes on connections of this process. What goes by Xet is not counted, nor held to a pace (models/hub_transport.py): for that
 there is the limit of the whole attempt.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.hub.transport import moved
+from openrlhf_ebpo.models.hub_transport import moved
 from openrlhf_ebpo.record.run_log import timestamp
 
 EVERY_SECONDS = 1.0

@@ -15,10 +15,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ebpo.hub.client import ADVICE, HubError, hub_errors
 from openrlhf_ebpo.hub.content import Content, Publishable, matches, sha256, size
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.under_way import sending
+from openrlhf_ebpo.models.hub_client import ADVICE, HubError, hub_errors
 from openrlhf_ebpo.redact import redacted_text
 
 MANIFEST = "sha256.json"

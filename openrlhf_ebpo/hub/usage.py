@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.harness import harness
+from openrlhf_ebpo.eval.prompts import training_form
 from openrlhf_ebpo.hub.example import QUESTION, Example, from_rollouts
 from openrlhf_ebpo.hub.public import public_text
 
@@ -66,11 +66,10 @@ def pass_reward(args: dict) -> float:
 
 def prompt_of(run_dir: Path, data: dict) -> tuple[str, bool, str | None, bool]:
     """(template, chat template, system message) of the training prompts, and whether their instruction is known: it is
-    in the training data, which may not be here. Read by the evaluation's own reader, found by name: it stands upon data/,
-    which stands upon checks/ and so upon hub/ (by rooms; none of the modules that it loads does)."""
+    in the training data, which may not be here."""
     known = True
     try:
-        form = harness("prompts").training_form(run_dir)
+        form = training_form(run_dir)
         template, chat, system = form.template, form.chat_template, form.system
     except UsageError:
         template, chat, system, known = QUESTION, bool(data.get("apply_chat_template")), None, False

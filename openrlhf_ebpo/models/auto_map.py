@@ -18,6 +18,7 @@ from openrlhf_ebpo.seams.remote_code import FLAG
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer_config.json"
+MAX_JSON_BYTES = 256 << 20  # of a tokenizer
 # Classes that OpenRLHF and vLLM load a text model by, and one that also sees.
 TEXT = {"AutoConfig", "AutoTokenizer", "AutoModelForCausalLM"}
 MEDIA = {"AutoProcessor", "AutoImageProcessor", "AutoVideoProcessor", "AutoFeatureExtractor"}
@@ -52,12 +53,15 @@ def read_file(path: Path) -> dict:
     """The JSON object in a file.
 
     Raises:
-        ModelFileError: it cannot be read, or holds no JSON object.
+        ModelFileError: it cannot be read, is too large, or does not hold a JSON object.
     """
     try:
-        found = json.loads(path.read_text())
+        size = path.stat().st_size
+        found = json.loads(path.read_text()) if size <= MAX_JSON_BYTES else None
     except (OSError, ValueError, RecursionError) as error:
         raise ModelFileError(f"{path} cannot be read as JSON ({error}); a Git LFS pointer, not fetched?") from None
+    if size > MAX_JSON_BYTES:
+        raise ModelFileError(f"{path.name} has {size} bytes; no model's is above {MAX_JSON_BYTES}")
     if not isinstance(found, dict):
         raise ModelFileError(f"{path} holds a JSON {type(found).__name__}, not an object")
     return found

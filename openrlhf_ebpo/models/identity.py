@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from openrlhf_ebpo.models.weights import WeightsError, tensors_of
+from openrlhf_ebpo.models.weights import WeightsError, read_index, tensors_of
 
 INDEX = "model.safetensors.index.json"
 BYTES = 256  # of each tensor
@@ -36,9 +36,8 @@ def weight_files(folder: Path) -> list[Path]:
     if not index.is_file():
         return sorted(folder.glob("*.safetensors"))
     try:
-        names = set(json.loads(index.read_text())["weight_map"].values())
-        files = [folder / Path(name).name for name in sorted(names)]
-    except (ValueError, KeyError, TypeError, AttributeError):
+        files = [folder / name for name in sorted(set(read_index(index).values()))]
+    except (OSError, WeightsError):
         return []
     return files if all(file.is_file() for file in files) else []
 

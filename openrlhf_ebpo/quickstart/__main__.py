@@ -72,7 +72,7 @@ def check_directory(directory: Path, force: bool) -> None:
     """Stop where something else is, or move it aside.
 
     Raises:
-        StageFailed: RUN_DIR holds something else, or what an earlier version began.
+        StageFailed: RUN_DIR holds something else.
     """
     if directory.exists() and not directory.is_dir():
         raise StageFailed(f"{directory} is a file; name a directory")
@@ -80,11 +80,6 @@ def check_directory(directory: Path, force: bool) -> None:
         return
     if force:
         print(f"moved the old run to {move_aside(directory)}")
-    elif (directory / "data").is_dir():
-        raise StageFailed(
-            f"{directory} holds a quickstart of an earlier version, which trained one model where this one compares two: "
-            "use --force, which moves it aside, or name another directory"
-        )
     else:
         raise StageFailed(f"{directory} holds something else than a quickstart; name another directory, or use --force")
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from openrlhf_ebpo.harness import harness
+from openrlhf_ebpo.eval.metrics import summarise
 from openrlhf_ebpo.progress import fingerprint, model_identity
 from openrlhf_ebpo.quickstart.tasks import DATASET, TEMPLATE
 from openrlhf_ebpo.record.results import save_result, step_directory
@@ -107,7 +107,7 @@ def save(
         "step": step,
         "task": {"name": DATASET, "source": "reasoning-gym", "questions": len(tasks), "fingerprint": hashed(tasks)},
         "protocol": {"name": PROTOCOL, "fingerprint": hashed(SETTINGS), **SETTINGS},
-        "metrics": harness("metrics").summarise(correct, classes, lengths, truncated),
+        "metrics": summarise(correct, classes, lengths, truncated),
         "settings": {"model": model_identity(model)},
         "versions": versions(),
     }

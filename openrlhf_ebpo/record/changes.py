@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from openrlhf_ebpo.record import manifest
-from openrlhf_ebpo.record.resume import groups, newest_whole
+from openrlhf_ebpo.record.resume import Search
 from openrlhf_ebpo.record.run_log import read_run
 from openrlhf_ebpo.redact import redacted
 
@@ -41,17 +41,18 @@ UNIMPORTANT = re.compile(
 LONGEST = 60  # characters of a value
 
 
-def resume(args: SimpleNamespace, force: bool) -> tuple[dict, list[str]]:
+def resume(args: SimpleNamespace, found: Search | None, force: bool) -> tuple[dict, list[str]]:
     """From which checkpoint a command goes on, and which settings have changed: for run.json, and in words. Where the
     checkpoint's applies it becomes the setting, in place: run.json and the next manifest say what is trained with.
 
-    force: the run that is in the run directory is moved aside, and none of its settings count.
+    Args:
+        found: the checkpoint; None where the command begins a run.
+        force: the run that is in the run directory is moved aside, and none of its settings count.
     """
-    if not args.ckpt.load_enable:
+    if found is None:
         return {}, []
-    found = newest_whole(groups(args.ckpt.path, args.algo.advantage.estimator), args.ckpt.load_step, contents=True)
     if found.tag is None:
-        return {}, []
+        return {}, [f"no checkpoint is complete in {args.ckpt.path}: training begins at step 0"]
     was = {} if force else (read_run(args.logger.run_dir) or {}).get("args", {})
     differ = changes(was, manifest.settings(found.folders[0] / found.tag), redacted(args))
     for each in differ:

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from openrlhf_ebpo.files import read_json_lines, write_text
 from openrlhf_ebpo.record.manifest import REPLACED, TAG, damage, step_of
-from openrlhf_ebpo.record.run_log import RunDirectoryError, read_run
+from openrlhf_ebpo.record.resume import CheckpointError
+from openrlhf_ebpo.record.run_log import RunDirectoryError, read_metrics, read_run
 
 LIST = "checkpoints.jsonl"
 KINDS = ("checkpoint", "model")
@@ -43,6 +44,24 @@ def rows(run_dir: str | Path) -> list[dict]:
     except (OSError, ValueError, RecursionError) as error:
         raise RunDirectoryError(f"{Path(run_dir) / LIST} is damaged ({str(error)[:300]})") from error
     return [row for row in found if is_row(row)]
+
+
+def check_none_lost(run_dir: Path, folder: Path) -> None:
+    """Check, where `folder` has no checkpoint, that the run never saved one: it would begin at step 0 again.
+
+    Raises:
+        CheckpointError: checkpoints.jsonl lists some, or the run is complete.
+    """
+    run = read_run(run_dir)
+    steps = max((row["step"] for row in read_metrics(run_dir)), default=0) if run else 0
+    tags = [row.get("tag") for row in rows(run_dir) if row.get("checkpoint")] if steps else []
+    if not (tags or (steps and run.get("status") == "complete")):
+        return
+    saved = f" and checkpoints, the last {tags[-1]}" if tags else ""
+    raise CheckpointError(
+        f"{run_dir} records {steps} steps{saved}, and no checkpoint is in {folder}: training would begin at step 0 again. "
+        "Put the checkpoints back, or begin again with --force, which moves this run aside"
+    )
 
 
 def is_row(row: object) -> bool:

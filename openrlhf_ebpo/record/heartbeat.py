@@ -1,7 +1,11 @@
-"""heartbeat.json: what a training is doing right now, and since when. Written by the driver until the trainer is there,
-then by the process that trains; the supervisor reads it.
+"""The two files by which the trainer and its supervisor know of each other, both in the run directory.
 
-A heartbeat never stops a training: on a full disk, or where the run directory is gone, nothing is written.
+heartbeat.json: what a training is doing, and since when. The driver writes it until the trainer is there, then the process
+that trains. A heartbeat never stops a training: where it cannot be written, nothing is.
+
+end_after_step: asks a training to save after its current step and to end. The supervisor writes it when a scheduler's signal
+comes; anybody who can write to the run directory may (`touch`), as with `ray job submit`, where no signal arrives. The
+process that trains looks for it after every step.
 """
 
 from __future__ import annotations
@@ -16,10 +20,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-FILE = "heartbeat.json"
-LONGEST_TEXT, LATEST = 200, 1e11  # characters; seconds since the epoch
+FILE, END_FILE = "heartbeat.json", "end_after_step"
+MAX_TEXT_CHARS, MAX_ASKER_CHARS = 200, 100
+LATEST = 1e11  # seconds since the epoch
 REST_SECONDS = 0.5  # between two writes
-STARTING, GENERATING, REWARDS = "starting engines and models", "generating", "rewards"
+STARTING, LOADING = "starting engines and models", "loading the checkpoint"
+GENERATING, REWARDS = "generating", "rewards"
 
 
 class Beat(NamedTuple):
@@ -33,11 +39,10 @@ class Beat(NamedTuple):
 
 
 class Heart:
-    """The writer; of several threads. A thread of its own writes, so that neither a slow disk nor one that hangs holds up
-    who beats."""
+    """The writer; of several threads. A thread of its own writes, so that a slow disk does not hold up the training."""
 
     def __init__(self, run_dir: str | Path):
-        self._folder = _opened(run_dir)  # what takes its place later is not the run's
+        self._folder = Path(run_dir)
         self._lock, self._changed = threading.Lock(), threading.Event()
         self._beat = Beat(0, STARTING, "", time.time(), 0.0)
         self._seconds, self._counted = Counter(), self._beat.since  # of each phase, up to this moment
@@ -48,7 +53,7 @@ class Heart:
         return self._beat.phase
 
     def beat(self, phase: str | None = None, detail: str = "", step: int | None = None, only_in: tuple = ()) -> None:
-        """Say what is going on. Without `phase` it is as before; `only_in`: unless another phase has begun meanwhile."""
+        """Change what is going on. Without `phase` it is as before; `only_in`: unless another phase has begun meanwhile."""
         with self._lock:
             was, now = self._beat, time.time()
             if only_in and was.phase not in only_in:
@@ -88,35 +93,49 @@ class Heart:
 
     def write(self) -> None:
         """Without fsync: it may be lost with the machine. Not `files.replacing`, which makes a folder that is missing."""
-        if self._folder is None:
-            return
-        temporary = f".{FILE}.{os.getpid()}.tmp"
+        temporary = self._folder / f".{FILE}.{os.getpid()}.tmp"
         with contextlib.suppress(OSError):
-            with open(temporary, "w", opener=lambda name, flags: os.open(name, flags, dir_fd=self._folder)) as file:
-                file.write(json.dumps(self._beat._asdict()))
-            os.replace(temporary, FILE, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-
-
-def _opened(folder: str | Path) -> int | None:
-    try:
-        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return None
+            temporary.write_text(json.dumps(self._beat._asdict()))
+            temporary.replace(self._folder / FILE)
 
 
 def read_beat(run_dir: str | Path) -> Beat | None:
-    """None where there is none, or what is there is no heartbeat."""
+    """The last heartbeat; None if the file is missing or holds something else."""
     try:
         found = json.loads((Path(run_dir) / FILE).read_text())
-        phase, detail = (
-            "".join(filter(str.isprintable, str(found[name])))[:LONGEST_TEXT] for name in ("phase", "detail")
-        )
+        phase, detail = (_printable(str(found[name]), MAX_TEXT_CHARS) for name in ("phase", "detail"))
         beat = Beat(int(found["step"]), phase, detail, float(found["since"]), float(found["time"]))
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     return beat if 0 <= beat.since < LATEST else None
 
 
-def forget_beat(run_dir: str | Path) -> None:
+def request_end(run_dir: Path, by: str) -> None:
+    """Ask for the end after the current step.
+
+    Args:
+        by: what asks, such as a signal's name.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    (run_dir / END_FILE).write_text(by)
+
+
+def end_requested_by(run_dir: Path) -> str | None:
+    """What asks for the end: a signal's name, or the file's where it was made by hand; None if nobody does."""
+    try:
+        with open(run_dir / END_FILE, errors="replace") as file:
+            text = file.read(MAX_ASKER_CHARS)
+    except OSError:
+        return None
+    return _printable(text, MAX_ASKER_CHARS).strip() or f"the file {END_FILE}"
+
+
+def forget_end_request(run_dir: Path) -> None:
     with contextlib.suppress(OSError):
-        (Path(run_dir) / FILE).unlink()
+        (run_dir / END_FILE).unlink()
+
+
+def _printable(text: str, max_chars: int) -> str:
+    return "".join(filter(str.isprintable, text))[:max_chars]

@@ -1,8 +1,7 @@
 """What a complete checkpoint is: a folder whose manifest, written last, lists every file with its size and checksum.
 
 A checkpoint is a folder, its tag, that DeepSpeed fills: one file or more per rank. While it is being saved, manifest.json says
-so; when all files are on disk, it lists them. Checkpoints of earlier versions have files.json, with sizes alone, or nothing:
-then the names and ends of the files must tell.
+so; when all files are on disk, it lists them. A checkpoint without one does not count: nothing says that its saving had ended.
 
 The checksum is CRC-32. It has to find what disks and copies damage, not what somebody forges, who would write the manifest
 anew too. One core reads 2.7 GB/s with it, 1.4 GB/s with SHA-256 where the processor has instructions for that, and under
@@ -25,13 +24,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from openrlhf_ebpo.files import sync, write_json
-from openrlhf_ebpo.record import unlisted
 
 MANIFEST = "manifest.json"
-OLD_LIST = "files.json"  # of the version before: {"complete": true, "files": {name: size}}
 SCHEMA = 1
 REPLACED = ".replaced"  # ends the name of a checkpoint whose tag is being saved again
 SIDE_FILES = (".json", ".py")  # DeepSpeed loads without them
+SHARD = ".pt"  # ends the name of every file that DeepSpeed loads
 TAG = re.compile(rf"(best_)?global_step(\d{{1,12}})({re.escape(REPLACED)})?", re.ASCII)
 CRC = re.compile("[0-9a-f]{8}")
 LARGEST = 2**26  # bytes of a manifest
@@ -42,16 +40,16 @@ _checked: dict[tuple, str] = {}  # file as it was -> its checksum, so that no fi
 
 
 class Saved(NamedTuple):
-    """One file. crc32: None where it is not known. elsewhere: it lies on another node's own disk."""
+    """One file. elsewhere: it lies on another node's own disk."""
 
     size: int
-    crc32: str | None = None
+    crc32: str
     elsewhere: bool = False
 
 
 class Manifest(NamedTuple):
     """problem: what is wrong with it itself. prior: `state_hash` of the estimator's state. attempt: which start of the command
-    saved it; None for an earlier version's."""
+    saved it; None by train_sft."""
 
     complete: bool = False
     files: Mapping[str, Saved] = {}
@@ -65,7 +63,6 @@ class Manifest(NamedTuple):
 
 def begin(checkpoint: Path) -> None:
     """From now on, until `complete`, the folder is no checkpoint."""
-    (checkpoint / OLD_LIST).unlink(missing_ok=True)
     write_json(checkpoint / MANIFEST, {"schema": SCHEMA, "complete": False})
 
 
@@ -117,12 +114,12 @@ def _entry(path: Path, saved: Saved) -> dict:
 
 
 def read(checkpoint: Path) -> Manifest | None:
-    """None for a checkpoint that has neither a manifest nor the list of the version before."""
+    """None for a checkpoint that has no manifest."""
     path = checkpoint / MANIFEST
     try:
         found = _object(path)
     except FileNotFoundError:
-        return _read_old_list(checkpoint)
+        return None
     except (OSError, ValueError, RecursionError) as error:
         return Manifest(problem=f"its {MANIFEST} is damaged ({_short(error)})")
     if found.get("schema") != SCHEMA or type(found.get("complete")) is not bool:
@@ -177,26 +174,9 @@ def _safe(name: str) -> str:
 
 def _saved(name: str, entry: Any) -> Saved:
     size, crc = (entry.get("size"), entry.get("crc32")) if isinstance(entry, dict) else (None, None)
-    if type(size) is not int or size < 0 or not (crc is None or (isinstance(crc, str) and CRC.fullmatch(crc))):
-        raise ValueError(f"what it says of {_short(name)} is no size and no checksum")
+    if type(size) is not int or size < 0 or not (isinstance(crc, str) and CRC.fullmatch(crc)):
+        raise ValueError(f"it lacks the size or the checksum of {_short(name)}")
     return Saved(size, crc, entry.get("elsewhere") is True)
-
-
-def _read_old_list(checkpoint: Path) -> Manifest | None:
-    """As the version before read it: where the list is damaged, there is none."""
-    try:
-        found = _object(checkpoint / OLD_LIST)
-    except (OSError, ValueError, RecursionError):
-        return None
-    if found.get("complete") is False:
-        return Manifest()
-    sizes = found.get("files")
-    if not isinstance(sizes, dict) or not sizes:
-        return None
-    try:
-        return Manifest(True, _files({name: {"size": size} for name, size in sizes.items()}))
-    except ValueError as error:
-        return Manifest(problem=f"its {OLD_LIST} is damaged ({error})")
 
 
 # Checking
@@ -214,7 +194,7 @@ def damage(checkpoint: Path, contents: bool = False) -> str | None:
         return "its saving was interrupted"
     found = read(checkpoint)
     if found is None:
-        return unlisted.damage(checkpoint)
+        return f"it has no {MANIFEST}: it was saved by OpenRLHF alone, or copied in part"
     if found.problem:
         return found.problem
     here = {
@@ -222,7 +202,8 @@ def damage(checkpoint: Path, contents: bool = False) -> str | None:
     }
     wrong_sizes = (_wrong_size(checkpoint / name, saved.size) for name, saved in here.items())
     try:
-        return next(filter(None, wrong_sizes), None) or _wrong_contents(checkpoint, here, contents)
+        wrong = next(filter(None, wrong_sizes), None) or _unlisted_shard(checkpoint, found.files)
+        return wrong or _wrong_contents(checkpoint, here, contents)
     except OSError as error:  # the critic's process or the policy's deletes it at this moment
         return f"it cannot be read ({_short(error)})"
 
@@ -259,9 +240,16 @@ def _wrong_size(path: Path, saved: int) -> str | None:
     )
 
 
+def _unlisted_shard(checkpoint: Path, files: Mapping[str, Saved]) -> str | None:
+    """DeepSpeed would load it, and nothing says what was saved."""
+    names = (path.relative_to(checkpoint).as_posix() for path in sorted(checkpoint.rglob(f"*{SHARD}")))
+    name = next((name for name in names if name not in files), None)
+    return f"{_short(name)} is not listed in its {MANIFEST}: its checksum is not known" if name else None
+
+
 def _wrong_contents(checkpoint: Path, files: Mapping[str, Saved], contents: bool) -> str | None:
     """The first file, by name, whose content is another."""
-    named = {checkpoint / name: saved.crc32 for name, saved in files.items() if saved.crc32}
+    named = {checkpoint / name: saved.crc32 for name, saved in files.items()}
     unread = [path for path in named if _signature(path) not in _checked] if contents else []
     size = sum(path.stat().st_size for path in unread)
     if size > WORTH_A_LINE:

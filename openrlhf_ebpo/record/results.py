@@ -118,10 +118,8 @@ def save_result(directory: str | Path, summary: dict, rows: Sequence[dict]) -> N
 def find_results(directory: str | Path) -> list[Result]:
     """All results in a run directory, a results directory or a part of one, by task and step.
 
-    Results without a schema, as of early quickstarts, are left out.
-
     Raises:
-        UsageError: nothing is there, or it was written by a newer version.
+        UsageError: nothing is there, one is damaged, or it was written by another version.
     """
     directory = Path(directory)
     if not directory.is_dir():
@@ -129,8 +127,7 @@ def find_results(directory: str | Path) -> list[Result]:
     bases = [base for base in (directory / "eval", directory) if base.is_dir()]
     for base, place in ((base, place) for base in bases for place in PLACES):
         paths = base.glob(f"{place}/summary.json" if place else "summary.json")
-        found = [result for path in sorted(paths) if (result := _read_result(path))]
-        if found:
+        if found := [_read_result(path) for path in sorted(paths)]:
             return sorted(found, key=lambda result: (result.task, result.step))
     raise UsageError(
         f"{directory} holds no evaluation results (<protocol>/<task>/step-*/summary.json of schema {SCHEMA}); make "
@@ -138,15 +135,15 @@ def find_results(directory: str | Path) -> list[Result]:
     )
 
 
-def _read_result(path: Path) -> Result | None:
+def _read_result(path: Path) -> Result:
     try:
         summary = json.loads(path.read_text())
     except ValueError as error:
         raise UsageError(f"{path} is damaged: {error}; evaluate again") from None
-    if not isinstance(summary, dict) or "schema" not in summary:
-        return None
-    if summary["schema"] != SCHEMA:
-        raise UsageError(f"{path} has schema {summary['schema']}, this version reads schema {SCHEMA}")
+    if not isinstance(summary, dict):
+        raise UsageError(f"{path} is damaged: it is not a JSON object; evaluate again")
+    if (schema := summary.get("schema")) != SCHEMA:
+        raise UsageError(f"{path} has schema {schema}, this version reads schema {SCHEMA}; evaluate again")
     if lacking := [name for name in NEEDED if name not in summary]:
         raise UsageError(f"{path} is damaged: it has no {', '.join(lacking)}; evaluate again")
     return Result(path.parent, summary)

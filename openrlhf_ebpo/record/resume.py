@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -17,9 +17,9 @@ from typing import NamedTuple
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.record import manifest
 from openrlhf_ebpo.record.manifest import REPLACED, TAG, damage, is_unfinished, step_of
-from openrlhf_ebpo.record.unlisted import LATEST, named_by_latest
 
 BEST = "best_"
+LATEST = "latest"  # DeepSpeed's
 FLAG = "--ckpt.load_step"
 
 
@@ -47,9 +47,10 @@ def check_fresh(ckpt_path: str | Path, estimator: str) -> None:
         CheckpointError: there are some.
     """
     folders = groups(ckpt_path, estimator)
-    if found := newest_whole(folders).tag:
+    found = newest_whole(folders)
+    if newest := found.tag or (next(iter(found.skipped)) if found.lost else None):
         raise CheckpointError(
-            f"{folders[0]} holds checkpoints of another run, the newest {found}. Go on from it with --ckpt.load_enable, name "
+            f"{folders[0]} holds checkpoints of another run, the newest {newest}. Go on from it with --ckpt.load_enable, name "
             "another --ckpt.path, or move the checkpoints aside with --force"
         )
 
@@ -103,12 +104,18 @@ class Search(NamedTuple):
         return f"{FLAG} {self.wanted}: no whole checkpoint of this step is in {self.folders[0]}{lacks}; {there}"
 
 
-def newest_whole(folders: Sequence[Path], step: int | None = None, contents: bool = False) -> Search:
+Problem = Callable[[Path], str | None]
+
+
+def newest_whole(
+    folders: Sequence[Path], step: int | None = None, contents: bool = False, problem: Problem = lambda checkpoint: None
+) -> Search:
     """Search `folders` for the newest tag that is whole in all of them; the first one's `latest` is the hint.
 
     Args:
         step: only a checkpoint of this step; a `best_*` one too.
         contents: compare checksums, down to the first that is whole.
+        problem: what else keeps a checkpoint in the first folder from being loaded.
     """
     folders, skipped = tuple(folders), {}
     named = named_by_latest(folders[0])
@@ -117,11 +124,30 @@ def newest_whole(folders: Sequence[Path], step: int | None = None, contents: boo
         parts = whole_parts(folders, tag, contents)
         if (parts or {}).get(folders[0]) != tag:
             skipped[tag] = _damage(folders, tag, contents) or "it is not of the same save as the critic's"
-        if parts:
+        if parts and (why := problem(folders[0] / parts[folders[0]])):
+            skipped[parts[folders[0]]] = why
+        elif parts:
             return Search(folders, parts[folders[0]], skipped, False, parts, step)
         if tag + REPLACED in tags:
             skipped[tag + REPLACED] = _damage(folders, tag + REPLACED, contents) or "it is not of the same save"
     return Search(folders, None, skipped, not all(_never_whole(folders, tag) for tag in tags), wanted=step)
+
+
+def confirmed(folders: Sequence[Path], names: Sequence[str], problem: Problem) -> Search | None:
+    """The checkpoint that another process has found by its contents, one name a folder; None where this process sees it
+    missing, of other sizes, or with a `problem`."""
+    folders, parts = tuple(folders), dict(zip(folders, names, strict=True))
+    if any(damage(folder / name) for folder, name in parts.items()) or problem(folders[0] / names[0]):
+        return None
+    return Search(folders, names[0], {}, False, parts)
+
+
+def named_by_latest(folder: Path) -> str | None:
+    """The tag that DeepSpeed would load."""
+    try:
+        return (folder / LATEST).read_text().strip() or None
+    except (OSError, ValueError):
+        return None
 
 
 def _candidates(tags: set[str], named: str | None, step: int | None) -> list[str]:

@@ -15,9 +15,9 @@ from openrlhf_ebpo.record.retention import first_kept, step_files
 from openrlhf_ebpo.record.run_log import RunDirectoryError
 
 WHOLE = ("group", "sample")
-NUMBERS = ("reward", "baseline", "advantage", "action_tokens", "score_weight", "importance")
+NUMBERS = ("reward", "baseline", "advantage", "action_tokens", "score_weight")
 TEXTS = ("prompt_id", "cluster")
-NEEDED = (*WHOLE, "reward", "valid", "advantage")
+NEEDED = (*WHOLE, "valid", *NUMBERS, *TEXTS)
 MOST_ROWS = 2**24  # of a step
 MOST_BYTES = 2**30  # of a step's columns, decompressed
 
@@ -33,8 +33,8 @@ def logged_steps(run_dir: Path) -> dict[int, Path]:
 
 
 def read_columns(path: Path, named: str = "", most_rows: int = MOST_ROWS) -> dict[str, np.ndarray]:
-    """name -> one value per response, of those columns above that the file has: float64 with NaN for null; int64; bool;
-    text as objects, None for null.
+    """name -> one value per response, of the columns in NEEDED: float64 with NaN for null; int64; bool; text as objects,
+    None for null.
 
     Args:
         named: what errors call the file, where not by its path.
@@ -52,24 +52,20 @@ def read_columns(path: Path, named: str = "", most_rows: int = MOST_ROWS) -> dic
 
 
 def _read(path: Path, named: str, most_rows: int) -> dict[str, np.ndarray]:
-    if not path.is_file():
-        raise RunDirectoryError(f"{named} is no file")
     metadata = pq.read_metadata(path)
     names = metadata.schema.to_arrow_schema().names
     if lacking := [name for name in NEEDED if names.count(name) != 1]:
         raise RunDirectoryError(f"{named} must have one column {' and one '.join(lacking)}; its columns: {len(names)}")
-    wanted = list(dict.fromkeys(name for name in (*NEEDED, *NUMBERS, *TEXTS) if names.count(name) == 1))
-    _check_size(named, metadata, wanted, most_rows)
-    texts = [name for name in TEXTS if name in wanted]
-    with pq.ParquetFile(path, metadata=metadata, read_dictionary=texts) as file:
-        table = file.read(columns=wanted)
+    _check_size(named, metadata, most_rows)
+    with pq.ParquetFile(path, metadata=metadata, read_dictionary=[*TEXTS]) as file:
+        table = file.read(columns=[*NEEDED])
     kinds = {**dict.fromkeys(WHOLE, pa.int64()), **dict.fromkeys(NUMBERS, pa.float64()), "valid": pa.bool_()}
-    numbers = {name: _numbers(named, table, name, kind) for name, kind in kinds.items() if name in table.column_names}
-    return numbers | {name: _texts(named, table, name) for name in TEXTS if name in table.column_names}
+    numbers = {name: _numbers(named, table, name, kind) for name, kind in kinds.items()}
+    return numbers | {name: _texts(named, table, name) for name in TEXTS}
 
 
-def _check_size(named: str, metadata: pq.FileMetaData, wanted: list[str], most_rows: int) -> None:
-    columns = [i for i in range(metadata.num_columns) if metadata.schema.column(i).path.split(".")[0] in wanted]
+def _check_size(named: str, metadata: pq.FileMetaData, most_rows: int) -> None:
+    columns = [i for i in range(metadata.num_columns) if metadata.schema.column(i).path.split(".")[0] in NEEDED]
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     size = sum(group.column(i).total_uncompressed_size for group in groups for i in columns)
     if metadata.num_rows > most_rows or size > MOST_BYTES:

@@ -1,8 +1,8 @@
 """One training at a time in a run directory, and in a folder of checkpoints.
 
-The supervisor holds `training.lock` in each until all processes of its training are gone. The kernel releases a lock however a process ends. But
-not every network file system has locks across hosts, so the holder also sends a heartbeat: it updates the file's
-modification time, and a lock of another host counts as held while that changes.
+The supervisor holds `training.lock` in each until all processes of its training are gone. The kernel releases a lock
+however a process ends. But not every network file system has locks across hosts, so the holder also updates the file's
+modification time, and a lock of another host counts as held while that changes. The Space reads it too.
 """
 
 from __future__ import annotations
@@ -71,12 +71,13 @@ def held(folder: Path) -> Iterator[None]:
     with file:
         if _lock(file) is False:
             raise _in_use(folder, _read_holder(file))
-        _write_holder(file)
+        holder = {"host": socket.gethostname(), "pid": os.getpid(), "since": timestamp(), "boot": boot_id()}
+        _write(file, json.dumps(holder) + "\n")
         try:
             with _beating(file):
                 yield
         finally:
-            _clear(file)
+            _write(file, "")
 
 
 def check_free(folder: Path) -> None:
@@ -85,31 +86,33 @@ def check_free(folder: Path) -> None:
     Raises:
         RunDirectoryError: another process holds it; names host, process and since when.
     """
+    path = folder / LOCK
     try:
-        file = _open_for_looking(folder / LOCK)
+        file = _open_to_look(path)
     except OSError:
         return
     with file:
-        holder, free = _read_holder(file), _lock(file) if file.writable() else None
+        holder = _read_holder(file)
+        free = _lock(file) if file.writable() else None
         modified = os.fstat(file.fileno()).st_mtime_ns
-    left_by_another_kernel = bool(holder) and (free is None or holder.get("boot") != boot_id())
     if (holder.get("pid"), holder.get("boot")) == (os.getppid(), boot_id()):
         return  # the supervisor holds it for this driver, which it has started
     if free is False:
         raise _in_use(folder, holder)
+    left_by_another_kernel = holder and (free is None or holder.get("boot") != boot_id())
     if left_by_another_kernel and not _is_silent(folder, _describe(holder), modified):
-        raise _in_use(folder, holder, f" If you know that it is dead, delete {folder / LOCK}.")
+        raise _in_use(folder, holder, f" If you know that it is dead, delete {path}.")
 
 
-def _open_for_looking(path: Path):
+def _open_to_look(path: Path):
     try:
         return open(path, "r+")
-    except PermissionError:  # another user's: only its modification time can tell
+    except PermissionError:  # another user's
         return open(path)
 
 
 def _lock(file) -> bool | None:
-    """Whether the lock was acquired; None where the file system has no locks.
+    """Try to acquire the lock: True if it was, None if the file system has no locks.
 
     A POSIX record lock, not flock: it belongs to this process alone, where a forked child would inherit an flock and keep
     it after the holder's death; and NFS enforces it across hosts. Its price: closing any file object of the same file
@@ -126,7 +129,7 @@ def _lock(file) -> bool | None:
 
 @functools.cache  # the early check and the claim ask about the same heartbeat
 def _is_silent(folder: Path, holder: str, modified: int) -> bool:
-    """Whether the heartbeat has stopped: it compares modification times with each other, as hosts' clocks differ."""
+    """True if the holder has stopped. Compares modification times with each other, as hosts' clocks differ."""
     print(
         f"{folder} was in use by {holder}, which did not let go of it: watching for {SILENCE_SECONDS:g} s whether it is "
         "still alive",
@@ -159,16 +162,10 @@ def _beating(file) -> Iterator[None]:
         thread.join()
 
 
-def _write_holder(file) -> None:
-    holder = {"host": socket.gethostname(), "pid": os.getpid(), "since": timestamp(), "boot": boot_id()}
+def _write(file, text: str) -> None:
     with contextlib.suppress(OSError):  # a full disk; the lock holds without it
         os.ftruncate(file.fileno(), 0)
-        os.write(file.fileno(), json.dumps(holder).encode() + b"\n")
-
-
-def _clear(file) -> None:
-    with contextlib.suppress(OSError):
-        os.ftruncate(file.fileno(), 0)
+        os.write(file.fileno(), text.encode())
 
 
 def _read_holder(file) -> dict:
@@ -182,7 +179,7 @@ def _read_holder(file) -> dict:
 
 def _in_use(folder: Path, holder: dict, more: str = "") -> RunDirectoryError:
     return RunDirectoryError(
-        f"{folder} is in use by {_describe(holder)}. Wait until it has ended, or end it. To train beside it, choose another "
+        f"{folder} is in use by {_describe(holder)}. Wait until it has ended, or end it. To train at the same time, choose another "
         f"--logger.run_dir and another --ckpt.path.{more}"
     )
 

@@ -38,6 +38,7 @@ from openrlhf_ebpo.record import retention
 from openrlhf_ebpo.redact import redacted_text
 
 SCHEMA = 1
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 LONGEST_ON_FULL_DISK = 300  # characters of an error: less than run.json's indentation, which makes room for it
 LOCK = "training.lock"
 NOTES = "notes.jsonl"
@@ -74,7 +75,7 @@ def open_run(
         resumed: from which checkpoint it goes on, and which settings have changed, already redacted.
 
     Raises:
-        RunDirectoryError: another run is there, or the path is not a directory.
+        RunDirectoryError: another run is there, the path is not a directory, or its disk is full.
     """
     found = check_run_dir(run_dir, argv, args, resume, force)
     if force and (run_dir / "run.json").exists():
@@ -97,7 +98,14 @@ def open_run(
         "ended": None,
         **({"restarts": found["restarts"]} if found and "restarts" in found else {}),
     }
-    write_json(run_dir / "run.json", run)
+    try:
+        write_json(run_dir / "run.json", run)
+    except OSError as error:
+        if error.errno not in FULL_DISK:
+            raise
+        raise RunDirectoryError(
+            f"the disk of {run_dir} is full ({error}): make room on it, or name another --logger.run_dir"
+        ) from error
     return run
 
 
@@ -161,7 +169,7 @@ def close_run(run_dir: Path, status: str, error: str | None = None) -> None:
     try:
         write_json(run_dir / "run.json", run)
     except OSError as problem:
-        if problem.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if problem.errno not in FULL_DISK:
             raise
         # a run that ended because its disk is full is one that has ended; its file cannot grow, so only the first words
         overwrite_json(run_dir / "run.json", run | {"error": error and error[:LONGEST_ON_FULL_DISK]})

@@ -79,8 +79,7 @@ class GuardedSingleTurnExecutor:
     async def _fetch_rewards_via_func(self, *args):
         if isinstance(self.reward_func, str):
             return await _checked(asyncio.gather(self._calls.run(*args)))
-        with under_way.running():  # packaged: grading has limits and processes of its own (pool.py)
-            return await _checked(super()._fetch_rewards_via_func(*args))
+        return await _checked(super()._fetch_rewards_via_func(*args))  # packaged: pool.py limits it
 
     async def _fetch_rewards_via_http(self, *args):
         return await _checked(asyncio.gather(self._servers.ask(*args)))

@@ -12,12 +12,14 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+import typing
+from dataclasses import MISSING, Field, fields
 
-from openrlhf_ebpo.rewards import gym_marks, gym_settings
+from openrlhf_ebpo.rewards import gym_marks
 from openrlhf_ebpo.rewards.grading import SPECIAL, GoldError, extract_answer
 from openrlhf_ebpo.rewards.sat import provide_pycosat
 
-MOST = 1_000_000  # tasks of one kind: all of them are held in memory
+MAX_TASKS = 1_000_000  # tasks of one kind: all of them are held in memory
 ANSWER, ANSWER_END, THINK, THINK_END = "<answer>", "</answer>", "<think>", "</think>"
 # Where many answers are right there is no gold answer to show.
 ANY = "(any answer that reasoning-gym's scorer accepts)"
@@ -148,29 +150,85 @@ def _scorer(name: str, settings: str):
 
 
 def parse_spec(spec: str) -> tuple[str, dict]:
-    """Name and settings, as JSON holds them, of NAME[:size=100,operators=["+","-"],…].
+    """Name and settings of NAME or NAME:{"size": 100, "operators": ["+", "-"]}.
 
     Raises:
         EntryError: it is not written so, or names what is not there; a setting does not fit.
     """
-    name, _, text = spec.partition(":")
+    name, colon, text = spec.partition(":")
     config = config_of(name)
     try:
-        texts = gym_settings.split(text)
-        for key, least, most in (("size", 1, MOST), ("seed", 0, None)):
-            _check_number(key, texts.get(key, str(least)), least, most)
-        return name, gym_settings.given(config, texts)
-    except gym_settings.UnknownSetting as error:
-        raise EntryError(f"{spec}: {error}. {_settings_of(config)}") from None
+        settings = _read_settings(name, text) if colon else {}
+        _check_number("size", settings.get("size", 1), 1, MAX_TASKS)
+        _check_number("seed", settings.get("seed", 0), 0, 1 << 62)
+        fitting(config, settings)
     except ValueError as error:
         raise EntryError(f"{spec}: {error}") from None
+    return name, settings
 
 
-def _check_number(name: str, text: str, least: int, most: int | None) -> None:
-    if not (text.isascii() and text.isdigit() and len(text) < 100 and least <= int(text) <= (most or int(text))):
-        raise ValueError(
-            f"{name} must be a whole number from {least} {f'to {most:,}' if most else 'on'}, not {text:.40}"
-        )
+def _read_settings(name: str, text: str) -> dict:
+    example = f"""settings are a JSON object, as in '{name}:{{"size": 100, "seed": 1}}'"""
+    try:
+        settings = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{example}, not {text:.80} ({error})") from None
+    if not isinstance(settings, dict):
+        raise ValueError(f"{example}, not {text:.80}")
+    return settings
+
+
+def _refuse_constant(constant: str):
+    raise ValueError(f"{constant} is not a number of JSON")
+
+
+def _check_number(name: str, number, least: int, most: int) -> None:
+    if type(number) is not int or not least <= number <= most:
+        raise ValueError(f"{name} must be a whole number from {least} to {most:,}, not {json.dumps(number):.40}")
+
+
+def fitting(config: type, settings: dict) -> dict:
+    """Settings as JSON holds them, as the configuration takes them: enumerations, dates, tuples.
+
+    Raises:
+        ValueError: no such setting, or a value that does not fit its field.
+    """
+    known, types = {each.name: each for each in fields(config)}, typing.get_type_hints(config)
+    for name in settings.keys() - known:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"Did you mean {near[0]}? " if near else ""
+        raise ValueError(f"there is no setting {name}. {hint}{_settings_of(config)}")
+    return {name: _fitted(value, known[name], types[name]) for name, value in settings.items()}
+
+
+def _fitted(value, field: Field, kind: type):
+    """Whatever stands where not even the default is of the declared type: that is reasoning-gym's mistake."""
+    from pydantic import TypeAdapter, ValidationError
+
+    reader, usual = TypeAdapter(kind), as_json(default(field))
+    if value == usual and type(value) is type(usual):
+        return default(field)
+    try:
+        return reader.validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        try:
+            reader.validate_json(json.dumps(usual), strict=True)
+        except ValidationError:
+            return value
+        why = error.errors()[0]["msg"]
+        raise ValueError(f"the setting {field.name}, {json.dumps(value):.80}: {why}") from None
+
+
+def default(field: Field):
+    """A field's default, as the configuration has it."""
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+def as_json(value):
+    """A setting, or a dict of them, as JSON holds it."""
+    from pydantic_core import to_jsonable_python
+
+    return to_jsonable_python(value)
 
 
 def kinds() -> dict[str, type]:
@@ -181,9 +239,10 @@ def kinds() -> dict[str, type]:
     """
     provide_pycosat()
     try:
+        import pydantic  # noqa: F401
         from reasoning_gym.factory import DATASETS
     except ImportError:
-        raise EntryError("needs `pip install reasoning-gym`") from None
+        raise EntryError("needs `pip install reasoning-gym pydantic`") from None
     return {name: settings for name, (_, settings) in DATASETS.items()}
 
 
@@ -198,7 +257,7 @@ def config_of(name: str) -> type:
     except EntryError as error:
         raise EntryError(f"{name} {error}") from None
     if not name.strip():
-        raise EntryError(f"{name!r} names no kind of tasks; write NAME[:size=100,seed=1], such as chain_sum")
+        raise EntryError(f"{name!r} names no kind of tasks; write NAME, such as chain_sum, or NAME:{{settings}}")
     if name not in known:
         near = difflib.get_close_matches(name.strip().lower().replace("-", "_"), known, 1)
         hint = f"Did you mean {near[0]}? " if near else ""
@@ -207,7 +266,7 @@ def config_of(name: str) -> type:
 
 
 def create(name: str, settings: dict):
-    """The data set with these settings of its configuration, as JSON holds them or as it takes them.
+    """The data set with these settings of its configuration, as JSON holds them.
 
     Raises:
         EntryError: reasoning-gym is not installed, or has no such data set or setting.
@@ -216,9 +275,10 @@ def create(name: str, settings: dict):
     import reasoning_gym
 
     try:
-        return reasoning_gym.create_dataset(name, **gym_settings.fitting(config, settings))
+        return reasoning_gym.create_dataset(name, **fitting(config, settings))
     except (TypeError, ValueError, AssertionError) as error:
-        raise EntryError(f"{name}: {error}. {_settings_of(config)}") from error
+        known = "" if "Its settings are" in str(error) else f". {_settings_of(config)}"
+        raise EntryError(f"{name}: {error}{known}") from error
 
 
 def _settings_of(config: type) -> str:

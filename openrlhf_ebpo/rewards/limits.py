@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 from dataclasses import dataclass
 
 from openrlhf_ebpo.errors import UsageError
@@ -50,6 +51,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="processes in which each engine calls reward_func, at most: further ones start when calls wait. Each imports "
         "the file, and has its own state of it. Default: an eighth of the cores, 2 to 8; 1 for files that load a model onto a GPU",
     )
+
+
+def default_workers() -> int:
+    """Processes that grade, or call a reward function: several rollout actors share a node."""
+    return max(2, min(8, len(os.sched_getaffinity(0)) // 8))
 
 
 def resolve(values: dict) -> None:

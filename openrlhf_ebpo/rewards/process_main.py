@@ -1,170 +1,211 @@
-"""Calls a reward function for process.py: `python -m openrlhf_ebpo.rewards.process_main PARENT DESCRIPTOR`.
+"""The other side of processes.py: `python -m openrlhf_ebpo.rewards.process_main PARENT DESCRIPTOR`. Three kinds of process:
 
-Two processes. This one runs nobody else's code: it forks the one that imports the reward file, waits for its end, and
-then ends whatever that one has left behind, as it does when the rollout actor is gone. The other one answers several
-calls at a time, each in a thread, until it is killed or the connection closes. It imports the file after the fork, so
-that CUDA and threads of the file's are its own.
+- The *template* loads what may be shared, such as a grader, and forks a keeper for each process that is asked for. So a
+  process that had to be killed is replaced in milliseconds.
+- A *keeper* runs nobody else's code. It forks the process that serves calls, passes on what that one prints, up to a limit,
+  reports how it ended, and kills whatever it left behind.
+- The *serving process* answers calls, each on a connection of its own, until it is killed. Reward functions are imported
+  there, after the fork, so that CUDA and the file's threads are its own.
+
+All end when the process that asked is gone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import importlib.util
+import functools
 import json
 import os
 import pickle
-import queue
+import pkgutil
 import resource
+import select
 import signal
 import socket
 import sys
 import threading
 import time
-
-import wrapt
-
-from openrlhf_ebpo.rewards.frames import HEADER, LONGEST_REPLY, OUT_OF_MEMORY, PING, frame
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import NoReturn
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-GIVE_UP = 10  # seconds of killing what starts new processes all the time
+CHECK_SECONDS = 1.0  # between looks at whether the parent is still there
+KILL_SECONDS = 10  # of killing what starts new processes all the time
+MAX_DESCRIPTORS = 253  # that one message may carry (SCM_MAX_FD)
+MAX_REPLY_BYTES = 1 << 20  # a reward is a few numbers
+MAX_PRINTED_BYTES = 4 << 20  # of each process
+CUT = f"\n[printed {MAX_PRINTED_BYTES} bytes; what else this process prints is dropped]\n"
+OUT_OF_MEMORY = 77  # exit code of a process in which a call met its memory limit
 
 
 class Stop(BaseException):
-    """The rollout actor is gone, or wants an end."""
+    """SIGTERM."""
 
 
-def main() -> int:
-    parent, connection = int(sys.argv[1]), socket.socket(fileno=int(sys.argv[2]))
-    signal.signal(signal.SIGTERM, stop)
-    prctl(PR_SET_CHILD_SUBREAPER, 1)  # whoever loses its parent below becomes a child of this process
-    code = 0
+def main() -> NoReturn:
+    """The template."""
+    parent, control = int(sys.argv[1]), socket.socket(fileno=int(sys.argv[2]))
+    os.dup2(2, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, which then closes the connection
+    settings = pickle.loads(Connection(os.dup(control.fileno())).recv_bytes())
+    load = functools.cache(lambda: pkgutil.resolve_name(settings["loader"])(*settings["arguments"]))
+    if settings["warm"]:
+        load()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel collects keepers
+    while descriptors := _next_request(control, parent):
+        if not os.fork():
+            control.close()
+            _keep(*map(Connection, descriptors), settings=settings, load=load)
+        for descriptor in descriptors:
+            os.close(descriptor)
+    os._exit(0)
+
+
+def _next_request(control: socket.socket, parent: int) -> list[int]:
+    """Descriptors of the connections for one process; none when the parent is gone."""
+    while os.getppid() == parent:
+        if select.select([control], [], [], CHECK_SECONDS)[0]:
+            return socket.recv_fds(control, 1, MAX_DESCRIPTORS)[1]
+    return []
+
+
+def _keep(lifeline: Connection, *places: Connection, settings: dict, load: Callable) -> NoReturn:
+    """The keeper. lifeline: tells the other side how the serving process ended, and is closed by it to have all end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, _stop)
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)  # whoever loses its parent below becomes a child of this process
     try:
-        die_with(parent, signal.SIGTERM)
-        keeper, child = os.getpid(), os.fork()
+        template, keeper = os.getppid(), os.getpid()
+        printed, output = os.pipe()
+        child = os.fork()
         if not child:
-            serve(connection, keeper)
-        code = wait_for(child)
-    except Stop:
+            _serve(lifeline, places, output, keeper, settings, load)
+        os.close(output)
+        for place in places:
+            place.close()
+        code = _watch(child, lifeline, printed, template)
+        lifeline.send_bytes(json.dumps({"ended": code}).encode())
+    except (Stop, OSError):
         pass
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        end_children()
-    return code if code >= 0 else 128 - code
+        _kill_children()
+        os._exit(0)
 
 
-def stop(*_) -> None:
+def _stop(*_) -> NoReturn:
     raise Stop
 
 
-def prctl(*arguments: int) -> None:
+def _prctl(*arguments: int) -> None:
     ctypes.CDLL(None).prctl(*arguments, *[0] * (5 - len(arguments)))
 
 
-def die_with(parent: int, number: int) -> None:
-    """Have the kernel send a signal when the parent is gone; also if it was gone before."""
-    prctl(PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent:
-        raise Stop
+def _watch(child: int, lifeline: Connection, printed: int, template: int) -> int:
+    """Exit code of the serving process, or the negative of the signal that ended it. Passes on what it prints meanwhile.
+
+    Raises:
+        Stop: nobody waits for it any more.
+    """
+    events, room = select.poll(), MAX_PRINTED_BYTES
+    events.register(os.pidfd_open(child), select.POLLIN)
+    events.register(printed, select.POLLIN)
+    events.register(lifeline, 0)  # only its end: the serving process reads it
+    os.set_blocking(printed, False)
+    while os.getppid() == template:
+        found = dict(events.poll(CHECK_SECONDS * 1000))
+        room = _pass_on(printed, room)
+        if found.get(printed, 0) & select.POLLHUP:  # nobody can print any more
+            events.unregister(printed)
+        if lifeline.fileno() in found:
+            break
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:  # orphans too
+            if ended[0] == child:
+                _pass_on(printed, room)
+                return os.waitstatus_to_exitcode(ended[1])
+    raise Stop
 
 
-def wait_for(child: int) -> int:
-    """Its exit code, or the negative of the signal that ended it. Orphans that end meanwhile are collected."""
-    while True:
-        process, status = os.wait()
-        if process == child:
-            return os.waitstatus_to_exitcode(status)
+def _pass_on(printed: int, room: int) -> int:
+    """Copy what was printed to standard error, `room` bytes at most, and report once that more is dropped. Returns the room left."""
+    with contextlib.suppress(OSError):  # BlockingIOError: all is read
+        while data := os.read(printed, 1 << 16):
+            os.write(2, data[:room])
+            if 0 < room <= len(data):
+                os.write(2, CUT.encode())
+            room = max(0, room - len(data))
+    return room
 
 
-def end_children() -> None:
+def _kill_children() -> None:
     """Kill until none is left; children of the killed ones come here (PR_SET_CHILD_SUBREAPER)."""
-    deadline = time.monotonic() + GIVE_UP
+    deadline = time.monotonic() + KILL_SECONDS
     with contextlib.suppress(ChildProcessError):
         while time.monotonic() < deadline:
-            for child in children():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(child, signal.SIGKILL)
+            with open(f"/proc/self/task/{os.getpid()}/children") as children:
+                for child in children.read().split():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(int(child), signal.SIGKILL)
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
             time.sleep(0.001)
 
 
-def children() -> list[int]:
-    with open(f"/proc/self/task/{os.getpid()}/children") as file:
-        return [int(process) for process in file.read().split()]
-
-
-def serve(connection: socket.socket, keeper: int) -> None:
-    """The process of the reward function. Never returns."""
+def _serve(
+    lifeline: Connection, places: tuple[Connection, ...], output: int, keeper: int, settings: dict, load: Callable
+) -> NoReturn:
+    """The serving process. With one place it works in the main thread, where signals can be handled; otherwise in a
+    thread for each, and the main thread answers pings."""
     code = 1
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the trainer, which then ends its actors
-        die_with(keeper, signal.SIGKILL)
-        incoming = connection.makefile("rb")
-        settings = pickle.loads(receive(incoming)[1])
-        function = loaded(connection, settings)
-        calls: queue.SimpleQueue = queue.SimpleQueue()
-        sending = threading.Lock()
-        for _ in range(settings["threads"]):
-            threading.Thread(target=work, args=(function, calls, connection, sending), daemon=True).start()
-        limit_memory(settings["memory_mb"])  # beyond the threads' stacks too
-        answer(incoming, calls, connection, sending)
-        code = 0
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != keeper:
+            return
+        _redirect(output)
+        function = _loaded(lifeline, load)
+        for place in places[1:] and places:
+            threading.Thread(target=_work, args=(function, place), daemon=True).start()
+        _limit_memory(settings["memory_mb"])  # beyond the threads' stacks too
+        lifeline.send_bytes(json.dumps({"on_gpu": _on_gpu()}).encode())
+        if not places[1:]:
+            _work(function, places[0], settings["cpu_seconds"])
+        while not lifeline.recv_bytes():
+            lifeline.send_bytes(b"")
     except MemoryError:
         code = OUT_OF_MEMORY
+    except (EOFError, OSError):
+        code = 0
     finally:
         os._exit(code)
 
 
-def receive(incoming) -> tuple[int, bytes] | None:
-    """The next message; None when the connection is closed."""
-    header = incoming.read(HEADER.size)
-    if len(header) < HEADER.size:
-        return None
-    size, number = HEADER.unpack(header)
-    return number, incoming.read(size)
+def _redirect(output: int) -> None:
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    for standard in (1, 2):
+        os.dup2(output, standard)
+    os.close(output)
 
 
-def loaded(connection: socket.socket, settings: dict):
-    """The reward function; says to the other side whether there is one, and whether it may be there only once."""
-    from openrlhf_ebpo.rewards.returned import describe
-
+def _loaded(lifeline: Connection, load: Callable) -> Callable:
     try:
-        sys.path[:] = settings["sys_path"]
-        function = import_function(settings["path"], settings["hook"])
-        first = {"on_gpu": on_gpu()}
+        return load()
     except BaseException as error:
-        first = {"error": describe(error)}
-    connection.sendall(frame(PING, json.dumps(first).encode()))
-    if "error" in first:
+        lifeline.send_bytes(_failure(error))
         os._exit(0)
-    return function
 
 
-def import_function(path: str, hook: str):
-    """As OpenRLHF loads it. What Ray calls first in each worker, `hook`, takes seconds: it is called where it is needed."""
-    from openrlhf_ebpo.rewards.returned import RewardError
-
-    module, _, name = hook.rpartition(".")
-    for package in ("openrlhf", "transformers"):
-        wrapt.register_post_import_hook(lambda _: getattr(importlib.import_module(module), name)(), package)
-    spec = importlib.util.spec_from_file_location("reward_func", path)
-    file = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(file)
-    if not callable(getattr(file, "reward_func", None)):
-        raise RewardError("reward_func is not callable, or not there")
-    return file.reward_func
-
-
-def on_gpu() -> bool:
-    """Whether the file has put something on a GPU while it was imported."""
+def _on_gpu() -> bool:
+    """True if something was put on a GPU while the function was loaded."""
     torch = sys.modules.get("torch")
     return torch is not None and torch.cuda.is_initialized()
 
 
-def limit_memory(mebibytes: int) -> None:
-    """What may be written, beyond what the imports take. Not address space: threads and CUDA reserve much of it."""
+def _limit_memory(mebibytes: int) -> None:
+    """Limit what may be written, beyond what is loaded. Not address space: threads and CUDA reserve much of it."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if mebibytes:
         with open("/proc/self/statm") as statm:
@@ -174,46 +215,45 @@ def limit_memory(mebibytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
-def answer(incoming, calls: queue.SimpleQueue, connection: socket.socket, sending: threading.Lock) -> None:
-    """Hand calls to the threads until the connection closes. Whoever sends a ping learns that Python's lock is free."""
-    while message := receive(incoming):
-        if message[0] == PING:
-            send(connection, sending, frame(PING, b""))
-        else:
-            calls.put(message)
-
-
-def work(function, calls: queue.SimpleQueue, connection: socket.socket, sending: threading.Lock) -> None:
-    while True:
-        number, payload = calls.get()
-        try:
-            send(connection, sending, frame(number, outcome(function, payload)))
-        except MemoryError:  # perhaps not this call's fault: all of them are asked again, one at a time
-            os._exit(OUT_OF_MEMORY)
-        except BaseException:  # the connection is closed: by the other side, or by the function
-            os._exit(1)
-
-
-def send(connection: socket.socket, sending: threading.Lock, message: bytes) -> None:
-    with sending:
-        connection.sendall(message)
-
-
-def outcome(function, payload: bytes) -> bytes:
-    """What the function says, or why it says nothing, as JSON."""
-    from openrlhf_ebpo.rewards.returned import check_reward, describe, plain
-
+def _work(function: Callable, place: Connection, cpu_seconds: float = 0) -> NoReturn:
+    """Answer calls. cpu_seconds: of processor time for one, kept by the kernel, also inside C code; 0: no limit."""
+    process = os.getpid()
     try:
-        reply = json.dumps(plain(check_reward(function(*pickle.loads(payload))))).encode()
-        if len(reply) <= LONGEST_REPLY:
-            return reply
-        error = f"reward_func returned {len(reply)} bytes for one response; 'extra_logs' is for numbers"
+        while True:
+            payload = place.recv_bytes()
+            if cpu_seconds:
+                signal.signal(signal.SIGPROF, signal.SIG_DFL)
+                signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
+            reply = _reply(function, payload)
+            if os.getpid() != process:  # a fork of the function's that returned here too
+                os._exit(0)
+            if cpu_seconds:
+                signal.setitimer(signal.ITIMER_PROF, 0)
+            place.send_bytes(reply)
+    except MemoryError:  # perhaps not this call's fault: all of them are made again, one at a time
+        os._exit(OUT_OF_MEMORY)
+    except BaseException:  # the connection is closed: by the other side, or by the function
+        os._exit(1)
+
+
+def _reply(function: Callable, payload: bytes) -> bytes:
+    """The function's return as JSON, or {"error": why there is none}."""
+    try:
+        reply = json.dumps(function(*pickle.loads(payload))).encode()
+        if len(reply) > MAX_REPLY_BYTES:
+            raise ValueError(f"reward_func returned {len(reply)} bytes for one response; 'extra_logs' is for numbers")
+        return reply
     except MemoryError:
         raise
     except BaseException as caught:
-        error = describe(caught)
-    return json.dumps({"error": error}).encode()
+        return _failure(caught)
+
+
+def _failure(error: BaseException) -> bytes:
+    from openrlhf_ebpo.rewards.returned import describe  # numpy, whose threads no template should have
+
+    return json.dumps({"error": describe(error)}).encode()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Awaitable, Callable
 from types import FrameType
 
-from openrlhf_ebpo.rewards.process import took_longer
+from openrlhf_ebpo.rewards.processes import took_longer
 from openrlhf_ebpo.rewards.returned import RewardError, describe
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ async def await_turn(what: str, turn: Callable[..., Awaitable], *args, seconds: 
     finally:
         task.cancel()
     if not done:
-        raise RewardError(f"{what} {took_longer(seconds)}")
+        raise RewardError(f"{what} {took_longer(seconds, '--reward.timeout')}")
     returned, error = (None, f"{what} was cancelled") if task.cancelled() else task.result()
     if error is not None:
         raise RewardError(error)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 class UnderWay:
-    """Of one rollout actor. All of its state is changed in the event loop's thread only."""
+    """Of one rollout actor."""
 
     def __init__(self):
         self._asked = 0
@@ -35,7 +35,7 @@ class UnderWay:
 
     def state(self) -> tuple[int, float | None]:
         """How many were asked for and have not come back, and for how many seconds the oldest of those that run has run."""
-        oldest = min(self._began.values(), default=None)
+        oldest = min(list(self._began.values()), default=None)
         return self._asked, None if oldest is None else time.monotonic() - oldest
 
 

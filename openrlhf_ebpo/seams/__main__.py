@@ -11,7 +11,7 @@ from openrlhf_ebpo.seams.cpu.rows import SEAMS as CPU_SEAMS
 from openrlhf_ebpo.seams.install import all_seams
 from openrlhf_ebpo.seams.releases import listed
 from openrlhf_ebpo.seams.relied import RELIED, Relied, definition, problem
-from openrlhf_ebpo.seams.rows import OFFLINE_SEAMS, SEAMS, Seam
+from openrlhf_ebpo.seams.rows import SEAMS, Seam
 
 ABOUT = """Hold every row of what is replaced in OpenRLHF against the installed packages.
 
@@ -21,7 +21,6 @@ in vLLM and transformers without a row: ok, or CHANGED. The exit status is 1 if 
 imported; PYTHONPATH=DIR holds all of it against wheels that are unpacked in DIR (docs/upgrading.md)."""
 TABLES = {
     "Every machine": ("openrlhf_ebpo/seams/rows.py", SEAMS),
-    "Generation without training (`eval`, `data difficulty`)": ("openrlhf_ebpo/seams/rows.py", OFFLINE_SEAMS),
     "Without a GPU": ("openrlhf_ebpo/seams/cpu/rows.py", CPU_SEAMS),
 }
 
@@ -39,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
 
 def check() -> None:
     print(f"OpenRLHF {installed_release()}; tested: {listed()}")
-    lines = [line(seam) for seam in (*all_seams(), *OFFLINE_SEAMS)] + [call_line(call) for call in RELIED]
+    lines = [line(seam) for seam in all_seams()] + [call_line(call) for call in RELIED]
     print("\n".join(lines))
     if different := [each for each in lines if each.startswith(("CHANGED", "GONE"))]:
         sys.exit(f"{len(different)} of {len(lines)} rows and calls do not fit what is installed")

@@ -10,12 +10,14 @@ import os
 import socket
 import sys
 
+from openrlhf_ebpo import __version__
 from openrlhf_ebpo.errors import SeamError
-from openrlhf_ebpo.seams.releases import RECOMMENDED, TESTED, listed
+from openrlhf_ebpo.seams.releases import GPU_INSTALL, RECOMMENDED, TESTED, listed
 from openrlhf_ebpo.seams.rows import Seam
 from openrlhf_ebpo.seams.stack import module_path
 
-DRIVERS_RELEASE = "OPENRLHF_EBPO_DRIVERS_RELEASE"  # variable of Ray's workers
+DRIVERS_RELEASE = "OPENRLHF_EBPO_DRIVERS_RELEASE"  # variables of Ray's workers: of OpenRLHF, and of this package
+DRIVERS_VERSION = "OPENRLHF_EBPO_DRIVERS_VERSION"
 
 
 def check_release(seams: tuple[Seam, ...]) -> None:
@@ -51,22 +53,24 @@ def installed_release() -> str:
         return importlib.metadata.version("openrlhf")
     except importlib.metadata.PackageNotFoundError:
         raise SeamError(
-            f"OpenRLHF is not installed. With a GPU: pip install 'openrlhf[vllm]=={RECOMMENDED}'; without one: "
-            "bash scripts/quickstart.sh sets everything up (requirements/cpu.txt)."
+            "OpenRLHF is not installed. Without a GPU, bash scripts/quickstart.sh sets everything up (requirements/cpu.txt). "
+            f"With one (docs/gpu.md):\n{GPU_INSTALL}"
         ) from None
 
 
 def check_same_as_drivers() -> None:
-    """Check, in a Ray worker, that its node has the driver's release of OpenRLHF, where the driver passed its own on.
+    """Check, in a Ray worker, that its node has the driver's versions of OpenRLHF and of this package, where the driver
+    passed its own on.
 
     Raises:
-        SeamError: it has another.
+        SeamError: it has others.
     """
-    here, drivers = installed_release(), os.environ.get(DRIVERS_RELEASE)
-    if drivers and drivers != here:
-        raise SeamError(
-            f"node {socket.gethostname()} has OpenRLHF {here}, and the driver's node {drivers}: install the same on every node"
-        )
+    own = {"OpenRLHF": (DRIVERS_RELEASE, installed_release()), "openrlhf_ebpo": (DRIVERS_VERSION, __version__)}
+    for name, (variable, here) in own.items():
+        if (drivers := os.environ.get(variable, here)) != here:
+            raise SeamError(
+                f"node {socket.gethostname()} has {name} {here}, and the driver's node {drivers}: install the same on every node"
+            )
 
 
 def untested() -> str | None:

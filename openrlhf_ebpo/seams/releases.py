@@ -9,6 +9,15 @@ from __future__ import annotations
 TESTED = ("0.11.0", "0.11.1", "0.11.2")  # by tests/contract/test_releases.py
 RECOMMENDED = "0.11.2"  # what our pins install, and all other tests run with
 
+# With a GPU. vLLM brings torch, for which flash-attn is then compiled: it has no wheel for this torch, and its build imports torch
+# and wheel. docs/gpu.md#install says the rest, and a test holds the two against each other.
+FLASH_ATTN_INSTALL = "MAX_JOBS=8 pip install --no-build-isolation flash-attn==2.8.3"
+GPU_INSTALL = f"""  pip install vllm==0.29.0 wheel
+  {FLASH_ATTN_INSTALL}
+  pip install 'openrlhf[vllm]=={RECOMMENDED}'
+or, without flash-attn:
+  pip install --no-deps -r requirements/gpu-torch213.txt"""
+
 # torch -> what goes with it in place of the versions that OpenRLHF pins (requirements/gpu-torch211.txt)
 BESIDE_TORCH = {"2.11.0": {"transformers": "5.17.0", "vllm": "0.24.0"}}
 
@@ -16,10 +25,8 @@ BESIDE_TORCH = {"2.11.0": {"transformers": "5.17.0", "vllm": "0.24.0"}}
 SOURCES = {
     "openrlhf.trainer.ppo_utils.experience_maker.RemoteExperienceMaker": ("92687a602cf3", "351a52599ac6"),
     "openrlhf.trainer.ppo_trainer.PPOTrainer": ("5d13ed090ca7",),
-    "openrlhf.trainer.ppo_trainer.BasePPOTrainer.broadcast_to_vllm": ("1df3fed9f68a",),
     "openrlhf.trainer.ppo_trainer.compute_eval_metrics": ("6bacef13e26a",),
     "openrlhf.trainer.ppo_trainer_async.TrainingActor": ("49680a82ee4a",),
-    "openrlhf.trainer.ppo_trainer_async.GenerateSamplesActor": ("6eacb9826853",),
     "openrlhf.trainer.ppo_trainer_async.PPOTrainerAsync": ("576117b63be4",),
     "openrlhf.trainer.ppo_utils.samples_generator.SamplesGenerator": ("3516fb40bea5", "bd1b6401b375", "11458b2545a7"),
     "openrlhf.datasets.prompts_dataset.PromptDataset": ("c67a76171e1f",),

@@ -42,7 +42,6 @@ RELIED = (
             *("max_num_batched_tokens", "max_num_seqs", "disable_log_stats"),
         ),
     ),
-    Relied("vllm", "AsyncEngineArgs.get_batch_defaults", ("world_size",)),
     Relied(ENGINE, "AsyncLLM.from_engine_args", ("engine_args",)),
     Relied(ENGINE, "AsyncLLM.collective_rpc", ("method", "args")),
     Relied(ENGINE, "AsyncLLM.generate", ("prompt", "sampling_params", "request_id")),

@@ -55,27 +55,11 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ppo_trainer",
         "PPOTrainer",
-        "openrlhf_ebpo.engines.restarts:ReadmittingTrainer",
-        where="driver",
-        why="weights go to the group of engines that were there at the start: to one that was started again they never come, and the sync waits for the one that is gone",
-        until="upstream starts engines again",
-    ),
-    Seam(
-        "openrlhf.trainer.ppo_trainer",
-        "PPOTrainer",
         "openrlhf_ebpo.training.trainer:sync_trainer",
         where="driver",
         why="carries the prior into client_states and the run directory through fit, saving and evaluation; and runs "
         "on the driver's node, where the run directory is",
         until="upstream has trainer callbacks",
-    ),
-    Seam(
-        "openrlhf.trainer.ppo_trainer",
-        "BasePPOTrainer.broadcast_to_vllm",
-        "openrlhf_ebpo.engines.restarts:among_the_living",
-        where="driver; in async training PPOTrainerAsync's process",
-        why="the engines are looked at right before weights are sent; in async training that is once responses are no longer generated, and an engine may die while the trainer waits for it",
-        until="upstream starts engines again",
     ),
     Seam(
         "openrlhf.trainer.ppo_trainer",
@@ -88,26 +72,10 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ppo_trainer_async",
         "TrainingActor",
-        "openrlhf_ebpo.engines.restarts:ReadmittingTrainer",
-        where="PPOTrainerAsync's process",
-        why="weights go to the group of engines that were there at the start: to one that was started again they never come, and the sync waits for the one that is gone",
-        until="upstream starts engines again",
-    ),
-    Seam(
-        "openrlhf.trainer.ppo_trainer_async",
-        "TrainingActor",
         "openrlhf_ebpo.training.trainer:async_trainer",
         where="PPOTrainerAsync's process",
         why="as PPOTrainer: in async mode it is this actor that trains, saves and logs",
         until="upstream has trainer callbacks",
-    ),
-    Seam(
-        "openrlhf.trainer.ppo_trainer_async",
-        "GenerateSamplesActor",
-        "openrlhf_ebpo.engines.regenerated:AskingForWeights",
-        where="PPOTrainerAsync's process",
-        why="it holds the lock without which the trainer sends no weights, and cannot ask for them",
-        until="upstream starts engines again",
     ),
     Seam(
         "openrlhf.trainer.ppo_trainer_async",
@@ -157,27 +125,11 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ppo_utils.samples_generator",
         "SamplesGenerator",
-        "openrlhf_ebpo.training.adaptive_prompts:ObservedSamples",
-        where="controller, sample generator; with --data.order adaptive",
-        why="the data loader never learns what its prompts earned",
-        until="upstream tells its data loader the rewards of a batch",
-    ),
-    Seam(
-        "openrlhf.trainer.ppo_utils.samples_generator",
-        "SamplesGenerator",
         "openrlhf_ebpo.engines.rendering:PromptsNameTheirTokenizer",
         where="controller, sample generator",
         why="upstream pickles the whole tokenizer for every prompt, and unpickles it in the rollout actor: one to two "
         "minutes of the controller per step of 512 prompts, and seconds of every engine's event loop",
         until="upstream loads the tokenizer in the rollout actor",
-    ),
-    Seam(
-        "openrlhf.trainer.ppo_utils.samples_generator",
-        "SamplesGenerator",
-        "openrlhf_ebpo.engines.regenerated:RegeneratedSamples",
-        where="controller, sample generator",
-        why="an engine that dies ends the run, with words that name no cause",
-        until="upstream starts engines again",
     ),
     Seam(
         "openrlhf.datasets.prompts_dataset",
@@ -201,8 +153,8 @@ SEAMS = (
         "DeepspeedStrategy.setup_dataloader",
         "openrlhf_ebpo.training.prompts:order_as_asked",
         where="controller, sample generator",
-        why="the prompts are always shuffled, which undoes a curriculum (--data.order as_is), by no seed (shuffle), and never "
-        "chosen by their rewards (--data.order adaptive); and a resumed run repeats an episode whose end the loader has seen",
+        why="the prompts are always shuffled, which undoes a curriculum (--data.order as_is), by no seed (shuffle); "
+        "and a resumed run repeats an episode whose end the loader has seen",
         until="upstream has a flag for the order",
     ),
     Seam(
@@ -234,10 +186,11 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ray.vllm_engine",
         "RolloutRayActor",
-        "openrlhf_ebpo.engines.deaths:RestartedRolloutActor",
+        "openrlhf_ebpo.engines.deaths:FailFastRolloutActor",
         where="rollout actors",
-        why="an actor without its EngineCore stays, and says 'see above'; and it does not know whether it has the policy's weights",
-        until="upstream starts engines again",
+        why="an actor outlives its EngineCore: requests fail with 'see above', and a weight sync that waits for it never ends, "
+        "as vLLM does not complete a collective_rpc whose engine has died",
+        until="vLLM fails such calls with their cause",
     ),
     Seam(
         "openrlhf.trainer.ray.vllm_engine",
@@ -249,12 +202,23 @@ SEAMS = (
         until="upstream always measures how far rollouts and trainer are apart",
     ),
     Seam(
-        "openrlhf.trainer.ray.ppo_actor",
-        "PolicyModelActor",
-        "openrlhf_ebpo.engines.restarts:RejoiningPolicy",
-        where="policy actors",
-        why="the group in which weights travel is made once, by the constructor of its trainer",
-        until="upstream starts engines again",
+        "openrlhf.trainer.ray.vllm_engine",
+        "RolloutRayActor",
+        "openrlhf_ebpo.engines.arguments:QuietRolloutActor",
+        where="rollout actors",
+        why="upstream's worker prints a line for every tensor of every weight sync (vllm_worker_wrap.py, update_weight): about 400 "
+        "an engine and step, among which warnings are lost. It runs in vLLM's processes, which only an argument reaches",
+        until="upstream prints them for debugging alone",
+    ),
+    Seam(
+        "vllm.engine.arg_utils",
+        "EngineArgs.create_engine_config",
+        "openrlhf_ebpo.engines.arguments:offline_defaults",
+        where="rollout actors",
+        why="vLLM gives an AsyncLLM without a server its fallbacks on every device, 128 sequences and 2,048 tokens at a time; "
+        "its class LLM, which does the same work, gets 1,024 and 16,384 on an H100 (arg_utils.py, get_batch_defaults)",
+        until="upstream lets --vllm.* set max_num_seqs and max_num_batched_tokens",
+        link="https://github.com/vllm-project/vllm/pull/37393",
     ),
     Seam(
         "openrlhf.trainer.ray.ppo_actor",
@@ -330,10 +294,11 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ray.ppo_actor",
         "ActorPPOTrainer",
-        "openrlhf_ebpo.engines.joining:JoiningPolicy",
+        "openrlhf_ebpo.engines.deaths:BoundedEngineWait",
         where="policy actors",
-        why="the policy waits for engines to join the group in which weights travel, and not for their deaths, until torch's limit",
-        until="upstream looks at its engines meanwhile",
+        why="rank 0 gives engines that still load vLLM's 300 s to connect (StatelessProcessGroup.create), too few for a large "
+        "model, and the other ranks wait in a barrier that NCCL's watchdog aborts without a cause",
+        until="upstream waits for its engines before it makes the weight-sync group",
     ),
     Seam(
         "openrlhf.trainer.ray.ppo_actor",
@@ -382,8 +347,8 @@ SEAMS = (
         "openrlhf_ebpo.training.checkpoint:save_then_rotate",
         where="policy and critic actors, train_sft",
         why="upstream deletes an old checkpoint (also the best one) before the new one is written: a crash in between "
-        "loses both; and it writes `latest` in place",
-        until="upstream saves first",
+        "loses both; and it writes `latest` in place. DeepSpeed saves the host copies of a sleeping optimizer's moments",
+        until="upstream saves first, and DeepSpeed leaves `*_offload_buffer` out",
     ),
     Seam(
         "openrlhf.utils.deepspeed.deepspeed",
@@ -397,10 +362,10 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ray.launcher",
         "RayActorGroup.async_init_model_from_pretrained",
-        "openrlhf_ebpo.engines.cluster:engines_too",
+        "openrlhf_ebpo.engines.deaths:wait_for_engines_too",
         where="driver",
-        why="nobody looks whether the rollout engines start: where one does not, the policy waits for it to join the weight "
-        "sync, and the driver for the policy, for ever",
+        why="nobody looks whether the rollout engines start, join the weight-sync group and live: where one does not, the policy "
+        "waits for it, and the driver for the policy",
         until="upstream waits for its engines",
     ),
     Seam(
@@ -435,8 +400,8 @@ SEAMS = (
         "openrlhf_ebpo.training.checkpoint:load_newest_whole",
         where="policy and critic actors, train_sft",
         why="upstream goes by `latest` alone: without it a run begins at step 0 and rotates good checkpoints away, and "
-        "with a damaged newest one it never tries the one before",
-        until="upstream looks for a checkpoint that is whole",
+        "with a damaged newest one it never tries the one before. DeepSpeed loads the host copies of moments onto the GPU",
+        until="upstream looks for a checkpoint that is whole, and DeepSpeed leaves `*_offload_buffer` out",
     ),
     Seam(
         "transformers.utils.import_utils",
@@ -446,19 +411,5 @@ SEAMS = (
         why="where scikit-learn is installed (our topics need it), transformers imports it, SciPy and pandas for assisted "
         "decoding, which nothing here uses: about a second of every process of a training",
         until="transformers imports it where it uses it",
-    ),
-)
-
-# For engines without training, which apply them on top of the others.
-OFFLINE_SEAMS = (
-    Seam(
-        "openrlhf.trainer.ray.vllm_engine",
-        "RolloutRayActor",
-        "openrlhf_ebpo.engines.generation:OfflineRolloutActor",
-        where="rollout actors of `engines`; never in training",
-        why="vLLM gives an AsyncLLM without a server its fallbacks on every device, 128 sequences and 2,048 tokens at a "
-        "time; its own engine for such work, LLM, gets 1,024 and 16,384 on an H100, and keeps no statistics",
-        until="upstream lets --vllm.* set max_num_seqs and max_num_batched_tokens",
-        link="https://github.com/vllm-project/vllm/pull/37393",
     ),
 )

@@ -18,12 +18,26 @@ def module_path(module: str) -> Path:
 
 
 @functools.cache
-def is_cpu_stack() -> bool:
-    """Whether the installed torch is a build without CUDA or ROCm. Read from its version file: the same answer in
-    every process of a machine, whatever devices that process may see, and torch need not be imported."""
+def torch_version() -> dict[str, str | None]:
+    """torch's version file: the same in every process of a machine, whatever devices that process may see, and torch need not
+    be imported.
+
+    Raises:
+        SeamError: torch is not installed.
+    """
     spec = importlib.util.find_spec("torch")
     if spec is None:
-        raise SeamError("torch is not installed; see the README for the two ways to install the stack")
+        raise SeamError("torch is not installed; docs/gpu.md and docs/cpu.md have the two ways to install the stack")
     version = {}
     exec((Path(spec.origin).parent / "version.py").read_text(), version)
-    return version.get("cuda") is None and version.get("hip") is None
+    return version
+
+
+def is_cpu_stack() -> bool:
+    """Whether the installed torch is a build without CUDA or ROCm. Raises SeamError: it is not installed."""
+    return torch_version().get("cuda") is None and torch_version().get("hip") is None
+
+
+def cuda_version() -> str | None:
+    """CUDA that the installed torch is built for ("13.0"). Raises SeamError: it is not installed."""
+    return torch_version().get("cuda")

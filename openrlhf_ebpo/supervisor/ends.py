@@ -1,4 +1,4 @@
-"""Processes at their end: who inherits orphans, who ends with whom, and how what is left over is ended."""
+"""Processes at their end: who inherits orphans, how what is left is ended, and why a driver died."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
-from openrlhf_ebpo.record.processes import Process, adopted, below, outlives_training
+import psutil
 
-RAY_WORKER, ENGINE = "ray::", "VLLM::"  # how they name themselves
+from openrlhf_ebpo.record.processes import began, is_alive, outlives_training
+
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 GRACE_SECONDS = 2.0  # a worker of Ray ends by itself when its raylet is gone
 TERM_SECONDS = 5.0
@@ -19,7 +21,7 @@ KILL_SECONDS = 5.0
 
 
 def adopt_orphans() -> None:
-    """From now on a process below this one whose parent ends becomes a child of this one, also after an exec."""
+    """From now on a descendant whose parent ends becomes a child of this process, also after an exec."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -35,55 +37,51 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-def end_orphans(driver: int = 0) -> None:
-    """End Ray's workers and vLLM's engines whose parents are gone. A worker would see to that itself, but it asks whether its
-    parent is process 1, and here it is the supervisor."""
-    for process in adopted():
-        if process.pid != driver and process.state not in "ZX":
-            if process.name.startswith(RAY_WORKER):
-                send(process, signal.SIGKILL)
-            elif process.name.startswith(ENGINE):
-                send(process, signal.SIGTERM)
+def list_descendants(since: int) -> list[psutil.Process]:
+    """All that is below this process, but for children that began before the clock tick `since` and what is below these."""
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            if (began(child.pid) or 0) >= since:
+                found += [child, *child.children(recursive=True)]
+    return found
 
 
-def end_children(since: int) -> list[Process]:
-    """End all that is below this process and began later, but for what is to outlive it; returns what did not end by itself."""
+def end_children(since: int) -> list[str]:
+    """End all descendants since `since`, but for those that outlive a training. Describes what did not end by itself."""
 
-    def left() -> list[Process]:
-        end_orphans()
+    def left() -> list[psutil.Process]:
         reap()
-        return [each for each in below(os.getpid(), since) if each.state not in "ZX" and not outlives_training(each)]
+        return [each for each in list_descendants(since) if is_alive(each) and not outlives_training(each)]
 
-    wait_until_gone(left, GRACE_SECONDS)
-    found = end(left)
+    found = end(left, GRACE_SECONDS)
     reap()
     return found
 
 
-def end(left: Callable[[], list[Process]]) -> list[Process]:
-    """End what `left` lists: SIGTERM, later SIGKILL. It is asked again each time, as one may start another."""
-    found = left()
-    for number, seconds in ((signal.SIGTERM, TERM_SECONDS), (signal.SIGKILL, KILL_SECONDS)):
-        until, told = time.monotonic() + seconds, set()
-        while (now := left()) and time.monotonic() < until:
-            for process in now:
-                if process.pid not in told:
-                    send(process, number)
-            told.update(process.pid for process in now)
-            time.sleep(0.05)
+def end(left: Callable[[], list[psutil.Process]], grace: float = 0.0) -> list[str]:
+    """End what `left` lists: SIGTERM after `grace` seconds, later SIGKILL. It is called again each time, as one process may
+    start another. Describes what was there after the grace."""
+    _signal_all(left, None, grace)
+    found = describe(left())
+    _signal_all(left, signal.SIGTERM, TERM_SECONDS)
+    _signal_all(left, signal.SIGKILL, KILL_SECONDS)
     return found
 
 
-def wait_until_gone(left: Callable[[], list[Process]], seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while left() and time.monotonic() < until:
+def _signal_all(left: Callable[[], list[psutil.Process]], number: int | None, seconds: float) -> None:
+    """Send a signal to each process once, until none is left or the time is up."""
+    until, signalled = time.monotonic() + seconds, set()
+    while (now := set(left())) and time.monotonic() < until:
+        for process in now - signalled if number else ():
+            send(process, number)
+        signalled |= now
         time.sleep(0.05)
 
 
-def send(process: Process, number: int) -> None:
-    if process.lives():
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(process.pid, number)
+def send(process: psutil.Process, number: int) -> None:
+    with contextlib.suppress(psutil.Error):  # gone, or another user's
+        process.send_signal(number)
 
 
 def reap() -> dict[int, int]:
@@ -95,8 +93,43 @@ def reap() -> dict[int, int]:
     return ended
 
 
-def names(processes: list[Process]) -> str:
-    """3 processes: raylet 12, gcs_server 13, VLLM::EngineCor 14"""
-    shown = ", ".join(f"{ascii(each.name)[1:-1]} {each.pid}" for each in processes[:6])
-    more = f" and {len(processes) - 6} more" if len(processes) > 6 else ""
-    return f"{len(processes)} {'process' if len(processes) == 1 else 'processes'}: {shown}{more}"
+def describe(processes: list[psutil.Process]) -> list[str]:
+    """[raylet 12, VLLM::EngineCore 14], without those that are gone."""
+    described = []
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            described.append(f"{ascii(process.name())[1:-1]} {process.pid}")
+    return described
+
+
+def join_names(described: list[str]) -> str:
+    """3 processes: raylet 12, gcs_server 13, VLLM::EngineCore 14"""
+    more = f" and {len(described) - 6} more" if len(described) > 6 else ""
+    return f"{len(described)} {'process' if len(described) == 1 else 'processes'}: {', '.join(described[:6])}{more}"
+
+
+def describe_death(status: int, killed_for_memory: int) -> str:
+    """Say how a driver died that gave no reason. killed_for_memory: processes that the kernel killed while it ran."""
+    if status >= 0:
+        return (
+            f"the driver ended with status {status} and gave no reason (Ray ends a driver whose cluster is gone); see the "
+            "output above"
+        )
+    try:
+        cause = f"the driver was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        cause = f"the driver was killed by signal {-status}"
+    if -status != signal.SIGKILL:
+        return cause
+    if killed_for_memory:
+        return f"{cause}: the machine ran out of memory, and the kernel ended {killed_for_memory} of its processes"
+    return f"{cause}: by somebody, or because the machine or its container ran out of memory"
+
+
+def count_killed_for_memory() -> int:
+    """Count the processes that the kernel has killed for lack of memory since this machine was started."""
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

@@ -1,4 +1,4 @@
-"""Whether a training stands still, and the words for it. Pure: times come from the caller."""
+"""Decide when a training has stalled, and say so. Pure: times come from the caller."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from datetime import datetime
 from openrlhf_ebpo.record.heartbeat import Beat
 
 USUAL_STEPS = 5  # a step may take so many usual ones before it is called late
-LAST = 20  # steps that say what is usual
+WINDOW = 20  # steps that say what is usual
 
 
 @dataclass
 class Stalls:
-    """Told each heartbeat; `warning` and `limit_passed` then say what to do.
+    """Told each heartbeat; `is_due` and `limit_passed` then say what to do.
 
     Attributes:
-        warn: seconds without a step, before it is said; again after twice as long, and so on.
+        warn: seconds without a step before a warning; again after twice as long, and so on.
         limit: seconds without any change of step, phase and detail before the run is ended; 0: never.
     """
 
@@ -34,13 +34,13 @@ class Stalls:
         self.stepped = self.changed = self.began
 
     def tell(self, beat: Beat | None, now: float) -> bool:
-        """Whether a step was finished after a warning."""
+        """True if a step was finished after a warning."""
         what = (beat.step, beat.phase, beat.detail) if beat else ()
         moved = bool(self.seen) and bool(beat) and beat.step != self.seen[0]
         again = moved and bool(self.warned)
         if moved:
             if self.stepped > self.began:  # the first is as long as the start
-                self.durations = [*self.durations[-LAST + 1 :], now - self.stepped]
+                self.durations = [*self.durations[-WINDOW + 1 :], now - self.stepped]
             self.stepped, self.warned = now, 0.0
         if what != self.seen:
             self.seen, self.changed = what, now
@@ -51,7 +51,7 @@ class Stalls:
         return max(self.warn, USUAL_STEPS * usual)
 
     def is_due(self, now: float) -> bool:
-        """Whether to warn now; each call that says so doubles the time to the next."""
+        """True if it is time to warn; each warning doubles the time to the next."""
         waited = now - self.stepped
         due = waited >= max(self.patience(), 2 * self.warned)
         if due:
@@ -62,7 +62,7 @@ class Stalls:
         return self.limit > 0 and now - self.changed >= max(self.limit, self.patience())
 
 
-def doing(beat: Beat | None) -> str:
+def describe_phase(beat: Beat | None) -> str:
     """phase: rewards, 3 of 256 outstanding, since 12:03:10 (for 11 minutes)"""
     if beat is None:
         return "phase: unknown, as there is no heartbeat"
@@ -70,9 +70,9 @@ def doing(beat: Beat | None) -> str:
     return f"phase: {beat.phase}{', ' if beat.detail else ''}{beat.detail}{since}"
 
 
-def no_step(beat: Beat | None, seconds: float) -> str:
+def describe_missing_step(beat: Beat | None, seconds: float) -> str:
     done = f" (the last was {beat.step})" if beat and beat.step else ""
-    return f"no step for {duration(seconds)}{done}; {doing(beat)}"
+    return f"no step for {duration(seconds)}{done}; {describe_phase(beat)}"
 
 
 def duration(seconds: float) -> str:

@@ -20,6 +20,8 @@ from openrlhf_ebpo.record import manifest, resume
 from openrlhf_ebpo.record.changes import optimizer_settings
 from openrlhf_ebpo.record.run_log import PRIOR
 from openrlhf_ebpo.redact import redacted
+from openrlhf_ebpo.training.offload_buffers import without_offload_buffers
+from openrlhf_ebpo.training.save_times import exports
 
 STATE_KEY = "ebpo_prior"  # in DeepSpeed's client_states
 
@@ -60,6 +62,7 @@ class PolicyWithPrior:
 
     def save_checkpoint(self, tag, client_states=None, **kwargs):
         self._prior = (client_states or {}).get(STATE_KEY, self._prior)
+        self.save_hf_ckpt = exports(self.strategy.args.ckpt, tag)
         super().save_checkpoint(tag, client_states, **kwargs)
         if self.save_hf_ckpt:
             self._write_prior(os.path.join(self.strategy.args.ckpt.path, f"{tag}_hf"))
@@ -106,7 +109,7 @@ def save_then_rotate(original):
         if self.is_rank_0():
             resume.begin_checkpoint(directory, groups_of(self, directory.parent))
         torch_dist_barrier_and_cuda_sync()
-        with written_by(model) as paths:
+        with written_by(model) as paths, without_offload_buffers(model):
             model.save_checkpoint(save_dir, tag=tag, client_state=client_state, save_latest=False)
         files = of_all_ranks(synced(directory, paths))
         if self.is_rank_0():
@@ -213,9 +216,8 @@ def load_newest_whole(original):
     @functools.wraps(original)
     def load_ckpt(self, model, load_dir, tag=None, *args, **kwargs):
         if tag is None:
-            step = ckpt_setting(self.args, "load_step")
             folders = groups_of(self, Path(load_dir))
-            found = of_rank_0(self, lambda: resume.newest_whole(folders, step, contents=True))
+            found = of_rank_0(self, lambda: checkpoint_to_load(self.args, folders))
             found.check()
             if found.tag is None:
                 self.print(f"Warning: no checkpoint is complete in {load_dir}: nothing is loaded")
@@ -224,7 +226,8 @@ def load_newest_whole(original):
             for line in (*found.warnings(), f"Resuming from {load_dir}/{tag}"):
                 self.print(line)
         try:
-            return original(self, model, load_dir, tag, *args, **kwargs)
+            with without_offload_buffers(model):
+                return original(self, model, load_dir, tag, *args, **kwargs)
         except Exception as error:
             raise resume.CheckpointError(
                 f"the checkpoint {load_dir}/{tag} cannot be loaded ({type(error).__name__}: {error}). Either it was saved "
@@ -233,6 +236,40 @@ def load_newest_whole(original):
             ) from error
 
     return load_ckpt
+
+
+def checkpoint_to_load(args, folders: list[Path]) -> resume.Search:
+    """The driver's choice, whose checksums it has compared; searched for anew where this node's disk does not have it so, or
+    where its client state cannot be read."""
+    if verified := ckpt_setting(args, "verified"):
+        if found := resume.confirmed(folders, verified, unreadable_state):
+            return found
+        print(f"{verified[0]}, which the driver found, is not complete here: searching {folders[0]}", flush=True)
+    return resume.newest_whole(folders, ckpt_setting(args, "load_step"), contents=True, problem=unreadable_state)
+
+
+CLIENT_STATE = (
+    "episode",
+    "global_step",
+    "total_consumed_prompts",
+    "data_loader_state_dict",
+)  # upstream's `fit` reads them
+
+
+def unreadable_state(checkpoint: Path) -> str | None:
+    """Why upstream's trainer could not resume from this checkpoint of a policy, as far as its client state tells. Weights
+    stay on the disk."""
+    import torch
+
+    path = min(checkpoint.glob("*model_states.pt"), default=None)
+    if path is None or checkpoint.parent.name != "_actor":  # on another node's own disk; train_sft has no such state
+        return None
+    try:
+        states = torch.load(path, map_location="cpu", mmap=True, weights_only=False)
+        missing = [name for name in CLIENT_STATE if name not in states]
+    except Exception as error:
+        return f"{path.name} cannot be read ({type(error).__name__}: {str(error)[:200]})"
+    return f"its client state lacks {', '.join(missing)}" if missing else None
 
 
 def of_rank_0(strategy, decide: Callable[[], resume.Search]) -> resume.Search:

@@ -18,11 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from openrlhf_ebpo.harness import harness
 from openrlhf_ebpo.record.votes import best_at_k, classes, majority_at_k
 from openrlhf_ebpo.rewards.answers import READINGS, Reading, packaged
 from openrlhf_ebpo.rewards.guard import INFO_KEY
-from openrlhf_ebpo.rewards.pool import default_workers
+from openrlhf_ebpo.rewards.limits import default_workers
 from openrlhf_ebpo.rewards.special_tokens import without_end
 from openrlhf_ebpo.training.eval_metrics import EvalMetric, parse
 from openrlhf_ebpo.training.rollouts import response_tokens
@@ -161,4 +160,6 @@ def keep_answers(run_dir: Path, step: int, evaluation: Evaluation, args) -> None
     """Write the answers as the results of an evaluation, which whoever reads such finds: eval/training/<data source>/."""
     found = getattr(evaluation, "answered", ())
     if found:
-        harness("in_training").save(run_dir, step, found, args, list(map(str, parse(args.eval.metrics))))
+        from openrlhf_ebpo.eval import in_training
+
+        in_training.save(run_dir, step, found, args, list(map(str, parse(args.eval.metrics))))

@@ -21,8 +21,6 @@ from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.rewards.guard import INFO_KEY as ERROR_KEY
 from openrlhf_ebpo.rewards.guard import RewardError
 from openrlhf_ebpo.training import mismatch, taught
-from openrlhf_ebpo.training.adaptive_prompts import INFO_KEY as IMPORTANCE_KEY
-from openrlhf_ebpo.training.adaptive_prompts import uneven_draw
 from openrlhf_ebpo.training.phases import ADVANTAGES, CHECKING_SAMPLES, LOG_PROBS
 from openrlhf_ebpo.training.prompts import INFO_KEY as CLUSTER_KEY
 from openrlhf_ebpo.training.returns import token_returns
@@ -54,6 +52,7 @@ class EBPOExperienceMaker:
 
     @torch.no_grad()
     def make_experience_batch(self, rollout_samples):
+        self.rollouts = None  # frees the tensors that it keeps of the batch before
         with self.during(CHECKING_SAMPLES):
             self._check(rollout_samples)
         return super().make_experience_batch(rollout_samples)
@@ -62,7 +61,6 @@ class EBPOExperienceMaker:
         # upstream's batching takes tensors only, so what is none is taken out of the samples here
         self._errors = [sample.info.pop(ERROR_KEY, [""])[0] for sample in rollout_samples]
         self._clusters = [sample.info.pop(CLUSTER_KEY, [None])[0] for sample in rollout_samples]
-        self._importance = [sample.info.pop(IMPORTANCE_KEY, [1.0])[0] for sample in rollout_samples]
         self._rollout_log_probs = mismatch.rollout_log_probs(rollout_samples, self.args)
         if self.estimator:
             _raise_if_all_failed(self._errors)
@@ -79,7 +77,7 @@ class EBPOExperienceMaker:
             return self._advantages(experiences)
 
     def _advantages(self, experiences):
-        rollouts = Rollouts.before_shaping(experiences, self._errors, self._clusters, self._importance)
+        rollouts = Rollouts.before_shaping(experiences, self._errors, self._clusters)
         if self.estimator:
             result = self._estimate(experiences, rollouts)
         else:
@@ -87,8 +85,7 @@ class EBPOExperienceMaker:
             result = self._observe(experiences, rollouts)
         self.rollouts = rollouts.with_result(result)
         failed = sum(map(bool, self._errors)) / len(self._errors)
-        drawn = uneven_draw(result.rewards, result.valid, np.array(self._importance))
-        self.metrics = {**result.metrics, **drawn, "ebpo/reward_error_fraction": failed}
+        self.metrics = {**result.metrics, "ebpo/reward_error_fraction": failed}
         self.metrics[taught.METRIC] = float(taught.taught_nothing(result))
         self.metrics |= mismatch.metrics(mismatch.differences(experiences, self._rollout_log_probs))
         return experiences
@@ -120,8 +117,7 @@ class EBPOExperienceMaker:
             rollouts.prompt_ids(every=size),
             rollouts.clusters[::size],
             rollouts.action_counts.reshape(-1, size).numpy(),
-            rollouts.score_weights.reshape(-1, size).numpy(),
-            np.array(rollouts.importance[::size])[:, None],
+            lambda: rollouts.score_weights().reshape(-1, size).numpy(),
         )
 
     def _rewards(self, experiences, rollouts: Rollouts) -> tuple[torch.Tensor, torch.Tensor]:

@@ -20,6 +20,7 @@ import torch
 from openrlhf_ebpo.errors import HealthError
 from openrlhf_ebpo.files import replacing, write_json
 from openrlhf_ebpo.redact import redacted_text
+from openrlhf_ebpo.training.phases import MicroBatches
 from openrlhf_ebpo.training.rollouts import prompt_id
 
 AFTERWARDS = "policy/kl_per_step"  # takes forward passes with the new weights, which may be finite and yet of no use
@@ -48,6 +49,8 @@ class HealthyUpdates:
         super().__init__(*args, **kwargs)
         self._first_fault: dict | None = None
         self._micro_batches = 0
+        if self.strategy.is_rank_0():
+            self._engine.register_forward_hook(MicroBatches())
         self._raise_if_any(
             "the model that was loaded, or the checkpoint, is not healthy", damaged_weights(self._engine.module)
         )

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 from torch.utils.data import Dataset
@@ -90,13 +90,18 @@ class PromptsInFlight:
         return {**self.loader.state_dict(), IN_FLIGHT: np.array([*self._drawn, *self._again], dtype=np.int64)}
 
     def load_state_dict(self, saved: dict) -> None:
-        """Takes torchdata's own states too, as checkpoints of earlier versions have them.
+        """Takes torchdata's own states too, as OpenRLHF alone saves them.
 
         Raises:
-            CheckpointError: the data set has become smaller than a row that is in flight.
+            CheckpointError: it is not a state of torchdata's; the data set has become smaller than a row that is in flight.
         """
         if not saved:
             return
+        if FINISHED not in saved:
+            raise CheckpointError(
+                "this checkpoint was saved with --data.order adaptive, which is retired: which prompts come next is unknown. Start "
+                "another run from an exported model"
+            )
         rows = [int(row) for row in saved.get(IN_FLIGHT, ())]
         if rows and not 0 <= min(rows) <= max(rows) < len(self.dataset):
             raise CheckpointError(
@@ -108,19 +113,12 @@ class PromptsInFlight:
 
 
 class SamplesInFlight:
-    """Mixin over SamplesGenerator: its data loader is told which prompts wait: their samples in the buffer, or they
-    themselves for a batch that needs them."""
-
-    def drawn_and_not_used(self) -> Iterable[tuple]:
-        """Items of the data loader; none, unless a batch was generated again (engines/regenerated.py)."""
-        return ()
+    """Mixin over SamplesGenerator: its data loader is told which prompts wait, their samples in the buffer."""
 
     def generate_samples(self, **kwargs):
         batch = super().generate_samples(**kwargs)
         if isinstance(self.prompts_dataloader, PromptsInFlight):
             waiting = prompts_of(self._sample_buffer, self.args.rollout.n_samples_per_prompt)
-            for _, prompts, labels, _ in self.drawn_and_not_used():
-                waiting.update(map(prompt_id, prompts, labels))
             if unknown := self.prompts_dataloader.keep(waiting):
                 logger.warning(
                     "%d prompts came back that were not drawn (first id: %s): should the run be resumed from here, they are "

@@ -7,7 +7,7 @@ rollouts are older than the trainer's weights, and that is.
 
 With d = log p_trainer − log p_rollout of a sampled token and the importance weight w = exp(d), over tokens:
 
-    k3_kl        mean of w − 1 − d, an estimate of KL(rollout ‖ trainer) that is never negative
+    k3_kl        mean of w − 1 − log w with w clipped to 1/10 … 10, an estimate of KL(rollout ‖ trainer) that is never negative
     chi2_token   mean of w² − 1, an estimate of χ²(trainer ‖ rollout)
     ess          (Σw)² / (n Σw²): the share of n tokens that would tell as much, if they came from the trainer
 """
@@ -15,6 +15,7 @@ With d = log p_trainer − log p_rollout of a sampled token and the importance w
 from __future__ import annotations
 
 import math
+import statistics
 from collections import deque
 from collections.abc import Iterable, Mapping
 
@@ -23,10 +24,16 @@ import torch
 K3, STALE = "mismatch/k3_kl", "mismatch/stale"
 MOVED = "policy/kl_per_step"
 LARGEST = 20.0  # nats: d is cut here, on both sides, before exp; a weight of 5e8 is as bad as any beyond
+MAX_K3_WEIGHT = 10.0  # in bf16 one token in a million can have a weight of e^8, and would be the mean of all others
 RECENT = 20  # steps that say what is usual
+MEDIAN_OF = 5  # consecutive steps
 TIMES = 2  # times as far as usual, 4 times the KL
 TOO_FAR = 0.05  # nats per token, where no step before says what is usual
 NEAR_ENOUGH = 1e-4  # nats per token
+CENTRED_REMEDIES = (
+    "--advantage_estimator ebpo with --algo.advantage.ebpo.preset robust, or --algo.advantage.is_correction_level token "
+    "(docs/theory.md#when-to-choose-what)"
+)
 
 
 def rollout_log_probs(samples: list, args) -> list[torch.Tensor | None]:
@@ -58,11 +65,11 @@ def differences(experiences, rollout: list[torch.Tensor | None]) -> Iterable[tor
     rollout: of the responses in the order of the experiences' `index`.
     """
     for experience in experiences:
-        rows = zip(experience.index, experience.action_log_probs, experience.action_mask.bool(), strict=True)
-        for i, trainer, mask in rows:
-            if rollout[i] is not None:
-                chosen = mask[: len(rollout[i])]
-                yield trainer[: len(chosen)][chosen].double() - rollout[i][chosen].double()
+        for row, i in enumerate(experience.index):
+            if (engine := rollout[i]) is not None:
+                chosen = experience.action_mask[row, : len(engine)].bool()
+                trainer = experience.action_log_probs[row, : len(chosen)]
+                yield trainer[chosen].double() - engine[chosen].double()
 
 
 def metrics(responses: Iterable[torch.Tensor]) -> dict[str, float]:
@@ -72,9 +79,10 @@ def metrics(responses: Iterable[torch.Tensor]) -> dict[str, float]:
         return {}
     d = torch.cat(responses)
     w = d.exp()
+    clipped = w.clamp(1 / MAX_K3_WEIGHT, MAX_K3_WEIGHT)
     squares = w.square().mean().item()
     return {
-        K3: (w - 1 - d).mean().item(),
+        K3: (clipped - 1 - clipped.log()).mean().item(),
         "mismatch/chi2_token": squares - 1,
         "mismatch/ess": w.mean().item() ** 2 / squares,
         "mismatch/ess_sequence": effective_share(torch.stack([response.sum() for response in responses])),
@@ -93,18 +101,21 @@ class Watch:
     """Tells when rollouts come from older weights than they should.
 
     √KL grows about as the distance between two policies. That of engine and trainer should be what it was, plus, where rollouts
-    are older than the trainer's weights by design, what the policy has moved in its latest `age` steps. It is compared with
-    the least of the latest steps: what grows from step to step is then seen too.
+    are older than the trainer's weights by design, what the policy has moved in its latest `age` steps. What it was is a median of
+    recent steps, so that no single step decides: the least median of 5 consecutive ones. Engines that are never updated drift
+    by a little in every step, and the median of all recent steps would drift along.
 
     Args:
         age: as of `age_by_design`.
         rows: of metrics.jsonl, of the steps before.
+        centred: the estimator is (estimator/contract.py); the warning then names what suffers less from stale samples.
     """
 
-    def __init__(self, age: int, rows: Iterable[Mapping] = ()):
-        self._least: deque[float] = deque(maxlen=RECENT)
+    def __init__(self, age: int, rows: Iterable[Mapping] = (), centred: bool = False):
+        self._advice = f" A centred estimator suffers most from stale samples: {CENTRED_REMEDIES}." * centred
+        self._recent: deque[float] = deque(maxlen=RECENT)
         self._moves: deque[float] = deque(maxlen=age)
-        self._said = 0
+        self._stale_steps = 0
         for row in rows:
             self.is_stale(row)
 
@@ -116,27 +127,32 @@ class Watch:
         if math.isnan(found):
             return None
         if found <= limit:
-            self._least.append(found)
+            self._recent.append(found)
         return found > limit
 
     def _limit(self) -> float:
         moved = sum(self._moves)
-        if not self._least:
+        if not self._recent:
             return TOO_FAR**0.5 + moved
-        return max(TIMES * (min(self._least) + moved), NEAR_ENOUGH**0.5)
+        return max(TIMES * (self._usual() + moved), NEAR_ENOUGH**0.5)
+
+    def _usual(self) -> float:
+        steps = list(self._recent)
+        starts = range(max(len(steps) - MEDIAN_OF + 1, 1))
+        return min(statistics.median_low(steps[start : start + MEDIAN_OF]) for start in starts)
 
     def line(self, step: int, metrics: Mapping[str, float]) -> str | None:
-        """What to say of a step: of the first, second, fourth, eighth … that is stale."""
+        """The warning of a stale step: of the first, second, fourth, eighth … one."""
         if not metrics.get(STALE):
             return None
-        self._said += 1
-        if self._said & (self._said - 1):
+        self._stale_steps += 1
+        if self._stale_steps & (self._stale_steps - 1):
             return None
-        usual = f", {min(self._least) ** 2:.2g} at best in the steps before" if self._least else ""
-        more = f" ({self._said} such steps so far)" if self._said > 1 else ""
+        usual = f", {self._usual() ** 2:.2g} in the steps before" if self._recent else ""
+        more = f" ({self._stale_steps} such steps so far)" if self._stale_steps > 1 else ""
         return (
             f"warning: step {step}: the rollouts do not seem to come from the weights that are trained: {K3} is "
-            f"{metrics[K3]:.2g}{usual}. Do the engines get the weights (docs/health.md)?{more}"
+            f"{metrics[K3]:.2g}{usual}. Do the engines get the weights (docs/health.md)?{more}{self._advice}"
         )
 
 

@@ -1,20 +1,28 @@
-"""What the trainer is doing right now, for the heartbeat: its phase, and how far generation and rewards are."""
+"""The trainer's phase for the heartbeat, and how far generation, rewards, log-probabilities and training are.
+
+Engines answer while they generate. The policy's actors do not answer before their call ends, and may be on another node, so
+their rank 0 leaves its count of micro-batches in Ray's key-value store.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import threading
 import time
 from datetime import datetime
 
 import ray
+from ray.experimental import internal_kv
 
-from openrlhf_ebpo.record.heartbeat import GENERATING, REWARDS, STARTING, Heart
+from openrlhf_ebpo.record.heartbeat import GENERATING, LOADING, REWARDS, STARTING, Heart
 
 POLL_SECONDS = 5.0
 EVALUATING = "evaluating"
 CHECKING_SAMPLES, LOG_PROBS, ADVANTAGES = "checking samples", "log-probabilities", "advantages"
-RUN_LOG = "run log"
+TRAINING, RUN_LOG = "training", "run log"
 COUNTED = (GENERATING, REWARDS, EVALUATING)
+IN_MICRO_BATCHES = (LOG_PROBS, TRAINING)
 JITTER_SECONDS = 3.0  # of one moment, as two polls compute it
 
 
@@ -29,7 +37,7 @@ class Phases:
         watch_rollouts(self.heart, self.vllm_engines or ())
 
     def init_checkpoint_states(self):
-        self.heart.beat("loading the checkpoint")
+        self.heart.beat(LOADING)
         states = super().init_checkpoint_states()
         self.heart.beat(GENERATING, step=(states or {}).get("global_step", 0))
         return states
@@ -45,7 +53,7 @@ class Phases:
         return status, global_step
 
     def ppo_train(self, *args, **kwargs):
-        with self.heart.during("training"):
+        with self.heart.during(TRAINING):
             return super().ppo_train(*args, **kwargs)
 
     def broadcast_to_vllm(self, *args, **kwargs):
@@ -77,6 +85,8 @@ def _watch(heart: Heart, engines) -> None:
         time.sleep(POLL_SECONDS)
         if heart.phase not in COUNTED:
             most, began = 0, None
+            if heart.phase in IN_MICRO_BATCHES:
+                heart.beat(detail=micro_batches(), only_in=IN_MICRO_BATCHES)
             continue
         try:
             states = _ask(engines)
@@ -89,6 +99,33 @@ def _watch(heart: Heart, engines) -> None:
         most, began = max(most, rewards), steady(began, oldest, time.time())
         phase, detail = outstanding(requests, rewards, most, began)
         heart.beat(None if heart.phase == EVALUATING else phase, detail, only_in=COUNTED)
+
+
+class MicroBatches:
+    """A forward hook that counts the micro-batches of a model, and tells the count once in POLL_SECONDS."""
+
+    def __init__(self):
+        self.count, self.told = 0, -math.inf
+
+    def __call__(self, *_) -> None:
+        self.count += 1
+        now = time.monotonic()
+        if now - self.told >= POLL_SECONDS and ray.is_initialized():
+            self.told = now
+            with contextlib.suppress(Exception):  # it must not end a training step
+                internal_kv._internal_kv_put(_key(), str(self.count))
+
+
+def micro_batches() -> str:
+    """The count that the model's rank 0 has told last, in words; empty without one."""
+    with contextlib.suppress(Exception):
+        if count := internal_kv._internal_kv_get(_key()):
+            return f"{count.decode()} micro-batches since the start"
+    return ""
+
+
+def _key() -> str:
+    return f"openrlhf_ebpo: micro-batches of job {ray.get_runtime_context().get_job_id()}"
 
 
 def _ask(engines) -> tuple[int, int, float | None] | None:

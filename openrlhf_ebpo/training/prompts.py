@@ -11,15 +11,9 @@ import argparse
 import functools
 import logging
 import math
-from pathlib import Path
 
 import torch
 
-from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.record.resume import CheckpointError
-from openrlhf_ebpo.record.run_log import read_run
-from openrlhf_ebpo.training.adaptive_prompts import AdaptivePrompts, is_curriculum
-from openrlhf_ebpo.training.curriculum import PASSES
 from openrlhf_ebpo.training.in_flight import NumberedPrompts, PromptsInFlight
 from openrlhf_ebpo.training.rollouts import prompt_id
 
@@ -27,7 +21,6 @@ logger = logging.getLogger(__name__)
 
 CLUSTER_COLUMN = "cluster"
 INFO_KEY = "ebpo_cluster"  # in Experience.info: a list of one string or None
-ADAPTIVE = "adaptive"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -36,19 +29,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--data.order",
         type=str,
         default="shuffle",
-        choices=["shuffle", "as_is", ADAPTIVE],
+        choices=["shuffle", "as_is"],
         help="shuffle: a random order by --train.seed; as_is: the rows of --data.prompt_dataset one after the "
-        "other, for a curriculum. Resuming goes on at the next prompt. "
-        "adaptive: prompts that sometimes pass and sometimes fail come more often; needs rewards of --reward.remote_url or "
-        "--train.agent_func_path (docs/data.md)",
-    )
-    group.add_argument(
-        "--data.coverage",
-        type=int,
-        default=PASSES,
-        metavar="EPISODES",
-        help="with --data.order adaptive, every prompt comes at least once in so many episodes; the more there are, the "
-        f"freer is the choice ({PASSES})",
+        "other, for a curriculum. Resuming goes on at the next prompt",
     )
     group.add_argument(
         "--data.cluster_key",
@@ -57,65 +40,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="COLUMN",
         help=f"column with the prompt's cluster (topic); recorded with every rollout. Default: '{CLUSTER_COLUMN}' where "
         "the data set has it",
-    )
-
-
-def check_flags(values: dict) -> None:
-    """Whether --data.order can be had with the other settings, and at a resume is the run's own.
-
-    Raises:
-        UsageError: all that is wrong, one problem per line.
-    """
-    problems = adaptive_problems(values) if values["data.order"] == ADAPTIVE else []
-    run = read_run(Path(values["logger.run_dir"])) if values["ckpt.load_enable"] else None
-    was = (run or {}).get("args", {}).get("data", {}).get("order", "shuffle")
-    if run and (was == ADAPTIVE) != (values["data.order"] == ADAPTIVE):
-        problems.append(_other_order(was, values["data.order"]))
-    if problems:
-        raise UsageError("\n".join(problems))
-
-
-def adaptive_problems(values: dict) -> list[str]:
-    problems = []
-    if not (values["reward.remote_url"] or values["train.agent_func_path"]):
-        problems.append(
-            "--data.order adaptive learns from rewards as they are generated, and a reward model's (--reward."
-            "model_name_or_path) come later: give --reward.remote_url or --train.agent_func_path, or another --data.order"
-        )
-    if values["algo.dynamic_filtering_enable"]:
-        problems.append(
-            "--algo.dynamic_filtering_enable drops prompts by their rewards after they were drawn, --data.order adaptive "
-            "avoids them before: leave one of the two out"
-        )
-    if values["data.coverage"] < 2:
-        problems.append(
-            f"--data.coverage is {values['data.coverage']}: where every prompt has to come in every episode there is nothing to "
-            "choose. Give 2 or more, or --data.order shuffle"
-        )
-    size, generated = values["rollout.batch_size"], values["rollout.vllm_generate_batch_size"] or 0
-    if generated > size:
-        problems.append(
-            f"--rollout.vllm_generate_batch_size {generated} is above --rollout.batch_size {size}: --data.order adaptive draws "
-            "every batch by what the one before has earned; leave it out"
-        )
-    return problems
-
-
-def check_same_order(states: dict, order: str) -> None:
-    """Whether a checkpoint's data loader state is one of this order.
-
-    Raises:
-        CheckpointError: one is a curriculum's and the other is not.
-    """
-    saved = states.get("data_loader_state_dict")
-    if saved and is_curriculum(saved) != (order == ADAPTIVE):
-        raise CheckpointError(_other_order(ADAPTIVE if is_curriculum(saved) else "shuffle or as_is", order))
-
-
-def _other_order(was: str, now: str) -> str:
-    return (
-        f"--data.order is {now}, and was {was} where this run was saved: which prompts come next cannot be told. Give the "
-        "former one, or start another run from an exported model"
     )
 
 
@@ -190,8 +114,6 @@ def order_as_asked(original):
         order = getattr(self.args.data, "order", None)  # train_sft has no such flag
         if not shuffle or order is None:
             return original(self, replay_buffer, batch_size, pin_memory, shuffle, collate_fn, *args, **kwargs)
-        if order == ADAPTIVE:
-            return AdaptivePrompts(replay_buffer, collate_fn, self.args)
         prompts = NumberedPrompts(replay_buffer, collate_fn)
         if order == "shuffle":
             kwargs["sampler"] = seeded_shuffle(prompts, self.args.train.seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -40,7 +40,6 @@ SCHEMA = pa.schema(
         ("truncated", pa.bool_()),
         ("action_tokens", pa.int32()),
         ("score_weight", pa.float64()),
-        ("importance", pa.float64()),
     ]
 )
 
@@ -49,14 +48,14 @@ SCHEMA = pa.schema(
 class Rollouts:
     """N responses in prompt order (groups contiguous). Their tokens are decoded later, in the run log's thread.
 
-    order: (N,) where in the experiences' concatenation each row stands. raw_rewards, action_counts, score_weights: (N,).
+    order: (N,) where in the experiences' concatenation each row stands. raw_rewards, action_counts: (N,).
     responses: int32 tokens of each response, copied: a sixth, or less, of the padded tensors, which are then free.
     """
 
     order: torch.Tensor
     raw_rewards: torch.Tensor
     action_counts: torch.Tensor
-    score_weights: torch.Tensor
+    score_weights: Callable[[], torch.Tensor]
     response_lengths: torch.Tensor
     truncated: torch.Tensor
     responses: list[torch.Tensor]
@@ -64,14 +63,11 @@ class Rollouts:
     labels: list[str]
     errors: list[str]
     clusters: list[str | None]
-    importance: list[float]
     result: Estimate | None = None
 
     @classmethod
-    def before_shaping(
-        cls, experiences, errors: list[str], clusters: list[str | None], importance: list[float] | None = None
-    ) -> Rollouts:
-        """Snapshot of what the advantage stage will change. `errors`, `clusters` and `importance` are in prompt order."""
+    def before_shaping(cls, experiences, errors: list[str], clusters: list[str | None]) -> Rollouts:
+        """Snapshot of what the advantage stage will change. `errors` and `clusters` are in prompt order."""
         index = torch.tensor(list(itertools.chain.from_iterable(e.index for e in experiences)))
         order = index.argsort()
 
@@ -86,7 +82,7 @@ class Rollouts:
             order=order,
             raw_rewards=column("rewards").float(),
             action_counts=torch.cat([e.action_mask.sum(-1) for e in experiences])[order],
-            score_weights=torch.cat([score_weights(e.action_log_probs, e.action_mask) for e in experiences])[order],
+            score_weights=ScoreWeights([(e.action_log_probs, e.action_mask) for e in experiences], order),
             response_lengths=column("response_length"),
             truncated=column("truncated").bool(),
             responses=in_order(map(response_tokens, experiences)),
@@ -94,7 +90,6 @@ class Rollouts:
             labels=in_order(e.labels for e in experiences),
             errors=errors,
             clusters=clusters,
-            importance=importance or [1.0] * len(errors),
         )
 
     def with_result(self, result: Estimate) -> Rollouts:
@@ -133,8 +128,7 @@ class Rollouts:
                 "response_length": self.response_lengths.tolist(),
                 "truncated": self.truncated.tolist(),
                 "action_tokens": self.action_counts.tolist(),
-                "score_weight": self.score_weights.tolist(),
-                "importance": self.importance,
+                "score_weight": self.score_weights().tolist(),
             },
             schema=SCHEMA,
         )
@@ -146,21 +140,37 @@ class Rollouts:
             yield from tokenizer.batch_decode([tokens.tolist() for tokens in chunk], skip_special_tokens=False)
 
 
-def score_weights(log_probs: torch.Tensor, action_mask: torch.Tensor) -> torch.Tensor:
-    """Σ_t (1 − π_old(y_t))² over each response's action tokens, (B,) float64; log_probs, action_mask: (B, A)."""
-    surprise = torch.expm1(log_probs.float())
-    return surprise.square_().mul_(action_mask).sum(-1, dtype=torch.float64)
+class ScoreWeights:
+    """Σ_t (1 − π_old(y_t))² over each response's action tokens, (N,) float64, computed at the first call: few estimators
+    read them, and the run log's thread has time. Until then the padded tensors are kept.
+
+    Args:
+        micro_batches: log-probabilities and action mask, (B, A), of each. order: (N,) as in Rollouts.
+    """
+
+    def __init__(self, micro_batches: Sequence[tuple[torch.Tensor, torch.Tensor]], order: torch.Tensor):
+        self._micro_batches, self._order = micro_batches, order
+
+    def __call__(self) -> torch.Tensor:
+        if self._micro_batches:
+            self._found = torch.cat([_score_weights(*each) for each in self._micro_batches])[self._order]
+            self._micro_batches = ()
+        return self._found
+
+
+def _score_weights(log_probs: torch.Tensor, action_mask: torch.Tensor) -> torch.Tensor:
+    return torch.expm1(log_probs.float()).square_().mul_(action_mask).sum(-1, dtype=torch.float64)
 
 
 def response_tokens(experience) -> list[torch.Tensor]:
     """Copies, int32, from the first action token to the end of the sequence; empty without an action token."""
-    starts = experience.action_mask.long().argmax(-1) + 1
-    ends = experience.attention_mask.sum(-1)
-    empty = experience.action_mask.sum(-1) == 0
-    spans = zip(experience.sequences, starts.tolist(), ends.tolist(), empty.tolist(), strict=True)
-    return [
-        row[0 if none else start : 0 if none else end].to(torch.int32, copy=True) for row, start, end, none in spans
-    ]
+    first = experience.action_mask.long().argmax(-1, keepdim=True)
+    some = experience.action_mask.gather(
+        -1, first
+    ).bool()  # the first of equal values, so that of a row of zeros is one
+    ends = experience.attention_mask.sum(-1) * some[:, 0]
+    spans = zip(experience.sequences, first[:, 0].tolist(), ends.tolist(), strict=True)
+    return [row[start + 1 : end].to(torch.int32, copy=True) for row, start, end in spans]
 
 
 def prompt_id(prompt: str, label: str) -> str:

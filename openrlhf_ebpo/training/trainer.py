@@ -10,10 +10,11 @@ from pathlib import Path
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from openrlhf_ebpo.errors import TrainingPaused
 from openrlhf_ebpo.estimator import stored
 from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.models.folder import problems
-from openrlhf_ebpo.record import checkpoints
+from openrlhf_ebpo.record import checkpoints, heartbeat
 from openrlhf_ebpo.record.resume import set_later_aside
 from openrlhf_ebpo.record.run_log import RunLog, read_metrics
 from openrlhf_ebpo.seams.install import subclass
@@ -22,7 +23,7 @@ from openrlhf_ebpo.training.best_checkpoint import BestCheckpoint
 from openrlhf_ebpo.training.checkpoint import STATE_KEY, starting_state
 from openrlhf_ebpo.training.evaluation import keep_answers
 from openrlhf_ebpo.training.phases import RUN_LOG, Phases
-from openrlhf_ebpo.training.prompts import check_same_order
+from openrlhf_ebpo.training.save_times import SaveTimes, exports, saving
 
 logger = logging.getLogger(__name__)
 
@@ -30,12 +31,15 @@ logger = logging.getLogger(__name__)
 class EBPOTrainer(BestCheckpoint, Phases):
     """Mixin over PPOTrainer and TrainingActor, whose common base (BasePPOTrainer) has every method it overrides."""
 
+    pause: TrainingPaused | None = None  # raised once this step is evaluated
+
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         logger = self.args.logger
         self.run_log = RunLog(logger.run_dir, self.tokenizer, logger.rollouts_every, logger.keep_rollouts)
         self.hub = hub.Pushes(self.args)
         self.told = taught.Told()
+        self.save_times = SaveTimes(self.args.ckpt)
 
     def init_checkpoint_states(self):
         """Where training starts: upstream's states, our prior, and a run log without what came after."""
@@ -43,7 +47,6 @@ class EBPOTrainer(BestCheckpoint, Phases):
         if not states:  # an interrupted first save leaves a folder from which DeepSpeed loads nothing
             print(f"No complete checkpoint in {self.args.ckpt.path}: starting from step 0")
             states = {"episode": 0, "global_step": 0, "total_consumed_prompts": 0, "data_loader_state_dict": {}}
-        check_same_order(states, self.args.data.order)
         maker, step, continues = self.experience_maker, states["global_step"], True
         if maker.estimator:
             initial = self._prior_state()
@@ -54,7 +57,9 @@ class EBPOTrainer(BestCheckpoint, Phases):
         if self.args.ckpt.load_step and (aside := set_later_aside(Path(self.args.ckpt.path), step)):
             print(f"moved the checkpoints of steps after {step} to {aside}", flush=True)
         self.run_log.roll_back(step, continues)
-        self.watch = mismatch.Watch(mismatch.age_by_design(self.args), read_metrics(self.run_log.run_dir))
+        centred = maker.estimator is None or maker.estimator.centred
+        before = read_metrics(self.run_log.run_dir)
+        self.watch = mismatch.Watch(mismatch.age_by_design(self.args), before, centred)
         if step:
             whole = functools.partial(problems, code=False)  # nothing is loaded
             found = checkpoints.differences(self.run_log.run_dir, Path(self.args.ckpt.path), step, whole)
@@ -63,7 +68,13 @@ class EBPOTrainer(BestCheckpoint, Phases):
         return states
 
     def fit(self, *args, **kwargs):
-        super().fit(*args, **kwargs)
+        self.save_times.restart()
+        try:
+            super().fit(*args, **kwargs)
+        except TrainingPaused:
+            for tracker in filter(None, (self.wandb_logger, self.tensorboard_logger)):
+                tracker.close()
+            raise
         self.run_log.flush()
         if state := self._prior_state():
             ray.get(self.actor_model_group.async_run_method(method_name="remember_prior", state=state))
@@ -110,7 +121,8 @@ class EBPOTrainer(BestCheckpoint, Phases):
 
     def save_logs_and_checkpoints(self, global_step, logs_dict=None, client_states=None):
         metrics = {k: v for k, v in (logs_dict or {}).items() if k != "generated_samples"}
-        saves = global_step % self.args.ckpt.save_steps == 0
+        asked_by = None if self.args.ckpt.disable_ds else heartbeat.end_requested_by(self.run_log.run_dir)
+        saves = bool(asked_by) or self.save_times.is_due(global_step)
         with self.heart.during(RUN_LOG):
             self.run_log.write_metrics(global_step, {**metrics, **self._phase_seconds()})
             if saves:
@@ -118,10 +130,22 @@ class EBPOTrainer(BestCheckpoint, Phases):
         if saves:
             self.hub.before_saving(global_step)
             client_states = self._complete(client_states)  # else unused, and a state per prompt takes a while to pack
-        super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
+        with saving(self.args.ckpt, saves):
+            super().save_logs_and_checkpoints(global_step, logs_dict, client_states)
         if saves:
             self._log_checkpoint(global_step, f"global_step{global_step}")
             self.hub.queue_saved(global_step)
+            self.save_times.restart()
+        if asked_by:
+            self._pause(global_step, asked_by)
+
+    def _pause(self, step: int, asked_by: str) -> None:
+        """End with TrainingPaused: now or, where the synchronous trainer evaluates this step, after that. The asynchronous one
+        evaluates a step while it trains the next, and a resumed run does so too."""
+        heartbeat.forget_end_request(self.run_log.run_dir)
+        self.pause = TrainingPaused(f"saved step {step} and ended, as {asked_by} asked")
+        if not (getattr(self, "eval_dataloader", None) and step % self.args.eval.steps == 0):
+            raise self.pause
 
     def save_best_checkpoint(self, eval_metrics, global_step, client_states=None):
         """Called after every evaluation, in both trainers."""
@@ -133,6 +157,8 @@ class EBPOTrainer(BestCheckpoint, Phases):
         super().save_best_checkpoint(eval_metrics, global_step, self._complete(client_states))
         if self.best_eval_metric_value != best:
             self._log_checkpoint(global_step, f"best_global_step{global_step}")
+        if self.pause:
+            raise self.pause
 
     def _prior_state(self) -> dict | None:
         return self._packed(self.experience_maker.state) if self.experience_maker.estimator else None
@@ -146,13 +172,14 @@ class EBPOTrainer(BestCheckpoint, Phases):
 
     def _log_checkpoint(self, step: int, tag: str) -> None:
         ckpt = self.args.ckpt
-        if ckpt.disable_ds and not ckpt.save_hf:
+        exported = exports(ckpt, tag)
+        if ckpt.disable_ds and not exported:
             return  # nothing was saved
         self.run_log.write_checkpoint(
             step,
             tag=tag,
             checkpoint=None if ckpt.disable_ds else f"{ckpt.path}/_actor/{tag}",
-            model=f"{ckpt.path}/{tag}_hf" if ckpt.save_hf else None,
+            model=f"{ckpt.path}/{tag}_hf" if exported else None,
         )
 
 

@@ -9,6 +9,7 @@ prompt_len=4096  # longer prompts are cut, at their beginning
 response_len=8192
 passes=30        # over 16,900 prompts, 33 steps each: 990, and the text says up to 1,000
 save_every=50
+save_minutes=60
 eval_every=50
 topic_order=topic_order # $DATA_DIR/$topic_order.parquet
 

@@ -16,7 +16,7 @@
 #
 # Variables, with their defaults:
 #   NODES=4 GPUS_PER_NODE=8   the authors' 32 GPUs; NODES=1 for one machine
-#   GPU_GB=141                memory of one GPU (H200); 80 chooses settings for A100 and H100
+#   GPU_GB                    memory of one GPU, from this machine's nvidia-smi; without one 141 (H200). 80: A100, H100
 #   DATA_DIR=data/dapo        prepared data (below)
 #   RUN_DIR=runs/MODEL-METHOD-gG[-ORDER][-released]   checkpoints, model and run directory; on storage that all nodes share
 #   MODEL_PATH                another folder or Hub name for the same architecture
@@ -125,6 +125,11 @@ count_rows() { # of a data file; nothing where it is not there, or none of ours
     python -c 'import sys; from openrlhf_ebpo.data.table import count_rows; print(count_rows(sys.argv[1]))' "$1" 2>/dev/null || true
 }
 
+gpu_memory() { # GB of this machine's first GPU; nothing without one
+    nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null |
+        awk 'NR == 1 && /^[0-9]+$/ { printf "%d", $1 * 1.048576 / 1000 }' || true
+}
+
 # --- what to run
 
 ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] >= 404)) || fail "bash $BASH_VERSION is too old: 4.4 or later is needed"
@@ -141,15 +146,7 @@ model_name=$1 method_name=$2 G=$3 track=paper order=
 flags=()
 take_axes "${@:4}"
 run_name=$model_name-$method_name-g$G
-case $method_name in # names of before there was --order; their runs go on in the folders that they have
-    ebpo_naive | ebpo_topic | ebpo_difficulty)
-        [ -z "$order" ] || fail "$method_name names an order, and so does --order $order: write ebpo --order $order"
-        order=${method_name#ebpo_} && order=${order/naive/shuffle}
-        notice "$method_name is now: ebpo $G --order $order"
-        method_name=ebpo
-        ;;
-    *) [ "${order:-shuffle}" = shuffle ] || run_name+=-$order ;;
-esac
+[ "${order:-shuffle}" = shuffle ] || run_name+=-$order
 [ "$track" = paper ] || run_name+=-$track
 : "${order:=shuffle}"
 check_word --track "$track" "$tracks"
@@ -157,6 +154,7 @@ check_word --order "$order" "$orders"
 check_choice models "$model_name"
 check_choice methods "$method_name"
 check_number G "$G" 2
+: "${GPU_GB:=$(gpu_memory)}"
 : "${NODES:=4}" "${GPUS_PER_NODE:=8}" "${GPU_GB:=141}" "${DATA_DIR:=data/dapo}"
 : "${RUN_DIR:=runs/$run_name}"
 check_number NODES "$NODES" 1
@@ -236,7 +234,7 @@ machine=(
 keeping=(
     --ckpt.path "$RUN_DIR/checkpoints" --ckpt.output_dir "$RUN_DIR/model" --logger.run_dir "$RUN_DIR/run"
     --logger.wandb.run_name "$(basename "$RUN_DIR")"
-    --ckpt.save_steps "$save_every" --ckpt.save_hf --ckpt.max_num 2 --ckpt.load_enable
+    --ckpt.save_steps "$save_every" --ckpt.save_minutes "$save_minutes" --ckpt.save_hf --ckpt.max_num 2 --ckpt.load_enable
     --eval.steps "$eval_every" "${evaluation[@]}"
 )
 

@@ -3,11 +3,11 @@
 #SBATCH --nodes=4
 #SBATCH --gpus-per-node=8
 #SBATCH --ntasks-per-node=1
-#SBATCH --cpus-per-task=96
 #SBATCH --mem=0
 #SBATCH --exclusive
 #SBATCH --time=48:00:00
 #SBATCH --output=ebpo-%j.log
+#SBATCH --signal=B:USR1@1200
 # Trains one row of the paper's table on a Slurm cluster: a Ray cluster over the allocated nodes, then run.sh.
 #
 #   sbatch scripts/launch/slurm.sh MODEL METHOD G [flags]                   from the project's root, environment active
@@ -18,7 +18,9 @@
 #   HEAD_IP     the first node's address that the others reach; default: the first of `hostname -I`
 #   RAY_PORT    6379
 #   RAY_WAIT=300   seconds for the nodes to come together
-# When the time limit ends a job, submit it again: it goes on from the last checkpoint.
+# 1,200 seconds before its time limit the job gets USR1: the training saves after its current step and ends (status 75).
+# Submit the job again to resume it. Where a step takes longer, ask for more: sbatch --signal=B:USR1@SECONDS.
+# To do so at any time: scancel --batch --signal=USR1 JOB.
 set -euo pipefail
 
 fail() {
@@ -48,6 +50,18 @@ end_ray() {
     [ -z "$pids" ] || xargs kill <<<"$pids" 2>/dev/null || true
 }
 
+train() { # in the background: bash calls a trap only while it waits
+    local status=0 training
+    "$@" &
+    training=$!
+    trap 'kill -USR1 "$training" || true' USR1
+    trap 'kill -TERM "$training" || true' TERM
+    while :; do # a trapped signal ends `wait`, and not the training
+        wait "$training" && status=0 || status=$?
+        kill -0 "$training" 2>/dev/null || return "$status"
+    done
+}
+
 show=
 case ${1-} in
     '' | -h | --help) teach && exit ;;
@@ -67,7 +81,7 @@ first=${SLURMD_NODENAME:-$(hostname -s)} # where this script runs
 address=${HEAD_IP:-$(hostname -I | awk '{ print $1 }')}:${RAY_PORT:-6379}
 # --ntasks too: a job's environment has that of all its nodes
 step=(--nodes=$((NODES - 1)) --ntasks=$((NODES - 1)) --ntasks-per-node=1 --gpus-per-node="$GPUS_PER_NODE" --exclude="$first")
-step+=(${SLURM_CPUS_PER_TASK:+"--cpus-per-task=$SLURM_CPUS_PER_TASK"}) # srun does not take the job's by itself
+step+=(${SLURM_CPUS_ON_NODE:+"--cpus-per-task=$SLURM_CPUS_ON_NODE"}) # all of a node, which the job has to itself
 trap end_ray EXIT
 
 run bash scripts/launch/run.sh "$@" --dry_run # what it finds wrong is said before Ray starts
@@ -76,4 +90,5 @@ if ((NODES > 1)); then
     start srun "${step[@]}" ray start --address "$address" --num-gpus "$GPUS_PER_NODE" --block
 fi
 run python scripts/launch/wait_for_gpus.py "$address" $((NODES * GPUS_PER_NODE)) "${RAY_WAIT:-300}"
-run env RAY_ADDRESS="$address" bash scripts/launch/run.sh "$@"
+command=(env RAY_ADDRESS="$address" bash scripts/launch/run.sh "$@")
+if [ "$show" ]; then run "${command[@]}"; else train "${command[@]}"; fi

@@ -33,7 +33,7 @@ class Signs(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """kind: training, stalled, silent, complete, interrupted, failed, unknown. said: more of it, from the run's files. step: the
+    """kind: training, stalled, silent, complete, interrupted, paused, failed, unknown. said: more of it, from the run's files. step: the
     last one, at: seconds since the epoch when it was finished."""
 
     kind: str
@@ -59,7 +59,7 @@ def condition(about: dict, metrics: Metrics, seen: Signs, now: float) -> Conditi
     if ended == "running":
         kind, said = _at_work(about, metrics, seen, now)
         step = max(step or 0, seen.beat.step if seen.beat else 0) or step
-    elif ended in ("complete", "interrupted", "failed"):
+    elif ended in ("complete", "interrupted", "paused", "failed"):
         kind, said = ended, str(about.get("error") or "")[:_ERROR].strip()
     else:
         kind, said = "unknown", "run.json does not say how it ended."

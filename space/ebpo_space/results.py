@@ -11,20 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.eval.intervals import over_questions
-from openrlhf_ebpo.eval.metrics import across, pass_at_k, powers
 from openrlhf_ebpo.eval.tasks import ordered
-from openrlhf_ebpo.record.results import SCHEMA, TRAINING, read_samples
+from openrlhf_ebpo.record.results import SCHEMA, TRAINING
 from openrlhf_ebpo.record.score_text import k_of, majorities, passes
 
 from .coded import numbered, truth
 from .errors import RunError
-from .groups import cut, listed, rows_of
+from .groups import cut, rows_of
 from .runs import Run, inside
 from .text import middle_cut
 
@@ -135,24 +131,20 @@ def _read(run: Run, path: Path, place: str) -> Result:
         raise RunError(f"{shown} is left out: larger than {_LARGEST >> 20} MiB.")
     try:
         summary = json.loads(path.read_text(encoding="utf-8", errors="replace"))
-        *_, protocol, task, last = place.split("/")
-        step = _step(last)
-        if "schema" not in summary:
-            return _quickstart(run, summary, protocol, task, step, place)
+        *_, protocol, _, last = place.split("/")
         if not isinstance(summary["schema"], int) or summary["schema"] > SCHEMA:
             raise RunError(
                 f"{shown} has schema {str(summary['schema'])[:20]}; this app reads up to {SCHEMA}: update it."
             )
         metrics = {name: _metric(value) for name, value in summary["metrics"].items() if isinstance(value, dict)}
-        samples = int(summary["metrics"]["samples_per_question"])
         return Result(
             run=run.key,
             protocol=_name(summary["protocol"].get("name") or protocol),
             task=_name(summary["task"]["name"]),
-            step=step,
-            metrics=metrics if _is_of_today(summary["metrics"]) else metrics | _anew(run, place, samples),
+            step=_step(last),
+            metrics=metrics,
             questions=int(summary["metrics"]["questions"]),
-            samples=samples,
+            samples=int(summary["metrics"]["samples_per_question"]),
             place=place,
         )
     except RunError:
@@ -186,40 +178,6 @@ def _metric(value: dict) -> dict:
         "standard_error": None if error is None else float(error),
         "run_interval": None if runs is None else (float(runs[0]), float(runs[1])),
     }
-
-
-def _is_of_today(metrics: dict) -> bool:
-    """Older intervals cover less than they say."""
-    return "run_interval" in metrics.get("pass@1", {"run_interval": None})
-
-
-def _anew(run: Run, place: str, n: int) -> dict:
-    """pass@1, pass@2, … from the samples; {} where they cannot be read."""
-    try:
-        path = inside(run, place, "samples.parquet")
-        if pq.read_metadata(path).num_rows > _ROWS:
-            return {}
-        return _passes(read_samples(path.parent, n).correct)
-    except (RunError, UsageError, pa.ArrowException, OSError, ValueError):
-        return {}
-
-
-def _passes(correct: np.ndarray) -> dict:
-    """Metrics of (Q, n) responses that are right or not."""
-    values = {f"pass@{k}": pass_at_k(correct, k) for k in powers(correct.shape[1])}
-    found = {name: {"value": each.mean(), "interval": over_questions(each)} for name, each in values.items()}
-    found["pass@1"] |= across(correct)
-    return {name: _metric(each) for name, each in found.items()}
-
-
-def _quickstart(run: Run, summary: dict, protocol: str, task: str, step: int, place: str) -> Result:
-    """The summaries of early quickstarts have no schema and no intervals: they come from the samples."""
-    n = int(summary["samples_per_question"])
-    correct = np.array(listed(_table(run, place, ("correct",))["correct"]), bool)
-    if len(correct) % n or not len(correct):
-        raise RunError(f"{place}/samples.parquet is left out: its samples do not make whole questions.")
-    correct = correct.reshape(-1, n)  # written question by question
-    return Result(run.key, protocol, task, step, _passes(correct), len(correct), n, place)
 
 
 def _rows(run: Run, place: str, columns: Sequence[str], rows: Sequence[int] | None = None) -> list[dict]:

@@ -95,7 +95,7 @@ def card(looked: Looked) -> HTML:
 def _head(looked: Looked) -> HTML:
     state, about = looked.condition, looked.run.about
     words, badge = STATE[state.kind], BADGE.get(state.kind, "")
-    lasted = took(about) if state.kind in ("complete", "failed", "interrupted") else None
+    lasted = took(about) if state.kind in ("complete", "failed", "interrupted", "paused") else None
     parts = [
         f"step {state.step:,}" if state.step is not None else "no step yet",
         f"in {duration(lasted)}" if lasted is not None else "",

@@ -15,6 +15,7 @@ STATE = {  # of a run, in words
     "silent": "no sign of life",
     "failed": "failed",
     "interrupted": "interrupted",
+    "paused": "paused",
     "complete": "complete",
     "unknown": "state unknown",
 }

@@ -152,10 +152,9 @@ RULES = (
     Rule("kl", "KL spike", ("policy/kl_per_step", "ppo_kl"), spiked, 10.0, 20, "0.1 nats per token or more in one step, and 10 times the median of the 20 steps before", "a step has moved the policy far: the learning rate may be too high", "all", 0.1),
     Rule("reference", "Leaps away from the reference", ("kl",), spiked, 5.0, 20, "0.5 or more, and 5 times the median of the 20 steps before", "the policy leaves the reference model at once", "all", 0.5),
     Rule("truncated", "Truncated answers", ("truncated", "rollout/truncated_rate"), above, 0.2, 5, "20 % of the responses of 5 steps or more", "answers end at the token limit, before their result", "truncated"),
-    Rule("mismatch", "Rollout engine and trainer disagree", ("mismatch/k3_kl", "vllm_kl"), above, 0.05, 5, "0.05 nats per token or more, mean of 5 steps", "what vLLM samples is not what is trained: precision, weights that were not sent, or rollouts that are old by design"),
+    Rule("mismatch", "Rollout engine and trainer disagree", ("mismatch/k3_kl", "vllm_kl"), above, 0.05, 5, "0.05 nats per token or more, mean of 5 steps", "what vLLM samples is not what is trained: precision, weights that were not sent, or rollouts that are old by design. Centred estimators, such as EBPO’s preset paper, suffer most from it"),
     Rule("stale", "Rollouts from old weights", ("mismatch/stale",), above, 0.5, 1, "one step or more that the training called stale", "vLLM may not get the weights that are trained: its probabilities leave the trainer’s"),
     Rule("corrected", "Many tokens corrected", ("is_filter_ratio",), above, 0.1, 5, "10 % of the tokens of 5 steps or more", "the rollout engine’s probabilities are far from the trainer’s"),
-    Rule("engines", "Engines died", ("engine/restarts",), above, 0.5, 1, "one or more restarts", "the reason is in the training’s output"),
     Rule("missing", "Steps are missing", ("step",), skipped, 1, 1, "a step between two others is not in metrics.jsonl", "a step was dropped, or its line is damaged"),
 )
 # fmt: on

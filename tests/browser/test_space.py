@@ -333,7 +333,7 @@ def test_only_what_was_given_can_be_read(visit, app, runs):
         assert refused.value.code in (403, 404)
 
 
-def test_five_visitors_at_once(visit):  # of twenty, and their time: benchmarks/space.py
+def test_five_visitors_at_once(visit):  # of twenty, and their time: research/space.py
     queries = [
         "?tab=dynamics",
         "?tab=samples&steps=all",

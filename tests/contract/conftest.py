@@ -34,7 +34,6 @@ def prompt_args(sections):
     def build(batch: int, group: int, **changes):
         flat = {
             "data.order": "shuffle",
-            "data.coverage": 2,
             "data.cluster_key": None,
             "data.input_key": "q",
             "data.label_key": "a",

@@ -17,9 +17,11 @@ from openrlhf_ebpo.seams.install import install
 
 install()
 import torch  # noqa: E402
+from deepspeed.runtime.zero.offload_states import offload_adam_states, reload_adam_states  # noqa: E402
 from openrlhf.utils.deepspeed.deepspeed import DeepspeedStrategy  # noqa: E402
 
 from openrlhf_ebpo.training import checkpoint  # noqa: E402
+from openrlhf_ebpo.training.offload_buffers import SUFFIX  # noqa: E402
 
 STAGES = (0, 2, 3)
 SAVED = {"lr": 1e-3, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
@@ -79,6 +81,36 @@ def numbers(engine, schedule) -> dict:
     }
 
 
+def buffers(engine) -> list[str]:
+    """Names of DeepSpeed's host copies in the optimizer's state."""
+    return sorted({name for state in optimizer(engine).state.values() for name in state if name.endswith(SUFFIX)})
+
+
+def optimizer(engine) -> torch.optim.Optimizer:
+    return engine.optimizer.optimizer
+
+
+def sleep(engine) -> None:
+    """What a ZeRO-3 engine's `offload_states` and `reload_states` do to the optimizer, on any device."""
+    offload_adam_states(optimizer(engine), "cpu")
+    reload_adam_states(optimizer(engine), "cpu")
+
+
+def buffers_after(made: DeepspeedStrategy, engine, folder: Path) -> dict:
+    """Host copies in use, after a save and load of ours, after a load of ours of what DeepSpeed alone saved, and after one
+    of DeepSpeed's own."""
+    sleep(engine)
+    made.save_ckpt(engine, str(folder / "ours"), "global_step3")
+    found = {"in use": buffers(engine)}
+    engine.save_checkpoint(str(folder / "theirs"), "global_step3")
+    made.load_ckpt(engine, str(folder / "theirs"), "global_step3")
+    found["theirs, loaded by ours"] = buffers(engine)
+    engine.load_checkpoint(str(folder / "theirs"), "global_step3")
+    found["theirs"] = buffers(engine)
+    engine.load_checkpoint(str(folder / "ours"), "global_step3")
+    return {**found, "ours": buffers(engine)}
+
+
 def export(made: DeepspeedStrategy, model: Path, output: Path) -> None:
     """Train three steps, export as a training does, and keep what the trained model says: logits.pt."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -108,9 +140,11 @@ def rank(number: int, folder: Path, port: int) -> None:
         wrote.clear()
         made.save_ckpt(engine, str(folder / str(stage)), "global_step3")
         saved = numbers(engine, schedule)
+        slept = buffers_after(made, engine, folder / "slept") if stage == 3 else None
         engine, schedule = prepared(made, model, OTHER, "linear", 9.0)
         made.load_ckpt(engine, str(folder / str(stage)))
         found = {"stage": stage, "rank": number, "wrote": wrote, "saved": saved, "loaded": numbers(engine, schedule)}
+        found["buffers"] = slept
         export(made, folder / "tied", folder / f"exported-{stage}")
         (folder / f"{stage}-{number}.json").write_text(json.dumps(found))
 

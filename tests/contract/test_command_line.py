@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import re
 import runpy
 import sys
@@ -11,11 +12,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.cli import train_ppo_ray
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import parse
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator.presets import PARTS, PRESETS
+from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.record import manifest
 from openrlhf_ebpo.redact import Secret, redacted_argv
 from openrlhf_ebpo.seams.check import installed_release
@@ -77,6 +80,7 @@ def test_our_own_flags_come_on_top(upstreams_parser):
     assert {flag: ours[flag] for flag in theirs if flag != own} == {f: theirs[f] for f in theirs if f != own}
     assert set(ours) - set(theirs) == {
         "--ckpt.load_step",
+        "--ckpt.save_minutes",
         "--algo.advantage.ebpo.preset",
         "--algo.advantage.ebpo.fail_reward",
         "--algo.advantage.ebpo.pass_reward",
@@ -92,7 +96,6 @@ def test_our_own_flags_come_on_top(upstreams_parser):
         "--data.order",
         "--data.order_any_model",
         "--data.cluster_key",
-        "--data.coverage",
         "--hub.repo",
         "--hub.private",
         "--hub.every",
@@ -104,7 +107,8 @@ def test_our_own_flags_come_on_top(upstreams_parser):
         "--reward.timeout",
         "--reward.memory",
         "--reward.workers",
-        "--vllm.max_restarts",
+        "--vllm.max_num_seqs",
+        "--vllm.max_num_batched_tokens",
         "--eval.metrics",
         "--logger.no_eval_answers",
         "--logger.run_dir",
@@ -362,7 +366,7 @@ def test_a_resume_is_told_before_anything_starts(command, capsys, tmp_path):
         folder.mkdir(parents=True)
         (folder / "mp_rank_00_model_states.pt").write_bytes(b"x" * 100)
         manifest.complete(folder, settings={"actor.adam.lr": 5e-6})
-    (folder / "mp_rank_00_model_states.pt").write_bytes(b"x" * 99 + b"y")
+    (folder / "mp_rank_00_model_states.pt").write_bytes(b"x" * 99)
     argv = [*command, "--ckpt.path", "ckpt", "--dry_run"]
     for more in (["--ckpt.load_enable"], ["--ckpt.load_step", "4"]):
         train_ppo_ray.main([*argv, "--actor.adam.lr", "1e-4", *more])
@@ -373,8 +377,56 @@ def test_a_resume_is_told_before_anything_starts(command, capsys, tmp_path):
         )
         assert "5e-06: the optimizer in the checkpoint keeps it" in out
         assert printed["actor"]["adam"]["lr"] == 5e-6 and printed["ckpt"]["load_enable"] is True
-    with pytest.raises(SystemExit, match=r"global_step8: .*its checksum differs\); steps that are there: 4$"):
+    with pytest.raises(SystemExit, match=r"global_step8: .*99 bytes, and 100 were saved; steps that are there: 4$"):
         train_ppo_ray.main([*argv, "--ckpt.load_step", "8"])
+
+
+def test_checksums_are_compared_before_a_start_and_not_in_a_dry_run(command, tmp_path, monkeypatch):
+    """A checkpoint of hundreds of GB is read once before DeepSpeed reads it; its sizes are always compared."""
+    started = []
+    monkeypatch.setattr(train_ppo_ray, "train", lambda command, args, claim, argv, found: started.append(found))
+    monkeypatch.setattr(preflight, "check_models_fetched", lambda values: None)
+    for step in (4, 8):
+        folder = tmp_path / "ckpt" / "_actor" / f"global_step{step}"
+        folder.mkdir(parents=True)
+        (folder / "mp_rank_00_model_states.pt").write_bytes(b"x" * 100)
+        manifest.complete(folder)
+    (folder / "mp_rank_00_model_states.pt").write_bytes(b"x" * 99 + b"y")
+    os.utime(folder / "mp_rank_00_model_states.pt", ns=(1, 1))
+    argv = [*command, "--ckpt.path", "ckpt", "--ckpt.load_enable"]
+    manifest._checked.clear()
+    reads, crc32 = [], manifest._crc32
+    monkeypatch.setattr(manifest, "_crc32", lambda path: reads.append(path.parent.name) or crc32(path))
+    train_ppo_ray.main([*argv, "--dry_run"])
+    assert reads == [] and started == []
+    train_ppo_ray.main(argv)
+    (found,) = started
+    assert found.tag == "global_step4" and reads == ["global_step8", "global_step4"]
+
+
+def test_a_run_that_has_lost_its_checkpoints_does_not_begin_again(command, tmp_path, capsys):
+    folder = tmp_path / "ckpt" / "_actor" / "global_step4"
+    argv = [*command, "--ckpt.path", "ckpt", "--logger.run_dir", "run", "--ckpt.load_enable", "--dry_run"]
+    train_ppo_ray.main(argv)
+    out = capsys.readouterr().out
+    args, _ = json.JSONDecoder().raw_decode(out[out.index("{\n") :])
+    run = {"schema": 1, "status": "interrupted", "argv": [], "args": args}
+    write_json(tmp_path / "run" / "run.json", run)
+    for step in (1, 2, 3, 4, 5):
+        append_json_line(tmp_path / "run" / "metrics.jsonl", {"step": step})
+    train_ppo_ray.main(argv)  # it was killed before its first save
+    assert "no checkpoint is complete in " in capsys.readouterr().out
+    row = {"step": 4, "tag": "global_step4", "checkpoint": str(folder), "model": None}
+    append_json_line(tmp_path / "run" / "checkpoints.jsonl", row)
+    with pytest.raises(
+        SystemExit, match=r"records 5 steps and checkpoints, the last global_step4, and no checkpoint is in"
+    ):
+        train_ppo_ray.main(argv)
+    train_ppo_ray.main([*argv, "--force"])
+    folder.mkdir(parents=True)
+    (folder / "mp_rank_00_model_states.pt").write_bytes(b"x")
+    manifest.complete(folder)
+    train_ppo_ray.main(argv)
 
 
 def test_a_step_that_was_asked_for_is_not_asked_for_again(tmp_path):

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 from launching import dry_runs
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
+from gpu_commands import COMMON, TRAININGS
+
 from gpu import modes, speed
 from gpu.work import Work
-from gpu_commands import COMMON, TRAININGS
-from tiny import training
-
+from lab import training
 from openrlhf_ebpo.quickstart import tasks, tiny_model
 
 

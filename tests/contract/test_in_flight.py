@@ -13,7 +13,6 @@ import datasets
 import pytest
 
 from openrlhf_ebpo.data.passes import steps_a_pass
-from openrlhf_ebpo.engines.deaths import EngineDied
 from openrlhf_ebpo.record.resume import CheckpointError
 from openrlhf_ebpo.training.in_flight import FINISHED, IN_FLIGHT, PromptsInFlight
 
@@ -21,23 +20,16 @@ ROWS, BATCH, GROUP, EPISODES = 22, 4, 2, 2
 
 
 class AnsweringEngines:
-    """In the place of `ray` in upstream's module: refs are answers, which come back in a random order.
+    """In the place of `ray` in upstream's module: refs are answers, which come back in a random order."""
 
-    An engine dies before answers with these numbers.
-    """
-
-    def __init__(self, deaths=()):
+    def __init__(self):
         self.random = random.Random(0)
-        self.deaths, self.answered = deaths, 0
 
     def wait(self, refs, num_returns, timeout):
         refs = list(refs)
         return [refs.pop(self.random.randrange(len(refs)))], refs
 
     def get(self, ref):
-        self.answered += 1
-        if self.answered in self.deaths:
-            raise EngineDied("its EngineCore was ended by SIGKILL")
         return ref
 
 
@@ -210,37 +202,8 @@ def test_a_run_that_is_killed_after_every_step_loses_nothing(build, mode, kind):
     assert by_episode(trained) == wanted(KINDS[kind])
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
-def test_prompts_that_a_repeated_batch_has_left_are_in_flight(build, mode, monkeypatch):
-    """An engine dies after the filter has drawn prompts in the place of others; the second time none is filtered, and so
-    they wait for the next batch."""
-    from openrlhf.trainer.ppo_utils import samples_generator
-
-    def passing_again(generator, died):
-        """The filter drops, before the engine dies, what passes after it."""
-        generator._recover = died.append
-        dispatch = generator._dispatch_prompts_to_vllm
-        generator._dispatch_prompts_to_vllm = lambda prompts, labels, **how: [
-            [{**each, "reward": float(i), "scores": float(i)} for i, each in enumerate(group)]
-            if died
-            else [{**each, "reward": 0.0, "scores": 0.0} for each in group]
-            for group in dispatch(prompts, labels, **how)
-        ]
-        return generator
-
-    monkeypatch.setattr(samples_generator, "ray", AnsweringEngines(deaths=[4]))
-    died = []
-    trained, saved = train(mode, passing_again(build(**FILTERED), died), steps=1)
-    assert len(died) == 1
-    state = pickle.loads(saved[0])["data_loader_state_dict"]
-    assert len(state[IN_FLIGHT]) == 3, "drawn for the first try alone"
-    rest, _ = train(mode, passing_again(build(**FILTERED), died), saved[0])
-    everything = [[str(i) for i in range(ROWS)]] * EPISODES
-    assert by_episode(trained + rest) == everything
-
-
 @pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("order", ["shuffle", "as_is", "adaptive"])
+@pytest.mark.parametrize("order", ["shuffle", "as_is"])
 def test_without_anything_in_flight_a_resumed_run_has_the_same_steps(build, order, num_workers):
     """Over the end of an episode too, whose next one has its own order."""
     changes = {"data.order": order, "num_workers": num_workers}
@@ -283,9 +246,14 @@ def test_rows_with_the_same_prompt_and_label_are_told_apart_by_their_number(buil
             assert Counter(episode) == {"1": 4, "2": 4, "3": 4}
 
 
+def test_a_checkpoint_of_the_retired_adaptive_order_is_refused(build):
+    with pytest.raises(CheckpointError, match=r"--data\.order adaptive, which is retired"):
+        build().prompts_dataloader.load_state_dict({"format": "openrlhf_ebpo curriculum 1", "draws": 3})
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_state_of_upstreams_loader_is_taken(build, num_workers):
-    """As checkpoints of earlier versions have it; and one of ours is whole for upstream's loader."""
+    """As OpenRLHF alone saves it; and upstream's loader takes one of ours."""
     trained, saved = train("async", build(num_workers=num_workers))
     states = pickle.loads(saved[1])
     loader_state = states["data_loader_state_dict"]

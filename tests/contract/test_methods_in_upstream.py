@@ -27,7 +27,7 @@ def batch_of(rollouts) -> Batch:
         rollouts.prompt_ids(every=4),
         rollouts.clusters[::4],
         rollouts.action_counts.reshape(3, 4).numpy(),
-        rollouts.score_weights.reshape(3, 4).numpy(),
+        rollouts.score_weights().reshape(3, 4).numpy(),
     )
 
 

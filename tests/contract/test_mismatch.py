@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_ebpo.engines import generation, log_probs
-from openrlhf_ebpo.engines.log_probs import PROCESSED, MadeFor, MeasuredRolloutActor, made_for
+from openrlhf_ebpo.engines import log_probs
+from openrlhf_ebpo.engines.arguments import MadeWith, set_arguments
+from openrlhf_ebpo.engines.log_probs import PROCESSED, MeasuredRolloutActor
 from openrlhf_ebpo.rewards.guard import ERROR_KEY
 from openrlhf_ebpo.training import mismatch
 
@@ -125,12 +126,17 @@ def params(temperature=1.0, logprobs=None):
     return SimpleNamespace(temperature=temperature, logprobs=logprobs)
 
 
-def ask(engine, count=1, prompt="p", **settings):
+def ask(engine, count=1, prompt="p", measured=True, **settings):
     async def all_at_once():
         engine.go = asyncio.Event()
         calls = [
             engine.generate_responses(
-                prompt=prompt, label="", sampling_params=params(**settings), max_length=9, num_samples=16
+                prompt=prompt,
+                label="",
+                sampling_params=params(**settings),
+                max_length=9,
+                num_samples=16,
+                measured=measured,
             )
             for _ in range(count)
         ]
@@ -171,42 +177,60 @@ def test_an_executor_of_somebody_elses_is_not_asked():
 
 
 def test_engines_without_a_trainer_are_not_asked():
-    engine = actor()
-    engine.measures = generation.OfflineRolloutActor.measures
-    assert ask(engine) == [None]
+    assert ask(actor(), measured=False) == [None]
 
 
-def test_engines_are_made_for_the_temperature_of_the_rollouts(sections, monkeypatch):
+@pytest.fixture
+def made(sections, monkeypatch):
+    """(options, arguments) of an engine that is made under flags, with arguments of upstream's."""
     from openrlhf.trainer.ray import vllm_engine
 
-    made = []
+    engines = []
     actor_class = SimpleNamespace(
-        options=lambda **options: SimpleNamespace(remote=lambda **arguments: made.append((options, arguments)))
+        options=lambda **options: SimpleNamespace(remote=lambda **arguments: engines.append((options, arguments)))
     )
-    monkeypatch.setattr(vllm_engine, "RolloutRayActor", actor_class)
-    made_for(sections(**{"rollout.temperature": 1.0}))
-    assert vllm_engine.RolloutRayActor is actor_class
-    made_for(sections(**{"rollout.temperature": 0.7}))
-    assert isinstance(vllm_engine.RolloutRayActor, MadeFor)
-    vllm_engine.RolloutRayActor.options(num_gpus=1).remote(model="m")
-    vllm_engine.RolloutRayActor.options().remote(model="m", logprobs_mode="own")
-    assert made == [
-        ({"num_gpus": 1}, {"model": "m", "logprobs_mode": PROCESSED}),
-        ({}, {"model": "m", "logprobs_mode": "own"}),
-    ]
+
+    def make(flags=(), **arguments):
+        monkeypatch.setattr(vllm_engine, "RolloutRayActor", actor_class)
+        defaults = {"rollout.temperature": 1.0, "vllm.max_num_seqs": None, "vllm.max_num_batched_tokens": None}
+        set_arguments(sections(**{**defaults, **dict(flags)}))
+        assert isinstance(vllm_engine.RolloutRayActor, MadeWith) is bool(flags)
+        vllm_engine.RolloutRayActor.options(num_gpus=1).remote(model="m", **arguments)
+        return engines.pop()
+
+    return make
+
+
+def test_engines_are_made_for_the_temperature_of_the_rollouts(made):
+    assert made() == ({"num_gpus": 1}, {"model": "m"})
+    warm = {"rollout.temperature": 0.7}
+    assert made(warm) == ({"num_gpus": 1}, {"model": "m", "logprobs_mode": PROCESSED})
+    assert made(warm, logprobs_mode="own")[1] == {"model": "m", "logprobs_mode": "own"}
+
+
+def test_engines_are_made_with_the_sizes_that_were_given(made):
+    assert made({"vllm.max_num_seqs": 512})[1] == {"model": "m", "max_num_seqs": 512}
+    both = {"vllm.max_num_seqs": 512, "vllm.max_num_batched_tokens": 4096, "rollout.temperature": 0.7}
+    assert made(both)[1] == {
+        "model": "m",
+        "max_num_seqs": 512,
+        "max_num_batched_tokens": 4096,
+        "logprobs_mode": PROCESSED,
+    }
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_metrics_are_those_of_their_formulas(seed):
     generator = torch.Generator().manual_seed(seed)
-    responses = [0.3 * torch.randn(n, generator=generator, dtype=torch.float64) for n in (1, 7, 30)]
+    responses = [1.5 * torch.randn(n, generator=generator, dtype=torch.float64) for n in (1, 7, 30)]
     d = torch.cat(responses).tolist()
     w = [math.exp(x) for x in d]
     s = [math.exp(x.sum()) for x in responses]
     n = len(d)
+    clipped = [min(max(x, 1 / mismatch.MAX_K3_WEIGHT), mismatch.MAX_K3_WEIGHT) for x in w]
     assert mismatch.metrics(responses) == pytest.approx(
         {
-            "mismatch/k3_kl": sum(a - 1 - b for a, b in zip(w, d, strict=True)) / n,
+            "mismatch/k3_kl": sum(a - 1 - math.log(a) for a in clipped) / n,
             "mismatch/chi2_token": sum(a * a - 1 for a in w) / n,
             "mismatch/ess": sum(w) ** 2 / (n * sum(a * a for a in w)),
             "mismatch/ess_sequence": sum(s) ** 2 / (3 * sum(a * a for a in s)),

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from openrlhf_ebpo.cli import train_ppo_ray
-from openrlhf_ebpo.cli.old_flags import translate
-from openrlhf_ebpo.cli.old_flags_table import TABLE
+from openrlhf_ebpo.cli.old_flags import TABLE, translate
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import parse
 from openrlhf_ebpo.record import run_lock
@@ -126,7 +125,7 @@ def test_a_dry_run_prints_the_new_command_without_secrets(old_command, capsys):
 def test_old_and_new_spelling_are_the_same_run(old_command, tmp_path, monkeypatch, capsys):
     """A finished run is recognised in either spelling: nothing is left to do."""
 
-    def train(command, args, claim, argv):
+    def train(command, args, claim, argv, found):
         with run_lock.claimed(**claim):
             pass
 

@@ -18,19 +18,14 @@ import pytest
 from openrlhf_ebpo.seams import releases
 from openrlhf_ebpo.seams.rows import SEAMS
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 ROOT = Path(__file__).parents[2]
 RELEASES = pytest.mark.parametrize("release", releases.TESTED)
 FINGERPRINTS = """
 import json
 from openrlhf_ebpo.seams import check, releases
 from openrlhf_ebpo.seams.cpu.rows import SEAMS as CPU_SEAMS
-from openrlhf_ebpo.seams.rows import OFFLINE_SEAMS, SEAMS
-rows = [seam for seam in (*SEAMS, *CPU_SEAMS, *OFFLINE_SEAMS) if seam.sources]
+from openrlhf_ebpo.seams.rows import SEAMS
+rows = [seam for seam in (*SEAMS, *CPU_SEAMS) if seam.sources]
 print(json.dumps([check.installed_release(), {str(seam): check.source_fingerprint(seam.module, seam.name) for seam in rows}]))
 """
 # Of the contract tests those in which most of upstream's code runs.
@@ -124,9 +119,25 @@ def test_the_contract_holds_with_the_published_release(published, release):
 def test_the_pins_are_those_of_the_recommended_release():
     recommended = releases.RECOMMENDED
     assert recommended in releases.TESTED
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert extras["gpu"] == [f"openrlhf[vllm]>={releases.TESTED[0]},<={recommended}"]
-    for document in ("requirements/cpu.txt", "docs/reproduce.md"):
-        text = (ROOT / document).read_text()
-        assert f"openrlhf=={recommended}" in text or f"openrlhf[vllm]=={recommended}" in text, document
-    assert (ROOT / "tests" / "data" / "openrlhf_flags" / f"{recommended}.json").is_file()
+    for file in ("cpu.txt", "gpu-torch213.txt"):
+        assert f"openrlhf=={recommended}" in (ROOT / "requirements" / file).read_text(), file
+
+
+def test_the_way_to_install_it_with_a_gpu_is_said_once():
+    """Messages have it from GPU_INSTALL; pages refer to docs/gpu.md, where it stands line by line."""
+    assert f"openrlhf[vllm]=={releases.RECOMMENDED}" in releases.GPU_INSTALL
+    pages = {path.name: path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))}
+    commands = [line.strip() for line in releases.GPU_INSTALL.splitlines() if " pip " in f" {line}"]
+    assert len(commands) == 4
+    for command in commands:
+        assert [name for name, text in pages.items() if command in text] == ["gpu.md"], command
+
+
+def test_the_pins_for_a_gpu_are_those_that_openrlhf_and_vllm_ask_for():
+    pins = (ROOT / "requirements" / "gpu-torch213.txt").read_text().splitlines()
+    assert {"vllm==0.29.0", "torch==2.13.0", "transformers==5.15.0", "ray==2.55.0", "deepspeed==0.19.6"} <= set(pins)
+    assert not [pin for pin in pins if pin.startswith("flash-attn")]
+
+
+def test_the_recommended_releases_flags_are_kept():
+    assert (ROOT / "tests" / "data" / "openrlhf_flags" / f"{releases.RECOMMENDED}.json").is_file()

@@ -133,7 +133,6 @@ def test_a_training_prompt_goes_to_its_engine_with_the_tokenizers_name(model, se
             "reward.timeout": 7.5,
             "reward.memory": 100,
             "reward.workers": None,
-            "vllm.max_restarts": 0,
         }
     )
     engines = [Engine(), Engine()]

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from safetensors import safe_open
 
 from openrlhf_ebpo.quickstart import tiny_model
 from openrlhf_ebpo.record import manifest
+from openrlhf_ebpo.training.offload_buffers import SUFFIX, without_offload_buffers
 from openrlhf_ebpo.training.tied_weights import tied_copies
 
 SCRIPT = Path(__file__).with_name("ranks_that_resume.py")
@@ -54,6 +56,47 @@ def test_every_rank_lists_what_it_wrote_and_the_manifest_has_all(resumed, stage)
     assert wrote[0] and not wrote[0] & wrote[1] and bool(wrote[1]) == (stage > 0)
     assert manifest.damage(checkpoint, contents=True) is None
     assert manifest.settings(checkpoint)["actor.adam.lr"] == 1e-3
+
+
+BUFFERS = ["exp_avg_offload_buffer", "exp_avg_sq_offload_buffer"]
+
+
+def test_host_copies_of_a_sleeping_optimizer_are_neither_saved_nor_loaded(resumed):
+    """DeepSpeed alone does both: should that end, training/offload_buffers.py can go."""
+    for rank in (0, 1):
+        found = resumed[1][3, rank]["buffers"]
+        assert found["in use"] == found["theirs"] == BUFFERS
+        assert found["ours"] == found["theirs, loaded by ours"] == []
+
+
+def test_after_a_resume_the_moments_are_offloaded_to_the_cpu_again():
+    """The GPU's place has the device "meta", which torch moves the state of such parameters to."""
+    from deepspeed.runtime.zero.offload_states import offload_adam_states
+
+    slept = adam("cpu")
+    slept.step()
+    offload_adam_states(slept, "cpu")
+    woken, without = adam("meta"), adam("meta")
+    woken.load_state_dict(slept.state_dict())
+    offload_adam_states(woken, "cpu")
+    assert devices(woken) == {"meta"}  # DeepSpeed alone: it takes what lies on the GPU for its host copy
+    with without_offload_buffers(SimpleNamespace(optimizer=SimpleNamespace(optimizer=without))):
+        without.load_state_dict(slept.state_dict())
+    with pytest.raises(NotImplementedError, match="out of meta tensor"):  # a copy, to the CPU
+        offload_adam_states(without, "cpu")
+    assert devices(without) == {"cpu"}
+
+
+def adam(device: str) -> torch.optim.Adam:
+    parameter = torch.nn.Parameter(torch.ones(4, device=device))
+    parameter.grad = torch.ones_like(parameter)
+    return torch.optim.Adam([parameter])
+
+
+def devices(optimizer: torch.optim.Adam) -> set[str]:
+    """Of the host copies that there are."""
+    (state,) = optimizer.state.values()
+    return {value.device.type for name, value in state.items() if name.endswith(SUFFIX)}
 
 
 def weights_in(folder: Path) -> set[str]:

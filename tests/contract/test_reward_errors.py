@@ -152,7 +152,7 @@ def test_where_every_call_hangs_the_rest_fail_at_once_and_say_why(responses):
     errors = [response[ERROR_KEY] for response in found]
     assert (
         errors.count("reward_func took longer than 0.2 s (--reward.timeout)")
-        < calls.HOPELESS + 2 * calls.MAX_CONCURRENT_CALLS
+        < calls.MAX_FAILED_IN_A_ROW + 2 * calls.MAX_CONCURRENT_CALLS
     )
     assert "is not called any more: its last" in errors[-1] and "hung" in errors[-1]
 

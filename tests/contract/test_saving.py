@@ -6,13 +6,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from deepspeed_engine import Engine
 
 from openrlhf_ebpo.record import manifest
 from openrlhf_ebpo.record.manifest import damage
 from openrlhf_ebpo.record.resume import CheckpointError, latest_checkpoint
 from openrlhf_ebpo.record.run_log import PRIOR
-from openrlhf_ebpo.training.checkpoint import STATE_KEY
+from openrlhf_ebpo.training.checkpoint import CLIENT_STATE, STATE_KEY
 
 
 def folders(directory) -> set[str]:
@@ -206,6 +207,51 @@ def test_what_cannot_be_loaded_though_it_is_whole_is_named(strategy, tmp_path):
     manifest.complete(tmp_path / "global_step1")
     with pytest.raises(CheckpointError, match=r"(?s)global_step1 cannot be loaded \(Assertion.*move it away"):
         strategy.load_ckpt(Engine(), str(tmp_path))
+
+
+class WithState(Engine):
+    """Keeps its client state in DeepSpeed's file."""
+
+    def save_checkpoint(self, save_dir, tag, client_state, save_latest):
+        super().save_checkpoint(save_dir, tag, client_state, save_latest)
+        torch.save({"module": {"w": torch.ones(4)}, **client_state}, Path(save_dir, tag, STATES))
+
+
+STATES = "mp_rank_00_model_states.pt"
+STATE = dict.fromkeys(CLIENT_STATE, 0)
+
+
+@pytest.fixture
+def actor(strategy, tmp_path):
+    """Checkpoints of the steps 9 and 10, with a client state."""
+    for step in (9, 10):
+        strategy.save_ckpt(WithState(), str(tmp_path / "_actor"), f"global_step{step}", client_state=STATE)
+    return tmp_path / "_actor"
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [({**STATE, "episode": None}, None), ({"module": {}}, "lacks episode, global_step"), (None, "cannot be read")],
+)
+def test_a_client_state_that_cannot_be_resumed_from_makes_the_one_before_the_newest(strategy, actor, content, why):
+    """It was saved so: its checksum is right."""
+    torch.save(content, actor / "global_step10" / STATES) if content else (actor / "global_step10" / STATES).write_text(
+        ""
+    )
+    manifest.complete(actor / "global_step10")
+    said = []
+    strategy.print = said.append
+    assert strategy.load_ckpt(Engine(), str(actor))[1] == {"step": "global_step9" if why else "global_step10"}
+    assert not why or any("global_step10 is skipped: " in line and why in line for line in said)
+
+
+def test_the_drivers_verdict_is_taken_and_nothing_is_read_again(strategy, actor, monkeypatch):
+    strategy.args.ckpt = SimpleNamespace(verified=["global_step9"], load_step=None)
+    with monkeypatch.context() as patched:
+        patched.setattr(manifest, "_crc32", lambda path: pytest.fail(f"{path} is read"))
+        assert strategy.load_ckpt(Engine(), str(actor))[1] == {"step": "global_step9"}
+    (actor / "global_step9" / "weights").unlink()  # this node's disk has it otherwise
+    assert strategy.load_ckpt(Engine(), str(actor))[1] == {"step": "global_step10"}
 
 
 def test_the_arguments_keep_upstreams_names_order_and_defaults(strategy, tmp_path):

@@ -5,6 +5,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import logging
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_ebpo.engines import cluster, generation
+from openrlhf_ebpo.engines import cluster
 from openrlhf_ebpo.errors import SeamError
 from openrlhf_ebpo.quickstart import tiny_model
 from openrlhf_ebpo.seams import __main__ as printer
@@ -23,19 +24,18 @@ from openrlhf_ebpo.seams.cpu import rows as cpu_rows
 from openrlhf_ebpo.seams.cpu import weight_sync
 from openrlhf_ebpo.seams.install import all_seams, apply, install
 from openrlhf_ebpo.seams.relied import RELIED
-from openrlhf_ebpo.seams.rows import OFFLINE_SEAMS, SEAMS, Seam
+from openrlhf_ebpo.seams.rows import SEAMS, Seam
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 from openrlhf_ebpo.training.policy_metrics import PolicyMetrics
 
 ROOT = Path(__file__).parents[2]
 ROWS = pytest.mark.parametrize("seam", all_seams(), ids=str)
-ALL_ROWS = pytest.mark.parametrize("seam", (*all_seams(), *OFFLINE_SEAMS), ids=str)
 
 
 def test_every_row_is_in_the_tables_with_its_link(capsys):
     printer.main(["--markdown"])
     lines = capsys.readouterr().out.splitlines()
-    for seam in (*SEAMS, *cpu_rows.SEAMS, *OFFLINE_SEAMS):
+    for seam in (*SEAMS, *cpu_rows.SEAMS):
         (row,) = [
             line
             for line in lines
@@ -58,7 +58,7 @@ def python(code: str) -> str:
     return done.stdout
 
 
-@ALL_ROWS
+@ROWS
 def test_the_source_is_one_that_the_row_was_written_for(seam):
     found = source_fingerprint(seam.module, seam.name)
     if seam.sources:
@@ -69,16 +69,16 @@ def test_the_source_is_one_that_the_row_was_written_for(seam):
 
 
 def test_every_known_source_belongs_to_a_row():
-    rows = {str(seam) for seam in (*SEAMS, *cpu_rows.SEAMS, *OFFLINE_SEAMS)}
+    rows = {str(seam) for seam in (*SEAMS, *cpu_rows.SEAMS)}
     assert set(releases.SOURCES) <= rows
 
 
-@ALL_ROWS
+@ROWS
 def test_the_row_says_where_why_and_until_when(seam):
     assert all(len(text) > 2 for text in (seam.where, seam.why, seam.until))
 
 
-@ALL_ROWS
+@ROWS
 def test_the_replacement_exists(seam):
     module, _, name = seam.replacement.partition(":")
     assert callable(getattr(importlib.import_module(module), name))
@@ -105,19 +105,47 @@ def test_applying_a_row_twice_is_applying_it_once(seam):
     assert target(seam) is before
 
 
-def test_engines_that_only_generate_run_as_many_sequences_as_vllms_offline_engine(tmp_path):
+def engine_config(model, **sizes):
+    """Of an engine as upstream's rollout actor makes it: (scheduler's configuration, whether it keeps statistics)."""
+    import vllm
+    from vllm.usage.usage_lib import UsageContext
+
+    arguments = vllm.AsyncEngineArgs(str(model), max_model_len=64, **sizes)
+    config = arguments.create_engine_config(UsageContext.ENGINE_CONTEXT).scheduler_config
+    return config, not arguments.disable_log_stats
+
+
+def test_engines_run_as_many_sequences_as_vllms_offline_engine_or_as_were_given(tmp_path):
     from vllm import EngineArgs
     from vllm.usage.usage_lib import UsageContext
 
     tiny_model.build(tmp_path, ["abc"])
-    config = EngineArgs(str(tmp_path), max_model_len=64).create_engine_config(UsageContext.LLM_CLASS).scheduler_config
-    found = generation.offline_arguments(1)
-    assert found == {
-        "max_num_batched_tokens": config.max_num_batched_tokens,
-        "max_num_seqs": config.max_num_seqs,
-        "disable_log_stats": True,
-    }
-    assert found["max_num_seqs"] > 128  # vLLM's fallback, that training is left with
+    offline = EngineArgs(str(tmp_path), max_model_len=64).create_engine_config(UsageContext.LLM_CLASS).scheduler_config
+    found, _ = engine_config(tmp_path)
+    sizes = found.max_num_seqs, found.max_num_batched_tokens
+    assert sizes == (offline.max_num_seqs, offline.max_num_batched_tokens)
+    assert sizes > (128, 2048), "vLLM's fallback, that upstream leaves its engines with"
+    given, _ = engine_config(tmp_path, max_num_seqs=3, max_num_batched_tokens=70)
+    assert (given.max_num_seqs, given.max_num_batched_tokens) == (3, 70)
+
+
+@pytest.mark.parametrize(("level", "kept"), [(logging.INFO, True), (logging.ERROR, False)])
+def test_engines_keep_statistics_that_their_log_shows(tmp_path, monkeypatch, level, kept):
+    monkeypatch.setattr(logging.getLogger("vllm"), "level", level)
+    logging.getLogger("vllm").manager._clear_cache()
+    tiny_model.build(tmp_path, ["abc"])
+    assert engine_config(tmp_path)[1] is kept
+
+
+def test_rays_workers_can_import_what_is_put_over_the_rollout_actor_before_upstream():
+    """They unpickle the actor's class, which imports the mixins first; one that imported upstream's module would need itself."""
+    modules = {seam.replacement.partition(":")[0] for seam in all_seams() if seam.name == "RolloutRayActor"}
+    code = (
+        "import importlib, sys\nfrom openrlhf_ebpo.seams.install import install\ninstall()\n"
+        f"for name in {sorted(modules)}: importlib.import_module(name)\n"
+        "print('openrlhf.trainer.ray.vllm_engine' in sys.modules)"
+    )
+    assert modules and python(code).splitlines()[-1] == "False"
 
 
 def test_no_row_is_there_twice():
@@ -137,7 +165,7 @@ def test_what_is_replaced_in_the_policys_trainer_is_a_row_a_thing():
     names = [seam.replacement.partition(":")[2] for seam in SEAMS if seam.name == "ActorPPOTrainer"]
     assert names == [
         *("PolicyMetrics", "CovarianceLosses", "MicroBatchMeans", "EmptyMicroBatches", "MergedWeightSync"),
-        *("AccumulatingPolicy", "JoiningPolicy", "HealthyPolicy"),
+        *("AccumulatingPolicy", "BoundedEngineWait", "HealthyPolicy"),
     ]
     assert "training_step" not in vars(PolicyMetrics) and "actor_loss_fn" not in inspect.getsource(PolicyMetrics)
 
@@ -271,6 +299,15 @@ def test_a_worker_on_a_node_with_another_release_than_the_drivers_is_refused(mon
     assert not install.done
 
 
+def test_a_worker_on_a_node_with_another_version_of_this_package_is_refused(monkeypatch):
+    told = cluster.runtime_env()["env_vars"]
+    monkeypatch.setitem(os.environ, check.DRIVERS_VERSION, told[check.DRIVERS_VERSION])
+    check.check_same_as_drivers()
+    monkeypatch.setattr(check, "__version__", "0.0.1")
+    with pytest.raises(SeamError, match=r"has openrlhf_ebpo 0\.0\.1, and the driver's node \d"):
+        check.check_same_as_drivers()
+
+
 def test_a_list_of_releases_reads_as_a_sentence():
     assert [releases.listed(some) for some in (("1",), ("1", "2"), ("1", "2", "3"))] == ["1", "1 and 2", "1, 2 and 3"]
 
@@ -345,13 +382,13 @@ def test_offering_the_stand_in_twice_adds_one_finder():
 def test_the_state_of_every_row_can_be_printed(capsys, monkeypatch):
     printer.main([])
     lines = capsys.readouterr().out.splitlines()[1:]
-    assert len(lines) == len(all_seams()) + len(OFFLINE_SEAMS) + len(RELIED)
+    assert len(lines) == len(all_seams()) + len(RELIED)
     assert all(line.startswith(("ok ", "by name ")) for line in lines), lines
     gone = dataclasses.replace(ROW, name="NoSuchClass")
     monkeypatch.setattr(printer, "all_seams", lambda: (ROW, gone))
     for row in (ROW, gone):
         monkeypatch.setitem(releases.SOURCES, str(row), (UNKNOWN,))
-    with pytest.raises(SystemExit, match=f"2 of {3 + len(RELIED)} rows and calls do not fit"):
+    with pytest.raises(SystemExit, match=f"2 of {2 + len(RELIED)} rows and calls do not fit"):
         printer.main([])
     text = capsys.readouterr().out
     assert f"CHANGED  {ROW}: {FINGERPRINT}, and known are {UNKNOWN}" in text and f"GONE     {gone}" in text

@@ -22,7 +22,8 @@ from moment import Moment, at_random
 
 from openrlhf_ebpo.estimator.prior import Moments
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.record.run_log import close_run, read_run
+from openrlhf_ebpo.record import manifest
+from openrlhf_ebpo.record.run_log import RunDirectoryError, close_run, open_run, read_run
 
 
 def rollouts(rewards: list[list[float]], valid: bool = True) -> pa.Table:
@@ -91,9 +92,8 @@ def test_checkpoints_and_their_list_are_compared(tmp_path):
     run_dir.mkdir()
     for step in (2, 3):
         (ckpt / "_actor" / f"global_step{step}").mkdir(parents=True)
-        files = {"complete": True, "files": {"a.pt": 1}}
-        (ckpt / "_actor" / f"global_step{step}" / "files.json").write_text(json.dumps(files))
         (ckpt / "_actor" / f"global_step{step}" / "a.pt").write_text("x")
+        manifest.complete(ckpt / "_actor" / f"global_step{step}")
 
     def listed(*steps):
         rows = [json.dumps({"step": s, "checkpoint": f"{ckpt}/_actor/global_step{s}"}) + "\n" for s in steps]
@@ -147,7 +147,7 @@ def test_processes_are_known_by_what_they_call_themselves():
         Process(pid=19, words="ray::GenerateSamplesActor.fit"),
         Process(pid=20, words="python -m openrlhf_ebpo.hub.pusher run 11 60"),
         Process(pid=22, words="ray::PPOTrainerAsync.fit"),
-        Process(pid=21, words="python /x/openrlhf_ebpo/rewards/pool_worker.py"),
+        Process(pid=21, words="python /x/openrlhf_ebpo/rewards/process_main.py"),
     ]
     pids = {kind: [process.pid for process in kinds.of_kind(kind, tree)] for kind in kinds.KINDS}
     assert pids == {
@@ -308,6 +308,17 @@ def disk(tmp_path):
         pytest.skip("a small disk can only be made by root")
     yield made
     made.remove()
+
+
+def test_a_start_on_a_full_disk_names_it_and_says_what_to_do(disk):
+    disk.fill()
+    args = {"actor": {"model_name_or_path": "m"}, "data": {"prompt_dataset": "d"}, "train": {"seed": 7}}
+    run = {"name": "r", "argv": [], "args": args, "resume": False, "force": False}
+    with pytest.raises(
+        RunDirectoryError, match=r"the disk of .*/run is full .*run\.json.*: make room on it, or name"
+    ) as full:
+        open_run(disk.folder / "run", **run)
+    assert str(disk.folder / "run") in str(full.value)
 
 
 def test_a_full_disk_does_not_keep_run_json_at_running(disk):

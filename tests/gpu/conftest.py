@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 sys.path.insert(0, str(Path(__file__).parent))
-from gpu.work import Work
 from gpu_commands import COMMON
-from tiny import training
+
+from gpu.work import Work
+from lab import training
 
 STEPS = 12
 LIMIT = 300  # seconds of one training, its kill and its resume

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from gpu.trainings import kill_midway
-from gpu.work import tail
 from gpu_commands import DYNAMIC_CLIP_COV, LORA_ZERO_3, ZERO_3_SLEEP_KL_COV
 
+from gpu.trainings import kill_midway
+from gpu.work import tail
 from openrlhf_ebpo.record.run_log import read_metrics, read_run
 
 pytestmark = pytest.mark.gpu
@@ -40,6 +43,14 @@ def test_zero_3_with_sleep_and_kl_cov_resumes_after_a_kill(command, work, tmp_pa
     work.run(words, **LOCAL)
     rows = trained(tmp_path, work)
     assert read_run(tmp_path / "run")["resumed"] and all(row["policy/cov_selected_fraction"] > 0 for row in rows)
+
+
+def test_adams_moments_sleep_on_the_cpu_after_a_resume_too(tmp_path):
+    """training/offload_buffers.py: without it they stay on the GPU."""
+    script = Path(__file__).with_name("sleep_and_resume.py")
+    done = subprocess.run([sys.executable, script, tmp_path], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert json.loads((tmp_path / "devices.json").read_text()) == {"before": ["cpu"], "after": ["cpu"]}
 
 
 def test_lora_reaches_vllm_through_shared_gpu_memory(command, work, tmp_path):

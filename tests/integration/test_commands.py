@@ -47,4 +47,4 @@ def test_the_advantage_benchmark_checks_its_values_and_ends_with_the_speedup():
 
 
 def test_the_run_log_benchmark_runs():
-    assert run("benchmarks/run_log.py", "--responses", "64", "--tokens", "100").splitlines()[-1].startswith("blocked ")
+    assert run("research/run_log.py", "--responses", "64", "--tokens", "100").splitlines()[-1].startswith("blocked ")

@@ -173,4 +173,5 @@ def test_without_a_cluster_ray_is_started_and_an_interrupt_leaves_no_process(tra
         p for p in alive if p.is_running() and p.status() != psutil.STATUS_ZOMBIE
     ]  # where no init collects them
     assert "repeat the command with --ckpt.load_enable" in output
-    assert read_run(run_dir)["status"] == "interrupted"
+    run = read_run(run_dir)
+    assert run["status"] == "interrupted" and run["error"] == "ended by SIGINT"

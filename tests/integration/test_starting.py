@@ -18,9 +18,7 @@ def test_an_engine_that_does_not_start_ends_the_training_and_says_why(train, com
     (tmp_path / "agent.py").write_text(AGENT)
     training = train(command(tmp_path, train__agent_func_path=tmp_path / "agent.py", reward__remote_url=None))
     output = training.fail()  # what workers print may come behind it
-    assert (
-        "\nerror: training stopped: a process of the training did not start, or died: RuntimeError: the tool server has no "
-        "licence\n"
-    ) in output
+    cause = "rollout engine 0 has died: RuntimeError: the tool server has no licence"
+    assert f"\nerror: training stopped: {cause}\n" in output
     run = json.loads((tmp_path / "model" / "run" / "run.json").read_text())
-    assert run["status"] == "failed" and "no licence" in run["error"]
+    assert run["status"] == "failed" and run["error"] == cause

@@ -10,11 +10,12 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from openrlhf_ebpo.engines.cluster import address_to_join
 from openrlhf_ebpo.record.heartbeat import read_beat
-from openrlhf_ebpo.record.processes import below
+from openrlhf_ebpo.record.processes import is_alive
 from openrlhf_ebpo.record.run_log import read_metrics, read_run
 from openrlhf_ebpo.supervisor.restarts import PAUSE
 
@@ -36,7 +37,7 @@ def wait_until(condition, training, seconds: float = 150) -> None:
 
 def driver_of(training) -> int:
     """The supervisor has the command's process id; the driver is its child."""
-    return next(process.pid for process in below(training.process.pid) if process.parent == training.process.pid)
+    return psutil.Process(training.process.pid).children()[0].pid
 
 
 @pytest.fixture(scope="module")
@@ -77,10 +78,10 @@ def test_a_dead_gcs_ends_a_training_in_its_own_ray_and_nobody_joins_that(train, 
     training = train(command(tmp_path, train__num_episodes=1000), RAY_ADDRESS="local")
     training.wait_for_step(run_dir, 1)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    private = below(training.process.pid)
-    gcs = next(process for process in private if process.name == "gcs_server")
-    assert any(process.name.startswith("VLLM::EngineCor") for process in private)
-    addresses = {word for process in private if process.name == "raylet" for word in words(process.pid)}
+    private = {each: each.name() for each in psutil.Process(training.process.pid).children(recursive=True)}
+    gcs = next(process for process, name in private.items() if name == "gcs_server")
+    assert any(name.startswith("VLLM::EngineCor") for name in private.values())
+    addresses = {word for process, name in private.items() if name == "raylet" for word in words(process.pid)}
     assert addresses and f"--gcs-address={address_to_join()}" not in addresses
     recorded = json.loads((run_dir / "processes.json").read_text())["processes"]
     assert gcs.pid in [row["pid"] for row in recorded]
@@ -90,7 +91,7 @@ def test_a_dead_gcs_ends_a_training_in_its_own_ray_and_nobody_joins_that(train, 
     assert f"error: training stopped: Ray's gcs_server (process {gcs.pid}) has died\n" in output
     run = read_run(run_dir)
     assert run["status"] == "failed" and "gcs_server" in run["error"]
-    assert [process for process in private if process.lives()] == []
+    assert [process for process in private if is_alive(process)] == []
     assert not (run_dir / "processes.json").exists()
 
 

@@ -7,9 +7,9 @@ import sys
 import time
 from pathlib import Path
 
-from openrlhf_ebpo.command import error_exit
+from openrlhf_ebpo.command import PAUSED, error_exit
 from openrlhf_ebpo.errors import ReportedError, UsageError
-from openrlhf_ebpo.record.heartbeat import GENERATING, Heart
+from openrlhf_ebpo.record.heartbeat import GENERATING, STARTING, Heart, end_requested_by
 from openrlhf_ebpo.record.processes import OUTLIVES
 from openrlhf_ebpo.supervisor.driver import under_supervision
 
@@ -21,7 +21,13 @@ ARGS = {
     "data": {"prompt_dataset": "d"},
     "train": {"seed": 7, "stall_limit": stall_limit, "max_restarts": int(os.environ.get("MAX_RESTARTS", 0))},
     "logger": {"stall_minutes": stall_minutes},
-    "ckpt": {"path": str(folder / "ckpt"), "save_steps": 5, "load_step": None, "attempt": str(os.getpid())},
+    "ckpt": {
+        "path": str(folder / "ckpt"),
+        "save_steps": 5,
+        "load_step": None,
+        "attempt": str(os.getpid()),
+        "disable_ds": mode == "saves_nothing",
+    },
 }
 
 
@@ -50,7 +56,9 @@ def main() -> None:
     again = (folder / "run").exists()
     supervisor.claim(folder / "run", folder / "ckpt", **claim)
     try:
-        Heart(folder / "run").beat(GENERATING, "5 responses unfinished", step=3)
+        heart = Heart(folder / "run")
+        heart.beat(*((STARTING,) if mode == "starts" else (GENERATING, "5 responses unfinished")), step=3)
+        heart.write()
         print("ready", os.getpid(), flush=True)
         if mode in ("fails", "refused_later") or (mode in ("fails_once", "starts_late") and not again):
             raise ReportedError("no more")
@@ -64,8 +72,10 @@ def main() -> None:
             while True:
                 print("a line", flush=True)
                 time.sleep(0.01)
-        while mode == "waits":
+        while mode in ("waits", "starts", "saves_nothing"):
             time.sleep(1)
+        while mode == "saves" and not (asked_by := end_requested_by(folder / "run")):
+            time.sleep(0.05)
         if mode == "vanishes":
             os._exit(0)
     except BaseException as error:
@@ -74,6 +84,9 @@ def main() -> None:
         if supervisor.stopped:
             raise ReportedError(f"training stopped: {supervisor.stopped}") from None
         raise
+    if mode == "saves":
+        supervisor.end("paused", f"saved step 3 and ended, as {asked_by} asked", True)
+        sys.exit(PAUSED)
     supervisor.end("complete", None, False)
     if supervisor.stopped:
         raise ReportedError(f"training stopped: {supervisor.stopped}")

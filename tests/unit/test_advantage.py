@@ -1,8 +1,6 @@
 """`estimate` against the worked example and against a slow reference."""
 
 import math
-import runpy
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +9,7 @@ from estimates import ebpo_step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import bandit
 from openrlhf_ebpo.estimator.advantage import group_outcomes, grpo_advantages
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.prior import Prior
@@ -27,9 +26,9 @@ def numbers(values) -> list[float]:
 def test_the_worked_example_in_all_its_numbers():
     result = ebpo_step(EXAMPLE, ALL, Prior(), CONFIG)
     assert numbers(result.group_means) == [0.25, 1.0, 0.0]
-    assert result.state.mean == pytest.approx(5 / 12, rel=1e-14)
-    assert result.state.pooled_variance == pytest.approx(35 / 144, rel=1e-14)
-    assert result.state.raw_between_variance == pytest.approx(13 / 72, rel=1e-14)
+    assert result.state.rewards.mean == pytest.approx(5 / 12, rel=1e-14)
+    assert result.state.rewards.variance == pytest.approx(35 / 144, rel=1e-14)
+    assert result.state.group_means.variance == pytest.approx(13 / 72, rel=1e-14)
     assert numbers(result.shrinkage) == pytest.approx([35 / 139] * 3, rel=1e-14)
     assert numbers(result.baselines) == pytest.approx([0.2919664, 0.8531175, 0.1049161], abs=5e-8)
     assert (result.rewards - result.baselines)[2, 0].item() == pytest.approx(-0.1049161, abs=5e-8)
@@ -125,7 +124,7 @@ def test_estimate_is_the_slow_reference_batch_after_batch(drawn):
     for rewards, valid in runs:
         result = ebpo_step(torch.tensor(rewards, dtype=torch.float64), torch.tensor(valid), prior, config)
         prior, expected = result.state, slow_step(history, rewards, valid, low, high)
-        found = (prior.mean, prior.pooled_variance, prior.raw_between_variance)
+        found = (prior.rewards.mean, prior.rewards.variance, prior.group_means.variance)
         assert found == pytest.approx(expected["prior"], rel=1e-9, abs=1e-12)
         assert prior.rewards.count == len(history["rewards"])
         for name, values in (("weights", result.shrinkage), ("baselines", result.baselines)):
@@ -164,7 +163,7 @@ def test_it_is_a_leave_one_out_james_stein_baseline_up_to_scale(size):
     weight = result.shrinkage[0, 0]
     others = (rewards.sum(-1, keepdim=True) - rewards) / (size - 1)
     scale, towards_prior = (size - 1 + weight) / size, weight * size / (size - 1 + weight)
-    expected = scale * (rewards - ((1 - towards_prior) * others + towards_prior * result.state.mean))
+    expected = scale * (rewards - ((1 - towards_prior) * others + towards_prior * result.state.rewards.mean))
     torch.testing.assert_close(rewards - result.baselines, expected, rtol=0, atol=1e-12)
 
 
@@ -272,8 +271,7 @@ def test_rescued_responses_are_valid_and_were_zero_under_grpo():
 
 @pytest.mark.parametrize(("flags", "gain"), [((), 2), (("--optimizer", "sgd", "--lr", "100", "300"), 0)])
 def test_the_gain_in_the_simulation_is_an_artefact_of_adam(capsys, flags, gain):
-    main = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "bandit.py"))["main"]
-    main(["--starts", "-1.1", "--seeds", "2", "--steps", "150", "--prompts", "128", "--batch", "32", *flags])
+    bandit.main(["--starts", "-1.1", "--seeds", "2", "--steps", "150", "--prompts", "128", "--batch", "32", *flags])
     row = capsys.readouterr().out.splitlines()[-1]
     grpo, ebpo = (float(cell.split("±")[0]) for cell in row.split("|")[3:5])
     assert ebpo > gain * grpo > 0 if gain else 0 < ebpo < 1.2 * grpo

@@ -8,6 +8,7 @@ import pytest
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.record import manifest
 from openrlhf_ebpo.record.changes import changes, optimizer_settings, recorded, resume, table
+from openrlhf_ebpo.record.resume import groups, newest_whole
 
 WAS = {
     "actor": {"adam": {"lr": 1e-6, "betas": [0.9, 0.95]}, "max_norm": 1.0, "lr_scheduler": "cosine"},
@@ -78,9 +79,13 @@ def command(tmp_path):
     return args
 
 
+def newest(args):
+    return newest_whole(groups(args.ckpt.path, "ebpo"))
+
+
 def test_what_the_checkpoint_keeps_becomes_the_setting(command):
     args = command()
-    row, lines = resume(args, force=False)
+    row, lines = resume(args, newest(args), force=False)
     assert args.actor.adam.lr == 1e-6 and args.actor.max_norm == 2.0
     assert row["checkpoint"] == "global_step4" and set(row["changed"]) == {
         "actor.adam.lr",
@@ -92,11 +97,13 @@ def test_what_the_checkpoint_keeps_becomes_the_setting(command):
 
 def test_a_run_that_is_moved_aside_leaves_the_checkpoints_settings(command):
     args = command()
-    row, _ = resume(args, force=True)
+    row, _ = resume(args, newest(args), force=True)
     assert set(row["changed"]) == {"actor.adam.lr"} and args.actor.adam.lr == 1e-6
 
 
 def test_nothing_to_go_on_from_is_no_change(command, tmp_path):
     args = command()
     args.ckpt.path = str(tmp_path / "none")
-    assert resume(args, force=False) == ({}, [])
+    row, lines = resume(args, newest(args), force=False)
+    assert row == {} and lines == [f"no checkpoint is complete in {args.ckpt.path}: training begins at step 0"]
+    assert resume(args, None, force=False) == ({}, [])

@@ -5,13 +5,16 @@ import os
 import signal
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import psutil
 import pytest
 
+from openrlhf_ebpo.cli import train_ppo_ray
 from openrlhf_ebpo.engines import cluster
 from openrlhf_ebpo.engines.cluster import ClusterError, check_resources, gpus_needed, waits_for_others
+from openrlhf_ebpo.errors import UsageError
 
 BASE = {
     "train.colocate_all": False,
@@ -100,38 +103,67 @@ def test_a_sigterm_interrupts_though_ray_has_a_handler_of_its_own(monkeypatch):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-@pytest.mark.parametrize("private", [False, True])
-def test_the_private_ray_of_another_command_is_not_joined(private):
-    """A stand-in for a raylet: its name, its flag, and the environment that it got from who started it."""
-    environment = {**os.environ, **({cluster.PRIVATE: "1"} if private else {})}
+@pytest.fixture
+def raylet():
+    """A stand-in for a raylet: its name and its flag."""
     argv = ["raylet", "-c", "echo; sleep 600; :", "--gcs-address=192.0.2.1:6379"]
     pipes = {"stdout": subprocess.PIPE, "start_new_session": True}
-    with subprocess.Popen(argv, executable="/bin/bash", env=environment, **pipes) as raylet:
-        raylet.stdout.readline()
-        try:
-            assert cluster.public_address(psutil.Process(raylet.pid)) == (None if private else "192.0.2.1:6379")
-        finally:
-            os.killpg(raylet.pid, signal.SIGKILL)
-    assert cluster.public_address(psutil.Process()) is None
+    with subprocess.Popen(argv, executable="/bin/bash", **pipes) as process:
+        process.stdout.readline()
+        yield psutil.Process(process.pid)
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_what_ray_start_has_written_is_joined_where_a_raylet_of_it_lives(raylet, monkeypatch, tmp_path):
+    """With any TMPDIR, which Ray reads too; the file stays when its cluster was killed."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    assert cluster.address_to_join() is None
+    (tmp_path / "ray").mkdir()
+    for written, joined in (("192.0.2.1:6379", "192.0.2.1:6379"), ("192.0.2.1:6380", None), ("", None)):
+        (tmp_path / "ray" / "ray_current_cluster").write_text(written)
+        assert cluster.address_to_join() == joined
+
+
+def test_a_raylet_of_another_user_or_container_is_not_joined(raylet, monkeypatch):
+    assert cluster.gcs_address(raylet) == "192.0.2.1:6379" and cluster.gcs_address(psutil.Process()) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getuid", lambda: raylet.uids().real + 1)
+        assert cluster.gcs_address(raylet) is None
+    for kind in cluster.NAMESPACES:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "readlink", lambda path, kind=kind: path if path.endswith(kind) else "same")
+            assert cluster.gcs_address(raylet) is None
 
 
 def test_ray_address_decides_before_what_is_found(monkeypatch):
+    monkeypatch.setattr(cluster, "find_own_cluster", lambda: "192.0.2.2:6379")
     monkeypatch.setenv("RAY_ADDRESS", "local")
     assert cluster.address_to_join() is None
     monkeypatch.setenv("RAY_ADDRESS", "192.0.2.1:6379")
     assert cluster.address_to_join() == "auto"
     monkeypatch.delenv("RAY_ADDRESS")
-    monkeypatch.setattr(psutil, "process_iter", lambda: iter(()))
-    assert cluster.address_to_join() is None
+    assert cluster.address_to_join() == "192.0.2.2:6379"
+
+
+def test_what_a_user_exports_for_the_workers_goes_with_the_job_but_for_secrets_and_what_is_of_a_node(monkeypatch):
+    exported = ("NCCL_SOCKET_IFNAME", "VLLM_USE_V1", "PYTORCH_CUDA_ALLOC_CONF", "OMP_NUM_THREADS", "HF_HUB_OFFLINE")
+    kept = ("NCCL_HOSTID", "VLLM_HOST_IP", "VLLM_API_KEY", "HF_TOKEN", "WANDB_API_KEY", "HOME")
+    for name in exported + kept:
+        monkeypatch.setenv(name, "x")
+    passed = cluster.runtime_env()["env_vars"]
+    assert {passed.get(name) for name in exported} == {"x"} and not passed.keys() & set(kept)
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", '{"runtime_env": {"env_vars": {"OMP_NUM_THREADS": "2"}}}')
+    assert "OMP_NUM_THREADS" not in cluster.runtime_env()["env_vars"], "Ray refuses what a job sets too"
 
 
 @pytest.mark.parametrize("failures", [0, 1, 2])
 def test_a_busy_machine_gets_a_second_try(monkeypatch, failures, capsys):
-    marked = []
+    tries = []
 
     def init(**how):
-        marked.append((how, os.environ.get(cluster.PRIVATE)))
-        if len(marked) <= failures:
+        tries.append(how)
+        if len(tries) <= failures:
             raise Exception(f"{cluster.START_TIMED_OUT}. This could happen because …")
 
     monkeypatch.setattr("ray.init", init)
@@ -140,8 +172,7 @@ def test_a_busy_machine_gets_a_second_try(monkeypatch, failures, capsys):
     else:
         with pytest.raises(ClusterError, match=r"this machine is overloaded\. Repeat"):
             cluster.start_node(num_gpus=3)
-    assert marked == [({"num_gpus": 3}, "1")] * min(failures + 1, 2)
-    assert cluster.PRIVATE not in os.environ
+    assert tries == [{"num_gpus": 3}] * min(failures + 1, 2)
     assert ("trying once more" in capsys.readouterr().out) == (failures > 0)
 
 
@@ -179,4 +210,42 @@ def test_the_words_of_rays_limit_are_still_rays():
     assert (
         cluster.START_TIMED_OUT in source.read_text()
         and "--gcs-address=" in source.with_name("services.py").read_text()
+    )
+
+
+def failure(error: Exception) -> Exception:
+    """As `ray.get` raises it: with Ray's colours and the traceback of the worker, and the error as its cause."""
+    from ray.exceptions import RayTaskError
+
+    try:
+        raise error
+    except Exception:
+        return RayTaskError("fit", traceback.format_exc(), error, actor_repr="TrainingActor").as_instanceof_cause()
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (failure(failure(ValueError("no such\n  thing"))), "ValueError: no such thing"),
+        (failure(UsageError("--a is 1; give 2\n--b is 3; give 4")), "--a is 1; give 2\n--b is 3; give 4"),
+        (AssertionError(), "AssertionError"),
+        (KeyboardInterrupt(), "ended by a signal to the driver's process"),
+    ],
+    ids=str,
+)
+def test_the_cause_of_an_end_is_one_line_without_rays_traceback_and_colours(error, line):
+    assert train_ppo_ray.describe_cause(error) == line
+
+
+def test_the_reason_that_an_actor_did_not_start_is_its_own_error():
+    from ray.exceptions import ActorDiedError, RayTaskError
+
+    try:
+        raise ValueError("no licence")
+    except ValueError as error:
+        creation = RayTaskError("__init__", traceback.format_exc(), error, actor_repr="Engine")
+    died = ActorDiedError(creation)
+    assert "\x1b[36m" in str(died)
+    assert (
+        train_ppo_ray.describe_cause(died) == "a process of the training did not start, or died: ValueError: no licence"
     )

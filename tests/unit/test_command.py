@@ -24,7 +24,7 @@ COMMANDS = {  # words of openrlhf-ebpo -> the modules that are the same command
     **{("data", name): [] for name in data.COMMANDS},
     **{("eval", name): [f"openrlhf_ebpo.eval.{name}", f"eval.{name}"] for name in evaluation.COMMANDS},
     **{("hub", name): [] for name in hub.COMMANDS},
-    **{(name,): [f"openrlhf_ebpo.cli.{name}"] for name in ("doctor", "figures", "replay", "space", "verify")},
+    **{(name,): [f"openrlhf_ebpo.cli.{name}"] for name in ("doctor", "replay", "space", "verify")},
 }
 ONLY_MODULES = ["openrlhf_ebpo.quickstart", "openrlhf_ebpo.seams"]
 CONSOLE = [sys.executable, "-c", "from openrlhf_ebpo.cli import main; main()"]
@@ -46,7 +46,6 @@ MISTAKES = {  # a mistake that is not argparse's, found by each command itself
     ("eval", "run"): (["--tasks", "file:nowhere.jsonl"], "give --model"),
     ("eval", "report"): (["nowhere"], "nowhere"),
     ("eval", "score"): (["--input", "nowhere.jsonl", "--output", "o.jsonl"], "nowhere.jsonl"),
-    ("figures",): (["--seeds", "1"], "--seeds is 1; give 2 or more"),
     ("replay",): (["nowhere"], "nowhere holds no run.json"),
     ("verify",): (["nowhere"], "nowhere holds no run.json"),
     ("hub", "push"): (["nowhere"], "nowhere"),

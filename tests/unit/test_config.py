@@ -5,13 +5,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_ebpo.estimator.config import FLAG, EstimatorConfig, add_flags
+from openrlhf_ebpo.estimator.config import FLAG, EstimatorConfig
+from openrlhf_ebpo.estimator.flags import add_flags
 
 
 @pytest.mark.parametrize(
     ("settings", "shown"),
     [
-        ({"preset": "papers"}, [f"{FLAG}.preset", "'papers'", "paper"]),
         ({"fail_reward": 1.0, "pass_reward": 1.0}, [f"{FLAG}.pass_reward (1.0)", f"{FLAG}.fail_reward (1.0)"]),
         ({"fail_reward": 1.0, "pass_reward": -1.0}, [f"{FLAG}.pass_reward (-1.0)", f"{FLAG}.fail_reward (1.0)"]),
         ({"pass_reward": float("nan")}, [f"{FLAG}.pass_reward"]),

@@ -12,7 +12,11 @@ from openrlhf_ebpo.data.gym_tasks import shares
 from openrlhf_ebpo.data.table import read_table
 from openrlhf_ebpo.rewards import gym
 
-SMALL = "chain_sum:size=20,min_terms=2,max_terms=2,min_digits=1,max_digits=1"  # 198 different questions
+SMALL = 'chain_sum:{"size": 20, "min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}'  # 198 different questions
+
+
+def seeded(kind: str, seed: int) -> str:
+    return kind.replace("}", f', "seed": {seed}}}')
 
 
 def written(path, *argv: str) -> list[dict]:
@@ -29,7 +33,9 @@ def refused(capsys, *argv: str) -> str:
 
 def test_a_mixture_is_written_as_the_other_steps_and_the_reward_read_it(tmp_path, capsys):
     output = tmp_path / "new" / "mix.parquet"
-    rows = written(output, "spell_backward:size=6", "chain_sum:size=4,max_terms=3,seed=7", "--validation", "5")
+    rows = written(
+        output, 'spell_backward:{"size": 6}', 'chain_sum:{"size": 4, "max_terms": 3, "seed": 7}', "--validation", "5"
+    )
     held = read_table(tmp_path / "new" / "mix.validation.parquet").to_pylist()
     assert list(rows[0]) == ["id", "prompt", "label", "question", "datasource"]
     kinds = [row["datasource"] for row in rows]
@@ -47,9 +53,7 @@ def test_a_mixture_is_written_as_the_other_steps_and_the_reward_read_it(tmp_path
 
 
 def test_questions_are_different_and_what_is_held_out_is_not_trained_on(tmp_path, capsys):
-    rows = written(
-        tmp_path / "a.jsonl", f"{SMALL},seed=1", f"{SMALL},seed=5", "--validation", "40", "--template", "own"
-    )
+    rows = written(tmp_path / "a.jsonl", seeded(SMALL, 1), seeded(SMALL, 5), "--validation", "40", "--template", "own")
     held = read_table(tmp_path / "a.validation.jsonl").to_pylist()
     questions = [row["question"] for row in rows + held]
     assert len(rows) == 40 and len(held) == 40 and len(set(questions)) == 80
@@ -74,8 +78,8 @@ def test_a_kind_without_so_many_different_questions_says_how_many_it_has(tmp_pat
 @pytest.mark.parametrize(
     "kinds",
     [
-        ("chain_sum:size=130,seed=42", "chain_sum:size=130,seed=43"),
-        ("leg_counting:size=130,max_animals=10", "leg_counting:size=130"),
+        ('chain_sum:{"size": 130, "seed": 42}', 'chain_sum:{"size": 130, "seed": 43}'),
+        ('leg_counting:{"size": 130, "max_animals": 10}', 'leg_counting:{"size": 130}'),
     ],
 )
 def test_a_kind_twice_draws_on_where_the_second_repeats_the_first(tmp_path, kinds):
@@ -84,8 +88,8 @@ def test_a_kind_twice_draws_on_where_the_second_repeats_the_first(tmp_path, kind
 
 
 def test_a_kind_twice_has_no_more_questions_than_once(tmp_path, capsys):
-    more = SMALL.replace("size=20", "size=190")
-    message = refused(capsys, f"{SMALL},seed=1", f"{more},seed=1", "--output", str(tmp_path / "a.jsonl"))
+    more = SMALL.replace('"size": 20', '"size": 190')
+    message = refused(capsys, seeded(SMALL, 1), seeded(more, 1), "--output", str(tmp_path / "a.jsonl"))
     assert "190 different tasks are asked for" in message and "gave 17" in message  # of 199, 20 are in the first
     assert list(tmp_path.iterdir()) == []
 
@@ -101,22 +105,22 @@ def test_all_kinds_whose_own_answer_does_not_pass_are_refused_by_name(tmp_path, 
     ("argv", "found"),
     [
         (["chainsum"], "Did you mean chain_sum?"),
-        (["chain_sum:terms=3"], "Its settings are min_terms, max_terms"),
-        (["chain_sum:size=0"], "size must be a whole number from 1 to 1,000,000"),
-        (["chain_sum:size=true"], "size must be a whole number from 1 to 1,000,000"),
-        (["chain_sum:seed=-1"], "seed must be a whole number from 0 on"),
-        (["chain_sum:5"], "written as size=100,seed=1, not '5'"),
+        (['chain_sum:{"terms": 3}'], "Its settings are min_terms, max_terms"),
+        (['chain_sum:{"size": 0}'], "size must be a whole number from 1 to 1,000,000"),
+        (['chain_sum:{"size": true}'], "size must be a whole number from 1 to 1,000,000"),
+        (['chain_sum:{"seed": -1}'], "seed must be a whole number from 0 to "),
+        (["chain_sum:5"], "settings are a JSON object, as in 'chain_sum:{"),
         (["CHAIN_SUM"], "Did you mean chain_sum?"),
-        ([""], "'' names no kind of tasks; write NAME[:size=100,seed=1]"),
+        ([""], "'' names no kind of tasks; write NAME"),
         (["chain_sum", "--seed", "-5"], "--seed is -5; give a whole number from 0 on"),
         (["chain_sum", "--validation", "1" + "0" * 20], "at most 1,000,000 tasks can be held out"),
-        (["chain_sum:size=1" + "0" * 20], "size must be a whole number from 1 to 1,000,000"),
-        (["chain_sum:max_terms=4.5"], "max_terms must be a whole number, not 4.5"),
+        (['chain_sum:{"size": 1' + "0" * 20 + "}"], "size must be a whole number from 1 to 1,000,000"),
+        (['chain_sum:{"max_terms": 4.5}'], "the setting max_terms, 4.5: Input should be a valid integer"),
         ([], "name a kind of tasks"),
         (["chain_sum", "--template", "dapo"], "--template 'dapo': write own, answer, chat, or a text"),
         (["chain_sum", "--system", "s"], "--system goes with --template chat"),
         (["chain_sum", "--output", "a.csv"], "--output a.csv: the name must end in .parquet or .jsonl"),
-        (["string_manipulation:min_string_length=9,max_string_length=2"], "string_manipulation: "),
+        (['string_manipulation:{"min_string_length": 9, "max_string_length": 2}'], "string_manipulation: "),
     ],
 )
 def test_what_cannot_be_meant_is_said(capsys, tmp_path, monkeypatch, argv, found):
@@ -164,7 +168,7 @@ def test_force_without_validation_leaves_a_foreign_file_alone(tmp_path):
 
 
 def test_a_task_that_cannot_be_saved_is_left_out(tmp_path):
-    rows = written(tmp_path / "a.jsonl", "gsm_symbolic:size=40,seed=777")
+    rows = written(tmp_path / "a.jsonl", 'gsm_symbolic:{"size": 40, "seed": 777}')
     (facts,) = json.loads((tmp_path / "a.jsonl.report.json").read_text())["kinds"]
     assert len(rows) == 40 and facts["failed"] > 0
 
@@ -176,7 +180,7 @@ def test_a_validation_file_of_another_origin_is_not_replaced(tmp_path, capsys):
 
 
 def test_chat_messages(tmp_path):
-    (row,) = written(tmp_path / "a.parquet", "chain_sum:size=1", "--template", "chat", "--system", "Be brief.")
+    (row,) = written(tmp_path / "a.parquet", 'chain_sum:{"size": 1}', "--template", "chat", "--system", "Be brief.")
     system, user = row["prompt"]
     assert system == {"role": "system", "content": "Be brief."} and user["content"] == row["question"]
 
@@ -192,8 +196,12 @@ def test_the_list_names_every_kind_and_its_settings(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == sorted(gym.kinds())
     command.main(["--list", "chain_sum"])
-    assert capsys.readouterr().out.split() == [
-        "chain_sum",
-        "min_terms=2,max_terms=6,min_digits=1,max_digits=4,allow_negation=false",
-    ]
+    name, settings = capsys.readouterr().out.split(maxsplit=1)
+    assert name == "chain_sum" and json.loads(settings) == {
+        "min_terms": 2,
+        "max_terms": 6,
+        "min_digits": 1,
+        "max_digits": 4,
+        "allow_negation": False,
+    }
     assert "Did you mean chain_sum?" in refused(capsys, "--list", "chainsum")

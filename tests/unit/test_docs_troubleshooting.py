@@ -70,7 +70,7 @@ def test_the_message_is_in_the_source(message):
 
 def test_every_end_of_a_training_has_its_line():
     ends = {text for path in (ROOT / "openrlhf_ebpo").rglob("*.py") for text in said_at_ends(path.read_text())}
-    assert len(ends) > 20
+    assert len(ends) > 12
     assert [text for text in sorted(ends) if not any(is_said(message, [text]) for message in MESSAGES)] == []
 
 

@@ -14,7 +14,7 @@ from openrlhf_ebpo.engines.generation import GenerationError
 from openrlhf_ebpo.eval import endpoint_client, endpoint_questions
 from openrlhf_ebpo.eval.endpoint import Endpoint
 from openrlhf_ebpo.eval.endpoint_client import Pace
-from openrlhf_ebpo.eval.jobs import StorageError
+from openrlhf_ebpo.eval.job import StorageError
 from openrlhf_ebpo.redact import Secret
 
 

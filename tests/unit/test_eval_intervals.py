@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+import interval_coverage as coverage
 from openrlhf_ebpo.eval import intervals
 from openrlhf_ebpo.eval.intervals import Estimate
-
-SPEC = importlib.util.spec_from_file_location(
-    "benchmark_of_coverage", Path(__file__).parents[2] / "benchmarks" / "coverage.py"
-)
-coverage = sys.modules[SPEC.name] = importlib.util.module_from_spec(SPEC)  # a package has the name, too
-SPEC.loader.exec_module(coverage)
 
 
 def wilson(mean: float, draws: float) -> list[float]:
@@ -126,5 +118,3 @@ def test_the_benchmark_says_where_coverage_is_wrong(capsys, monkeypatch):
     monkeypatch.setattr(intervals, "Z", 1.0)
     with pytest.raises(SystemExit, match=r"outside 93 to 97 %: AMC, questions: pass@1, n = 2"):
         coverage.main(["--repetitions", "200", "--check"])
-    coverage.main(["--repetitions", "100", "--candidates"])
-    assert "| AMC, questions | percentile bootstrap |" in capsys.readouterr().out

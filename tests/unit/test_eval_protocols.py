@@ -82,9 +82,8 @@ def test_texts_of_ones_own_stay_out_of_the_folders_name(changes):
     assert override(DEFAULT, stop=("a", "b")).name != override(DEFAULT, stop=("a-b",)).name
 
 
-def test_settings_that_came_later_are_recorded_where_they_are_used():
-    """What was kept before they came has the same settings and fingerprint."""
-    assert not set(protocols.LATER) & set(DEFAULT.settings())
+def test_optional_settings_are_recorded_where_they_are_used():
+    assert not set(protocols.OPTIONAL) & set(DEFAULT.settings())
     used = override(DEFAULT, stop=("\n\n",), template_kwargs=(("enable_thinking", "false"),), top_k=5, min_p=0.1)
     kept = json.loads(json.dumps(used.record()))
     assert (kept["stop"], kept["template_kwargs"], kept["top_k"], kept["min_p"]) == (

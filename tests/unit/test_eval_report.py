@@ -248,8 +248,11 @@ def test_what_cannot_be_read_is_said(tmp_path):
     write_json(summary, {"schema": 1, "model": "m", "step": 0, "task": {}})
     with pytest.raises(UsageError, match="damaged: it has no protocol, metrics"):
         results.find_results(tmp_path)
-    write_json(summary, {"pass@1": 0.5})  # as the quickstart writes it
-    with pytest.raises(UsageError, match="no evaluation results"):
+    write_json(summary, {"pass@1": 0.5})
+    with pytest.raises(UsageError, match="schema None, this version reads schema 1"):
+        results.find_results(tmp_path)
+    summary.write_text("[]")
+    with pytest.raises(UsageError, match="damaged: it is not a JSON object"):
         results.find_results(tmp_path)
 
 

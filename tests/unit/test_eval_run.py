@@ -22,7 +22,7 @@ from openrlhf_ebpo.engines.generation import GenerationError
 from openrlhf_ebpo.engines.rendering import Prompt
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import effort, generate, jobs, models, pairs, prompts, protocols, run
-from openrlhf_ebpo.eval.jobs import StorageError
+from openrlhf_ebpo.eval.job import StorageError
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.record import results

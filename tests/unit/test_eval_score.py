@@ -279,7 +279,7 @@ def test_a_gold_that_cannot_be_read_is_an_error_whatever_the_answer(grader):
 
 
 def test_answers_of_reasoning_gym_are_scored_by_its_scorer_in_processes():
-    questions = load("reasoning_gym:chain_sum:size=3").questions
+    questions = load('reasoning_gym:chain_sum:{"size": 3}').questions
     wrong = ["Answer: 1", "\\boxed{1}", "hm", "", "Answer: " + "9" * 50_000]
     responses = [[f"Answer: {q.gold}", q.gold, f"<answer>{q.gold}</answer>", *wrong] for q in questions]
     for each in grade(questions, responses, DEFAULT):

@@ -235,20 +235,24 @@ BAD = {
     "no file": ("file:nothing.jsonl", "--tasks nothing.jsonl: no such file"),
     "another kind": ("file:nothing.csv", "must end in .parquet or .jsonl"),
     "gym": ("reasoning_gym:chainsum", r"reasoning_gym:chainsum: no such data set. Did you mean chain_sum\?"),
-    "gym setting": ("reasoning_gym:chain_sum:terms=3", "Its settings are min_terms, max_terms"),
-    "gym value": ("reasoning_gym:chain_sum:min_terms=0", "min_terms must be positive"),
-    "gym size": ("reasoning_gym:chain_sum:size=0", "size must be a whole number from 1 to 1,000,000"),
-    "gym type": ("reasoning_gym:chain_sum:size=2,max_terms=4.5", r"max_terms must be a whole number, not 4\.5"),
+    "gym setting": ('reasoning_gym:chain_sum:{"terms": 3}', "Its settings are min_terms, max_terms"),
+    "gym value": ('reasoning_gym:chain_sum:{"min_terms": 0}', "min_terms must be positive"),
+    "gym size": ('reasoning_gym:chain_sum:{"size": 0}', "size must be a whole number from 1 to 1,000,000"),
+    "gym type": (
+        'reasoning_gym:chain_sum:{"size": 2, "max_terms": 4.5}',
+        r"the setting max_terms, 4\.5: Input should be a valid integer",
+    ),
     "gym generator": (
-        "reasoning_gym:spell_backward:min_word_len=200,max_word_len=201",
+        'reasoning_gym:spell_backward:{"min_word_len": 200, "max_word_len": 201}',
         "reasoning_gym:spell_backward:.*: reasoning-gym cannot make a task of these settings: IndexError",
     ),
     "gym any": (
         "reasoning_gym:game_of_life_halting",
         "accepts any answer, such as .* It cannot be scored: leave game_of_life_halting out",
     ),
-    "gym no answer": ("reasoning_gym:boxnet:size=2", "boxnet: reasoning-gym gives no right answer"),
-    "gym form": ("reasoning_gym:chain_sum:5", "written as size=100,seed=1, not '5'"),
+    "gym no answer": ('reasoning_gym:boxnet:{"size": 2}', "boxnet: reasoning-gym gives no right answer"),
+    "gym form": ("reasoning_gym:chain_sum:5", "settings are a JSON object, as in .* not 5"),
+    "gym before": ("reasoning_gym:chain_sum:size=5", "settings are a JSON object, as in .* not size=5"),
 }
 
 
@@ -296,12 +300,12 @@ def test_bad_files(tmp_path):
 
 
 def test_reasoning_gym_is_scored_by_its_own_scorer():
-    task = tasks.load("reasoning_gym:chain_sum:size=5,seed=3")
+    task = tasks.load('reasoning_gym:chain_sum:{"size": 5, "seed": 3}')
     assert task.name == "reasoning_gym-chain_sum-size=5-seed=3"
     assert task.source.startswith("reasoning_gym 0.") and task.source.endswith(":chain_sum:size=5,seed=3")
     assert len(task.questions) == 5
-    assert tasks.load("reasoning_gym:chain_sum:size=5,seed=3") == task
-    assert tasks.load("reasoning_gym:chain_sum:size=5,seed=4").questions != task.questions
+    assert tasks.load('reasoning_gym:chain_sum:{"size": 5, "seed": 3}') == task
+    assert tasks.load('reasoning_gym:chain_sum:{"size": 5, "seed": 4}').questions != task.questions
     for question in task.questions:
         assert question.rules.kind == tasks.REASONING_GYM
         assert gym.score(question.rules.entry, question.gold) == 1.0
@@ -310,7 +314,7 @@ def test_reasoning_gym_is_scored_by_its_own_scorer():
 
 
 def test_reasoning_gym_asks_the_same_questions_in_every_process(monkeypatch):
-    spec, fingerprints = "reasoning_gym:word_ladder:size=4", []
+    spec, fingerprints = 'reasoning_gym:word_ladder:{"size": 4}', []
     for seed in "12":
         monkeypatch.setenv("PYTHONHASHSEED", seed)
         fingerprints.append(tasks.load(spec).fingerprint())
@@ -318,24 +322,24 @@ def test_reasoning_gym_asks_the_same_questions_in_every_process(monkeypatch):
 
 
 def test_reasoning_gyms_scorers_get_the_tuples_that_they_compare():
-    question = tasks.load("reasoning_gym:arc_agi:size=1").questions[0]
+    question = tasks.load('reasoning_gym:arc_agi:{"size": 1}').questions[0]
     assert gym.score(question.rules.entry, question.gold) == 1.0
 
 
 def test_reasoning_gym_without_a_single_gold_answer():
-    question = tasks.load("reasoning_gym:propositional_logic:size=1").questions[0]
+    question = tasks.load('reasoning_gym:propositional_logic:{"size": 1}').questions[0]
     assert question.gold == gym.ANY
     assert gym.score(question.rules.entry, "nonsense") < 1.0
 
 
 def test_split_specs():
-    assert tasks.split_specs("aime24, reasoning_gym:chain_sum:size=9,seed=1,amc23=a.jsonl,file:q.jsonl") == [
+    assert tasks.split_specs('aime24, reasoning_gym:chain_sum:{"size": 9, "seed": 1},amc23=a.jsonl,file:q.jsonl') == [
         "aime24",
-        "reasoning_gym:chain_sum:size=9,seed=1",
+        'reasoning_gym:chain_sum:{"size": 9, "seed": 1}',
         "amc23=a.jsonl",
         "file:q.jsonl",
     ]
-    with_lists = "reasoning_gym:rearc:size=9,rng_difficulty_ranges=[[0,0.1],[0.1,0.2]],seed=1"
+    with_lists = 'reasoning_gym:rearc:{"size": 9, "rng_difficulty_ranges": [[0, 0.1], [0.1, 0.2]], "seed": 1}'
     assert tasks.split_specs(f"{with_lists},aime24") == [with_lists, "aime24"]
 
 

@@ -1,4 +1,4 @@
-"""openrlhf-ebpo figures: what there is, how it goes on after a kill, one figure from measuring to the page, refusals."""
+"""research/figures.py: the catalogue, resuming after a kill, one figure from measuring to the page, refusals."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ import numpy as np
 import pytest
 import torch
 
+import figures as command
+from lab import learner, measured, orders, policy, tasks, warm_starts
+from lab.baseline_error import clustered
+from lab.cells import Cell
+from lab.measured import Job
+from lab.plots import Panel, Series
+from lab.statistics import Interval, interval
 from openrlhf_ebpo import cli
-from openrlhf_ebpo.cli import figures as command
 from openrlhf_ebpo.errors import ReportedError, UsageError
-from openrlhf_ebpo.figures import measured, page, real_stack, reported
-from openrlhf_ebpo.figures.catalogue import FULL, QUICK, Size, figures
-from openrlhf_ebpo.figures.content import Content, Panel, Series, Verdict, compared
-from openrlhf_ebpo.figures.jobs import Job
-from openrlhf_ebpo.figures.lab import learner, orders, policy, tasks, warm_starts
-from openrlhf_ebpo.figures.lab.baseline_error import clustered
-from openrlhf_ebpo.figures.lab.cells import Cell
-from openrlhf_ebpo.figures.statistics import Interval, interval
+from paper import page, real_stack, reported
+from paper.catalogue import FULL, QUICK, Content, Size, Verdict, compared
 
 ROOT = Path(__file__).parents[2]
+RESEARCH = ROOT / "research"
 TOY = Size("quick", 2, 4, 4)
 
 
@@ -59,14 +60,14 @@ class Square(Job):
 
 def test_every_figure_that_is_promised_is_there():
     promised = "gradient_norm kl entropy validation group_size prior topic curriculum all_fail mse real_stack"
-    assert set(figures()) == set(promised.split())
-    assert [name for name, figure in figures().items() if figure.real] == ["real_stack"]
+    assert set(command.FIGURES) == set(promised.split())
+    assert [name for name, figure in command.FIGURES.items() if figure.real] == ["real_stack"]
 
 
-@pytest.mark.parametrize("name", figures())
+@pytest.mark.parametrize("name", command.FIGURES)
 @pytest.mark.parametrize("size", [QUICK, FULL], ids=["quick", "full"])
 def test_a_figure_says_what_is_run_and_its_units_can_be_kept(name, size):
-    figure = figures()[name]
+    figure = command.FIGURES[name]
     jobs = figure.jobs(figure.fewer(size))
     identities = [measured.key(job.identity) for job in jobs]
     assert len(set(identities)) == len(jobs) > 1
@@ -77,15 +78,15 @@ def test_a_figure_says_what_is_run_and_its_units_can_be_kept(name, size):
 
 
 def test_the_command_can_be_asked_without_what_it_measures_with():
-    code = "import sys; from openrlhf_ebpo.cli.figures import figures; figures(); print([*sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    code = "import sys, figures; print([*sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=RESEARCH, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert not {"torch", "scipy", "matplotlib", "ray"} & set(eval(done.stdout))
 
 
 def test_the_page_shows_every_figure_and_its_pictures_are_small():
     text = (ROOT / "docs/figures.md").read_text()
-    for name, figure in figures().items():
+    for name, figure in command.FIGURES.items():
         picture = ROOT / f"docs/images/figures/{name}.png"
         if figure.real and not picture.exists():
             continue
@@ -98,44 +99,51 @@ def test_the_page_shows_every_figure_and_its_pictures_are_small():
 
 def test_a_killed_command_goes_on_where_it_was(tmp_path):
     code = (
-        "import sys; sys.path.insert(0, sys.argv[2])\nfrom pathlib import Path\nfrom test_figures import Square, measured\n"
-        "measured.measure([Square(sys.argv[1], dies_at=2)], 4, Path(sys.argv[1]))"
+        "import sys; sys.path += sys.argv[2:]\nfrom pathlib import Path\nfrom test_figures import Square, measured\n"
+        "measured.measure([Square(sys.argv[1], dies_at=2)], range(4), Path(sys.argv[1]))"
     )
-    argv = [sys.executable, "-c", code, str(tmp_path), str(Path(__file__).parent)]
+    argv = [sys.executable, "-c", code, str(tmp_path), str(Path(__file__).parent), str(RESEARCH)]
     assert subprocess.run(argv, capture_output=True, timeout=60).returncode == -signal.SIGKILL
     with open(tmp_path / measured.FILE, "a") as file:
         file.write('{"job": {"kind": "Squ')  # a line that the kill has torn
-    found = measured.measure([job := Square(str(tmp_path), dies_at=2)], 4, tmp_path)
+    found = measured.measure([job := Square(str(tmp_path), dies_at=2)], range(4), tmp_path)
     assert (tmp_path / "calls").read_text().split() == ["0", "1", "2", "3"]
     assert found.values(job, "square").ravel().tolist() == [0, 1, 4, 9]
 
 
 def test_more_seeds_add_to_what_is_there(tmp_path):
     job = Square(str(tmp_path))
-    measured.measure([job], 2, tmp_path)
-    assert measured.measure([job, job], 3, tmp_path).values(job, "square").ravel().tolist() == [0, 1, 4]
-    assert measured.measure([job], 2, tmp_path).values(job, "square").shape == (2, 1)
+    measured.measure([job], range(2), tmp_path)
+    assert measured.measure([job, job], range(3), tmp_path).values(job, "square").ravel().tolist() == [0, 1, 4]
+    assert measured.measure([job], range(2), tmp_path).values(job, "square").shape == (2, 1)
     assert (tmp_path / "calls").read_text().split() == ["0", "1", "2"]
-    measured.measure([job], 2, tmp_path, force=True)
+    measured.measure([job], range(2), tmp_path, force=True)
     assert len([*tmp_path.glob(f"{measured.FILE}*")]) == 2
 
 
+def test_the_first_seeds_of_every_job_come_first(tmp_path):
+    """So that what is there after half of the time can be compared."""
+    jobs = [Square(str(tmp_path)), Square(str(tmp_path), dies_at=-2)]
+    measured.measure(jobs, [3, 1], tmp_path)
+    assert (tmp_path / "calls").read_text().split() == ["3", "3", "1", "1"]
+
+
 def test_what_another_laboratory_measured_is_not_mixed_in(tmp_path, monkeypatch):
-    measured.measure([Square(str(tmp_path))], 2, tmp_path)
+    measured.measure([Square(str(tmp_path))], range(2), tmp_path)
     monkeypatch.setattr(measured, "SETTINGS", {"laboratory": 2})
     with pytest.raises(UsageError, match="laboratory: 1 there, 2 now"):
-        measured.measure([], 2, tmp_path)
+        measured.measure([], range(2), tmp_path)
 
 
 @pytest.mark.parametrize("line", ['{"job": {}}', "[1]", '{"job": {}, "seeds": [0, 1], "measured": [{}]}'])
 def test_a_line_that_is_no_measurement_is_told_and_nothing_is_lost(tmp_path, line):
-    measured.measure([Square(str(tmp_path))], 2, tmp_path)
+    measured.measure([Square(str(tmp_path))], range(2), tmp_path)
     with open(tmp_path / measured.FILE, "a") as file:
         file.write(f"{line}\n")
     with pytest.raises(
-        UsageError, match=r"has a line that is no measurement .*: take it out, or begin anew with --force"
+        UsageError, match=r"has a line that is not a measurement .*: take it out, or begin again with --force"
     ):
-        measured.measure([], 2, tmp_path)
+        measured.measure([], range(2), tmp_path)
     assert (tmp_path / measured.FILE).read_text().endswith(f"{line}\n")
 
 
@@ -156,7 +164,7 @@ def toy(tmp_path, monkeypatch):
 
 
 def test_a_figure_is_measured_drawn_and_written(toy, capsys):
-    command.make({"gradient_norm": figures()["gradient_norm"]}, TOY, toy, force=False)
+    command.make({"gradient_norm": command.FIGURES["gradient_norm"]}, TOY, toy, force=False)
     width, height = struct.unpack(">II", (toy / "gradient_norm.png").read_bytes()[16:24])
     assert 650 < width < 800 and height > 300
     with open(toy / "gradient_norm.csv", newline="") as file:
@@ -176,7 +184,7 @@ def test_a_figure_is_measured_drawn_and_written(toy, capsys):
     assert text in (toy / page.PAGE).read_text()
     assert "gradient_norm.png" in capsys.readouterr().out
     before = (toy / measured.FILE).read_text()
-    command.make({"entropy": figures()["entropy"]}, TOY, toy, force=False)  # of the same trainings
+    command.make({"entropy": command.FIGURES["entropy"]}, TOY, toy, force=False)  # of the same trainings
     assert (toy / measured.FILE).read_text() == before
     shown = (toy / page.PAGE).read_text()
     assert "gradient_norm.png" in shown and "entropy.png" in shown
@@ -184,23 +192,16 @@ def test_a_figure_is_measured_drawn_and_written(toy, capsys):
 
 def test_the_page_in_docs_is_made_of_what_the_command_wrote(tmp_path):
     docs, made = tmp_path / "docs", tmp_path / "made"
-    call = [sys.executable, ROOT / "scripts/figures_page.py", made, "--docs", docs]
-    done = subprocess.run(call, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (
-        1,
-        f"error: {made} holds no figure: openrlhf-ebpo figures --output {made}\n",
-    )
     docs.mkdir()
     made.mkdir()
     (docs / "figures.md").write_text(
-        "before\n<!-- figures: written by `python scripts/figures_page.py DIR` -->\nold\n<!-- end of figures -->\nafter\n"
+        "before\n<!-- figures: written by `python research/figures.py --docs docs` -->\nold\n<!-- end of figures -->\nafter\n"
     )
     for name in ("mse", "kl"):
         (made / f"{name}.md").write_text(f"## {name}\n\n![a]({name}.png) [b]({name}.csv)\n")
         for kind in ("png", "csv"):
             (made / f"{name}.{kind}").write_text(name)
-    done = subprocess.run(call, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    command.write_docs(made, docs)
     text = (docs / "figures.md").read_text()
     assert "old" not in text and text.startswith("before\n") and text.endswith("after\n")
     assert text.index("(images/figures/kl.png)") < text.index("(images/figures/mse.csv)")
@@ -327,6 +328,12 @@ def test_kl_per_step_is_that_of_the_policy_before_and_after(lr):
 # Refusals
 
 
+def test_the_retired_command_says_what_took_its_place():
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["figures", "--only", "mse"])
+    assert "retired: run `python research/figures.py`" in ended.value.code
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
@@ -340,29 +347,29 @@ def test_a_mistake_is_a_line(argv, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("file").touch()
     with pytest.raises(SystemExit) as ended:
-        cli.main(["figures", *argv])
+        command.main(argv)
     assert ended.value.code == f"error: {said}" and [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize(("name", "said"), [("entrpy", "Did you mean entropy?"), ("x", "There are gradient_norm, ")])
 def test_a_mistyped_figure_is_answered(name, said, capsys):
     with pytest.raises(SystemExit, match="2"):
-        cli.main(["figures", "--only", name])
+        command.main(["--only", name])
     assert f"no such figure: {name}. {said}" in capsys.readouterr().err
 
 
 def test_a_package_that_is_missing_is_named_before_anything_is_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(command, "NEEDED", ("torch", "no_such_package"))
     with pytest.raises(SystemExit) as ended:
-        cli.main(["figures", "--output", str(tmp_path / "out")])
-    assert ended.value.code == "error: no_such_package is not installed: pip install 'openrlhf_ebpo[figures]'"
+        command.main(["--output", str(tmp_path / "out")])
+    assert ended.value.code == "error: no_such_package is not installed: pip install 'openrlhf_ebpo[dev]'"
     assert not (tmp_path / "out").exists()
 
 
 def test_the_real_stack_is_looked_for_before_hours_are_measured(tmp_path, monkeypatch):
     monkeypatch.setattr(command, "OF_THE_STACK", ("torch", "no_such_stack"))
     with pytest.raises(SystemExit) as ended:
-        cli.main(["figures", "--full", "--output", str(tmp_path / "out")])
+        command.main(["--full", "--output", str(tmp_path / "out")])
     assert "real_stack trains through OpenRLHF, and no_such_stack is not installed" in ended.value.code
     assert "--only" in ended.value.code and not (tmp_path / "out").exists()
 

@@ -1,4 +1,4 @@
-"""benchmarks/gpu: which parts are run, what is kept, what comes into the report. The parts themselves: `--cpu`, by hand."""
+"""research/gpu: which parts are run, what is kept, what comes into the report. The parts themselves: `--cpu`, by hand."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_ebpo.errors import UsageError
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from gpu import check, machine, memory, modes, report, speed, trainings, work
 from gpu.parts import PAIRS, Part, outcomes, parts
 from gpu.work import PartFailed, PartSkipped, TimeIsUp, Work
-from tiny import paired
+from lab.statistics import alternated, ratio
+from openrlhf_ebpo.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 H100 = {"name": "H100 | <b>", "memory_mib": 81559, "driver": "580", "capability": "9.0"}
@@ -43,6 +41,7 @@ FACTS = {
     "kl_per_step": 0.01,
     "vllm_kl": 0.004,
     "mismatch": {"mismatch/k3_kl": 1e-4},
+    "stale_in_a_row": 1,
     "rows_of_the_cpu_backend": 0,
     "peak_mib": 1000,
     "placement": "one GPU, shared",
@@ -232,7 +231,7 @@ def test_the_long_parts_are_asked_for_and_skip_where_they_are_not(capsys, tmp_pa
     from gpu import parts as table
 
     monkeypatch.setitem(table.LARGE, "share", ("no_such_file.py", 1))
-    with pytest.raises(PartSkipped, match=r"there is no benchmarks/no_such_file\.py"):
+    with pytest.raises(PartSkipped, match=r"there is no research/no_such_file\.py"):
         table.run_large(Work("share", tmp_path, 10), "share")
 
 
@@ -317,7 +316,7 @@ def test_the_end_of_a_log_comes_without_control_characters_and_secrets(tmp_path)
         ({"vllm_kl": None}, "vllm_kl is missing"),
         ({"vllm_kl": -0.2}, r"vllm_kl reaches -0\.2, beyond 0\.05"),
         ({"vllm_kl": float("nan")}, "vllm_kl reaches nan"),
-        ({"mismatch": {"mismatch/stale": 1}}, "mismatch/stale is set"),
+        ({"stale_in_a_row": 2}, "mismatch/stale is set in 2 steps in a row"),
         ({"rows_of_the_cpu_backend": 3}, "3 replacements of the CPU backend"),
     ],
 )
@@ -342,6 +341,14 @@ def test_the_largest_is_by_magnitude_and_nan_is_larger_than_any():
 def test_of_the_mismatch_the_worst_step_is_told():
     rows = [{"mismatch/ess": 0.9, "mismatch/k3_kl": 1e-4, "x": 1}, {"mismatch/ess": 0.8, "mismatch/k3_kl": None}]
     assert trainings.mismatch(rows) == {"mismatch/ess": 0.8, "mismatch/k3_kl": 1e-4} and trainings.mismatch([]) == {}
+
+
+@pytest.mark.parametrize(
+    ("stale", "in_a_row"),
+    [([], 0), ([0, 0], 0), ([1, 0, 1, None, 0], 1), ([0, 1, None, 1, 0, 1], 2), ([0, 1, 1, 1], 3)],
+)
+def test_stale_steps_are_counted_in_a_row(stale, in_a_row):
+    assert trainings.stale_in_a_row([{"mismatch/stale": value} for value in stale]) == in_a_row
 
 
 def test_the_gap_of_a_resume_is_not_the_time_of_a_step():
@@ -390,20 +397,7 @@ def test_the_packages_of_the_check_are_named_with_a_line_to_type():
     assert list(machine.package_findings([])) == []
 
 
-def test_a_machine_without_cudas_compiler_is_told(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    finding = machine.compiler()
-    assert finding.fatal and finding.found == "not found: nvcc, ninja, c++"
-    for name in ("ninja", "c++", "bin/nvcc"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch(mode=0o755)
-    assert machine.compiler().remedy is None
-
-
-def test_what_nvidia_smi_prints_is_read_and_noise_is_not():
-    text = "NVIDIA H100 80GB HBM3, 81559, 580.159.04, 9.0\nsome warning\nOdd, [N/A], 1, 9.0\n"
-    assert [gpu["memory_mib"] for gpu in machine.parsed_gpus(text)] == [81559, None]
+def test_memory_that_nvidia_smi_does_not_know_is_not_counted():
     assert memory.total("100\n200\n") == 300 and memory.total("[N/A]\n") is None
 
 
@@ -437,12 +431,12 @@ def test_the_peak_is_the_largest_that_was_seen(monkeypatch):
 
 
 def test_the_ratio_of_pairs_is_the_geometric_mean_with_its_interval():
-    found = paired.ratio([0.5, 2.0])
+    found = ratio([0.5, 2.0])
     assert found.mean == pytest.approx(1) and found.low < 0.5 and found.high > 2
-    assert paired.ratio([1.1, 1.1, 1.1])[:] == pytest.approx((1.1, 1.1, 1.1))
-    with pytest.raises(ValueError, match="two pairs or more, and there are 1"):
-        paired.ratio([1.0])
-    assert paired.order(["a", "b"], 0) == ["a", "b"] and paired.order(["a", "b"], 1) == ["b", "a"]
+    assert ratio([1.1, 1.1, 1.1])[:] == pytest.approx((1.1, 1.1, 1.1))
+    with pytest.raises(ValueError, match="two values or more, and there are 1"):
+        ratio([1.0])
+    assert alternated(["a", "b"], 0) == ["a", "b"] and alternated(["a", "b"], 1) == ["b", "a"]
 
 
 def test_pairs_are_compared_and_one_alone_is_not():

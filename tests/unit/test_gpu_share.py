@@ -1,4 +1,4 @@
-"""benchmarks/gpu_share.py: its rows are all of a step, each second once."""
+"""research/gpu_share.py: its rows are all of a step, each second once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.files import append_json_line, write_json
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 PHASES = {
     "generating": 6.0,
     "rewards": 1.0,
@@ -27,7 +26,6 @@ PHASES = {
 
 @pytest.fixture
 def bench(monkeypatch):
-    monkeypatch.syspath_prepend(BENCHMARKS)
     return importlib.import_module("gpu_share")
 
 
@@ -77,7 +75,7 @@ def test_the_share_is_of_a_step_without_saving_and_policy_metrics_are_on_minus_o
     assert "0.35% of a step without saving, under 1%" in text and "| weight sync | 0.3000 |" in text
     found["share"] = 0.02
     assert "NOT under 1%" in bench.report({**found, "size": size, "machine": "a machine", "versions": {}})
-    bench.draw(tmp_path / "share.png", {**found, "size": size})
+    bench.draw(tmp_path / "share.png", "parts of a step", bench.panels(found["rows"]), "")
     assert (tmp_path / "share.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -1,11 +1,10 @@
-"""benchmarks/gpu_smollm2.py: which trainings are made in so many minutes, and what they say."""
+"""research/gpu_smollm2.py: which trainings are made in so many minutes, and what they say."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import subprocess
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,13 +13,11 @@ import pytest
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.files import append_json_line
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 LEAD = {"GRPO": 0.0, "EBPO": 0.05, "EBPO robust": 0.10}
 
 
 @pytest.fixture
 def bench(monkeypatch):
-    monkeypatch.syspath_prepend(BENCHMARKS)
     return importlib.import_module("gpu_smollm2")
 
 

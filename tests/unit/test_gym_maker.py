@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+
+import psutil
 import pytest
 
 from openrlhf_ebpo.data import gym_maker
@@ -53,9 +56,16 @@ def test_problems_are_said_and_the_process_goes_on():
         assert "question" in maker.entry("chain_sum", "chain_sum", SETTINGS, 0)
 
 
-def test_an_end_of_the_process_is_said():
+def test_a_process_that_somebody_kills_is_started_again():
     with Maker() as maker:
-        maker.entry("chain_sum", "chain_sum", SETTINGS, 0)
-        maker._process.kill()
-        with pytest.raises(UsageError, match=r"chain_sum: the process that makes its tasks ended \(exit code -9\)"):
-            maker.entry("chain_sum", "chain_sum", SETTINGS, 1)
+        first = maker.entry("chain_sum", "chain_sum", SETTINGS, 0)
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        assert maker.entry("chain_sum", "chain_sum", SETTINGS, 0) == first
+
+
+def test_an_end_of_the_process_is_said(monkeypatch):
+    monkeypatch.setattr(gym_maker, "MAKE_SECONDS", 0.001)
+    with Maker() as maker, pytest.raises(UsageError, match=r"a task of these settings: it took longer than 0\.001 s"):
+        maker.entry("chain_sum", "chain_sum", SETTINGS, 1)

@@ -12,9 +12,9 @@ from recorded_runs import GOOD, GREEDY, POOR, arguments, save_result, write_run
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.hub import evaluations, example, notes, outbox, published
 from openrlhf_ebpo.hub.card import model_card
-from openrlhf_ebpo.hub.client import hub_api
 from openrlhf_ebpo.hub.notes import BEGIN, END, notes_of, with_notes, with_slot
 from openrlhf_ebpo.hub.push import drain
+from openrlhf_ebpo.models.hub_client import hub_api
 
 REPO = "owner/model"
 MINE = "## My words\n\n*Do not* deploy. {{ 7 * 7 }} {% raw %}\n\n---\nlicense: other\n---\n\n| a | b |\n"
@@ -155,24 +155,20 @@ def test_a_file_of_entries_that_holds_something_else_is_no_obstacle(before):
 
 def test_what_is_dropped_is_said_with_its_reason(tmp_path, caplog):
     run_dir = write_run(tmp_path)
-    folder = save_result(run_dir / "eval", "old", GOOD, 3)
-    (folder / "summary.json").write_text('{"task": "old"}')
     summary = save_result(run_dir / "eval", "own", GOOD, 3) / "summary.json"
     summary.write_text(summary.read_text().replace("math-ai/own@abc", "reasoning-gym"))
     text = model_card(run_dir, 3, REPO)["README.md"].decode()
-    assert "`own`" in text and "`old`" not in text
-    assert f"{folder / 'summary.json'} is left out: it has no schema number" in caplog.text
+    assert "`own`" in text
     assert "own is not in .eval_results/openrlhf_ebpo.yaml: its questions are no data set of the Hub" in caplog.text
 
 
-def test_what_is_dropped_of_a_rolled_back_evaluation_costs_no_other_result(tmp_path, caplog):
+def test_a_damaged_result_of_a_rolled_back_evaluation_costs_no_other_result(tmp_path):
     run_dir = write_run(tmp_path)
     save_result(run_dir / "eval", "kept", GOOD, 3)
     old = run_dir / "superseded" / "then" / "eval" / "default" / "old" / "step-000009"
     old.mkdir(parents=True)
     (old / "summary.json").write_text("{}")
     assert [result.task for result in evaluations.of_run(run_dir)] == ["kept"]
-    assert "no schema number" not in caplog.text
 
 
 def test_the_card_of_results_links_to_the_run_and_the_model(hub, use_hub, tmp_path):

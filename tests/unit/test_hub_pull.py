@@ -16,11 +16,11 @@ from safetensors.numpy import save
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.client import HubError, hub_api
 from openrlhf_ebpo.hub.content import git_hash
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.pull import AT_ONCE, RECORD, pull, remove_other_files
 from openrlhf_ebpo.hub.upload import publish
+from openrlhf_ebpo.models.hub_client import HubError, hub_api
 
 REPO = "owner/model"
 WEIGHTS = save({"w": np.ones(2)})
@@ -104,9 +104,9 @@ def test_a_model_that_brings_its_own_code_is_not_called_good_nor_to_be_measured_
 @pytest.mark.parametrize(
     ("files", "said"),
     [
-        ({"model.safetensors": bytes(len(WEIGHTS))}, "model.safetensors is no safetensors file"),
-        ({"model.safetensors": WEIGHTS[:-1]}, "model.safetensors is cut off"),
-        ({"model.safetensors": WEIGHTS + b"0"}, "model.safetensors is padded"),
+        ({"model.safetensors": bytes(len(WEIGHTS))}, "model.safetensors is damaged or cut off"),
+        ({"model.safetensors": WEIGHTS[:-1]}, "model.safetensors is damaged or cut off"),
+        ({"model.safetensors": WEIGHTS + b"0"}, "model.safetensors is damaged or cut off"),
         (
             {
                 "model.safetensors": WEIGHTS,

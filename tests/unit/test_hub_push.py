@@ -16,9 +16,9 @@ from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import unlink_shared, write_json
 from openrlhf_ebpo.hub import outbox, pusher
-from openrlhf_ebpo.hub.client import hub_api
 from openrlhf_ebpo.hub.push import attempt, drain, push_all
 from openrlhf_ebpo.hub.upload import publish
+from openrlhf_ebpo.models.hub_client import hub_api
 
 REPO = "owner/model"
 

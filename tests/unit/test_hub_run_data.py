@@ -21,8 +21,8 @@ from openrlhf_ebpo.estimator.ebpo import EBPO
 from openrlhf_ebpo.estimator.stored import pack
 from openrlhf_ebpo.files import append_json_line, read_json_lines, write_json
 from openrlhf_ebpo.hub import columns, data_repo, evaluations, run_data, tables
-from openrlhf_ebpo.hub.client import HubError
 from openrlhf_ebpo.hub.local_files import local_file
+from openrlhf_ebpo.models.hub_client import HubError
 from openrlhf_ebpo.record.results import SAMPLES
 from openrlhf_ebpo.record.retention import DROPPED, drop_before
 from openrlhf_ebpo.record.run_log import PRIOR_STARTS, read_metrics, read_rollouts, read_run, roll_back

@@ -17,10 +17,10 @@ from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.hub import outbox
-from openrlhf_ebpo.hub.client import HubError
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.push import drain
 from openrlhf_ebpo.hub.upload import allow_open_files, publish
+from openrlhf_ebpo.models.hub_client import HubError
 
 MODEL = "owner/model"
 

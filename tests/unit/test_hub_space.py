@@ -102,6 +102,7 @@ def test_the_app_the_package_and_the_runs_go(tmp_path, hub, deploy, capsys):
         "pyarrow>=14",
         "numpy",
         "psutil",
+        "safetensors",
         "wrapt",
     ]
     front = yaml.safe_load(files["README.md"].decode().split("\n---\n")[0])
@@ -116,15 +117,16 @@ def test_the_app_the_package_and_the_runs_go(tmp_path, hub, deploy, capsys):
     assert done.stdout.strip() == str(folder / "openrlhf_ebpo" / "__init__.py"), done.stderr
 
 
-def test_what_an_earlier_version_left_behind_goes(tmp_path, hub, deploy):
+def test_files_of_the_package_that_are_gone_here_go_there_too(tmp_path, hub, deploy):
     push_run(tmp_path)
-    old = {"app.py": File(b"from ebpo_space.main import main", False), "ebpo_space/page.py": File(b"", False)}
-    hub.create(REPO, "space", sdk="gradio").commit(
-        "main", {**old, "theirs.txt": File(b"", False)}, "an earlier version"
-    )
+    old = {
+        "app.py": File(b"from openrlhf_ebpo.space.main import main", False),
+        "openrlhf_ebpo/gone.py": File(b"", False),
+    }
+    hub.create(REPO, "space", sdk="gradio").commit("main", {**old, "theirs.txt": File(b"", False)}, "an earlier commit")
     deploy("--runs", RUN, "--public")
     files = hub.repo(REPO, "space").files()
-    assert "ebpo_space/page.py" not in files and b"openrlhf_ebpo" in files["app.py"] and "theirs.txt" in files
+    assert "openrlhf_ebpo/gone.py" not in files and b"openrlhf_ebpo" in files["app.py"] and "theirs.txt" in files
 
 
 def test_the_real_app_starts_from_exactly_the_uploaded_files(tmp_path, hub, deploy):

@@ -182,7 +182,7 @@ def test_an_attempt_that_does_not_end_is_a_failed_one(hub, use_hub, make_run, mo
 
 
 def push_api():
-    from openrlhf_ebpo.hub.client import hub_api
+    from openrlhf_ebpo.models.hub_client import hub_api
 
     return hub_api()
 

@@ -6,10 +6,10 @@ import hub_runs
 import pytest
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.client import HubError, hub_api, hub_errors
 from openrlhf_ebpo.hub.pull import pull
-from openrlhf_ebpo.hub.transport import Line
 from openrlhf_ebpo.hub.upload import publish
+from openrlhf_ebpo.models.hub_client import HubError, hub_api, hub_errors
+from openrlhf_ebpo.models.hub_transport import Line
 
 REPO = "owner/model"
 STILL = [{"stall": True}, {"drip": 0.05}]  # 20 bytes a second
@@ -107,7 +107,7 @@ def test_a_limit_that_is_no_number_is_named(monkeypatch, variable, text):
 def test_waiting_counts_from_each_request_on(monkeypatch):
     """Many requests on one connection, each with a small answer, are no trickle."""
     clock = [0.0]
-    monkeypatch.setattr("openrlhf_ebpo.hub.transport.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("openrlhf_ebpo.models.hub_transport.time.monotonic", lambda: clock[0])
 
     class Stream:
         def read(self, max_bytes, timeout):

@@ -1,4 +1,4 @@
-"""The pieces of benchmarks/learning.py: what it compares estimators with must itself be right."""
+"""The pieces of research/learning.py: what it compares estimators with must itself be right."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ import torch
 
 from openrlhf_ebpo.errors import UsageError
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 CELL = {"start": 0.0, "steps": 15, "rollouts": 8, "group": 2}
 
 
@@ -33,9 +32,8 @@ def one_thread():
 @pytest.fixture
 def bench(monkeypatch):
     """The benchmark's modules, and a cell of 15 steps that begins with random weights."""
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    lab = [f"openrlhf_ebpo.figures.lab.{name}" for name in ("policy", "tasks", "warm_starts", "cells", "learner")]
-    names = (*lab, "tiny.tables", "tiny.mixtures", "learning")
+    lab = ["policy", "tasks", "warm_starts", "cells", "learner", "jobs", "measured", "summaries", "variants"]
+    names = (*(f"lab.{name}" for name in lab), "learning")
     modules = {name.rpartition(".")[2]: importlib.import_module(name) for name in names}
     modules["gradients"] = importlib.import_module("gradient_variance")
     bench = SimpleNamespace(**modules, shape=modules["policy"].Shape(8, 8, width=8))
@@ -49,7 +47,7 @@ def output(bench, tmp_path, monkeypatch):
     heldout, training = bench.tasks.words()
     monkeypatch.setattr(bench.tasks, "words", lambda: (heldout[:4], training))
     weights = lambda directory, shape, task, examples, start, seeds: bench.policy.initial(shape, seeds)  # noqa: E731
-    monkeypatch.setattr(bench.learning, "warm_start", weights)
+    monkeypatch.setattr(bench.warm_starts, "warm_start", weights)
     return tmp_path
 
 
@@ -116,14 +114,13 @@ def test_success_is_the_probability_of_the_answer(bench):
 
 @pytest.mark.parametrize("estimator", ["group_norm", "ebpo", "score_weighted+entropy=0.01"])
 def test_stacked_seeds_learn_as_each_alone(bench, output, estimator):
-    bench.learning.run([job := bench.learning.Job("tiny", estimator)], [0, 1], bench.shape, output / "both")
-    together = json.loads(job.file(output / "both").read_text())["evaluations"]
-    bench.learning.run([job], [1], bench.shape, output / "one")
-    alone = json.loads(job.file(output / "one").read_text())["evaluations"]
-    assert len(alone) == bench.learner.EVALUATIONS + 1
-    for both, one in zip(together, alone, strict=True):
-        for name in both.keys() - {"rollouts", "step"}:
-            assert both[name][1] == pytest.approx(one[name][0], rel=1e-2, abs=1e-4)
+    job = bench.jobs.Learning(bench.cells.CELLS["tiny"], estimator, width=8)
+    together = bench.measured.measure([job], [0, 1], output / "both")
+    alone = bench.measured.measure([job], [1], output / "one")
+    record = alone.records[bench.measured.key(job.identity), 1]
+    assert len(record["pass@1"]) == bench.learner.EVALUATIONS + 1
+    for name in record.keys() - {"rollouts", "step"}:
+        assert together.values(job, name)[1] == pytest.approx(alone.values(job, name)[0], rel=1e-2, abs=1e-4)
 
 
 def test_estimators_of_a_seed_see_the_same_prompts_and_replicates_others(bench):
@@ -133,17 +130,17 @@ def test_estimators_of_a_seed_see_the_same_prompts_and_replicates_others(bench):
     assert torch.equal(one[1], again[1]) and not torch.equal(one[1], other[1])
 
 
-def test_a_repeated_command_trains_only_what_is_missing(bench, output, monkeypatch):
-    first, second = (bench.learning.Job("tiny", name) for name in ("group_norm", "dr_grpo"))
-    bench.learning.run([first], [0, 1], bench.shape, output)
-    before = first.file(output).read_bytes()
-    trained = []
-    monkeypatch.setattr(bench.learning, "train", lambda cell, job, *_: trained.append(job) or {"evaluations": []})
-    bench.learning.run([first, second], [0, 1], bench.shape, output)
-    bench.learning.run([first], [0], bench.shape, output)  # more seeds than asked for are enough
-    assert trained == [second] and first.file(output).read_bytes() == before
-    with pytest.raises(UsageError, match=r"has other seeds \(\[0, 1\], now \[0, 1, 2\]\)"):
-        bench.learning.run([first], [0, 1, 2], bench.shape, output)
+def test_a_repeated_command_trains_only_what_is_missing(bench, output):
+    def trained(seeds: int, *estimators: str) -> list[tuple[str, list[int]]]:
+        argv = ["--cells", "tiny", "--width", "8", "--threads", "1", "--seeds", str(seeds), "--output", str(output)]
+        bench.learning.main([*argv, "--estimators", *estimators])
+        lines = (output / bench.measured.FILE).read_text().splitlines()[1:]
+        return [(line["job"]["estimator"], line["seeds"]) for line in map(json.loads, lines)]
+
+    first = trained(2, "group_norm")
+    both = trained(2, "group_norm", "dr_grpo")
+    assert first == [("group_norm", [0, 1])] and both == [*first, ("dr_grpo", [0, 1])]
+    assert trained(3, "group_norm") == [*both, ("group_norm", [2])]
 
 
 def test_the_clipped_loss_has_no_gradient_beyond_the_clip(bench):
@@ -183,45 +180,44 @@ def test_what_a_warm_start_shows(bench, examples):
     }.items(),
 )
 def test_unknown_estimators_are_told_at_once(bench, output, spec, said):
-    with pytest.raises(UsageError, match=re.escape(f"--estimators {spec}: ") + ".*" + re.escape(said)):
+    with pytest.raises(SystemExit, match=re.escape(f"--estimators {spec}: ") + ".*" + re.escape(said)):
         bench.learning.main(["--cells", "tiny", "--estimators", "group_norm", spec, "--output", str(output)])
     assert not any(output.iterdir())
 
 
 def test_presets_and_parts_of_ebpo(bench):
-    estimator, entropy = bench.learner.made("ebpo.corrected+weights=score+entropy=0.01", 4)
+    estimator, entropy = bench.learner.build("ebpo.corrected+weights=score+entropy=0.01", 4)
     assert (estimator.config.preset, estimator.config.weights, entropy) == ("corrected", "score", 0.01)
-    assert bench.tables.title("ebpo.corrected+weights=score") == "EBPO corrected, weights score"
+    assert bench.summaries.title("ebpo.corrected+weights=score") == "EBPO corrected, weights score"
 
 
 # Tables
 
 
-def curve(*ends: float) -> dict:
-    """A run of two seeds whose success goes from 0 to these ends in two evaluations."""
-    rows = [{"rollouts": 0, "pass@1": [0.0] * len(ends), "pass@64": [0.5] * len(ends)}]
-    for i in (1, 2):
-        shares = [end * i / 2 for end in ends]
-        more = {name: [0.1] * len(ends) for name in ("grad_norm", "all_fail", "entropy")}
-        rows.append({"rollouts": 100 * i, "pass@1": shares, "pass@64": shares, **more})
-    return {"evaluations": rows, "seeds": list(range(len(ends)))}
+def curves(end: float) -> dict:
+    """Of a seed whose success goes from 0 to this end in two evaluations."""
+    rising = [0.0, end / 2, end]
+    constant = {name: [0.1, 0.1] for name in ("grad_norm", "all_fail", "entropy")}
+    return {"rollouts": [0, 100, 200], "pass@1": rising, "pass@64": [0.5, *rising[1:]], **constant}
 
 
-def write_runs(output: Path, **ends: tuple[float, ...]) -> None:
-    (output / "tiny").mkdir()
-    for name, values in ends.items():
-        estimator, _, replicate = name.partition("_r")
-        job = {"cell": "tiny", "estimator": estimator, "lr": 8e-4, "replicate": int(replicate or 0)}
-        (output / "tiny" / f"{name}.json").write_text(json.dumps({"job": job, **curve(*values)}))
+def write_runs(bench, output: Path, **ends: tuple[float, ...]) -> None:
+    with open(output / bench.measured.FILE, "w") as file:
+        file.write(json.dumps({"settings": bench.measured.SETTINGS}) + "\n")
+        for name, values in ends.items():
+            estimator, _, replicate = name.partition("_r")
+            job = bench.jobs.Learning(bench.cells.CELLS["tiny"], estimator, replicate=int(replicate or 0))
+            line = {"job": job.identity, "seeds": list(range(len(values))), "measured": [*map(curves, values)]}
+            file.write(json.dumps(line) + "\n")
 
 
 def test_tables_are_made_of_the_runs_and_of_their_export_alike(bench, tmp_path, capsys):
     base, better = (0.4, 0.4, 0.4), (0.6, 0.7, 0.8)
-    write_runs(tmp_path, group_norm=base, group_norm_r1=(0.41, 0.4, 0.39), ebpo=better)
+    write_runs(bench, tmp_path, group_norm=base, group_norm_r1=(0.41, 0.4, 0.39), ebpo=better)
     export = tmp_path / "results.json"
-    bench.tables.show(tmp_path, ["tiny"], export)
+    bench.summaries.show(tmp_path, ["tiny"], export)
     text = capsys.readouterr().out
-    bench.tables.show(export, ["tiny"], None)
+    bench.summaries.show(export, ["tiny"], None)
     assert capsys.readouterr().out == text
     margin = 4.302653 * 0.1 / math.sqrt(3)  # t of two degrees of freedom
     assert f"| EBPO | 0.700 | +0.300 ± {margin:.3f} | 3 of 3 | 0.58 |" in text
@@ -232,12 +228,33 @@ def test_tables_are_made_of_the_runs_and_of_their_export_alike(bench, tmp_path, 
 def test_where_a_level_is_reached_is_interpolated(bench):
     success = np.array([[0.0, 0.0], [0.2, 0.1], [0.4, 0.2]])
     rollouts = np.array([[0.0, 0.0], [100.0, 100.0], [200.0, 200.0]])
-    assert bench.tables.where_reached(success, 0.3, rollouts).tolist() == pytest.approx([150.0, math.nan], nan_ok=True)
+    assert bench.summaries.where_reached(success, 0.3, rollouts).tolist() == pytest.approx(
+        [150.0, math.nan], nan_ok=True
+    )
 
 
 def test_no_results_is_told(bench, tmp_path):
     with pytest.raises(UsageError, match=r"no result of learning\.py"):
-        bench.tables.show(tmp_path, ["tiny"], None)
+        bench.summaries.show(tmp_path, ["tiny"], None)
+
+
+def test_networks_of_several_sizes_are_not_put_into_one_table(bench, output):
+    for width in ("8", "4"):
+        argv = [
+            "--cells",
+            "tiny",
+            "--estimators",
+            "group_norm",
+            "--threads",
+            "1",
+            "--seeds",
+            "2",
+            "--output",
+            str(output),
+        ]
+        bench.learning.main([*argv, "--width", width])
+    with pytest.raises(UsageError, match=r"several sizes, \(width, layers\) \[\(4, 1\), \(8, 1\)\]"):
+        bench.summaries.show(output, ["tiny"], None)
 
 
 # Gradients

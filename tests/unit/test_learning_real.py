@@ -1,24 +1,21 @@
-"""benchmarks/learning_real.py: what is still to be trained, and the table of what is there."""
+"""research/learning_real.py: what is still to be trained, and the table of what is there."""
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
-from pathlib import Path
 
 import pytest
 
+from lab import measured
 from openrlhf_ebpo.errors import UsageError
-
-PATH = Path(__file__).parents[2] / "benchmarks" / "learning_real.py"
+from openrlhf_ebpo.files import read_json_lines
+from openrlhf_ebpo.quickstart.stages import shuffled
 
 
 @pytest.fixture(scope="module")
 def bench():
-    spec = importlib.util.spec_from_file_location("learning_real", PATH)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("learning_real")
 
 
 ENDS = {  # start 0.04; the differences to GRPO are 0.02, 0.03, 0.04
@@ -45,9 +42,13 @@ def results():
 
 
 def written(bench, output, found):
-    (output / "results").mkdir(parents=True)
-    for each in found:
-        bench.file_of(output, each["estimator"], each["seed"]).write_text(json.dumps(each))
+    output.mkdir(exist_ok=True)
+    with open(output / measured.FILE, "w") as file:
+        file.write(json.dumps({"settings": measured.SETTINGS}) + "\n")
+        for each in found:
+            job = bench.RealLearning(each["estimator"], each["steps"]).identity
+            record = {name: value for name, value in each.items() if name not in ("estimator", "seed", "steps")}
+            file.write(json.dumps({"job": job, "seeds": [each["seed"]], "measured": [record]}) + "\n")
     return output
 
 
@@ -57,7 +58,7 @@ def rows(text):
 
 
 def test_the_table_has_every_seed_the_ratio_of_rises_and_a_paired_interval(bench):
-    text = bench.table(results())
+    text = bench.report(results())
     assert "start 0.040" in text and "512 tasks × 8 samples" in text and "60 steps" in text
     found = rows(text)
     assert list(found) == ["estimator", "---", "GRPO", "EBPO"]
@@ -67,33 +68,34 @@ def test_the_table_has_every_seed_the_ratio_of_rises_and_a_paired_interval(bench
 
 
 def test_an_unfinished_table_compares_the_seeds_that_are_there(bench):
-    found = rows(bench.table([each for each in results() if (each["estimator"], each["seed"]) != ("ebpo", 2)]))
+    found = rows(bench.report([each for each in results() if (each["estimator"], each["seed"]) != ("ebpo", 2)]))
     assert found["EBPO"][:4] == ["0.110", "", "0.110", "0.110"] and found["EBPO"][5].startswith("+0.030 ± ")
-    one = rows(bench.table([result("ebpo", 1, 0.11), result("group_norm", 1, 0.09)]))
+    one = rows(bench.report([result("ebpo", 1, 0.11), result("group_norm", 1, 0.09)]))
     assert one["EBPO"] == ["0.110", "0.110", "1.40", "+0.020", ""]
-    assert rows(bench.table([result("ebpo", 1, 0.11)]))["EBPO"] == ["0.110", "0.110", "", "", ""]
+    assert rows(bench.report([result("ebpo", 1, 0.11)]))["EBPO"] == ["0.110", "0.110", "", "", ""]
 
 
 def test_a_seed_whose_runs_saw_other_prompts_is_named(bench):
-    assert "NOT the same prompts" not in bench.table(results())
-    assert "Seed 2: NOT the same prompts" in bench.table([*results(), result("rloo", 2, 0.1, prompts="others")])
+    assert "NOT the same prompts" not in bench.report(results())
+    assert "Seed 2: NOT the same prompts" in bench.report([*results(), result("rloo", 2, 0.1, prompts="others")])
 
 
-def test_only_what_has_no_result_is_trained_seed_by_seed(bench, tmp_path):
+def test_only_what_has_no_result_is_trained(bench, tmp_path):
     written(bench, tmp_path, results()[:4])  # GRPO's three, and EBPO's first
-    assert bench.missing(tmp_path, ["ebpo", "group_norm"], [1, 2, 3]) == [(2, "ebpo"), (3, "ebpo")]
-    assert bench.missing(tmp_path, ["my.module:Own"], [1]) == [(1, "my.module:Own")]
+    kept = measured.Measured([1, 2, 3], read_json_lines(tmp_path / measured.FILE)[1:])
+    assert kept.missing(bench.RealLearning("ebpo", 60)) == [[2], [3]]
+    assert kept.missing(bench.RealLearning("group_norm", 60)) == []
 
 
 def test_each_seed_has_an_order_of_its_own_the_same_every_time(bench, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "train.jsonl").write_text("".join(f"{number}\n" for number in range(100)))
-    names = [bench.shuffled(tmp_path, seed) for seed in (1, 2, 1)]
+    names = [shuffled(tmp_path, seed) for seed in (1, 2, 1)]
     texts = [(tmp_path / "data" / name).read_text().split() for name in names]
     assert names[0] == names[2] != names[1] and texts[0] != texts[1]
     assert sorted(texts[0]) == sorted(texts[1]) == sorted(str(number) for number in range(100))
     (tmp_path / "data" / names[0]).unlink()
-    assert bench.shuffled(tmp_path, 1) == names[0] and (tmp_path / "data" / names[0]).read_text().split() == texts[0]
+    assert shuffled(tmp_path, 1) == names[0] and (tmp_path / "data" / names[0]).read_text().split() == texts[0]
 
 
 def test_a_finished_call_starts_nothing_and_its_export_gives_the_same_table(bench, tmp_path, capsys):
@@ -101,10 +103,10 @@ def test_a_finished_call_starts_nothing_and_its_export_gives_the_same_table(benc
     argv = ["--output", str(output), "--estimators", "ebpo", "group_norm"]
     bench.main([*argv, "--export", str(tmp_path / "all.json")])
     first = capsys.readouterr().out
-    assert "| EBPO | 0.110" in first and sorted(path.name for path in output.iterdir()) == ["results", "settings.json"]
+    assert "| EBPO | 0.110" in first and [path.name for path in output.iterdir()] == [measured.FILE]
     bench.main(["--table", "--output", str(tmp_path / "all.json")])
     assert capsys.readouterr().out == first
-    with pytest.raises(SystemExit, match=r"was begun with .*name another directory"):
+    with pytest.raises(SystemExit, match=r"holds trainings of 60 steps, not 40: name another directory"):
         bench.main([*argv, "--steps", "40"])
 
 

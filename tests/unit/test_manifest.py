@@ -157,6 +157,8 @@ SIZE = {"size": 1, "crc32": "00000000"}
         {"a": {"size": -1}},
         {"a": {"size": 1e300}},
         {"a": {"size": "\x1b" * 999}},
+        {"a": {"size": 1}},
+        {"a": {"size": 1, "crc32": None}},
         {"a": {"size": 1, "crc32": 7}},
         {"a": {"size": 1, "crc32": "nonsense"}},
     ],
@@ -168,8 +170,20 @@ def test_hostile_lists_are_damage_in_few_words(checkpoint, files):
 
 
 def test_huge_numbers_are_a_wrong_size(checkpoint):
-    rewrite(checkpoint, files={SHARDS[0]: {"size": 10**300}})
+    rewrite(checkpoint, files={SHARDS[0]: {**SIZE, "size": 10**300}})
     assert "and 1000" in damage(checkpoint) and len(damage(checkpoint)) < 300
+
+
+def test_a_shard_without_a_checksum_does_not_count(checkpoint):
+    """As where a line of the manifest is lost: what DeepSpeed loads is compared, or not loaded."""
+    listed = json.loads((checkpoint / MANIFEST).read_text())["files"]
+    rewrite(checkpoint, files={SHARDS[0]: listed[SHARDS[0]]})
+    assert damage(checkpoint) == f"{SHARDS[1]} is not listed in its {MANIFEST}: its checksum is not known"
+    rewrite(checkpoint, files={**listed, SHARDS[1]: {"size": 100_000}})
+    assert f"it lacks the size or the checksum of {SHARDS[1]}" in damage(checkpoint)
+    rewrite(checkpoint, files=listed)
+    (checkpoint / ".nfs0001").write_bytes(b"x")  # of a network disk, and nothing that is loaded
+    assert damage(checkpoint, contents=True) is None
 
 
 def test_a_manifest_that_is_too_large_is_not_read(checkpoint, monkeypatch):
@@ -199,7 +213,7 @@ def test_a_pipe_in_place_of_a_file_makes_nobody_wait(checkpoint):
         (checkpoint / name).unlink()
         os.mkfifo(checkpoint / name)
         assert in_time(lambda: damage(checkpoint, contents=True))
-        complete(checkpoint, {SHARDS[0]: manifest.Saved(5)}) if name == MANIFEST else None
+        complete(checkpoint, {SHARDS[0]: manifest.Saved(5, "00000000")}) if name == MANIFEST else None
 
 
 def test_while_it_is_saved_it_is_unfinished(tmp_path):

@@ -65,7 +65,7 @@ def test_score_weighted(seed):
 
 @pytest.mark.parametrize("weight", [0.0, 1.0, 3.5])
 def test_score_weighted_with_equal_weights_takes_the_plain_mean(weight):
-    batch = replace(drawn(), score_weights=np.full((6, 4), weight))
+    batch = replace(drawn(), give_score_weights=lambda: np.full((6, 4), weight))
     assert run("score_weighted", batch).baselines[0, 0] == pytest.approx(batch.rewards[batch.valid].mean())
 
 

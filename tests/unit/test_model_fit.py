@@ -26,7 +26,7 @@ def asked(model: str, texts=TEXTS, chat=False, add_bos=False, room=64, flags=TRA
     texts = list(map(begin_with(tokenizer), texts)) if add_bos else texts
     lengths = [len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts]
     found = fit_warnings(model, tokenizer, Asked(texts, lengths, chat, add_bos, room), flags)
-    assert all(line.startswith(f"warning: {model}: ") and line.isprintable() for line in found)
+    assert all(line.startswith("warning: ") and line.isprintable() for line in found)
     return [line.removeprefix(f"warning: {model}: ") for line in found]
 
 
@@ -87,57 +87,6 @@ def test_a_tokenizer_without_end_token(tmp_path):
     assert "nowhere" in found
 
 
-def test_a_turn_that_ends_where_generation_does_not_stop(tmp_path):
-    """A base model in its chat template, or an instruct model whose generation_config.json was lost."""
-    (found,) = asked(save(tmp_path, begins=False, template=CHAT), chat=True)
-    assert "ends a turn with '<turn_end>' (2), at which generation does not stop" in found
-    assert "add 2 to eos_token_id" in found and "without --data.apply_chat_template" in found
-    only = save(tmp_path / "only", begins=False, template=CHAT, ends=[1, 2], generation={"eos_token_id": 1})
-    assert "at which generation does not stop" in asked(only, chat=True)[0], "vLLM reads generation_config.json alone"
-
-
-def test_an_instruct_model_without_its_chat_template(tmp_path):
-    model = save(tmp_path, begins=False, template=CHAT, ends=[1, 2])
-    (found,) = asked(model)
-    assert "it is an instruct model (generation stops at '<turn_end>' (2)" in found
-    assert "give --data.apply_chat_template" in found
-    assert "give --chat_template" in asked(model, flags=EVALUATION)[0]
-    assert asked(model, ["<user>1 + 1 =<turn_end><assistant>"]) == [], "prompts that are in it already"
-
-
-@pytest.mark.parametrize("written", ["{{ eos_token }}", "<eos>"])
-@pytest.mark.parametrize("after", ["reply", "every turn"])
-def test_the_end_of_any_text_makes_no_instruct_model(written, after, tmp_path):
-    """As base models of Mistral, Falcon 3 and DeepSeek, whose chat template ends a reply with it."""
-    user, reply = "[INST] {{ m.content }} [/INST]", "{{ m.content }}" + written
-    user += written if after == "every turn" else ""
-    template = (
-        "{% for m in messages %}{% if m.role == 'user' %}" + user + "{% else %}" + reply + "{% endif %}{% endfor %}"
-    )
-    model = save(tmp_path, begins=False, template=template)
-    every_turn_as_it_is = (written, after) == ("<eos>", "every turn")
-    assert bool(asked(model)) == every_turn_as_it_is, "then it is as <|im_end|>"
-    by_hand = "[INST] 1 + 1 [/INST]" + ("<eos>" if after == "every turn" else "")
-    assert asked(model, [by_hand]) == []
-
-
-def test_most_prompts_decide_and_neither_unknown_nor_padding_tokens(tmp_path):
-    model = save(tmp_path, begins=False, template=CHAT, ends=[1, 2])
-    inside = "<user>1 + 1 =<turn_end><assistant>"
-    for texts in (["1", "é"], ["é", "é"], [inside, "1", "2"], [inside, "1"]):
-        assert "it is an instruct model" in asked(model, texts)[0]
-    assert asked(model, [inside, inside, "é"]) == []
-
-
-def test_an_end_of_turns_that_also_pads_is_a_sign_of_the_chat_template(tmp_path):
-    """SmolLM2: <|im_start|> is its begin token too."""
-    special = ("<|im_start|>", "<|im_end|>")
-    chat = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    model = save(tmp_path, begins=False, template=chat, begin=special[0], end=special[1], special=special)
-    assert "it is an instruct model (generation stops at '<|im_end|>' (1)" in asked(model)[0]
-    assert asked(model, ["<|im_start|>user\n1 + 1 =<|im_end|>\n<|im_start|>assistant\n"]) == []
-
-
 @pytest.mark.parametrize(("begin", "put"), [(None, "[gMASK] <sop>"), ("<bos>", "<eos>")])
 def test_what_a_tokenizer_puts_before_texts_and_is_not_its_begin_token(begin, put, tmp_path):
     """As GLM's and XGLM's."""
@@ -150,11 +99,6 @@ def test_what_a_tokenizer_puts_before_texts_and_is_not_its_begin_token(begin, pu
     assert asked(model, [f"{text}1 + 1 ="]) == []
 
 
-@pytest.mark.parametrize("template", ["{{ raise_exception('no') }}", "{% for m in messages %}{{ m.content }}", "hello"])
-def test_a_chat_template_that_does_not_tell_is_no_error(template, tmp_path):
-    assert asked(save(tmp_path, begins=False, template=template)) == []
-
-
 def test_tokens_without_an_embedding_where_they_are_used(tmp_path):
     special = (*tiny_tokenizers.SPECIAL, *(f"<image {i}>" for i in range(3)))
     tokens = len(special) + 1 + len(tiny_tokenizers.CHARACTERS)
@@ -162,11 +106,6 @@ def test_tokens_without_an_embedding_where_they_are_used(tmp_path):
     assert asked(model) == [], "a token that stands for other media, at the end"
     (found,) = asked(save(tmp_path / "used", begins=False, vocab_size=10))
     assert "has the id" in found and "the model 10 embeddings" in found
-
-
-def test_embeddings_without_tokens_beyond_padding(tmp_path):
-    (found,) = asked(save(tmp_path, begins=False, vocab_size=1000))
-    assert "of its 1000 embeddings have no token" in found
 
 
 def test_prompts_that_are_cut(tmp_path):
@@ -185,14 +124,14 @@ def test_a_token_that_is_meant_for_the_terminal_is_shown_escaped(tmp_path):
 def test_a_configuration_that_cannot_be_looked_at_is_said_and_stops_nothing(ends, tmp_path):
     """Numbers that no token can have; `data difficulty` and `eval` go on."""
     (found,) = asked(save(tmp_path, begins=False, generation={"eos_token_id": ends}))
-    assert "could not be looked at (OverflowError: " in found
+    assert "the prompts were not looked at: OverflowError: " in found
 
 
 def test_a_configuration_whose_error_is_meant_for_the_terminal(tmp_path):
     model = save(tmp_path, begins=False)
     (tmp_path / "config.json").write_text('{"model_type": "\\u001b[2J\\u202e"}')
     (found,) = fit_warnings(model, good_tokenizer(tmp_path / "t"), Asked(["1"], [1], False, False, 64), TRAINING)
-    assert "could not be looked at (ValueError: " in found and found.isprintable()
+    assert "the prompts were not looked at: ValueError: " in found and found.isprintable()
 
 
 def good_tokenizer(folder):

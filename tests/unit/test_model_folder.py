@@ -1,7 +1,6 @@
 """A model in a folder is whole and inert, or it is refused before anything of it is loaded."""
 
 import json
-import os
 import pickle
 import shutil
 import struct
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from openrlhf_ebpo.errors import UsageError
@@ -82,52 +80,49 @@ def test_whatever_safetensors_writes_is_read(model, dtype, shape):
     assert problems(model) == []
 
 
+DAMAGED = "is damaged or cut off, a Git LFS pointer, or not a safetensors file: "
+
+
 @pytest.mark.parametrize(
-    ("content", "said"),
+    "content",
     [
-        (lambda old: bytes(len(old)), "no safetensors file, or cut off"),
-        (lambda old: b"", "no safetensors file, or cut off"),
-        (lambda old: old[:5], "no safetensors file, or cut off"),
-        (lambda old: old[:40], "no safetensors file, or cut off"),
-        (lambda old: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "no safetensors file, or cut off"),
-        (lambda old: old[:-4], "cut off"),
-        (lambda old: old + bytes(4), "padded"),
-        (lambda old: old.replace(b'"F32"', b'"F64"'), "not as long as its shape says"),
-        (lambda old: old.replace(b'"shape":[3,1]', b'"shape":[9,9]'), "not as long as its shape says"),
-        (lambda old: old.replace(b"{", b"[", 1), "no JSON"),
+        lambda old: bytes(len(old)),
+        lambda old: b"",
+        lambda old: old[:5],
+        lambda old: old[:40],
+        lambda old: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
+        lambda old: old[:-4],
+        lambda old: old + bytes(4),
+        lambda old: old.replace(b'"F32"', b'"F64"'),
+        lambda old: old.replace(b'"shape":[3,1]', b'"shape":[9,9]'),
+        lambda old: old.replace(b"{", b"[", 1),
     ],
 )
-def test_a_file_that_is_no_longer_what_was_saved(model, content, said):
+def test_a_file_that_is_no_longer_what_was_saved(model, content):
     path = model / SHARDS[1]
     path.write_bytes(content(path.read_bytes()))
     (problem,) = problems(model)
-    assert problem.startswith(f"{SHARDS[1]} ") and said in problem
-    with pytest.raises(Exception, match=r".+"), safe_open(path, "np"):  # safetensors' own reader says the same
-        pass
+    assert problem.startswith(f"{SHARDS[1]} {DAMAGED}")
 
 
 @pytest.mark.parametrize(
-    ("header", "said"),
+    "header",
     [
-        (b"[]", "no JSON object"),
-        (b"[" * 60_000, "no JSON"),
-        ({"a": 1}, "a is no tensor"),
-        ({"a": {"dtype": "F32", "shape": [1]}}, "a is no tensor"),
-        ({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}}, "no sane place"),
-        ({"a": {"dtype": "F32", "shape": [1.0], "data_offsets": [0, 4]}}, "no sane place"),
-        ({"a": {"dtype": "F32", "shape": [True], "data_offsets": [0, 4]}}, "no sane place"),
-        ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]}}, "no sane place"),
-        ({"a": {"dtype": "F32", "shape": [1 << 70], "data_offsets": [0, 4]}}, "no sane place"),
-        ({"a": {"dtype": "F32", "shape": [1], "data_offsets": [2, 6]}}, "begins at 2"),
-        ({n: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} for n in "ab"}, "begins at 0"),
-        ({"\x1b[2J": 1}, r"\x1b[2J is no tensor"),
+        b"[]",
+        b"[" * 60_000,
+        {"a": 1},
+        {"a": {"dtype": "F32", "shape": [1 << 70], "data_offsets": [0, 4]}},
+        {"a": {"dtype": "F32", "shape": [1], "data_offsets": [2, 6]}},
+        {n: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} for n in "ab"},
+        {"\x1b[2J": {"dtype": "F32", "shape": [1], "data_offsets": [2, 6]}},
+        {"a" * 100_000: {"dtype": "F32", "shape": [1], "data_offsets": [2, 6]}},
     ],
-    ids=str,
+    ids=range(8),
 )
-def test_a_hostile_header(model, header, said):
+def test_a_hostile_header(model, header):
     file_of(model / SHARDS[1], header, bytes(4))
     (problem,) = problems(model)
-    assert said in problem and len(problem) < 400
+    assert DAMAGED in problem and len(problem) < 400 and problem.isprintable()
 
 
 def test_a_header_of_gigabytes_is_not_read(model):
@@ -135,29 +130,28 @@ def test_a_header_of_gigabytes_is_not_read(model):
         file.write(struct.pack("<Q", 3 << 30))
         file.truncate(4 << 30)  # nothing but a hole
     (problem,) = problems(model)
-    assert f"announces a header of {3 << 30} bytes" in problem
-
-
-def test_a_type_that_is_newer_than_this_code_is_measured_by_its_place_alone(model):
-    file_of(model / "new.safetensors", {"a": {"dtype": "F2", "shape": [4], "data_offsets": [0, 1]}}, bytes(1))
-    assert problems(model) == []
+    assert "header too large" in problem
+    with (
+        open(model / SHARDS[1], "rb") as file,
+        pytest.raises(weights.WeightsError, match=f"a header of {3 << 30} bytes"),
+    ):
+        weights.read_header(file)
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         (lambda index: {}, "cannot be read as an index"),
-        (lambda index: {"weight_map": []}, "no map of names"),
-        (lambda index: {"weight_map": {"layer.1": 1}}, "no map of names"),
+        (lambda index: {"weight_map": []}, "does not map names to names"),
+        (lambda index: {"weight_map": {"layer.1": 1}}, "does not map names to names"),
         (
             lambda index: {"weight_map": {"layer.1": "../model.safetensors"}},
-            "names ../model.safetensors, which is no file",
+            "names ../model.safetensors, which is not a file",
         ),
-        (lambda index: {"weight_map": {"layer.1": "/etc/passwd"}}, "names /etc/passwd, which is no file"),
-        (lambda index: {"weight_map": {"layer.1": "model.bin"}}, "names model.bin, which is no file"),
+        (lambda index: {"weight_map": {"layer.1": "/etc/passwd"}}, "names /etc/passwd, which is not a file"),
+        (lambda index: {"weight_map": {"layer.1": "model.bin"}}, "names model.bin, which is not a file"),
         (lambda index: {"weight_map": {"layer.1": "x.safetensors"}}, "names x.safetensors, which is missing"),
         (lambda index: {"weight_map": {"layer.1": SHARDS[2]}}, f"puts layer.1 into {SHARDS[2]}, which has no such"),
-        (lambda index: {"weight_map": {f"n{n}": SHARDS[1] for n in range(500_001)}}, "lists 500001 tensors"),
     ],
 )
 def test_an_index_that_the_files_do_not_keep(model, change, said):
@@ -194,7 +188,7 @@ def test_a_tokenizer_of_gigabytes_is_not_read(model):
 
 
 @pytest.mark.parametrize("name", [SHARDS[1], "config.json", "notes.txt"])
-def test_links_out_of_the_folder_devices_and_pipes(model, tmp_path, name):
+def test_links_out_of_the_folder_and_to_nowhere(model, tmp_path, name):
     (tmp_path / "outside").write_text("{}")
     path = model / name
     path.unlink(missing_ok=True)
@@ -205,9 +199,6 @@ def test_links_out_of_the_folder_devices_and_pipes(model, tmp_path, name):
         path.unlink()
     path.symlink_to("nowhere")
     assert problems(model) == [f"{name} is a link to nowhere"]
-    path.unlink()
-    os.mkfifo(path)
-    assert "is no regular file" in problems(model)[0]  # and nothing has waited for it
 
 
 def test_a_snapshot_of_the_hubs_client_is_links_to_its_blobs(model, tmp_path):
@@ -245,11 +236,9 @@ def test_an_adapter_as_a_pickle_beside_other_weights_is_one_that_is_loaded(model
     assert problems(model) == []
 
 
-def test_gguf_is_inert_and_known_by_its_beginning(tmp_path):
+def test_gguf_is_inert(tmp_path):
     (tmp_path / "model.Q4.gguf").write_bytes(b"GGUF" + bytes(40))
     assert problems(tmp_path) == []
-    (tmp_path / "model.Q4.gguf").write_bytes(bytes(44))
-    assert problems(tmp_path) == ["model.Q4.gguf is no GGUF file, or not all there"]
 
 
 def test_code_that_a_model_needs_is_a_problem_and_code_that_it_does_not_is_none(model):
@@ -278,7 +267,7 @@ def test_the_raising_form_names_the_flag_and_a_folder_that_is_none(model, tmp_pa
     assert "cannot be read" in problems(tmp_path / "none")[0]
 
 
-@pytest.mark.parametrize("end", [".safetensors", ".safetensors.index.json", ".gguf"])
+@pytest.mark.parametrize("end", [".safetensors", ".safetensors.index.json"])
 def test_names_with_signs_that_a_terminal_obeys_are_shown_as_text(model, end):
     (model / f"\x1b[2J{end}").write_bytes(b"x")
     (problem,) = problems(model)
@@ -288,7 +277,7 @@ def test_names_with_signs_that_a_terminal_obeys_are_shown_as_text(model, end):
 def test_a_thousand_problems_are_not_a_thousand_lines(model):
     for number in range(1000):
         (model / f"x{number}.safetensors").write_bytes(b"")
-    assert len(problems(model)) == folder.SHOWN
+    assert len(problems(model)) == folder.MAX_PROBLEMS
     assert weights.shown("a" * 1000).endswith("...")
 
 

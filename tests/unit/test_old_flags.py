@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from openrlhf_ebpo.cli import old_flags, train_ppo_ray
-from openrlhf_ebpo.cli.old_flags import translate
-from openrlhf_ebpo.cli.old_flags_table import TABLE
+from openrlhf_ebpo.cli.old_flags import TABLE, translate
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import parse
 from openrlhf_ebpo.errors import UsageError

@@ -48,9 +48,9 @@ def test_the_apps_script_ends_in_the_installed_modules():
 def test_an_error_of_one_is_an_error_of_the_other(tmp_path):
     """python -m eval.run and a library user meet in the same classes."""
     code = (
-        "import runpy; from openrlhf_ebpo.eval import jobs, run\n"
+        "import runpy; from openrlhf_ebpo.eval import job, run\n"
         "main = runpy.run_module('eval.run', run_name='not_main')\n"
-        "assert main['StorageError'] is jobs.StorageError is run.StorageError"
+        "assert main['StorageError'] is job.StorageError is run.StorageError"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -65,7 +65,7 @@ def test_no_library_edits_the_search_path():
         for path in ROOT.joinpath(folder).rglob("*.py")
         if re.search(r"sys\.path(\[.*\])?( =|\.(insert|append|extend))", path.read_text())
     ]
-    scripts = {"openrlhf_ebpo/supervisor/__main__.py", "openrlhf_ebpo/rewards/process_main.py"}
+    scripts = {"openrlhf_ebpo/supervisor/__main__.py", "openrlhf_ebpo/rewards/calls.py"}
     assert set(found) - scripts == {"openrlhf_ebpo/extension.py"}
 
 

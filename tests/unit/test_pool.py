@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -44,9 +45,28 @@ def start():
         pool.close()
 
 
+def processes_of(pool: Pool) -> list[psutil.Process]:
+    """The template, then keepers and grading processes."""
+    template = psutil.Process(pool._processes._template._popen.pid)
+    return [template, *template.children(recursive=True)]
+
+
 def grading_process(pool: Pool) -> psutil.Process:
-    (child,) = psutil.Process(pool._idle.queue[0]._process.pid).children()
-    return child
+    return next(each for each in processes_of(pool) if not each.children())
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE  # where no init collects them
+    except psutil.NoSuchProcess:
+        return False
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    deadline = time.time() + 60
+    while alive := [pid for pid in pids if is_alive(pid)]:
+        assert time.time() < deadline, f"still there: {alive}"
+        time.sleep(0.05)
 
 
 def grade_in_thread(pool: Pool, gold: str, answer: str):
@@ -56,17 +76,17 @@ def grade_in_thread(pool: Pool, gold: str, answer: str):
     return thread, verdicts
 
 
-def kill_at_work(parent: psutil.Process) -> None:
+def kill_at_work(pool: Pool) -> None:
     """Kill the grading process once it has spent time on its answer."""
-    while not (children := parent.children()):
+    deadline = time.time() + 30
+    while time.time() < deadline:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            for child in processes_of(pool)[2:]:
+                if child.status() != psutil.STATUS_ZOMBIE and child.cpu_times().user > 0.1:
+                    child.kill()
+                    return wait_until_gone([child.pid])
         time.sleep(0.01)
-    (child,) = children
-    before, deadline = child.cpu_times().user, time.time() + 30
-    while child.cpu_times().user < before + 0.1:
-        assert time.time() < deadline, "it is not at work"
-        time.sleep(0.01)
-    child.kill()
-    child.wait()
+    raise AssertionError("none is at work")
 
 
 def test_an_answer_that_takes_all_memory_is_wrong_and_the_pool_goes_on(start):
@@ -76,28 +96,28 @@ def test_an_answer_that_takes_all_memory_is_wrong_and_the_pool_goes_on(start):
 
 
 def test_an_answer_whose_process_is_killed_is_graded_again_and_after_the_second_kill_is_wrong(start):
-    pool = start(workers=1, seconds=0.8)
-    worker = psutil.Process(pool._idle.queue[0]._process.pid)
+    pool = start(workers=1, seconds=2)
     thread, verdicts = grade_in_thread(pool, "42", ENDLESS)
-    kill_at_work(worker)
+    kill_at_work(pool)
     thread.join()
     assert verdicts == [Verdict(False, "timeout")], "the second grading came to its own end"
     thread, verdicts = grade_in_thread(pool, "43", ENDLESS)
-    kill_at_work(worker)
-    kill_at_work(worker)
+    kill_at_work(pool)
+    kill_at_work(pool)
     thread.join()
     assert verdicts == [Verdict(False, "crash")]
     assert pool.grade_answer("43", "43").correct
 
 
-def test_idle_processes_may_be_killed_too(start):
+@pytest.mark.parametrize("killed", [(0,), (1,), (2,), (0, 1, 2)], ids=["template", "keeper", "grading process", "all"])
+def test_idle_processes_may_be_killed_too(start, killed):
     pool = start(workers=1)
-    grading_process(pool).kill()
+    levels = processes_of(pool)
+    for number in killed:
+        levels[number].kill()
     assert pool.grade_answer("1", "1").correct
-    worker = psutil.Process(pool._idle.queue[0]._process.pid)
-    for process in [worker, *worker.children()]:
-        process.kill()
-    assert pool.grade_answer("2", "2").correct, "a new worker was started"
+    wait_until_gone([process.pid for process in levels[killed[0] :]])
+    assert pool.grade_answer("2", "2").correct
 
 
 def test_many_threads_get_their_own_verdicts(pool):
@@ -138,22 +158,12 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE  # where no init collects them
-    except psutil.NoSuchProcess:
-        return False
-
-
 def test_nothing_outlives_a_killed_parent():
     parent = subprocess.run([sys.executable, "-c", PARENT, ENDLESS], stdout=subprocess.PIPE, text=True, check=False)
     assert parent.returncode == -signal.SIGKILL
     pids = json.loads(parent.stdout)
     assert len(pids) >= 2, "what waits for answers, and what grades one"
-    deadline = time.time() + 60
-    while alive := [pid for pid in pids if is_alive(pid)]:
-        assert time.time() < deadline, f"still there: {alive}"
-        time.sleep(0.05)
+    wait_until_gone(pids)
 
 
 def test_workers_import_neither_torch_nor_ray(pool):
@@ -168,7 +178,7 @@ def test_a_grader_that_cannot_start_says_so(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     pool = Pool(workers=1)
     for _ in range(2):
-        with pytest.raises(GraderError, match=r"did not start \(exit code 1.*pip install"):
+        with pytest.raises(GraderError, match=r"did not start:.*exit code 1.*pip install"):
             pool.grade_answer("1", "1")
     pool.close()
 

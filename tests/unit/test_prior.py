@@ -78,9 +78,9 @@ def test_merge_returns_the_next_prior_and_leaves_the_old_one():
     after = before.merge(Prior.of([1.0, 1.0, 0.0, 1.0], [1.0, 0.5]))
     assert pack(EBPO_4, before) == kept
     assert (after.rewards.count, after.group_means.count, after.batches) == (6, 3, 2)
-    assert after.mean == pytest.approx(4 / 6)
-    assert after.pooled_variance == pytest.approx(np.var([1, 0, 1, 1, 0, 1]))
-    assert after.raw_between_variance == pytest.approx(np.var([0.5, 1.0, 0.5]))
+    assert after.rewards.mean == pytest.approx(4 / 6)
+    assert after.rewards.variance == pytest.approx(np.var([1, 0, 1, 1, 0, 1]))
+    assert after.group_means.variance == pytest.approx(np.var([0.5, 1.0, 0.5]))
     with pytest.raises(AttributeError):
         after.batches = 7
 

@@ -5,11 +5,13 @@ import os
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from openrlhf_ebpo.record import processes
-from openrlhf_ebpo.record.processes import adopted, below, find, outlives_training, read_processes, write_processes
+from openrlhf_ebpo.record.processes import began, is_alive, outlives_training, read_processes, write_processes
 from openrlhf_ebpo.supervisor.claims import end_leftovers
+from openrlhf_ebpo.supervisor.ends import list_descendants
 
 NAMES_ITSELF = (
     "import ctypes, time; ctypes.CDLL(None).prctl(15, b') S 1 1 1 (x', 0, 0, 0); print(flush=True); time.sleep(600)"
@@ -27,24 +29,23 @@ def other():
 
 
 def test_a_process_is_found_whatever_it_calls_itself(other):
-    found = find(other.pid)
-    assert found.name == ") S 1 1 1 (x" and found.parent == os.getpid() and found.lives()
-    children, all_below = ({each.pid for each in some} for some in (adopted(), below(os.getpid())))
-    assert other.pid in children <= all_below  # tests before may have left some, too
+    found = psutil.Process(other.pid)
+    assert found.name() == ") S 1 1 1 (x" and is_alive(found)
+    assert found in list_descendants(began(other.pid)) and found not in list_descendants(began(other.pid) + 1)
     other.kill()
     other.wait()
-    assert not found.lives() and find(other.pid) is None
+    assert not is_alive(found) and began(other.pid) is None
 
 
-def test_a_zombie_does_not_live(other):
-    found = find(other.pid)
+def test_a_zombie_is_not_alive(other):
+    found = psutil.Process(other.pid)
     other.kill()
     os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
-    assert find(other.pid).state == "Z" and not found.lives()
+    assert began(other.pid) and not is_alive(found)
 
 
 def test_what_is_recorded_is_ended_by_the_next_command(tmp_path, other):
-    write_processes(tmp_path, [find(other.pid)])
+    write_processes(tmp_path, [psutil.Process(other.pid)])
     said = []
     end_leftovers(tmp_path, said.append)
     assert other.wait(5) < 0
@@ -55,7 +56,7 @@ def test_what_is_recorded_is_ended_by_the_next_command(tmp_path, other):
 
 @pytest.mark.parametrize("change", ["began", "boot", "ids"])
 def test_a_number_that_is_anothers_by_now_is_left_alone(tmp_path, other, change):
-    write_processes(tmp_path, [find(other.pid)])
+    write_processes(tmp_path, [psutil.Process(other.pid)])
     path = tmp_path / processes.FILE
     found = json.loads(path.read_text())
     if change == "began":
@@ -87,6 +88,6 @@ def test_one_that_is_to_outlive_the_training_says_so():
     environment = {**os.environ, processes.OUTLIVES: "1"}
     with subprocess.Popen([sys.executable, "-c", NAMES_ITSELF], stdout=subprocess.PIPE, env=environment) as process:
         process.stdout.readline()
-        assert outlives_training(find(process.pid))
+        assert outlives_training(psutil.Process(process.pid))
         process.kill()
-    assert not outlives_training(find(os.getpid()))
+    assert not outlives_training(psutil.Process(os.getpid()))

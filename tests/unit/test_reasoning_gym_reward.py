@@ -52,7 +52,7 @@ def rewards(prompt: str, responses: list[str], label: str):
 def mixture(tmp_path_factory) -> list[dict]:
     """The rows of a file with all kinds."""
     output = tmp_path_factory.mktemp("gym") / "mixture.jsonl"
-    kinds = [f"{name}:size={ITEMS}" for name in sorted(gym.kinds()) if name not in {**CANNOT_BE_MADE, **REFUSED}]
+    kinds = [f'{name}:{{"size": {ITEMS}}}' for name in sorted(gym.kinds()) if name not in {**CANNOT_BE_MADE, **REFUSED}]
     data_gym.main([*kinds, "--output", str(output)])
     return read_table(output).to_pylist()
 

@@ -61,7 +61,7 @@ def test_a_damaged_state_of_ones_own_is_refused_without_a_line_of_code(example):
         ("no_such_module:X", "there is no module no_such_module, neither in this folder"),
         ("broken_estimator:X", "importing broken_estimator failed: ZeroDivisionError"),
         ("json:NoSuchName", "has no NoSuchName"),
-        ("json:loads", "is no subclass of openrlhf_ebpo.estimator.contract.Estimator"),
+        ("json:loads", "is not a subclass of openrlhf_ebpo.estimator.contract.Estimator"),
     ],
 )
 def test_a_path_that_names_no_estimator_is_an_error_that_says_why(path, shown, tmp_path, monkeypatch):

@@ -177,7 +177,9 @@ def test_every_command_refuses_a_model_that_needs_its_own_code(name, changes, co
 def test_critic_and_reward_model_are_looked_at_too(folder):
     own_code.bring_code(folder / "model", {"model_type": "own", "auto_map": own_code.WHOLE})
     args = {f"{flag}.model_name_or_path": str(folder / "model") for flag in ("actor", "critic", "reward")}
-    assert [problem.partition(" ")[0] for problem in preflight._check_models(args)] == [f"--{flag}" for flag in args]
+    assert [problem.partition(" ")[0] for problem in preflight._models_of(args, "actor", "critic", "reward")] == [
+        f"--{flag}" for flag in args
+    ]
 
 
 @pytest.mark.parametrize("name", NAMES)

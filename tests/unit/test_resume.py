@@ -1,17 +1,16 @@
 """Which checkpoint a run goes on from: the newest that is whole, whatever `latest` says."""
 
-import json
 import zipfile
 
 import pytest
 
-from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.record import manifest
 from openrlhf_ebpo.record.manifest import complete, damage
 from openrlhf_ebpo.record.resume import (
     CheckpointError,
     begin_checkpoint,
     check_fresh,
+    confirmed,
     groups,
     latest_checkpoint,
     newest_whole,
@@ -35,14 +34,6 @@ def save(folder, tag: str, names=(MODEL,), **facts):
     for name in names:
         shard(folder / tag / name)
     complete(folder / tag, **facts)
-    (folder / "latest").write_text(tag)
-
-
-def save_without_list(folder, tag: str, names=(MODEL,)):
-    """As the versions before did."""
-    for name in names:
-        shard(folder / tag / name)
-    (folder / tag / "metric.json").write_text("{}")
     (folder / "latest").write_text(tag)
 
 
@@ -273,76 +264,42 @@ def test_what_comes_after_the_step_is_set_aside_with_its_exports(actor):
     assert damage(aside / "_actor" / "global_step10") is None
 
 
-# Checkpoints of the versions before, without a list
+# Without a manifest
 
 
-ZERO_2 = (MODEL, *(f"bf16_zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in range(12)))
-ZERO_3 = tuple(f"zero_pp_rank_{rank}_mp_rank_00_{kind}_states.pt" for rank in range(12) for kind in ("model", "optim"))
-TENSOR_PARALLEL = ("mp_rank_00_model_states.pt", "mp_rank_01_model_states.pt")
+def test_a_checkpoint_without_a_manifest_is_not_resumed_and_not_replaced(tmp_path):
+    """OpenRLHF's own, or an incomplete copy: nothing says that all of it was saved."""
+    actor = tmp_path / "_actor"
+    shard(actor / "global_step2" / MODEL)
+    (actor / "latest").write_text("global_step2")
+    with pytest.raises(
+        CheckpointError, match=r"global_step2: it has no manifest\.json: it was saved by OpenRLHF alone"
+    ):
+        newest_whole([actor]).check()
+    with pytest.raises(CheckpointError, match=r"holds checkpoints of another run, the newest global_step2.*--force"):
+        check_fresh(tmp_path, "ebpo")
+    save(actor, "global_step1")
+    found = newest_whole([actor])
+    assert found.tag == "global_step1" and "manifest" in found.skipped["global_step2"]
 
 
-@pytest.mark.parametrize("names", [(MODEL,), ZERO_2, ZERO_3, TENSOR_PARALLEL])
-def test_without_a_list_the_names_and_ends_of_the_files_count(tmp_path, names):
-    save_without_list(tmp_path, "global_step2", names)
-    assert newest_whole([tmp_path]).tag == "global_step2"
-    for name in names[:-1]:  # the last rank's file is not missed
-        (tmp_path / "global_step2" / name).rename(tmp_path / "kept")
-        assert "missing" in (damage(tmp_path / "global_step2") or "missing in vain") or len(names) == 1
-        assert newest_whole([tmp_path]).tag is None
-        (tmp_path / "kept").rename(tmp_path / "global_step2" / name)
-    halve(tmp_path / "global_step2" / names[-1])
-    assert newest_whole([tmp_path]).skipped == {"global_step2": f"{names[-1]} is cut off"}
-    with pytest.raises(CheckpointError):
-        newest_whole([tmp_path]).check()
+# What else is wrong with one, and what another process has found
 
 
-def test_without_a_list_something_must_say_that_all_was_saved(tmp_path):
-    save_without_list(tmp_path, "global_step2")
-    (tmp_path / "global_step2" / "metric.json").unlink()
-    assert newest_whole([tmp_path]).tag == "global_step2"  # `latest` says so
-    (tmp_path / "latest").unlink()
-    with pytest.raises(CheckpointError, match="to say that all its files were saved"):
-        newest_whole([tmp_path]).check()
+def test_one_that_cannot_be_loaded_though_it_is_whole_makes_the_one_before_the_newest(actor):
+    found = newest_whole([actor], contents=True, problem=lambda path: "no" if path.name == "global_step10" else None)
+    assert found.tag == "global_step2" and found.skipped == {"global_step10": "no"}
+    with pytest.raises(CheckpointError, match=r"(?s)global_step10: no.*global_step2: no"):
+        newest_whole([actor], problem=lambda path: "no").check()
 
 
-def test_the_sizes_that_the_version_before_listed_still_count(tmp_path):
-    for step in (2, 4):
-        save_without_list(tmp_path, f"global_step{step}")
-        files = {MODEL: (tmp_path / f"global_step{step}" / MODEL).stat().st_size}
-        write_json(tmp_path / f"global_step{step}" / "files.json", {"complete": True, "files": files})
-    assert newest_whole([tmp_path], contents=True).tag == "global_step4"
-    halve(tmp_path / "global_step4" / MODEL)
-    found = newest_whole([tmp_path])
-    assert found.tag == "global_step2" and "were saved" in found.skipped["global_step4"]
-    write_json(tmp_path / "global_step2" / "files.json", {"complete": False})
-    assert newest_whole([tmp_path]).skipped["global_step2"] == "its saving was interrupted"
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"files": []}', '{"files": {}}', '{"complete": true}', "\xff"])
-def test_a_damaged_list_counts_as_none(tmp_path, text):
-    save_without_list(tmp_path, "global_step2")
-    (tmp_path / "global_step2" / "files.json").write_bytes(text.encode("latin-1"))
-    assert newest_whole([tmp_path]).tag == "global_step2"
-
-
-@pytest.mark.parametrize(
-    "files",
-    [
-        {MODEL: "many"},
-        {MODEL: None},
-        {"\0": 1},
-        {"../../x": 1},
-        {"a" * 5000: 1},
-        {MODEL: "\x1b[31m" * 99},
-        {"\x1b[31m": 1},
-    ],
-)
-def test_a_list_of_nonsense_is_damage(tmp_path, files):
-    save_without_list(tmp_path, "global_step2")
-    (tmp_path / "global_step2" / "files.json").write_text(json.dumps({"complete": True, "files": files}))
-    with pytest.raises(CheckpointError) as refused:
-        newest_whole([tmp_path]).check()
-    assert "\x1b" not in str(refused.value) and len(str(refused.value)) < 1000
+def test_what_another_process_has_found_is_taken_without_reading_it_again(actor, monkeypatch):
+    monkeypatch.setattr(manifest, "_crc32", lambda path: pytest.fail(f"{path} is read"))
+    found = confirmed([actor], ["global_step2"], lambda path: None)
+    assert found.tag == "global_step2" and found.parts == {actor: "global_step2"} and found.check() is None
+    assert confirmed([actor], ["global_step2"], lambda path: "no") is None
+    halve(actor / "global_step2" / MODEL)
+    assert confirmed([actor], ["global_step2"], lambda path: None) is None
 
 
 def test_a_run_that_begins_leaves_another_runs_checkpoints_alone(tmp_path):

@@ -1,5 +1,6 @@
 """A rollout batch as a table: micro-batches in any order, rows in prompt order."""
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -52,7 +53,7 @@ LAYOUTS = [[[0, 1, 2, 3]], [[2, 0], [3, 1]], [[3, 2, 1], [0]], [[1], [3], [0], [
 
 def table_of(layout):
     experiences = [micro_batch(index, width=5 + n) for n, index in enumerate(layout)]
-    rollouts = Rollouts.before_shaping(experiences, ERRORS, CLUSTERS, [0.5, 0.5, 2.0, 2.0])
+    rollouts = Rollouts.before_shaping(experiences, ERRORS, CLUSTERS)
     for experience in experiences:  # the advantage stage shapes rewards in place afterwards
         experience.rewards += 100.0
         experience.action_mask = experience.action_mask * 0
@@ -89,7 +90,6 @@ def test_every_column_stands_in_prompt_order_whatever_the_micro_batches(layout):
         "truncated": [False, False, True, False],
         "action_tokens": [2, 1, 4, 0],
         "score_weight": [0.5, 0.25, 1.0, 0.0],
-        "importance": [0.5, 0.5, 2.0, 2.0],
     }
     assert list(found) == list(expected)
     for column, values in expected.items():
@@ -144,3 +144,13 @@ def test_a_prompts_id_depends_on_prompt_and_label_and_on_nothing_else():
     assert prompt_id("a", "b") == prompt_id("a", "b")
     assert len({prompt_id("a", "b"), prompt_id("ab", ""), prompt_id("b", "a"), prompt_id("a", "c")}) == 4
     assert prompt_id("1 + 1 =", "2") == "12d19328ea5b3416"  # as in every stored run
+
+
+def test_score_weights_are_computed_once_when_they_are_asked_for_and_the_padded_tensors_go():
+    experience = micro_batch([0, 1, 2, 3], 5)
+    log_probs = experience.action_log_probs = experience.action_log_probs.clone()
+    kept = sys.getrefcount(log_probs)
+    weights = Rollouts.before_shaping([experience], ERRORS, CLUSTERS).score_weights
+    assert sys.getrefcount(log_probs) == kept + 1
+    assert weights() is weights()
+    assert sys.getrefcount(log_probs) == kept

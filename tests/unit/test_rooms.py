@@ -1,17 +1,16 @@
 """The rooms of the package, and which room may import which.
 
-A room is a folder of openrlhf_ebpo, eval/ or space/. What is found by name (replacements in the rows of seams/, commands,
-the harness) is no import, and not seen here.
+A room is a folder of openrlhf_ebpo, eval/ or space/. The files are walked, not only the table: imports in functions and for
+type checkers count. Replacements in the rows of seams/ and commands, which are found by name, are not seen here.
 """
 
 from __future__ import annotations
 
 import ast
 import graphlib
-import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = "openrlhf_ebpo"
 PLACES = {PACKAGE: PACKAGE, f"{PACKAGE}.eval": "eval", f"{PACKAGE}.space": "space/ebpo_space"}
-TOP = {"command", "errors", "extension", "files", "redact", "progress", "harness"}  # modules that everybody may import
+TOP = {"command", "errors", "extension", "files", "redact", "progress"}  # modules that everybody may import
 MAY_IMPORT = {
     "estimator": set(),
     "record": set(),
@@ -28,19 +27,17 @@ MAY_IMPORT = {
     "seams": set(),
     "models": {"seams"},
     "engines": {"rewards", "seams"},
-    "hub": {"estimator", "models", "record", "seams"},
-    "checks": {"hub", "models", "rewards", "seams"},
-    "training": {"estimator", "hub", "models", "record", "rewards", "seams"},
+    "hub": {"estimator", "eval", "models", "record", "seams"},
+    "checks": {"engines", "models", "rewards", "seams"},
+    "training": {"estimator", "eval", "hub", "models", "record", "rewards", "seams"},
     "data": {"checks", "engines", "record", "rewards", "seams"},
     "eval": {"checks", "data", "engines", "models", "record", "rewards", "seams"},
     "space": {"estimator", "eval", "record"},
-    "quickstart": {"estimator", "record", "rewards", "seams"},
-    "figures": {"estimator", "eval", "quickstart", "record", "rewards"},
+    "quickstart": {"estimator", "eval", "record", "rewards", "seams"},
     "cli": {
         "checks",
         "engines",
         "estimator",
-        "figures",
         "hub",
         "models",
         "record",
@@ -56,7 +53,7 @@ PACKAGES_OF = {  # beside the standard library, where that is a promise
     "estimator": {"numpy"},
     "record": {"matplotlib", "numpy", "psutil", "pyarrow"},
 }
-BASE = {"numpy", "psutil", "pyarrow", "wrapt"}
+BASE = {"numpy", "psutil", "pyarrow", "safetensors", "wrapt"}
 LIGHT = {*TOP, "cli", "hub", "models", "record", "supervisor"}
 NEED_MORE = {
     f"{PACKAGE}.{name}"
@@ -131,7 +128,7 @@ def test_the_table_allows_nothing_that_is_not_used():
 
 def test_folders_beside_the_package_are_imported_by_their_one_name():
     """eval/ and space/ebpo_space/ are openrlhf_ebpo.eval and openrlhf_ebpo.space: a class that is loaded twice is two."""
-    folders = ("openrlhf_ebpo", "eval", "space", "tests", "benchmarks", "scripts")
+    folders = ("openrlhf_ebpo", "eval", "space", "tests", "benchmarks", "research", "scripts")
     files = [path for folder in folders for path in sorted(ROOT.joinpath(folder).rglob("*.py"))]
     names = {str(path.relative_to(ROOT)): set(imported("anything", path)) for path in files}
     assert len(files) > 200
@@ -143,27 +140,55 @@ def test_there_is_no_circle_among_rooms():
     graphlib.TopologicalSorter(MAY_IMPORT).prepare()  # raises CycleError, with the names
 
 
-def test_what_the_hub_finds_by_name_does_not_lead_back_to_it():
-    """A model card shows the prompt of training, which the evaluation knows how to read, and scores with their intervals."""
-    hub = [path for module, path in MODULES.items() if room(module) == "hub"]
-    by_name = {name for path in hub for name in re.findall(r'harness\("(\w+)"\)', path.read_text())}
-    assert by_name == {"prompts", "scores", "tasks"}
-    found = reached({f"{PACKAGE}.eval.{name}" for name in by_name})
-    assert f"{PACKAGE}.data.table" in found and {room(module) for module in found} & {"hub", "checks"} == set()
+def test_there_is_no_circle_among_files():
+    assert circles(file_graph(IMPORTS)) == []
 
 
-def reached(names: set[str]) -> set[str]:
-    """The modules of the project that these load, and those that they load."""
-    found: set[str] = set()
-    while new := {module(name) for name in names} - found - {None}:
+def test_a_circle_of_files_is_found_wherever_the_imports_stand(tmp_path):
+    texts = {
+        "record.a": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .b import B\n",
+        "record.b": "def f():\n    from openrlhf_ebpo.hub import c\n",
+        "hub.c": "import openrlhf_ebpo.record.a\n",
+        "hub.d": "from .c import f\n",
+    }
+    found = set()
+    for name, text in texts.items():
+        path = tmp_path / f"{name}.py"
+        path.write_text(text)
+        found |= {(f"{PACKAGE}.{name}", each) for each in imported(f"{PACKAGE}.{name}", path)}
+    names = {f"{PACKAGE}.{name}" for name in texts}
+    assert circles(file_graph(found, names)) == [[f"{PACKAGE}.{name}" for name in ("hub.c", "record.a", "record.b")]]
+
+
+def file_graph(imports: Iterable[tuple[str, str]], modules: Collection[str] = MODULES) -> dict[str, set[str]]:
+    """What each module imports of these, itself and the package's __init__ left out."""
+    graph: dict[str, set[str]] = {name: set() for name in modules}
+    for source, target in imports:
+        graph[source] |= {module(target, modules)} - {source, None, PACKAGE}
+    return graph
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Sets of modules that import each other, sorted: every module of one reaches all others."""
+    reach = {name: reached(graph, name) for name in graph}
+    found = {
+        tuple(sorted(each for each in reach[name] if name in reach[each])) for name in graph if name in reach[name]
+    }
+    return sorted(map(list, found))
+
+
+def reached(graph: dict[str, set[str]], name: str) -> set[str]:
+    """The modules that this one loads, and those that they load; itself, if it is in a circle."""
+    found, new = set(), graph[name]
+    while new:
         found |= new
-        names = {target for source, target in IMPORTS if source in new}
+        new = set().union(*(graph[each] for each in new)) - found
     return found
 
 
-def module(name: str) -> str | None:
+def module(name: str, modules: Collection[str] = MODULES) -> str | None:
     """Of something imported: it, or the module that it is taken from; None for what is not the project's."""
-    return next((each for each in (name, name.rpartition(".")[0]) if each in MODULES), None)
+    return next((each for each in (name, name.rpartition(".")[0]) if each in modules), None)
 
 
 @pytest.mark.parametrize("name", PACKAGES_OF)

@@ -8,16 +8,13 @@ import pytest
 from recorded_runs import GOOD, GREEDY, POOR, PROTOCOL, save_result, write_run
 
 from openrlhf_ebpo.eval import report
-from openrlhf_ebpo.eval.scores import metrics_of
-from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.hub import evaluations, results
 from openrlhf_ebpo.hub.card import model_card
 from openrlhf_ebpo.record.results import find_results
 from openrlhf_ebpo.record.score_text import NONE, between, k_of, majorities, order, passes, percent, points, score
 from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.pages import evaluation
-from openrlhf_ebpo.space.results import find as shown_results
-from openrlhf_ebpo.space.runs import Run, Runs
+from openrlhf_ebpo.space.runs import Runs
 from openrlhf_ebpo.space.workspace import Workspace
 
 
@@ -53,31 +50,6 @@ def test_a_result_is_the_same_text_in_report_cards_and_space(tmp_path, protocol,
     assert [cell for cell in cells if "(" in cell] == texts
     for text in texts:
         assert f"| {text} |" in written and f"| {text} |" in card and f"| {text} |" in data_card
-
-
-@pytest.mark.parametrize("protocol", [PROTOCOL, GREEDY])
-def test_intervals_of_older_results_are_made_anew_from_the_samples(tmp_path, protocol):
-    """They came from a bootstrap, and the error across runs from the runs' means: both too small for few questions."""
-    run_dir = write_run(tmp_path)
-    path = save_result(run_dir / "eval", "aime24", GOOD, 3, protocol) / "summary.json"
-    (result,) = find_results(run_dir)
-    today = result.summary["metrics"]
-    older = {name: {**each, "interval": [0, 1]} for name, each in today.items() if isinstance(each, dict)}
-    older["pass@1"] = {"value": older["pass@1"]["value"], "interval": [0, 1], "standard_error": None}
-    write_json(path, {**result.summary, "metrics": {**today, **older}})
-    (result,) = find_results(run_dir)
-    assert result.summary["metrics"]["pass@1"] == older["pass@1"] and metrics_of(result) == {
-        **today,
-        "mean_length": 10.0,
-    }
-    (row, *_) = evaluations.rows_of([result])
-    assert (row["low"], row["high"]) == tuple(today["pass@1"]["interval"])
-    (shown,), _ = shown_results(Run("r", run_dir, 0))
-    assert score(shown.metrics["pass@1"]) == score(today["pass@1"])
-    path.with_name("samples.parquet").unlink()
-    (result,) = find_results(run_dir)
-    (shown,), _ = shown_results(Run("s", run_dir, 0))
-    assert metrics_of(result)["pass@1"] == older["pass@1"] and shown.metrics["pass@1"]["interval"] == (0, 1)
 
 
 def test_an_error_of_nothing_is_not_shown_and_intervals_have_their_words():

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from space_runs import RunLog, evaluation, hostile_run, learning_run
+from space_runs import RunLog, hostile_run, learning_run
 
 from openrlhf_ebpo.record.run_log import read_metrics, roll_back
 from openrlhf_ebpo.space import hub, results
@@ -246,19 +246,6 @@ def test_which_samples_are_of_a_question(kind, as_dictionary):
 def test_samples_without_a_column_are_all_wrong_and_bad_texts_are_read():
     table = pa.table({"question": pa.array([b"\xff", b"\xff"]).cast(pa.binary()).view(pa.string())})
     assert numbered(table).keys == ["\ufffd"] and not truth(table, "correct").any()
-
-
-def test_results_of_the_quickstart(tmp_path):
-    evaluation(tmp_path, "spell", 0, 0.5, 1)
-    place = next(tmp_path.glob("eval/*/spell/step-000000"))
-    table = pq.read_table(place / "samples.parquet").select(["question", "gold", "response", "correct", "sample"])
-    pq.write_table(table, place / "samples.parquet")
-    rate = np.mean(table["correct"].to_pylist())
-    summary = {"model": "m", "task": "spell", "questions": 15, "samples_per_question": 8, "pass@1": rate}
-    (place / "summary.json").write_text(json.dumps(summary))
-    (found,), problems = results.find(Run("q", tmp_path, 0))
-    assert not problems and found.metrics["pass@1"]["value"] == pytest.approx(rate)
-    assert found.metrics["pass@8"]["value"] > rate and len(results.questions(Run("q", tmp_path, 0), found)) == 15
 
 
 def test_damaged_results_are_named(hostile):

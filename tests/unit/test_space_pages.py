@@ -172,13 +172,13 @@ def test_samples_of_a_users_own_estimator_have_its_line_first(workspace, tmp_pat
     assert next(iter(lines(detail))) == "Mine" and "used in training" in lines(detail)["Mine"]
 
 
-def test_rollouts_of_an_older_version_name_the_estimators_that_need_more(tmp_path):
+def test_rollouts_without_a_column_that_estimators_need_say_so(tmp_path):
     folder = learning_run(tmp_path / "old", steps=1, seed=1, name="old", prompts=4)
     path = folder / "rollouts" / "step-000001.parquet"
     pq.write_table(pq.read_table(path).drop_columns(["score_weight", "action_tokens"]), path)
-    detail = show(Workspace(Runs([str(folder)])), "samples", runs="old", at="1.2")["decision"]
-    assert "Score-weighted" in re.search(r"Not to be computed from these rollouts: ([^<]*)", detail)[1]
-    assert "Score-weighted" not in lines(detail) and "EBPO" in lines(detail)
+    found = show(Workspace(Runs([str(folder)])), "samples", runs="old", at="1.2")
+    assert "must have one column action_tokens and one score_weight" in found["decision"]
+    assert found["answers"].count('class="tile') == 4
 
 
 @pytest.mark.parametrize("column", ["advantage", "sample", "reward"])

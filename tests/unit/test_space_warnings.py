@@ -45,7 +45,6 @@ FIRES = {
     "mismatch": ({"vllm_kl": np.where(STEPS < 30, 0.004, -0.08)}, 30),
     "stale": ({"mismatch__stale": at(np.zeros(N), 30, 1.0)}, 30),
     "corrected": ({"is_filter_ratio": np.where(STEPS < 30, 0.01, 0.2)}, 30),
-    "engines": ({"engine__restarts": np.where(STEPS < 77, 0, 1)}, 77),
     "missing": ({"steps": np.delete(STEPS, [10, 11])}, 13),
 }
 
@@ -79,7 +78,6 @@ QUIET = {
         "mismatch__stale": np.zeros(N),
         "vllm_kl": NOISE,
     },
-    "no restarts": {"engine__restarts": np.zeros(N)},
     "resumed elsewhere": {"steps": STEPS + 40},
     "holes": {"policy__entropy": at(np.full(N, 0.5), range(1, 100, 2), np.nan)},
     "nothing there": {"policy__entropy": np.full(N, np.nan)},

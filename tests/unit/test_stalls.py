@@ -9,10 +9,10 @@ import pytest
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.record import manifest
 from openrlhf_ebpo.record.heartbeat import Beat
-from openrlhf_ebpo.supervisor import flags, restarts
+from openrlhf_ebpo.supervisor import restarts
 from openrlhf_ebpo.supervisor.claims import Claim
 from openrlhf_ebpo.supervisor.restarts import Restarts, Start, as_restarted
-from openrlhf_ebpo.supervisor.stalls import Stalls, doing, duration, no_step
+from openrlhf_ebpo.supervisor.stalls import Stalls, describe_missing_step, describe_phase, duration
 
 
 def beat(step: int, phase: str = "training", detail: str = "") -> Beat:
@@ -61,11 +61,11 @@ def test_a_training_that_never_gives_a_sign_is_ended_too():
 
 def test_the_words_name_phase_what_is_outstanding_and_since_when():
     rewards = beat(7, "rewards", "3 of 256 outstanding, since 12:03:10")
-    assert no_step(rewards, 660) == (
+    assert describe_missing_step(rewards, 660) == (
         "no step for 11 minutes (the last was 7); phase: rewards, 3 of 256 outstanding, since 12:03:10"
     )
-    assert re.fullmatch(r"phase: training, since \d\d:\d\d:\d\d", doing(beat(1)))
-    assert no_step(None, 30) == "no step for 30 s; phase: unknown, as there is no heartbeat"
+    assert re.fullmatch(r"phase: training, since \d\d:\d\d:\d\d", describe_phase(beat(1)))
+    assert describe_missing_step(None, 30) == "no step for 30 s; phase: unknown, as there is no heartbeat"
     assert [duration(seconds) for seconds in (0.4, 119, 120, 7199, 7200)] == [
         "0 s",
         "119 s",
@@ -130,7 +130,7 @@ def test_a_step_that_was_chosen_is_gone_on_from_until_this_command_has_saved_som
             save(tmp_path, step, "now")
             assert claim.start() == Start(f"global_step{step}", "now")
         again = {**args, "ckpt": {**args["ckpt"], "load_step": None, "attempt": "later"}}
-        claim.again({"name": "r", "argv": [], "args": again, "resume": True, "force": False})
+        claim.renew({"name": "r", "argv": [], "args": again, "resume": True, "force": False})
         assert claim.start() == Start("global_step24", "now")
     finally:
         claim.release()
@@ -155,6 +155,6 @@ def save(folder, step, attempt):
 )
 def test_a_flag_that_cannot_be_is_named(flag, value):
     good = {"logger.stall_minutes": 10.0, "train.stall_limit": 0.0, "train.max_restarts": 0}
-    flags.check_flags(good)
+    restarts.check_flags(good)
     with pytest.raises(UsageError, match=rf"--{flag} is {value}"):
-        flags.check_flags({**good, flag: value})
+        restarts.check_flags({**good, flag: value})

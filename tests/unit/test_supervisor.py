@@ -11,13 +11,17 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from openrlhf_ebpo.record.processes import FILE, below, find
+from openrlhf_ebpo.command import PAUSED
+from openrlhf_ebpo.record.heartbeat import END_FILE
+from openrlhf_ebpo.record.processes import FILE, is_alive
 from openrlhf_ebpo.record.run_lock import check_free
 from openrlhf_ebpo.record.run_log import RunDirectoryError, read_run
 from openrlhf_ebpo.supervisor.claims import end_leftovers
 from openrlhf_ebpo.supervisor.restarts import PAUSE
+from openrlhf_ebpo.supervisor.watch import ONE_SIGNAL_SECONDS
 
 COMMAND = str(Path(__file__).with_name("supervised_command.py"))
 SECONDS = 40
@@ -28,6 +32,10 @@ def wait_until(condition) -> None:
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.05)
+
+
+def find(pid: int) -> psutil.Process | None:
+    return psutil.Process(pid) if psutil.pid_exists(pid) else None
 
 
 class Command:
@@ -56,7 +64,7 @@ class Command:
         """Its exit status and what it said last; nothing of it is left."""
         self.out, self.err = self.process.communicate(timeout=SECONDS)
         self.status = self.process.returncode
-        assert not self.driver.lives() and not any(process.lives() for process in self.left)
+        assert not is_alive(self.driver) and not any(is_alive(process) for process in self.left)
         return self.err
 
     @property
@@ -93,7 +101,7 @@ def test_a_training_that_completes_leaves_nothing_and_lets_go(start):
 
 def test_the_supervisor_has_the_commands_id_and_is_light(start):
     command = start("waits").ready()
-    assert command.driver.parent == command.process.pid
+    assert command.driver.ppid() == command.process.pid
     maps = Path(f"/proc/{command.process.pid}/maps").read_text()
     assert "pyarrow" in maps and "torch" not in maps
     assert f"(process {command.process.pid}" in refusal(command.run_dir)
@@ -140,18 +148,64 @@ def test_a_signal_interrupts_the_training_once(start, number):
     """A batch system sends SIGTERM to every process."""
     command = start("waits").ready()
     os.kill(command.process.pid, number)
-    if number == signal.SIGTERM:
-        os.kill(command.driver.pid, number)
+    if number != signal.SIGINT:
+        os.kill(command.driver.pid, signal.SIGTERM)
     command.ends()
     assert command.status == 130 and command.run["status"] == "interrupted"
+    assert command.run["error"] == f"ended by {number.name}"
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP])
+def test_a_schedulers_signal_lets_the_training_save_and_end(start, restarts, number):
+    command = start("saves").ready()
+    os.kill(command.process.pid, number)
+    os.kill(command.process.pid, number)  # `timeout` signals the process, and its group
+    name = number.name
+    assert f"{name}: saving after the current step, then ending; phase: generating, 5 responses" in command.ends()
+    assert command.status == PAUSED and command.run["status"] == "paused"
+    assert command.run["error"] == f"saved step 3 and ended, as {name} asked"
+    assert "restarts" not in command.run and not (command.run_dir / END_FILE).exists()
+
+
+@pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_a_training_that_has_not_saved_yet(start, second):
+    command = start("waits").ready()
+    os.kill(command.process.pid, signal.SIGUSR1)
+    wait_until((command.run_dir / END_FILE).exists)
+    os.kill(command.process.pid, signal.SIGUSR1)  # once more changes nothing
+    time.sleep(ONE_SIGNAL_SECONDS)
+    assert is_alive(command.driver)
+    os.kill(command.process.pid, second)
+    command.ends()
+    assert command.status == 130 and command.run["status"] == "interrupted"
+    assert not (command.run_dir / END_FILE).exists()
+
+
+@pytest.mark.parametrize("mode", ["starts", "saves_nothing"])
+def test_a_training_that_could_save_nothing_ends_at_once(start, mode):
+    command = start(mode).ready()
+    os.kill(command.process.pid, signal.SIGUSR1)
+    assert "saving after the current step" not in command.ends()
+    assert command.status == 130 and command.run["status"] == "interrupted"
+
+
+def test_the_schedulers_signal_does_not_kill_the_driver(start):
+    """Slurm's --signal=USR1 without B: is for every process of the step."""
+    command = start("saves").ready()
+    os.kill(command.driver.pid, signal.SIGUSR1)
+    time.sleep(0.2)
+    assert is_alive(command.driver)
+    os.kill(command.process.pid, signal.SIGUSR1)
+    command.ends()
+    assert command.status == PAUSED
 
 
 def test_nohup_stays(start):
     command = start("waits", prefix=("nohup",)).ready()
     os.kill(command.process.pid, signal.SIGHUP)
     time.sleep(0.5)
-    assert command.driver.lives()
-    os.kill(command.process.pid, signal.SIGTERM)
+    assert is_alive(command.driver)
+    os.kill(command.process.pid, signal.SIGINT)
     command.ends()
     assert command.status == 130
 
@@ -161,14 +215,14 @@ def test_a_killed_supervisor_ends_the_driver_and_the_next_command_the_rest(start
     wait_until((first.run_dir / FILE).exists)
     assert str(first.left[0].pid) in (first.run_dir / FILE).read_text()
     first.process.kill()
-    wait_until(lambda: not first.driver.lives())
+    wait_until(lambda: not is_alive(first.driver))
     assert first.run["status"] == "interrupted" and "the supervisor is gone" in first.run["error"]
-    assert first.left[0].lives()
+    assert is_alive(first.left[0])
     (first.folder / "pid").unlink()
     second = start("completes", folder=first.folder).ready()
     err = second.ends()
     assert f"ended what an earlier training in {first.run_dir} had left running: 1 process: " in err
-    assert not first.left[0].lives() and second.run["status"] == "complete"
+    assert not is_alive(first.left[0]) and second.run["status"] == "complete"
 
 
 def test_only_who_holds_the_directory_ends_what_is_recorded_there(start):
@@ -177,8 +231,8 @@ def test_only_who_holds_the_directory_ends_what_is_recorded_there(start):
     wait_until((command.run_dir / FILE).exists)
     with pytest.raises(RunDirectoryError, match=f"in use by .*process {command.process.pid},"):
         end_leftovers(command.run_dir, pytest.fail)
-    assert command.driver.lives()
-    command.process.terminate()
+    assert is_alive(command.driver)
+    command.process.send_signal(signal.SIGINT)
     command.ends()
 
 
@@ -201,16 +255,11 @@ def test_a_run_directory_that_is_removed_at_the_very_end_is_no_complete_run(star
     assert command.status in (1, 130) and "the end" not in command.out and not command.run_dir.exists()
 
 
-def test_a_run_directory_that_is_moved_away_gets_the_last_word(start):
+def test_a_run_directory_that_is_moved_away_ends_the_training(start):
     command = start("waits").ready()
-    moved = command.folder / "moved"
-    wait_until((command.run_dir / "heartbeat.json").exists)  # or it is written after the move
-    command.run_dir.rename(moved)
-    command.run_dir.mkdir()
-    command.ends()
-    run = read_run(moved)
-    assert command.status == 1 and run["status"] == "failed" and "removed or replaced" in run["error"]
-    assert list(command.run_dir.iterdir()) == []
+    command.run_dir.rename(command.folder / "moved")
+    assert "was removed or replaced while the training was at work in it" in command.ends()
+    assert command.status == 1
 
 
 def test_a_training_that_stands_still_says_what_it_waits_for_and_is_ended_at_the_limit(start):
@@ -247,7 +296,7 @@ def test_a_closed_stdout_is_no_error(start, tmp_path):
 def test_what_is_to_outlive_the_training_does(start):
     command = start("outlived").ready()
     command.ends()
-    assert command.orphan().lives()
+    assert is_alive(command.orphan())
 
 
 def test_what_was_there_before_the_command_is_not_its_to_end(start, tmp_path):
@@ -255,11 +304,11 @@ def test_what_was_there_before_the_command_is_not_its_to_end(start, tmp_path):
     shell = ("bash", "-c", f'(sleep 600 & sleep 600) >/dev/null 2>&1 & echo $! > {tmp_path}/shell; exec "$@"', "bash")
     command = start("completes+orphan", prefix=shell).ready()
     earlier = find(int((tmp_path / "shell").read_text()))
-    family = [earlier, *below(earlier.pid)]
+    family = [earlier, *earlier.children(recursive=True)]
     try:
-        assert earlier.parent == command.process.pid and len(family) >= 2
+        assert earlier.ppid() == command.process.pid and len(family) >= 2
         assert "had left running: 1 process: python" in command.ends()
-        assert all(process.lives() for process in family)
+        assert all(is_alive(process) for process in family)
     finally:
         for process in family:
             os.kill(process.pid, signal.SIGKILL)
@@ -269,17 +318,17 @@ def test_a_pipe_that_nobody_reads_ends_it_as_a_shell_says(start):
     command = start("talks").ready()
     command.process.stdout.close()
     command.process.wait(SECONDS)
-    assert command.process.returncode == 141 and not command.driver.lives()
+    assert command.process.returncode == 141 and not is_alive(command.driver)
 
 
 def test_a_driver_that_does_not_end_is_killed(start, tmp_path):
     command = start("waits").ready()
     os.kill(command.driver.pid, signal.SIGSTOP)
-    os.kill(command.process.pid, signal.SIGTERM)
+    os.kill(command.process.pid, signal.SIGINT)
     os.kill(command.driver.pid, signal.SIGKILL)  # as the supervisor does after END_SECONDS
     command.ends()
     assert command.status == 130
-    assert json.loads((command.run_dir / "run.json").read_text())["error"] == "ended by SIGTERM"
+    assert json.loads((command.run_dir / "run.json").read_text())["error"] == "ended by SIGINT"
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def test_without_ids_nothing_is_kept_and_groups_are_strangers():
 
 
 def test_those_drawn_longest_ago_are_forgotten(monkeypatch):
-    monkeypatch.setattr(tracker, "LIMIT", 3)
+    monkeypatch.setattr(tracker, "MAX_PROMPTS", 3)
     state = Tracker()
     for ids in (("a", "b"), ("c",), ("a",), ("d", "e")):
         *_, state = once(state, ids, [1] * len(ids), [0] * len(ids))
@@ -56,7 +56,7 @@ def test_what_was_drawn_longest_ago_is_known_after_a_resume(monkeypatch):
     state = Tracker({"z": (1.0, 2.0), "a": (0.1, 0.2)})
     again = Tracker.from_dict(json.loads(json.dumps(state.as_dict())))
     assert list(again.counts.items()) == list(state.counts.items())
-    monkeypatch.setattr(tracker, "LIMIT", 1)
+    monkeypatch.setattr(tracker, "MAX_PROMPTS", 1)
     assert list(again.with_counts([]).counts) == ["a"]
 
 

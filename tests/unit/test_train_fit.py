@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from tiny_tokenizers import CHAT, save
 
-from openrlhf_ebpo.cli import train_fit, train_sample
+from openrlhf_ebpo.checks import model_fit, prompt_rows
+from openrlhf_ebpo.cli import train_checks, train_sample
 from openrlhf_ebpo.engines import generation
 from openrlhf_ebpo.engines.generation import GenerationError, Sample
 from openrlhf_ebpo.engines.rendering import Prompt
@@ -61,27 +62,27 @@ def args(tmp_path):
 @pytest.mark.parametrize("name", ["train.jsonl", "train.parquet"])
 def test_the_first_rows_are_looked_at_as_training_makes_prompts_of_them(name, args, tmp_path):
     save(tmp_path / "model")
-    begin, cut = train_fit.fit_notices(args(name=name, input_template="{} Now!", max_len=18))
+    begin, cut = model_fit.training_warnings(args(name=name, input_template="{} Now!", max_len=18))
     assert "64 of 64 prompts lack it" in begin and "Give --data.add_bos" in begin
     assert "100 of 100 prompts are longer than the 10 tokens that --data.max_len leaves" in cut
     assert "the longest has 14" in cut
-    assert train_fit.fit_notices(args(name=name, input_template="{} Now!", add_bos=True)) == []
+    assert model_fit.training_warnings(args(name=name, input_template="{} Now!", add_bos=True)) == []
 
 
 def test_without_a_limit_of_new_tokens_a_prompt_may_fill_all_but_one(args, tmp_path):
     save(tmp_path / "model", begins=False)
-    assert train_fit.fit_notices(args(new_tokens=None, max_len=10)) == []
-    (cut,) = train_fit.fit_notices(args(new_tokens=None, max_len=9))
+    assert model_fit.training_warnings(args(new_tokens=None, max_len=10)) == []
+    (cut,) = model_fit.training_warnings(args(new_tokens=None, max_len=9))
     assert "90 of 100 prompts are longer than the 8 tokens" in cut
 
 
 def test_a_data_set_that_is_not_here_leaves_what_the_model_says(args, tmp_path):
     save(tmp_path / "model")
-    (found,) = train_fit.fit_notices(args(prompt_dataset="owner/on_the_hub", max_len=9))
+    (found,) = model_fit.training_warnings(args(prompt_dataset="owner/on_the_hub", max_len=9))
     assert "a prompt made up as an example lacks it" in found and "Give --data.add_bos" in found
     save(tmp_path / "instruct", begins=False, template=CHAT, ends=[1, 2])
-    assert train_fit.fit_notices(args(model=tmp_path / "instruct", prompt_dataset="owner/on_the_hub")) == []
-    assert train_fit.fit_notices(args(model="owner/on_the_hub_too")) == []
+    assert model_fit.training_warnings(args(model=tmp_path / "instruct", prompt_dataset="owner/on_the_hub")) == []
+    assert model_fit.training_warnings(args(model="owner/on_the_hub_too")) == []
 
 
 @pytest.mark.parametrize("broken", ["tokenizer.json", "config.json", "data"])
@@ -90,7 +91,7 @@ def test_what_cannot_be_read_is_said_and_no_error(broken, args, tmp_path):
     save(tmp_path / "model")
     values = args()
     (tmp_path / ("train.jsonl" if broken == "data" else f"model/{broken}")).write_text("\x1b[2J no JSON")
-    (found,) = train_fit.fit_notices(values)
+    (found,) = model_fit.training_warnings(values)
     assert found.startswith("warning: the prompts were not looked at: ") and found.isprintable() and len(found) < 400
 
 
@@ -108,86 +109,83 @@ def test_a_folder_is_read_as_training_reads_it(kind, args, tmp_path):
     else:
         data = Dataset.from_list(rows)
         (data if kind == "saved" else DatasetDict(train=data, other=data.select(range(3)))).save_to_disk(folder)
-    assert train_fit.fit_notices(args(prompt_dataset=str(folder))) == [], "they are in the chat template"
-    (found,) = train_fit.fit_notices(args(prompt_dataset=str(folder), max_len=9))
+    assert model_fit.training_warnings(args(prompt_dataset=str(folder))) == [], "they are in the chat template"
+    (found,) = model_fit.training_warnings(args(prompt_dataset=str(folder), max_len=9))
     assert "40 of 40 prompts are longer than the 1 tokens" in found
     if kind == "splits":
-        (found,) = train_fit.fit_notices(args(prompt_dataset=str(folder), prompt_split="other", max_len=9))
+        (found,) = model_fit.training_warnings(args(prompt_dataset=str(folder), prompt_split="other", max_len=9))
         assert "3 of 3 prompts are longer" in found
-        (found,) = train_fit.fit_notices(args(prompt_dataset=str(folder), prompt_split="none", max_len=9))
+        (found,) = model_fit.training_warnings(args(prompt_dataset=str(folder), prompt_split="none", max_len=9))
         assert "were not looked at: ValueError: " in found and "no split 'none'; there are train, other" in found
-    assert len(train_fit.first_rows(args(prompt_dataset=str(folder)), 2)) == 2
+    assert len(prompt_rows.first_rows(args(prompt_dataset=str(folder)), 2)) == 2
 
 
 def test_folders_that_come_as_code_and_data_sets_elsewhere_are_not_read(args, tmp_path):
     (tmp_path / "set").mkdir()
     (tmp_path / "set/set.py").write_text("raise SystemExit")
-    assert train_fit.local_rows(str(tmp_path / "set"), "train", args()) is None
-    assert train_fit.local_rows("owner/name@part", "train", args()) is None
+    assert prompt_rows.local_rows(str(tmp_path / "set"), "train", args()) is None
+    assert prompt_rows.local_rows("owner/name@part", "train", args()) is None
 
 
 def test_lengths_are_looked_at_beyond_the_first_rows_and_in_every_data_set(args, tmp_path, monkeypatch):
     save(tmp_path / "model", begins=False)
     long = [*ROWS, {"q": "1 " * 30, "a": "2"}]
-    (found,) = train_fit.fit_notices(args(long))
+    (found,) = model_fit.training_warnings(args(long))
     assert "1 of 101 prompts are longer than the 32 tokens" in found and "the longest has 60" in found
-    assert train_fit.fit_notices(args(long, max_samples=100)) == []
+    assert model_fit.training_warnings(args(long, max_samples=100)) == []
     args(long, name="other.jsonl")
     two = f"{tmp_path / 'train.jsonl'}, {tmp_path / 'other.jsonl'}"
-    (found,) = train_fit.fit_notices(args(prompt_dataset=two))
+    (found,) = model_fit.training_warnings(args(prompt_dataset=two))
     assert "1 of 201 prompts are longer" in found
-    (found,) = train_fit.fit_notices(args(held_out=str(tmp_path / "other.jsonl")))
+    (found,) = model_fit.training_warnings(args(held_out=str(tmp_path / "other.jsonl")))
     assert "1 of 101 prompts of --eval.dataset are longer" in found
-    monkeypatch.setattr(train_fit, "BATCH", 50)
-    monkeypatch.setattr(train_fit, "ROWS", 100)
-    (found,) = train_fit.fit_notices(args(long))
+    monkeypatch.setattr(prompt_rows, "MAX_ROWS", 100)
+    (found,) = model_fit.training_warnings(args(long))
     assert found == "--data.prompt_dataset: the first 100 prompts were looked at, and none is too long"
-    (found,) = train_fit.fit_notices(args(long, max_len=16))
+    assert model_fit.training_warnings(args()) == [], "all of a hundred"
+    (found,) = model_fit.training_warnings(args(long, max_len=16))
     assert "90 of the first 100 prompts are longer" in found
-    monkeypatch.setattr(train_fit, "SECONDS", -1.0)
-    (found,) = train_fit.fit_notices(args(long))
-    assert "the first 50 prompts were looked at" in found
 
 
 def test_held_out_prompts_that_cannot_be_read_are_said_beside_what_else_is_found(args, tmp_path):
     save(tmp_path / "model")
     (tmp_path / "held_out.jsonl").write_text("no JSON")
-    begin, found = train_fit.fit_notices(args(held_out=str(tmp_path / "held_out.jsonl")))
+    begin, found = model_fit.training_warnings(args(held_out=str(tmp_path / "held_out.jsonl")))
     assert "Give --data.add_bos" in begin
     assert found.startswith("warning: the prompts of --eval.dataset were not looked at: ")
     args([{"q": [{"role": "user", "content": "1 + 1"}], "a": "2"}], name="held_out.jsonl")
     with pytest.raises(UsageError, match=r"--eval\.dataset .*held_out\.jsonl: column 'q' .* holds chats"):
-        train_fit.fit_notices(args(held_out=str(tmp_path / "held_out.jsonl")))
+        model_fit.training_warnings(args(held_out=str(tmp_path / "held_out.jsonl")))
 
 
 def test_numbers_are_texts_where_a_template_makes_them_so(args, tmp_path):
     save(tmp_path / "model", begins=False)
     rows = [{"q": i, "a": str(i)} for i in range(300)]
     values = args(rows, input_template="{} + 1 =")
-    assert train_fit.fit_notices(values) == []
-    assert train_fit.render_rows(rows[:1], values, values.actor.model_name_or_path)[0].text == "0 + 1 ="
+    assert model_fit.training_warnings(values) == []
+    assert prompt_rows.render_rows(rows[:1], values, values.actor.model_name_or_path)[0].text == "0 + 1 ="
     with pytest.raises(UsageError, match=r"holds chats, or something else that is no text: row 1 has one of type int"):
-        train_fit.fit_notices(args(rows))
+        model_fit.training_warnings(args(rows))
     for odd in (None, [{"role": "user", "content": "1"}]):
         values = args(rows, input_template="{}")
         with pytest.raises(
-            UsageError, match=r"row 258 has one of type (NoneType|list)\. Add --data\.apply_chat_template"
+            UsageError, match=r"row 2 has one of type (NoneType|list)\. Add --data\.apply_chat_template"
         ):
-            train_fit.render_rows([rows[0], {"q": odd, "a": ""}], values, values.actor.model_name_or_path, before=256)
+            prompt_rows.render_rows([rows[0], {"q": odd, "a": ""}], values, values.actor.model_name_or_path)
 
 
 def test_chats_without_a_chat_template_are_refused(args, tmp_path):
     save(tmp_path / "model", template=CHAT, ends=[1, 2])
     rows = [{"q": [{"role": "user", "content": "1 + 1"}], "a": "2"}]
     with pytest.raises(UsageError, match=r"column 'q' \(--data\.input_key\) holds chats.*--data\.apply_chat_template"):
-        train_fit.fit_notices(args(rows))
-    assert train_fit.fit_notices(args(rows, apply_chat_template=True, add_bos=True)) == []
+        model_fit.training_warnings(args(rows))
+    assert model_fit.training_warnings(args(rows, apply_chat_template=True, add_bos=True)) == []
 
 
 def test_a_begin_token_that_there_is_not_is_refused(args, tmp_path):
     save(tmp_path / "model", begins=False, begin=None)
     with pytest.raises(UsageError, match="has no begin token"):
-        train_fit.fit_notices(args(add_bos=True))
+        model_fit.training_warnings(args(add_bos=True))
 
 
 # a sample
@@ -197,8 +195,8 @@ def test_a_sample_is_asked_as_the_training_asks(args, tmp_path):
     save(tmp_path / "model")
     values = args(add_bos=True)
     model = values.actor.model_name_or_path
-    rows = train_fit.first_rows(values, 2)
-    assert [each.text for each in train_fit.render_rows(rows, values, model)] == ["<bos>0 + 0 =", "<bos>1 + 1 ="]
+    rows = prompt_rows.first_rows(values, 2)
+    assert [each.text for each in prompt_rows.render_rows(rows, values, model)] == ["<bos>0 + 0 =", "<bos>1 + 1 ="]
     settings = train_sample.engine_settings(values)
     assert (settings.model, settings.max_len, settings.reward, settings.seed) == (model, 40, ("r.py",), 7)
     assert settings.reward_limits.timeout == 60 and settings.patience == train_sample.PATIENCE
@@ -214,7 +212,6 @@ def test_a_sample_is_asked_as_the_training_asks(args, tmp_path):
             [
                 "sample: 0 of 4 have an answer that the reward reads; 0 of 4 pass, mean reward 0; 4 of 4 cut at 8 tokens",
                 "the reward's own measures, on average: math_timeout 0",
-                "warning: what is cut seldom has its answer. Raise --rollout.max_new_tokens",
                 "warning: no answer is in the form that the reward reads. Ask for it",
             ],
         ),
@@ -227,7 +224,6 @@ def test_a_sample_is_asked_as_the_training_asks(args, tmp_path):
             [
                 "sample: 0 of 4 mark their answer (of the others all is read as the answer); 0 of 4 pass, mean reward 0; 0 of",
                 "the reward's own measures, on average: reasoning_gym_score 0.5",
-                "warning: no response marks its answer, and none is right as a whole. Ask for it in the prompt",
             ],
         ),
         (
@@ -241,7 +237,6 @@ def test_a_sample_is_asked_as_the_training_asks(args, tmp_path):
             [
                 "sample: 0 of 2 pass, mean reward 0.5; 1 of 2 got no reward; 0 of 2 cut at 8 tokens",
                 "warning: no reward, most often: boom [2J !",
-                "none passes, of few: `openrlhf-ebpo data difficulty`",
             ],
         ),
         ([Sample([1], False)], ["sample: not graded: the run's reward is a model; 0 of 1 cut at 8 tokens"]),
@@ -262,7 +257,7 @@ def test_answers_are_shown_without_control_characters_and_shortened(args, tmp_pa
     tokenizer = tokenizer_of(save(tmp_path / "model"))
     tokens = tokenizer("a\n" * 300 + "b<turn_end>", add_special_tokens=False)["input_ids"]
     sample = Sample(tokens, True, 0.0, "\x1b]0;title\x07")
-    lines = train_sample.shown(Prompt(3, "1\x1b[2J\u202e\r + 1"), sample, tokenizer)
+    lines = train_sample.answer_lines(Prompt(3, "1\x1b[2J\u202e\r + 1"), sample, tokenizer)
     assert all(line.isprintable() and len(line) < 300 for line in lines)
     assert lines[0] == "prompt 3  1 [2J + 1" and " … " in lines[1] and lines[1].endswith("a b<turn_end>")
     assert lines[2] == "  (602 tokens, cut, reward 0, no reward: ]0;title )".replace(" )", ")")
@@ -271,7 +266,7 @@ def test_answers_are_shown_without_control_characters_and_shortened(args, tmp_pa
 @pytest.mark.parametrize(("sample", "dry_run"), [(4, False), (0, True), (-1, True)])
 def test_sample_flags_that_make_no_sense(sample, dry_run):
     with pytest.raises(UsageError, match=r"--sample (goes with --dry_run|is -?\d; give 1)"):
-        train_sample.check_flag(SimpleNamespace(sample=sample, dry_run=dry_run))
+        train_checks.check_dry_run_flags(SimpleNamespace(sample=sample, dry_run=dry_run, assume_cuda=None))
 
 
 def test_who_waits_with_patience_says_for_what_and_not_for_ever(monkeypatch, capsys):

@@ -1,7 +1,6 @@
 """openrlhf-ebpo verify: what is wrong with a run is named, what is not is let be, and nothing is written unasked."""
 
 import json
-import os
 import shutil
 
 import pyarrow.parquet as pq
@@ -298,30 +297,6 @@ def test_a_checkpoint_path_of_ones_own(folder, verify, tmp_path):
     (folder / "ckpt").rename(tmp_path / "moved")
     assert verify(folder / "run", "--ckpt.path", tmp_path / "moved")[0] == 0
     assert "no such folder" in verify(folder / "run", "--ckpt.path", tmp_path / "nowhere")[1]
-
-
-@pytest.mark.parametrize(
-    "place", ["run/rollouts/step-000001.parquet", "run/prior.json", "run/metrics.jsonl", "run/run.json"]
-)
-def test_links_and_pipes_in_a_run_are_not_followed(folder, verify, place):
-    secret = folder / "secret"
-    (folder / place).rename(secret)
-    (folder / place).symlink_to(secret)
-    status, said = verify(folder / "run")
-    assert status == 1 and os.path.basename(place) in said and "not followed" in said
-    (folder / place).unlink()
-    os.mkfifo(folder / place)
-    assert "not followed" in verify(folder / "run")[1]
-
-
-def test_links_in_a_checkpoint_are_not_followed(folder, verify):
-    path = folder / "ckpt" / "_actor" / "global_step2" / SHARD
-    path.rename(folder / "secret")
-    path.symlink_to(folder / "secret")
-    (folder / "ckpt" / "_actor" / "global_step5").rename(folder / "elsewhere")
-    (folder / "ckpt" / "_actor" / "global_step5").symlink_to(folder / "elsewhere")
-    status, said = verify(folder / "run")
-    assert status == 1 and f"_actor/global_step2: it holds '{SHARD}'" in said and "global_step5: it is a link" in said
 
 
 @pytest.mark.parametrize(

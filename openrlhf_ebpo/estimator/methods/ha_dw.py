@@ -44,5 +44,5 @@ class HADW(GroupEstimator):
         latest = super().restore(saved)["batch_means"]
         rates = isinstance(latest, list) and all(isinstance(mean, float) and 0 <= mean <= 1 for mean in latest)
         if not rates or len(latest) > WINDOW:
-            raise ValueError(f"{latest!r} is no list of success rates of at most {WINDOW} batches")
+            raise ValueError(f"{latest!r} is not a list of success rates of at most {WINDOW} batches")
         return saved

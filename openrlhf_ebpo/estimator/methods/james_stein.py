@@ -11,7 +11,7 @@ from openrlhf_ebpo.estimator.groups import GroupEstimator, deviations, others_in
 from openrlhf_ebpo.estimator.shrinkage import DEGENERATE, group_mean
 
 if TYPE_CHECKING:
-    from openrlhf_ebpo.estimator.shapes import PerGroup, PerResponse
+    from openrlhf_ebpo.estimator.contract import PerGroup, PerResponse
 
 
 class JamesStein(GroupEstimator):

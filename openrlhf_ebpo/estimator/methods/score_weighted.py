@@ -22,6 +22,8 @@ class ScoreWeighted(Estimator):
     back. All weights 0: B is the plain mean. All rewards equal: A = 0.
     """
 
+    centred = False
+
     def step(self, batch: Batch, state: dict) -> Step:
         rewards, valid = batch.rewards, batch.valid
         flat = (values.reshape(1, -1) for values in (rewards, batch.score_weights, valid))

@@ -1,1 +1,0 @@
-"""A small transformer as the policy, many seeds at once, for learning.py and gradient_variance.py."""

@@ -1,0 +1,103 @@
+"""Arguments of vLLM's engines beyond upstream's flags: how much they do at a time, and which log-probabilities they give.
+
+With no size given an engine gets vLLM's default for offline work on its device. Upstream's engine is an AsyncLLM, which
+without a server gets vLLM's fallback on every device.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+
+from openrlhf_ebpo.engines.log_probs import PROCESSED
+from openrlhf_ebpo.errors import UsageError
+
+UPSTREAMS_WORKER = "openrlhf.trainer.ray.vllm_worker_wrap.WorkerWrap"
+QUIET_WORKER = "openrlhf_ebpo.engines.quiet_worker.QuietWorker"
+SEQUENCES, TOKENS = "vllm.max_num_seqs", "vllm.max_num_batched_tokens"
+
+
+def add_flags(group) -> None:
+    group.add_argument(
+        f"--{SEQUENCES}",
+        type=int,
+        default=None,
+        metavar="N",
+        help="sequences that an engine generates at a time. Default: what vLLM takes for offline work on this GPU (1024 on an "
+        "H100, 256 on an A100)",
+    )
+    group.add_argument(
+        f"--{TOKENS}",
+        type=int,
+        default=None,
+        metavar="N",
+        help="tokens that an engine reads at a time. Default: as above (16384 on an H100, 8192 on an A100). Fewer leave more memory for "
+        "the KV cache",
+    )
+
+
+def check_flags(values: dict) -> None:
+    """Raises UsageError where vLLM would refuse the sizes, after half a minute and in another process."""
+    given = {flag: values[flag] for flag in (SEQUENCES, TOKENS) if values[flag] is not None}
+    for flag, size in given.items():
+        if size < 1:
+            raise UsageError(f"--{flag} is {size}; give 1 or more")
+    if len(given) == 2 and given[TOKENS] < given[SEQUENCES]:
+        raise UsageError(
+            f"--{TOKENS} {given[TOKENS]} is less than --{SEQUENCES} {given[SEQUENCES]}: every running sequence takes a token of "
+            "each batch. Raise the first or lower the second"
+        )
+
+
+def offline_defaults(create_engine_config):
+    """In place of EngineArgs.create_engine_config: an engine without a server is configured as vLLM's class LLM is, which also
+    keeps no statistics; here it keeps those that its log shows."""
+
+    @functools.wraps(create_engine_config)
+    def configured_as_llm(self, usage_context=None, *args, **kwargs):
+        from vllm.usage.usage_lib import UsageContext
+
+        if usage_context in (None, UsageContext.ENGINE_CONTEXT):
+            usage_context = UsageContext.LLM_CLASS
+            self.disable_log_stats |= not logging.getLogger("vllm").isEnabledFor(logging.INFO)
+        return create_engine_config(self, usage_context, *args, **kwargs)
+
+    return configured_as_llm
+
+
+class QuietRolloutActor:
+    """Mixin over RolloutRayActor: vLLM's worker gets our extension. One that is not upstream's stays, such as the CPU backend's.
+
+    Ray's workers import this file before upstream's, so it must not import quiet_worker.py, which imports upstream's.
+    """
+
+    async def __init__(self, *args, **kwargs):
+        if kwargs.get("worker_extension_cls") == UPSTREAMS_WORKER:
+            kwargs["worker_extension_cls"] = QUIET_WORKER
+        await super().__init__(*args, **kwargs)
+
+
+class MadeWith:
+    """Stands in for RolloutRayActor: its engines get these arguments beside those that upstream gives."""
+
+    def __init__(self, actor_class, given: dict):
+        self.actor_class, self.given = actor_class, given
+
+    def options(self, **options):
+        return MadeWith(self.actor_class.options(**options), self.given)
+
+    def remote(self, **kwargs):
+        return self.actor_class.remote(**{**self.given, **kwargs})
+
+
+def set_arguments(args) -> None:
+    """In the driver, before upstream makes the engines. Where rollouts have a temperature, their log-probabilities do too: they
+    are then computed for every token, asked for or not."""
+    from openrlhf.trainer.ray import vllm_engine
+
+    sizes = {"max_num_seqs": args.vllm.max_num_seqs, "max_num_batched_tokens": args.vllm.max_num_batched_tokens}
+    given = {name: size for name, size in sizes.items() if size is not None}
+    if args.rollout.temperature != 1:
+        given["logprobs_mode"] = PROCESSED
+    if given:
+        vllm_engine.RolloutRayActor = MadeWith(vllm_engine.RolloutRayActor, given)

@@ -1,0 +1,174 @@
+"""The client of the Hub, and what its errors mean.
+
+Endpoint and token come from the usual places: HF_ENDPOINT, HF_TOKEN, `hf auth login`. A token is never printed.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.models.hub_transport import Stalled, limit_waiting, retry_after
+from openrlhf_ebpo.redact import redacted_text
+
+TIMEOUT = "OPENRLHF_EBPO_HUB_TIMEOUT"  # seconds without progress; the client's own default is: for ever
+TIMEOUT_SECONDS = 60.0
+HOW_TO_LOG_IN = (
+    "set HF_TOKEN, or run `hf auth login`, with a token that may write (https://huggingface.co/settings/tokens)"
+)
+# What people can do about a status; those of PERMANENT fail again until somebody has done it.
+ADVICE = {
+    400: "the Hub refuses this request",
+    401: f"the Hub does not accept the token, or wants one (or there is no such repo): {HOW_TO_LOG_IN}",
+    402: "the Hub wants a paid plan for this",
+    403: "the token has no right to do this: give it write access, or choose a repo of yours",
+    404: "no such repo or revision, or the token may not see it",
+    409: "it is there already, or is being changed by somebody else",
+    412: "somebody else has pushed meanwhile",
+    413: "the Hub refuses something of this size",
+    422: "the Hub refuses this request",
+    429: "too many requests",
+}
+PERMANENT = {400, 401, 402, 403, 413, 422}
+GATED = "it is gated: ask for access on its page at the Hub, logged in as the token's owner"
+OFFLINE = "the Hub is not asked, for HF_HUB_OFFLINE is set: unset it"
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG, errno.EFBIG}  # never of a connection
+
+
+class HubError(ReportedError):
+    """A call to the Hub failed, in words.
+
+    status: of the Hub's answer, None where there was none. permanent: trying again is of no use before somebody has
+    done something. retry_after: seconds that the Hub asks to wait, None where it does not say.
+    """
+
+    def __init__(
+        self, words: str, status: int | None = None, permanent: bool = False, retry_after: float | None = None
+    ):
+        super().__init__(redacted_text(words))
+        self.status = status
+        self.permanent = permanent
+        self.retry_after = retry_after
+
+
+def hub_api(endpoint: str | None = None, token: str | None = None):
+    """huggingface_hub's HfApi, whose calls end when the Hub stands still for TIMEOUT_SECONDS.
+
+    Raises:
+        UsageError: huggingface_hub is not installed, or the limit is no number.
+    """
+    try:
+        from huggingface_hub import HfApi
+    except ModuleNotFoundError as error:
+        raise UsageError(f"{error.name} is not installed: pip install 'openrlhf_ebpo[hub]'") from None
+    limit_waiting(seconds_of(TIMEOUT, TIMEOUT_SECONDS))
+    for handler in logging.getLogger("huggingface_hub").handlers:
+        handler.addFilter(redact_record)
+    return HfApi(endpoint=endpoint, token=token, library_name="openrlhf_ebpo")
+
+
+def seconds_of(variable: str, default: float) -> float:
+    """Seconds in an environment variable.
+
+    Raises:
+        UsageError: it is no number above 0.
+    """
+    text = os.environ.get(variable) or str(default)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < math.inf:
+        raise UsageError(f"the environment variable {variable} is {text!r}; give a number of seconds above 0")
+    return seconds
+
+
+def redact_record(record: logging.LogRecord) -> bool:
+    """The client logs whole upload addresses, with their signatures, when it tries again."""
+    record.msg, record.args = redacted_text(record.getMessage()), ()
+    return True
+
+
+@contextmanager
+def hub_errors(doing: str) -> Iterator[None]:
+    """Whatever the client raises inside becomes a HubError: some of its failures come untyped (a JSON error for a 503,
+    a RuntimeError for a refused upload, a bare transport error)."""
+    try:
+        yield
+    except (HubError, UsageError):
+        raise
+    except Exception as error:
+        raise hub_error(error, doing) from error
+
+
+def hub_error(error: Exception, doing: str) -> HubError:
+    chain = list(_chain(error))
+    if stalled := next((each for each in chain if isinstance(each, Stalled)), None):
+        return HubError(f"{doing}: no usable answer ({stalled})")
+    names = {type(cause).__name__ for cause in chain}
+    if local := local_problem(error):
+        return HubError(f"{doing}: this machine, not the Hub, has a problem: {local}", permanent=True)
+    if "OfflineModeIsEnabled" in names:
+        return HubError(f"{doing}: {OFFLINE}", permanent=True)
+    response = _response(error)
+    if response is None:
+        permanent = bool(names & {"HFValidationError", "LocalTokenNotFoundError"})
+        return HubError(f"{doing}: no usable answer ({_short(error)})", permanent=permanent)
+    status = response.status_code
+    said = _server_message(response)
+    if not said and getattr(error, "response", None) is None:  # the client's own words, as about a card's metadata
+        said = " ".join(str(error).split())[:300]
+    advice = ADVICE.get(status, "the Hub has a problem" if status >= 500 else "refused")
+    advice = GATED if "GatedRepoError" in names else advice
+    words = f"{doing}: {advice} ({status}{f': {said}' if said else ''})"
+    return HubError(words, status, status in PERMANENT, retry_after(response))
+
+
+def local_problem(error: BaseException) -> OSError | None:
+    """What this machine's disk refused (full, no right, a file that is gone), not a connection that failed."""
+    for each in _chain(error):
+        named = each is error and getattr(each, "filename", None) is not None  # a context may be an older story
+        if isinstance(each, OSError) and each.errno and (named or each.errno in FULL):
+            return each
+    return None
+
+
+def card_refused(error: BaseException) -> bool:
+    """Whether the Hub has refused the metadata of a README.md, before anything of the push was committed."""
+    response = _response(error)
+    return response is not None and response.status_code == 400 and response.url.path.endswith("/api/validate-yaml")
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _response(error: Exception):
+    """The HTTP answer behind an error, or behind what caused it."""
+    found = (getattr(cause, "response", None) for cause in _chain(error))
+    return next((response for response in found if getattr(response, "status_code", None)), None)
+
+
+def _short(error: Exception) -> str:
+    root = list(_chain(error))[-1]
+    texts = dict.fromkeys(f"{type(each).__name__}: {each}" for each in (error, root))
+    return " ".join("; ".join(texts).split())[:400]
+
+
+def _server_message(response) -> str:
+    """What the Hub says itself: a header, or the body's `error`."""
+    said = response.headers.get("X-Error-Message", "")
+    if not said:
+        try:
+            said = json.loads(response.content).get("error", "")
+        except Exception:  # the body may be anything, or not read
+            said = ""
+    return " ".join(str(said).split())[:300]

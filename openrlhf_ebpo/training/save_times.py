@@ -1,0 +1,76 @@
+"""The steps after which a training saves: every --ckpt.save_steps, and so many minutes after the last save."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.record.manifest import step_of
+from openrlhf_ebpo.record.resume import BEST
+
+MINUTES = "ckpt.save_minutes"
+
+
+def add_flag(group) -> None:
+    group.add_argument(
+        f"--{MINUTES}",
+        type=float,
+        default=0.0,
+        metavar="MINUTES",
+        help="save after the first step that ends so long after the last save (or the start), besides every --ckpt.save_steps, to "
+        "resume from; models are exported every --ckpt.save_steps alone. 0: by steps alone",
+    )
+
+
+def check_flag(flat: argparse.Namespace) -> None:
+    """Raises UsageError where the minutes are negative, infinite or NaN, or nothing would be saved."""
+    minutes = vars(flat)[MINUTES]
+    if not 0 <= minutes < math.inf:
+        raise UsageError(f"--{MINUTES} is {minutes}; give minutes, or 0 to save by --ckpt.save_steps alone")
+    if minutes and vars(flat)["ckpt.disable_ds"]:
+        raise UsageError(
+            f"--{MINUTES} saves what a resume needs, and --ckpt.disable_ds saves none of it: leave one out"
+        )
+
+
+class SaveTimes:
+    """Decides when to save.
+
+    Args:
+        ckpt: the section of the settings; `save_steps` may be infinite, as upstream makes of -1.
+        clock: seconds, of a clock that is never set back.
+    """
+
+    def __init__(self, ckpt: SimpleNamespace, clock: Callable[[], float] = time.monotonic):
+        self.ckpt, self.clock = ckpt, clock
+        self.restart()
+
+    def restart(self) -> None:
+        """Count the minutes from now: training begins, or a save has ended."""
+        self.began = self.clock()
+
+    def is_due(self, step: int) -> bool:
+        seconds = 60 * self.ckpt.save_minutes
+        return step % self.ckpt.save_steps == 0 or 0 < seconds <= self.clock() - self.began
+
+
+def exports(ckpt: SimpleNamespace, tag: str) -> bool:
+    """Whether saving `tag` also exports a model (--ckpt.save_hf). Exported models are never deleted, so what is saved by time or on
+    request, to resume from, has none."""
+    by_steps = ckpt.save_steps > 0 and step_of(tag) % ckpt.save_steps == 0
+    return ckpt.save_hf and (by_steps or tag.startswith(BEST))
+
+
+@contextlib.contextmanager
+def saving(ckpt: SimpleNamespace, saves: bool) -> Iterator[None]:
+    """Make upstream, which asks `step % save_steps == 0` alone, save inside or not, whatever the step."""
+    steps, ckpt.save_steps = ckpt.save_steps, 1 if saves else math.inf
+    try:
+        yield
+    finally:
+        ckpt.save_steps = steps

@@ -1,0 +1,152 @@
+"""The parts of the check, in the order in which they are run; each can be run alone.
+
+`seconds` are estimates for one H100-class GPU, of which nothing was measured: a start of the whole stack is taken as 40 s. `limit` is
+when a part is ended.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu import machine, speed, trainings
+from gpu.modes import MODES
+from gpu.work import ROOT, PartFailed, PartSkipped, Work
+
+PAIRS = 3
+MACHINE, MODEL, SPEED = "machine", "model", "speed"
+PREPARE = """
+import sys
+from pathlib import Path
+from openrlhf_ebpo.quickstart.stages import preparation, run_stages
+run_stages(preparation(Path(sys.argv[1])))
+"""
+LARGE = {"share": ("gpu_share.py", 300), "smollm2": ("gpu_smollm2.py", 1900)}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Attributes:
+    plan: the commands, for --dry_run.
+    run: gives the facts for the report; raises PartFailed or PartSkipped.
+    needs: parts that must have passed.
+    """
+
+    name: str
+    what: str
+    seconds: int
+    limit: int
+    plan: Callable[[Work], list[list[str]]]
+    run: Callable[[Work], dict]
+    needs: tuple[str, ...] = (MACHINE,)
+    large: bool = False
+
+
+def check_machine(work: Work) -> dict:
+    """Raises PartFailed where something is missing without which nothing runs."""
+    found = list(machine.findings(work.cpu))
+    fatal = [f"{each.found}: {each.remedy}" for each in found if each.fatal]
+    for each in found:
+        print(f"  {each.found}" + (f"\n    -> {each.remedy}" if each.remedy else ""), flush=True)
+    if fatal:
+        raise PartFailed("\n".join(fatal))
+    return {"findings": [{"found": each.found, "remedy": each.remedy} for each in found]}
+
+
+def tests_plan(work: Work) -> list[list[str]]:
+    return [
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-m",
+            "gpu",
+            "-rs",
+            "--durations=10",
+            "-p",
+            "no:cacheprovider",
+            "--junitxml",
+            str(work.output / "tests.xml"),
+            "tests/gpu",
+        ]
+    ]
+
+
+def run_tests(work: Work) -> dict:
+    """Raises PartFailed with the names of the tests that failed; PartSkipped where all skip, as without a GPU."""
+    work.output.mkdir(parents=True, exist_ok=True)
+    work.run(tests_plan(work)[0], allowed=(0, 1))
+    found = outcomes((work.output / "tests.xml").read_text())
+    if found["failed"]:
+        raise PartFailed(f"{len(found['failed'])} failed: {', '.join(found['failed'])}")
+    if not found["passed"]:
+        raise PartSkipped(f"all {found['skipped']} tests marked gpu skip: they need a GPU")
+    return found
+
+
+def outcomes(junit: str) -> dict:
+    """Of pytest's own file: how many passed and skipped, and who failed."""
+    cases = list(ElementTree.fromstring(junit).iter("testcase"))
+    failed = [
+        each.get("name", "?") for each in cases if each.find("failure") is not None or each.find("error") is not None
+    ]
+    skipped = sum(each.find("skipped") is not None for each in cases)
+    return {"passed": len(cases) - len(failed) - skipped, "skipped": skipped, "failed": failed}
+
+
+def model_plan(work: Work) -> list[list[str]]:
+    return [[sys.executable, "-c", PREPARE, str(work.model)]]
+
+
+def make_model(work: Work) -> dict:
+    work.run(model_plan(work)[0], OMP_NUM_THREADS="1")
+    return {"folder": str(work.model)}
+
+
+def large_plan(work: Work, name: str) -> list[list[str]]:
+    script = ROOT / "research" / LARGE[name][0]
+    return [[sys.executable, str(script), "--output", str(work.output), *(["--tiny"] if work.cpu else [])]]
+
+
+def run_large(work: Work, name: str) -> dict:
+    """Raises PartSkipped where this version has no such benchmark."""
+    words = large_plan(work, name)[0]
+    if not Path(words[1]).is_file():
+        raise PartSkipped(f"there is no research/{LARGE[name][0]}")
+    work.run(words)
+    return {"files": sorted(path.name for path in work.output.iterdir() if path.is_file())}
+
+
+def mode_part(name: str) -> Part:
+    mode = MODES[name]
+    plan, run = functools.partial(trainings.plan, name=name), functools.partial(trainings.train, name=name)
+    seconds, limit = (100, 300) if mode.killed else (55, 200)
+    return Part(name, mode.what, seconds, limit, plan, run, (MACHINE, MODEL))
+
+
+def speed_part(number: int) -> Part:
+    plan, run = functools.partial(speed.plan, number=number), functools.partial(speed.pair, number=number)
+    what = f"EBPO against group_norm, pair {number + 1}: seconds of a step, GPU memory"
+    return Part(f"{SPEED}_{number + 1}", what, 85, 300, plan, run, (MACHINE, MODEL))
+
+
+def large_part(name: str) -> Part:
+    script, seconds = LARGE[name]
+    plan, run = functools.partial(large_plan, name=name), functools.partial(run_large, name=name)
+    return Part(name, f"research/{script}", seconds, 2 * seconds, plan, run, large=True)
+
+
+def parts() -> dict[str, Part]:
+    every = [
+        Part(MACHINE, "versions, GPU, compiler, libraries, memory, disk", 30, 400, lambda work: [], check_machine, ()),
+        Part(MODEL, "the quickstart's tasks, model and warm start", 60, 400, model_plan, make_model),
+        *(mode_part(name) for name in ("colocate", "separate", "async", "lora")),
+        Part("tests", "the tests marked gpu", 170, 500, tests_plan, run_tests),
+        *(speed_part(number) for number in range(PAIRS)),
+        *(large_part(name) for name in LARGE),
+    ]
+    return {each.name: each for each in every}

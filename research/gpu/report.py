@@ -1,0 +1,249 @@
+"""report.json, in which a check goes on, and report.md, for people: both are written anew after every part."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from gpu import speed
+from gpu.modes import MODES
+from gpu.parts import SPEED, Part
+from gpu.work import ROOT, shown
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.files import write_json, write_text
+from openrlhf_ebpo.record.run_log import timestamp
+
+SCHEMA = 1
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+SOURCES = ("openrlhf_ebpo", "research/gpu", "tests/gpu")
+REHEARSAL = "A rehearsal on a CPU, with the same commands: nothing here was measured on a GPU."
+
+
+def commit() -> str:
+    """For people; without git, or outside of a checkout, it is unknown."""
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, timeout=30
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return done.stdout.strip() or "unknown"
+
+
+def source() -> str:
+    """What decides whether a part that has passed holds still: the files that are run."""
+    digest = hashlib.sha256()
+    for folder in SOURCES:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            digest.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def begin(folder: Path, machine: dict, cpu: bool) -> dict:
+    """The report that is there, to go on with; a new one where there is none, or another version's or machine's, which is
+    moved aside.
+
+    Raises:
+        UsageError: the folder holds something else.
+    """
+    fresh = {
+        "schema": SCHEMA,
+        "kind": "rehearsal" if cpu else "gpu",
+        "commit": commit(),
+        "source": source(),
+        "began": timestamp(),
+        "machine": machine,
+        "parts": {},
+    }
+    found = read(folder)
+    if found is None:
+        return fresh
+    if identity(found) == identity(fresh):
+        return found
+    move_aside(folder)
+    return fresh
+
+
+def identity(report: dict) -> tuple:
+    machine = report["machine"]
+    return (
+        report["schema"],
+        report["kind"],
+        report["source"],
+        [gpu["name"] for gpu in machine["gpus"]],
+        machine["versions"],
+    )
+
+
+def read(folder: Path) -> dict | None:
+    """Raises UsageError where what is there is no report."""
+    path = folder / "report.json"
+    if not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_text())
+        identity(found)
+        return found
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(f"{path} is not a report of this check: name another folder, or remove it") from None
+
+
+def move_aside(folder: Path) -> None:
+    number = next(n for n in range(1, 10**6) if not (folder / f"report-{n}.json").exists())
+    for suffix in ("json", "md"):
+        if (path := folder / f"report.{suffix}").exists():
+            path.rename(folder / f"report-{number}.{suffix}")
+    print(
+        f"the report in {folder} is of another version or machine: it is now report-{number}.json; all parts begin anew"
+    )
+
+
+def write(folder: Path, report: dict, parts: Sequence[Part]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "report.json", report)
+    write_text(folder / "report.md", markdown(report, parts))
+
+
+def is_done(report: dict, name: str) -> bool:
+    return report["parts"].get(name, {}).get("outcome") == PASSED
+
+
+def left(report: dict, parts: Sequence[Part]) -> list[str]:
+    return [part.name for part in parts if part.name not in report["parts"]]
+
+
+def failed(report: dict) -> list[str]:
+    return [name for name, part in report["parts"].items() if part["outcome"] == FAILED]
+
+
+# Markdown
+
+
+def markdown(report: dict, parts: Sequence[Part]) -> str:
+    sections = (heading(report, parts), about(report), overview(report, parts), trained(report), timed(report))
+    more = (failures(report), commands(report))
+    return "\n\n".join(section for section in (*sections, *more) if section) + "\n"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence]) -> str:
+    lines = [head, ["---"] * len(head), *([cell(value) for value in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def cell(value) -> str:
+    """In one cell of Markdown: whatever a machine or a process has said, it stays one."""
+    text = "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
+    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())
+
+
+def heading(report: dict, parts: Sequence[Part]) -> str:
+    counts = [part["outcome"] for part in report["parts"].values()]
+    words = [f"{counts.count(outcome)} {outcome}" for outcome in (PASSED, FAILED, SKIPPED)]
+    remaining = left(report, parts)
+    verdict = ", ".join(words) + (f"; left: {', '.join(remaining)}" if remaining else "")
+    rehearsal = f"\n\n**{REHEARSAL}**" if report["kind"] == "rehearsal" else ""
+    return f"# Check on a GPU\n\n{verdict}.{rehearsal}"
+
+
+def about(report: dict) -> str:
+    machine = report["machine"]
+    gpus = [
+        f"{gpu['name']}, {gpu['memory_mib']} MiB, driver {gpu['driver']}, {gpu['capability']}"
+        for gpu in machine["gpus"]
+    ]
+    rows = [
+        ("GPUs", "; ".join(gpus) or "none"),
+        ("processor", f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB of memory free"),
+        ("system", f"{machine['system']}, Python {machine['python']}, nvcc {machine['nvcc'] or 'not found'}"),
+        ("versions", ", ".join(f"{name} {version}" for name, version in machine["versions"].items())),
+        ("nearest set of versions", machine["set"]),
+        ("commit", f"{report['commit']}, sources {report['source']}"),
+        ("begun", report["began"]),
+    ]
+    return "## Machine\n\n" + table(["", ""], rows)
+
+
+def overview(report: dict, parts: Sequence[Part]) -> str:
+    rows = []
+    for part in parts:
+        found = report["parts"].get(part.name, {})
+        reason = (found.get("reason") or "").partition("\n")[0]
+        rows.append((part.name, part.what, found.get("outcome", "left"), found.get("seconds"), part.limit, reason))
+    return "## Parts\n\n" + table(["part", "what", "outcome", "seconds", "limit", "why"], rows)
+
+
+def trained(report: dict) -> str:
+    rows = []
+    for name in MODES:
+        found = report["parts"].get(name, {}).get("facts") or {}
+        if found:
+            rewards = " → ".join(cell(value) for value in found["reward"])
+            mismatch = ", ".join(f"{key} {cell(value)}" for key, value in found["mismatch"].items())
+            counts = f"{len(found['steps'])}, resumed {found['resumed']} times"
+            numbers = (
+                found["seconds_a_step"],
+                rewards,
+                found["kl_per_step"],
+                found["vllm_kl"],
+                mismatch,
+                found["peak_mib"],
+            )
+            rows.append((name, found["placement"], counts, *numbers))
+    head = [
+        "training",
+        "placement",
+        "steps",
+        "s a step",
+        "reward",
+        "KL a step",
+        "largest vllm_kl",
+        "mismatch",
+        "peak MiB",
+    ]
+    return "## Trainings\n\n" + table(head, rows) if rows else ""
+
+
+def pairs_of(report: dict) -> list[dict]:
+    names = (name for name in report["parts"] if name.startswith(f"{SPEED}_") and is_done(report, name))
+    return [report["parts"][name]["facts"] for name in names]
+
+
+def timed(report: dict) -> str:
+    pairs = pairs_of(report)
+    if not pairs:
+        return ""
+    rows = [
+        (n, *(pair[arm][key] for key in ("seconds_a_step", "peak_mib") for arm in speed.ARMS))
+        for n, pair in enumerate(pairs, 1)
+    ]
+    head = ["pair", "group_norm, s a step", "EBPO", "group_norm, peak MiB", "EBPO"]
+    return "## EBPO against group_norm\n\n" + "\n\n".join([table(head, rows), *ratios(pairs)])
+
+
+def ratios(pairs: Sequence[dict]) -> Iterator[str]:
+    found = speed.compared(pairs)
+    for name, words in (("seconds_a_step", "Seconds of a step"), ("peak_mib", "Peak of memory")):
+        if name in found:
+            ratio = found[name]
+            interval = f"{ratio['low']:.3f} to {ratio['high']:.3f}"
+            yield f"{words}, EBPO / group_norm: {ratio['mean']:.3f}, 95 % interval {interval} ({found['pairs']} pairs)."
+
+
+def failures(report: dict) -> str:
+    texts = []
+    for name, part in report["parts"].items():
+        if part["outcome"] == FAILED:
+            log = "\n".join(line.replace("```", "'''") for line in part["log"])
+            texts.append(f"### {name}\n\n{cell(part['reason'])}\n\n```\n{log}\n```")
+    return "\n\n".join(["## Failures", *texts]) if texts else ""
+
+
+def commands(report: dict) -> str:
+    lines = []
+    for name, part in report["parts"].items():
+        for each in part["commands"]:
+            lines.append(f"# {name}: status {each['status']}, {each['seconds']} s\n{shown(each)}")
+    return "## Commands\n\n```bash\n" + "\n".join(lines).replace("```", "'''") + "\n```" if lines else ""

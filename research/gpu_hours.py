@@ -1,0 +1,167 @@
+"""Time and GPUs for the paper's table, estimated: python research/gpu_hours.py [--length 5000] [--mfu 0.3] ...
+
+Nothing here was measured. A step is generation, limited by memory traffic, then passes over all tokens, limited by
+arithmetic, then a fixed rest:
+
+  generation   every decoding iteration reads the weights once and the cache of all running sequences. An engine runs for
+               as many iterations as the longest response has tokens; longer where not all sequences fit at once.
+  training     2 floating-point operations a weight and token forward, 4 backward, 2 to recompute activations; one more
+               forward pass for the old log-probabilities, and one for the reference model where there is a KL term.
+  rest         weights to vLLM, waking and sleeping, rewards, the run log
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+from lab.tables import table
+from openrlhf_ebpo.data.passes import steps_a_pass
+from openrlhf_ebpo.eval.tasks import BENCHMARKS
+
+QUESTIONS, PROMPTS, MINI_BATCH = (
+    16_900,
+    512,
+    128,
+)  # DAPO-Math-17K less those held out; prompts a step, an optimizer step
+PASS = steps_a_pass(QUESTIONS, PROMPTS, 4, MINI_BATCH * 4)  # 33, with every G
+LONGEST = 8192
+EVERY, VALIDATION, SAMPLES = 50, 500, 16  # one evaluation of 500 prompts x 16 every 50 steps
+PAPERS = [task for task in BENCHMARKS.values() if task.reported]
+BENCHMARKS = sum(task.rows[0] for task in PAPERS)  # questions
+RUNS, LONGEST_IN_EVALUATION = 32, 20480
+
+
+@dataclass(frozen=True)
+class Model:
+    name: str
+    parameters: float
+    cache: int  # bytes of keys and values per token
+    engine_80gb: int = 1  # GPUs a vLLM engine, on 80 GB
+
+
+@dataclass(frozen=True)
+class Machine:
+    name: str
+    gpus: int
+    memory: float  # bytes per GPU
+    bandwidth: float  # bytes/s, data sheet
+    flops: float  # bfloat16 without sparsity, data sheet
+    share: float  # of memory, for vLLM
+
+
+@dataclass(frozen=True)
+class Method:
+    name: str
+    forwards: int  # passes without gradient: old log-probabilities, reference
+    steps: int = 30 * PASS
+    generated: float = 1.0  # responses generated for one that is trained on
+
+
+MODELS = {
+    "qwen3_8b": Model("Qwen3-8B", 8.19e9, 147456),
+    "qwen3_14b": Model("Qwen3-14B", 14.77e9, 163840, engine_80gb=2),
+    "llama3_1_8b": Model("Llama-3.1-8B", 8.03e9, 131072),
+}
+MACHINES = (
+    Machine("32 x H200", 32, 141e9, 4.8e12, 989e12, 0.7),
+    Machine("8 x H200", 8, 141e9, 4.8e12, 989e12, 0.7),
+    Machine("8 x H100", 8, 80e9, 3.35e12, 989e12, 0.65),
+)
+METHODS = (
+    Method("all but those below", 2),
+    Method("Clip-Cov, KL-Cov: no reference model", 1),
+    Method("DAPO: the same, half of the groups filtered out", 1, generated=2.0),
+    Method("`--order difficulty`: one pass", 2, steps=PASS),
+)
+
+
+def generation(model: Model, machine: Machine, responses: float, assumed, longest: int = LONGEST) -> float:
+    """Seconds to generate `responses` of the assumed mean length on all GPUs."""
+    split = model.engine_80gb if machine.memory < 100e9 else 1
+    weights = 2 * model.parameters / split
+    cache = model.cache / split
+    sequences = responses * split / machine.gpus  # an engine's
+    at_once = (machine.share * machine.memory - weights) / cache / (assumed.prompt + assumed.length)
+    iterations = max(longest, sequences * assumed.length / at_once)
+    read = sequences * assumed.length * (assumed.prompt + assumed.length / 2) * cache
+    return (iterations * weights + read) / (machine.bandwidth * assumed.bandwidth_share)
+
+
+def step(model: Model, machine: Machine, method: Method, group: int, assumed) -> float:
+    """Seconds of one training step, its share of the evaluations included."""
+    responses = PROMPTS * group
+    tokens = responses * (assumed.prompt + assumed.length)
+    arithmetic = (8 + 2 * method.forwards) * model.parameters * tokens
+    training = arithmetic / (machine.gpus * machine.flops * assumed.mfu)
+    evaluation = generation(model, machine, VALIDATION * SAMPLES, assumed) / EVERY
+    return generation(model, machine, responses * method.generated, assumed) + training + evaluation + assumed.rest
+
+
+def hours(model: Model, machine: Machine, method: Method, group: int, assumed) -> float:
+    return step(model, machine, method, group, assumed) * method.steps / 3600
+
+
+def rows(assumed) -> list[tuple]:
+    cases = [(model, 4, method) for model in MODELS.values() for method in METHODS]
+    cases += [(MODELS["qwen3_8b"], group, METHODS[0]) for group in (8, 16, 32)]
+    return [
+        (model.name, str(group), method.name, str(method.steps), *_on_each(model, method, group, assumed))
+        for model, group, method in cases
+    ]
+
+
+def _on_each(model: Model, method: Method, group: int, assumed) -> list[str]:
+    first = MACHINES[0]
+    total = hours(model, first, method, group, assumed) * first.gpus
+    return [
+        f"{step(model, first, method, group, assumed):.0f} s",
+        *(f"{hours(model, machine, method, group, assumed):.0f} h" for machine in MACHINES),
+        f"{total:,.0f}",
+    ]
+
+
+def once(assumed) -> list[tuple]:
+    """The work done once per model: (what, model, hours on each machine)."""
+    longer = argparse.Namespace(**{**vars(assumed), "length": assumed.evaluation_length})
+    return [
+        row
+        for model in MODELS.values()
+        for row in (
+            ("measuring difficulty", model.name, *_hours(model, QUESTIONS * 16, assumed, LONGEST)),
+            ("five benchmarks x 32", model.name, *_hours(model, BENCHMARKS * RUNS, longer, LONGEST_IN_EVALUATION)),
+        )
+    ]
+
+
+def _hours(model: Model, responses: int, assumed, longest: int) -> list[str]:
+    return [f"{generation(model, machine, responses, assumed, longest) / 3600:.1f} h" for machine in MACHINES]
+
+
+def parse(argv: list[str] | None = None):
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    for flag, default, text in (
+        ("--length", 5000, "mean response length in tokens, of at most 8,192"),
+        ("--evaluation_length", 8000, "the same on the benchmarks, of at most 20,480"),
+        ("--prompt", 200, "mean prompt length in tokens"),
+        ("--mfu", 0.3, "share of the data sheet's arithmetic that training reaches"),
+        ("--bandwidth_share", 0.6, "share of the data sheet's memory bandwidth that decoding reaches"),
+        ("--rest", 40, "seconds per step for all else"),
+    ):
+        parser.add_argument(flag, type=type(default), default=default, help=f"{text} (%(default)s)")
+    return parser.parse_args(argv)
+
+
+def main(argv: list[str] | None = None) -> None:
+    assumed = parse(argv)
+    machines = tuple(machine.name for machine in MACHINES)
+    print("assumed: " + ", ".join(f"{name} {value}" for name, value in vars(assumed).items()) + "\n")
+    columns = ("model", "G", "method", "steps", f"a step, {machines[0]}", *machines, f"GPU hours, {machines[0]}")
+    print(table(columns, rows(assumed)) + "\n")
+    print(table(("once", "model", *machines), once(assumed)))
+
+
+if __name__ == "__main__":
+    main()

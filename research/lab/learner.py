@@ -1,0 +1,164 @@
+"""A small transformer trained on policy in one process, with any estimator of the registry.
+
+The policy loss of the real command (PPO clip 0.2, mean over tokens) and its optimizer (Adam, betas 0.9 and 0.95, gradient norm at most
+1, constant learning rate after a warm-up), without Ray and vLLM. All seeds are one batch (S first in every shape); each has
+its own weights, prompts and random numbers. Success on held-out words, and with it pass@k, is exact: the policy's
+probability of the one right answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+
+from lab import policy, tasks
+from lab.cells import LR, Cell
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.estimator import registry
+from openrlhf_ebpo.estimator.config import EstimatorConfig
+from openrlhf_ebpo.estimator.contract import Batch, Estimator
+
+BETAS, MAX_NORM, CLIP, WARMUP = (0.9, 0.95), 1.0, 0.2, 0.03
+EVALUATIONS = 15
+PASS_AT = (1, 4, 16, 64)
+
+Batches = Iterator[
+    tuple[list[list[str]], torch.Tensor]
+]  # of each step: words (S, M), and what its responses are drawn with
+
+
+def train(
+    cell: Cell,
+    spec: str,
+    weights: torch.Tensor,
+    batches: Batches,
+    shape: policy.Shape,
+    lr: float = LR,
+    tick: Callable[[], object] = lambda: None,
+) -> list[dict]:
+    """Train, and return the metrics at the start and after each of EVALUATIONS parts: success now, the rest as means since the part before.
+
+    Args:
+        spec: the estimator, as `build` reads it.
+        tick: called after every step.
+    """
+    estimator, entropy = build(spec, cell.group)
+    states = [estimator.initial() for _ in weights]
+    weights = weights.clone().requires_grad_()
+    adam = torch.optim.AdamW([weights], lr=lr, betas=BETAS, weight_decay=0.0)
+    heldout = examples(cell.task, [tasks.words()[0]] * len(weights))
+    rows = [{"step": 0, "rollouts": 0, **success(shape, weights, heldout)}]
+    since: list[dict] = []
+    for step, (words, uniforms) in enumerate(batches, 1):
+        adam.param_groups[0]["lr"] = lr * min(1.0, step / max(1, round(WARMUP * cell.steps)))
+        prompts, answers = examples(cell.task, words)
+        rollouts = policy.generate(shape, weights, prompts, uniforms)
+        rewards = ((rollouts.tokens == answers[:, :, None]).all(-1)).double()
+        advantages, states = estimated(estimator, states, words, rollouts, rewards)
+        since.append(of_batch(rewards, advantages))
+        for part in range(cell.mini_batches):
+            chosen = slice(part * cell.prompts // cell.mini_batches, (part + 1) * cell.prompts // cell.mini_batches)
+            mini_batch = policy.Rollouts(*(each[:, chosen] for each in rollouts))
+            since[-1] |= update(shape, weights, adam, prompts[:, chosen], mini_batch, advantages[:, chosen], entropy)
+        tick()
+        if step % max(cell.steps // EVALUATIONS, 1) == 0:
+            means = {name: torch.stack([each[name] for each in since]).mean(0) for name in since[0]}
+            rows.append({"step": step, "rollouts": step * cell.rollouts, **success(shape, weights, heldout), **means})
+            since = []
+    return rows
+
+
+def of_batch(rewards: torch.Tensor, advantages: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Of each seed: the share of groups that fail entirely, the reward, the root mean square of the advantages."""
+    return {
+        "all_fail": (rewards == 0).all(-1).double().mean(-1),
+        "reward": rewards.mean((1, 2)),
+        "advantage_rms": advantages.square().mean((1, 2)).sqrt(),
+    }
+
+
+def build(spec: str, group: int) -> tuple[Estimator, float]:
+    """The estimator, and the weight of the entropy in the loss, of NAME[.PRESET][+PART=CHOICE …][+entropy=WEIGHT].
+
+    Raises:
+        UsageError: there is no such estimator or part, or nothing but training itself computes it.
+    """
+    named, *parts = spec.split("+")
+    name, _, preset = named.partition(".") if ":" not in named else (named, "", "")
+    options = dict(part.partition("=")[::2] for part in parts)
+    try:
+        entropy = float(options.pop("entropy", 0))
+        config = EstimatorConfig(n_samples_per_prompt=group, preset=preset or "paper", **options)
+        estimator = registry.offline(registry.known(name), config)
+    except (argparse.ArgumentTypeError, TypeError, UsageError, ValueError) as error:
+        raise UsageError(f"--estimators {spec}: {error}") from None
+    if estimator is None:
+        raise UsageError(f"--estimators {spec}: it cannot be computed from a batch's rewards")
+    return estimator, entropy
+
+
+def draws(cell: Cell, seeds: list[int], replicate: int) -> Batches:
+    """Each step's words of each seed, (S, M), and the random numbers its responses are drawn with, (S, M, G, T)."""
+    chosen = [random.Random(f"prompts {seed} {replicate}") for seed in seeds]
+    uniforms = random_numbers(cell, seeds, replicate)
+    for _ in range(cell.steps):
+        yield [draw.sample(tasks.words()[1], cell.prompts) for draw in chosen], next(uniforms)
+
+
+def random_numbers(cell: Cell, seeds: list[int], replicate: int = 0) -> Iterator[torch.Tensor]:
+    generators = [torch.Generator().manual_seed(1000 * replicate + seed) for seed in seeds]
+    size = (cell.prompts, cell.group, tasks.RESPONSE)
+    while True:
+        yield torch.stack([torch.rand(size, generator=each) for each in generators])
+
+
+def examples(task: str, words: list[list[str]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Prompts (S, M, P) and answers (S, M, T)."""
+    spelled = [[tasks.ANSWERS[task](word) for word in each] for each in words]
+    return torch.stack([*map(tasks.prompts, words)]), torch.stack([*map(tasks.answers, spelled)])
+
+
+def estimated(estimator, states: list, words, rollouts: policy.Rollouts, rewards) -> tuple[torch.Tensor, list]:
+    """Advantages (S, M, G), each seed's from its own state, and the states after them."""
+    lengths = rollouts.mask.sum(-1).numpy()
+    weights = ((1 - rollouts.log_probs.double().exp()) ** 2 * rollouts.mask).sum(-1).numpy()
+    steps = [
+        estimator.step(
+            Batch.of(rewards[s], np.ones(rewards[s].shape, bool), words[s], (), lengths[s], weights[s]), state
+        )
+        for s, state in enumerate(states)
+    ]
+    return torch.tensor(np.stack([step.advantages for step in steps]), dtype=torch.float32), [s.state for s in steps]
+
+
+def update(shape, weights, adam, prompts, rollouts: policy.Rollouts, advantages, entropy_weight: float) -> dict:
+    """One optimizer step; of each seed (S,) the gradient's norm before it is cut to MAX_NORM, the entropy, and the KL of
+    the policy before to that after, exact over the vocabulary at the tokens that were drawn."""
+    log_probs, distributions = policy.log_probs(shape, weights, prompts, rollouts.tokens)
+    count = rollouts.mask.sum((1, 2, 3))
+    ratio = (log_probs - rollouts.log_probs).exp()
+    advantages = advantages[..., None]
+    surrogate = torch.min(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages)
+    loss = -(surrogate * rollouts.mask).sum((1, 2, 3)) / count
+    with torch.set_grad_enabled(entropy_weight > 0):
+        entropy = (-(distributions.exp() * distributions).sum(-1) * rollouts.mask).sum((1, 2, 3)) / count
+    adam.zero_grad()
+    (loss - entropy_weight * entropy).sum().backward()
+    norm = weights.grad.norm(dim=1, keepdim=True)
+    weights.grad *= (MAX_NORM / (norm + 1e-6)).clamp(max=1.0)
+    adam.step()
+    with torch.no_grad():
+        before = distributions.detach()
+        after = policy.log_probs(shape, weights, prompts, rollouts.tokens)[1]
+        kl = ((before.exp() * (before - after)).sum(-1) * rollouts.mask).sum((1, 2, 3)) / count
+    return {"grad_norm": norm[:, 0], "entropy": entropy.detach(), "kl": kl}
+
+
+def success(shape: policy.Shape, weights, heldout: tuple[torch.Tensor, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """pass@k of each seed on the held-out words, (S,): the chance that one of k responses is right."""
+    rates = policy.success(shape, weights, *heldout).double()
+    return {f"pass@{k}": (1 - (1 - rates) ** k).mean(-1) for k in PASS_AT}

@@ -1,0 +1,113 @@
+"""Measurements in units that are kept, a JSON line each: a killed command repeats none of them, and more seeds add to them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.files import read_json_lines
+from openrlhf_ebpo.progress import Append, progress_file
+
+FILE = "measured.jsonl"
+SETTINGS = {"laboratory": 1}  # to be raised where a change of the laboratory changes what it measures
+ADVICE = "take it out, or begin again with --force, which keeps the old file under another name"
+Tick = Callable[[float], object]
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A measurement. Its fields are all that the result depends on.
+
+    Attributes:
+        at_once: seeds that are measured together, and saved together.
+        title: in the progress bar.
+        cost: of a seed, in responses of the small network.
+    """
+
+    at_once: ClassVar[int] = 10
+    title: ClassVar[str]
+    cost: ClassVar[float]
+
+    def measure(self, seeds: list[int], work: Path, tick: Tick) -> list[Record]:
+        """One record for each seed: metric -> numbers. `tick` is called with the cost of what is done, for all seeds together."""
+        raise NotImplementedError
+
+    @property
+    def identity(self) -> dict:
+        return {"kind": type(self).__name__, **asdict(self)}
+
+
+class Measured:
+    """Records by job and seed."""
+
+    def __init__(self, seeds: Sequence[int], lines: Iterable[dict] = ()):
+        self.seeds = seeds
+        self.records: dict[tuple[str, int], Record] = {}
+        for line in lines:
+            self.take(line)
+
+    def take(self, line: dict) -> None:
+        for seed, record in zip(line["seeds"], line["measured"], strict=True):
+            self.records[key(line["job"]), seed] = record
+
+    def missing(self, job: Job) -> list[list[int]]:
+        """Seeds that are still to be measured, as many in a list as go together."""
+        left = [seed for seed in self.seeds if (key(job.identity), seed) not in self.records]
+        return [left[i : i + job.at_once] for i in range(0, len(left), job.at_once)]
+
+    def values(self, job: Job, metric: str) -> np.ndarray:
+        """(seeds, points)."""
+        return np.array([self.records[key(job.identity), seed][metric] for seed in self.seeds], float)
+
+
+def key(identity: dict) -> str:
+    return json.dumps(identity, sort_keys=True)
+
+
+def recorded(output: Path, kind: type[Job]) -> list[tuple[dict, dict[int, Record]]]:
+    """The fields of every job of this kind that is kept in `output`, and its records by seed."""
+    lines = read_json_lines(output / FILE)[1:] if (output / FILE).exists() else []
+    found: dict[str, dict[int, Record]] = {}
+    for (job, seed), record in sorted(Measured((), lines).records.items()):
+        found.setdefault(job, {})[seed] = record
+    jobs = [(json.loads(job), records) for job, records in found.items()]
+    return [(job, records) for job, records in jobs if job.pop("kind") == kind.__name__]
+
+
+def measure(jobs: Sequence[Job], seeds: Sequence[int], output: Path, force: bool = False) -> Measured:
+    """Measure what is missing, and return all: the first seeds of every job, then the next ones.
+
+    Raises:
+        UsageError: another process is at work in `output`, or its file is of another version or damaged.
+    """
+    with progress_file(output / FILE, SETTINGS, force) as (lines, append):
+        try:
+            measured = Measured(seeds, lines)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"{output / FILE} has a line that is not a measurement ({error!r}): {ADVICE}") from error
+        units = [(job, chunk) for job in dict.fromkeys(jobs) for chunk in measured.missing(job)]
+        units.sort(key=lambda unit: seeds.index(unit[1][0]))
+        for line in with_progress(units, output, append):
+            measured.take(line)
+    return measured
+
+
+def with_progress(units: list[tuple[Job, list[int]]], output: Path, append: Append) -> Iterator[dict]:
+    from tqdm import tqdm
+
+    total = sum(job.cost * len(chunk) for job, chunk in units)
+    seen = sys.stderr.isatty()
+    with tqdm(total=total, unit=" responses", unit_scale=True, mininterval=1 if seen else 30, disable=not units) as bar:
+        for number, (job, chunk) in enumerate(units, 1):
+            bar.set_description(f"{number} of {len(units)}: {job.title}", refresh=seen)
+            line = {"job": job.identity, "seeds": chunk, "measured": job.measure(chunk, output, bar.update)}
+            append(line)
+            yield line

@@ -1,0 +1,120 @@
+"""A rollout engine that dies: what is said of it, and the limits of whoever waits for it."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import itertools
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from types import SimpleNamespace
+
+from openrlhf_ebpo.engines import deaths
+from openrlhf_ebpo.seams.stack import module_path
+
+
+def test_the_cause_is_the_signal_or_the_last_error_of_the_log():
+    assert "SIGKILL: mostly the machine or its container was out of memory" in deaths.describe_exit(
+        [-9], "ValueError: x"
+    )
+    assert deaths.describe_exit([-11], None) == "its EngineCore was ended by SIGSEGV"
+    log = "(EngineCore pid=3) ERROR torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB\nvllm.EngineDeadError: see above\n"
+    assert deaths.describe_exit([1], deaths.last_error(log)) == (
+        "its EngineCore ended with status 1: torch.OutOfMemoryError: CUDA out of memory. Tried 2 GiB"
+    )
+    assert deaths.last_error("all is well") is None
+    assert "log of the rollout actor" in deaths.describe_exit([1], None)
+    assert deaths.describe_exit([], None).startswith("its EngineCore does not work any more")
+
+
+def test_what_an_engine_prints_is_found_where_it_goes_to_a_file(tmp_path):
+    code = "import sys; from openrlhf_ebpo.engines.deaths import read_own_log; print('ValueError: x', file=sys.stderr); print(read_own_log())"
+    with open(tmp_path / "log", "w") as log:
+        done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=log, text=True, timeout=120)
+    assert "ValueError: x" in done.stdout
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "\n", "a pipe cannot be read again"
+
+
+class Engine:
+    """A rollout actor whose engine dies when it is told to, and joins as long as `join` says."""
+
+    join = 0.0
+
+    async def __init__(self):
+        self.llm = SimpleNamespace(errored=False, engine_core=SimpleNamespace(resources=SimpleNamespace()))
+
+    async def init_process_group(self, number: int):
+        await asyncio.sleep(self.join)
+        return 1 // number
+
+
+class Actor(deaths.FailFastRolloutActor, Engine):
+    pass
+
+
+async def started(join: float = 0.0) -> Actor:
+    actor = object.__new__(Actor)
+    actor.join = join
+    await actor.__init__()
+    return actor
+
+
+def test_an_actor_tells_the_cause_and_ends_with_its_engine(monkeypatch):
+    ended = []
+    monkeypatch.setattr(deaths, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(deaths, "EXIT_DELAY_SECONDS", 0.01)
+    monkeypatch.setattr(os, "_exit", ended.append)
+
+    async def story():
+        actor = await started()
+        death = asyncio.create_task(actor.death())
+        await asyncio.sleep(0.1)
+        assert not death.done()
+        actor.llm.errored = True
+        assert "EngineCore" in await asyncio.wait_for(death, 20)
+        await asyncio.sleep(0.1)
+
+    asyncio.run(story())
+    assert ended == [1]
+
+
+def test_who_waits_for_an_engine_to_join_learns_how_that_ended(monkeypatch):
+    async def story(number: int, join: float):
+        actor = await started(join)
+        waiting = asyncio.create_task(actor.joined())
+        await asyncio.sleep(0.05)
+        assert not waiting.done(), "nobody has called it yet"
+        calls = await asyncio.gather(actor.init_process_group(number), waiting, return_exceptions=True)
+        return [each if isinstance(each, int) else str(each) for each in calls]
+
+    assert asyncio.run(story(1, 0.01)) == [1, 1]
+    assert asyncio.run(story(0, 0.01)) == ["integer division or modulo by zero"] * 2
+    monkeypatch.setattr(deaths, "JOIN_SECONDS", 0.1)
+    for said in asyncio.run(story(1, 60)):
+        assert "did not join the weight-sync group within 0 s: do the machines reach each other?" in said
+
+
+def test_the_limits_end_a_start_before_the_barrier_of_the_other_ranks_does():
+    tree = ast.parse(module_path("openrlhf.utils.deepspeed.deepspeed").read_text())
+    setup = next(node for node in ast.walk(tree) if getattr(node, "name", None) == "setup_distributed")
+    barrier = eval(ast.unparse(setup.args.defaults[0]), {"timedelta": timedelta})
+    assert barrier.total_seconds() > deaths.LOAD_SECONDS + deaths.JOIN_SECONDS
+
+
+def test_engines_join_a_group_where_upstream_makes_one():
+    """Upstream's own line, from its source: with CUDA's memory handles nobody calls the engine to join."""
+    tree = ast.parse(module_path("openrlhf.trainer.ray.ppo_actor").read_text())
+    line = next(
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "self.use_cuda_ipc"
+    )
+    upstream = compile(ast.Expression(line), "upstream", "eval")
+    for backend, colocate_all, async_enable in itertools.product(("nccl", "gloo"), (True, False), (True, False)):
+        train = SimpleNamespace(colocate_all=colocate_all, async_enable=async_enable)
+        args = SimpleNamespace(vllm=SimpleNamespace(sync_backend=backend), train=train)
+        trainer = SimpleNamespace(args=args)
+        assert deaths.syncs_in_a_group(args) is not eval(upstream, {"backend": backend, "self": trainer})
