@@ -64,6 +64,7 @@ def no_waiting(monkeypatch):
     waited: list[float] = []
     clock = SimpleNamespace(**{**vars(time), "sleep": waited.append})
     monkeypatch.setattr("huggingface_hub.utils._http.time", clock)
+    monkeypatch.setattr("huggingface_hub.file_download.time", clock)
     return waited
 
 

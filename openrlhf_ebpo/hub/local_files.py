@@ -1,5 +1,4 @@
-"""Files of this machine that are to be published: regular ones, inside the folder that was named, and at the upload
-still those that were looked at."""
+"""Files of this machine that are to be published: regular ones, inside the folder that was named."""
 
 from __future__ import annotations
 
@@ -18,25 +17,25 @@ SHOWN = 10  # names of files that are left out
 
 @dataclass(frozen=True)
 class LocalFile:
-    """A file as `local_file` found it. Nothing but `open` reads it, so nothing that has taken its place since is read."""
+    """A regular file, as `local_file` found it. size: bytes. modified: ns. sha256: known from when it was queued."""
 
     path: Path
-    device: int
-    inode: int
     size: int
-    modified: int  # ns
+    modified: int
+    sha256: str | None = None
 
     def open(self) -> BinaryIO:
-        """Open the file, if it is still the one that was listed.
+        """Open the file.
 
         Raises:
-            HubError: it is gone, was replaced or has changed.
+            HubError: it is gone, or has changed since it was listed.
         """
         try:
-            file = os.fdopen(os.open(self.path, _FLAGS), "rb")
+            file = open(self.path, "rb")  # noqa: SIM115  the caller's
         except OSError as error:
-            raise HubError(f"{self.path} is gone or was replaced while it was being pushed ({error})") from error
-        if _state(os.fstat(file.fileno())) != (self.device, self.inode, self.size, self.modified):
+            raise HubError(f"{self.path} is gone ({error})") from error
+        status = os.fstat(file.fileno())
+        if (status.st_size, status.st_mtime_ns) != (self.size, self.modified):
             file.close()
             raise HubError(f"{self.path} has changed while it was being pushed")
         return file
@@ -46,42 +45,25 @@ class LocalFile:
             return file.read()
 
 
-_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO must not make anybody wait
-
-
 def local_file(path: str | Path, root: str | Path | None = None) -> LocalFile:
-    """The file at `path`, to which links may lead that do not leave `root`, its folder if None.
+    """The file at `path`; links may lead to it within `root` (its folder if None).
 
     Raises:
-        UsageError: it, or a folder on the way, is a link to somewhere else; or it is no regular file.
-        FileNotFoundError: it is not there.
+        UsageError: it, or a folder on the way, is a link out of `root`; or it is not a regular file.
+        FileNotFoundError: it does not exist.
     """
     path = Path(path)
     root = Path(os.path.realpath(root or path.parent))
     real = Path(os.path.realpath(path))
-    _check_inside(path, real, root)
-    if not stat.S_ISREG(os.lstat(real).st_mode):
-        raise UsageError(f"{path} is not a regular file, and is not published: take it away")
-    descriptor = os.open(real, _FLAGS)
-    try:
-        status = os.fstat(descriptor)
-        opened = Path(f"/proc/self/fd/{descriptor}")  # where it really led: folders may have become links since
-        _check_inside(path, Path(os.readlink(opened)) if opened.is_symlink() else real, root)
-        return LocalFile(real, *_state(status))
-    finally:
-        os.close(descriptor)
-
-
-def _check_inside(path: Path, real: Path, root: Path) -> None:
     if not real.is_relative_to(root):
         raise UsageError(
             f"{path} leads to {real}, outside of {root}, through a link, and is not published: put the file itself there, "
             "or take the link away"
         )
-
-
-def _state(status: os.stat_result) -> tuple[int, int, int, int]:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+    status = real.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise UsageError(f"{path} is not a regular file, and is not published: take it away")
+    return LocalFile(real, status.st_size, status.st_mtime_ns)
 
 
 def named(path: str | PurePath, patterns: Iterable[str]) -> bool:

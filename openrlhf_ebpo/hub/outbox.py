@@ -22,7 +22,7 @@ import shutil
 import uuid
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -171,14 +171,10 @@ def link(source: LocalFile, target: Path) -> None:
 
 def _linked(source: LocalFile, target: Path) -> bool:
     try:
-        os.link(source.path, target, follow_symlinks=False)
+        os.link(source.path, target)
     except OSError:  # another file system, or one without hard links
         return False
-    status = target.lstat()
-    same = (status.st_dev, status.st_ino) == (source.device, source.inode)
-    if not same:  # something else has taken the name since it was looked at
-        target.unlink()
-    return same
+    return True
 
 
 def remove(item: Item) -> None:
@@ -207,23 +203,22 @@ def tidy(run_dir: str | Path) -> None:
 
 
 def snapshot_files(item: Item) -> dict[str, LocalFile]:
-    """Path in the repo -> file, of a snapshot that is still what was queued. A power failure may truncate files, a user
-    delete some, and large ones have another name through which they may have changed: a model without its weights, or
-    with other ones, would be pushed, and verified, too.
+    """Path in the repo -> file, of a snapshot that is still as it was queued: a power failure may truncate files, a user
+    delete some. Large files have another name, through which they may have changed; `upload.send` compares their hashes.
 
     Raises:
-        UsageError: files are missing or have changed, are links, or are no whole model.
+        UsageError: files are missing or have changed, are links, or the model is not complete.
     """
     files = {name: local_file(path, item.path) for name, path in item.files().items()}
     wrong = [name for name, size in item.sizes.items() if name not in files or files[name].size != size]
-    wrong = wrong or [name for name, known in item.hashes.items() if sha256(files[name]) != known]
+    wrong = wrong or [n for n, known in item.hashes.items() if files[n].size < LINK_FROM and sha256(files[n]) != known]
     found = [f"{', '.join(wrong[:5])} not as queued"] if wrong else folder.problems(item.path / "files", code=False)
     if found:
         raise UsageError(
             f"the snapshot {item.path} is damaged ({'; '.join(found)}): remove it, and push the step again with --repo "
             f"{item.repo} --step {item.step}"
         )
-    return files
+    return {name: replace(file, sha256=item.hashes.get(name)) for name, file in files.items()}
 
 
 def current(item: Item) -> bool:

@@ -1,25 +1,25 @@
-"""Repos of the Hub as people name them: owner/name, owner/name@revision, or the address of a page."""
+"""Parse the repos that users name: owner/name, owner/name@revision, or the address of a page of the Hub."""
 
 from __future__ import annotations
 
 import os
 import re
 from typing import NamedTuple
-from urllib.parse import unquote, urlsplit
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.models.hub_client import require_client
 from openrlhf_ebpo.redact import redacted_text
 
-HOSTS = ("huggingface.co", "www.huggingface.co", "hf.co")
-KINDS = {"model": "", "dataset": "datasets/", "space": "spaces/"}
-WORDS = {"model": "a model", "dataset": "a data set", "space": "a Space"}
-PAGES = ("tree", "commit")  # behind a repo in an address, before a revision
-NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?"
+PREFIXES = {"model": "", "dataset": "datasets/", "space": "spaces/"}
+NAMES = {"model": "a model", "dataset": "a data set", "space": "a Space"}
+ADDRESS = re.compile(r"https?://|(?:www\.)?(?:huggingface\.co|hf\.co)/")
+COMMIT_PAGE = re.compile(r"/commit/([0-9a-f]{7,40})/?$")  # a page that the client's parser does not know
 REVISION = re.compile(r"[A-Za-z0-9_][\w.-]*(?:/[A-Za-z0-9_][\w.-]*)*", re.ASCII)
+MAX_REVISION_CHARS = 200
 
 
 class Place(NamedTuple):
-    """A repo, and the revision that is meant; None for the newest."""
+    """A repo and a revision of it; None for the newest."""
 
     repo: str
     revision: str | None
@@ -29,35 +29,50 @@ class Place(NamedTuple):
 
 
 def place(text: str, flag: str = "--repo", kind: str = "model") -> Place:
-    """
+    """Parse a repo, and check that it is of the kind asked for.
+
     Args:
-        flag: what errors name.
-        kind: of repo that is asked for: model, dataset or space.
+        flag: the flag that errors name.
+        kind: model, dataset or space.
 
     Raises:
-        UsageError: it names no repo, or one of another kind; a token pasted in its place is not echoed.
+        UsageError: `text` is not a repo, or one of another kind; a token pasted in its place is not echoed.
     """
-    example = f"{KINDS[kind]}owner/name"
+    require_client()
+    from huggingface_hub.errors import HfUriError
+    from huggingface_hub.utils import parse_hf_uri
+
     if redacted_text(text) != text:
         raise UsageError(
             f"{flag}: this looks like a token, or is an address with a query; a repo of the Hub is owner/name"
         )
-    path, at = _path_of(text)
-    there = next((kind for kind, prefix in KINDS.items() if prefix and path.startswith(prefix)), None)
-    if there and there != kind:
-        raise UsageError(f"{flag} {text}: {WORDS[kind]} is asked for ({example}), and this is {WORDS[there]}")
-    repo, revision = _parts(path.removeprefix(KINDS[kind]), at)
-    check_repo_id(repo, flag, text)
-    if revision is not None and (not REVISION.fullmatch(revision) or ".." in revision or len(revision) > 200):
-        raise UsageError(f"{flag} {text}: behind {repo} comes no name of a revision (a branch, a tag or a commit)")
-    return Place(repo, revision)
+    is_address = bool(ADDRESS.match(text))
+    uri = COMMIT_PAGE.sub(r"/tree/\1", text) if is_address else f"hf://{text}"
+    try:
+        found = parse_hf_uri(uri, endpoint=os.environ.get("HF_ENDPOINT"))
+    except HfUriError as error:
+        raise UsageError(f"{flag} {text}: a repo of the Hub is owner/name, or its address ({error.msg})") from None
+    if found.type != kind and (is_address or found.type != "model"):  # owner/name alone is of the kind asked for
+        example = f"{PREFIXES[kind]}owner/name"
+        raise UsageError(
+            f"{flag} {text}: {NAMES[kind]} is asked for ({example}), and this is {NAMES.get(found.type, found.type)}"
+        )
+    check_repo_id(found.id, flag, text)
+    revision = found.revision
+    if revision is not None and (
+        not REVISION.fullmatch(revision) or ".." in revision or len(revision) > MAX_REVISION_CHARS
+    ):
+        raise UsageError(f"{flag} {text}: {revision!r} is not the name of a revision (a branch, a tag or a commit)")
+    if found.path_in_repo:
+        raise UsageError(f"{flag} {text}: a repo of the Hub is owner/name, without the path of a file in it")
+    return Place(found.id, revision)
 
 
 def target(text: str, flag: str = "--repo", kind: str = "model") -> str:
-    """The repo to push to.
+    """Parse the repo to push to.
 
     Raises:
-        UsageError: it names none, or a revision too.
+        UsageError: it is not a repo, or names a revision too.
     """
     repo, revision = place(text, flag, kind)
     if revision:
@@ -74,26 +89,13 @@ def check_repo_id(repo: str, flag: str = "--repo", text: str | None = None) -> N
     Raises:
         UsageError: it is not.
     """
-    if not re.fullmatch(f"{NAME}/{NAME}", repo) or len(repo) > 96 or "--" in repo or ".." in repo:
-        raise UsageError(
-            f"{flag} {text or repo}: a repo of the Hub is owner/name, of letters, digits, '-', '_' and '.', or its address"
-        )
+    require_client()
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
 
-
-def _path_of(text: str) -> tuple[str, bool]:
-    """Path of an address of the Hub, and False; any other text, and True: an @ in it comes before a revision."""
-    own = urlsplit(os.environ.get("HF_ENDPOINT") or "").netloc
-    address = urlsplit(text if "://" in text else f"https://{text}")
-    if address.scheme in ("http", "https") and address.netloc and address.netloc in (*HOSTS, own):
-        return unquote(address.path).strip("/"), False
-    return text, True
-
-
-def _parts(path: str, at: bool) -> tuple[str, str | None]:
-    if at:
-        repo, sign, revision = path.partition("@")
-        return repo, revision if sign else None
-    owner, name, page, revision = (*path.split("/", 3), "", "", "")[:4]
-    if page and (page not in PAGES or not revision):
-        return path, None  # some other page: no repo's
-    return f"{owner}/{name}", revision or None
+    try:
+        validate_repo_id(repo or "")
+    except HFValidationError as error:
+        raise UsageError(f"{flag} {text or repo}: a repo of the Hub is owner/name, or its address ({error})") from None
+    if repo.count("/") != 1 or not repo.isprintable():
+        raise UsageError(f"{flag} {text or repo}: a repo of the Hub is owner/name, or its address")

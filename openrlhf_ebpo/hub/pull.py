@@ -1,9 +1,9 @@
 """openrlhf-ebpo hub pull: a model or prior from the Hub into a folder, checked file by file.
 
-Only files that cannot run code come: safetensors, JSON, text, the tokenizer's own. Every file must be what the Hub lists
-(size and hash) and what sha256.json says, which was pushed with it; that says nothing about who pushed it, so the model must
-also be whole: every shard of its index, every file as long as its header says. Where a JSON file names code (auto_map),
-that is said; it runs only with --trust_remote_code. A pull that was cut off goes on where it stopped.
+Only files that cannot run code are downloaded: safetensors, JSON, text, the tokenizer's own. Every file is compared with the
+Hub's listing and with sha256.json, which was pushed with it; neither tells who pushed it, so the model must also be complete:
+every shard of its index, every file as long as its header says. A JSON file that names code (auto_map) is reported; the code
+runs only with --trust_remote_code. An interrupted pull resumes where it stopped.
 
   openrlhf-ebpo hub pull owner/name model
   openrlhf-ebpo hub pull owner/name model --revision step-000010
@@ -15,18 +15,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
+import signal
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ebpo.command import command
+from openrlhf_ebpo.command import INTERRUPTED, command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.hub.content import matches, sha256
+from openrlhf_ebpo.hub.content import sha256
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.model_files import FULL_STATE
 from openrlhf_ebpo.hub.outbox import step_tag
-from openrlhf_ebpo.hub.parallel import Downloads
 from openrlhf_ebpo.hub.places import place
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.upload import MANIFEST, NOT_IN_MANIFEST, commit_of, listing, megabytes
@@ -38,7 +41,7 @@ from openrlhf_ebpo.seams.remote_code import FLAG
 # What cannot run code where it is loaded: weights, configuration, tokenizer, prior, pictures, licences.
 SAFE = (".safetensors", ".json", ".jsonl", ".txt", ".md", ".model", ".tiktoken", ".jinja", ".parquet", ".png", ".svg")
 LICENCES = ("LICENSE", "NOTICE")
-AT_ONCE = 8  # files
+MAX_AT_ONCE = 8  # files
 RECORD = ".hub_pull.json"  # in the folder: where its content is from
 
 
@@ -77,13 +80,17 @@ def run(args: argparse.Namespace) -> None:
     revision = revision_of(args.revision or named or "")
     if args.dry_run:
         commit, remote = look(api, args.repo, revision)
-        wanted, skipped = chosen(remote, args.trust_pickle)
+        wanted, skipped = choose_files(remote, args.trust_pickle)
         for path in wanted:
             print(f"  {megabytes(remote[path].size):>12}  {path}")
         total = megabytes(sum(remote[path].size for path in wanted))
         print(f"dry run: {len(wanted)} files, {total}, of commit {commit}; left out: {shown(skipped) or 'nothing'}")
         return
-    pulled = pull(api, args.repo, args.folder, revision, args.trust_pickle)
+    before = signal.signal(signal.SIGINT, end_at_once)
+    try:
+        pulled = pull(api, args.repo, args.folder, revision, args.trust_pickle)
+    finally:
+        signal.signal(signal.SIGINT, before)
     held = (
         "all as they were pushed"
         if pulled.manifest
@@ -94,6 +101,12 @@ def run(args: argparse.Namespace) -> None:
         print(f"left out, being no safe types or not pushed with the others: {shown(pulled.skipped)}")
     for line in next_step(pulled.folder):
         print(line)
+
+
+def end_at_once(*_) -> None:
+    """End on Ctrl-C. The client would first finish all downloads that it has begun; what came is kept."""
+    print("\ninterrupted; repeat the command to resume", file=sys.stderr, flush=True)
+    os._exit(INTERRUPTED)
 
 
 def next_step(folder: Path) -> list[str]:
@@ -124,26 +137,24 @@ def pull(
     folder = Path(folder)
     check_folder(folder, repo)
     commit, remote = retrying(lambda: look(api, repo, revision), report=report)
-    wanted, skipped = chosen(remote, trust_pickle)
+    wanted, skipped = choose_files(remote, trust_pickle)
     if not wanted:
         raise HubError(f"{repo} holds nothing that can be pulled safely ({shown(skipped) or 'no files'})", None, True)
     folder.mkdir(parents=True, exist_ok=True)
     record = {"repo": repo, "revision": revision, "commit": commit, "complete": False}
-    write_json(folder / RECORD, {**record, "files": (read_record(folder) or {"files": []})["files"]})
+    remove_other_files(folder, commit, wanted)
+    write_json(folder / RECORD, {**record, "files": wanted})
     rows = None
     if MANIFEST in wanted:
-        retrying(lambda: fetch(api, repo, commit, MANIFEST, remote[MANIFEST], folder), report=report)
+        download(api, repo, commit, {MANIFEST: remote[MANIFEST]}, folder, report)
         rows = read_manifest(repo, folder)
         skipped += [path for path in wanted if path not in rows and path not in NOT_IN_MANIFEST]
         wanted = [path for path in wanted if path not in skipped]
-    remove_other_files(folder, {path: remote[path] for path in wanted})
-    record["files"] = wanted
-    write_json(folder / RECORD, record)
-    fetch_all(api, repo, commit, {path: remote[path] for path in wanted}, folder, report)
+    download(api, repo, commit, {path: remote[path] for path in wanted}, folder, report)
     if rows is not None:
         check_manifest(repo, folder, wanted, rows, trust_pickle)
     check_model(repo, folder, wanted)
-    write_json(folder / RECORD, {**record, "complete": True})
+    write_json(folder / RECORD, {**record, "files": wanted, "complete": True})
     return Pulled(folder, commit, tuple(wanted), tuple(skipped), rows is not None)
 
 
@@ -173,13 +184,13 @@ def read_record(folder: Path) -> dict | None:
     return record if whole else None
 
 
-def remove_other_files(folder: Path, wanted: Mapping) -> None:
-    """Take away what an earlier pull of another revision has left, before anything new comes: files of two models must
-    not be mixed, whenever a pull is cut off."""
-    for path in (read_record(folder) or {"files": []})["files"]:
-        file = folder / path
-        if file.is_file() and (path not in wanted or not matches(local_file(file), wanted[path])):
-            file.unlink()
+def remove_other_files(folder: Path, commit: str, wanted: Iterable[str]) -> None:
+    """Remove what an earlier pull of another commit has left, before anything new comes: files of two models must not be
+    mixed, whenever a pull is interrupted."""
+    before = read_record(folder) or {"files": [], "commit": commit}
+    keep = set(wanted) if before.get("commit") == commit else set()
+    for path in set(before["files"]) - keep:
+        (folder / path).unlink(missing_ok=True)
 
 
 def look(api, repo: str, revision: str | None) -> tuple[str, dict]:
@@ -195,7 +206,7 @@ def look(api, repo: str, revision: str | None) -> tuple[str, dict]:
     raise HubError(f"{repo} has no revision {revision}; it has {names}", 404, permanent=True)
 
 
-def chosen(remote: Iterable[str], trust_pickle: bool) -> tuple[list[str], list[str]]:
+def choose_files(remote: Iterable[str], trust_pickle: bool) -> tuple[list[str], list[str]]:
     """Paths to pull, and those left out. A path that would leave the folder is never pulled."""
     wanted, skipped = [], []
     for path in sorted(remote):
@@ -218,43 +229,53 @@ def shown(paths: Iterable[str]) -> str:
     return ", ".join(path if path.isprintable() else repr(path) for path in paths)
 
 
-def fetch_all(api, repo: str, commit: str, listed: Mapping, folder: Path, report: Callable[[str], None]) -> None:
-    """All files, several at a time.
+def download(api, repo: str, commit: str, listed: Mapping, folder: Path, report: Callable[[str], None]) -> None:
+    """Download files, several at a time; one whose hash differs from the listing is downloaded once more.
+
+    Args:
+        listed: path -> RepoFile.
 
     Raises:
-        HubError: one is not to be had; the others are there whole, or not at all.
+        HubError: one cannot be downloaded, or was damaged twice; a damaged file does not stay. The others stay, complete.
     """
-    from tqdm import tqdm
+    limit = max(sum(entry.size for entry in listed.values()), len(listed))
+    how = {"allow_patterns": [escape(path) for path in listed], "max_workers": MAX_AT_ONCE}
+    how |= {"local_dir": folder, "revision": commit, "tqdm_class": bar_up_to(limit)}
 
-    downloads = Downloads({path: entry.size for path, entry in listed.items()})
-    how = {"report": report, "sleep": downloads.sleep}
+    def attempt() -> list[str]:
+        with hub_errors(f"pulling {repo}"):
+            api.snapshot_download(repo, **how)
+            found = api.verify_repo_checksums(repo, revision=commit, local_dir=folder)
+        wrong = [each["path"] for each in found.mismatches if each["path"] in listed]
+        for path in wrong:
+            (folder / path).unlink()
+        return wrong + [path for path in found.missing_paths if path in listed and path not in wrong]
 
-    def one(path: str) -> None:
-        retrying(lambda: fetch(api, repo, commit, path, listed[path], folder, downloads.bar(path)), **how)
+    for _ in range(2):
+        if not (wrong := retrying(attempt, report=report)):
+            return
+    raise HubError(
+        f"{', '.join(wrong[:5])} of {repo} arrived damaged twice, with another hash than the Hub lists, and was removed",
+        permanent=True,
+    )
 
-    total = sum(downloads.sizes.values())
-    with tqdm(total=total, desc=f"pulling {repo}", unit="B", unit_scale=True, disable=None) as bar:
-        downloads.run(one, min(AT_ONCE, len(listed)), lambda come: bar.update(come - bar.n))
+
+def escape(path: str) -> str:
+    """A pattern of fnmatch that only this path matches."""
+    return re.sub(r"([*?[])", r"[\1]", path)
 
 
-def fetch(api, repo: str, commit: str, path: str, listed, folder: Path, bar: type | None = None) -> None:
-    """One file, kept if it is there already and right; downloaded a second time if the first was damaged.
+def bar_up_to(limit: int) -> type:
+    """A progress bar that fails above `limit` bytes: a server may send more than it has listed, without end."""
+    from huggingface_hub.utils import tqdm
 
-    Raises:
-        HubError: not to be had, or damaged twice; a damaged file does not stay.
-    """
-    target = folder / path
-    with hub_errors(f"pulling {path} of {repo}"):
-        for last in (False, True):
-            if target.is_file() and matches(local_file(target), listed):
-                return
-            how = {"local_dir": folder, "force_download": target.exists() or last, "tqdm_class": bar}
-            api.hf_hub_download(repo, path, revision=commit, **how)
-            if matches(local_file(target), listed):
-                return
-            target.unlink()
-    words = f"{path} of {repo} arrived damaged twice: it has another hash than the Hub lists; it was removed"
-    raise HubError(words, permanent=True)
+    class Bar(tqdm):
+        def update(self, count: float | None = 1):
+            if self.n + (count or 0) > limit:
+                raise HubError(f"the Hub sends more than the {limit} bytes that it has listed", permanent=True)
+            return super().update(count)
+
+    return Bar
 
 
 def read_manifest(repo: str, folder: Path) -> dict[str, str]:
@@ -272,7 +293,7 @@ def check_manifest(repo: str, folder: Path, pulled: list[str], rows: dict[str, s
         HubError: other content, or a file is missing: the repo was changed after the push. The files are removed.
     """
     wrong = [p for p in pulled if p not in NOT_IN_MANIFEST and rows[p] != sha256(local_file(folder / p))]
-    needed, _ = chosen(rows, trust_pickle)
+    needed, _ = choose_files(rows, trust_pickle)
     missing = [p for p in needed if p not in pulled]
     for path in wrong:
         (folder / path).unlink()

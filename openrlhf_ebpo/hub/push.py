@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,13 +19,14 @@ from openrlhf_ebpo.hub.model_files import FULL_STATE
 from openrlhf_ebpo.hub.notes import CARD, keeping_notes
 from openrlhf_ebpo.hub.outbox import Item, step_tag
 from openrlhf_ebpo.hub.retry import ATTEMPTS, pause_after
-from openrlhf_ebpo.hub.under_way import give_up, under_way
 from openrlhf_ebpo.hub.upload import Published, commit_of, listing, publish
 from openrlhf_ebpo.models.hub_client import HubError, card_refused, hub_errors, local_problem
 from openrlhf_ebpo.record.run_log import read_metrics
 from openrlhf_ebpo.redact import redacted_text
 
 POLL_SECONDS = 1.0
+ATTEMPT_SECONDS = 3600.0  # limit of an attempt, and in addition what its bytes take at MIN_BYTES_PER_SECOND
+MIN_BYTES_PER_SECOND = 50_000.0
 # Files of an earlier step that must not stay beside those of a later one.
 STALE = (
     "*.safetensors",
@@ -88,14 +91,20 @@ def attempt(run_dir: Path, item: Item, api, report: Report = print) -> HubError 
     record = functools.partial(_record, run_dir, item, report)
     number = _attempts(run_dir, item) + 1
     record(state="pushing", attempts=number)
+    limit = ATTEMPT_SECONDS + sum(item.sizes.values()) / MIN_BYTES_PER_SECOND
 
-    def too_long(words: str) -> None:
-        record(state="failed", error=words)
-        give_up(f"step {item.step}, attempt {number} failed: {words}")
+    def give_up() -> None:
+        record(state="failed", error=f"it did not end within {limit:.0f} s")
+        report(
+            f"hub: step {item.step}, attempt {number} did not end within {limit:.0f} s; the process ends, the step stays queued"
+        )
+        os._exit(1)  # the thread that pushes hangs where no timeout of the client reaches it
 
+    watchdog = threading.Timer(limit, give_up)
+    watchdog.daemon = True
+    watchdog.start()
     try:
-        with under_way(run_dir, item.step, number, too_long):
-            published = push_item(run_dir, item, api, report)
+        published = push_item(run_dir, item, api, report)
         record(state="pushed", error=None, commit=published.commit, url=published.url)
         outbox.remove(item)
     except Exception as caught:
@@ -103,6 +112,8 @@ def attempt(run_dir: Path, item: Item, api, report: Report = print) -> HubError 
         record(state="failed", error=str(error))
         report(f"hub: step {item.step}, attempt {number} failed: {error}")
         return error
+    finally:
+        watchdog.cancel()
     sent, total = len(published.sent), len(published.sent) + published.unchanged
     report(f"hub: step {item.step} is at {published.url} ({sent} of {total} files sent now, all verified)")
     return None

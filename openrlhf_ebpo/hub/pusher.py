@@ -2,8 +2,8 @@
 
     python -m openrlhf_ebpo.hub.pusher RUN_DIR DRIVER_PID SECONDS
 
-It goes on until the training is over and everything is pushed, or SECONDS have passed since the training's end; an upload
-that is under way then has LAST_UPLOAD_SECONDS more. What is left stays in the outbox, for `openrlhf-ebpo hub push RUN_DIR`.
+It runs until the training is over and everything is pushed, or SECONDS have passed since the training's end; an attempt that
+is running then ends first (push.py limits it). What is left stays in the outbox, for `openrlhf-ebpo hub push RUN_DIR`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import itertools
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +29,6 @@ from openrlhf_ebpo.record.run_log import RunDirectoryError, read_run, timestamp
 from openrlhf_ebpo.redact import redacted_text
 
 SLICE_SECONDS = 0.5
-LAST_UPLOAD_SECONDS = 3600.0
 
 
 def log(line: str) -> None:
@@ -55,8 +53,8 @@ class Clock:
             self.ended = time.monotonic()
         return self.ended is not None
 
-    def expired(self, more: float = 0.0) -> bool:
-        return self.over() and time.monotonic() - self.ended > self.seconds + more
+    def expired(self) -> bool:
+        return self.over() and time.monotonic() - self.ended > self.seconds
 
     def sleep(self, seconds: float) -> None:
         """Wait, but not past the training's end (then the next attempt comes at once), nor past the last moment."""
@@ -121,19 +119,10 @@ def main() -> None:
         os._exit(0)  # the process left belongs to nobody: Ray's shutdown ends all children of the driver
     os.nice(10)
     clock = Clock(run_dir, driver, seconds)
-    threading.Thread(target=end_at_last, args=(clock,), daemon=True).start()
     try:
         work(run_dir, clock, lock)
     except Expired:
         log(f"hub: time is up; steps that are left: {[item.step for item in outbox.items(run_dir)]}")
-
-
-def end_at_last(clock: Clock, more: float = LAST_UPLOAD_SECONDS, end: Callable[[int], None] = os._exit) -> None:
-    """An upload may hang where no time limit reaches it, and must not keep this process for ever."""
-    while not clock.expired(more):
-        time.sleep(SLICE_SECONDS)
-    log("hub: an upload did not end; its step stays in the outbox")
-    end(1)
 
 
 def work(run_dir: Path, clock: Clock, lock=None, report: Callable[[str], None] = log) -> None:

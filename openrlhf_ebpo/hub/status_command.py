@@ -18,29 +18,32 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub import outbox, under_way
+from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.outbox import Item
 from openrlhf_ebpo.hub.push_command import find_run
 from openrlhf_ebpo.hub.training import not_queued
 from openrlhf_ebpo.hub.upload import megabytes
-from openrlhf_ebpo.record.run_log import read_run
+from openrlhf_ebpo.record.checkpoints import saved
+from openrlhf_ebpo.record.run_log import RunDirectoryError, read_run
 from openrlhf_ebpo.redact import redacted_text
 
 DONE, WAITS, NEEDS_YOU = 0, 3, 1
+LOST = ("gone", "lost")  # states
 LONG_SECONDS = 3600.0
-LONGEST_TEXT = 500  # characters of an error
+MAX_TEXT_CHARS = 500
 
 
 @dataclass(frozen=True)
 class Step:
-    """state: waits, pushing, failed, pushed, or gone (not pushed, and its snapshot was taken away). seconds: since that was noted. sent, total: bytes of what is under way."""
+    """state: waits, pushing, failed, pushed, gone (not pushed, and its snapshot was taken away), or lost (saved, and never
+    queued). seconds: since that was noted. total: bytes of the snapshot."""
 
     step: int
     state: str
@@ -49,7 +52,6 @@ class Step:
     seconds: float
     error: str | None = None
     url: str | None = None
-    sent: int | None = None
     total: int | None = None
 
 
@@ -69,10 +71,10 @@ class Status:
 
     @property
     def code(self) -> int:
-        open_steps = [step for step in self.steps if step.state not in ("pushed", "gone")]
+        open_steps = [step for step in self.steps if step.state not in ("pushed", *LOST)]
         alone = bool(open_steps) and self.pusher is None
         late = any(step.state == "failed" or step.seconds > LONG_SECONDS for step in open_steps)
-        lost = self.not_queued or self.damaged or any(step.state == "gone" for step in self.steps)
+        lost = self.not_queued or self.damaged or any(step.state in LOST for step in self.steps)
         if alone or late or lost:
             return NEEDS_YOU
         return WAITS if open_steps else DONE
@@ -101,7 +103,6 @@ def read_status(run_dir: Path, now: datetime | None = None) -> Status:
         UsageError: the run was never to be pushed.
     """
     now = now or datetime.now(timezone.utc)
-    check_regular(run_dir / "hub.json", run_dir / "hub" / "lock", run_dir / "hub" / "not_queued.jsonl")
     state, waiting, lost = outbox.read_state(run_dir), outbox.items(run_dir), _lost(run_dir)
     found = read_run(run_dir) or {}
     repo = _inner(found, "args", "hub", "repo")
@@ -111,6 +112,8 @@ def read_status(run_dir: Path, now: datetime | None = None) -> Status:
             f"push {shlex.quote(str(run_dir))} --repo owner/name"
         )
     pushes = outbox.is_locked(run_dir)
+    known = steps(state["steps"], waiting, pushes, now)
+    never = never_queued(run_dir, found, {str(step.step) for step in known} | {row["step"] for row in lost})
     return Status(
         run_dir=str(run_dir),
         run=plain(f"{found.get('name')}, {found.get('status')}"),
@@ -118,17 +121,10 @@ def read_status(run_dir: Path, now: datetime | None = None) -> Status:
         pusher=_process(run_dir) if pushes else None,
         pusher_seconds=_age(_modified(run_dir / "hub" / "lock"), now) if pushes else None,
         failed_attempts=state["failed"],
-        steps=steps(state["steps"], waiting, _progress(run_dir) if pushes else None, now),
+        steps=sorted([*known, *never], key=lambda step: step.step),
         not_queued=lost,
         damaged=[str(path) for path in outbox.damaged(run_dir)],
     )
-
-
-def check_regular(*paths: Path) -> None:
-    """A FIFO in a file's place would make the reader wait for ever."""
-    for path in paths:
-        if path.exists() and not path.is_file():
-            raise UsageError(f"{path} is no file: move it away")
 
 
 def _inner(value, *names: str):
@@ -145,50 +141,54 @@ def _lost(run_dir: Path) -> list[dict]:
     return [{"step": plain(row.get("step")), "error": plain(row.get("error"))} for row in rows]
 
 
-def steps(told: dict, waiting: Iterable[Item], progress: dict | None, now: datetime) -> list[Step]:
-    """One of each step that was pushed or waits. A snapshot that waits counts more than an earlier one that was pushed.
-
-    progress: of what is under way; None where nobody pushes.
-    """
+def steps(noted: dict, waiting: Iterable[Item], pushes: bool, now: datetime) -> list[Step]:
+    """One of each step that was pushed or waits. A snapshot that waits counts more than an earlier one that was pushed."""
     items = {item.step: item for item in waiting}
     found = {}
-    for name, entry in told.items():
-        item = items.pop(int(name), None)
+    for name, entry in noted.items():
+        item = items.get(int(name))
         if not item or entry.get("token") == item.token:
-            found[int(name)] = _told(int(name), entry, bool(item), progress, now)
-        else:
-            items[item.step] = item
+            found[int(name)] = _noted(int(name), entry, items.pop(int(name), None), pushes, now)
     found |= {step: Step(step, "waits", plain(item.repo), 0, _age(_queued(item), now)) for step, item in items.items()}
-    return [found[step] for step in sorted(found)]
+    return list(found.values())
 
 
-def _told(step: int, entry: dict, waits: bool, progress: dict | None, now: datetime) -> Step:
+def _noted(step: int, entry: dict, item: Item | None, pushes: bool, now: datetime) -> Step:
     state = entry["state"]
-    if state == "pushing" and progress is None:
+    if state == "pushing" and not pushes:
         state = "waits"  # the process that pushed it has ended
-    if not waits and state != "pushed":
-        state = "gone"  # its snapshot was taken away by hand
-    progress = progress if state == "pushing" and _inner(progress, "step") == step else {}
-    since = progress.get("time") or entry.get("time")
+    if not item and state != "pushed":
+        state = "gone"
+    texts = [plain(entry.get(name)) for name in ("repo", "error", "url")]
+    total = sum(item.sizes.values()) if item else None
     return Step(
-        step,
-        state,
-        plain(entry.get("repo")),
-        entry["attempts"],
-        _age(since, now),
-        plain(entry.get("error")) or None,
-        plain(entry.get("url")) or None,
-        progress.get("sent"),
-        progress.get("total"),
+        step, state, texts[0], entry["attempts"], _age(entry.get("time"), now), *(t or None for t in texts[1:]), total
     )
 
 
-def _progress(run_dir: Path) -> dict:
+def never_queued(run_dir: Path, run: dict, known: Collection[str]) -> list[Step]:
+    """Steps that the training has saved for a push and that nothing else tells of: a disk may be too full for the note of
+    a failure as well."""
+    hub, ckpt = (_inner(run, "args", name) or {} for name in ("hub", "ckpt"))
     try:
-        found = json.loads(under_way.path(run_dir).read_text())
-        return found if all(isinstance(found[name], int) for name in ("step", "sent", "total")) else {}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return {}
+        every = int(ckpt.get("save_steps") or 0) * int(hub.get("every") or 1)
+        rows = [each.step for each in saved(run_dir) if each.model]
+    except (AttributeError, ValueError, TypeError, RunDirectoryError):  # somebody else's files
+        return []
+    if not (hub.get("repo") and every > 0):
+        return []
+    if run.get("status") == "running":
+        rows = rows[:-1]  # which may be about to be queued
+    error = f"saved, and never queued: openrlhf-ebpo hub push {shlex.quote(str(run_dir))} --repo OWNER/NAME --step"
+    lost = [step for step in rows if step % every == 0 and str(step) not in known]
+    return [Step(step, "lost", plain(hub["repo"]), 0, 0.0, f"{error} {step}") for step in lost]
+
+
+def _queued(item: Item) -> str | None:
+    try:
+        return _modified(item.path / "push.json")
+    except OSError:  # taken away meanwhile
+        return None
 
 
 def _process(run_dir: Path) -> int:
@@ -201,13 +201,6 @@ def _modified(path: Path) -> str:
     return datetime.fromtimestamp(path.stat().st_mtime, timezone.utc).isoformat()
 
 
-def _queued(item: Item) -> str | None:
-    try:
-        return _modified(item.path / "push.json")
-    except OSError:  # taken away meanwhile
-        return None
-
-
 def _age(time, now: datetime) -> float:
     """Seconds since a time in ISO 8601; 0 where it is none."""
     try:
@@ -218,9 +211,9 @@ def _age(time, now: datetime) -> float:
 
 def plain(text) -> str:
     """A text for the terminal: one line, without secrets, and without signs that a terminal obeys."""
-    text = "" if text is None else " ".join(redacted_text(str(text)[: 4 * LONGEST_TEXT]).split())
+    text = "" if text is None else " ".join(redacted_text(str(text)[: 4 * MAX_TEXT_CHARS]).split())
     text = text if text.isprintable() else repr(text)[1:-1]
-    return text if len(text) <= LONGEST_TEXT else text[:LONGEST_TEXT] + "…"
+    return text if len(text) <= MAX_TEXT_CHARS else text[:MAX_TEXT_CHARS] + "…"
 
 
 # How it is shown
@@ -246,27 +239,15 @@ def _pusher(status: Status) -> str:
 
 
 def _row(step: Step) -> list[str]:
-    what = {
-        "pushed": step.url,
-        "pushing": how_far(step),
-        "failed": step.error,
-        "gone": step.error,
-        "waits": step.error,
-    }.get(step.state)
+    pushing = f"{megabytes(step.total or 0)}{f', after: {step.error}' if step.error else ''}"
+    what = {"pushed": step.url, "pushing": pushing}.get(step.state, step.error)
     return [str(step.step), step.state, str(step.attempts), age(step.seconds), what or ""]
-
-
-def how_far(step: Step) -> str:
-    if not step.total:
-        return f"after: {step.error}" if step.error else ""
-    share = f"{100 * (step.sent or 0) / step.total:.0f} %" if step.sent else "not counted yet; never, where Xet sends"
-    return f"{megabytes(step.sent or 0)} of {megabytes(step.total)}, {share}"
 
 
 def _advice(status: Status) -> list[str]:
     if status.code == DONE:
         return ["all that was saved is pushed" if status.steps else "nothing has been saved yet"]
-    if any(step.state not in ("pushed", "gone") for step in status.steps) and status.pusher is None:
+    if any(step.state not in ("pushed", *LOST) for step in status.steps) and status.pusher is None:
         return [f"nobody pushes; finish with: openrlhf-ebpo hub push {shlex.quote(status.run_dir)}"]
     return [f"details: {Path(status.run_dir) / 'hub' / 'push.log'}"] if status.code == NEEDS_YOU else []
 

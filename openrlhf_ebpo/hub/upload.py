@@ -8,16 +8,13 @@ from __future__ import annotations
 import fnmatch
 import itertools
 import json
-import os
-import resource
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.content import Content, Publishable, matches, sha256, size
 from openrlhf_ebpo.hub.local_files import local_file
-from openrlhf_ebpo.hub.under_way import sending
 from openrlhf_ebpo.models.hub_client import ADVICE, HubError, hub_errors
 from openrlhf_ebpo.redact import redacted_text
 
@@ -26,8 +23,7 @@ NOT_IN_MANIFEST = ("README.md", ".gitattributes", MANIFEST)  # edited on the Hub
 
 ANY = object()
 
-MOST_FILES = 100_000  # of a repo
-OTHER_FILES = 256  # that this process may have open beside those that it sends
+MAX_FILES = 100_000  # of a repo
 
 
 @dataclass(frozen=True)
@@ -94,22 +90,28 @@ def publish(
         UsageError: pickles without `allow_pickle`; something that may not be published (`Publishable`); a link.
     """
     files = complete(files, manifest, allow_pickle)
-    delete = tuple(delete)
+    delete, branch = tuple(delete), revision or "main"
     with hub_errors(f"pushing to {repo}"):
-        if based_on is not ANY and commit_of(api, repo, repo_type, revision or "main") != based_on:
+        head = commit_of(api, repo, repo_type, branch)
+        if based_on is not ANY and head != based_on:
             raise HubError(f"pushing to {repo}: {ADVICE[412]}", 412)
-        head = ensure_branch(api, repo, repo_type, revision or "main", private, create or {})
-        if tag and (tagged := commit_of(api, repo, repo_type, tag)):
-            changed, stale = difference(files, listing(api, repo, repo_type, tagged), delete)
-            if not changed and not stale:
-                return Published(repo, repo_type, tagged, url_of(api, repo, repo_type, tag), tag, (), len(files))
-        changed, stale = difference(files, listing(api, repo, repo_type, head), delete)
+        head = head or create_branch(api, repo, repo_type, branch, private, create or {})
+        remote = listing(api, repo, repo_type, head)
+        tagged = commit_of(api, repo, repo_type, tag) if tag else None
+        there = remote if tagged in (None, head) else listing(api, repo, repo_type, tagged)
+        changed, stale = difference(files, there, delete)
+        if tagged and not changed and not stale:
+            return Published(repo, repo_type, tagged, url_of(api, repo, repo_type, tag), tag, (), len(files))
+        if there is not remote:
+            changed, stale = difference(files, remote, delete)
         commit = head
         if changed or stale:
-            commit = send(api, repo, repo_type, revision or "main", head, files, changed, stale, message)
-        wrong, stale = difference(files, listing(api, repo, repo_type, commit), delete)
-        if wrong or stale:
-            raise HubError(f"pushing to {repo}: the Hub does not list {', '.join([*wrong, *stale][:5])} as it was sent")
+            commit = send(api, repo, repo_type, branch, head, files, changed, stale, message)
+            wrong, left = difference(files, listing(api, repo, repo_type, commit), delete)
+            if wrong or left:
+                raise HubError(
+                    f"pushing to {repo}: the Hub does not list {', '.join([*wrong, *left][:5])} as it was sent"
+                )
         still()
         if tag:
             set_tag(api, repo, repo_type, tag, commit)
@@ -174,14 +176,14 @@ def megabytes(size: int) -> str:
 
 
 def complete(files: Mapping[str, Content | Path], manifest: str | None, allow_pickle: bool) -> Publishable:
-    """`files` and their manifest: the last look at what goes, whoever has put it together.
+    """Pass `files` through the filter, whoever put them together, and add their manifest.
 
     Raises:
         UsageError: something among them may not be published.
     """
     files = {path: local_file(file) if isinstance(file, Path) else file for path, file in files.items()}
     files = Publishable(files, allow_pickle)
-    return Publishable({**files, manifest: manifest_of(files)}, allow_pickle) if manifest else files
+    return files.with_manifest(manifest, manifest_of(files)) if manifest else files
 
 
 def manifest_of(files: Mapping[str, Content]) -> bytes:
@@ -192,11 +194,9 @@ def manifest_of(files: Mapping[str, Content]) -> bytes:
 # The repo
 
 
-def ensure_branch(api, repo: str, repo_type: str, branch: str, private: bool, create: Mapping) -> str:
-    """Commit that the branch points at; repo and branch are created where they do not exist."""
-    if head := commit_of(api, repo, repo_type, branch):
-        return head
-    if not commit_of(api, repo, repo_type, "main"):
+def create_branch(api, repo: str, repo_type: str, branch: str, private: bool, create: Mapping) -> str:
+    """Create the branch, and the repo where it does not exist; returns the commit that the branch points at."""
+    if branch == "main" or not commit_of(api, repo, repo_type, "main"):
         api.create_repo(repo, repo_type=repo_type, private=private, exist_ok=True, **create)
     if branch != "main":
         api.create_branch(repo, branch=branch, repo_type=repo_type, exist_ok=True)
@@ -228,9 +228,9 @@ def listing(api, repo: str, repo_type: str, commit: str) -> dict:
     from huggingface_hub.hf_api import RepoFile
 
     pages = api.list_repo_tree(repo, repo_type=repo_type, revision=commit, recursive=True)
-    entries = list(itertools.islice(pages, MOST_FILES + 1))
-    if len(entries) > MOST_FILES:
-        raise HubError(f"{repo} lists more than {MOST_FILES} files", permanent=True)
+    entries = list(itertools.islice(pages, MAX_FILES + 1))
+    if len(entries) > MAX_FILES:
+        raise HubError(f"{repo} lists more than {MAX_FILES} files", permanent=True)
     return {entry.path: entry for entry in entries if isinstance(entry, RepoFile)}
 
 
@@ -242,41 +242,26 @@ def difference(files: Mapping[str, Content], remote: Mapping, delete: tuple[str,
 
 
 def send(api, repo, repo_type, branch, head, files: Publishable, changed, stale, message) -> str:
-    """One commit on top of `head`; a commit of somebody else's in between makes it fail (412). The one place where files
-    leave this machine.
+    """Commit `changed` on top of `head`; a commit of somebody else's in between makes it fail (412). The one place where
+    files leave this machine. The client reads every file for its hash, which is held against ours.
 
     Raises:
-        TypeError: what goes has not been through the filter.
+        TypeError: the files have not been through the filter. UsageError: a file is not as it was queued.
     """
     if not isinstance(files, Publishable):
         raise TypeError("only Publishable files are sent")
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-    with ExitStack() as stack:
-        allow_open_files(len(changed))
-        operations = [CommitOperationAdd(path, _for_client(files[path], stack)) for path in changed]
-        operations += [CommitOperationDelete(path) for path in stale]
-        how = {"repo_type": repo_type, "revision": branch, "parent_commit": head}
-        sending(sum(size(files[path]) for path in changed))
-        return api.create_commit(repo, operations, commit_message=redacted_text(message), **how).oid
-
-
-def _for_client(content: Content, stack: ExitStack) -> bytes | str:
-    """The client wants names (it would not send what is open by Xet), and opens them several times: this name stands for
-    the file that is open here, whatever lies at its path by then."""
-    if isinstance(content, bytes):
-        return content
-    name = f"/proc/self/fd/{stack.enter_context(content.open()).fileno()}"
-    return name if os.path.exists(name) else str(content.path)
-
-
-def allow_open_files(count: int) -> None:
-    """Raise this process's limit of open files, as far as it may."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count + OTHER_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
+    operations = []
+    for path in changed:
+        content = files[path]
+        add = CommitOperationAdd(path, content if isinstance(content, bytes) else str(content.path))
+        if add.upload_info.sha256.hex() != sha256(content):
+            raise UsageError(f"{content.path} is not as it was queued: remove it, and push the step again")
+        operations.append(add)
+    operations += [CommitOperationDelete(path) for path in stale]
+    how = {"repo_type": repo_type, "revision": branch, "parent_commit": head}
+    return api.create_commit(repo, operations, commit_message=redacted_text(message), **how).oid
 
 
 def set_tag(api, repo: str, repo_type: str, tag: str, commit: str) -> None:

@@ -6,6 +6,7 @@ Endpoint and token come from the usual places: HF_ENDPOINT, HF_TOKEN, `hf auth l
 from __future__ import annotations
 
 import errno
+import importlib.util
 import json
 import logging
 import math
@@ -14,11 +15,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from openrlhf_ebpo.errors import ReportedError, UsageError
-from openrlhf_ebpo.models.hub_transport import Stalled, limit_waiting, retry_after
 from openrlhf_ebpo.redact import redacted_text
 
 TIMEOUT = "OPENRLHF_EBPO_HUB_TIMEOUT"  # seconds without progress; the client's own default is: for ever
 TIMEOUT_SECONDS = 60.0
+MAX_PAUSE_SECONDS = 60.0  # for which the client itself sleeps when the Hub asks for it; retry.py waits for longer ones
+RETRIED = (408, 429, 500, 502, 503, 504)  # statuses after which the client retries
 HOW_TO_LOG_IN = (
     "set HF_TOKEN, or run `hf auth login`, with a token that may write (https://huggingface.co/settings/tokens)"
 )
@@ -58,19 +60,71 @@ class HubError(ReportedError):
 
 
 def hub_api(endpoint: str | None = None, token: str | None = None):
-    """huggingface_hub's HfApi, whose calls end when the Hub stands still for TIMEOUT_SECONDS.
+    """Return huggingface_hub's HfApi; its calls fail when no byte comes or goes for TIMEOUT_SECONDS.
 
     Raises:
-        UsageError: huggingface_hub is not installed, or the limit is no number.
+        UsageError: huggingface_hub is not installed, or the limit is not a number.
     """
-    try:
-        from huggingface_hub import HfApi
-    except ModuleNotFoundError as error:
-        raise UsageError(f"{error.name} is not installed: pip install 'openrlhf_ebpo[hub]'") from None
+    require_client()
+    from huggingface_hub import HfApi
+
     limit_waiting(seconds_of(TIMEOUT, TIMEOUT_SECONDS))
     for handler in logging.getLogger("huggingface_hub").handlers:
         handler.addFilter(redact_record)
     return HfApi(endpoint=endpoint, token=token, library_name="openrlhf_ebpo")
+
+
+def require_client() -> None:
+    """Raises UsageError where huggingface_hub is not installed."""
+    if importlib.util.find_spec("huggingface_hub") is None:
+        raise UsageError("huggingface_hub is not installed: pip install 'openrlhf_ebpo[hub]'")
+
+
+def limit_waiting(seconds: float) -> None:
+    """Limit every call of this process to `seconds` without a byte. The client has no limit by default, and some of its
+    calls ask for none, so a default of httpx is not enough."""
+    import httpx
+    from huggingface_hub import get_session, set_client_factory
+
+    if limit_waiting.seconds == seconds:
+        return
+    hooks = [hook for hook in get_session().event_hooks["request"] if not hasattr(hook, "seconds")]
+
+    def limit(request) -> None:
+        asked = request.extensions.get("timeout") or {}
+        parts = ("connect", "read", "write", "pool")
+        request.extensions["timeout"] = {part: min(asked.get(part) or seconds, seconds) for part in parts}
+
+    limit.seconds = seconds
+    events = {"request": [*hooks, limit], "response": [refuse_long_pause]}
+    set_client_factory(lambda: httpx.Client(event_hooks=events, follow_redirects=True, timeout=seconds))
+    limit_waiting.seconds = seconds
+
+
+limit_waiting.seconds = None
+
+
+def refuse_long_pause(response) -> None:
+    """Fail where the Hub asks for a pause above MAX_PAUSE_SECONDS: the client would sleep for as long as a header says.
+
+    Raises:
+        HfHubHTTPError: with the response, whose header retry.py reads.
+    """
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if response.status_code in RETRIED and (retry_after(response) or 0.0) > MAX_PAUSE_SECONDS:
+        raise HfHubHTTPError("the Hub asks for a long pause", response=response)
+
+
+def retry_after(response) -> float | None:
+    """Seconds that the Hub asks to wait; None where it does not ask."""
+    from huggingface_hub.utils import parse_ratelimit_headers
+
+    limit = parse_ratelimit_headers(response.headers)
+    if limit and limit.remaining == 0:
+        return float(limit.reset_in_seconds)
+    seconds = response.headers.get("Retry-After", "")
+    return float(seconds) if seconds.isdigit() else None
 
 
 def seconds_of(variable: str, default: float) -> float:
@@ -108,10 +162,7 @@ def hub_errors(doing: str) -> Iterator[None]:
 
 
 def hub_error(error: Exception, doing: str) -> HubError:
-    chain = list(_chain(error))
-    if stalled := next((each for each in chain if isinstance(each, Stalled)), None):
-        return HubError(f"{doing}: no usable answer ({stalled})")
-    names = {type(cause).__name__ for cause in chain}
+    names = {type(cause).__name__ for cause in _chain(error)}
     if local := local_problem(error):
         return HubError(f"{doing}: this machine, not the Hub, has a problem: {local}", permanent=True)
     if "OfflineModeIsEnabled" in names:

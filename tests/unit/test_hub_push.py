@@ -569,12 +569,6 @@ def test_a_training_that_was_killed_and_that_nobody_asks_for_is_over(make_run):
     driver.communicate()
 
 
-def test_an_upload_that_hangs_does_not_keep_the_process_for_ever(make_run, capsys):
-    ended = []
-    pusher.end_at_last(pusher.Clock(make_run(), None, 0.1), 0.1, ended.append)
-    assert ended == [1] and "stays in the outbox" in capsys.readouterr().out
-
-
 def test_an_error_in_the_process_itself_does_not_end_it(hub, client, make_run, monkeypatch):
     run_dir, lines = make_run(), []
     queue(run_dir, 2)

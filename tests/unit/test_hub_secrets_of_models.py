@@ -19,7 +19,6 @@ from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.push import drain
-from openrlhf_ebpo.hub.upload import allow_open_files, publish
 from openrlhf_ebpo.models.hub_client import HubError
 
 MODEL = "owner/model"
@@ -158,51 +157,3 @@ def test_what_is_put_into_a_waiting_snapshot_does_not_go(hub, api, make_run, tmp
     (item.path / "files" / "vocab.txt").write_text("NEEDLE")
     assert drain(run_dir, api) is None
     assert not {"vocab.txt", "notes.txt"} & set(hub.repo(MODEL).files()) and not leaked(hub, ["NEEDLE"])
-
-
-# Between the look and the upload
-
-
-def test_a_file_that_is_swapped_during_the_upload_does_not_go(hub, tmp_path):
-    mine, stranger = tmp_path / "mine" / "model.safetensors", tmp_path / "stranger"
-    mine.parent.mkdir()
-    mine.write_bytes(b"weights" * 9)
-    stranger.write_bytes(b"NEEDLE1" * 9)
-
-    class Swapping(HfApi):
-        def create_commit(self, *args, **how):
-            mine.unlink()
-            mine.symlink_to(stranger)
-            return super().create_commit(*args, **how)
-
-    done = publish(Swapping(hub.url, hub.token), MODEL, {"model.safetensors": mine}, message="x", tag="t")
-    assert "model.safetensors" in done.sent and mine.is_symlink()
-    assert hub.repo(MODEL).files("t")["model.safetensors"] == b"weights" * 9
-    assert not leaked(hub, ["NEEDLE"])
-
-
-def test_only_the_file_that_was_looked_at_is_read(tmp_path):
-    path, stranger = tmp_path / "a" / "x", tmp_path / "b"
-    path.parent.mkdir()
-    path.write_text("mine")
-    file = local_file(path)
-    stranger.mkdir()
-    (stranger / "x").write_text("NEED")
-    path.parent.rename(tmp_path / "aside")
-    path.parent.symlink_to(stranger)
-    with pytest.raises(HubError, match="has changed while it was being pushed"):
-        file.read_bytes()
-    with pytest.raises(UsageError, match="outside of"):
-        local_file(path, tmp_path / "aside")
-
-
-def test_many_files_may_be_open_at_once():
-    import resource
-
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (300, before[1]))
-        allow_open_files(400)
-        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= min(656, before[1] % (1 << 62))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
