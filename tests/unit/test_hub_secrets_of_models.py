@@ -10,16 +10,13 @@ import hub_runs
 import numpy as np
 import pytest
 from fake_secrets import TOKENIZER, leaked
-from huggingface_hub import HfApi
 from safetensors.numpy import save_file
 
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.hub import outbox
-from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.push import drain
-from openrlhf_ebpo.models.hub_client import HubError
 
 MODEL = "owner/model"
 
