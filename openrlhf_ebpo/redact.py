@@ -24,10 +24,22 @@ def _mixed(signs: str, least: int) -> str:
 # By form, in texts of anybody: prompts, templates, other people's files. Written for Python's `re` and for RE2 alike,
 # which reads whole columns of text at once (hub/tables.py).
 CREDENTIALS = r"://(?:[^/\s\"'?#,:@]*:[^/\s\"'?#,]+|[^/\s\"'?#,:@]{12,})@"  # user and password in an address
+_LABELS = (
+    r"(?:aws_)?secret_access_key|aws_session_token|x-api-key|api[_-]?key|(?:auth|access|api|refresh)[_-]?token"
+    r"|client[_-]?secret|AccountKey|SharedAccessKey"
+)
 LABELLED = (  # what goes before the secret stays
     r"(\b[Bb]earer\s+)" + _mixed(r"A-Za-z0-9._~+/\-", 11) + "=*"
     r"|(\b[Aa]uthorization[\"']?\s*[:=]\s*[\"']?(?:[A-Z][a-z]+\s+)?)[A-Za-z0-9._~+/\-]{16,}=*"
-    r"|(\b[A-Z0-9_]*(?:KEY|TOKEN|SECRET|PASSWORD)=[\"']?)" + _mixed(r"A-Za-z0-9._~+/\-", 11)
+    r"|(\b[A-Z0-9_]*(?:KEY|TOKEN|SECRET|PASSWORD)=[\"']?)"
+    + _mixed(r"A-Za-z0-9._~+/\-", 11)
+    + rf"|(\b(?i:{_LABELS})[\"']?\s*[:=]\s*[\"']?)"
+    + _mixed(r"A-Za-z0-9._~+/\-", 11)
+    + "=*"
+    r"|(\b(?i:password|passwd|pwd)[\"']?\s*[:=]\s*[\"']?)"
+    + _mixed(r"A-Za-z0-9._~+/!#$^*\-", 7)
+    + r"|(\bmachine\s+\S{1,200}\s+login\s+\S{1,200}\s+password\s+)[A-Za-z0-9._~+/!#$^*\-]{6,}"  # .netrc
+    r"|(\b(?i:set-cookie|cookie)[\"']?\s*:\s*[\"']?[^\s=;\"']{1,200}=)" + _mixed(r"A-Za-z0-9._~+/%\-", 11)
 )
 TOKENS = "|".join(
     (
@@ -36,15 +48,20 @@ TOKENS = "|".join(
         r"(?:\b|_)local-[0-9a-f]{40}",  # wandb
         r"wandb_v[0-9]+_[A-Za-z0-9_]{20,}",
         r"(?:\b|_)sk-(?:(?:proj|svcacct|admin|ant|or)-[A-Za-z0-9_\-]{16,}|[A-Za-z0-9]{30,})",  # OpenAI, Anthropic
+        r"\b(?:gsk_[A-Za-z0-9]{40,}|xai-[A-Za-z0-9]{40,}|nvapi-[A-Za-z0-9_\-]{40,}|pplx-[A-Za-z0-9]{40,}|r8_[A-Za-z0-9]{30,})",
         r"[prs]k_(?:live|test)_[A-Za-z0-9]{16,}",  # Stripe
         r"gh[oprsu]_[A-Za-z0-9]{20,}",  # GitHub, GitLab
         r"github_pat_[A-Za-z0-9_]{20,}",
-        r"glpat-[A-Za-z0-9_\-]{16,}",
-        r"(?:AKIA|ASIA)[A-Z0-9]{16}",  # AWS
-        r"AIza[A-Za-z0-9_\-]{30,}",  # Google
+        r"\bgl(?:pat|dt|rt|ptt|cbt|soat|ft|agent|imt)-[A-Za-z0-9_\-]{16,}",
+        r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b",  # AWS
+        r"AIza[A-Za-z0-9_\-]{30,}|\bya29\.[A-Za-z0-9_\-]{20,}|\bGOCSPX-[A-Za-z0-9_\-]{20,}",  # Google
         r"xox[a-z]-[A-Za-z0-9\-]{8,}",  # Slack
-        r"hooks\.slack\.com/services/[A-Za-z0-9/]+",
+        r"hooks\.slack\.com/services/[A-Za-z0-9/]+|discord(?:app)?\.com/api/webhooks/[0-9]+/[A-Za-z0-9_\-]+",
+        r"\b[MNO][A-Za-z0-9_\-]{23,27}\.[A-Za-z0-9_\-]{6}\.[A-Za-z0-9_\-]{27,}",  # Discord
+        r"\b[0-9]{8,10}:AA[A-Za-z0-9_\-]{32,}",  # Telegram
         r"pypi-AgEI[A-Za-z0-9_\-]{16,}|npm_[A-Za-z0-9]{36}",
+        r"\bdapi[0-9a-f]{32}|\bhv[sb]\.[A-Za-z0-9_\-]{24,}|\bSG\.[A-Za-z0-9_\-]{16,}\.[A-Za-z0-9_\-]{16,}",  # Databricks, Vault, SendGrid
+        r"\bdckr_[po]at_[A-Za-z0-9_\-]{20,}|\bdo[opr]_v1_[0-9a-f]{64}|\bglsa_[A-Za-z0-9]{32}_[A-Fa-f0-9]{8}",  # Docker, DigitalOcean, Grafana
         r"eyJ[A-Za-z0-9_\-]{6,500}\.[A-Za-z0-9_\-]{6,}(?:\.[A-Za-z0-9_\-]*)?",  # JSON web tokens
         r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,10}-----[\s\S]*?(?:-----END [A-Z0-9 ]{0,60}-----|$)",
     )
@@ -71,6 +88,13 @@ NOT_SECRET = (
 )
 # Models name special tokens of their own so: image_token, prefix_token, language_token.
 _ACCESS_TOKEN = re.compile(r"(?:auth|access|api|hf|hub|huggingface|wandb|github|bearer|refresh|session|secret)_?token$")
+# Words that name a column, a tensor or a mode as often as a secret.
+_WEAK_NAME = re.compile(r"(?:^|[._/ -])(?:key|auth)$")
+_STRONG_KEY = re.compile(r"(?:api|access|secret|private|signing|encryption)[._/ -]?key$")
+_PLACEHOLDER = re.compile(r"your|example|placeholder|changeme|insert|xxxx|0{12}|\*\*\*|\.\.\.", re.IGNORECASE)
+_COMMON_PASSWORDS = frozenset(
+    ("password", "pass", "passwd", "pwd", "secret", "postgres", "root", "admin", "user", "test", "guest", "mysql")
+)
 _RANDOM = re.compile(r"(?=.*[0-9])[A-Za-z0-9_.+/=-]{20,}")
 
 # Home folders of anybody: /home/NAME, /Users/NAME, /root, C:\Users\NAME (in JSON with two backslashes). Not behind a name or
@@ -102,19 +126,39 @@ def holds_secret(name: str, value: str) -> bool:
     if not value or value == REDACTED or not is_secret(name):
         return False
     name = _CAMEL.sub("_", name).lower()
+    if _WEAK_NAME.search(name) and not _STRONG_KEY.search(name):
+        return bool(_RANDOM.fullmatch(value))
     special = name.endswith("_token") and not _ACCESS_TOKEN.search(name)
     return not special or bool(_RANDOM.fullmatch(value))
 
 
 def without_secrets(text: str) -> str:
-    """`text` without what looks like a secret wherever it stands; everything else stays, addresses too."""
-    text = _CREDENTIALS.sub("://" + REDACTED + "@", text)
+    """`text` without what looks like a secret wherever it stands; everything else stays, addresses and placeholders too."""
+    text = _CREDENTIALS.sub(lambda match: match[0] if is_placeholder(match[0]) else f"://{REDACTED}@", text)
     text = _LABELLED.sub(_after_its_label, text)
-    return _TOKENS.sub(REDACTED, text)
+    return _TOKENS.sub(lambda match: match[0] if is_placeholder(match[0]) else REDACTED, text)
 
 
 def _after_its_label(match: re.Match) -> str:
-    return next(filter(None, match.groups())) + REDACTED
+    label = next(filter(None, match.groups()))
+    return match[0] if is_placeholder(match[0][len(label) :]) else label + REDACTED
+
+
+def is_placeholder(secret: str) -> bool:
+    """Whether a match stands for a secret in an explanation: hf_xxxx, your_key_1, postgres://user:password@host."""
+    if secret.startswith("://"):
+        user, _, password = secret[3:-1].partition(":")
+        secret = password or user
+        common = password.lower() in _COMMON_PASSWORDS or password == user or secret[0] in "<{$%"
+        return common or bool(_PLACEHOLDER.search(secret))
+    return "PRIVATE KEY" not in secret and bool(_PLACEHOLDER.search(secret))
+
+
+def find_private(text: str, homes: tuple[str, ...]) -> int | None:
+    """Where `private_pattern` matches first, placeholders left out; None where it does not."""
+    found = [match.start() for match in re.finditer(SECRETS, text, re.ASCII) if not is_placeholder(match[0])]
+    found += [match.start() for home in homes for match in re.finditer(_home(home) + _HOME_ENDS, text)]
+    return min(found, default=None)
 
 
 def without_homes(text: str) -> str:
@@ -154,7 +198,7 @@ def redacted_text(text: str) -> str:
     """`text` of our own records and messages: without secrets, and without the query strings of addresses."""
     text = _ADDRESS.sub(lambda match: ",".join(map(_without_query, _NEXT_ADDRESS.split(match[0]))), text)
     text = _OWN_CREDENTIALS.sub("://" + REDACTED + "@", _PATHS_QUERY.sub(r"\1", text))
-    return without_secrets(_OWN_LABELLED.sub(_after_its_label, text))
+    return without_secrets(_OWN_LABELLED.sub(lambda match: match[1] + REDACTED, text))
 
 
 def _without_query(address: str) -> str:

@@ -20,7 +20,7 @@ from openrlhf_ebpo.hub import tables
 from openrlhf_ebpo.hub.local_files import LocalFile
 from openrlhf_ebpo.hub.tables import CleanTable
 from openrlhf_ebpo.models.weights import WeightsError, read_header
-from openrlhf_ebpo.redact import REDACTED, own_homes, private_pattern, redacted_text, without_homes
+from openrlhf_ebpo.redact import REDACTED, find_private, own_homes, private_pattern, redacted_text, without_homes
 
 Content = LocalFile | bytes
 TEXT = (".json", ".jsonl", ".md", ".txt", ".jinja", ".py", ".js", ".css", ".html", ".yaml", ".toml", ".svg", "")
@@ -81,7 +81,7 @@ def _check_path(path: str, allow_pickle: bool) -> None:
 
 def _kind(path: str) -> str:
     name = PurePath(path).name
-    if name.startswith(("LICENSE", "NOTICE")):
+    if name in ("LICENSE", "NOTICE"):
         return ""
     return ".model" if name.startswith("tokenizer.model.v") else PurePath(name).suffix
 
@@ -141,17 +141,16 @@ def header_of(content: Content) -> bytes:
 
 
 def lines_with_secrets(texts: Iterable[bytes]) -> list[int | None]:
-    """Of each, the number of the first line with something private that has not been made unreadable already; None if
-    there is none. Many at once: RE2 takes longer to read the pattern than most files."""
-    pattern = private_pattern(own_homes())
+    """Of each text, the number of the first line with something private that has not been made unreadable already; None if
+    it has none. Many at once: RE2 takes longer to read the pattern than most files."""
     texts = [_plain(text).replace(REDACTED.encode(), b"") for text in texts]
-    suspicious = pc.match_substring_regex(pa.array(texts, pa.large_binary()), pattern).to_pylist()
-    return [_line(text, pattern) if is_so else None for text, is_so in zip(texts, suspicious, strict=True)]
+    found = pc.match_substring_regex(pa.array(texts, pa.large_binary()), private_pattern(own_homes())).to_pylist()
+    return [_line(text.decode(errors="replace")) if is_so else None for text, is_so in zip(texts, found, strict=True)]
 
 
-def _line(text: bytes, pattern: str) -> int:
-    found = re.search(pattern.encode(), text)
-    return 1 + text.count(b"\n", 0, found.start() if found else 0)
+def _line(text: str) -> int | None:
+    start = find_private(text, own_homes())
+    return None if start is None else 1 + text.count("\n", 0, start)
 
 
 def _plain(text: bytes) -> bytes:

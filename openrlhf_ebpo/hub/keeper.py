@@ -1,4 +1,4 @@
-"""Who starts the pushing process again when it has died: the driver, which lives as long as the training."""
+"""Restart the process that pushes when it has died: in the driver, which lives as long as the training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from openrlhf_ebpo.hub import outbox, pusher
 from openrlhf_ebpo.hub.retry import pause_after
 
 LOOK_SECONDS = 2.0
-MOST_STARTS = 5  # in a row, without a step that was pushed in between
+MAX_STARTS = 5  # in a row, without a step that was pushed or queued in between
 
 
 class Keeper:
@@ -28,7 +28,7 @@ class Keeper:
         report: Callable[[str], None] = lambda line: print(line, flush=True),
     ):
         self.run_dir, self.seconds, self.start, self.report = run_dir, seconds, start, report
-        self.starts, self.next_start, self.pushed = 0, 0.0, self._pushed()
+        self.starts, self.next_start, self.progress = 0, 0.0, self._progress()
         self.stopped = threading.Event()
         self.thread: threading.Thread | None = None
 
@@ -58,13 +58,13 @@ class Keeper:
         """
         if outbox.is_locked(self.run_dir) or not outbox.pending(self.run_dir):
             return True
-        if (pushed := self._pushed()) != self.pushed:
-            self.starts, self.next_start, self.pushed = 0, 0.0, pushed
+        if (progress := self._progress()) != self.progress:
+            self.starts, self.next_start, self.progress = 0, 0.0, progress
         if time.monotonic() < self.next_start:
             return True
-        if self.starts >= MOST_STARTS:
-            self._say_at(MOST_STARTS, "is not started any more")
-            self.starts = MOST_STARTS + 1
+        if self.starts >= MAX_STARTS:
+            self._say_at(MAX_STARTS, "is not started any more")
+            self.starts = MAX_STARTS + 1
             return False
         self._start()
         return True
@@ -84,5 +84,8 @@ class Keeper:
             finish = f"openrlhf-ebpo hub push {shlex.quote(str(self.run_dir))}"
             self.report(f"hub: the process that pushes has ended before its work ({log}); it {what}. By hand: {finish}")
 
-    def _pushed(self) -> int:
-        return sum(entry["state"] == "pushed" for entry in outbox.read_state(self.run_dir)["steps"].values())
+    def _progress(self) -> tuple:
+        """Steps that are pushed, and the newest one that is queued: a run of days begins a new count with each."""
+        steps = outbox.read_state(self.run_dir)["steps"]
+        pushed = sum(entry["state"] == "pushed" for entry in steps.values())
+        return pushed, max((item.step for item in outbox.items(self.run_dir)), default=None)

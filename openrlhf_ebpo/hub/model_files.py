@@ -23,7 +23,7 @@ MODEL = (
     *("*.model", "tokenizer.model.v*", "*.spm", "*.tiktoken", "vocab.json", "vocab.txt", "vocab.bpe", "merges.txt"),
     *("chat_template.jinja", "chat_template.json", f"{TEMPLATES}/*.jinja"),
     *("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"),
-    *("README.md", "LICENSE*", "NOTICE", "NOTICE.txt", "USE_POLICY.md"),
+    *("README.md", "LICENSE", "LICENSE.txt", "LICENSE.md", "NOTICE", "NOTICE.txt", "USE_POLICY.md"),
 )
 STATE = ("*.pt", "prior.json", "metric.json", MANIFEST)  # of a DeepSpeed checkpoint
 FULL_STATE = "full_state"  # folder in the repo of the optimizer's and everything else's state: pickles

@@ -150,6 +150,8 @@ def pull(
         rows = read_manifest(repo, folder)
         skipped += [path for path in wanted if path not in rows and path not in NOT_IN_MANIFEST]
         wanted = [path for path in wanted if path not in skipped]
+        if not any(path in rows for path in wanted):
+            raise HubError(f"{MANIFEST} of {repo} lists none of its files: it was not made by a push", permanent=True)
     download(api, repo, commit, {path: remote[path] for path in wanted}, folder, report)
     if rows is not None:
         check_manifest(repo, folder, wanted, rows, trust_pickle)

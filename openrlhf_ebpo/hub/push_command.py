@@ -142,8 +142,11 @@ def check_access(api, repo: str, private: bool, run: dict | None) -> None:
         if run:
             check_same_run(api, repo, public_run(run))
         with hub_errors(f"looking at {repo}"):
-            if private and api.repo_exists(repo) and not api.repo_info(repo).private:
-                print(f"warning: {repo} exists and is public: all can read what is pushed there", file=sys.stderr)
+            if api.repo_exists(repo) and api.repo_info(repo).private != private:
+                stays = (
+                    "public: everybody can read what is pushed there" if private else "private, in spite of --public"
+                )
+                print(f"warning: {repo} exists and is {stays}", file=sys.stderr)
     except HubError as error:
         if error.permanent:
             raise UsageError(f"--repo {repo}: {error}") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import columns
 from openrlhf_ebpo.hub.local_files import LocalFile, local_file
 from openrlhf_ebpo.hub.public import public_data, public_text
-from openrlhf_ebpo.redact import own_homes, private_pattern
+from openrlhf_ebpo.redact import find_private, own_homes, private_pattern
 
 LARGE_ROW_GROUP_BYTES = 32 << 20  # uncompressed: above it a reader of one page of rows loads too much
 ROW_GROUP_BYTES = 8 << 20
@@ -58,17 +57,22 @@ def private_column(content: LocalFile | bytes) -> str | None:
     try:
         with io.BytesIO(content) if isinstance(content, bytes) else content.open() as opened:
             file = pq.ParquetFile(opened)
-            if re.search(_pattern(), file.schema_arrow.to_string(truncate_metadata=False)):
+            if find_private(file.schema_arrow.to_string(truncate_metadata=False), own_homes()) is not None:
                 return "schema"
             for batch in file.iter_batches(batch_size=4096):
                 for name, column in zip(batch.schema.names, batch.columns, strict=True):
                     if not is_text(column.type) and not pa.types.is_primitive(column.type):
                         column = pa.array(map(str, column.to_pylist()), pa.string())
-                    if is_text(column.type) and pc.any(suspicious(column)).as_py():
+                    if is_text(column.type) and _is_private(column):
                         return name
     except (pa.ArrowException, OSError) as error:
         raise UsageError(f"a table that is to be published cannot be read as Parquet: {error}") from error
     return None
+
+
+def _is_private(column: pa.Array) -> bool:
+    texts = _plain(column).filter(suspicious(column)).to_pylist()
+    return any(find_private(text, own_homes()) is not None for text in texts)
 
 
 def read_schema(file: LocalFile) -> pa.Schema:

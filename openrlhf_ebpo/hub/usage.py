@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,7 +133,8 @@ def _vllm_adapter(usage: Usage) -> tuple[list[str], list[str]]:
 
 def literal(text: str) -> str:
     """A Python string literal in double quotes."""
-    return json.dumps(text, ensure_ascii=False)
+    plain = json.dumps(text, ensure_ascii=False)
+    return re.sub("[\x7f-\x9f\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", plain)  # some end a line
 
 
 def _prompt(usage: Usage) -> str:

@@ -85,7 +85,7 @@ def test_what_has_been_looked_at_does_not_change(tmp_path):
         ("vocab.bpe", b"a b\n" + TOKEN.encode()),
         ("tokenizer.model", b"\x0a\x0e\x00\xff" + TOKEN.encode()),
         ("tokenizer.model.v3", b"\x0a\x0e\x00\xff" + TOKEN.encode()),
-        ("LICENSE-2.0", TOKEN.encode()),
+        ("LICENSE", TOKEN.encode()),
         ("x.svg", f"<svg>{TOKEN}</svg>".encode()),
         ("static/vendor/x.js.gz", gzip.compress(TOKEN.encode(), mtime=0)),
         ("model.safetensors", save({"w": np.zeros(1)}, {"note": f"by {TOKEN}"})),

@@ -11,7 +11,7 @@ import pytest
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.hub import outbox, pusher, training
-from openrlhf_ebpo.hub.keeper import MOST_STARTS, Keeper
+from openrlhf_ebpo.hub.keeper import MAX_STARTS, Keeper
 from openrlhf_ebpo.record.run_log import read_run
 
 REPO = "owner/model"
@@ -139,11 +139,16 @@ def test_one_that_dies_at_once_is_given_up_after_pauses_that_grow_and_has_hope_a
     keeper = Keeper(run_dir, 60.0, start=lambda *_: started.append(clock[0]), report=said.append)
     while keeper.look():
         clock[0] += 1.0
-    assert started == [0, 5, 15, 35, 75] and len(started) == MOST_STARTS
+    assert started == [0, 5, 15, 35, 75] and len(started) == MAX_STARTS
     assert not keeper.look() and len(said) == 2 and "is not started any more" in said[1]
     assert f"openrlhf-ebpo hub push {run_dir}" in said[1]
     outbox.write_state(run_dir, 4, state="pushed")
-    assert keeper.look() and len(started) == MOST_STARTS + 1
+    assert keeper.look() and len(started) == MAX_STARTS + 1
+    clock[0] += 1e6
+    while keeper.look():
+        clock[0] += 1.0
+    queue(run_dir, 4)  # a new step begins a new count
+    assert keeper.look() and len(started) == 2 * MAX_STARTS + 1
 
 
 def test_what_cannot_be_started_is_said_and_ends_no_training(make_run):

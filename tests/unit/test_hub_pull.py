@@ -322,3 +322,11 @@ def test_a_manifest_that_is_nested_without_end_is_damaged(tmp_path, hub, client)
     repo.commit("main", {**repo.find("main").files, "sha256.json": File(b"[" * 100_000, False)}, "by hand")
     with pytest.raises(HubError, match=r"sha256\.json of .* is damaged"):
         pull(client, REPO, tmp_path / "model")
+
+
+def test_a_manifest_that_lists_nothing_makes_no_complete_model(tmp_path, pushed, hub, client):
+    repo = hub.repo(REPO)
+    empty = json.dumps({"schema": 1, "files": {}}).encode()
+    repo.commit("main", {**repo.find("main").files, "sha256.json": File(empty, False)}, "by hand")
+    with pytest.raises(HubError, match=r"sha256\.json of owner/model lists none of its files"):
+        pull(client, REPO, tmp_path / "pulled")

@@ -10,6 +10,7 @@ from fake_secrets import FORMS
 from openrlhf_ebpo.hub.public import public_text
 from openrlhf_ebpo.redact import (
     SECRETS,
+    find_private,
     holds_secret,
     is_secret,
     redacted,
@@ -72,13 +73,24 @@ def test_plain_texts_stay_as_they_are(text):
     [
         "{%- set BOS_TOKEN='<|begin_of_text|>' %} export HF_TOKEN=your_token_here",
         "PRIMARY_KEY=customer_id, SECRET=CODEWORD1, KEY=abcdefghij is the cipher key",
+        "postgres://user:password@localhost/db, mysql://root:root@db, https://me:<token>@host/x, amqp://guest:guest@mq",
+        "MKAKIAGHILMNPQRSTVWYACDEFGHIKLMNPQRSTVWY is a protein; export HF_TOKEN=hf_your_token_0123456789012345",
         "git clone ssh://git@github.com/x, https://a.b/i?logo=b@2x.png, http://x.com?mail=foo@bar.com, https://x.org,me@x.org",
     ],
 )
 def test_texts_of_others_keep_what_only_resembles_a_secret(text):
     """Prompts, templates and files are the user's: nothing is taken out of them, or refused, without need."""
     assert without_secrets(text) == text
-    assert not pc.match_substring_regex(pa.array([text]), SECRETS)[0].as_py()
+    assert find_private(text, ()) is None
+
+
+@pytest.mark.parametrize("text", ["hf_" + "x" * 34, "sk-" + "0" * 40, "export OPENAI_API_KEY=your-api-key-12345"])
+def test_a_placeholder_is_not_a_secret(text):
+    assert without_secrets(text) == text and find_private(text, ()) is None
+
+
+def test_a_home_folder_is_private_whatever_its_name():
+    assert find_private("in /home/bob/x", ("/home/bob",)) == 3
 
 
 @pytest.mark.parametrize(
@@ -86,6 +98,10 @@ def test_texts_of_others_keep_what_only_resembles_a_secret(text):
     [
         ("prefix_token", "▁<PRE>", False),
         ("image_token", "IMG_CONTEXT", False),
+        ("dataset_key", "text", False),
+        ("key", "pixel_values", False),
+        ("key", "a0b1" * 8, True),
+        ("api_key", "k", True),
         ("language_token", "__en__", False),
         ("user_token", "user", False),
         ("some_token", "a0b1" * 8, True),
