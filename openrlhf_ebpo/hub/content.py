@@ -8,6 +8,7 @@ import gzip
 import hashlib
 import io
 import re
+import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
@@ -27,7 +28,8 @@ TEXT = (".json", ".jsonl", ".md", ".txt", ".jinja", ".py", ".js", ".css", ".html
 TOKENIZER = (".model", ".spm", ".bpe", ".tiktoken")  # not all of them texts, and looked through all the same
 WEIGHTS, TABLE, PICTURE = ".safetensors", ".parquet", ".png"
 PACKED = ".gz"
-VENDORED = re.compile(r"(.*/)?static/vendor/.+(\.woff2|\.js\.gz)")  # of the Space's app, and nowhere else
+VENDORED = re.compile(r"(.*/)?static/vendor/.+(\.woff2|\.js\.gz)")  # of the Space's package, and nowhere else
+EPOCH = (1980, 1, 1, 0, 0, 0)
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
 LOOKED_THROUGH_AT_ONCE = 64 << 20  # bytes
 KINDS = (*TEXT, *TOKENIZER, WEIGHTS, TABLE, PICTURE)
@@ -47,9 +49,10 @@ class Publishable(Mapping[str, Content]):
 
     def __init__(self, files: Mapping[str, Content], allow_pickle: bool = False):
         self._files = dict(files)
-        for path in self._files:
-            _check_path(path, allow_pickle)
-        for files in _at_once(self._files):
+        for path, content in self._files.items():
+            if not (isinstance(content, PublishableZip) and path.endswith(".zip")):
+                _check_path(path, allow_pickle)
+        for files in _at_once({p: f for p, f in self._files.items() if not isinstance(f, PublishableZip)}):
             _check_contents(files)
 
     def with_manifest(self, name: str, manifest: bytes) -> Publishable:
@@ -65,6 +68,20 @@ class Publishable(Mapping[str, Content]):
 
     def __len__(self) -> int:
         return len(self._files)
+
+
+class PublishableZip(bytes):
+    """A zip archive of files that passed the filter; the same files make the same bytes."""
+
+    @classmethod
+    def of(cls, files: Mapping[str, Content]) -> PublishableZip:
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path, content in sorted(Publishable(files).items()):
+                archive.writestr(
+                    zipfile.ZipInfo(path, EPOCH), content if isinstance(content, bytes) else content.read_bytes()
+                )
+        return cls(packed.getvalue())
 
 
 def _check_path(path: str, allow_pickle: bool) -> None:

@@ -1,11 +1,10 @@
 """Put the app that shows runs on the Hub, as a Space.
 
-What goes: app.py of space/, the files of this package's base wheel beside it, the app's own modules among them (a Space
-installs requirements.txt before it sees its own files, so a wheel could not be named there), and requirements.txt with
-what both need. The runs are data set repos made
-by `openrlhf-ebpo hub push-run`, by name or as the run directory that was pushed, whose cards then link to the Space; the
-Space knows them from its variable EBPO_SPACE_RUNS. For private ones give the Space,
-on its settings page, a secret EBPO_SPACE_HF_TOKEN: a token that may only read.
+Four files are sent: app.py, README.md and requirements.txt of space/, and package.zip with this package, which app.py unpacks
+(a Space installs requirements.txt before it has its own files, so a wheel could not be named there). The runs are data set repos
+made by `openrlhf-ebpo hub push-run`, by name or as the run directory that was pushed, whose cards then link to the Space; the
+Space knows them from its variable EBPO_SPACE_RUNS. For private ones give the Space, on its settings page, a secret
+EBPO_SPACE_HF_TOKEN: a token that may only read.
 
   openrlhf-ebpo hub deploy-space me/ebpo --runs me/run-a me/run-b --dry_run
   openrlhf-ebpo hub deploy-space me/ebpo --runs out/run me/run-b --public
@@ -18,23 +17,17 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import importlib.util
 import re
-import shutil
-import subprocess
-import sys
-import tempfile
-import zipfile
 from collections.abc import Iterable, Sequence
-from email.parser import Parser
-from functools import partial
 from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import published
 from openrlhf_ebpo.hub.access import check_write_access
-from openrlhf_ebpo.hub.content import Content
-from openrlhf_ebpo.hub.local_files import files_below, local_file, named, say_left_out
+from openrlhf_ebpo.hub.content import Content, PublishableZip
+from openrlhf_ebpo.hub.local_files import LocalFile, files_below, local_file, named, say_left_out
 from openrlhf_ebpo.hub.places import target
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.upload import commit_of, listing, plan, print_plan, publish
@@ -42,10 +35,10 @@ from openrlhf_ebpo.models.hub_client import HubError, hub_api, hub_errors
 
 PACKAGE = "openrlhf_ebpo"
 CHECKOUT = Path(__file__).parents[2]
-SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", PACKAGE, "eval", "space")  # what a wheel is built from
+ARCHIVE = "package.zip"
+PACKED = (".py", ".md", ".css", ".js", ".txt", ".woff2", ".gz")  # suffixes of the package's files
 NEEDED = ("app.py", "README.md", "requirements.txt")
 RUNS, TOKEN = "EBPO_SPACE_RUNS", "EBPO_SPACE_HF_TOKEN"  # as space/ knows them
-BUILT_FROM = (".py", ".toml", ".md", ".css", ".js", ".txt", ".woff2", ".gz")
 OURS = (f"{PACKAGE}*",)  # what this command may have left behind
 LEFT_OUT = ("__pycache__", "tests")
 MODULES = "ebpo_space"  # of space/; they go with the package, as openrlhf_ebpo.space
@@ -77,17 +70,16 @@ def run(args: argparse.Namespace) -> None:
     args.runs = [repo_of(name) for name in args.runs]
     check_space(args.space_dir)
     api = hub_api()
-    with tempfile.TemporaryDirectory() as folder:
-        files = space_files(args.space_dir, args.runs, Path(folder))
-        others = files_below(args.space_dir, skip=lambda path: path.name in (*LEFT_OUT, MODULES))
-        say_left_out([path for path in others if not named(path, NEEDED)], "files of the app")
-        if args.dry_run:
-            print_plan(plan(api, args.repo, files, repo_type="space", delete=OURS, manifest=None), args.repo)
-            return
-        retrying(lambda: check_write_access(api, args.repo, "space", "OWNER/NAME"))
-        retrying(lambda: check_ours(api, args.repo))
-        private = [name for name in args.runs if is_private(api, name)]
-        deploy(api, args.repo, files, args.runs, args.public)
+    files = space_files(args.space_dir, args.runs)
+    others = files_below(args.space_dir, skip=lambda path: path.name in (*LEFT_OUT, MODULES))
+    say_left_out([path for path in others if not named(path, NEEDED)], "files of the app")
+    if args.dry_run:
+        print_plan(plan(api, args.repo, files, repo_type="space", delete=OURS, manifest=None), args.repo)
+        return
+    retrying(lambda: check_write_access(api, args.repo, "space", "OWNER/NAME"))
+    retrying(lambda: check_ours(api, args.repo))
+    private = [name for name in args.runs if is_private(api, name)]
+    deploy(api, args.repo, files, args.runs, args.public)
     for folder in folders:
         published.note(folder, "space", args.repo)
     if private:
@@ -127,7 +119,7 @@ def check_ours(api, repo: str) -> None:
     with hub_errors(f"looking at {repo}"):
         commit = commit_of(api, repo, "space", "main")
         names = listing(api, repo, "space", commit) if commit else {}
-    if "app.py" in names and not any(name.startswith(f"{PACKAGE}/") for name in names):
+    if "app.py" in names and ARCHIVE not in names:
         raise UsageError(f"{repo} is a Space with another app, which would be overwritten: choose another name")
 
 
@@ -182,22 +174,31 @@ def no_plan(repo: str, runs: Sequence[str]) -> str:
     )
 
 
-def space_files(directory: Path, runs: Sequence[str], scratch: Path) -> dict[str, Content]:
+def space_files(directory: Path, runs: Sequence[str]) -> dict[str, Content]:
     """Everything that the Space consists of, by path in it.
 
     Raises:
-        UsageError: a link leads out of `directory`, or the wheel cannot be built.
+        UsageError: a link leads out of `directory` or of the package, or a file of it holds a secret.
     """
     app = {name: local_file(directory / name, directory) for name in NEEDED}
-    package = package_files(scratch)
-    metadata = next(path for name, path in package.items() if name.endswith(".dist-info/METADATA"))
     own = app["requirements.txt"].read_bytes().decode()
     return {
-        **{name: local_file(path) for name, path in package.items()},
         **app,
         "README.md": with_datasets(app["README.md"].read_bytes().decode(), runs).encode(),
-        "requirements.txt": requirements(own, base_requirements(metadata)).encode(),
+        "requirements.txt": requirements(own, base_requirements()).encode(),
+        ARCHIVE: PublishableZip.of(package_files()),
     }
+
+
+def package_files() -> dict[str, LocalFile]:
+    """The files of this package as it is installed here, by their path in a wheel."""
+    found = {}
+    for module in (PACKAGE, f"{PACKAGE}.eval", f"{PACKAGE}.space"):  # which lie elsewhere in a checkout
+        root = Path(importlib.util.find_spec(module).submodule_search_locations[0])
+        for path in files_below(root, skip=lambda path: path.name == "__pycache__"):
+            if path.suffix in PACKED and not any(part.startswith(".") for part in path.parts):
+                found[f"{module.replace('.', '/')}/{path.as_posix()}"] = local_file(root / path, root)
+    return found
 
 
 def with_datasets(readme: str, runs: Sequence[str]) -> str:
@@ -223,83 +224,9 @@ def _name(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", match[0]).lower() if match else ""
 
 
-def base_requirements(metadata: Path) -> list[str]:
-    """What the package needs without extras, from its METADATA."""
-    found = Parser().parsestr(metadata.read_text()).get_all("Requires-Dist") or []
-    return [line for line in found if "extra ==" not in line]
-
-
-def package_files(scratch: Path) -> dict[str, Path]:
-    """The files of the base wheel, by their path in it: built from the checkout that this module is in, else those that
-    are installed.
-
-    Raises:
-        UsageError: the wheel cannot be built.
-    """
-    if not (CHECKOUT / "pyproject.toml").is_file():
-        return installed_files()
-    unpacked = scratch / "unpacked"
-    with zipfile.ZipFile(build_wheel(CHECKOUT, scratch)) as wheel:
-        wheel.extractall(unpacked)
-    return {path.relative_to(unpacked).as_posix(): path for path in sorted(unpacked.rglob("*")) if path.is_file()}
-
-
-def installed_files() -> dict[str, Path]:
-    files = importlib.metadata.distribution(PACKAGE).files or []
-    names = [file for file in files if file.parts[0].startswith(PACKAGE) and "__pycache__" not in file.parts]
-    return {file.as_posix(): Path(file.locate()) for file in names if not file.name.startswith("direct_url")}
-
-
-def build_wheel(checkout: Path, scratch: Path) -> Path:
-    """Built from a copy: setuptools leaves build folders where it works, and takes old files out of them again.
-
-    Raises:
-        UsageError: it cannot be built, or a link in the checkout leads out of it.
-    """
-    copy = scratch / "source"
-    copy.mkdir()
-    for name in SOURCES:
-        source = checkout / name
-        if source.is_dir():
-            shutil.copytree(source, copy / name, ignore=not_built_from, copy_function=partial(copy_of, checkout))
-        elif source.is_file():
-            copy_of(checkout, source, copy / name)
-    argv = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-        "--wheel-dir",
-        str(scratch / "wheel"),
-        str(copy),
-    ]
-    if _setuptools() >= 77:  # as pyproject.toml asks; then nothing has to be downloaded
-        argv.insert(4, "--no-build-isolation")
-    done = subprocess.run(argv, capture_output=True, text=True)
-    if done.returncode:
-        raise UsageError(f"the wheel of {checkout} cannot be built: {done.stderr.strip()[-500:]}")
-    (wheel,) = (scratch / "wheel").glob("*.whl")
-    return wheel
-
-
-def not_built_from(folder: str, names: list[str]) -> set[str]:
-    """Of a folder of sources: what does not get into a wheel."""
-    files = {name for name in names if Path(name).suffix not in BUILT_FROM and not Path(folder, name).is_dir()}
-    return files | {name for name in names if name.startswith(".") or name in LEFT_OUT or name.endswith(".egg-info")}
-
-
-def copy_of(root: Path, source: str | Path, target: str | Path) -> None:
-    with local_file(source, root).open() as opened, open(target, "wb") as copy:
-        shutil.copyfileobj(opened, copy)
-
-
-def _setuptools() -> int:
-    try:
-        return int(importlib.metadata.version("setuptools").partition(".")[0])
-    except importlib.metadata.PackageNotFoundError:
-        return 0
+def base_requirements() -> list[str]:
+    """Packages that this one needs without extras."""
+    return [line for line in importlib.metadata.requires(PACKAGE) or [] if "extra ==" not in line]
 
 
 main = command("openrlhf-ebpo hub deploy-space", __doc__, add_flags, run, extra="hub")

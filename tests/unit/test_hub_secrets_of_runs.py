@@ -20,6 +20,7 @@ from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub import outbox, results, run_data, space
+from openrlhf_ebpo.hub.content import PublishableZip
 from openrlhf_ebpo.hub.push import drain
 from openrlhf_ebpo.hub.upload import publish
 from openrlhf_ebpo.record.run_log import close_run, read_run
@@ -122,11 +123,8 @@ def small_app(folder: Path) -> Path:
 
 @pytest.fixture
 def deploy(commands, tmp_path, monkeypatch):
-    """deploy-space of a small app with a package of one file: building the wheel is tested elsewhere."""
-    package = tmp_path / "package" / "x.dist-info"
-    package.mkdir(parents=True)
-    (package / "METADATA").write_text("Name: x\n")
-    monkeypatch.setattr(space, "package_files", lambda _: {"x.dist-info/METADATA": package / "METADATA"})
+    """deploy-space of a small app with a package of one file."""
+    monkeypatch.setattr(space, "package_files", lambda: {"x/y.py": b"x = 1"})
     app = small_app(tmp_path / "space")
     push_run(write_run(tmp_path / "shown"))
     return lambda: call(space, SPACE, "--runs", RUN, "--space_dir", app)
@@ -159,12 +157,12 @@ def test_the_spaces_folder(tmp_path, hub, deploy, capsys):
     assert not leaked(hub, ["NEEDLE"])
 
 
-def test_a_wheel_is_not_built_of_what_a_link_brings_in(tmp_path):
-    source = tmp_path / "checkout" / "openrlhf_ebpo"
-    source.mkdir(parents=True)
-    (source / "secret.py").symlink_to("/etc/hostname")
-    with pytest.raises(UsageError, match=r"secret\.py leads to /etc/hostname"):
-        space.build_wheel(tmp_path / "checkout", tmp_path)
+@pytest.mark.parametrize("text", ["hf" + "_" + "NEEDLE" * 6, "cd /home/somebody"])
+def test_an_archive_of_the_package_holds_nothing_private(text, monkeypatch):
+    monkeypatch.setattr("openrlhf_ebpo.hub.content.own_homes", lambda: ("/home/somebody",))
+    with pytest.raises(UsageError, match=r"x/y\.py, line 2, holds"):
+        PublishableZip.of({"x/y.py": f"x = 1\n# {text}".encode()})
+    assert PublishableZip.of({"x/y.py": b"x = 1"}) == PublishableZip.of({"x/y.py": b"x = 1"})
 
 
 def test_a_token_is_no_name_of_a_repo(use_hub, make_run):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -27,25 +29,16 @@ REPO, RUN = "owner/ebpo", "owner/tiny-run"
 README = "---\ntitle: Runs\nsdk: gradio\nsdk_version: 6.31.0\npython_version: '3.11'\napp_file: app.py\n---\n# Runs\n"
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory) -> tuple[Path, dict[str, Path]]:
-    """(wheel, its files): built once."""
-    folder = tmp_path_factory.mktemp("wheel")
-    files = space.package_files(folder)
-    (wheel,) = (folder / "wheel").glob("*.whl")
-    return wheel, files
-
-
 @pytest.fixture
-def deploy(api, hub, monkeypatch, no_waiting, built, tmp_path):
+def deploy(api, hub, monkeypatch, no_waiting, tmp_path):
     """The command, given more flags; it uploads a small app, unless told otherwise."""
     for module in (data_repo, space):
         monkeypatch.setattr(module, "hub_api", lambda: api)
-    monkeypatch.setattr(space, "package_files", lambda scratch: built[1])
     monkeypatch.setenv("OPENRLHF_EBPO_HUB_PAUSE", "0.01")
     app = tmp_path / "space"
     for name, text in {
-        "app.py": "import openrlhf_ebpo.eval.metrics, openrlhf_ebpo.record.results\nprint(openrlhf_ebpo.__file__)\n",
+        "app.py": (space.CHECKOUT / "space" / "app.py").read_text().partition("from openrlhf")[0]
+        + "import openrlhf_ebpo.eval.metrics, openrlhf_ebpo.record.results\nprint(openrlhf_ebpo.__file__)\n",
         "README.md": README,
         "requirements.txt": "gradio==6.31.0  # the app\npyarrow>=14\nopenrlhf_ebpo\n",
         "ebpo_space/page.py": "",
@@ -91,11 +84,11 @@ def test_the_app_the_package_and_the_runs_go(tmp_path, hub, deploy, capsys):
     assert f"\ndeployed: {hub.url}/spaces/{REPO}" in said and "secret" not in said
     repo = hub.repo(REPO, "space")
     files = repo.files()
-    assert {"app.py", "openrlhf_ebpo/space/main.py", "openrlhf_ebpo/eval/metrics.py"} <= set(files)
-    assert "openrlhf_ebpo/record/run_log.py" in files
-    assert {f"openrlhf_ebpo/space/static/{path.relative_to(STATIC)}" for path in STATIC.rglob("*.*")} <= set(files)
-    assert not [path for path in files if any(word in path for word in ("pycache", "hidden", "tests", "notes.txt"))]
-    assert not [path for path in files if path.startswith("ebpo_space/")]  # the app's modules go once, with the package
+    assert set(files) == {".gitattributes", "app.py", "README.md", "requirements.txt", "package.zip"}
+    packed = set(zipfile.ZipFile(io.BytesIO(files["package.zip"])).namelist())
+    assert {"space/main.py", "eval/metrics.py", "record/run_log.py"} <= {name.partition("/")[2] for name in packed}
+    assert {f"openrlhf_ebpo/space/static/{path.relative_to(STATIC)}" for path in STATIC.rglob("*.*")} <= packed
+    assert not [name for name in packed if any(word in name for word in ("pycache", "hidden", "tests", "notes.txt"))]
     assert "left out, not being files of the app: .hidden, notes.txt\n" in said
     assert files["requirements.txt"].decode().splitlines() == [
         "gradio==6.31.0  # the app",
@@ -114,7 +107,7 @@ def test_the_app_the_package_and_the_runs_go(tmp_path, hub, deploy, capsys):
     assert "(0 files sent" in capsys.readouterr().out and len(repo.history()) == commits
     folder = downloaded(hub, tmp_path / "copy")
     done = subprocess.run([sys.executable, "-S", "app.py"], cwd=folder, capture_output=True, **bare_python(True))
-    assert done.stdout.strip() == str(folder / "openrlhf_ebpo" / "__init__.py"), done.stderr
+    assert re.fullmatch(r".*/openrlhf_ebpo-\w+/openrlhf_ebpo/__init__\.py", done.stdout.strip()), done.stderr
 
 
 def test_files_of_the_package_that_are_gone_here_go_there_too(tmp_path, hub, deploy):
@@ -122,11 +115,12 @@ def test_files_of_the_package_that_are_gone_here_go_there_too(tmp_path, hub, dep
     old = {
         "app.py": File(b"from openrlhf_ebpo.space.main import main", False),
         "openrlhf_ebpo/gone.py": File(b"", False),
+        "package.zip": File(b"", False),
     }
     hub.create(REPO, "space", sdk="gradio").commit("main", {**old, "theirs.txt": File(b"", False)}, "an earlier commit")
     deploy("--runs", RUN, "--public")
     files = hub.repo(REPO, "space").files()
-    assert "openrlhf_ebpo/gone.py" not in files and b"openrlhf_ebpo" in files["app.py"] and "theirs.txt" in files
+    assert "openrlhf_ebpo/gone.py" not in files and files["package.zip"] and "theirs.txt" in files
 
 
 def test_the_real_app_starts_from_exactly_the_uploaded_files(tmp_path, hub, deploy):
@@ -153,6 +147,7 @@ def test_the_real_app_starts_from_exactly_the_uploaded_files(tmp_path, hub, depl
 def fetched(folder: Path, how: dict) -> str:
     """Steps of the run that the uploaded app itself gets from the Hub, and what it leaves out."""
     program = (
+        "import sys\nsys.path.insert(0, 'package.zip')\n"
         "from pathlib import Path\nfrom openrlhf_ebpo.space.hub import fetch\nfrom openrlhf_ebpo.record.run_log import read_metrics\n"
         f"path, left_out = fetch({RUN!r}, Path('cache'))\nprint(len(read_metrics(path)), left_out)"
     )
@@ -226,7 +221,7 @@ def test_a_run_directory_that_was_not_pushed_is_no_run(tmp_path, deploy):
 def test_dry_run_lists_sizes_and_what_is_wrong_is_said_first(tmp_path, hub, deploy, capsys):
     deploy("--runs", RUN, "--dry_run")
     said = capsys.readouterr().out
-    assert "openrlhf_ebpo/record/run_log.py" in said and "app.py" in said
+    assert "package.zip" in said and "app.py" in said
     assert f"would go to {REPO}; nothing was sent" in said
     with pytest.raises(UsageError, match=r"has no app\.py, README\.md, requirements\.txt"):
         deploy("--runs", RUN, space_dir=tmp_path / "nothing")
@@ -237,26 +232,24 @@ def test_dry_run_lists_sizes_and_what_is_wrong_is_said_first(tmp_path, hub, depl
     assert not hub.repos
 
 
-def test_an_installed_package_gives_the_files_of_its_wheel(tmp_path, built):
-    wheel, files = built
-    target = tmp_path / "site"
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target", str(target)]
-    subprocess.run([*pip, str(wheel)], check=True, capture_output=True)
+def test_an_installed_package_gives_what_the_checkout_gives(tmp_path):
+    target, wheels = tmp_path / "site", tmp_path / "wheel"
+    pip = [sys.executable, "-m", "pip"]
+    source = shutil.copytree(space.CHECKOUT, tmp_path / "source", ignore=shutil.ignore_patterns(".*", "docs", "tests"))
+    build = ["wheel", "-q", "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), str(source)]
+    subprocess.run([*pip, *build], check=True, capture_output=True)
+    (wheel,) = wheels.glob("*.whl")
+    install = ["install", "-q", "--no-deps", "--no-compile", "--target", str(target), str(wheel)]
+    subprocess.run([*pip, *install], check=True, capture_output=True)
     program = (
         "import sys; sys.path[:0] = sys.argv[1:]\n"
         "from openrlhf_ebpo.hub import space\n"
-        "from pathlib import Path\n"
-        "assert space.CHECKOUT == Path(sys.argv[1])\n"
-        "for name, path in sorted(space.package_files(None).items()): assert path.is_file(); print(name)"
+        "print(*sorted(space.package_files()), sep='\\n')"
     )
     argv = [sys.executable, "-S", "-c", program, str(target), sysconfig.get_path("purelib")]
     done = subprocess.run(argv, capture_output=True, cwd=tmp_path, **bare_python(False))
     assert done.returncode == 0, done.stderr
-    beside = ("INSTALLER", "REQUESTED", "direct_url.json")
-    installed = {name for name in done.stdout.split() if not name.endswith(beside)}
-    with zipfile.ZipFile(wheel) as packed:
-        expected = {name for name in packed.namelist() if not name.endswith("/")}
-    assert installed == expected == set(files)
+    assert done.stdout.split() == sorted(space.package_files())
 
 
 def test_requirements_of_app_and_package_are_put_together():
