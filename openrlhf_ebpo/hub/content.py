@@ -29,6 +29,7 @@ TOKENIZER = (".model", ".spm", ".bpe", ".tiktoken")  # not all of them texts, an
 WEIGHTS, TABLE, PICTURE = ".safetensors", ".parquet", ".png"
 PACKED = ".gz"
 VENDORED = re.compile(r"(.*/)?static/vendor/.+(\.woff2|\.js\.gz)")  # of the Space's package, and nowhere else
+NO_SECRET = "If it is not a secret, say so: hub push --repo … --not_secret FILE"
 EPOCH = (1980, 1, 1, 0, 0, 0)
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
 LOOKED_THROUGH_AT_ONCE = 64 << 20  # bytes
@@ -52,7 +53,7 @@ class Publishable(Mapping[str, Content]):
         for path, content in self._files.items():
             if not (isinstance(content, PublishableZip) and path.endswith(".zip")):
                 _check_path(path, allow_pickle)
-        for files in _at_once({p: f for p, f in self._files.items() if not isinstance(f, PublishableZip)}):
+        for files in _at_once({path: file for path, file in self._files.items() if not _is_cleared(file)}):
             _check_contents(files)
 
     def with_manifest(self, name: str, manifest: bytes) -> Publishable:
@@ -68,6 +69,10 @@ class Publishable(Mapping[str, Content]):
 
     def __len__(self) -> int:
         return len(self._files)
+
+
+def _is_cleared(content: Content) -> bool:
+    return isinstance(content, PublishableZip) or (isinstance(content, LocalFile) and content.cleared)
 
 
 class PublishableZip(bytes):
@@ -129,7 +134,7 @@ def _check_contents(files: Mapping[str, Content]) -> None:
             place = content.path if isinstance(content, LocalFile) else path
             raise UsageError(
                 f"{place}{where} holds what looks like a secret (a token, a private key, or a password in an address) or names "
-                "your home folder, which all who can read the repo would read: take it out, and push again"
+                f"your home folder, which all who can read the repo would read: take it out, and push again. {NO_SECRET}"
             )
 
 

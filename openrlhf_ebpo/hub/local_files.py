@@ -17,12 +17,14 @@ SHOWN = 10  # names of files that are left out
 
 @dataclass(frozen=True)
 class LocalFile:
-    """A regular file, as `local_file` found it. size: bytes. modified: ns. sha256: known from when it was queued."""
+    """A regular file, as `local_file` found it. size: bytes. modified: ns. sha256: known from when it was queued.
+    cleared: the user says that no secret is in it."""
 
     path: Path
     size: int
     modified: int
     sha256: str | None = None
+    cleared: bool = False
 
     def open(self) -> BinaryIO:
         """Open the file.

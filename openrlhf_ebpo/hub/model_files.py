@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path, PurePath
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.content import Content, Publishable, header_of
+from openrlhf_ebpo.hub.content import NO_SECRET, Content, Publishable, header_of
 from openrlhf_ebpo.hub.local_files import LocalFile, files_below, local_file, named, say_left_out
 from openrlhf_ebpo.hub.public import edited_json, last_part, public_run
 from openrlhf_ebpo.models import folder
@@ -32,8 +33,13 @@ CONFIGS = (*INHERITED, "adapter_config.json", "processor_config.json", "preproce
 BASES = ("_name_or_path", "base_model_name_or_path")  # keys of the model that another one was made from
 
 
-def contents(run_dir: Path, model: Path, full_state: Iterable[Path] = ()) -> Publishable:
+def contents(
+    run_dir: Path, model: Path, full_state: Iterable[Path] = (), not_secret: Collection[str] = ()
+) -> Publishable:
     """Path in the repo -> file or bytes of what a step consists of, but for its card.
+
+    Args:
+        not_secret: names of files that the user has looked through.
 
     Raises:
         UsageError: there is no model in safetensors in `model`, or it is not whole and inert; a file of it is a link out
@@ -43,10 +49,14 @@ def contents(run_dir: Path, model: Path, full_state: Iterable[Path] = ()) -> Pub
     if not any(named(name, [WEIGHTS]) for name in names):
         found = ", ".join(sorted(p.name for p in model.iterdir())[:8]) if model.is_dir() else "no such folder"
         raise UsageError(f"{model} holds no model in safetensors ({found})")
-    files: dict[str, Content] = {name: local_file(model / name, model) for name in names}
+    if unknown := sorted(set(not_secret) - set(names)):
+        raise UsageError(f"--not_secret {unknown[0]}: {model} has no such file that would be pushed")
+    files: dict[str, Content] = {
+        name: replace(local_file(model / name, model), cleared=name in not_secret) for name in names
+    }
     folder.check(model)
     refuse_kept_secrets(files, model)
-    files |= {name: public_config(files[name]) for name in CONFIGS if name in names}
+    files |= {name: public_config(files[name]) for name in CONFIGS if name in names and name not in not_secret}
     run = read_run(run_dir) or {}
     files["run.json"] = edited_json(run, public_run(run))
     for checkpoint in full_state:  # .../_actor/global_step10
@@ -99,10 +109,13 @@ def refuse_kept_secrets(files: Mapping[str, LocalFile], model: Path) -> None:
     Raises:
         UsageError: a configuration keeps something under the name of a secret; names file and key.
     """
-    found = [(model / name, key) for name, file in files.items() for key in secret_keys(pairs_of(name, file))]
+    looked_at = {name: file for name, file in files.items() if not file.cleared}
+    found = [(model / name, key) for name, file in looked_at.items() for key in secret_keys(pairs_of(name, file))]
     if found:
         kept = "; ".join(f"{path} keeps a secret under {key!r}" for path, key in found)
-        raise UsageError(f"{kept}. All who can read the repo would read it: take it out of the file, and push again")
+        raise UsageError(
+            f"{kept}. All who can read the repo would read it: take it out of the file, and push again. {NO_SECRET}"
+        )
 
 
 def kept_secret(model: str) -> str | None:

@@ -20,7 +20,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,6 +53,7 @@ class Item:
     token: str
     sizes: dict[str, int]  # of what was put into files/
     hashes: dict[str, str]  # SHA-256 of the same
+    not_secret: tuple[str, ...] = ()  # names that the user has looked through
 
     def files(self) -> dict[str, Path]:
         """Path in the repo -> file: what was put into files/, and the card where it has been made."""
@@ -94,7 +95,7 @@ def _read(path: Path) -> Item | None:
         fields = {name: kind(wanted[name]) for name, kind in FIELDS.items()}
         sizes = {str(name): int(size) for name, size in wanted["files"].items()}
         hashes = {str(name): str(known) for name, known in wanted["sha256"].items()}
-        return Item(path, **fields, sizes=sizes, hashes=hashes)
+        return Item(path, **fields, sizes=sizes, hashes=hashes, not_secret=tuple(map(str, wanted["not_secret"])))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
@@ -108,6 +109,7 @@ def add(
     private: bool = True,
     branch_per_step: bool = False,
     full_state: Iterable[Path] = (),
+    not_secret: Collection[str] = (),
 ) -> Item:
     """Take a snapshot of an exported model, by hard links where the disk has them, and queue it.
 
@@ -115,13 +117,14 @@ def add(
 
     Args:
         full_state: folders of DeepSpeed checkpoints to go along, `<ckpt.path>/_actor/global_step10`.
+        not_secret: names of files of the model that the user has looked through.
 
     Raises:
         UsageError: the model is not whole and inert, or something in it may not be published.
         OSError: the disk is full, or the like.
     """
     run_dir = Path(run_dir)
-    files = contents(run_dir, Path(model), full_state)
+    files = contents(run_dir, Path(model), full_state, not_secret)
     say_what_stays(run_dir, Path(model), full_state)
     target = outbox(run_dir) / step_tag(step)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.new")
@@ -132,6 +135,7 @@ def add(
         sizes = {name: (temporary / "files" / name).stat().st_size for name in files}
         hashes = _hashes(temporary / "files", sizes, step)
         settings = {"step": step, "repo": repo, "private": private, "branch_per_step": branch_per_step}
+        settings["not_secret"] = sorted(not_secret)
         what = {"files": sizes, "sha256": hashes, "token": uuid.uuid4().hex, "time": timestamp()}
         write_json(temporary / "push.json", {**settings, **what})
         _put_in_place(temporary, target)
@@ -218,7 +222,8 @@ def snapshot_files(item: Item) -> dict[str, LocalFile]:
             f"the snapshot {item.path} is damaged ({'; '.join(found)}): remove it, and push the step again with --repo "
             f"{item.repo} --step {item.step}"
         )
-    return {name: replace(file, sha256=item.hashes.get(name)) for name, file in files.items()}
+    known = {name: {"sha256": item.hashes.get(name), "cleared": name in item.not_secret} for name in files}
+    return {name: replace(file, **known[name]) for name, file in files.items()}
 
 
 def current(item: Item) -> bool:

@@ -63,6 +63,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         FLAG, action="store_true", help="also push a model that needs code of its own to load; nothing of it runs here"
     )
     parser.add_argument(
+        "--not_secret",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="files of the model that you have looked through: what looks like a secret in them is none",
+    )
+    parser.add_argument(
         "--dry_run",
         action="store_true",
         help="list the files that would go, with sizes and what is taken out, and stop",
@@ -106,8 +113,8 @@ def check_flags(args: argparse.Namespace) -> None:
     if args.repo:
         args.repo = target(args.repo)
         return
-    needing = ("step", "public", "branch_per_step", "full_state", "folder")
-    if given := [f"--{name}" for name in needing if getattr(args, name) not in (None, False)]:
+    needing = ("step", "public", "branch_per_step", "full_state", "folder", "not_secret")
+    if given := [f"--{name}" for name in needing if getattr(args, name) not in (None, False, [])]:
         raise UsageError(f"{', '.join(given)}: say where to push, with --repo owner/name")
 
 
@@ -156,7 +163,7 @@ def check_access(api, repo: str, private: bool, run: dict | None) -> None:
 def queue(args: argparse.Namespace, run_dir: Path) -> Item:
     step, model, full_state = chosen_model(args, run_dir)
     check_waiting(args, run_dir, step)
-    how = {"private": not args.public, "branch_per_step": args.branch_per_step}
+    how = {"private": not args.public, "branch_per_step": args.branch_per_step, "not_secret": args.not_secret}
     return outbox.add(run_dir, step, model, repo=args.repo, full_state=full_state, **how)
 
 
@@ -226,7 +233,7 @@ def dry_run(args: argparse.Namespace, run_dir: Path, api) -> None:
     if args.repo:
         step, model, full_state = chosen_model(args, run_dir)
         say_what_stays(run_dir, model, full_state)
-        wanted = {**contents(run_dir, model, full_state), **card(run_dir, step, args.repo)}
+        wanted = {**contents(run_dir, model, full_state, args.not_secret), **card(run_dir, step, args.repo)}
         pushes = [(step, args.repo, wanted)]
     else:
         made = [(item, outbox.snapshot_files(item)) for item in outbox.items(run_dir)]
@@ -243,7 +250,7 @@ def write_folder(args: argparse.Namespace, run_dir: Path) -> None:
     to_folder.check_free(args.folder)
     step, model, full_state = chosen_model(args, run_dir)
     say_what_stays(run_dir, model, full_state)
-    found = {**contents(run_dir, model, full_state), **card(run_dir, step, args.repo)}
+    found = {**contents(run_dir, model, full_state, args.not_secret), **card(run_dir, step, args.repo)}
     files = complete(found, MANIFEST, allow_pickle=True)
     to_folder.write(files, args.folder)
     total = megabytes(sum(size(file) for file in files.values()))

@@ -154,3 +154,17 @@ def test_what_is_put_into_a_waiting_snapshot_does_not_go(hub, api, make_run, tmp
     (item.path / "files" / "vocab.txt").write_text("NEEDLE")
     assert drain(run_dir, api) is None
     assert not {"vocab.txt", "notes.txt"} & set(hub.repo(MODEL).files()) and not leaked(hub, ["NEEDLE"])
+
+
+def test_a_file_that_the_user_has_looked_through_goes_as_it_is(hub, use_hub, make_run):
+    run_dir = make_run()
+    config = run_dir.parent / "ckpt" / "global_step4_hf" / "config.json"
+    config.write_text(json.dumps({"api_key": "a word of the vocabulary", "note": "hf" + "_" + "NEEDLE" * 6}))
+    with pytest.raises(SystemExit) as stopped:
+        hub_cli.main(["push", str(run_dir), "--repo", MODEL])
+    assert "--not_secret FILE" in stopped.value.code
+    with pytest.raises(SystemExit) as stopped:
+        hub_cli.main(["push", str(run_dir), "--repo", MODEL, "--not_secret", "confg.json"])
+    assert "--not_secret confg.json" in stopped.value.code and not hub.repos
+    hub_cli.main(["push", str(run_dir), "--repo", MODEL, "--not_secret", "config.json"])
+    assert hub.repo(MODEL).files()["config.json"] == config.read_bytes()
