@@ -20,6 +20,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lab.tables import head, line
 from openrlhf_ebpo.data.clean import MESSAGES
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE
 
@@ -32,42 +33,53 @@ SCHEMA = pa.schema(
         ("extra_info", pa.struct([("index", pa.string())])),
     ]
 )
-TEXT = "let a triangle with sides $x^2+1$ and angle \\frac{\\pi}{3} find the sum of all real roots modulo 97 where"
-WORDS = TEXT.split()
+WORDS = [
+    "let",
+    "a",
+    "triangle",
+    "with",
+    "sides",
+    "$x^2+1$",
+    "and",
+    "angle",
+    "\\frac{\\pi}{3}",
+    "find",
+    "the",
+    "sum",
+    "of",
+    "all",
+    "real",
+    "roots",
+    "modulo",
+    "97",
+    "where",
+]
+AT_ONCE = 50_000  # rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_800_000, help="(default: 1.8 million)")
-    parser.add_argument("--format", choices=("parquet", "jsonl"), default="parquet", help="of the input")
     options = parser.parse_args()
-    print(f"{options.rows:,} rows, {options.format}")
-    print(f"{'questions':>10} {'input':>9} {'seconds':>8} {'CPU s':>8} {'rows/s':>9} {'peak memory':>12}")
-    for questions in (options.rows // 103, options.rows):
+    print(head(["questions", "rows", "seconds", "CPU s", "rows/s", "peak GiB"], numbers=5))
+    for questions in (max(options.rows // 103, 1), options.rows):
         with tempfile.TemporaryDirectory() as directory:
-            path = Path(directory, f"rows.{options.format}")
+            path = Path(directory, "rows.parquet")
             write_rows(path, options.rows, questions)
             seconds, cpu, peak = prepare(path, Path(directory, "out"), questions)
-            size = path.stat().st_size / 2**20
-        print(
-            f"{questions:>10,} {size:>5.0f} MiB {seconds:>8.1f} {cpu:>8.1f} {options.rows / seconds:>9,.0f} {peak:>8.2f} GiB"
-        )
+        rate = f"{options.rows / seconds:,.0f}"
+        print(line([f"{questions:,}", f"{options.rows:,}", f"{seconds:.1f}", f"{cpu:.1f}", rate, f"{peak:.2f}"]))
 
 
-def write_rows(path: Path, rows: int, questions: int, batch: int = 50_000) -> None:
-    """Question i % questions in row i."""
-    batches = (range(start, min(start + batch, rows)) for start in range(0, rows, batch))
-    if path.suffix == ".jsonl":
-        with open(path, "w") as file:
-            for indices in batches:
-                file.writelines(json.dumps(row(i, questions)) + "\n" for i in indices)
-        return
+def write_rows(path: Path, rows: int, questions: int) -> None:
     with pq.ParquetWriter(path, SCHEMA) as writer:
-        for indices in batches:
-            writer.write_table(pa.Table.from_pylist([row(i, questions) for i in indices], SCHEMA), 1 << 20)
+        for start in range(0, rows, AT_ONCE):
+            batch = [row(i, questions) for i in range(start, min(start + AT_ONCE, rows))]
+            writer.write_table(pa.Table.from_pylist(batch, SCHEMA), 1 << 20)
 
 
 def row(index: int, questions: int) -> dict:
+    """Question index % questions."""
     number = index % questions
     words = random.Random(number).choices(WORDS, k=40)
     return {
@@ -81,7 +93,8 @@ def row(index: int, questions: int) -> dict:
 
 def prepare(path: Path, output: Path, questions: int) -> tuple[float, float, float]:
     """Seconds, seconds of CPU, and peak GiB of the command, whose result is checked."""
-    command = [sys.executable, "-m", "openrlhf_ebpo.cli.data", "prepare", "--input", str(path), "--output", str(output)]
+    command = [sys.executable, "-m", "openrlhf_ebpo.cli.data", "prepare", "--validation", "1"]
+    command += ["--input", str(path), "--output", str(output)]
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)  # getrusage would give the largest child so far

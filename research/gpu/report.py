@@ -5,20 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from gpu import speed
 from gpu.modes import MODES
 from gpu.parts import SPEED, Part
 from gpu.work import ROOT, shown
+from lab import tables
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json, write_text
 from openrlhf_ebpo.record.run_log import timestamp
 
 SCHEMA = 1
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
-SOURCES = ("openrlhf_ebpo", "research/gpu", "tests/gpu")
+SOURCES = ("openrlhf_ebpo", "research", "tests/gpu")
 REHEARSAL = "A rehearsal on a CPU, with the same commands: nothing here was measured on a GPU."
 
 
@@ -129,8 +129,7 @@ def markdown(report: dict, parts: Sequence[Part]) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence]) -> str:
-    lines = [head, ["---"] * len(head), *([cell(value) for value in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return tables.table(head, [[cell(value) for value in row] for row in rows])
 
 
 def cell(value) -> str:
@@ -178,8 +177,7 @@ def overview(report: dict, parts: Sequence[Part]) -> str:
 def trained(report: dict) -> str:
     rows = []
     for name in MODES:
-        found = report["parts"].get(name, {}).get("facts") or {}
-        if found:
+        if found := report["parts"].get(name, {}).get("facts"):
             rewards = " → ".join(cell(value) for value in found["reward"])
             mismatch = ", ".join(f"{key} {cell(value)}" for key, value in found["mismatch"].items())
             counts = f"{len(found['steps'])}, resumed {found['resumed']} times"
@@ -206,30 +204,23 @@ def trained(report: dict) -> str:
     return "## Trainings\n\n" + table(head, rows) if rows else ""
 
 
-def pairs_of(report: dict) -> list[dict]:
-    names = (name for name in report["parts"] if name.startswith(f"{SPEED}_") and is_done(report, name))
-    return [report["parts"][name]["facts"] for name in names]
-
-
 def timed(report: dict) -> str:
-    pairs = pairs_of(report)
-    if not pairs:
+    """Of the last part that measured pairs: it has those of the others too."""
+    parts = (part for name, part in report["parts"].items() if name.startswith(f"{SPEED}_") and is_done(report, name))
+    found = max((part["facts"] for part in parts), key=lambda facts: len(facts["pairs"]), default=None)
+    if found is None:
         return ""
     rows = [
-        (n, *(pair[arm][key] for key in ("seconds_a_step", "peak_mib") for arm in speed.ARMS))
-        for n, pair in enumerate(pairs, 1)
+        (n, *(pair[arm][key] for key in ("step", "peak_mib") for arm in ("off", "on")))
+        for n, pair in enumerate(found["pairs"], 1)
     ]
     head = ["pair", "group_norm, s a step", "EBPO", "group_norm, peak MiB", "EBPO"]
-    return "## EBPO against group_norm\n\n" + "\n\n".join([table(head, rows), *ratios(pairs)])
-
-
-def ratios(pairs: Sequence[dict]) -> Iterator[str]:
-    found = speed.compared(pairs)
-    for name, words in (("seconds_a_step", "Seconds of a step"), ("peak_mib", "Peak of memory")):
-        if name in found:
-            ratio = found[name]
-            interval = f"{ratio['low']:.3f} to {ratio['high']:.3f}"
-            yield f"{words}, EBPO / group_norm: {ratio['mean']:.3f}, 95 % interval {interval} ({found['pairs']} pairs)."
+    texts = [table(head, rows), f"Our own code in the trainer's process: {found['own']:.2%} of a step."]
+    for name, title in (("overhead", "Seconds of a step"), ("memory", "Peak of memory")):
+        if ratio := found[name]:
+            mean, low, high = (f"{number:.3f}" for number in ratio)
+            texts.append(f"{title}, EBPO / group_norm: {mean}, 95 % interval {low} to {high} ({len(rows)} pairs).")
+    return "## EBPO against group_norm\n\n" + "\n\n".join(texts)
 
 
 def failures(report: dict) -> str:

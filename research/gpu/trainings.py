@@ -12,10 +12,11 @@ from pathlib import Path
 
 import psutil
 
-from gpu.memory import peak
-from gpu.modes import KILL_AFTER, MODES, STEPS, Mode, command, flags_of
+from gpu.modes import KILL_AFTER, MODES, STEPS, Mode, flags_of
 from gpu.two_nodes import two_nodes
 from gpu.work import PartFailed, Work
+from lab import training
+from lab.gpu_memory import peak
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.record.run_log import read_metrics, read_run
 from openrlhf_ebpo.seams.rows import SEAMS
@@ -28,7 +29,7 @@ def plan(work: Work, name: str) -> list[list[str]]:
     """The training's command, which is given twice where it is killed, and the one that verifies it."""
     flags = flags_of(name, work.model, work.output)
     verify = [sys.executable, "-m", "openrlhf_ebpo.cli.verify", str(flags["logger.run_dir"])]
-    return [command(flags), verify]
+    return [training.command(flags), verify]
 
 
 def train(work: Work, name: str) -> dict:
