@@ -30,7 +30,7 @@ import numpy as np
 
 from lab import training
 from lab.gpu_memory import peak
-from lab.measured import Job, Record, Tick, measure
+from lab.measured import Job, Record, measure
 from lab.statistics import alternated, ratio
 from lab.tables import table
 from openrlhf_ebpo.command import command
@@ -97,22 +97,13 @@ class Pair(Job):
     large: bool = False
 
     @property
-    def cost(self) -> float:
-        return 2 * self.steps * self.prompts * self.samples
-
-    @property
     def title(self) -> str:
         return f"{self.steps} steps off and on"
 
-    def measure(self, seeds: list[int], work: Path, tick: Tick) -> list[Record]:
-        (number,) = seeds
+    def one(self, seed: int, work: Path) -> Record:
         work = work.absolute()
         training.prepare(work, self.steps, self.prompts, self.large)
-        record = {}
-        for arm in alternated(list(ARMS), number):
-            record[arm] = self.train(work, work / f"pair-{number + 1}-{arm}", arm)
-            tick(self.cost / 2)
-        return [record]
+        return {arm: self.train(work, work / f"pair-{seed + 1}-{arm}", arm) for arm in alternated(list(ARMS), seed)}
 
     def train(self, work: Path, output: Path, arm: str) -> dict[str, float | None]:
         shutil.rmtree(output, ignore_errors=True)  # of a pair that was interrupted

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -38,13 +38,11 @@ def train(
     batches: Batches,
     shape: policy.Shape,
     lr: float = LR,
-    tick: Callable[[], object] = lambda: None,
 ) -> list[dict]:
     """Train, and return the metrics at the start and after each of EVALUATIONS parts: success now, the rest as means since the part before.
 
     Args:
         spec: the estimator, as `build` reads it.
-        tick: called after every step.
     """
     estimator, entropy = build(spec, cell.group)
     states = [estimator.initial() for _ in weights]
@@ -64,7 +62,6 @@ def train(
             chosen = slice(part * cell.prompts // cell.mini_batches, (part + 1) * cell.prompts // cell.mini_batches)
             mini_batch = policy.Rollouts(*(each[:, chosen] for each in rollouts))
             since[-1] |= update(shape, weights, adam, prompts[:, chosen], mini_batch, advantages[:, chosen], entropy)
-        tick()
         if step % max(cell.steps // EVALUATIONS, 1) == 0:
             means = {name: torch.stack([each[name] for each in since]).mean(0) for name in since[0]}
             rows.append({"step": step, "rollouts": step * cell.rollouts, **success(shape, weights, heldout), **means})

@@ -6,7 +6,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,27 +20,27 @@ from openrlhf_ebpo.progress import Append, progress_file
 FILE = "measured.jsonl"
 SETTINGS = {"laboratory": 1}  # to be raised where a change of the laboratory changes what it measures
 ADVICE = "take it out, or begin again with --force, which keeps the old file under another name"
-Tick = Callable[[float], object]
 Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A measurement. Its fields are all that the result depends on.
+    """A measurement. Its fields are all that the result depends on. A subclass has `one`, or `measure` for many seeds together.
 
     Attributes:
         at_once: seeds that are measured together, and saved together.
         title: in the progress bar.
-        cost: of a seed, in responses of the small network.
     """
 
     at_once: ClassVar[int] = 10
     title: ClassVar[str]
-    cost: ClassVar[float]
 
-    def measure(self, seeds: list[int], work: Path, tick: Tick) -> list[Record]:
-        """One record for each seed: metric -> numbers. `tick` is called with the cost of what is done, for all seeds together."""
+    def one(self, seed: int, work: Path) -> Record:
+        """The record of a seed: metric -> numbers. What it needs to keep goes into `work`."""
         raise NotImplementedError
+
+    def measure(self, seeds: list[int], work: Path) -> list[Record]:
+        return [self.one(seed, work) for seed in seeds]
 
     @property
     def identity(self) -> dict:
@@ -115,16 +115,16 @@ def measure(
 def with_progress(units: list[tuple[Job, list[int]]], output: Path, append: Append, minutes: float) -> Iterator[dict]:
     from tqdm import tqdm
 
-    end, seed = time.monotonic() + 60 * minutes, units[0][1][0] if units else None
-    total = sum(job.cost * len(chunk) for job, chunk in units)
+    end, begun = time.monotonic() + 60 * minutes, units[0][1][0] if units else None
     seen = sys.stderr.isatty()
-    with tqdm(total=total, unit=" responses", unit_scale=True, mininterval=1 if seen else 30, disable=not units) as bar:
-        for number, (job, chunk) in enumerate(units, 1):
-            if chunk[0] != seed and time.monotonic() >= end:
+    with tqdm(total=len(units), mininterval=1 if seen else 30, disable=not units) as bar:
+        for job, chunk in units:
+            if chunk[0] != begun and time.monotonic() >= end:
                 print(f"{minutes:g} minutes are over: seed {chunk[0]} is left for another call", flush=True)
                 return
-            seed = chunk[0]
-            bar.set_description(f"{number} of {len(units)}: {job.title}", refresh=seen)
-            line = {"job": job.identity, "seeds": chunk, "measured": job.measure(chunk, output, bar.update)}
+            begun = chunk[0]
+            bar.set_description(job.title, refresh=seen)
+            line = {"job": job.identity, "seeds": chunk, "measured": job.measure(chunk, output)}
             append(line)
+            bar.update()
             yield line

@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import ClassVar
 
 from lab import training
-from lab.measured import Job, Record, Tick
+from lab.jobs import rounded
+from lab.measured import Job, Record
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.progress import fingerprint, model_identity
 from openrlhf_ebpo.record.run_log import read_metrics
 
 ROOT = Path(__file__).parents[2]
+METRICS = ("rollout/reward_mean", "actor_grad_norm", "policy/entropy", "policy/kl_per_step")
 
 
 def train(directory: Path, estimator: str, seed: int, steps: int) -> Path:
@@ -53,10 +55,9 @@ def prompts_identity(run_dir: Path) -> str:
 
 @dataclass(frozen=True)
 class RealLearning(Job):
-    """Held-out success before and after a training on the quickstart's words."""
+    """Held-out success before and after a training on the quickstart's words, and curves of METRICS."""
 
     at_once: ClassVar[int] = 1
-    cost: ClassVar[float] = 256
     estimator: str
     steps: int
 
@@ -64,26 +65,37 @@ class RealLearning(Job):
     def title(self) -> str:
         return f"{self.estimator}, {self.steps} steps"
 
-    def measure(self, seeds: list[int], work: Path, tick: Tick) -> list[Record]:
+    def one(self, seed: int, work: Path) -> Record:
         from openrlhf_ebpo.quickstart.evaluate import N_SAMPLES
         from openrlhf_ebpo.quickstart.stages import N_SAMPLES_PER_PROMPT, PROMPTS_PER_STEP, SIZES
 
-        (seed,) = seeds
         work = work.absolute()
         arm = train(work, self.estimator, seed, self.steps)
-        tick(self.cost)
-        return [
-            {
-                "start": success(work, work / "warm_start"),
-                "end": success(work, arm / "model", arm / "run", self.steps),
-                "prompts_per_step": PROMPTS_PER_STEP,
-                "n_samples_per_prompt": N_SAMPLES_PER_PROMPT,
-                "tasks": SIZES["heldout"],
-                "samples": N_SAMPLES,
-                "warm_start": model_identity(str(work / "warm_start")),
-                "prompts": prompts_identity(arm / "run"),
-            }
-        ]
+        return {
+            "start": success(work, work / "warm_start"),
+            "end": success(work, arm / "model", arm / "run", self.steps),
+            "prompts_per_step": PROMPTS_PER_STEP,
+            "n_samples_per_prompt": N_SAMPLES_PER_PROMPT,
+            "tasks": SIZES["heldout"],
+            "samples": N_SAMPLES,
+            "warm_start": model_identity(str(work / "warm_start")),
+            "prompts": prompts_identity(arm / "run"),
+            **curves(arm / "run", self.steps),
+        }
+
+
+def curves(run_dir: Path, steps: int) -> Record:
+    """Each of METRICS by step.
+
+    Raises:
+        ReportedError: steps are missing.
+    """
+    rows = [row for row in read_metrics(run_dir) if all(name in row for name in METRICS)]
+    if len(rows) != steps:
+        raise ReportedError(
+            f"{run_dir} has {len(rows)} of {steps} steps with all metrics: remove {run_dir.parent} and repeat"
+        )
+    return {name: [rounded(row[name]) for row in rows] for name in METRICS}
 
 
 @functools.cache
@@ -127,17 +139,12 @@ class Sums(Job):
     tiny: bool = False
 
     @property
-    def cost(self) -> float:
-        return self.steps * self.responses
-
-    @property
     def title(self) -> str:
         return f"{self.estimator}, G = {self.group}, {self.steps} steps"
 
-    def measure(self, seeds: list[int], work: Path, tick: Tick) -> list[Record]:
+    def one(self, seed: int, work: Path) -> Record:
         from openrlhf_ebpo.quickstart.launch import launch
 
-        (seed,) = seeds
         work = work.absolute()
         self.prepare(work)
         name = f"seed-{seed}-g{self.group}-{self.estimator}"
@@ -147,8 +154,7 @@ class Sums(Job):
         os.environ.setdefault("RAY_ADDRESS", "local")  # not a cluster of somebody else, who may end it
         launch("train_ppo_ray", self.flags(work, arm, seed), work / "logs" / f"{name}.log")
         shutil.rmtree(arm / "model")  # 270 MB, which nobody asks for
-        tick(self.cost)
-        return [{**self.result(arm / "run"), "warm_start": model_identity(str(work / "model"))}]
+        return {**self.result(arm / "run"), "warm_start": model_identity(str(work / "model"))}
 
     def prepare(self, work: Path) -> None:
         """The tasks and the model, unless they are there."""

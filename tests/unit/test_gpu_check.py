@@ -492,7 +492,7 @@ def test_an_interrupted_pair_restarts_and_both_arms_do_the_same_but_for_what_is_
     monkeypatch.setattr(overhead, "launch", train)
     (tmp_path / "pair-1-off" / "run").mkdir(parents=True)
     job = overhead.Pair(steps=8, prompts=4, samples=2, tokens=8)
-    (record,) = job.measure([0], tmp_path, lambda cost: None)
+    record = job.one(0, tmp_path)
     assert [record[arm]["step"] for arm in overhead.ARMS] == pytest.approx([1, 1], abs=1e-3)
     off, on = calls
     assert {name for name in off | on if off.get(name) != on.get(name)} == {

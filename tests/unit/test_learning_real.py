@@ -144,18 +144,18 @@ def made(monkeypatch):
     """The trainings of sums that are asked for, without training; each takes 100 seconds."""
     jobs, now = [], [0.0]
 
-    def measure(job, seeds, work, tick):
+    def one(job, seed, work):
         if job.estimator in failing:
             raise ReportedError("no")
-        jobs.append((seeds[0], job.group, job.estimator))
+        jobs.append((seed, job.group, job.estimator))
         now[0] += 100
         lead = {"group_norm": 0.0, "ebpo": 0.05, "ebpo.robust": 0.10}[job.estimator]
         settings = {"prompts_per_step": 64, "n_samples_per_prompt": job.group, "tasks": 128, "samples": 4}
-        end = 0.2 + lead * (1 + 0.1 * seeds[0])
-        return [{"end": end, "warm_start": "model@1", "prompts": f"{seeds[0]}-{job.group}", **settings}]
+        end = 0.2 + lead * (1 + 0.1 * seed)
+        return {"end": end, "warm_start": "model@1", "prompts": f"{seed}-{job.group}", **settings}
 
     failing: set[str] = set()
-    monkeypatch.setattr(real.Sums, "measure", measure)
+    monkeypatch.setattr(real.Sums, "one", one)
     monkeypatch.setattr(measured, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return SimpleNamespace(jobs=jobs, failing=failing)
 
