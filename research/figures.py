@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib.util
 import sys
 from pathlib import Path
@@ -34,7 +33,7 @@ SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--only", nargs="+", type=known, metavar="NAME", help=f"these figures alone: {', '.join(FIGURES)}")
+    add("--only", nargs="+", choices=[*FIGURES], metavar="NAME", help=f"these figures alone: {', '.join(FIGURES)}")
     add("--seeds", type=int, metavar="N", help=f"default: {QUICK.seeds}, with --full {FULL.seeds}")
     size = parser.add_mutually_exclusive_group()
     for each, text in (
@@ -50,14 +49,6 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="also write what is in --output into DIR/figures.md and DIR/images/figures/",
     )
-
-
-def known(name: str) -> str:
-    if name not in FIGURES:
-        near = difflib.get_close_matches(name, FIGURES, n=1)
-        advice = f"Did you mean {near[0]}?" if near else f"There are {', '.join(FIGURES)}"
-        raise argparse.ArgumentTypeError(f"no such figure: {name}. {advice}")
-    return name
 
 
 def run(args: argparse.Namespace) -> None:

@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import os
+import re
 import signal
 import struct
 import subprocess
@@ -339,11 +340,10 @@ def test_a_mistake_is_a_line(argv, said, tmp_path, monkeypatch):
     assert ended.value.code == f"error: {said}" and [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize(("name", "said"), [("entrpy", "Did you mean entropy?"), ("x", "There are gradient_norm, ")])
-def test_a_mistyped_figure_is_answered(name, said, capsys):
+def test_a_mistyped_figure_is_answered_with_those_that_there_are(capsys):
     with pytest.raises(SystemExit, match="2"):
-        command.main(["--only", name])
-    assert f"no such figure: {name}. {said}" in capsys.readouterr().err
+        command.main(["--only", "entrpy"])
+    assert re.search(r"invalid choice: 'entrpy' .*entropy", capsys.readouterr().err)
 
 
 def test_a_package_that_is_missing_is_named_before_anything_is_measured(tmp_path, monkeypatch):
