@@ -22,7 +22,7 @@ SOMETHING_FAILED, SOMETHING_IS_LEFT = 1, 3
 ABOUT = """Does everything run on this machine's GPU? Checks versions, runs the tests marked gpu, trains, kills, resumes and verifies
 in every mode, compares trainer and vLLM, times EBPO against group_norm, and writes REPORT_DIR/report.md and report.json.
 
-Under 15 minutes on one H100-class GPU (an estimate). Called again it goes on with what is left or has failed: parts that have passed
+Under 15 minutes on one H100-class GPU (an estimate). Called again it resumes with what is left or has failed: parts that have passed
 are kept, until the code, the versions or the GPU change. docs/gpu.md says what each part is.
 
 exit status: 0 everything passed (or cannot be run here), 1 something failed, 2 a mistake in the flags, 3 something is left to run"""
@@ -32,7 +32,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     names = list(parts())
     parser.add_argument("report_dir", nargs="?", type=Path, default=Path("runs/gpu_check"), metavar="REPORT_DIR")
     parser.add_argument(
-        "--only", nargs="+", metavar="PART", choices=names, help=f"these alone, anew: {', '.join(names)}"
+        "--only", nargs="+", metavar="PART", choices=names, help=f"these alone, again: {', '.join(names)}"
     )
     parser.add_argument(
         "--minutes",
@@ -158,7 +158,7 @@ def end(folder: Path, state: dict, chosen: Sequence[Part]) -> None:
     failed, left = report.failed(state), report.left(state, chosen)
     print(f"report: {folder / 'report.md'}")
     if left:
-        print(f"left: {', '.join(left)}; repeat the command to go on")
+        print(f"left: {', '.join(left)}; repeat the command to resume")
     if failed:
         print(f"failed: {', '.join(failed)}; their logs are in {folder / 'logs'}")
     if failed or left:

@@ -1,4 +1,4 @@
-"""report.json, in which a check goes on, and report.md, for people: both are written anew after every part."""
+"""report.json, from which a check resumes, and report.md, for people: both are rewritten after every part."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import json
 import subprocess
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
 from gpu.modes import MODES
@@ -23,18 +24,17 @@ REHEARSAL = "A rehearsal on a CPU, with the same commands: nothing here was meas
 
 
 def commit() -> str:
-    """For people; without git, or outside of a checkout, it is unknown."""
+    """For people; unknown without git, or outside a checkout."""
+    words = ["git", "describe", "--always", "--dirty"]
     try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, timeout=30
-        )
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
     return done.stdout.strip() or "unknown"
 
 
 def source() -> str:
-    """What decides whether a part that has passed holds still: the files that are run."""
+    """Fingerprint of the files that are run: it decides if a part that has passed still counts."""
     digest = hashlib.sha256()
     for folder in SOURCES:
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -43,8 +43,7 @@ def source() -> str:
 
 
 def begin(folder: Path, machine: dict, cpu: bool) -> dict:
-    """The report that is there, to go on with; a new one where there is none, or another version's or machine's, which is
-    moved aside.
+    """The report in `folder`, to resume; a new one where there is none. A folder of other code, versions or machine is renamed.
 
     Raises:
         UsageError: the folder holds something else.
@@ -58,47 +57,24 @@ def begin(folder: Path, machine: dict, cpu: bool) -> dict:
         "machine": machine,
         "parts": {},
     }
-    found = read(folder)
-    if found is None:
+    path = folder / "report.json"
+    if not path.exists():
         return fresh
-    if identity(found) == identity(fresh):
-        return found
-    move_aside(folder)
+    try:
+        found = json.loads(path.read_text())
+        if identity(found) == identity(fresh):
+            return found
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(f"{path} is not a report of this check: name another folder, or remove it") from None
+    old = folder.rename(folder.with_name(f"{folder.name}.{datetime.now():%Y%m%dT%H%M%S.%f}"))
+    print(f"the report in {folder} is of another version or machine: it is now in {old}; all parts start again")
     return fresh
 
 
 def identity(report: dict) -> tuple:
     machine = report["machine"]
-    return (
-        report["schema"],
-        report["kind"],
-        report["source"],
-        [gpu["name"] for gpu in machine["gpus"]],
-        machine["versions"],
-    )
-
-
-def read(folder: Path) -> dict | None:
-    """Raises UsageError where what is there is no report."""
-    path = folder / "report.json"
-    if not path.exists():
-        return None
-    try:
-        found = json.loads(path.read_text())
-        identity(found)
-        return found
-    except (ValueError, KeyError, TypeError):
-        raise UsageError(f"{path} is not a report of this check: name another folder, or remove it") from None
-
-
-def move_aside(folder: Path) -> None:
-    number = next(n for n in range(1, 10**6) if not (folder / f"report-{n}.json").exists())
-    for suffix in ("json", "md"):
-        if (path := folder / f"report.{suffix}").exists():
-            path.rename(folder / f"report-{number}.{suffix}")
-    print(
-        f"the report in {folder} is of another version or machine: it is now report-{number}.json; all parts begin anew"
-    )
+    gpus = [gpu["name"] for gpu in machine["gpus"]]
+    return report["schema"], report["kind"], report["source"], gpus, machine["versions"]
 
 
 def write(folder: Path, report: dict, parts: Sequence[Part]) -> None:

@@ -40,7 +40,7 @@ def train(work: Work, name: str) -> dict:
     """
     mode, (words, verify) = MODES[name], plan(work, name)
     run_dir = Path(verify[-1])
-    shutil.rmtree(work.output, ignore_errors=True)  # a training that was cut off: begun anew
+    shutil.rmtree(work.output, ignore_errors=True)  # of a training that was interrupted
     with peak() as memory, ray_for(work, mode) as ray:
         environment = {"OMP_NUM_THREADS": "1", **ray}
         if mode.killed:

@@ -205,8 +205,8 @@ def test_another_version_or_machine_begins_anew_and_the_old_report_stays(stubbed
         change = {"gpus": [{**H100, "name": "H200"}]} if what == "gpu" else {"versions": {"torch": "2.13.0"}}
         monkeypatch.setattr(machine, "described", lambda cpu: {**MACHINE, **change})
     assert stubbed(*words, machine=fine) == 0 and stubbed.begun == ["machine"]
-    assert (stubbed.folder / "report-1.json").exists() and (stubbed.folder / "report-1.md").exists()
-    assert "report-1.json" in capsys.readouterr().out
+    (old,) = stubbed.folder.parent.glob("out.*")
+    assert (old / "report.json").exists() and (old / "report.md").exists() and old.name in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}'])
