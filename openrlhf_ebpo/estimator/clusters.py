@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from openrlhf_ebpo.estimator.history import History
-from openrlhf_ebpo.estimator.prior import Moments, Prior, check_keys
+from openrlhf_ebpo.estimator.prior import Moments, Prior
 
 if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.config import EstimatorConfig
@@ -44,16 +44,10 @@ class Table:
         """Raises:
         KeyError, TypeError, ValueError: it is damaged.
         """
-        check_keys(saved, ("names", "moments", "seen"))
-        check_keys(saved["moments"], COLUMNS)
         names, seen = tuple(saved["names"]), np.array(saved["seen"], np.int64)
         moments = np.array([[saved["moments"][name][key] for name in COLUMNS] for key in KEYS], np.float64)
-        if not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
-            raise ValueError("names of clusters are strings, each there once")
         if moments.shape != (len(KEYS), len(COLUMNS), len(names)) or seen.shape != (len(names),):
             raise ValueError(f"every column of {len(names)} clusters holds as many numbers")
-        if not np.isfinite(moments).all() or (moments[[0, 2]] < 0).any():
-            raise ValueError("moments are finite, and no values have a negative count or spread")
         return cls(names, Moments(*moments), seen)
 
 
@@ -76,7 +70,6 @@ def clustered(history: History) -> History:
         return Clustered(run, updated(before.table, groups, history.factor(run, groups, config)))
 
     def restore(saved: dict) -> Clustered:
-        check_keys(saved, ("run", "clusters"))
         return Clustered(history.restore(saved["run"]), Table.from_dict(saved["clusters"]))
 
     return replace(
