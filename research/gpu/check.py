@@ -69,7 +69,6 @@ def run(options: argparse.Namespace) -> None:
         )
     found = machine.described(options.cpu)
     state = report.begin(folder, found, options.cpu)
-    gpus = machine.visible(len(found["gpus"]))
     limit = options.minutes or (float("inf") if options.large or options.cpu else MINUTES)
     until = time.monotonic() + 60 * limit
     with interrupted_once():
@@ -82,7 +81,7 @@ def run(options: argparse.Namespace) -> None:
                 state["parts"].pop(part.name, None)
             else:
                 seconds = part.limit * (CPU_PATIENCE if options.cpu else 1)
-                execute(state, part, Work(part.name, folder, seconds, options.cpu, gpus, until))
+                execute(state, part, Work(part.name, folder, seconds, options.cpu, found["visible"], until))
             report.write(folder, state, everything(state, chosen))
     end(folder, state, chosen)
 
@@ -98,7 +97,7 @@ def choose(options: argparse.Namespace) -> list[Part]:
 
 
 def everything(state: dict, chosen: Sequence[Part]) -> list[Part]:
-    """What the report speaks of: the long parts only where they were asked for once."""
+    """The parts of the report: the long ones only where they were asked for once."""
     names = {*state["parts"], *(part.name for part in chosen)}
     return [part for part in parts().values() if not part.large or part.name in names]
 

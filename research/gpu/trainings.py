@@ -100,7 +100,7 @@ def driver_of(supervisor: int) -> psutil.Process:
 
 
 def facts(run_dir: Path, cpu: bool) -> dict:
-    """What a run directory says of its training."""
+    """Read a run directory."""
     run, rows = read_run(run_dir) or {}, [row for row in read_metrics(run_dir) if "rollout/reward_mean" in row]
     own_rows = {seam.label for seam in SEAMS}
     return {
@@ -153,7 +153,7 @@ def largest(rows: Sequence[dict], name: str) -> float | None:
 
 
 def problems(found: dict, mode: Mode, cpu: bool) -> list[str]:
-    """What does not hold, in words; empty where all does."""
+    """One message for each thing that does not hold."""
     wrong = []
     if found["status"] != "complete" or found["steps"] != list(range(1, STEPS + 1)):
         wrong.append(f"the run is {found['status']}, with steps {found['steps']}, and not complete with {STEPS}")
