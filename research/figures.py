@@ -57,11 +57,10 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError(f"--seeds is {size.seeds}; give 2 or more: an interval needs them")
     if args.output.exists() and not args.output.is_dir():
         raise UsageError(f"--output {args.output} is a file; name a directory")
-    for package in NEEDED:  # before hours of measuring, not after
-        if importlib.util.find_spec(package) is None:
-            raise ModuleNotFoundError(name=package)
     figures = chosen(args.only, size)
-    check_stack([name for name, figure in figures.items() if figure.real])
+    needed = (*NEEDED, *(OF_THE_STACK if any(figure.real for figure in figures.values()) else ()))
+    if missing := [package for package in needed if importlib.util.find_spec(package) is None]:
+        raise UsageError(f"{', '.join(missing)} is not installed: use the environment that scripts/setup.sh makes")
     make(figures, size, args.output, args.force)
     if args.docs:
         write_docs(args.output, args.docs)
@@ -77,19 +76,6 @@ def chosen(only: list[str] | None, size: Size) -> dict[str, Figure]:
         if FIGURES[name].real and not is_full:
             raise UsageError(f"--only {name} trains on the real stack, for minutes a seed: add --full")
     return {name: each for name, each in FIGURES.items() if (name in only if only else not each.real or is_full)}
-
-
-def check_stack(real: list[str]) -> None:
-    """
-    Raises:
-        UsageError: figures of the real stack, which is not here.
-    """
-    missing = [package for package in OF_THE_STACK if real and importlib.util.find_spec(package) is None]
-    if missing:
-        raise UsageError(
-            f"{', '.join(real)} trains through OpenRLHF, and {', '.join(missing)} is not installed: use the environment that "
-            "scripts/quickstart.sh makes, or name other figures with --only"
-        )
 
 
 def make(figures: dict[str, Figure], size: Size, output: Path, force: bool) -> None:

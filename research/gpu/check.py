@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpu import machine, report
 from gpu.parts import MACHINE, Part, parts
-from gpu.work import PartFailed, PartSkipped, TimeIsUp, Work, shown, tail
+from gpu.work import PartFailed, PartSkipped, TimeIsUp, Work, shell_command, tail
 from openrlhf_ebpo.command import command, interrupted_once
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.record.run_log import timestamp
@@ -148,7 +148,7 @@ def planned(folder: Path, chosen: Sequence[Part], cpu: bool) -> list[str]:
     for part in chosen:
         lines.append(f"# {part.name}: {part.what} (about {part.seconds} s, at most {part.limit} s)")
         work = Work(part.name, folder, part.limit, cpu)
-        lines += [shown({"command": words, "environment": {}}) for words in part.plan(work)]
+        lines += [shell_command({"command": words, "environment": {}}) for words in part.plan(work)]
     total = sum(part.seconds for part in chosen)
     return [*lines, f"# {len(chosen)} parts, about {total / 60:.0f} minutes on one H100-class GPU (an estimate)"]
 

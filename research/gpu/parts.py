@@ -103,7 +103,8 @@ def script_plan(work: Work, words: Sequence[str]) -> list[list[str]]:
 
 def speed_plan(work: Work, pairs: int) -> list[list[str]]:
     """One pair more than the part before has left in the folder that they share; the first begins it again."""
-    words = ["overhead.py", "--steps", "12" if work.cpu else "40", "--prompts", "64", "--pairs", str(pairs)]
+    steps, prompts = ("12", "16") if work.cpu else ("40", "64")
+    words = ["overhead.py", "--steps", steps, "--prompts", prompts, "--pairs", str(pairs)]
     return script_plan(replace(work, part=SPEED), [*words, *(["--force"] if pairs == 1 else [])])
 
 

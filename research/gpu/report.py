@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpu.modes import MODES
 from gpu.parts import SPEED, Part
-from gpu.work import ROOT, shown
+from gpu.work import ROOT, shell_command
 from lab import tables
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json, write_text
@@ -212,5 +212,5 @@ def commands(report: dict) -> str:
     lines = []
     for name, part in report["parts"].items():
         for each in part["commands"]:
-            lines.append(f"# {name}: status {each['status']}, {each['seconds']} s\n{shown(each)}")
+            lines.append(f"# {name}: status {each['status']}, {each['seconds']} s\n{shell_command(each)}")
     return "## Commands\n\n```bash\n" + "\n".join(lines).replace("```", "'''") + "\n```" if lines else ""
