@@ -1,6 +1,6 @@
 """The prior: what the policy has achieved so far, as running moments of rewards and group means.
 
-EBPO (arXiv 2602.05165, Algorithm 1) keeps two Welford accumulators over the whole run, one over every
+EBPO (arXiv 2602.05165, Algorithm 1) keeps two Welford accumulators over the run, one over every
 reward, one over every group mean. A rollout batch is merged at once with the parallel form of
 Welford's update (Chan, Golub and LeVeque 1983), in float64. Sums are exactly rounded (`math.fsum`), so a
 batch gives the same bits on every machine and the prior can be recomputed from a run's logged rewards.
@@ -101,7 +101,7 @@ class Prior:
         return cls(Moments.of(rewards, reward_weights), Moments.of(group_means, group_weights), batches=1)
 
     def merge(self, batch: Prior) -> Prior:
-        """Algorithm 1, line "update moments", for a whole rollout batch."""
+        """Algorithm 1, line "update moments", for a rollout batch."""
         moments = {name: getattr(self, name).merge(getattr(batch, name)) for name in MOMENTS}
         return Prior(**moments, batches=self.batches + batch.batches)
 

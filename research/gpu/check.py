@@ -113,7 +113,7 @@ def cannot_begin(state: dict, part: Part, until: float) -> str | None:
 
 
 def execute(state: dict, part: Part, work: Work) -> None:
-    """Run it, and put what came of it into the report; what --minutes cut off is left."""
+    """Run a part and record its outcome; one that --minutes interrupts is left for the next call."""
     print(f"{part.name}: {part.what} (about {part.seconds} s on a GPU, at most {work.seconds} s) ...", flush=True)
     work.log.unlink(missing_ok=True)
     found = {"outcome": report.PASSED, "reason": None, "facts": None}

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from lab import policy, tasks
-from lab.cells import LR, Cell
+from lab.cells import LR, Cell, parsed
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.estimator.config import EstimatorConfig
@@ -84,9 +84,7 @@ def build(spec: str, group: int) -> tuple[Estimator, float]:
     Raises:
         UsageError: there is no such estimator or part, or nothing but training itself computes it.
     """
-    named, *parts = spec.split("+")
-    name, _, preset = named.partition(".") if ":" not in named else (named, "", "")
-    options = dict(part.partition("=")[::2] for part in parts)
+    name, preset, options = parsed(spec)
     try:
         entropy = float(options.pop("entropy", 0))
         config = EstimatorConfig(n_samples_per_prompt=group, preset=preset or "paper", **options)
