@@ -109,9 +109,16 @@ def table(head: Sequence[str], rows: Sequence[Sequence]) -> str:
 
 
 def cell(value) -> str:
-    """In one cell of Markdown: whatever a machine or a process has said, it stays one."""
-    text = "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
-    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())
+    """One cell of Markdown, whatever a machine or a process has printed."""
+    return " ".join(plain(value).replace("|", "\\|").replace("<", "&lt;").split())
+
+
+def plain(value) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {plain(each)}" for name, each in value.items())
+    if isinstance(value, (list, tuple)):
+        return "; ".join(map(plain, value))
+    return "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def heading(report: dict, parts: Sequence[Part]) -> str:
@@ -124,21 +131,8 @@ def heading(report: dict, parts: Sequence[Part]) -> str:
 
 
 def about(report: dict) -> str:
-    machine = report["machine"]
-    gpus = [
-        f"{gpu['name']}, {gpu['memory_mib']} MiB, driver {gpu['driver']}, {gpu['capability']}"
-        for gpu in machine["gpus"]
-    ]
-    rows = [
-        ("GPUs", "; ".join(gpus) or "none"),
-        ("processor", f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB of memory free"),
-        ("system", f"{machine['system']}, Python {machine['python']}, nvcc {machine['nvcc'] or 'not found'}"),
-        ("versions", ", ".join(f"{name} {version}" for name, version in machine["versions"].items())),
-        ("nearest set of versions", machine["set"]),
-        ("commit", f"{report['commit']}, sources {report['source']}"),
-        ("begun", report["began"]),
-    ]
-    return "## Machine\n\n" + table(["", ""], rows)
+    rows = [*report["machine"].items(), ("commit", f"{report['commit']}, sources {report['source']}")]
+    return "## Machine\n\n" + table(["", ""], [*rows, ("began", report["began"])])
 
 
 def overview(report: dict, parts: Sequence[Part]) -> str:
@@ -154,15 +148,14 @@ def trained(report: dict) -> str:
     rows = []
     for name in MODES:
         if found := report["parts"].get(name, {}).get("facts"):
-            rewards = " → ".join(cell(value) for value in found["reward"])
-            mismatch = ", ".join(f"{key} {cell(value)}" for key, value in found["mismatch"].items())
+            rewards = " → ".join(map(plain, found["reward"]))
             counts = f"{len(found['steps'])}, resumed {found['resumed']} times"
             numbers = (
                 found["seconds_a_step"],
                 rewards,
                 found["kl_per_step"],
                 found["vllm_kl"],
-                mismatch,
+                found["mismatch"],
                 found["peak_mib"],
             )
             rows.append((name, found["placement"], counts, *numbers))

@@ -535,7 +535,11 @@ def test_the_report_has_the_machine_every_part_the_numbers_and_every_command():
     }
     text = report.markdown(state, [part for part in parts().values() if not part.large])
     assert "3 passed, 1 failed, 0 skipped; left: machine, model, separate, async, tests, speed_3." in text
-    assert report.REHEARSAL in text and "H100 \\| &lt;b>, 81559 MiB" in text and "| commit | abc, sources " in text
+    assert (
+        report.REHEARSAL in text
+        and "name H100 \\| &lt;b>, memory_mib 81559" in text
+        and "| commit | abc, sources " in text
+    )
     assert (
         "| colocate | one GPU, shared | 20, resumed 1 times | 0.5 | 0.05 → 0.1 | 0.01 | 0.004 | mismatch/k3_kl 0.0001 | 1000 |"
         in text
