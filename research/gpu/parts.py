@@ -110,7 +110,7 @@ def speed_plan(work: Work, pairs: int) -> list[list[str]]:
 
 def run_speed(work: Work, pairs: int) -> dict:
     (words,) = speed_plan(work, pairs)
-    work.run(words)
+    work.run(words, RAY_ADDRESS="local")
     found = json.loads((replace(work, part=SPEED).output / "overhead.json").read_text())
     return {name: found[name] for name in ("pairs", "overhead", "memory", "own")}
 
@@ -121,7 +121,7 @@ def large_plan(work: Work, name: str) -> list[list[str]]:
 
 
 def run_large(work: Work, name: str) -> dict:
-    work.run(large_plan(work, name)[0])
+    work.run(large_plan(work, name)[0], RAY_ADDRESS="local")
     return {"files": sorted(path.name for path in work.output.iterdir() if path.is_file())}
 
 
