@@ -136,6 +136,21 @@ def test_runs_of_different_settings_are_not_put_into_one_table(bench, tmp_path):
         bench.read_results(written(bench, tmp_path, found))
 
 
+def test_a_record_has_success_before_and_after_and_the_curves_of_the_run(bench, tmp_path, monkeypatch):
+    monkeypatch.setattr(real, "train", lambda work, estimator, seed, steps: work / "arm")
+    monkeypatch.setattr(real, "success", lambda work, model, *run: 0.3 if run else 0.1)
+    monkeypatch.setattr(real, "model_identity", lambda path: "model@1")
+    monkeypatch.setattr(real, "prompts_identity", lambda run_dir: "p")
+    (tmp_path / "arm" / "run").mkdir(parents=True)
+    for step in (1, 2):
+        row = {"step": step, **dict.fromkeys(real.METRICS, step)}
+        append_json_line(tmp_path / "arm" / "run" / "metrics.jsonl", row)
+    record = bench.RealLearning("ebpo", 2).one(1, tmp_path)
+    assert (record["start"], record["end"], record["warm_start"], record["prompts"]) == (0.1, 0.3, "model@1", "p")
+    assert {name: record[name] for name in real.METRICS} == {name: [1.0, 2.0] for name in real.METRICS}
+    assert bench.COMMON[0] in record and set(bench.COMMON) - {"steps"} <= record.keys()
+
+
 # Sums, on a real model
 
 
