@@ -63,7 +63,7 @@ CLUSTERS = 1000
 ADAPTIVE = {"preset": "corrected"}
 SETTINGS = (  # of EBPO
     *({"preset": preset} for preset in ("release", "revision")),
-    *(ADAPTIVE, {"history": "half_life", "half_life": 512}, {"history": "adaptive_forgetting"}),
+    *(ADAPTIVE, {"history": "half_life", "half_life": 512}),
     *({"prior": "none"}, {"normalise": "scale"}, {"normalise": "none"}, {"saturated": "zero"}, {"weights": "score"}),
     *({"clusters": "cluster"}, {"clusters": "cluster", **ADAPTIVE}),
 )

@@ -76,7 +76,7 @@ def presets(args: argparse.Namespace) -> Iterator[list[str]]:
 
 
 def histories(args: argparse.Namespace) -> Iterator[list[str]]:
-    names = ("run", "batch", "half_life 4", "half_life 8", "adaptive", "adaptive_forgetting")
+    names = ("run", "batch", "half_life 4", "half_life 8", "adaptive")
     yield ["prompts a step", "Beta(a, b)", "preset paper", *names]
     for prompts in (128, 32):
         sources = {f"({a:g}, {b:g})": still(a, b, prompts) for a, b in SHAPES}

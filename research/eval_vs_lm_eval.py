@@ -322,17 +322,10 @@ def print_speed(pairs: list[tuple[Run, Run]]) -> None:
 def compare_scores(questions: list[Question], n: int, pairs: list[tuple[Run, Run]]) -> None:
     """Both scorers on every text of both, each text of a question once."""
     asked = [question for question in questions for _ in range(n)]
-    sides = {"lm-eval": [them for them, _ in pairs], "ours": [us for _, us in pairs]}
-    written = {
-        name: [pair for run in runs for pair in zip(asked, run.texts, strict=True)] for name, runs in sides.items()
-    }
-    scores = both_scores(list(dict.fromkeys(pair for texts in written.values() for pair in texts)))
-    print(f"\n{'pass@1 of':<12}{'texts':>8}{'our grader':>13}{'math_verify':>13}")
-    for name, texts in written.items():
-        ours_says, peer_says = (
-            statistics.mean(column) for column in zip(*(scores[pair][:2] for pair in texts), strict=True)
-        )
-        print(f"{name:<12}{len(texts):>8,}{ours_says:>13.4f}{peer_says:>13.4f}")
+    texts = [pair for runs in pairs for run in runs for pair in zip(asked, run.texts, strict=True)]
+    scores = both_scores(list(dict.fromkeys(texts)))
+    ours, theirs = (statistics.mean(scores[pair][i] for pair in texts) for i in (0, 1))
+    print(f"\npass@1 of {len(texts):,} texts: {ours:.4f} by our grader, {theirs:.4f} by math_verify")
     for label, answered in (("with an answer", True), ("without box or Answer: line", False)):
         chosen = {pair: score for pair, score in scores.items() if (score[2] is not None) == answered}
         differ = [(pair, score) for pair, score in chosen.items() if score[0] != score[1]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib.util
 import sys
 from pathlib import Path
@@ -34,7 +33,7 @@ SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--only", nargs="+", type=known, metavar="NAME", help=f"these figures alone: {', '.join(FIGURES)}")
+    add("--only", nargs="+", choices=[*FIGURES], metavar="NAME", help=f"these figures alone: {', '.join(FIGURES)}")
     add("--seeds", type=int, metavar="N", help=f"default: {QUICK.seeds}, with --full {FULL.seeds}")
     size = parser.add_mutually_exclusive_group()
     for each, text in (
@@ -52,25 +51,16 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def known(name: str) -> str:
-    if name not in FIGURES:
-        near = difflib.get_close_matches(name, FIGURES, n=1)
-        advice = f"Did you mean {near[0]}?" if near else f"There are {', '.join(FIGURES)}"
-        raise argparse.ArgumentTypeError(f"no such figure: {name}. {advice}")
-    return name
-
-
 def run(args: argparse.Namespace) -> None:
     size = args.size._replace(seeds=args.size.seeds if args.seeds is None else args.seeds)
     if size.seeds < 2:
         raise UsageError(f"--seeds is {size.seeds}; give 2 or more: an interval needs them")
     if args.output.exists() and not args.output.is_dir():
         raise UsageError(f"--output {args.output} is a file; name a directory")
-    for package in NEEDED:  # before hours of measuring, not after
-        if importlib.util.find_spec(package) is None:
-            raise ModuleNotFoundError(name=package)
     figures = chosen(args.only, size)
-    check_stack([name for name, figure in figures.items() if figure.real])
+    needed = (*NEEDED, *(OF_THE_STACK if any(figure.real for figure in figures.values()) else ()))
+    if missing := [package for package in needed if importlib.util.find_spec(package) is None]:
+        raise UsageError(f"{', '.join(missing)} is not installed: use the environment that scripts/setup.sh makes")
     make(figures, size, args.output, args.force)
     if args.docs:
         write_docs(args.output, args.docs)
@@ -86,19 +76,6 @@ def chosen(only: list[str] | None, size: Size) -> dict[str, Figure]:
         if FIGURES[name].real and not is_full:
             raise UsageError(f"--only {name} trains on the real stack, for minutes a seed: add --full")
     return {name: each for name, each in FIGURES.items() if (name in only if only else not each.real or is_full)}
-
-
-def check_stack(real: list[str]) -> None:
-    """
-    Raises:
-        UsageError: figures of the real stack, which is not here.
-    """
-    missing = [package for package in OF_THE_STACK if real and importlib.util.find_spec(package) is None]
-    if missing:
-        raise UsageError(
-            f"{', '.join(real)} trains through OpenRLHF, and {', '.join(missing)} is not installed: use the environment that "
-            "scripts/quickstart.sh makes, or name other figures with --only"
-        )
 
 
 def make(figures: dict[str, Figure], size: Size, output: Path, force: bool) -> None:

@@ -25,11 +25,10 @@ QUESTIONS, PROMPTS, MINI_BATCH = (
     128,
 )  # DAPO-Math-17K less those held out; prompts a step, an optimizer step
 PASS = steps_a_pass(QUESTIONS, PROMPTS, 4, MINI_BATCH * 4)  # 33, with every G
-LONGEST = 8192
+LONGEST, LONGEST_IN_EVALUATION = 8192, 20480
 EVERY, VALIDATION, SAMPLES = 50, 500, 16  # one evaluation of 500 prompts x 16 every 50 steps
-PAPERS = [task for task in BENCHMARKS.values() if task.reported]
-BENCHMARKS = sum(task.rows[0] for task in PAPERS)  # questions
-RUNS, LONGEST_IN_EVALUATION = 32, 20480
+BENCHMARK_RESPONSES = 32 * sum(task.rows[0] for task in BENCHMARKS.values() if task.reported)
+DIFFICULTY_RESPONSES = 16 * QUESTIONS
 
 
 @dataclass(frozen=True)
@@ -74,17 +73,26 @@ METHODS = (
     Method("DAPO: the same, half of the groups filtered out", 1, generated=2.0),
     Method("`--order difficulty`: one pass", 2, steps=PASS),
 )
+ASSUMED = {
+    "length": (5000, "mean response length in tokens, of at most 8,192"),
+    "evaluation_length": (8000, "the same on the benchmarks, of at most 20,480"),
+    "prompt": (200, "mean prompt length in tokens"),
+    "mfu": (0.3, "share of the data sheet's arithmetic that training reaches"),
+    "bandwidth_share": (0.6, "share of the data sheet's memory bandwidth that decoding reaches"),
+    "rest": (40, "seconds per step for all else"),
+}
 
 
-def generation(model: Model, machine: Machine, responses: float, assumed, longest: int = LONGEST) -> float:
-    """Seconds to generate `responses` of the assumed mean length on all GPUs."""
+def generation(model: Model, machine: Machine, responses: float, assumed, length=None, longest: int = LONGEST) -> float:
+    """Seconds to generate `responses` of the mean length on all GPUs."""
+    length = length or assumed.length
     split = model.engine_80gb if machine.memory < 100e9 else 1
     weights = 2 * model.parameters / split
     cache = model.cache / split
     sequences = responses * split / machine.gpus  # an engine's
-    at_once = (machine.share * machine.memory - weights) / cache / (assumed.prompt + assumed.length)
-    iterations = max(longest, sequences * assumed.length / at_once)
-    read = sequences * assumed.length * (assumed.prompt + assumed.length / 2) * cache
+    at_once = (machine.share * machine.memory - weights) / cache / (assumed.prompt + length)
+    iterations = max(longest, sequences * length / at_once)
+    read = sequences * length * (assumed.prompt + length / 2) * cache
     return (iterations * weights + read) / (machine.bandwidth * assumed.bandwidth_share)
 
 
@@ -98,59 +106,34 @@ def step(model: Model, machine: Machine, method: Method, group: int, assumed) ->
     return generation(model, machine, responses * method.generated, assumed) + training + evaluation + assumed.rest
 
 
-def hours(model: Model, machine: Machine, method: Method, group: int, assumed) -> float:
-    return step(model, machine, method, group, assumed) * method.steps / 3600
-
-
-def rows(assumed) -> list[tuple]:
+def trainings(assumed) -> list[list[str]]:
     cases = [(model, 4, method) for model in MODELS.values() for method in METHODS]
     cases += [(MODELS["qwen3_8b"], group, METHODS[0]) for group in (8, 16, 32)]
-    return [
-        (model.name, str(group), method.name, str(method.steps), *_on_each(model, method, group, assumed))
-        for model, group, method in cases
-    ]
+    rows = []
+    for model, group, method in cases:
+        seconds = [step(model, machine, method, group, assumed) for machine in MACHINES]
+        hours = [each * method.steps / 3600 for each in seconds]
+        row = [model.name, str(group), method.name, str(method.steps), f"{seconds[0]:.0f} s"]
+        rows.append([*row, *(f"{each:.0f} h" for each in hours), f"{hours[0] * MACHINES[0].gpus:,.0f}"])
+    return rows
 
 
-def _on_each(model: Model, method: Method, group: int, assumed) -> list[str]:
-    first = MACHINES[0]
-    total = hours(model, first, method, group, assumed) * first.gpus
-    return [
-        f"{step(model, first, method, group, assumed):.0f} s",
-        *(f"{hours(model, machine, method, group, assumed):.0f} h" for machine in MACHINES),
-        f"{total:,.0f}",
-    ]
-
-
-def once(assumed) -> list[tuple]:
-    """The work done once per model: (what, model, hours on each machine)."""
-    longer = argparse.Namespace(**{**vars(assumed), "length": assumed.evaluation_length})
-    return [
-        row
-        for model in MODELS.values()
-        for row in (
-            ("measuring difficulty", model.name, *_hours(model, QUESTIONS * 16, assumed, LONGEST)),
-            ("five benchmarks x 32", model.name, *_hours(model, BENCHMARKS * RUNS, longer, LONGEST_IN_EVALUATION)),
-        )
-    ]
-
-
-def _hours(model: Model, responses: int, assumed, longest: int) -> list[str]:
-    return [f"{generation(model, machine, responses, assumed, longest) / 3600:.1f} h" for machine in MACHINES]
+def once(assumed) -> list[list[str]]:
+    """The work done once per model."""
+    longer = (assumed.evaluation_length, LONGEST_IN_EVALUATION)
+    work = {"measuring difficulty": (DIFFICULTY_RESPONSES,), "five benchmarks x 32": (BENCHMARK_RESPONSES, *longer)}
+    rows = []
+    for model in MODELS.values():
+        for name, (responses, *lengths) in work.items():
+            hours = [generation(model, machine, responses, assumed, *lengths) / 3600 for machine in MACHINES]
+            rows.append([name, model.name, *(f"{each:.1f} h" for each in hours)])
+    return rows
 
 
 def parse(argv: list[str] | None = None):
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    for flag, default, text in (
-        ("--length", 5000, "mean response length in tokens, of at most 8,192"),
-        ("--evaluation_length", 8000, "the same on the benchmarks, of at most 20,480"),
-        ("--prompt", 200, "mean prompt length in tokens"),
-        ("--mfu", 0.3, "share of the data sheet's arithmetic that training reaches"),
-        ("--bandwidth_share", 0.6, "share of the data sheet's memory bandwidth that decoding reaches"),
-        ("--rest", 40, "seconds per step for all else"),
-    ):
-        parser.add_argument(flag, type=type(default), default=default, help=f"{text} (%(default)s)")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, (default, text) in ASSUMED.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=f"{text} (%(default)s)")
     return parser.parse_args(argv)
 
 
@@ -159,7 +142,7 @@ def main(argv: list[str] | None = None) -> None:
     machines = tuple(machine.name for machine in MACHINES)
     print("assumed: " + ", ".join(f"{name} {value}" for name, value in vars(assumed).items()) + "\n")
     columns = ("model", "G", "method", "steps", f"a step, {machines[0]}", *machines, f"GPU hours, {machines[0]}")
-    print(table(columns, rows(assumed)) + "\n")
+    print(table(columns, trainings(assumed)) + "\n")
     print(table(("once", "model", *machines), once(assumed)))
 
 

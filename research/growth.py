@@ -22,7 +22,8 @@ import numpy as np
 import psutil
 
 from lab import training
-from lab.statistics import Interval, interval
+from lab.statistics import interval
+from lab.tables import table
 from openrlhf_ebpo.files import append_json_line, read_json_lines
 from openrlhf_ebpo.record.run_log import read_metrics
 
@@ -45,38 +46,30 @@ KINDS = (  # (in the command line, name)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=500, help="training steps (default 500)")
-    parser.add_argument(
-        "--seconds", type=float, default=3600, help="stop after these, if steps are left (default 3600)"
-    )
     parser.add_argument("--every", type=int, default=5, help="steps between two samples (default 5)")
     parser.add_argument(
         "--samples", type=Path, metavar="FILE", help="keep the samples here; if it is there, only print it"
     )
-    parser.add_argument("flags", nargs="*", help="more flags of the training, after --")
     options = parser.parse_args()
     if options.samples and options.samples.exists():
-        print(table(read_json_lines(options.samples)))
+        print(report(read_json_lines(options.samples)))
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # and end the training
     with tempfile.TemporaryDirectory() as directory:
         samples = options.samples or Path(directory) / "samples.jsonl"
         record(Path(directory), samples, options)
-        print(table(read_json_lines(samples)))
+        print(report(read_json_lines(samples)))
 
 
 def record(directory: Path, samples: Path, options: argparse.Namespace) -> None:
     training.prepare(directory, options.steps)
     output = directory / "out"
-    words = training.command(directory, output, "ebpo", *options.flags)
-    process = training.start(words, directory / "log")
-    end = time.monotonic() + options.seconds
+    process = training.start(training.command(training.flags(directory, output, "ebpo")), directory / "log")
     try:
-        for step, row in steps(process, output / "run", options.every):
+        for step, seconds in steps(process, output / "run", options.every):
             found = sample(process.pid, output / "run")
             if any(kind.startswith(TRAINER) for kind in found["memory"]):  # it may be at its end
-                append_json_line(samples, {**row, "step": step, **found})
-            if time.monotonic() > end:
-                break
+                append_json_line(samples, {"step": step, "seconds": seconds, **found})
     finally:
         process.terminate()
         process.wait(120)
@@ -84,7 +77,7 @@ def record(directory: Path, samples: Path, options: argparse.Namespace) -> None:
         sys.exit((directory / "log").read_text()[-3000:])
 
 
-def steps(process: subprocess.Popen, run_dir: Path, every: int) -> Iterator[tuple[int, dict]]:
+def steps(process: subprocess.Popen, run_dir: Path, every: int) -> Iterator[tuple[int, float]]:
     """Each `every`-th step, when it is logged, with the seconds of a step since the last one."""
     done, at = 0, time.time()
     while process.poll() is None:
@@ -92,30 +85,27 @@ def steps(process: subprocess.Popen, run_dir: Path, every: int) -> Iterator[tupl
         if rows and rows[-1]["step"] >= done + every:
             seconds = (rows[-1]["time"] - at) / (rows[-1]["step"] - done)
             done, at = rows[-1]["step"], rows[-1]["time"]
-            yield done, {"seconds": seconds}
+            yield done, seconds
         time.sleep(0.2)
 
 
 def sample(pid: int, run_dir: Path) -> dict:
     """MB and open files of each kind of process, MB of the folders."""
-    memory, files = collections.Counter(), collections.Counter()
+    memory, files, folders = collections.Counter(), collections.Counter(), {"run directory": size(run_dir)}
     supervisor = psutil.Process(pid)
-    family = [supervisor, *supervisor.children(recursive=True)]
-    for process in family:
+    for process in [supervisor, *supervisor.children(recursive=True)]:
         try:
-            kind = kind_of(process, pid)
+            words = process.cmdline()
+            kind = "supervisor" if process.pid == pid else kind_of(" ".join(words))
             memory[kind] += grown(process.pid)
             files[kind] += process.num_fds()
         except (psutil.Error, OSError):
             continue
-    session = next((Path(word) for word in map(session_of, family) if word), None)
-    folders = {"run directory": size(run_dir)} | ({"Ray's folder": size(session)} if session else {})
+        for word in words:
+            name, _, value = word.partition("=")
+            if name in ("--session_dir", "--session-dir") and "Ray's folder" not in folders:
+                folders["Ray's folder"] = size(Path(value))
     return {"memory": memory, "files": files, "folders": folders}
-
-
-def session_of(process: psutil.Process) -> str:
-    words = (word.partition("=") for word in process.cmdline())
-    return next((value for name, _, value in words if name in ("--session_dir", "--session-dir")), "")
 
 
 def size(folder: Path) -> float:
@@ -128,10 +118,7 @@ def size(folder: Path) -> float:
     return total / 1e6
 
 
-def kind_of(process: psutil.Process, supervisor: int) -> str:
-    if process.pid == supervisor:
-        return "supervisor"
-    words = " ".join(process.cmdline())
+def kind_of(words: str) -> str:
     known = next((name for part, name in KINDS if part in words), None)
     return known or words.partition(" ")[0].removeprefix("ray::").partition(".")[0][:40]
 
@@ -141,33 +128,23 @@ def grown(pid: int) -> float:
     return sum(int(kib) * 1.024e-3 for name, kib, *_ in fields if name in ("Pss_Anon:", "Pss_Shmem:"))
 
 
-# What comes out
-
-
-def table(samples: list[dict]) -> str:
+def report(samples: list[dict]) -> str:
     samples = samples[int(len(samples) * WARM_UP) :]
-    first, last = samples[0]["step"], samples[-1]["step"]
-    lines = [f"steps {first} to {last}", f"{'':>22} {'first':>9} {'last':>9}  growth per 100 steps"]
+    at = np.array([each["step"] for each in samples], float)
+    rows = []
     for part, unit in (("memory", "MB"), ("files", "files"), ("folders", "MB")):
-        names = {name: None for each in samples for name in each[part]}
+        names = dict.fromkeys(name for each in samples for name in each[part])
         for name in sorted(names, key=lambda name: -samples[-1][part].get(name, 0)):
-            values = [each[part].get(name, 0.0) for each in samples]
-            lines.append(row(f"{name}", [each["step"] for each in samples], values, unit))
-    seconds = [each["seconds"] for each in samples]
-    lines.append(row("time of a step", [each["step"] for each in samples], seconds, "s"))
-    return "\n".join(lines)
+            rows.append(row(name, unit, at, [each[part].get(name, 0.0) for each in samples]))
+    rows.append(row("time of a step", "s", at, [each["seconds"] for each in samples]))
+    return table(["", "unit", f"step {at[0]:.0f}", f"{at[-1]:.0f}", "growth per 100 steps"], rows, numbers=3)
 
 
-def row(name: str, at: list[int], values: list[float], unit: str) -> str:
-    found = growth(np.array(at, float), np.array(values))
-    return f"{name:>22} {values[0]:>9.2f} {values[-1]:>9.2f}  {found.text()} {unit}"
-
-
-def growth(at: np.ndarray, values: np.ndarray) -> Interval:
-    """Of the growth per 100 steps, over SPANS spans."""
+def row(name: str, unit: str, at: np.ndarray, values: list[float]) -> list[str]:
+    """The growth is the mean of SPANS spans."""
     edges = np.linspace(0, len(at) - 1, min(SPANS, len(at) - 1) + 1).round().astype(int)
-    each = 100 * np.diff(values[edges]) / np.diff(at[edges])
-    return interval(each)
+    growth = interval(100 * np.diff(np.array(values)[edges]) / np.diff(at[edges]))
+    return [name, unit, f"{values[0]:.2f}", f"{values[-1]:.2f}", growth.text()]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """How often the 95 % intervals of the evaluation hold the truth: simulated models, whose success rates are known.
 
 A question's success rate is drawn from a Beta distribution, its n responses are right that often. Held against the truth:
-  questions   a score's interval over questions, and the score of the whole population: pass@1, pass@k, maj@k
+  questions   a score's interval over questions, and the score of the population: pass@1, pass@k, maj@k
   runs        pass@1's interval across runs, and the mean success rate of the very questions that were drawn
   difference  of two models' pass@1 on the same questions, whose success rates are correlated
 

@@ -1,107 +1,190 @@
 """The cost of this package per step: a training with upstream's estimator and all of ours off, against one with all of ours on.
 
-Both arms run the same tiny training on a Ray of their own, at learning rate 0 so that both generate equally much, one after the
+Both arms run the same training on a Ray of their own, at learning rate 0 so that both generate equally much, one after the
 other, in pairs; the order within a pair alternates. Compared are medians of the seconds from one logged step to the next.
 
   off   --advantage_estimator group_norm (OpenRLHF's own code), no rollouts kept, --logger.no_policy_metrics. What cannot be off:
         the seams, without which OpenRLHF does not run here, the guard around rewards, and the line in metrics.jsonl
   on    --advantage_estimator ebpo, all rollouts kept, policy metrics, prior.json, and all else that is on by default
 
-Then what each arm's steps spend where (the phases of metrics.jsonl; what is in none of them is not shown), so that a ratio above the goal
-names its cause. Ends with `overhead N.NNN`, the geometric mean of the pairs' ratios on / off; the interval is Student's over the pairs. Goal: at most 1.00.
+The model is a tiny one, or with --large a Qwen3 of 0.5 billion random weights, for a GPU. The table has what each arm's steps
+spend where (phase/* of metrics.jsonl), so that a ratio above the goal names its cause. Below it: the share of our own code in the
+trainer's process (goal: under 1 %), the seconds from the command to the first step, the GPU's memory, and `overhead N.NNN`, the geometric
+mean of the pairs' ratios on / off with Student's interval (goal: at most 1.00).
+
+overhead.json and overhead.md in --output hold the same. The same command resumes after the last finished pair; more --pairs add to them.
 """
 
 from __future__ import annotations
 
 import argparse
-import signal
-import sys
-import tempfile
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
 from lab import training
+from lab.gpu_memory import peak
+from lab.measured import Job, Record, measure
 from lab.statistics import alternated, ratio
-from openrlhf_ebpo.record.run_log import read_metrics
+from lab.tables import table
+from openrlhf_ebpo.command import command
+from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.files import write_json, write_text
+from openrlhf_ebpo.quickstart.launch import launch
+from openrlhf_ebpo.record.run_log import read_metrics, versions
 
-WARM_UP = 5  # steps
-STEP, PHASE = "step", "phase/"
+WARM_UP = 5  # steps, in which kernels are compiled and caches filled
+STEP, FIRST, MEMORY, PHASE = "step", "first step", "peak_mib", "phase/"
+OWN = ("checking_samples", "advantages", "run_log")  # phases of our own code in the trainer's process
+OWN_GOAL = 0.01
 ARMS = {
-    "off": ("group_norm", "--logger.rollouts_every", "1000000000", "--logger.no_policy_metrics"),
-    "on": ("ebpo",),
+    "off": {
+        "advantage_estimator": "group_norm",
+        "logger.rollouts_every": 10**9,
+        "logger.no_policy_metrics": True,
+    },
+    "on": {"advantage_estimator": "ebpo"},
 }
+LARGE = {"steps": 10, "prompts": 64, "samples": 8, "tokens": 512}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=6, help="of trainings (default 6)")
-    parser.add_argument("--steps", type=int, default=60, help="of each training (default 60)")
-    parser.add_argument("--prompts", type=int, default=16, help="of a step (default 16)")
-    parser.add_argument("--samples", type=int, default=8, help="responses per prompt (default 8)")
-    parser.add_argument("--tokens", type=int, default=64, help="of a response, at most (default 64)")
-    options = parser.parse_args()
-    if options.pairs < 2 or options.steps <= 2 * WARM_UP:
-        parser.error(f"--pairs must be at least 2, --steps more than {2 * WARM_UP}")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # and end the training
-    with tempfile.TemporaryDirectory() as directory:
-        training.prepare(Path(directory), options.steps, options.prompts)
-        pairs = [pair(Path(directory), number, options) for number in range(options.pairs)]
-    found = ratio([each["on"][STEP] / each["off"][STEP] for each in pairs])
-    print(phase_table(pairs))
-    print(f"{len(pairs)} pairs of {options.steps} steps: 95 % interval {found.low:.3f} to {found.high:.3f}")
-    print(f"overhead {found.mean:.3f}")
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--output", type=Path, default=Path("runs/overhead"), metavar="DIR")
+    add("--pairs", type=int, default=6, help="of trainings (default 6)")
+    add("--steps", type=int, default=60, help="of each training (default 60)")
+    add("--prompts", type=int, default=16, help="of a step (default 16)")
+    add("--samples", type=int, default=8, help="responses per prompt (default 8)")
+    add("--tokens", type=int, default=64, help="of a response, at most (default 64)")
+    add("--large", action="store_true", help=f"0.5 billion weights, {LARGE}; the flags above but --pairs do not count")
+    add("--force", action="store_true", help="measure all again; the old measured.jsonl is kept under another name")
 
 
-def pair(directory: Path, number: int, options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Of each arm, seconds of a step, and of its phases."""
-    arms = {
-        arm: seconds_of(directory, directory / f"{number}-{arm}", arm, options)
-        for arm in alternated(list(ARMS), number)
-    }
-    off, on = arms["off"][STEP], arms["on"][STEP]
-    print(f"{number + 1}: off {off:.3f} s, on {on:.3f} s a step, ratio {on / off:.3f}", flush=True)
-    return arms
+def run(options: argparse.Namespace) -> None:
+    """
+    Raises:
+        StageFailed: a training failed.
+        UsageError: no pair, or too few steps.
+    """
+    own = {name: getattr(options, name) for name in LARGE}
+    job = Pair(**(LARGE if options.large else own), large=options.large)
+    if options.pairs < 1 or job.steps < WARM_UP + 2:
+        raise UsageError(f"--pairs must be at least 1, --steps at least {WARM_UP + 2}")
+    os.environ.setdefault("RAY_ADDRESS", "local")  # not a cluster of somebody else, who may end it
+    pairs = measure([job], range(options.pairs), options.output, options.force).of(job)
+    found = summary(pairs)
+    about = {"job": asdict(job), "machine": training.machine(), "versions": versions()}
+    write_json(options.output / "overhead.json", {**about, **found, "pairs": pairs})
+    write_text(options.output / "overhead.md", report(pairs, found) + "\n")
+    print(report(pairs, found))
 
 
-def phase_table(pairs: list[dict[str, dict[str, float]]]) -> str:
-    """Means over the pairs, in milliseconds."""
-    names = [STEP, *sorted({name for each in pairs for arm in each.values() for name in arm if name != STEP})]
-    lines = [f"{'ms':>24} {'off':>8} {'on':>8} {'on - off':>9}"]
-    for name in names:
-        off, on = (1000 * float(np.mean([each[arm].get(name, 0.0) for each in pairs])) for arm in ARMS)
-        lines.append(f"{name:>24} {off:8.1f} {on:8.1f} {on - off:+9.1f}")
-    return "\n".join(lines)
+@dataclass(frozen=True)
+class Pair(Job):
+    """A pair of trainings; its record has, of each arm, medians of seconds: of a step and of its phases."""
+
+    at_once: ClassVar[int] = 1
+    steps: int
+    prompts: int
+    samples: int
+    tokens: int
+    large: bool = False
+
+    @property
+    def title(self) -> str:
+        return f"{self.steps} steps off and on"
+
+    def one(self, seed: int, work: Path) -> Record:
+        work = work.absolute()
+        training.prepare(work, self.steps, self.prompts, self.large)
+        return {arm: self.train(work, work / f"pair-{seed + 1}-{arm}", arm) for arm in alternated(list(ARMS), seed)}
+
+    def train(self, work: Path, output: Path, arm: str) -> dict[str, float | None]:
+        shutil.rmtree(output, ignore_errors=True)  # of a pair that was interrupted
+        output.mkdir()
+        started = time.time()
+        with peak() as memory:
+            launch("train_ppo_ray", self.flags(work, output, arm), output / "log")
+        for path in (output / "ckpt", *output.glob("*.safetensors")):  # only their times count
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        return {**times(read_metrics(output / "run"), started), **memory}
+
+    def flags(self, work: Path, output: Path, arm: str) -> dict:
+        responses = self.prompts * self.samples
+        own = {
+            "actor.adam.lr": 0,
+            "data.max_len": self.tokens + (training.LARGE_PROMPT if self.large else 16),
+            "rollout.batch_size": self.prompts,
+            "rollout.n_samples_per_prompt": self.samples,
+            "rollout.micro_batch_size": 8 if self.large else responses,
+            "rollout.max_new_tokens": self.tokens,
+            "train.batch_size": responses,
+            "train.micro_batch_size": 8 if self.large else responses,
+            "vllm.enforce_eager": True,
+            "logger.run_dir": output / "run",
+        }
+        return training.flags(work, output, "ebpo") | own | training.placement(engine_share=0.4) | ARMS[arm]
 
 
-def seconds_of(directory: Path, output: Path, arm: str, options: argparse.Namespace) -> dict[str, float]:
-    """Medians over the steps after the first ones."""
-    responses = options.prompts * options.samples
-    flags = {
-        "rollout.batch_size": options.prompts,
-        "rollout.n_samples_per_prompt": options.samples,
-        "rollout.micro_batch_size": responses,
-        "rollout.max_new_tokens": options.tokens,
-        "data.max_len": options.tokens + 16,
-        "train.batch_size": responses,
-        "actor.adam.lr": 0,
-    }
-    words = [word for flag, value in flags.items() for word in (f"--{flag}", str(value))]
-    estimator, *own = ARMS[arm]
-    process = training.start(training.command(directory, output, estimator, *own, *words), output / "log")
-    try:
-        process.wait()
-    finally:
-        process.terminate()
-    if process.returncode:
-        sys.exit((output / "log").read_text()[-3000:] + f"\nerror: the training failed ({process.returncode})")
-    rows = read_metrics(output / "run")
-    phases = sorted({name for row in rows for name in row if name.startswith(PHASE)})
+def times(rows: Sequence[dict], started: float) -> dict[str, float]:
+    """Medians over the steps after WARM_UP.
+
+    Raises:
+        ReportedError: too few steps were logged.
+    """
+    if len(rows) < WARM_UP + 2:
+        raise ReportedError(f"{len(rows)} steps were logged, too few to time")
+    names = sorted({name for row in rows for name in row if name.startswith(PHASE)})
     return {
+        FIRST: rows[0]["time"] - started,
         STEP: float(np.median(np.diff([row["time"] for row in rows])[WARM_UP:])),
-        **{name[len(PHASE) :]: float(np.median([row.get(name, 0.0) for row in rows[WARM_UP:]])) for name in phases},
+        **{name[len(PHASE) :]: float(np.median([row.get(name, 0.0) for row in rows[WARM_UP:]])) for name in names},
     }
 
+
+def summary(pairs: Sequence[dict]) -> dict:
+    """Ratios on / off as (mean, low, high), None for one pair or where nothing was measured; `own` is a share of a step."""
+    own = [sum(pair["on"].get(name, 0.0) for name in OWN) / pair["on"][STEP] for pair in pairs]
+    found = {"own": float(np.mean(own)), FIRST: float(np.median([pair["on"][FIRST] for pair in pairs]))}
+    for name, key in (("overhead", STEP), ("memory", MEMORY)):
+        ratios = [pair["on"][key] / pair["off"][key] for pair in pairs if pair["off"][key]]
+        found[name] = ratio(ratios) if len(ratios) > 1 else None
+    return found
+
+
+def report(pairs: Sequence[dict], found: dict) -> str:
+    verdict = "under" if found["own"] < OWN_GOAL else "NOT under"
+    lines = [
+        phase_table(pairs),
+        "",
+        f"our own code ({', '.join(OWN)}): {found['own']:.2%} of a step, {verdict} {OWN_GOAL:.0%}",
+        f"first step {found[FIRST]:.1f} s after the command",
+    ]
+    if memory := found["memory"]:
+        lines.append(f"GPU memory, on / off: {memory.mean:.3f}, 95 % interval {memory.low:.3f} to {memory.high:.3f}")
+    if whole := found["overhead"]:
+        lines.append(f"{len(pairs)} pairs: 95 % interval {whole.low:.3f} to {whole.high:.3f}")
+    mean = whole.mean if whole else pairs[0]["on"][STEP] / pairs[0]["off"][STEP]
+    return "\n".join([*lines, f"overhead {mean:.3f}"])
+
+
+def phase_table(pairs: Sequence[dict]) -> str:
+    """Means over the pairs, in milliseconds."""
+    names = dict.fromkeys(name for pair in pairs for arm in pair.values() for name in arm)
+    rows = []
+    for name in [*(name for name in names if name not in (FIRST, STEP, MEMORY)), STEP]:
+        off, on = (1000 * float(np.mean([pair[arm].get(name, 0.0) for pair in pairs])) for arm in ARMS)
+        rows.append([name, f"{off:.1f}", f"{on:.1f}", f"{on - off:+.1f}"])
+    return table(["ms a step", "off", "on", "on - off"], rows, numbers=3)
+
+
+main = command("python research/overhead.py", __doc__, add_flags, run)
 
 if __name__ == "__main__":
     main()

@@ -1,9 +1,10 @@
 """The controller's cost per step as it grows: time and memory of the advantage stage and of the run log.
 
-Sizes double, first in responses, then in tokens. A line for each, in seconds of processor time and MiB of memory above what was
-there (tensors: the padded ones that OpenRLHF makes of the responses; stage: advantages; collect and log: the run log, in
-the step and in its thread; file: Parquet of random text, about twice what text takes); then a straight line through all of them, in tokens and in
-responses, and what it says for a step of --responses x --tokens. With --measure that step itself is measured, if it fits.
+Sizes double, first in responses, then in tokens. A row for each, in seconds of processor time and MiB of memory above what was
+there (tensors: the padded ones that OpenRLHF makes of the responses; stage: advantages; collect: what the run log takes from a
+step; log: its thread, which decodes and writes meanwhile; file: Parquet of random text, about twice what text takes); then a
+straight line through all of them, in tokens and in responses, and what it says for a step of --responses x --tokens. With --measure
+that step itself is measured, if it fits.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import time
 from functools import partial
 from pathlib import Path
 from string import printable
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 
-import run_log
+from lab.tables import head, line
 from openrlhf_ebpo.estimator.advantage import estimate
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
@@ -34,57 +36,51 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 import advantage
 
 SAMPLES, MICRO_BATCH = 8, 8
-SIZES = [(128, 4096), (256, 4096), (512, 4096), (1024, 4096), (256, 8192), (256, 16384), (256, 32768)]
+PROMPT_TOKENS = 12
+SIZES = ["128x4096", "256x4096", "512x4096", "1024x4096", "256x8192", "256x16384", "256x32768"]
 COLUMNS = ("tensors MiB", "stage s", "stage MiB", "collect s", "collect MiB", "log s", "log MiB", "file MiB")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="RxT", help=f"default: {' '.join(SIZES)}")
     parser.add_argument("--responses", type=int, default=16384, help="of the step that is asked for (default 16384)")
     parser.add_argument("--tokens", type=int, default=32768, help="of a response of it (default 32768)")
-    parser.add_argument(
-        "--measure",
-        action="store_true",
-        help="measure that step too: takes about 60 bytes a token",
-    )
+    parser.add_argument("--measure", action="store_true", help="measure that step too: takes about 60 bytes a token")
     options = parser.parse_args()
     torch.set_num_threads(1)  # what Ray gives the trainer
     logging.disable(logging.WARNING)
     measure(64, 256)  # load what is loaded on first use
-    print("  ".join(["responses x tokens", *COLUMNS]))
-    found = np.array([line(*size) for size in SIZES])
-    wanted = options.responses, options.tokens
-    print("\nas a straight line in tokens and responses:")
-    print(row(*wanted, predicted(found, *wanted)) + "   predicted")
+    print(head(["responses x tokens", *COLUMNS], numbers=len(COLUMNS)))
+    sizes = [tuple(map(int, size.split("x"))) for size in options.sizes]
+    found = []
+    for size in sizes:
+        found.append(measure(*size))
+        print(row(size, found[-1]), flush=True)
+    asked = options.responses, options.tokens
+    print(row(asked, predicted(sizes, np.array(found), *asked), "forecast"), flush=True)
     if options.measure:
-        line(*wanted)
+        print(row(asked, measure(*asked), "measured"))
 
 
-def line(responses: int, tokens: int) -> list[float]:
-    values = measure(responses, tokens)
-    print(row(responses, tokens, values), flush=True)
-    return values
+def row(size: tuple[int, int], values, note: str = "") -> str:
+    return line([f"{size[0]} x {size[1]} {note}".strip(), *(f"{value:.2f}" for value in values)])
 
 
-def row(responses: int, tokens: int, values) -> str:
-    cells = (f"{value:>{len(name)}.2f}" for value, name in zip(values, COLUMNS, strict=True))
-    return "  ".join([f"{responses:>9} x {tokens:<6}", *cells])
+def predicted(sizes: list[tuple[int, int]], found: np.ndarray, responses: int, tokens: int) -> np.ndarray:
+    """Of a straight line in tokens and responses, by least squares of relative errors; no cost is below 0.
 
-
-def predicted(found: np.ndarray, responses: int, tokens: int) -> np.ndarray:
-    """Least squares of relative errors; no cost is below 0."""
-    sizes = np.array([(r * t, r, 1) for r, t in SIZES], float)
-    wanted = np.array([responses * tokens, responses, 1.0])
-    fits = [_fit(sizes, column) for column in found.T]
-    return np.array([wanted @ fit for fit in fits])
-
-
-def _fit(sizes: np.ndarray, values: np.ndarray) -> np.ndarray:
+    Args:
+        found: (sizes, costs).
+    """
     from scipy.optimize import nnls
 
-    weights = 1 / np.maximum(values, 1e-3)
-    scale = sizes.max(axis=0)
-    return nnls(sizes / scale * weights[:, None], values * weights)[0] / scale
+    terms = np.array([(r * t, r, 1) for r, t in sizes], float)
+    scale = terms.max(axis=0)
+    wanted = np.array([responses * tokens, responses, 1.0]) / scale
+    weights = 1 / np.maximum(found, 1e-3)
+    fits = [nnls(terms / scale * w[:, None], values * w)[0] for values, w in zip(found.T, weights.T, strict=True)]
+    return np.array([wanted @ fit for fit in fits])
 
 
 def measure(responses: int, tokens: int) -> list[float]:
@@ -94,8 +90,8 @@ def measure(responses: int, tokens: int) -> list[float]:
     experiences = advantage.make_experiences(responses // SAMPLES, SAMPLES, tokens, MICRO_BATCH, kl=False)
     tensors = (advantage.resident_kib("VmRSS") - before) / 1024
     stage = advantage.ready_stage("ebpo", {}, SAMPLES)
-    (results, seconds), peak = highest(partial(advantage.timed, stage, experiences, time.process_time))
-    del experiences, results
+    _, seconds, peak = costs(partial(stage, experiences))
+    del experiences
     return [tensors, seconds, peak, *log_costs(responses, tokens)]
 
 
@@ -104,11 +100,8 @@ def log_costs(responses: int, tokens: int) -> list[float]:
     ebpo = EBPO(EstimatorConfig(SAMPLES))
     rewards = torch.rand(responses // SAMPLES, SAMPLES)
     result = estimate(ebpo, Batch.of(rewards, torch.ones_like(rewards).bool()), ebpo.initial())
-    experiences = run_log.make_experiences(responses, tokens, MICRO_BATCH)
-    nothing = [""] * responses, [None] * responses
-    (rollouts, collected), collecting = highest(
-        partial(clocked, partial(Rollouts.before_shaping, experiences, *nothing))
-    )
+    experiences = full_experiences(responses, tokens)
+    rollouts, *collecting = costs(partial(Rollouts.before_shaping, experiences, [""] * responses, [None] * responses))
     del experiences
     with tempfile.TemporaryDirectory() as directory:
         log = RunLog(directory, build_tokenizer([printable]))
@@ -117,25 +110,40 @@ def log_costs(responses: int, tokens: int) -> list[float]:
             log.write_rollouts(1, rollouts.with_result(result))
             log.flush()
 
-        (_, written), writing = highest(partial(clocked, write))
+        _, *writing = costs(write)
         size = sum(path.stat().st_size for path in Path(directory).rglob("*.parquet")) / 2**20
-    return [collected, collecting, written, writing, size]
+    return [*collecting, *writing, size]
 
 
-def clocked(action):
-    """The result, and seconds of processor time."""
-    started = time.process_time()
-    result = action()
-    return result, time.process_time() - started
+def full_experiences(responses: int, tokens: int) -> list[SimpleNamespace]:
+    """Micro-batches with what the run log reads of an Experience."""
+    length = PROMPT_TOKENS + tokens
+    action_mask = torch.zeros(MICRO_BATCH, length - 1, dtype=torch.long)
+    action_mask[:, PROMPT_TOKENS - 1 :] = 1
+    return [
+        SimpleNamespace(
+            index=list(range(i, i + MICRO_BATCH)),
+            sequences=torch.randint(4, 100, (MICRO_BATCH, length)),
+            attention_mask=torch.ones(MICRO_BATCH, length, dtype=torch.long),
+            action_mask=action_mask.clone(),
+            action_log_probs=-torch.rand(MICRO_BATCH, length - 1),
+            rewards=torch.rand(MICRO_BATCH),
+            response_length=torch.full((MICRO_BATCH,), tokens),
+            truncated=torch.zeros(MICRO_BATCH, dtype=torch.bool),
+            prompts=[f"prompt {(i + j) // SAMPLES}" for j in range(MICRO_BATCH)],
+            labels=["42"] * MICRO_BATCH,
+        )
+        for i in range(0, responses, MICRO_BATCH)
+    ]
 
 
-def highest(action):
-    """The result, and MiB of resident memory at the highest point above the beginning."""
+def costs(action):
+    """The result, seconds of processor time, and MiB of resident memory at the highest point above the beginning."""
     gc.collect()
     advantage.trim()
-    before = advantage.resident_kib("VmHWM")
+    before, started = advantage.resident_kib("VmHWM"), time.process_time()
     result = action()
-    return result, (advantage.resident_kib("VmHWM") - before) / 1024
+    return result, time.process_time() - started, (advantage.resident_kib("VmHWM") - before) / 1024
 
 
 if __name__ == "__main__":

@@ -3,8 +3,7 @@ rows, many visitors of one view, and memory.
 
 The data is made first (about 10 s, 250 MB in a temporary folder). Everything is asked over HTTP of an app in a process of
 its own; drawing is measured in Chromium, if it is there, from opening the address to the last visible panel: once with
-nothing in the browser's cache, and once more. With --beside the same is done for another commit, in turns, and the ratio
-printed: on a machine that does other work besides, only that says much.
+nothing in the browser's cache, and once more.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import http.client
-import io
 import json
 import os
 import shutil
@@ -20,7 +18,6 @@ import socket
 import statistics
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
@@ -28,13 +25,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlencode
 
+import psutil
+
+from lab.tables import table
+
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 import space_runs  # noqa: E402
 
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
-PLACES = {"OMP_NUM_THREADS": "1", "GRADIO_ANALYTICS_ENABLED": "False"}
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "GRADIO_ANALYTICS_ENABLED": "False"}
 CLICKS = {  # over all rows, after the first look at them
     "one group": {"steps": "100", "at": "100.3"},
     "rescued groups of all steps": {"steps": "all", "kind": "rescued"},
@@ -51,57 +52,26 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000, help="rollout rows (default %(default)s)")
     parser.add_argument("--steps", type=int, default=20_000, help="steps of each of five runs (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="the median of so many is printed (default %(default)s)")
-    parser.add_argument("--beside", metavar="REV", help="a commit to measure in turns with this checkout")
     options = parser.parse_args()
+    found: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         large = space_runs.large_run(Path(folder) / "large", options.rows)
         long = Path(folder) / "long"
         space_runs.long_runs(long, options.steps)
-        trees = {"here": ROOT}
-        if options.beside:
-            trees[options.beside] = checkout(options.beside, Path(folder) / "beside")
-        found: dict[str, dict[str, list[float]]] = {name: {} for name in trees}
         for _ in range(options.rounds):
-            for name, tree in trees.items():
-                for what, value in measured(tree, long, large):
-                    found[name].setdefault(what, []).append(value)
-                    print(f"  {name}: {what} {value:.2f}", file=sys.stderr, flush=True)
-    table(found)
+            for name, value in measured(long, large):
+                found.setdefault(name, []).append(value)
+    print(table(["", "median"], [[name, f"{statistics.median(each):.2f}"] for name, each in found.items()], numbers=1))
 
 
-def table(found: dict[str, dict[str, list[float]]]) -> None:
-    """A line a measurement: the medians and, beside another commit, the median of each round's ratio."""
-    here, *others = found.values()
-    for what, values in here.items():
-        line = f"{what:<52} {statistics.median(values):8.2f}"
-        for other in others:
-            theirs = other.get(what, [])
-            ratios = [mine / their for mine, their in zip(values, theirs, strict=False) if their]
-            line += f" {statistics.median(theirs):8.2f}   x {statistics.median(ratios):.2f}" if ratios else "        –"
-        print(line)
-
-
-def checkout(revision: str, folder: Path) -> Path:
-    """The files of a commit, so that its package is imported from there."""
-    packed = subprocess.run(["git", "archive", revision], cwd=ROOT, capture_output=True, check=True).stdout
-    with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
-        archive.extractall(folder, filter="data")
-    for name, place in (("space", "space/ebpo_space"), ("eval", "eval")):
-        (folder / "openrlhf_ebpo" / name).symlink_to(folder / place)
-    return folder
-
-
-def measured(tree: Path, long: Path, large: Path) -> Iterator[tuple[str, float]]:
-    with app(tree, long) as (process, port, seconds):
+def measured(long: Path, large: Path) -> Iterator[tuple[str, float]]:
+    with app(long) as (process, port, seconds):
         yield "start, until the first answer (s)", seconds
         yield "5 long runs on the server, first (s)", timed(lambda: ask(port, smooth=0.1))
-        alone = cpu(process, lambda: ask(port, smooth=0.11))
-        together = cpu(process, lambda: crowd(port, smooth=0.12))
-        yield f"the same for {VISITORS} at once, CPU of one (x)", together / max(alone, 0.01)
-        yield f"the same for {VISITORS} at once, wall (s)", timed(lambda: crowd(port, smooth=0.13))
+        yield f"the same for {VISITORS} at once (s)", timed(lambda: crowd(port, smooth=0.13))
         yield from drawing(f"http://127.0.0.1:{port}/?tab=dynamics")
         yield "memory after that (MB)", memory(process)
-    with app(tree, large) as (process, port, _):
+    with app(large) as (process, port, _):
         yield "rollout rows: first look (s)", timed(lambda: ask(port, tab="samples"))
         for name, view in CLICKS.items():
             yield f"rollout rows: {name} (s)", timed(lambda view=view: ask(port, tab="samples", **view))
@@ -109,29 +79,29 @@ def measured(tree: Path, long: Path, large: Path) -> Iterator[tuple[str, float]]
 
 
 @contextlib.contextmanager
-def app(tree: Path, runs: Path):
+def app(runs: Path):
     """(process, port, seconds until it answered)"""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, str(tree / "space" / "app.py"), "--runs", str(runs), "--port", str(port)]
-    environment = {**os.environ, **PLACES, "PYTHONPATH": str(tree)} if tree != ROOT else {**os.environ, **PLACES}
+    command = [sys.executable, str(ROOT / "space" / "app.py"), "--runs", str(runs), "--port", str(port)]
     started = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment, cwd=tree)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, **ENVIRONMENT})
     try:
-        answered(process, port)
+        wait_for_answer(process, port)
         yield process, port, time.perf_counter() - started
     finally:
         process.terminate()
         process.wait()
 
 
-def answered(process: subprocess.Popen, port: int) -> None:
+def wait_for_answer(process: subprocess.Popen, port: int) -> None:
     while process.poll() is None:
         try:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
             connection.request("GET", "/")
-            return connection.getresponse().read()
+            connection.getresponse().read()
+            return
         except OSError:
             time.sleep(0.02)
     sys.exit("the app did not start")
@@ -144,10 +114,10 @@ def ask(port: int, session: str = "one", **view) -> bytes:
     query = urlencode({"tab": "dynamics", **view})
     connection.request("POST", f"/gradio_api/run/predict?{query}", body, {"content-type": "application/json"})
     response = connection.getresponse()
-    said = response.read()
+    answer = response.read()
     if response.status != 200:
-        sys.exit(f"the app answered {response.status}: {said[:200]!r}")
-    return said
+        sys.exit(f"the app answered {response.status}: {answer[:200]!r}")
+    return answer
 
 
 def crowd(port: int, **view) -> None:
@@ -161,22 +131,8 @@ def timed(work) -> float:
     return time.perf_counter() - started
 
 
-def cpu(process: subprocess.Popen, work) -> float:
-    """Seconds of CPU that the process takes for it."""
-
-    def used() -> int:
-        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-        return int(fields[11]) + int(fields[12])
-
-    before = used()
-    work()
-    return (used() - before) / os.sysconf("SC_CLK_TCK")
-
-
 def memory(process: subprocess.Popen) -> float:
-    """The most that it has had."""
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]) / 1000
+    return psutil.Process(process.pid).memory_info().rss / 1e6
 
 
 def drawing(url: str) -> Iterator[tuple[str, float]]:

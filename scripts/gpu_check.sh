@@ -5,7 +5,7 @@
 #
 # REPORT_DIR: default runs/gpu_check. For Linux with an NVIDIA GPU and the stack installed (docs/gpu.md): the python3 on PATH must have
 # it, or an environment of this project builds on it. With --cpu, or without a GPU, the CPU stack is installed where there is none.
-# Called again, it goes on with what is left.
+# Called again, it resumes with what is left.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 has_stack() { # MODULE ...: of it and of this. Not from here: the checkout itself would pass for an installed package

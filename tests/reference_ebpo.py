@@ -99,7 +99,7 @@ class Reference:
     config: EstimatorConfig
     batches: list[list[Group]] = field(default_factory=list)
     log_weights: list[float] = field(default_factory=lambda: [0.0] * len(HALF_LIVES))
-    factors: list[float] = field(default_factory=list)  # of adaptive forgetting: what batch i multiplied its past with
+    factors: list[float] = field(default_factory=list)  # what batch i multiplied its past with
 
     @property
     def variant(self) -> dict:
@@ -150,9 +150,7 @@ class Reference:
         if variant["history"] == "adaptive":
             weights = [math.exp(log) for log in self.log_weights]
             return sum(w * 0.5 ** (1 / h) for w, h in zip(weights, HALF_LIVES, strict=True)) / sum(weights)
-        return (
-            self.descend(batch) if variant["history"] == "adaptive_forgetting" else float(variant["history"] == "run")
-        )
+        return float(variant["history"] == "run")
 
     def read(self) -> Known:
         if not self.batches:
@@ -212,23 +210,6 @@ class Reference:
             beta = lambda x, y: math.lgamma(x) + math.lgamma(y) - math.lgamma(x + y)  # noqa: E731
             total += beta(a + s, b + n - s) - beta(a, b)
         return total
-
-    def descend(self, batch: list[Group]) -> float:
-        """The next factor; the slope of the forecast by a finite difference."""
-        if not self.batches:
-            return 1.0
-
-        def forecast(shift: float) -> float:
-            weights = remaining([factor + shift for factor in self.factors])
-            return weighted_mean(
-                (g.mean, g.total * f) for groups, f in zip(self.batches, weights, strict=True) for g in groups
-            )
-
-        past, new = self.read(), weighted_mean((g.mean, g.total) for g in batch)
-        slope = (forecast(1e-5) - forecast(-1e-5)) / 2e-5
-        unit = max(past.raw, 1e-6 * self.config.reward_range**2) / sum(g.total for g in batch)
-        gradient = 2 * (past.group_mean - new) * slope / unit
-        return min(max(self.factors[-1] - 0.01 * min(max(gradient, -1), 1), 0.5), 1.0)
 
     # Clusters
 

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from openrlhf_ebpo.estimator.history import History
-from openrlhf_ebpo.estimator.prior import Moments, Prior, check_keys
+from openrlhf_ebpo.estimator.prior import Moments, Prior
 
 if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.config import EstimatorConfig
     from openrlhf_ebpo.estimator.evidence import Groups
 
 COLUMNS = ("rewards", "group_means", "within", "inverse_sizes")
+REWARDS, MEANS, WITHIN = range(3)  # rows of COLUMNS
 KEYS = ("count", "mean", "m2")  # of Moments
 MAX_CLUSTERS = 4096  # beyond it those that were seen longest ago are forgotten
 LEAST_COUNT = 1e-3  # groups; a cluster of which less is left is forgotten
@@ -28,15 +29,24 @@ LEAST_COUNT = 1e-3  # groups; a cluster of which less is left is forgotten
 
 @dataclass(frozen=True)
 class Table:
-    """moments: of every cluster, as Moments of arrays (4, C), a row for each of COLUMNS. seen: (C,), the batch in which a
-    cluster was last seen."""
+    """moments: (3, 4, C), KEYS of each of COLUMNS of each cluster. seen: (C,), the batch in which a cluster was last seen."""
 
     names: tuple[str, ...] = ()
-    moments: Moments = field(default_factory=lambda: Moments(*np.zeros((3, len(COLUMNS), 0))))
+    moments: np.ndarray = field(default_factory=lambda: np.zeros((len(KEYS), len(COLUMNS), 0)))
     seen: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
+    def column(self, row: int) -> Moments:
+        """Of every cluster, arrays (C,)."""
+        return Moments(*self.moments[:, row])
+
+    def rows(self, groups: Groups) -> np.ndarray:
+        """The place of each group's cluster, (M,); -1 for a group without one."""
+        known = {name: row for row, name in enumerate(self.names)}
+        return np.array([known.get(name, -1) for name in groups.clusters or (None,) * len(groups.means)], np.int64)
+
     def to_dict(self) -> dict:
-        moments = {name: {key: getattr(column(self.moments, name), key).tolist() for key in KEYS} for name in COLUMNS}
+        columns = zip(COLUMNS, self.moments.swapaxes(0, 1).tolist(), strict=True)
+        moments = {name: dict(zip(KEYS, column, strict=True)) for name, column in columns}
         return {"names": list(self.names), "moments": moments, "seen": self.seen.tolist()}
 
     @classmethod
@@ -44,17 +54,11 @@ class Table:
         """Raises:
         KeyError, TypeError, ValueError: it is damaged.
         """
-        check_keys(saved, ("names", "moments", "seen"))
-        check_keys(saved["moments"], COLUMNS)
         names, seen = tuple(saved["names"]), np.array(saved["seen"], np.int64)
         moments = np.array([[saved["moments"][name][key] for name in COLUMNS] for key in KEYS], np.float64)
-        if not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
-            raise ValueError("names of clusters are strings, each there once")
         if moments.shape != (len(KEYS), len(COLUMNS), len(names)) or seen.shape != (len(names),):
             raise ValueError(f"every column of {len(names)} clusters holds as many numbers")
-        if not np.isfinite(moments).all() or (moments[[0, 2]] < 0).any():
-            raise ValueError("moments are finite, and no values have a negative count or spread")
-        return cls(names, Moments(*moments), seen)
+        return cls(names, moments, seen)
 
 
 @dataclass(frozen=True)
@@ -75,47 +79,67 @@ def clustered(history: History) -> History:
         run = history.update(before.run, batch, groups, config)
         return Clustered(run, updated(before.table, groups, history.factor(run, groups, config)))
 
-    def restore(saved: dict) -> Clustered:
-        check_keys(saved, ("run", "clusters"))
-        return Clustered(history.restore(saved["run"]), Table.from_dict(saved["clusters"]))
-
     return replace(
         history,
         update=update,
         initial=lambda: Clustered(history.initial()),
-        restore=restore,
+        restore=lambda saved: Clustered(history.restore(saved["run"]), Table.from_dict(saved["clusters"])),
         read=lambda state, groups: pooled(state.table, history.read(state.run, groups), groups),
         metrics=lambda state: {**history.metrics(state.run), "ebpo/clusters": len(state.table.names)},
     )
 
 
 def updated(before: Table, groups: Groups, factor: float) -> Table:
-    """Older groups count `factor` times as much; then those of this batch enter."""
+    """Older groups count `factor` times as much; then those of this batch enter. Clusters of which next to nothing is left
+    are dropped, and those beyond MAX_CLUSTERS."""
     names = tuple(dict.fromkeys((*before.names, *filter(None, groups.clusters))))
-    rows = rows_of(groups, names)
-    moments = merged(padded(before.moments, len(names), factor), moments_of(groups, rows, len(names)))
-    seen = np.concatenate([before.seen, np.zeros(len(names) - len(before.names), np.int64)])
-    seen[rows[(rows >= 0) & groups.alive[:, 0]]] = before.seen.max(initial=0) + 1
-    return kept(Table(names, moments, seen))
+    new = len(names) - len(before.names)
+    older = np.pad(before.moments * np.array([factor, 1, factor])[:, None, None], ((0, 0), (0, 0), (0, new)))
+    table = Table(names, older, np.concatenate([before.seen, np.zeros(new, np.int64)]))
+    rows = table.rows(groups)
+    moments = merged(older, moments_of(groups, rows, len(names)))
+    table.seen[rows[(rows >= 0) & groups.alive[:, 0]]] = before.seen.max(initial=0) + 1
+    there = np.flatnonzero(moments[0, MEANS] >= LEAST_COUNT)
+    kept = np.sort(there[np.argsort(-table.seen[there], kind="stable")[:MAX_CLUSTERS]])
+    return Table(tuple(names[row] for row in kept), moments[..., kept], table.seen[kept])
 
 
-def kept(table: Table) -> Table:
-    """Without clusters of which next to nothing is left, and with at most MAX_CLUSTERS of them."""
-    there = np.flatnonzero(column(table.moments, "group_means").count >= LEAST_COUNT)
-    latest = there[np.argsort(-table.seen[there], kind="stable")[:MAX_CLUSTERS]]
-    rows = np.sort(latest)
-    return Table(tuple(table.names[row] for row in rows), at(table.moments, rows), table.seen[rows])
+def moments_of(groups: Groups, rows: np.ndarray, size: int) -> np.ndarray:
+    """A batch's moments in each cluster, (3, 4, size)."""
+    inside = (rows >= 0)[:, None] & groups.alive
+    rows = np.where(inside, rows[:, None], 0)
+    totals = groups.totals * inside
+    columns = (
+        each_of(groups.rewards, groups.weights * inside, rows, size),
+        each_of(groups.means, totals, rows, size),
+        each_of(groups.variances, totals * groups.freedom, rows, size),
+        each_of(1 / groups.sizes, totals, rows, size),
+    )
+    return np.stack(columns, axis=1)
+
+
+def each_of(values: np.ndarray, weights: np.ndarray, rows: np.ndarray, size: int) -> np.ndarray:
+    """`Moments.of` for each of `size` rows: (3, size)."""
+    values, weights, rows = values.ravel(), weights.ravel(), np.broadcast_to(rows, weights.shape).ravel()
+    count = np.bincount(rows, weights, size)
+    mean = np.bincount(rows, weights * values, size) / np.where(count > 0, count, 1)
+    return np.stack([count, mean, np.bincount(rows, weights * (values - mean[rows]) ** 2, size)])
+
+
+def merged(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """`Moments.merge` for each, (3, …)."""
+    count = one[0] + other[0]
+    share = other[0] / np.where(count > 0, count, 1)
+    delta = other[1] - one[1]
+    return np.stack([count, one[1] + delta * share, one[2] + other[2] + delta**2 * one[0] * share])
 
 
 def pooled(table: Table, run: Prior, groups: Groups) -> Prior:
     """The prior of every group of a batch, as Moments of arrays (M, 1)."""
-    rows = rows_of(groups, table.names)[:, None]
-    own = at(padded(table.moments, len(table.names) + 1), rows)  # row -1 is empty
-    rewards, means, within = (column(own, name) for name in ("rewards", "group_means", "within"))
-    of_means, of_variances = (
-        share(means.count, pooling(column(table.moments, name))) for name in ("group_means", "within")
-    )
-    typical = mixed(inside(column(table.moments, "group_means")), run.group_means.variance, of_means)
+    own = np.pad(table.moments, ((0, 0), (0, 0), (0, 1)))[..., table.rows(groups)[:, None]]  # row -1 is empty
+    rewards, means, within = (Moments(*own[:, row]) for row in (REWARDS, MEANS, WITHIN))
+    of_means, of_variances = (share(means.count, pooling(table.column(row))) for row in (MEANS, WITHIN))
+    typical = mixed(inside(table.column(MEANS)), run.group_means.variance, of_means)
     apart = of_means * (1 - of_means) * (rewards.mean - run.rewards.mean) ** 2
     count = np.full_like(means.count, max(run.rewards.count, 1))
 
@@ -160,56 +184,3 @@ def share(count: np.ndarray, kappa: float) -> np.ndarray:
 
 def mixed(own: np.ndarray, run: np.ndarray | float, weight: np.ndarray) -> np.ndarray:
     return weight * own + (1 - weight) * run
-
-
-def moments_of(groups: Groups, rows: np.ndarray, size: int) -> Moments:
-    """A batch's moments in each cluster."""
-    inside = (rows >= 0)[:, None] & groups.alive
-    rows = np.where(inside, rows[:, None], 0)
-    totals = groups.totals * inside
-    found = (
-        each_of(groups.rewards, groups.weights * inside, rows, size),
-        each_of(groups.means, totals, rows, size),
-        each_of(groups.variances, totals * groups.freedom, rows, size),
-        each_of(1 / groups.sizes, totals, rows, size),
-    )
-    return Moments(*np.stack(found, axis=1))
-
-
-def rows_of(groups: Groups, names: tuple[str, ...]) -> np.ndarray:
-    """The row of each group's cluster; -1 for one without."""
-    known = {name: row for row, name in enumerate(names)}
-    return np.array([known.get(name, -1) for name in groups.clusters or (None,) * len(groups.means)], np.int64)
-
-
-# Moments of arrays: clusters along the last axis
-
-
-def column(moments: Moments, name: str) -> Moments:
-    return Moments(*(getattr(moments, key)[COLUMNS.index(name)] for key in KEYS))
-
-
-def each_of(values: np.ndarray, weights: np.ndarray, rows: np.ndarray, size: int) -> np.ndarray:
-    """`Moments.of` for each of `size` rows: count, mean and m2, (3, size)."""
-    values, weights, rows = values.ravel(), weights.ravel(), np.broadcast_to(rows, weights.shape).ravel()
-    count = np.bincount(rows, weights, size)
-    mean = np.bincount(rows, weights * values, size) / np.where(count > 0, count, 1)
-    return np.stack([count, mean, np.bincount(rows, weights * (values - mean[rows]) ** 2, size)])
-
-
-def merged(one: Moments, other: Moments) -> Moments:
-    """`Moments.merge` for each."""
-    count = one.count + other.count
-    share = other.count / np.where(count > 0, count, 1)
-    delta = other.mean - one.mean
-    return Moments(count, one.mean + delta * share, one.m2 + other.m2 + delta**2 * one.count * share)
-
-
-def padded(moments: Moments, size: int, factor: float = 1.0) -> Moments:
-    """With empty clusters up to `size`; the others count `factor` times as much."""
-    wider = ((0, 0), (0, size - moments.count.shape[-1]))
-    return Moments(*(np.pad(v, wider) for v in (moments.count * factor, moments.mean, moments.m2 * factor)))
-
-
-def at(moments: Moments, rows: np.ndarray) -> Moments:
-    return Moments(*(getattr(moments, key)[..., rows] for key in KEYS))

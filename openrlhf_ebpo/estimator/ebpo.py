@@ -77,7 +77,10 @@ class EBPO(GroupEstimator):
         return state.to_dict()
 
     def restore(self, saved: dict) -> Any:
-        return self.history.restore(saved)
+        state = self.history.restore(saved)
+        if state.to_dict() != saved:  # a key that is missing, or that nobody reads
+            raise ValueError(f"it has {sorted(saved)}, and would be saved otherwise")
+        return state
 
     def identity(self) -> dict:
         """Raw τ² depends on G, the moments on the reward's scale."""

@@ -10,7 +10,7 @@ from openrlhf_ebpo.estimator.presets import PARTS, PRESETS
 HELP = {
     "history": "what the prior remembers: run = all batches (paper), batch = this one alone (released code), half_life = a "
     "group counts half after --algo.advantage.ebpo.half_life further prompts, adaptive = half-lives weighed by how well they "
-    "foretell the batches (dynamic model averaging), adaptive_forgetting = one discount factor that follows its error",
+    "foretell the batches (dynamic model averaging)",
     "order": "update_then_use = this batch enters the prior before it is used (paper); lagged = after (revision)",
     "within_variance": "σ²: pooled = variance of all rewards (paper); within = mean variance inside groups (revision)",
     "between_variance": "τ²: raw = variance of group means (paper); corrected = without the noise of the means",

@@ -1,4 +1,4 @@
-"""How much of the past the prior remembers: every history, and the two that find out by themselves.
+"""How much of the past the prior remembers: every history, and the one that finds out by itself.
 
 A history is a state, an `update` of it by a batch, and what it `read`s from it: the `Prior` that the other parts use.
 """
@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from openrlhf_ebpo.estimator.prior import MOMENTS, Moments, Prior, check_keys, finite
+from openrlhf_ebpo.estimator.prior import MOMENTS, Moments, Prior, finite
 from openrlhf_ebpo.estimator.shrinkage import DEGENERATE
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 HALF_LIVES = (1, 2, 4, 8, 16, 32, 64, 128, math.inf)  # of the adaptive history, in rollout batches
 SLOWER = 2  # places in HALF_LIVES: variances are remembered four times as long as means
 FORGETTING_OF_WEIGHTS = 0.99  # α of Raftery et al. 2010
-STEP_SIZE, LEAST_FACTOR = 0.01, 0.5  # of the adaptive forgetting factor: η of Bodenham and Adams, and half-life 1
 LEAST_SPREAD = 1e-4  # of p(1 − p): τ² stays this far from 0 and from p(1 − p) in a likelihood
 
 
@@ -66,46 +65,11 @@ class Mixture:
         """Raises:
         KeyError, TypeError, ValueError: it is damaged, or of another grid of half-lives.
         """
-        check_keys(saved, ("priors", "log_weights"))
-        if {len(each) for each in saved.values()} != {len(HALF_LIVES)}:
-            raise ValueError(f"an adaptive history has {len(HALF_LIVES)} priors and log_weights")
+        priors = tuple(map(Prior.from_dict, saved["priors"]))
         log_weights = tuple(map(finite, saved["log_weights"]))
-        if max(log_weights) != 0:
-            raise ValueError("the largest of the log_weights must be 0")
-        return cls(tuple(map(Prior.from_dict, saved["priors"])), log_weights)
-
-
-@dataclass(frozen=True)
-class Forgetting:
-    """A prior whose discount factor follows the gradient of its own forecast error.
-
-    `count_slope` and `sum_slope` are the derivatives of the prior's Σ1 and Σμ_m (discounted) by the factor.
-    """
-
-    prior: Prior = field(default_factory=Prior)
-    factor: float = 1.0
-    count_slope: float = 0.0
-    sum_slope: float = 0.0
-
-    @property
-    def half_life(self) -> float:
-        """In rollout batches, at most the age of the run."""
-        return float(min(-1 / math.log2(self.factor), self.prior.batches) if self.factor < 1 else self.prior.batches)
-
-    def to_dict(self) -> dict:
-        return {**vars(self), "prior": self.prior.to_dict()}
-
-    @classmethod
-    def from_dict(cls, saved: dict) -> Forgetting:
-        """Raises:
-        KeyError, TypeError, ValueError: it is damaged.
-        """
-        numbers = ("factor", "count_slope", "sum_slope")
-        check_keys(saved, ("prior", *numbers))
-        state = cls(Prior.from_dict(saved["prior"]), *(finite(saved[name]) for name in numbers))
-        if not LEAST_FACTOR <= state.factor <= 1:
-            raise ValueError(f"the factor is {state.factor}")
-        return state
+        if not len(priors) == len(log_weights) == len(HALF_LIVES):
+            raise ValueError(f"an adaptive history has {len(HALF_LIVES)} priors and log_weights")
+        return cls(priors, log_weights)
 
 
 def half_life_factor(groups: Groups, config: EstimatorConfig) -> float:
@@ -124,23 +88,6 @@ def averaged(before: Mixture, batch: Prior, groups: Groups, config: EstimatorCon
 
 
 FACTORS = tuple(0.5 ** (1 / half_life) for half_life in HALF_LIVES)
-
-
-def adaptive_forgetting(before: Forgetting, batch: Prior, groups: Groups, config: EstimatorConfig) -> Forgetting:
-    """One step down the gradient of the squared forecast error of the batch's mean (Bodenham and Adams 2016, "Continuous
-    monitoring for changepoints in data streams using adaptive estimation"), in units of its variance, at most STEP_SIZE."""
-    factor, past, new = before.factor, before.prior.group_means, batch.group_means
-    if past.count:
-        slope = (before.sum_slope - past.mean * before.count_slope) / past.count
-        unit = max(past.variance, DEGENERATE * config.reward_range**2) / new.count
-        factor -= STEP_SIZE * min(max(2 * (past.mean - new.mean) * slope / unit, -1.0), 1.0)
-        factor = min(max(factor, LEAST_FACTOR), 1.0)
-    return Forgetting(
-        before.prior.discounted(factor).merge(batch),
-        factor,
-        factor * before.count_slope + past.count,
-        factor * before.sum_slope + past.count * past.mean,
-    )
 
 
 def with_variances(prior: Prior, other: Prior) -> Prior:
@@ -253,13 +200,5 @@ HISTORIES = {
         read=lambda state, groups: state.prior,
         metrics=lambda state: {"ebpo/half_life": state.half_life},
         detailed=True,
-    ),
-    "adaptive_forgetting": History(
-        adaptive_forgetting,
-        lambda state, groups, config: state.factor,
-        Forgetting,
-        Forgetting.from_dict,
-        read=lambda state, groups: state.prior,
-        metrics=lambda state: {"ebpo/half_life": state.half_life},
     ),
 }

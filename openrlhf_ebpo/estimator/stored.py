@@ -1,4 +1,4 @@
-"""The estimator's state as it is stored: in a checkpoint's client_states, and as prior.json."""
+"""The estimator's state as it is stored: in a checkpoint's client_states, and as prior.json; and a rehearsal of both."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from openrlhf_ebpo.errors import ReportedError
-from openrlhf_ebpo.estimator.contract import Estimator
+import numpy as np
+
+from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.estimator.advantage import estimate
+from openrlhf_ebpo.estimator.config import EstimatorConfig
+from openrlhf_ebpo.estimator.contract import Batch, Estimator
+from openrlhf_ebpo.estimator.registry import FLAG
 
 SCHEMA = 1
 WAY_OUT = (
@@ -88,3 +93,29 @@ def read(estimator: Estimator, path: str | Path) -> Any:
     except (OSError, ValueError, RecursionError) as error:
         raise PriorMismatch(f"{path} cannot be read as a prior ({error}). {WAY_OUT}") from error
     return unpack(estimator, stored, source=str(path))
+
+
+def rehearse(estimator: Estimator) -> None:
+    """Two steps, each with its state stored and restored. Steps are pure, so nothing is left of it.
+
+    Raises:
+        UsageError: its code raised an exception, or broke the contract.
+    """
+    batch = made_up(estimator.config)
+    try:
+        state = estimator.initial()
+        for _ in range(2):
+            state = unpack(estimator, pack(estimator, estimate(estimator, batch, state).state))
+    except Exception as error:  # somebody's code
+        raise UsageError(
+            f"{FLAG} {estimator.name} fails on made-up rewards: {type(error).__name__}: {error}"
+        ) from error
+
+
+def made_up(config: EstimatorConfig) -> Batch:
+    """Four groups: all pass, one passes, all fail with a response left out, no response is valid."""
+    rewards = np.full((4, config.n_samples_per_prompt), config.fail_reward)
+    rewards[0], rewards[1, 0] = config.pass_reward, config.pass_reward
+    valid = np.ones_like(rewards, dtype=bool)
+    valid[2, 0], valid[3] = False, False
+    return Batch.of(rewards, valid, ("a", "b", "c", "d"), ("topic", "topic", None, None))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpu import machine, report
 from gpu.parts import MACHINE, Part, parts
-from gpu.work import PartFailed, PartSkipped, TimeIsUp, Work, shown, tail
+from gpu.work import PartFailed, PartSkipped, TimeIsUp, Work, shell_command, tail
 from openrlhf_ebpo.command import command, interrupted_once
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.record.run_log import timestamp
@@ -22,7 +22,7 @@ SOMETHING_FAILED, SOMETHING_IS_LEFT = 1, 3
 ABOUT = """Does everything run on this machine's GPU? Checks versions, runs the tests marked gpu, trains, kills, resumes and verifies
 in every mode, compares trainer and vLLM, times EBPO against group_norm, and writes REPORT_DIR/report.md and report.json.
 
-Under 15 minutes on one H100-class GPU (an estimate). Called again it goes on with what is left or has failed: parts that have passed
+Under 15 minutes on one H100-class GPU (an estimate). Called again it resumes with what is left or has failed: parts that have passed
 are kept, until the code, the versions or the GPU change. docs/gpu.md says what each part is.
 
 exit status: 0 everything passed (or cannot be run here), 1 something failed, 2 a mistake in the flags, 3 something is left to run"""
@@ -32,7 +32,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     names = list(parts())
     parser.add_argument("report_dir", nargs="?", type=Path, default=Path("runs/gpu_check"), metavar="REPORT_DIR")
     parser.add_argument(
-        "--only", nargs="+", metavar="PART", choices=names, help=f"these alone, anew: {', '.join(names)}"
+        "--only", nargs="+", metavar="PART", choices=names, help=f"these alone, again: {', '.join(names)}"
     )
     parser.add_argument(
         "--minutes",
@@ -69,7 +69,6 @@ def run(options: argparse.Namespace) -> None:
         )
     found = machine.described(options.cpu)
     state = report.begin(folder, found, options.cpu)
-    gpus = machine.visible(len(found["gpus"]))
     limit = options.minutes or (float("inf") if options.large or options.cpu else MINUTES)
     until = time.monotonic() + 60 * limit
     with interrupted_once():
@@ -82,7 +81,7 @@ def run(options: argparse.Namespace) -> None:
                 state["parts"].pop(part.name, None)
             else:
                 seconds = part.limit * (CPU_PATIENCE if options.cpu else 1)
-                execute(state, part, Work(part.name, folder, seconds, options.cpu, gpus, until))
+                execute(state, part, Work(part.name, folder, seconds, options.cpu, found["visible"], until))
             report.write(folder, state, everything(state, chosen))
     end(folder, state, chosen)
 
@@ -98,7 +97,7 @@ def choose(options: argparse.Namespace) -> list[Part]:
 
 
 def everything(state: dict, chosen: Sequence[Part]) -> list[Part]:
-    """What the report speaks of: the long parts only where they were asked for once."""
+    """The parts of the report: the long ones only where they were asked for once."""
     names = {*state["parts"], *(part.name for part in chosen)}
     return [part for part in parts().values() if not part.large or part.name in names]
 
@@ -114,7 +113,7 @@ def cannot_begin(state: dict, part: Part, until: float) -> str | None:
 
 
 def execute(state: dict, part: Part, work: Work) -> None:
-    """Run it, and put what came of it into the report; what --minutes cut off is left."""
+    """Run a part and record its outcome; one that --minutes interrupts is left for the next call."""
     print(f"{part.name}: {part.what} (about {part.seconds} s on a GPU, at most {work.seconds} s) ...", flush=True)
     work.log.unlink(missing_ok=True)
     found = {"outcome": report.PASSED, "reason": None, "facts": None}
@@ -149,7 +148,7 @@ def planned(folder: Path, chosen: Sequence[Part], cpu: bool) -> list[str]:
     for part in chosen:
         lines.append(f"# {part.name}: {part.what} (about {part.seconds} s, at most {part.limit} s)")
         work = Work(part.name, folder, part.limit, cpu)
-        lines += [shown({"command": words, "environment": {}}) for words in part.plan(work)]
+        lines += [shell_command({"command": words, "environment": {}}) for words in part.plan(work)]
     total = sum(part.seconds for part in chosen)
     return [*lines, f"# {len(chosen)} parts, about {total / 60:.0f} minutes on one H100-class GPU (an estimate)"]
 
@@ -158,7 +157,7 @@ def end(folder: Path, state: dict, chosen: Sequence[Part]) -> None:
     failed, left = report.failed(state), report.left(state, chosen)
     print(f"report: {folder / 'report.md'}")
     if left:
-        print(f"left: {', '.join(left)}; repeat the command to go on")
+        print(f"left: {', '.join(left)}; repeat the command to resume")
     if failed:
         print(f"failed: {', '.join(failed)}; their logs are in {folder / 'logs'}")
     if failed or left:

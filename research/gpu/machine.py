@@ -1,4 +1,4 @@
-"""What this machine is, and what it lacks for the check: GPU, versions, compiler, packages."""
+"""Describe this machine, and find what it lacks for the check: GPU, versions, compiler, packages."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from openrlhf_ebpo.checks import gpu, machine
 from openrlhf_ebpo.checks.gpu import Finding
@@ -37,7 +35,7 @@ SETS = {  # the two sets of versions (docs/gpu.md)
         "flash-attn": NOT_NEEDED,
     },
 }
-OWN_PACKAGES = {  # module -> distribution: what the check takes beside the stack
+OWN_PACKAGES = {  # module -> distribution: what the check needs besides the stack
     "openrlhf_ebpo": "-e .",
     "psutil": "psutil",
     "pyarrow": "pyarrow",
@@ -100,31 +98,27 @@ def findings(cpu: bool) -> Iterator[Finding]:
         yield from machine.TOPICS[topic]()
 
 
-def visible(count: int) -> int:
-    """Of so many GPUs of the machine, those that CUDA_VISIBLE_DEVICES leaves; one at least, since torch has found one."""
-    names = os.environ.get("CUDA_VISIBLE_DEVICES")
-    chosen = count if names is None else sum(bool(name.strip()) for name in names.split(","))
-    return max(1, min(count, chosen))
+def visible() -> int:
+    """GPUs that CUDA_VISIBLE_DEVICES leaves."""
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def described(cpu: bool) -> dict:
     """For the report."""
     return {
         "gpus": [] if cpu else gpu.gpus(),
+        "visible": 1 if cpu else visible(),
         "cores": os.cpu_count(),
         "memory_gib": round(machine.free_memory() / machine.GIB, 1),
-        "processor": processor(),
+        "processor": platform.processor() or platform.machine(),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "versions": versions(),
         "set": nearest_set(versions()),
         "nvcc": gpu.nvcc_release(path) if (path := gpu.nvcc_path()) else None,
     }
-
-
-def processor() -> str:
-    names = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE)
-    return names[0] if names else platform.machine()
 
 
 def why_no_gpu() -> str | None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab import training
 from openrlhf_ebpo.quickstart.stages import Training, training_flags
 
 STEPS = 20
@@ -54,26 +53,13 @@ MODES = {
 }
 
 
-def attention() -> str:
-    """flash-attn where it is installed; OpenRLHF's default needs it."""
-    return "flash_attention_2" if importlib.util.find_spec("flash_attn") else "sdpa"
-
-
 def flags_of(mode: str, model: Path, arm: Path) -> dict:
     """model: the folder with the quickstart's data and warm start."""
     own = {
-        "ds.attn_implementation": attention(),
+        "ds.attn_implementation": training.attention(),
         "algo.advantage.is_correction_level": "token",  # asks vLLM for its log-probabilities
         "ckpt.save_steps": SAVE_EVERY,
         "vllm.gpu_memory_utilization": 0.3,
         "vllm.enforce_eager": True,
     }
     return training_flags(Training(model, arm, "ebpo", STEPS)) | own | MODES[mode].flags
-
-
-def command(flags: dict) -> list[str]:
-    words = [sys.executable, "-m", "openrlhf_ebpo.cli.train_ppo_ray"]
-    for flag, value in flags.items():
-        if value is not None:
-            words += [f"--{flag}"] if value is True else [f"--{flag}", str(value)]
-    return words

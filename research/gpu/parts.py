@@ -7,13 +7,13 @@ when a part is ended.
 from __future__ import annotations
 
 import functools
+import json
 import sys
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from gpu import machine, speed, trainings
+from gpu import machine, trainings
 from gpu.modes import MODES
 from gpu.work import ROOT, PartFailed, PartSkipped, Work
 
@@ -25,7 +25,11 @@ from pathlib import Path
 from openrlhf_ebpo.quickstart.stages import preparation, run_stages
 run_stages(preparation(Path(sys.argv[1])))
 """
-LARGE = {"share": ("gpu_share.py", 300), "smollm2": ("gpu_smollm2.py", 1900)}
+SUMS = ("learning_real.py", "--task", "sums", "--seeds")
+LARGE = {  # script with its flags, the same for a rehearsal, seconds
+    "share": (("overhead.py", "--large", "--pairs", "2"), ("overhead.py", "--pairs", "1", "--steps", "8"), 900),
+    "smollm2": ((*SUMS, *map(str, range(1, 11)), "--minutes", "25"), (*SUMS, "1", "--tiny"), 1900),
+}
 
 
 @dataclass(frozen=True)
@@ -58,22 +62,8 @@ def check_machine(work: Work) -> dict:
 
 
 def tests_plan(work: Work) -> list[list[str]]:
-    return [
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-m",
-            "gpu",
-            "-rs",
-            "--durations=10",
-            "-p",
-            "no:cacheprovider",
-            "--junitxml",
-            str(work.output / "tests.xml"),
-            "tests/gpu",
-        ]
-    ]
+    words = ["-m", "pytest", "-m", "gpu", "-rs", "--durations=10", "-p", "no:cacheprovider", "tests/gpu", "--junitxml"]
+    return [[sys.executable, *words, str(work.output / "tests.xml")]]
 
 
 def run_tests(work: Work) -> dict:
@@ -107,17 +97,31 @@ def make_model(work: Work) -> dict:
     return {"folder": str(work.model)}
 
 
+def script_plan(work: Work, words: Sequence[str]) -> list[list[str]]:
+    return [[sys.executable, str(ROOT / "research" / words[0]), *words[1:], "--output", str(work.output)]]
+
+
+def speed_plan(work: Work, pairs: int) -> list[list[str]]:
+    """One pair more than the part before has left in the folder that they share; the first begins it again."""
+    steps, prompts = ("12", "16") if work.cpu else ("40", "64")
+    words = ["overhead.py", "--steps", steps, "--prompts", prompts, "--pairs", str(pairs)]
+    return script_plan(replace(work, part=SPEED), [*words, *(["--force"] if pairs == 1 else [])])
+
+
+def run_speed(work: Work, pairs: int) -> dict:
+    (words,) = speed_plan(work, pairs)
+    work.run(words, RAY_ADDRESS="local")
+    found = json.loads((replace(work, part=SPEED).output / "overhead.json").read_text())
+    return {name: found[name] for name in ("pairs", "overhead", "memory", "own")}
+
+
 def large_plan(work: Work, name: str) -> list[list[str]]:
-    script = ROOT / "research" / LARGE[name][0]
-    return [[sys.executable, str(script), "--output", str(work.output), *(["--tiny"] if work.cpu else [])]]
+    words, rehearsal, _ = LARGE[name]
+    return script_plan(work, rehearsal if work.cpu else words)
 
 
 def run_large(work: Work, name: str) -> dict:
-    """Raises PartSkipped where this version has no such benchmark."""
-    words = large_plan(work, name)[0]
-    if not Path(words[1]).is_file():
-        raise PartSkipped(f"there is no research/{LARGE[name][0]}")
-    work.run(words)
+    work.run(large_plan(work, name)[0], RAY_ADDRESS="local")
     return {"files": sorted(path.name for path in work.output.iterdir() if path.is_file())}
 
 
@@ -129,15 +133,15 @@ def mode_part(name: str) -> Part:
 
 
 def speed_part(number: int) -> Part:
-    plan, run = functools.partial(speed.plan, number=number), functools.partial(speed.pair, number=number)
-    what = f"EBPO against group_norm, pair {number + 1}: seconds of a step, GPU memory"
-    return Part(f"{SPEED}_{number + 1}", what, 85, 300, plan, run, (MACHINE, MODEL))
+    plan, run = functools.partial(speed_plan, pairs=number), functools.partial(run_speed, pairs=number)
+    what = f"EBPO against group_norm, pair {number}: seconds of a step, GPU memory"
+    return Part(f"{SPEED}_{number}", what, 85, 300, plan, run)
 
 
 def large_part(name: str) -> Part:
-    script, seconds = LARGE[name]
+    words, _, seconds = LARGE[name]
     plan, run = functools.partial(large_plan, name=name), functools.partial(run_large, name=name)
-    return Part(name, f"research/{script}", seconds, 2 * seconds, plan, run, large=True)
+    return Part(name, f"research/{' '.join(words)}", seconds, 2 * seconds, plan, run, large=True)
 
 
 def parts() -> dict[str, Part]:
@@ -146,7 +150,7 @@ def parts() -> dict[str, Part]:
         Part(MODEL, "the quickstart's tasks, model and warm start", 60, 400, model_plan, make_model),
         *(mode_part(name) for name in ("colocate", "separate", "async", "lora")),
         Part("tests", "the tests marked gpu", 170, 500, tests_plan, run_tests),
-        *(speed_part(number) for number in range(PAIRS)),
+        *(speed_part(number) for number in range(1, PAIRS + 1)),
         *(large_part(name) for name in LARGE),
     ]
     return {each.name: each for each in every}

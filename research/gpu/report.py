@@ -1,40 +1,40 @@
-"""report.json, in which a check goes on, and report.md, for people: both are written anew after every part."""
+"""report.json, from which a check resumes, and report.md, for people: both are rewritten after every part."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 
-from gpu import speed
 from gpu.modes import MODES
 from gpu.parts import SPEED, Part
-from gpu.work import ROOT, shown
+from gpu.work import ROOT, shell_command
+from lab import tables
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json, write_text
 from openrlhf_ebpo.record.run_log import timestamp
 
 SCHEMA = 1
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
-SOURCES = ("openrlhf_ebpo", "research/gpu", "tests/gpu")
+SOURCES = ("openrlhf_ebpo", "research", "tests/gpu")
 REHEARSAL = "A rehearsal on a CPU, with the same commands: nothing here was measured on a GPU."
 
 
 def commit() -> str:
-    """For people; without git, or outside of a checkout, it is unknown."""
+    """For people; unknown without git, or outside a checkout."""
+    words = ["git", "describe", "--always", "--dirty"]
     try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, timeout=30
-        )
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
     return done.stdout.strip() or "unknown"
 
 
 def source() -> str:
-    """What decides whether a part that has passed holds still: the files that are run."""
+    """Fingerprint of the files that are run: it decides if a part that has passed still counts."""
     digest = hashlib.sha256()
     for folder in SOURCES:
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -43,8 +43,7 @@ def source() -> str:
 
 
 def begin(folder: Path, machine: dict, cpu: bool) -> dict:
-    """The report that is there, to go on with; a new one where there is none, or another version's or machine's, which is
-    moved aside.
+    """The report in `folder`, to resume; a new one where there is none. A folder of other code, versions or machine is renamed.
 
     Raises:
         UsageError: the folder holds something else.
@@ -58,47 +57,24 @@ def begin(folder: Path, machine: dict, cpu: bool) -> dict:
         "machine": machine,
         "parts": {},
     }
-    found = read(folder)
-    if found is None:
+    path = folder / "report.json"
+    if not path.exists():
         return fresh
-    if identity(found) == identity(fresh):
-        return found
-    move_aside(folder)
+    try:
+        found = json.loads(path.read_text())
+        if identity(found) == identity(fresh):
+            return found
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(f"{path} is not a report of this check: name another folder, or remove it") from None
+    old = folder.rename(folder.with_name(f"{folder.name}.{datetime.now():%Y%m%dT%H%M%S.%f}"))
+    print(f"the report in {folder} is of another version or machine: it is now in {old}; all parts start again")
     return fresh
 
 
 def identity(report: dict) -> tuple:
     machine = report["machine"]
-    return (
-        report["schema"],
-        report["kind"],
-        report["source"],
-        [gpu["name"] for gpu in machine["gpus"]],
-        machine["versions"],
-    )
-
-
-def read(folder: Path) -> dict | None:
-    """Raises UsageError where what is there is no report."""
-    path = folder / "report.json"
-    if not path.exists():
-        return None
-    try:
-        found = json.loads(path.read_text())
-        identity(found)
-        return found
-    except (ValueError, KeyError, TypeError):
-        raise UsageError(f"{path} is not a report of this check: name another folder, or remove it") from None
-
-
-def move_aside(folder: Path) -> None:
-    number = next(n for n in range(1, 10**6) if not (folder / f"report-{n}.json").exists())
-    for suffix in ("json", "md"):
-        if (path := folder / f"report.{suffix}").exists():
-            path.rename(folder / f"report-{number}.{suffix}")
-    print(
-        f"the report in {folder} is of another version or machine: it is now report-{number}.json; all parts begin anew"
-    )
+    gpus = [gpu["name"] for gpu in machine["gpus"]]
+    return report["schema"], report["kind"], report["source"], gpus, machine["versions"]
 
 
 def write(folder: Path, report: dict, parts: Sequence[Part]) -> None:
@@ -129,14 +105,20 @@ def markdown(report: dict, parts: Sequence[Part]) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence]) -> str:
-    lines = [head, ["---"] * len(head), *([cell(value) for value in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return tables.table(head, [[cell(value) for value in row] for row in rows])
 
 
 def cell(value) -> str:
-    """In one cell of Markdown: whatever a machine or a process has said, it stays one."""
-    text = "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
-    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())
+    """One cell of Markdown, whatever a machine or a process has printed."""
+    return " ".join(plain(value).replace("|", "\\|").replace("<", "&lt;").split())
+
+
+def plain(value) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {plain(each)}" for name, each in value.items())
+    if isinstance(value, (list, tuple)):
+        return "; ".join(map(plain, value))
+    return "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def heading(report: dict, parts: Sequence[Part]) -> str:
@@ -149,21 +131,8 @@ def heading(report: dict, parts: Sequence[Part]) -> str:
 
 
 def about(report: dict) -> str:
-    machine = report["machine"]
-    gpus = [
-        f"{gpu['name']}, {gpu['memory_mib']} MiB, driver {gpu['driver']}, {gpu['capability']}"
-        for gpu in machine["gpus"]
-    ]
-    rows = [
-        ("GPUs", "; ".join(gpus) or "none"),
-        ("processor", f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} GiB of memory free"),
-        ("system", f"{machine['system']}, Python {machine['python']}, nvcc {machine['nvcc'] or 'not found'}"),
-        ("versions", ", ".join(f"{name} {version}" for name, version in machine["versions"].items())),
-        ("nearest set of versions", machine["set"]),
-        ("commit", f"{report['commit']}, sources {report['source']}"),
-        ("begun", report["began"]),
-    ]
-    return "## Machine\n\n" + table(["", ""], rows)
+    rows = [*report["machine"].items(), ("commit", f"{report['commit']}, sources {report['source']}")]
+    return "## Machine\n\n" + table(["", ""], [*rows, ("began", report["began"])])
 
 
 def overview(report: dict, parts: Sequence[Part]) -> str:
@@ -178,17 +147,15 @@ def overview(report: dict, parts: Sequence[Part]) -> str:
 def trained(report: dict) -> str:
     rows = []
     for name in MODES:
-        found = report["parts"].get(name, {}).get("facts") or {}
-        if found:
-            rewards = " → ".join(cell(value) for value in found["reward"])
-            mismatch = ", ".join(f"{key} {cell(value)}" for key, value in found["mismatch"].items())
+        if found := report["parts"].get(name, {}).get("facts"):
+            rewards = " → ".join(map(plain, found["reward"]))
             counts = f"{len(found['steps'])}, resumed {found['resumed']} times"
             numbers = (
                 found["seconds_a_step"],
                 rewards,
                 found["kl_per_step"],
                 found["vllm_kl"],
-                mismatch,
+                found["mismatch"],
                 found["peak_mib"],
             )
             rows.append((name, found["placement"], counts, *numbers))
@@ -206,30 +173,23 @@ def trained(report: dict) -> str:
     return "## Trainings\n\n" + table(head, rows) if rows else ""
 
 
-def pairs_of(report: dict) -> list[dict]:
-    names = (name for name in report["parts"] if name.startswith(f"{SPEED}_") and is_done(report, name))
-    return [report["parts"][name]["facts"] for name in names]
-
-
 def timed(report: dict) -> str:
-    pairs = pairs_of(report)
-    if not pairs:
+    """Of the last part that measured pairs: it has those of the others too."""
+    parts = (part for name, part in report["parts"].items() if name.startswith(f"{SPEED}_") and is_done(report, name))
+    found = max((part["facts"] for part in parts), key=lambda facts: len(facts["pairs"]), default=None)
+    if found is None:
         return ""
     rows = [
-        (n, *(pair[arm][key] for key in ("seconds_a_step", "peak_mib") for arm in speed.ARMS))
-        for n, pair in enumerate(pairs, 1)
+        (n, *(pair[arm][key] for key in ("step", "peak_mib") for arm in ("off", "on")))
+        for n, pair in enumerate(found["pairs"], 1)
     ]
     head = ["pair", "group_norm, s a step", "EBPO", "group_norm, peak MiB", "EBPO"]
-    return "## EBPO against group_norm\n\n" + "\n\n".join([table(head, rows), *ratios(pairs)])
-
-
-def ratios(pairs: Sequence[dict]) -> Iterator[str]:
-    found = speed.compared(pairs)
-    for name, words in (("seconds_a_step", "Seconds of a step"), ("peak_mib", "Peak of memory")):
-        if name in found:
-            ratio = found[name]
-            interval = f"{ratio['low']:.3f} to {ratio['high']:.3f}"
-            yield f"{words}, EBPO / group_norm: {ratio['mean']:.3f}, 95 % interval {interval} ({found['pairs']} pairs)."
+    texts = [table(head, rows), f"Our own code in the trainer's process: {found['own']:.2%} of a step."]
+    for name, title in (("overhead", "Seconds of a step"), ("memory", "Peak of memory")):
+        if ratio := found[name]:
+            mean, low, high = (f"{number:.3f}" for number in ratio)
+            texts.append(f"{title}, EBPO / group_norm: {mean}, 95 % interval {low} to {high} ({len(rows)} pairs).")
+    return "## EBPO against group_norm\n\n" + "\n\n".join(texts)
 
 
 def failures(report: dict) -> str:
@@ -245,5 +205,5 @@ def commands(report: dict) -> str:
     lines = []
     for name, part in report["parts"].items():
         for each in part["commands"]:
-            lines.append(f"# {name}: status {each['status']}, {each['seconds']} s\n{shown(each)}")
+            lines.append(f"# {name}: status {each['status']}, {each['seconds']} s\n{shell_command(each)}")
     return "## Commands\n\n```bash\n" + "\n".join(lines).replace("```", "'''") + "\n```" if lines else ""

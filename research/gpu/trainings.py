@@ -12,10 +12,11 @@ from pathlib import Path
 
 import psutil
 
-from gpu.memory import peak
-from gpu.modes import KILL_AFTER, MODES, STEPS, Mode, command, flags_of
+from gpu.modes import KILL_AFTER, MODES, STEPS, Mode, flags_of
 from gpu.two_nodes import two_nodes
 from gpu.work import PartFailed, Work
+from lab import training
+from lab.gpu_memory import peak
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.record.run_log import read_metrics, read_run
 from openrlhf_ebpo.seams.rows import SEAMS
@@ -28,7 +29,7 @@ def plan(work: Work, name: str) -> list[list[str]]:
     """The training's command, which is given twice where it is killed, and the one that verifies it."""
     flags = flags_of(name, work.model, work.output)
     verify = [sys.executable, "-m", "openrlhf_ebpo.cli.verify", str(flags["logger.run_dir"])]
-    return [command(flags), verify]
+    return [training.command(flags), verify]
 
 
 def train(work: Work, name: str) -> dict:
@@ -39,7 +40,7 @@ def train(work: Work, name: str) -> dict:
     """
     mode, (words, verify) = MODES[name], plan(work, name)
     run_dir = Path(verify[-1])
-    shutil.rmtree(work.output, ignore_errors=True)  # a training that was cut off: begun anew
+    shutil.rmtree(work.output, ignore_errors=True)  # of a training that was interrupted
     with peak() as memory, ray_for(work, mode) as ray:
         environment = {"OMP_NUM_THREADS": "1", **ray}
         if mode.killed:
@@ -99,7 +100,7 @@ def driver_of(supervisor: int) -> psutil.Process:
 
 
 def facts(run_dir: Path, cpu: bool) -> dict:
-    """What a run directory says of its training."""
+    """Read a run directory."""
     run, rows = read_run(run_dir) or {}, [row for row in read_metrics(run_dir) if "rollout/reward_mean" in row]
     own_rows = {seam.label for seam in SEAMS}
     return {
@@ -152,7 +153,7 @@ def largest(rows: Sequence[dict], name: str) -> float | None:
 
 
 def problems(found: dict, mode: Mode, cpu: bool) -> list[str]:
-    """What does not hold, in words; empty where all does."""
+    """One message for each thing that does not hold."""
     wrong = []
     if found["status"] != "complete" or found["steps"] != list(range(1, STEPS + 1)):
         wrong.append(f"the run is {found['status']}, with steps {found['steps']}, and not complete with {STEPS}")

@@ -1,6 +1,6 @@
 """Two Ray nodes on one machine, each with the same one GPU: trainer and engine apart where there is no second GPU.
 
-OpenRLHF asks Ray for a whole GPU for the trainer and one for each engine, and NCCL refuses two ranks of one machine on one GPU.
+OpenRLHF asks Ray for one GPU for the trainer and one for each engine, and NCCL refuses two ranks of one machine on one GPU.
 Two nodes have a GPU each, and NCCL takes the nodes for two machines (NCCL_HOSTID): weights then go over a socket.
 """
 

@@ -87,7 +87,7 @@ class Work:
         self.commands.append(record)
         began = time.monotonic()
         with open(self.log, "a") as log:
-            log.write(f"$ {shown(record)}\n")
+            log.write(f"$ {shell_command(record)}\n")
             log.flush()
             process = subprocess.Popen(
                 words,
@@ -120,7 +120,7 @@ class Work:
         with self.started(words, **environment) as process:
             self.wait(lambda: process.poll() is not None)
         if process.returncode not in allowed:
-            raise PartFailed(f"exit status {process.returncode}: {shown(self.commands[-1])}")
+            raise PartFailed(f"exit status {process.returncode}: {shell_command(self.commands[-1])}")
         return process.returncode
 
 
@@ -137,7 +137,7 @@ def stop(process: subprocess.Popen) -> None:
             return
 
 
-def shown(record: dict) -> str:
+def shell_command(record: dict) -> str:
     """As a shell takes it."""
     import shlex
 

@@ -56,3 +56,10 @@ CELLS = {
     "long-sort": Cell(0.1, task="sort", steps=600),
     "longest-sort": Cell(0.1, task="sort", steps=1800),
 }
+
+
+def parsed(spec: str) -> tuple[str, str, dict[str, str]]:
+    """Name, preset and options of NAME[.PRESET][+PART=CHOICE …]; an import path MODULE:NAME has no preset."""
+    named, *parts = spec.split("+")
+    name, _, preset = named.partition(".") if ":" not in named else (named, "", "")
+    return name, preset, dict(part.partition("=")[::2] for part in parts)

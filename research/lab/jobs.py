@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from lab.cells import LR, Cell
-from lab.measured import Job, Record, Tick
+from lab.measured import Job, Record
 
 DIGITS = 5  # of what is measured, significant ones
 
@@ -28,23 +28,17 @@ class Learning(Job):
     layers: int = 1
 
     @property
-    def cost(self) -> float:
-        return self.cell.steps * self.cell.rollouts
-
-    @property
     def title(self) -> str:
         return f"{self.estimator}, {self.order}, lr {self.lr:g}, {self.cell.title}"
 
-    def measure(self, seeds: list[int], work: Path, tick: Tick) -> list[Record]:
+    def measure(self, seeds: list[int], work: Path) -> list[Record]:
         from lab import learner, orders, tasks
         from lab.warm_starts import warm_start
 
         shape, cell = tasks.shape(self.width, self.layers), self.cell
         weights = warm_start(work / "warm_starts", shape, cell.task, cell.examples, cell.start, seeds)
         batches = orders.batches(self.order, cell, seeds, weights, shape, self.replicate)
-        rows = learner.train(
-            cell, self.estimator, weights, batches, shape, self.lr, lambda: tick(cell.rollouts * len(seeds))
-        )
+        rows = learner.train(cell, self.estimator, weights, batches, shape, self.lr)
         return [by_metric(rows, number) for number in range(len(seeds))]
 
 
@@ -73,22 +67,14 @@ class Tables(Job):
     steps: int = 400
 
     @property
-    def cost(self) -> float:
-        return self.steps * 5 * len(self.rates)
-
-    @property
     def title(self) -> str:
         return f"{self.estimator}, bandit, {self.optimizer}"
 
-    def measure(self, seeds: list[int], work: Path, tick: Tick) -> list[Record]:
+    def one(self, seed: int, work: Path) -> Record:
         from lab.bandit import Bandit, train
 
         bandit = Bandit(self.start, self.optimizer, steps=self.steps)
-        records = []
-        for seed in seeds:
-            records.append({"end": [rounded(train(bandit, self.estimator, rate, seed)) for rate in self.rates]})
-            tick(self.cost)
-        return records
+        return {"end": [rounded(train(bandit, self.estimator, rate, seed)) for rate in self.rates]}
 
 
 @dataclass(frozen=True)
@@ -104,14 +90,10 @@ class BaselineError(Job):
     steps: int = 90
 
     @property
-    def cost(self) -> float:
-        return self.steps * 10
-
-    @property
     def title(self) -> str:
         return f"error of the baseline, G = {self.group}"
 
-    def measure(self, seeds: list[int], work: Path, tick: Tick) -> list[Record]:
+    def one(self, seed: int, work: Path) -> Record:
         from lab import baseline_error
         from openrlhf_ebpo.estimator.config import EstimatorConfig
         from openrlhf_ebpo.estimator.ebpo import EBPO
@@ -119,12 +101,7 @@ class BaselineError(Job):
         name, *arguments = self.source
         source = getattr(baseline_error, name)(*arguments)
         estimator = EBPO(EstimatorConfig(self.group, **dict(self.settings)))
-        records = []
-        for seed in seeds:
-            found = baseline_error.error_over_risk(estimator, source, self.steps, seed)
-            records.append({"error": [rounded(found)]})
-            tick(self.cost)
-        return records
+        return {"error": [rounded(baseline_error.error_over_risk(estimator, source, self.steps, seed))]}
 
 
 @dataclass(frozen=True)
@@ -137,21 +114,11 @@ class Penalty(Job):
     prompts: int = 512
 
     @property
-    def cost(self) -> float:
-        return 100
-
-    @property
     def title(self) -> str:
         return f"penalty, G = {self.group}"
 
-    def measure(self, seeds: list[int], work: Path, tick: Tick) -> list[Record]:
-        records = []
-        for seed in seeds:
-            records.append(
-                {"penalty": [rounded(self.penalty(mean, np.random.default_rng(seed))) for mean in self.means]}
-            )
-            tick(self.cost)
-        return records
+    def one(self, seed: int, work: Path) -> Record:
+        return {"penalty": [rounded(self.penalty(mean, np.random.default_rng(seed))) for mean in self.means]}
 
     def penalty(self, mean: float, rng: np.random.Generator) -> float:
         from openrlhf_ebpo.estimator.config import EstimatorConfig

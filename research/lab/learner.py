@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 
 from lab import policy, tasks
-from lab.cells import LR, Cell
+from lab.cells import LR, Cell, parsed
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.estimator.config import EstimatorConfig
@@ -38,13 +38,11 @@ def train(
     batches: Batches,
     shape: policy.Shape,
     lr: float = LR,
-    tick: Callable[[], object] = lambda: None,
 ) -> list[dict]:
     """Train, and return the metrics at the start and after each of EVALUATIONS parts: success now, the rest as means since the part before.
 
     Args:
         spec: the estimator, as `build` reads it.
-        tick: called after every step.
     """
     estimator, entropy = build(spec, cell.group)
     states = [estimator.initial() for _ in weights]
@@ -64,7 +62,6 @@ def train(
             chosen = slice(part * cell.prompts // cell.mini_batches, (part + 1) * cell.prompts // cell.mini_batches)
             mini_batch = policy.Rollouts(*(each[:, chosen] for each in rollouts))
             since[-1] |= update(shape, weights, adam, prompts[:, chosen], mini_batch, advantages[:, chosen], entropy)
-        tick()
         if step % max(cell.steps // EVALUATIONS, 1) == 0:
             means = {name: torch.stack([each[name] for each in since]).mean(0) for name in since[0]}
             rows.append({"step": step, "rollouts": step * cell.rollouts, **success(shape, weights, heldout), **means})
@@ -87,9 +84,7 @@ def build(spec: str, group: int) -> tuple[Estimator, float]:
     Raises:
         UsageError: there is no such estimator or part, or nothing but training itself computes it.
     """
-    named, *parts = spec.split("+")
-    name, _, preset = named.partition(".") if ":" not in named else (named, "", "")
-    options = dict(part.partition("=")[::2] for part in parts)
+    name, preset, options = parsed(spec)
     try:
         entropy = float(options.pop("entropy", 0))
         config = EstimatorConfig(n_samples_per_prompt=group, preset=preset or "paper", **options)

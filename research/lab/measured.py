@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,27 +20,27 @@ from openrlhf_ebpo.progress import Append, progress_file
 FILE = "measured.jsonl"
 SETTINGS = {"laboratory": 1}  # to be raised where a change of the laboratory changes what it measures
 ADVICE = "take it out, or begin again with --force, which keeps the old file under another name"
-Tick = Callable[[float], object]
 Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A measurement. Its fields are all that the result depends on.
+    """A measurement. Its fields are all that the result depends on. A subclass has `one`, or `measure` for many seeds together.
 
     Attributes:
         at_once: seeds that are measured together, and saved together.
         title: in the progress bar.
-        cost: of a seed, in responses of the small network.
     """
 
     at_once: ClassVar[int] = 10
     title: ClassVar[str]
-    cost: ClassVar[float]
 
-    def measure(self, seeds: list[int], work: Path, tick: Tick) -> list[Record]:
-        """One record for each seed: metric -> numbers. `tick` is called with the cost of what is done, for all seeds together."""
+    def one(self, seed: int, work: Path) -> Record:
+        """The record of a seed: metric -> numbers. What it needs to keep goes into `work`."""
         raise NotImplementedError
+
+    def measure(self, seeds: list[int], work: Path) -> list[Record]:
+        return [self.one(seed, work) for seed in seeds]
 
     @property
     def identity(self) -> dict:
@@ -63,9 +65,14 @@ class Measured:
         left = [seed for seed in self.seeds if (key(job.identity), seed) not in self.records]
         return [left[i : i + job.at_once] for i in range(0, len(left), job.at_once)]
 
+    def of(self, job: Job) -> list[Record]:
+        """One for each seed that was measured."""
+        found = (self.records.get((key(job.identity), seed)) for seed in self.seeds)
+        return [record for record in found if record is not None]
+
     def values(self, job: Job, metric: str) -> np.ndarray:
         """(seeds, points)."""
-        return np.array([self.records[key(job.identity), seed][metric] for seed in self.seeds], float)
+        return np.array([record[metric] for record in self.of(job)], float)
 
 
 def key(identity: dict) -> str:
@@ -82,8 +89,13 @@ def recorded(output: Path, kind: type[Job]) -> list[tuple[dict, dict[int, Record
     return [(job, records) for job, records in jobs if job.pop("kind") == kind.__name__]
 
 
-def measure(jobs: Sequence[Job], seeds: Sequence[int], output: Path, force: bool = False) -> Measured:
+def measure(
+    jobs: Sequence[Job], seeds: Sequence[int], output: Path, force: bool = False, minutes: float = math.inf
+) -> Measured:
     """Measure what is missing, and return all: the first seeds of every job, then the next ones.
+
+    Args:
+        minutes: after so many no further seed is begun.
 
     Raises:
         UsageError: another process is at work in `output`, or its file is of another version or damaged.
@@ -95,19 +107,24 @@ def measure(jobs: Sequence[Job], seeds: Sequence[int], output: Path, force: bool
             raise UsageError(f"{output / FILE} has a line that is not a measurement ({error!r}): {ADVICE}") from error
         units = [(job, chunk) for job in dict.fromkeys(jobs) for chunk in measured.missing(job)]
         units.sort(key=lambda unit: seeds.index(unit[1][0]))
-        for line in with_progress(units, output, append):
+        for line in with_progress(units, output, append, minutes):
             measured.take(line)
     return measured
 
 
-def with_progress(units: list[tuple[Job, list[int]]], output: Path, append: Append) -> Iterator[dict]:
+def with_progress(units: list[tuple[Job, list[int]]], output: Path, append: Append, minutes: float) -> Iterator[dict]:
     from tqdm import tqdm
 
-    total = sum(job.cost * len(chunk) for job, chunk in units)
+    end, begun = time.monotonic() + 60 * minutes, units[0][1][0] if units else None
     seen = sys.stderr.isatty()
-    with tqdm(total=total, unit=" responses", unit_scale=True, mininterval=1 if seen else 30, disable=not units) as bar:
-        for number, (job, chunk) in enumerate(units, 1):
-            bar.set_description(f"{number} of {len(units)}: {job.title}", refresh=seen)
-            line = {"job": job.identity, "seeds": chunk, "measured": job.measure(chunk, output, bar.update)}
+    with tqdm(total=len(units), mininterval=1 if seen else 30, disable=not units) as bar:
+        for job, chunk in units:
+            if chunk[0] != begun and time.monotonic() >= end:
+                print(f"{minutes:g} minutes are over: seed {chunk[0]} is left for another call", flush=True)
+                return
+            begun = chunk[0]
+            bar.set_description(job.title, refresh=seen)
+            line = {"job": job.identity, "seeds": chunk, "measured": job.measure(chunk, output)}
             append(line)
+            bar.update()
             yield line

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lab.cells import CELLS, LR, Cell
+from lab.cells import CELLS, LR, Cell, parsed
 from lab.jobs import Learning
 from lab.measured import Record, recorded
 from lab.statistics import interval
@@ -208,11 +208,8 @@ def mean(numbers: list[float | None], digits: int) -> str:
 
 
 def title(spec: str) -> str:
-    named, *parts = spec.split("+")
-    name, _, preset = named.partition(".") if ":" not in named else (named, "", "")
-    return ", ".join(
-        [registry.title(name) + (f" {preset}" if preset else ""), *(part.replace("=", " ") for part in parts)]
-    )
+    name, preset, options = parsed(spec)
+    return ", ".join([" ".join([registry.title(name), preset]).strip(), *(f"{k} {v}" for k, v in options.items())])
 
 
 def learning_rates(here: list[dict]) -> list[str]:

@@ -3,70 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 
-from lab.jobs import rounded
-from lab.measured import Job, Measured, Record, Tick
+from lab.measured import Measured
 from lab.plots import Panel, Series
-from lab.real import train
+from lab.real import RealLearning
 from lab.statistics import interval
-from openrlhf_ebpo.errors import ReportedError
 from paper.catalogue import Content, Figure, Size, compared
 from paper.dynamics import LABELS
 from paper.reported import REVISION, WORDS_ONLY
 
-METRICS = {
+STEPS = 60
+WINDOW = 5  # steps that are averaged into a point
+TITLES = {  # and the sign that the paper says
     "rollout/reward_mean": ("mean reward", 1),
     "actor_grad_norm": ("gradient norm", 1),
     "policy/entropy": ("entropy, nats a token", 1),
     "policy/kl_per_step": ("KL per step, nats a token", -1),
 }
-WINDOW = 5  # steps that are averaged into a point
 
 
-@dataclass(frozen=True)
-class RealTraining(Job):
-    """The quickstart's training, in `work`/real_stack: minutes a seed. One that was interrupted resumes from its checkpoint."""
-
-    at_once: ClassVar[int] = 1
-    estimator: str
-    steps: int = 60
-
-    @property
-    def cost(self) -> float:
-        return 500_000  # what the small network draws meanwhile
-
-    @property
-    def title(self) -> str:
-        return f"{self.estimator} on the real stack"
-
-    def measure(self, seeds: list[int], work: Path, tick: Tick) -> list[Record]:
-        from openrlhf_ebpo.record.run_log import read_metrics
-
-        (seed,) = seeds
-        arm = train(work / "real_stack", self.estimator, seed, self.steps)
-        rows = [row for row in read_metrics(arm / "run") if all(name in row for name in METRICS)]
-        if len(rows) != self.steps:
-            raise ReportedError(
-                f"{arm}/run has {len(rows)} of {self.steps} steps with all metrics: remove {arm} and repeat"
-            )
-        tick(self.cost)
-        return [{name: [rounded(row[name]) for row in rows] for name in METRICS}]
-
-
-def jobs(size: Size) -> list[RealTraining]:
-    return [RealTraining(estimator) for estimator in LABELS]
+def jobs(size: Size) -> list[RealLearning]:
+    return [RealLearning(estimator, STEPS) for estimator in LABELS]
 
 
 def content(measured: Measured, size: Size) -> Content:
     panels, findings = [], []
-    for metric, (title, expected) in METRICS.items():
+    for metric, (title, expected) in TITLES.items():
         series = [
-            Series(label, label, *windows(measured.values(RealTraining(estimator), metric)))
+            Series(label, label, *windows(measured.values(RealLearning(estimator, STEPS), metric)))
             for estimator, label in LABELS.items()
         ]
         panels.append(Panel(title, "training step", title, series))

@@ -11,8 +11,8 @@ from launching import dry_runs
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
 from gpu_commands import COMMON, TRAININGS
 
-from gpu import modes, speed
-from gpu.work import Work
+import overhead
+from gpu import modes
 from lab import training
 from openrlhf_ebpo.quickstart import tasks, tiny_model
 
@@ -27,16 +27,19 @@ def checked(tmp_path_factory):
     tiny_model.build(
         model / "warm_start", [tasks.TEMPLATE.format(row["prompt"]) + row["label"] for row in rows["train"]]
     )
-    argvs = {name: modes.command(modes.flags_of(name, model, folder / name)) for name in modes.MODES}
-    work = Work("speed", folder, 1)
-    argvs |= {arm: modes.command(speed.arm_flags(work, arm)) for arm in speed.ARMS}
+    argvs = {name: training.command(modes.flags_of(name, model, folder / name)) for name in modes.MODES}
     training.prepare(folder, 1)
-    argvs |= {name: training.command(folder, folder / name, "ebpo", *COMMON, *own) for name, own in TRAININGS.items()}
+    pair = overhead.Pair(40, 64, 8, 64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "is_cpu_stack", lambda: False)
+        argvs |= {arm: training.command(pair.flags(folder, folder / arm, arm)) for arm in overhead.ARMS}
+    tiny = {name: training.command(training.flags(folder, folder / name, "ebpo")) for name in TRAININGS}
+    argvs |= {name: [*tiny[name], *COMMON, *own] for name, own in TRAININGS.items()}
     answers = dry_runs([[*words[3:], "--assume_cuda", "80"] for words in argvs.values()])
     return dict(zip(argvs, answers, strict=True))
 
 
-@pytest.mark.parametrize("name", [*modes.MODES, *speed.ARMS, *TRAININGS])
+@pytest.mark.parametrize("name", [*modes.MODES, *overhead.ARMS, *TRAININGS])
 def test_the_command_is_accepted_for_one_or_two_gpus(checked, name):
     answer = checked[name]
     assert "error" not in answer, answer.get("error")
@@ -52,7 +55,7 @@ def test_nothing_is_changed_for_a_machine_without_cuda(checked):
 
 
 def test_both_arms_of_the_timing_differ_in_the_estimator_and_its_log_alone(checked):
-    ours, theirs = (checked[arm]["args"] for arm in ("ebpo", "group_norm"))
+    ours, theirs = (checked[arm]["args"] for arm in ("on", "off"))
     assert ours["actor"]["adam"]["lr"] == theirs["actor"]["adam"]["lr"] == 0
     differing = {section for section in ours if ours[section] != theirs.get(section)}
     assert differing == {"algo", "ckpt", "logger"}

@@ -13,7 +13,7 @@ EMPTY = 7  # a response without action tokens
 METHODS = [(name, {}) for name, entry in registry.ESTIMATORS.items() if ".methods." in (entry.code or "")]
 VARIANTS = [
     ("ebpo", {"preset": "corrected", "weights": "score", "normalise": "scale"}),
-    ("ebpo", {"history": "adaptive_forgetting", "saturated": "zero"}),
+    ("ebpo", {"history": "adaptive", "saturated": "zero"}),
     ("ebpo", {"history": "half_life", "half_life": 6.0, "order": "lagged", "clusters": "cluster"}),
 ]
 

@@ -35,7 +35,7 @@ def workshop(tmp_path_factory) -> Path:
 @pytest.fixture
 def command(workshop):
     """A training with policy and engine on one GPU: command(output, *more flags)."""
-    return lambda output, *more: training.command(workshop, output, "ebpo", *COMMON, *more)
+    return lambda output, *more: [*training.command(training.flags(workshop, output, "ebpo")), *COMMON, *more]
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from openrlhf_ebpo.estimator.presets import PRESETS
 VARIANTS = {
     **{f"ebpo {preset}": {"preset": preset} for preset in PRESETS if preset != "paper"},
     "ebpo half_life": {"history": "half_life", "half_life": 16.0},
-    "ebpo adaptive_forgetting": {"history": "adaptive_forgetting"},
     "ebpo clusters": {"clusters": "cluster"},
     "ebpo score": {"weights": "score", "saturated": "zero", "normalise": "scale"},
 }

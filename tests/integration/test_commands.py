@@ -46,5 +46,7 @@ def test_the_advantage_benchmark_checks_its_values_and_ends_with_the_speedup():
     assert last.startswith("speedup ") and float(last.split()[1]) > 1
 
 
-def test_the_run_log_benchmark_runs():
-    assert run("research/run_log.py", "--responses", "64", "--tokens", "100").splitlines()[-1].startswith("blocked ")
+def test_the_scaling_benchmark_forecasts_and_measures_a_step():
+    sizes = ("64x50", "128x50", "64x100")
+    rows = run("research/scaling.py", "--sizes", *sizes, "--responses", "128", "--tokens", "100", "--measure")
+    assert "| 128 x 100 forecast | " in rows and rows.splitlines()[-1].startswith("| 128 x 100 measured | ")

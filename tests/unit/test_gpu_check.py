@@ -13,16 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from gpu import check, machine, memory, modes, report, speed, trainings, work
+import overhead
+from gpu import check, machine, modes, report, trainings, work
 from gpu.parts import PAIRS, Part, outcomes, parts
 from gpu.work import PartFailed, PartSkipped, TimeIsUp, Work
+from lab import gpu_memory as memory
+from lab import training
 from lab.statistics import alternated, ratio
-from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.errors import ReportedError, UsageError
 
 ROOT = Path(__file__).parents[2]
 H100 = {"name": "H100 | <b>", "memory_mib": 81559, "driver": "580", "capability": "9.0"}
 MACHINE = {
     "gpus": [H100],
+    "visible": 1,
     "cores": 16,
     "memory_gib": 100.0,
     "processor": "x",
@@ -49,11 +53,15 @@ FACTS = {
 }
 
 
-def speeds(*pairs):
-    return [
-        {arm: {"seconds_a_step": s, "steps": 12, "peak_mib": 1000} for arm, s in zip(speed.ARMS, pair, strict=True)}
-        for pair in pairs
-    ]
+def timings(*pairs):
+    """What overhead.py keeps of pairs of (off, on) seconds a step."""
+    shared = {"first step": 20.0, "run_log": 0.01, "peak_mib": 1000}
+    return [{arm: {"step": s, **shared} for arm, s in zip(overhead.ARMS, pair, strict=True)} for pair in pairs]
+
+
+def speed_facts(*pairs):
+    found = overhead.summary(timings(*pairs))
+    return json.loads(json.dumps({"pairs": timings(*pairs), **found}))
 
 
 @pytest.fixture
@@ -122,12 +130,12 @@ def test_the_modes_have_what_is_to_be_proven(tmp_path):
 
 
 def test_a_flag_that_is_none_is_left_out_and_true_stands_alone():
-    assert modes.command({"a": True, "b": None, "c": 0})[3:] == ["--a", "--c", "0"]
+    assert training.command({"a": True, "b": None, "c": 0})[3:] == ["--a", "--c", "0"]
 
 
 def test_attention_is_chosen_by_what_is_installed(monkeypatch, tmp_path):
     for there, expected in ((True, "flash_attention_2"), (False, "sdpa")):
-        monkeypatch.setattr(modes.importlib.util, "find_spec", lambda name, there=there: there or None)
+        monkeypatch.setattr(training.importlib.util, "find_spec", lambda name, there=there: there or None)
         assert modes.flags_of("lora", tmp_path, tmp_path)["ds.attn_implementation"] == expected
 
 
@@ -198,8 +206,8 @@ def test_another_version_or_machine_begins_anew_and_the_old_report_stays(stubbed
         change = {"gpus": [{**H100, "name": "H200"}]} if what == "gpu" else {"versions": {"torch": "2.13.0"}}
         monkeypatch.setattr(machine, "described", lambda cpu: {**MACHINE, **change})
     assert stubbed(*words, machine=fine) == 0 and stubbed.begun == ["machine"]
-    assert (stubbed.folder / "report-1.json").exists() and (stubbed.folder / "report-1.md").exists()
-    assert "report-1.json" in capsys.readouterr().out
+    (old,) = stubbed.folder.parent.glob("out.*")
+    assert (old / "report.json").exists() and (old / "report.md").exists() and old.name in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}'])
@@ -221,18 +229,26 @@ def test_a_dry_run_prints_every_command_and_writes_nothing(tmp_path, capsys):
     check.main([str(tmp_path / "out"), "--dry_run"])
     lines = capsys.readouterr().out.splitlines()
     assert not (tmp_path / "out").exists()
-    assert sum("openrlhf_ebpo.cli.train_ppo_ray" in line for line in lines) == len(modes.MODES) + 2 * PAIRS
+    assert sum("openrlhf_ebpo.cli.train_ppo_ray" in line for line in lines) == len(modes.MODES)
+    assert sum("overhead.py" in line for line in lines) == PAIRS
     assert sum("openrlhf_ebpo.cli.verify" in line for line in lines) == len(modes.MODES)
 
 
-def test_the_long_parts_are_asked_for_and_skip_where_they_are_not(capsys, tmp_path, monkeypatch):
+def test_the_long_parts_are_asked_for_and_smaller_in_a_rehearsal(capsys, tmp_path):
+    check.main([str(tmp_path), "--dry_run"])
+    assert "--large" not in capsys.readouterr().out
+    check.main([str(tmp_path), "--dry_run", "--large"])
+    large = capsys.readouterr().out
+    assert "overhead.py --large --pairs 2" in large and re.search(r"--task sums .*--minutes 25", large)
     check.main([str(tmp_path), "--dry_run", "--large", "--cpu"])
-    assert re.search(r"gpu_share\.py --output \S+ --tiny", capsys.readouterr().out)
-    from gpu import parts as table
+    assert re.search(r"--task sums --seeds 1 --tiny --output \S+smollm2", capsys.readouterr().out)
 
-    monkeypatch.setitem(table.LARGE, "share", ("no_such_file.py", 1))
-    with pytest.raises(PartSkipped, match=r"there is no research/no_such_file\.py"):
-        table.run_large(Work("share", tmp_path, 10), "share")
+
+def test_each_pair_of_the_timing_adds_one_to_those_before_it(tmp_path):
+    words = [parts()[f"speed_{n}"].plan(Work(f"speed_{n}", tmp_path, 1))[0] for n in (1, 2, 3)]
+    assert [each[each.index("--pairs") + 1] for each in words] == ["1", "2", "3"]
+    assert len({each[each.index("--output") + 1] for each in words}) == 1
+    assert ["--force" in each for each in words] == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -401,14 +417,6 @@ def test_memory_that_nvidia_smi_does_not_know_is_not_counted():
     assert memory.total("100\n200\n") == 300 and memory.total("[N/A]\n") is None
 
 
-@pytest.mark.parametrize(("names", "expected"), [(None, 4), ("0,2", 2), ("", 1), ("0,1,2,3,4,5", 4), ("GPU-12ab", 1)])
-def test_gpus_that_are_hidden_do_not_count(names, expected, monkeypatch):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if names is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", names)
-    assert machine.visible(4) == expected and machine.visible(0) == 1
-
-
 def test_memory_without_a_gpu_is_unknown_and_nothing_waits(monkeypatch):
     monkeypatch.setattr(memory, "used_mib", lambda: None)
     with memory.peak() as found:
@@ -439,10 +447,69 @@ def test_the_ratio_of_pairs_is_the_geometric_mean_with_its_interval():
     assert alternated(["a", "b"], 0) == ["a", "b"] and alternated(["a", "b"], 1) == ["b", "a"]
 
 
-def test_pairs_are_compared_and_one_alone_is_not():
-    found = speed.compared(speeds((1.0, 1.1), (2.0, 2.2)))
-    assert found["seconds_a_step"]["mean"] == pytest.approx(1.1) and found["peak_mib"]["mean"] == pytest.approx(1)
-    assert speed.compared(speeds((1.0, 1.1))) == {"pairs": 1}
+def test_pairs_are_compared_and_one_alone_has_no_interval():
+    found = overhead.summary(timings((1.0, 1.1), (2.0, 2.2)))
+    assert found["overhead"].mean == pytest.approx(1.1) and found["memory"].mean == pytest.approx(1)
+    assert found["own"] == pytest.approx((0.01 / 1.1 + 0.01 / 2.2) / 2)
+    alone = overhead.summary(timings((1.0, 1.1)))
+    assert alone["overhead"] is None and overhead.report(timings((1.0, 1.1)), alone).endswith("overhead 1.100")
+
+
+def test_the_table_of_phases_and_the_verdict_on_our_own_code():
+    pairs = timings((1.0, 1.1), (2.0, 2.2))
+    text = overhead.report(pairs, overhead.summary(pairs))
+    assert "| step | 1500.0 | 1650.0 | +150.0 |" in text and "| run_log | 10.0 | 10.0 | +0.0 |" in text
+    assert "0.68% of a step, under 1%" in text and "first step 20.0 s" in text and text.endswith("\noverhead 1.100")
+    pairs[0]["on"]["advantages"] = 0.1
+    assert "NOT under 1%" in overhead.report(pairs, overhead.summary(pairs))
+
+
+def test_steps_are_timed_after_the_warm_up_and_too_few_are_refused():
+    rows = [{"time": 100.0 + 9 * n, "phase/training": 5.0} for n in range(6)]
+    rows += [{"time": 146.0 + n, "phase/training": 0.5, "phase/saving": 1.0} for n in range(3)]
+    found = overhead.times(rows, started=80.0)
+    assert found == {"first step": 20.0, "step": 1.0, "training": 0.5, "saving": 1.0}
+    with pytest.raises(ReportedError, match="6 steps were logged, too few to time"):
+        overhead.times(rows[:6], 80.0)
+
+
+def test_an_interrupted_pair_restarts_and_both_arms_do_the_same_but_for_what_is_ours(tmp_path, monkeypatch):
+    def train(command, flags, log):
+        assert sorted(path.name for path in log.parent.iterdir()) == []
+        calls.append(flags)
+        rows = ({"step": n, "time": time.time() + n} for n in range(1, 9))
+        (log.parent / "run").mkdir()
+        (log.parent / "run" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    calls = []
+    monkeypatch.setattr(overhead, "launch", train)
+    (tmp_path / "pair-1-off" / "run").mkdir(parents=True)
+    job = overhead.Pair(steps=8, prompts=4, samples=2, tokens=8)
+    record = job.one(0, tmp_path)
+    assert [record[arm]["step"] for arm in overhead.ARMS] == pytest.approx([1, 1], abs=1e-3)
+    off, on = calls
+    assert {name for name in off | on if off.get(name) != on.get(name)} == {
+        *("advantage_estimator", "logger.rollouts_every", "logger.no_policy_metrics"),
+        *("ckpt.path", "ckpt.output_dir", "logger.run_dir"),
+    }
+    assert off["actor.adam.lr"] == 0
+
+
+def test_the_large_model_has_half_a_billion_weights_and_a_word_for_every_character(tmp_path, monkeypatch):
+    sizes = {}
+    monkeypatch.setattr(
+        training.tiny_model, "build", lambda directory, texts, **found: sizes.update(found, texts=texts)
+    )
+    training.prepare(tmp_path, 2, 4, large=True)
+    words = len(set(sizes.pop("texts"))) + 3
+    assert words == training.WORDS
+    attention = (
+        sizes["hidden_size"] * sizes["head_dim"] * 2 * (sizes["num_attention_heads"] + sizes["num_key_value_heads"])
+    )
+    weights = sizes["num_hidden_layers"] * (attention + 3 * sizes["hidden_size"] * sizes["intermediate_size"])
+    assert weights + words * sizes["hidden_size"] == pytest.approx(0.5e9, rel=0.01)
+    prompts = [json.loads(line)["prompt"] for line in (tmp_path / "prompts.jsonl").read_text().splitlines()]
+    assert len(prompts) == 8 and {len(prompt) for prompt in prompts} == {training.LARGE_PROMPT}
 
 
 JUNIT = """<testsuites><testsuite><testcase name="good"/><testcase name="off"><skipped message=""/></testcase>
@@ -463,12 +530,16 @@ def test_the_report_has_the_machine_every_part_the_numbers_and_every_command():
     state["parts"] = {
         "colocate": {**passed, "facts": FACTS},
         "lora": {**passed, "outcome": "failed", "reason": "a | b\nc", "facts": None, "log": ["```", "<script>"]},
-        "speed_1": {**passed, "facts": speeds((1.0, 1.1))[0]},
-        "speed_2": {**passed, "facts": speeds((1.0, 1.1))[0]},
+        "speed_1": {**passed, "facts": speed_facts((1.0, 1.1))},
+        "speed_2": {**passed, "facts": speed_facts((1.0, 1.1), (1.0, 1.1))},
     }
     text = report.markdown(state, [part for part in parts().values() if not part.large])
     assert "3 passed, 1 failed, 0 skipped; left: machine, model, separate, async, tests, speed_3." in text
-    assert report.REHEARSAL in text and "H100 \\| &lt;b>, 81559 MiB" in text and "| commit | abc, sources " in text
+    assert (
+        report.REHEARSAL in text
+        and "name H100 \\| &lt;b>, memory_mib 81559" in text
+        and "| commit | abc, sources " in text
+    )
     assert (
         "| colocate | one GPU, shared | 20, resumed 1 times | 0.5 | 0.05 → 0.1 | 0.01 | 0.004 | mismatch/k3_kl 0.0001 | 1000 |"
         in text

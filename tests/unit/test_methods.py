@@ -11,7 +11,7 @@ from openrlhf_ebpo.estimator import registry, stored
 from openrlhf_ebpo.estimator.advantage import estimate
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
-from openrlhf_ebpo.estimator.rehearsal import made_up
+from openrlhf_ebpo.estimator.stored import made_up
 
 METHODS = [name for name, entry in registry.ESTIMATORS.items() if ".methods." in (entry.code or "")]
 UNSCALED = {"opo", "james_stein"}  # their advantages are in units of the reward

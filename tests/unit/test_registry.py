@@ -13,8 +13,7 @@ from openrlhf_ebpo.estimator import registry, stored
 from openrlhf_ebpo.estimator.advantage import EstimatorError, estimate
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch, Estimator, Step
-from openrlhf_ebpo.estimator.rehearsal import rehearse
-from openrlhf_ebpo.estimator.stored import PriorMismatch, StateError
+from openrlhf_ebpo.estimator.stored import PriorMismatch, StateError, rehearse
 
 ROOT = Path(__file__).parents[2]
 CONFIG = EstimatorConfig(n_samples_per_prompt=2)

@@ -88,7 +88,7 @@ VARIANTS = [
     *((name, {}) for name in ESTIMATORS if computed_here(name)),
     *(("ebpo", {"preset": preset}) for preset in PRESETS if preset != "paper"),
     ("ebpo", {"history": "half_life", "half_life": 12.0, "clusters": "cluster"}),
-    ("ebpo", {"history": "adaptive_forgetting", "order": "lagged", "saturated": "zero"}),
+    ("ebpo", {"history": "adaptive", "order": "lagged", "saturated": "zero"}),
     ("ebpo", {"weights": "score", "saturated": "zero", "normalise": "scale"}),
 ]
 

@@ -95,14 +95,6 @@ def test_a_damaged_tracker_is_refused(name, damaged):
         stored.unpack(estimator, kept)
 
 
-@pytest.mark.parametrize("damaged", [None, {}, "x", ["x"], [2.0], [0.5] * 11])
-def test_a_damaged_history_of_ha_dw_is_refused(damaged):
-    estimator = registry.build("ha_dw", CONFIG)
-    kept = {"schema": stored.SCHEMA, "identity": estimator.identity(), "batch_means": damaged}
-    with pytest.raises(stored.PriorMismatch, match="damaged"):
-        stored.unpack(estimator, kept)
-
-
 @pytest.mark.parametrize("name", ["dbb", "spo"])
 def test_rewards_beyond_pass_and_fail_never_take_counts_below_zero(name):
     state = None

@@ -1,4 +1,4 @@
-"""HA-DW: GRPO, with a weight for how hard a prompt is beside the latest batches."""
+"""HA-DW: GRPO, with a weight for how hard a prompt is, compared with the latest batches."""
 
 from __future__ import annotations
 
@@ -39,10 +39,3 @@ class HADW(GroupEstimator):
         advantages = grpo_advantages(batch.rewards, valid, self.config.reward_range)
         weights = SCALE * np.exp(-np.sign(advantages) * easier)
         return Step(group_mean(batch.rewards, valid), weights * advantages, {"batch_means": latest})
-
-    def restore(self, saved: dict) -> dict:
-        latest = super().restore(saved)["batch_means"]
-        rates = isinstance(latest, list) and all(isinstance(mean, float) and 0 <= mean <= 1 for mean in latest)
-        if not rates or len(latest) > WINDOW:
-            raise ValueError(f"{latest!r} is not a list of success rates of at most {WINDOW} batches")
-        return saved

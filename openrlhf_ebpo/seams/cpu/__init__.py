@@ -13,7 +13,7 @@ from types import ModuleType
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.seams import native
 
-# The first two shorten the start (research/startup.py), with the small KV cache of weight_sync.engine_arguments; the
+# The first two shorten the start (research/overhead.py), with the small KV cache of weight_sync.engine_arguments; the
 # third keeps vLLM from binding itself to cores that others use.
 WORKER_ENV = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
