@@ -48,7 +48,7 @@ def run(argv: list[str]) -> None:
     del flat.trust_remote_code
     preflight.absolute_paths(vars(flat))
     hide_secrets(vars(flat))
-    preflight.check_sft_files(vars(flat))
+    preflight.check_files(vars(flat))
     preflight.check_models_fetched(vars(flat))
     install()
     single_process_environment()
