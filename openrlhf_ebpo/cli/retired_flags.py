@@ -14,6 +14,7 @@ ADAPTIVE = (
 RETIRED = {
     "--data.order adaptive": ADAPTIVE,
     "--data.coverage": ADAPTIVE,
+    "--data.order_any_model": "an order of another model is a warning now; `openrlhf-ebpo data difficulty` measures with this one",
     "--vllm.max_restarts": "an engine that dies ends the run; --train.max_restarts N resumes it from the newest checkpoint",
 }
 

@@ -308,7 +308,6 @@ def test_a_finished_measurement_is_written_without_any_engine(folder, capsys):
         assert part in printed
     assert "openrlhf-ebpo data order --by difficulty" in printed
     assert marks_of(folder / "out.parquet") == {"pass_rates": model_mark(str(folder / "model"))}
-    assert marks_of(folder / "out.parquet")["pass_rates"]["weights"]
 
 
 def test_another_pass_mark_changes_the_table_of_a_finished_measurement(folder):
