@@ -127,12 +127,12 @@ def _begin(tokenizer, asked: Asked, tokens: Sequence[Sequence[int]], flags: Flag
             text = f"{''.join(tokenizer.convert_ids_to_tokens(list(put)))!r:.{MAX_TOKEN_CHARS}}"
             place = "of the chat template" if asked.chat_template else f"of every prompt, or of {flags.template}"
             remedy = f"{flags.add_bos} cannot add what is not the tokenizer's bos_token: write {text} at the beginning {place}"
-        lacking = f"{without} of {len(tokens)} prompts lack"
+        them = "it" if len(put) == 1 else "them"
+        lacking = f"{without} of {len(tokens)} prompts lack {them}"
         if not asked.lengths:
-            lacking = "an example of a prompt (the data set is not on this machine) lacks"
+            lacking = f"an example of a prompt (the data set is not on this machine) lacks {them}"
         yield (
-            f"its tokenizer begins every text with {' '.join(_describe(tokenizer, each) for each in put)}, and {lacking} "
-            f"{'it' if len(put) == 1 else 'them'}: the model has been trained on texts that begin so. {remedy}"
+            f"its tokenizer begins every text with {' '.join(_describe(tokenizer, each) for each in put)}, and {lacking}: the model has been trained on texts that begin so. {remedy}"
         )
     if asked.add_bos and tokens and begin is not None and put[:1] != (begin,):
         yield (

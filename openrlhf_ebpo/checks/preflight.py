@@ -205,8 +205,8 @@ def _reward_problems(args: dict) -> list[str]:
         )
     if first is None and not agent and not args.get("reward.model_name_or_path"):
         problems.append(
-            f"no reward: give {flag} (math, a .py file with reward_func, or a server's address), --reward.model_name_or_path or "
-            "--train.agent_func_path"
+            "no reward: give --reward.remote_url (math, a .py file with reward_func, or a server's address), "
+            "--reward.model_name_or_path or --train.agent_func_path"
         )
     if first and first.endswith(".py") and others:
         problems.append(f"{flag} {first}: a .py file stands alone; OpenRLHF would not read what follows it")

@@ -31,15 +31,14 @@ FROM_ONE = {  # number -> what to give instead
 
 def check_dry_run_flags(flat: argparse.Namespace) -> None:
     """Raises UsageError: --sample or --assume_cuda without --dry_run, together, or with a number that makes no sense."""
-    sample, assumed = flat.sample, flat.assume_cuda
-    given = {"--sample": sample is not None, "--assume_cuda": assumed is not None}
-    ends = {"--sample": "to train", "--assume_cuda": "to train on this machine"}
-    problems = [
-        f"{flag} goes with --dry_run: add it, or leave {flag} out {ends[flag]}"
-        for flag, is_given in given.items()
-        if is_given and not flat.dry_run
-    ]
-    if all(given.values()):
+    sample, assumed, problems = flat.sample, flat.assume_cuda, []
+    if sample is not None and not flat.dry_run:
+        problems.append("--sample goes with --dry_run: add it, or leave --sample out to train")
+    if assumed is not None and not flat.dry_run:
+        problems.append(
+            "--assume_cuda goes with --dry_run: add it, or leave --assume_cuda out to train on this machine"
+        )
+    if sample is not None and assumed is not None:
         problems.append("--assume_cuda checks for another machine, and --sample starts an engine on this one: give one")
     if sample is not None and sample < 1:
         problems.append(f"--sample is {sample}; give 1 or more prompts")
