@@ -64,7 +64,7 @@ def gpus() -> list[dict]:
 
 
 def output_of(*words: str | Path) -> str:
-    """What a program prints; nothing if it fails or does not exist."""
+    """Run a program and return what it prints; nothing if it fails or does not exist."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=PROGRAM_SECONDS)
     except (OSError, subprocess.TimeoutExpired):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import re
-import resource
 import shutil
 import socket
 import sys
@@ -30,7 +29,6 @@ MEMORY_GIB = 6  # all processes of the quickstart, and some room
 DISK_GIB = 2
 SHARED_MEMORY_GIB = 1  # Ray's object store; below, it falls back to files
 GPU_SHARED_MEMORY_GIB = 10  # and NCCL's and vLLM's buffers
-OPEN_FILES = 4096
 ENGINE = "VLLM::EngineCor"  # as the kernel cuts the name of vLLM's core process
 
 
@@ -163,9 +161,6 @@ def network() -> Iterator[Finding]:
         )
     else:
         yield Finding(f"Ray's processes can connect to each other at {address}, on free ports")
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # Ray raises the soft limit itself
-    remedy = f"raise it: ulimit -n {OPEN_FILES}" if limit < OPEN_FILES else None
-    yield Finding(f"a process may open {limit} files", remedy)
 
 
 def leftovers() -> Iterator[Finding]:

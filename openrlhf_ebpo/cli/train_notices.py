@@ -28,15 +28,22 @@ def adapt(args, elsewhere: bool = False) -> list[str]:
     """
     args.ckpt.attempt = secrets.token_hex(8)
     notices = estimator_notices(args) + policy_loss.notices(args) + batch_notices(args) + stale_notices(args)
-    if elsewhere:
-        return notices
-    if is_cpu_stack():
+    if not elsewhere and is_cpu_stack():
         from openrlhf_ebpo.seams import cpu
 
         cpu.check_args(args)
+    return notices if elsewhere else notices + adapt_to_machine(args)
+
+
+def adapt_to_machine(args) -> list[str]:
+    """Change, in place, what this machine cannot do as asked; returns the changes. args: upstream's, of `train` or `sft`."""
+    changes = []
+    if is_cpu_stack():
+        from openrlhf_ebpo.seams import cpu
+
         cpu.prepare_driver()
-        notices += [f"no CUDA: {change}" for change in cpu.adapt_args(args)]
-    return notices + flash_attn.adapt_args(args)
+        changes = [f"no CUDA: {change}" for change in cpu.adapt_args(args)]
+    return changes + flash_attn.adapt_args(args)
 
 
 def estimator_notices(args) -> list[str]:
