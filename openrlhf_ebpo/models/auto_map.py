@@ -2,7 +2,8 @@
 
 `auto_map` in a file gives, for a class of transformers such as AutoConfig, a class in a module of the model's folder
 ("module.Class") or of another repository ("owner/name--module.Class"). If transformers has the class that the files name
-anyway (`model_type`, `architectures`, `tokenizer_class`), the model loads without that code.
+anyway (`model_type`, `architectures`, `tokenizer_class`), the model loads without that code. What is not found here, such as
+the code of a processor, does not run either: seams/remote_code.py refuses it when it is loaded.
 """
 
 from __future__ import annotations
@@ -19,11 +20,7 @@ from openrlhf_ebpo.seams.remote_code import FLAG
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer_config.json"
-PROCESSORS = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
-# classes by which OpenRLHF and vLLM load a text model, and an image-text model
-TEXT = {"AutoConfig", "AutoTokenizer", "AutoModelForCausalLM"}
-MEDIA = {"AutoProcessor", "AutoImageProcessor", "AutoVideoProcessor", "AutoFeatureExtractor"}
-VISION = {"AutoConfig", "AutoTokenizer", "AutoModelForImageTextToText"} | MEDIA
+LOADED = ("AutoConfig", "AutoTokenizer", "AutoModelForCausalLM")  # by OpenRLHF and vLLM
 
 
 class ModelFileError(UsageError):
@@ -66,12 +63,8 @@ def own_code(folder: Path) -> list[OwnCode]:
     Raises:
         ModelFileError: a file is damaged.
     """
-    files = (CONFIG, TOKENIZER, *(PROCESSORS if has_vision(folder) else ()))
+    files = (CONFIG, TOKENIZER)
     return [code for file in files for code in _entries(file, read_json(folder / file).get("auto_map") or {})]
-
-
-def has_vision(folder: Path) -> bool:
-    return "vision_config" in read_json(folder / CONFIG)  # OpenRLHF then loads an image-text model and its processor
 
 
 def _entries(file: str, auto_map: object) -> Iterator[OwnCode]:
@@ -85,18 +78,18 @@ def _entries(file: str, auto_map: object) -> Iterator[OwnCode]:
 
 
 def needed_code(folder: Path) -> list[OwnCode]:
-    """List the code without which the model, its tokenizer or its processor does not load as what its files say; all code
-    that they name if transformers is not installed.
+    """List the code without which the model or its tokenizer does not load as what its files say; all code that they name if
+    transformers is not installed.
 
     Raises:
         ModelFileError: a file is damaged.
     """
-    used = VISION if has_vision(folder) else TEXT
-    found = [code for code in own_code(folder) if code.auto_class in used]
+    config = read_json(folder / CONFIG)
+    loaded = LOADED[:2] if "vision_config" in config else LOADED  # OpenRLHF loads such a model by another class
+    found = [code for code in own_code(folder) if code.auto_class in loaded]
     if not found or importlib.util.find_spec("transformers") is None:
         return found
     install()  # transformers is imported next, and rows for it come first
-    config = read_json(folder / CONFIG)
     return [code for code in found if not _transformers_has(code.auto_class, config, read_json(folder / code.file))]
 
 
@@ -110,7 +103,7 @@ def refusal(code: OwnCode) -> str:
 
 def _transformers_has(auto_class: str, config: dict, settings: dict) -> bool:
     """settings: the file that names the code."""
-    from transformers.models.auto import configuration_auto, modeling_auto, processing_auto, tokenization_auto
+    from transformers.models.auto import configuration_auto, modeling_auto, tokenization_auto
 
     model_type = str(config.get("model_type"))
     if auto_class == "AutoConfig":
@@ -118,11 +111,5 @@ def _transformers_has(auto_class: str, config: dict, settings: dict) -> bool:
     if auto_class == "AutoTokenizer":
         named = str(settings.get("tokenizer_class") or tokenization_auto.TOKENIZER_MAPPING_NAMES.get(model_type))
         return any(tokenization_auto.tokenizer_class_from_name(name) for name in (named, f"{named}Fast"))
-    if auto_class in MEDIA:
-        return model_type in processing_auto.PROCESSOR_MAPPING_NAMES
-    names = {
-        "AutoModelForCausalLM": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-        "AutoModelForImageTextToText": modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
-    }[auto_class]
-    known = names.get(model_type)
+    known = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type)
     return known is not None and known in (config.get("architectures") or [known])

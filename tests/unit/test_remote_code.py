@@ -88,13 +88,6 @@ def test_what_transformers_has_itself_needs_no_code(files, needed):
             {"tokenizer_config": {"auto_map": {"AutoTokenizer": ["a/b--t.Slow", "a/b--t.Fast"]}}},
             "tokenizer_config.json: AutoTokenizer, a/b--t.Slow, a/b--t.Fast",
         ),
-        (
-            {
-                "config": {"model_type": "own", "vision_config": {}},
-                "preprocessor_config": {"auto_map": {"AutoImageProcessor": "i.I"}},
-            },
-            "preprocessor_config.json: AutoImageProcessor, i.I",
-        ),
         ({"config": {"auto_map": {"AutoConfig": "m.\x1b[2J"}}}, r"config.json: AutoConfig, 'm.\x1b[2J'"),
     ],
     ids=str,
