@@ -164,7 +164,7 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str], found: Sear
     print(*(f"{line}\n" for line in model_fit.training_warnings(args)), sep="", end="", flush=True)
     announce_special_tokens(args.actor.model_name_or_path)
     try:
-        with ray_for(args), telling_the_end(supervisor):
+        with ray_for(args), record_end(supervisor):
             supervisor.claim(**claim)  # not before the cluster is known to be big enough
             heartbeat.Heart(args.logger.run_dir).beat(heartbeat.STARTING)
             pushing = hub.start_pushing(args)
@@ -202,8 +202,8 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str], found: Sear
 
 
 @contextlib.contextmanager
-def telling_the_end(supervisor: Supervisor) -> Iterator[None]:
-    """run.json says how the run ended."""
+def record_end(supervisor: Supervisor) -> Iterator[None]:
+    """Record in run.json how the run ended."""
     status, error, final = "complete", None, False
     try:
         yield
@@ -223,14 +223,14 @@ def stopped(cause: str, args) -> ReportedError:
 
 
 def unwrapped(error: BaseException) -> BaseException:
-    """Ray wraps what a method of an actor raised; in async training one actor waits for another."""
+    """The first cause: Ray wraps what a method of an actor raised; in async training one actor waits for another."""
     while cause := getattr(error, "cause", None):
         error = cause
     return error
 
 
 def describe_cause(error: BaseException) -> str:
-    """Why the training has ended, for run.json and the screen alike: one line, save where we wrote the message ourselves."""
+    """Why the training has ended, for run.json and the screen alike: one line, unless the message is our own."""
     from ray.exceptions import RayActorError
 
     from openrlhf_ebpo.engines.cluster import reason

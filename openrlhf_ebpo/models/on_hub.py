@@ -25,8 +25,12 @@ def local_folder(name: str) -> Path | None:
     if Path(name).exists() or name.count("/") > 1:
         return None
     from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
 
-    found = try_to_load_from_cache(name, "config.json")
+    try:
+        found = try_to_load_from_cache(name, "config.json")
+    except HFValidationError:  # not a name on the Hub
+        return None
     return Path(found).parent if isinstance(found, str) else None
 
 
