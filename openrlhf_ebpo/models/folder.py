@@ -121,7 +121,7 @@ def _pickle_problems(names: list[str]) -> Iterator[str]:
     inert = [name for name in names if name.endswith((".safetensors", ".gguf"))]
     pickles = [name for name in names if name.endswith(PICKLES)]
     if not inert and not pickles:
-        yield f"the folder has no weights (*.safetensors; pickles of a model on the Hub are fetched with {FLAG} alone)"
+        yield f"the folder has no weights (*.safetensors). Of a model on the Hub, pickles are fetched only with {FLAG}"
     taken = [name for name in pickles if not any(each.startswith(_twin(name)) for each in inert)]
     if taken and not trusted():
         yield (

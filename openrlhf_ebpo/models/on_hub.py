@@ -8,8 +8,7 @@ from openrlhf_ebpo.models.folder import PICKLES
 from openrlhf_ebpo.models.hub_client import HubError, hub_api, hub_errors
 from openrlhf_ebpo.seams.remote_code import trusted
 
-CONFIGURATION = ("*config.json",)  # of model, tokenizer, generation and processors
-LOADED = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "*.safetensors")
+CONFIGURATION = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")  # and the tokenizer
 NOT_LOADED = ("*/*", "consolidated*")  # subfolders, and Mistral's second form of the same weights
 REFUSED = (401, 403, 404)  # statuses of the Hub that stay until somebody does something
 
@@ -36,10 +35,10 @@ def local_folder(name: str) -> Path | None:
 
 def download_model(name: str) -> Path | None:
     """`download` with all files that loading the model reads; pickles of weights only with --trust_remote_code."""
-    folder = download(name, LOADED)
+    folder = download(name, (*CONFIGURATION, "*.safetensors"))
     if folder is None or not trusted() or any(folder.glob("*.safetensors")):
         return folder
-    return download(name, (*LOADED, *(f"*{ending}" for ending in PICKLES)))
+    return download(name, (*CONFIGURATION, *(f"*{ending}" for ending in PICKLES)))
 
 
 def download(name: str, patterns: tuple[str, ...]) -> Path | None:

@@ -204,7 +204,7 @@ def test_a_snapshot_of_the_hubs_client_is_links_to_its_blobs(model, tmp_path):
 def test_weights_that_are_only_there_as_a_pickle_are_refused_without_the_flag(model, name):
     for path in (*map(model.joinpath, SHARDS.values()), model / INDEX):
         path.unlink()
-    assert problems(model)[0].startswith("the folder has no weights (*.safetensors")
+    assert problems(model)[0].startswith("the folder has no weights (*.safetensors)")
     (model / name).write_bytes(b"\x80\x04.")
     (problem,) = problems(model)
     assert problem.startswith(f"{name} has weights as a pickle") and "--trust_remote_code" in problem

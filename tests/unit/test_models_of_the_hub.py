@@ -61,7 +61,7 @@ def test_what_loading_reads_is_fetched_once_and_nothing_else(publish, use_hub):
         ({"tokenizer.json": b"[]"}, "tokenizer.json holds a JSON list"),
         (
             {**dict.fromkeys([*SHARDS, "model.safetensors.index.json"]), "pytorch_model.bin": b"\x80\x04."},
-            "fetched with --trust_remote_code alone",
+            "pickles are fetched only with --trust_remote_code",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
