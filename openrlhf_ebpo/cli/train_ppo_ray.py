@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from openrlhf_ebpo.checks import gpu, gym_check, machine, measured_with, memory, model_fit, preflight
+from openrlhf_ebpo.checks import gpu, gym_check, machine, memory, model_fit, preflight
 from openrlhf_ebpo.cli import old_flags, retired_flags, train_checks, train_notices, train_sample
 from openrlhf_ebpo.cli.train_checks import checkpoint_to_resume
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
@@ -129,7 +129,6 @@ def check_at_once(flat: argparse.Namespace, parser, argv: list[str]) -> tuple[li
     metrics = redacted(read_entries(vars(flat)["logger.metrics"]))
     notices += hub_flags.check_access(vars(flat))
     gym_check.check_training(vars(flat))
-    notices += measured_with.order_warnings(vars(flat))
     if flat.assume_cuda is None:
         notices += machine.training_notices(vars(flat))
     return notices, stored_argv, metrics
