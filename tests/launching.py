@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors.numpy import save_file
 
-from openrlhf_ebpo.checks.measured_with import marked, model_mark
 from openrlhf_ebpo.quickstart.tiny_model import build_tokenizer
 
 ROOT = Path(__file__).parents[1]
@@ -98,6 +97,5 @@ def furnish(root: Path) -> Path:
     for name in ("train", "validation", "topic_order", "topic_order_release"):
         pq.write_table(rows, root / "data" / f"{name}.parquet")
     for name in MODELS:
-        ordered = marked(rows, pass_rates=model_mark(str(root / "models" / name)), order="difficulty")
-        pq.write_table(ordered, root / "data" / f"difficulty_order_{name}.parquet")
+        pq.write_table(rows, root / "data" / f"difficulty_order_{name}.parquet")
     return root

@@ -1,6 +1,6 @@
 """Check what a training on GPUs needs of its machine: driver, CUDA's compiler, compute mode, flash-attn, GPU memory.
 
-nvidia-smi and nvcc are asked as programs, torch and flash-attn are imported in other processes: this one stays without CUDA.
+nvidia-smi and nvcc run as programs, torch and flash-attn are imported in other processes: this one stays without CUDA.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-import psutil
 
 from openrlhf_ebpo.errors import SeamError
 from openrlhf_ebpo.seams import flash_attn, native
@@ -34,7 +32,7 @@ PROGRAM_SECONDS = 30
 CUDA_STARTS = "import os; os.environ.pop('PYTORCH_NVML_BASED_CUDA_CHECK', None); import torch; torch.cuda.init()"
 NO_TABLE = 13  # from this CUDA on, DeepSpeed's cuda_minor_mismatch_ok permits no other nvcc than torch's
 COMPILED = ("fused_adam", "cpu_adam")  # DeepSpeed's operators that a training compiles
-COMPILE_SECONDS = 600  # nothing in an operator's folder stays unwritten for so long while it is compiled
+MAX_COMPILE_SECONDS = 600  # so long nothing is written into an operator's folder only after a compiler was killed
 MIB = 1 << 20
 ADAM = ("actor.optim", "adam")
 
@@ -43,8 +41,8 @@ ADAM = ("actor.optim", "adam")
 class Finding:
     """One line of `doctor`.
 
-    found: what is there. remedy: what to do; None where all is well. fatal: nothing would run.
-    blocks: a flag and its value with which no training runs.
+    found: what is there. remedy: what to do; None if all is well. fatal: nothing would run. blocks: a flag and its value with
+    which no training runs.
     """
 
     found: str
@@ -59,18 +57,19 @@ class Finding:
 
 def gpus() -> list[dict]:
     """name, memory_mib, driver, capability and mode of each GPU; none without an nvidia-smi that answers."""
-    try:
-        done = subprocess.run(NVIDIA_SMI, capture_output=True, text=True, timeout=PROGRAM_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return [] if done.returncode else parsed_gpus(done.stdout)
-
-
-def parsed_gpus(text: str) -> list[dict]:
-    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.count(",") == 4]
+    rows = [[cell.strip() for cell in line.split(",")] for line in output_of(*NVIDIA_SMI).splitlines()]
     names = ("name", "memory_mib", "driver", "capability", "mode")
-    found = [dict(zip(names, row, strict=True)) for row in rows]
+    found = [dict(zip(names, row, strict=True)) for row in rows if len(row) == len(names)]
     return [{**each, "memory_mib": int(each["memory_mib"]) if each["memory_mib"].isdigit() else None} for each in found]
+
+
+def output_of(*words: str | Path) -> str:
+    """Run a program and return what it prints; nothing if it fails or does not exist."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=PROGRAM_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return "" if done.returncode else done.stdout
 
 
 def memory_gb() -> float | None:
@@ -110,23 +109,15 @@ def gpu() -> Iterator[Finding]:
 def cuda_start(found: list[dict]) -> Finding:
     """Start torch's CUDA; found: the GPUs."""
     drivers = ", ".join(sorted({each["driver"] for each in found}))
-    cause = native.failing_import(CUDA_STARTS)
+    cause, cuda = native.failing_import(CUDA_STARTS), cuda_version()
     if cause is None:
         text = f"torch uses CUDA; GPUs: {', '.join(devices()) or 'found'}"
         return Finding(f"{text}; NVIDIA driver {drivers}" if drivers else text)
     remedy = "nvidia-smi says whether the driver is there and which CUDA it carries; CUDA_VISIBLE_DEVICES may hide it"
-    if older := too_old(found, cuda_version()):
-        remedy = (
-            f"the NVIDIA driver is {older[0]}, and torch's CUDA {cuda_version()} needs {older[1]} or newer: update it"
-        )
-    return Finding(f"torch is built with CUDA, and: {cause}", remedy, fatal=True)
-
-
-def too_old(found: list[dict], cuda: str | None) -> tuple[str, int] | None:
-    """A driver that is older than this CUDA needs, and the release that it needs."""
     least = LEAST_DRIVER.get(int(cuda.partition(".")[0]), 0) if cuda else 0
-    drivers = [each["driver"] for each in found]
-    return next(((driver, least) for driver in drivers if int(re.match(r"\d*", driver)[0] or least) < least), None)
+    if drivers and int(re.match(r"\d*", drivers)[0] or least) < least:
+        remedy = f"the NVIDIA driver is {drivers}, and torch's CUDA {cuda} needs {least} or newer: update it"
+    return Finding(f"torch is built with CUDA, and: {cause}", remedy, fatal=True)
 
 
 def compute_modes(found: list[dict]) -> Iterator[Finding]:
@@ -166,17 +157,14 @@ def nvcc_finding(cuda: str) -> Finding:
             f"DeepSpeed compiles its Adam with it at the first training: {toolkit}. Evaluation does without",
             blocks=None if is_compiled() else ADAM,
         )
-    if release == cuda or (same_major(release, cuda) and int(cuda.partition(".")[0]) < NO_TABLE):
+    same_major = release.partition(".")[0] == cuda.partition(".")[0]
+    if release == cuda or (same_major and int(cuda.partition(".")[0]) < NO_TABLE):
         return Finding(f"nvcc {release} ({path}), for torch's CUDA {cuda}")
     found = f"nvcc is of CUDA {release} ({path}), and torch of CUDA {cuda}"
     if os.environ.get("DS_SKIP_CUDA_CHECK") == "1":
         return Finding(f"{found}; DS_SKIP_CUDA_CHECK=1 lets it pass")
-    blocks = ("ds.adam_offload", True) if same_major(release, cuda) else ADAM
+    blocks = ("ds.adam_offload", True) if same_major else ADAM
     return Finding(found, f"{toolkit}; or DS_SKIP_CUDA_CHECK=1 in front of the command, to try this one", blocks=blocks)
-
-
-def same_major(one: str, other: str) -> bool:
-    return one.partition(".")[0] == other.partition(".")[0]
 
 
 def nvcc_path() -> Path | None:
@@ -190,11 +178,7 @@ def nvcc_path() -> Path | None:
 
 
 def nvcc_release(path: Path) -> str | None:
-    try:
-        done = subprocess.run([path, "-V"], capture_output=True, text=True, timeout=PROGRAM_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    found = re.search(r"release (\d+\.\d+)", done.stdout)
+    found = re.search(r"release (\d+\.\d+)", output_of(path, "-V"))
     return found[1] if found else None
 
 
@@ -217,27 +201,14 @@ def is_compiled() -> bool:
 
 def locks(folder: Path) -> Iterator[Finding]:
     """torch's FileBaton: a compiler that was killed leaves its lock, and every later start waits for it without limit."""
-    for lock in (folder / name / "lock" for name in COMPILED):
+    for lock in (folder / name / "lock" for name in COMPILED if (folder / name / "lock").exists()):
         try:
             written = max(path.stat().st_mtime for path in lock.parent.iterdir())
-        except (OSError, ValueError):  # nothing there, or a compiler is at work and changes it
+        except (OSError, ValueError):  # a compiler is at work and changes it
             continue
-        if not lock.exists() or is_open(lock):
-            continue
-        stale = time.time() - written > COMPILE_SECONDS
-        yield Finding(
-            f"{lock}: no process of this machine holds this lock, for which every start of a training waits",
-            f"unless another machine compiles there at this moment: rm {lock}",
-            blocks=ADAM if stale else None,
-        )
-
-
-def is_open(file: Path) -> bool:
-    """By any process of this machine that this user may look into."""
-    for process in psutil.process_iter():
-        try:
-            if any(Path(each.path) == file.resolve() for each in process.open_files()):
-                return True
-        except (psutil.Error, OSError):
-            continue
-    return False
+        if time.time() - written > MAX_COMPILE_SECONDS:
+            yield Finding(
+                f"{lock}: a compiler that was killed has left this lock, for which every start of a training waits",
+                f"remove it: rm {lock}",
+                blocks=ADAM,
+            )

@@ -25,11 +25,10 @@ from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 GIB = 1 << 30
 PYTHONS = ((3, 10), (3, 13))
-MEMORY_GIB = 6  # the quickstart's whole tree of processes, and some room
+MEMORY_GIB = 6  # all processes of the quickstart, and some room
 DISK_GIB = 2
 SHARED_MEMORY_GIB = 1  # Ray's object store; below, it falls back to files
 GPU_SHARED_MEMORY_GIB = 10  # and NCCL's and vLLM's buffers
-OPEN_FILES = 4096
 ENGINE = "VLLM::EngineCor"  # as the kernel cuts the name of vLLM's core process
 
 
@@ -38,7 +37,7 @@ def versions() -> Iterator[Finding]:
     low, high = (".".join(map(str, version)) for version in PYTHONS)
     python = f"Python {sys.version.split()[0]}"
     fits = PYTHONS[0] <= sys.version_info[:2] <= PYTHONS[1]
-    yield Finding(python) if fits else Finding(python, f"{low} to {high} is needed", fatal=True)
+    yield Finding(python, None if fits else f"{low} to {high} is needed", fatal=not fits)
     yield openrlhf()
     for name, wanted in pinned().items():
         yield version_finding(name, _installed(name), wanted)
@@ -58,13 +57,13 @@ def pinned() -> dict[str, str]:
 
 
 def openrlhf() -> Finding:
-    """Whether it is a release that the rows fit."""
+    """Check that the rows of seams/ fit the installed release."""
+    found = _installed("openrlhf")
     try:
         check_unchanged(SEAMS)
     except SeamError as error:
-        found = _installed("openrlhf")
         return Finding(f"openrlhf {found}" if found else "openrlhf is not installed", str(error), fatal=True)
-    return Finding(f"openrlhf {_installed('openrlhf')}", untested())
+    return Finding(f"openrlhf {found}", untested())
 
 
 def version_finding(name: str, found: str | None, wanted: str) -> Finding:
@@ -98,15 +97,13 @@ def _installed(name: str) -> str | None:
 
 
 def libraries() -> Iterator[Finding]:
-    """Whether what loads natively does, each in a process of its own, since a bad one may end it."""
+    """Import what has native code, each in another process, since a bad one may end it."""
     for name, code in native.IMPORTS.items():
-        cause = native.failing_import(code)
-        if cause is None:
-            yield Finding(f"{name}: loads")
+        if cause := native.failing_import(code):
+            remedy = native.remedy(cause) or "reinstall it; `pip check` may say more"
+            yield Finding(f"{name}: {cause}", remedy, fatal=True)
         else:
-            yield Finding(
-                f"{name}: {cause}", native.remedy(cause) or "reinstall it; `pip check` may say more", fatal=True
-            )
+            yield Finding(f"{name}: loads")
 
 
 def memory() -> Iterator[Finding]:
@@ -147,7 +144,12 @@ def shared_memory() -> Iterator[Finding]:
 
 def network() -> Iterator[Finding]:
     """Ray's processes find each other through this machine's address, on ports that they choose."""
-    address = own_address()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # as Ray finds it; no packet is sent
+        try:
+            probe.connect(("192.0.2.1", 9))
+            address = probe.getsockname()[0]
+        except OSError:
+            address = "127.0.0.1"
     try:
         with socket.create_server((address, 0)) as server, socket.create_connection(server.getsockname(), timeout=5):
             pass
@@ -159,36 +161,22 @@ def network() -> Iterator[Finding]:
         )
     else:
         yield Finding(f"Ray's processes can connect to each other at {address}, on free ports")
-    limit = _open_files()
-    remedy = f"raise it: ulimit -n {OPEN_FILES}" if limit < OPEN_FILES else None
-    yield Finding(f"a process may open {limit} files", remedy)
-
-
-def own_address() -> str:
-    """As Ray finds it: of the interface that leads outside (no packet is sent), else the loopback's."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-            return probe.getsockname()[0]
-        except OSError:
-            return "127.0.0.1"
-
-
-def _open_files() -> int:
-    import resource
-
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # Ray raises the soft limit itself
 
 
 def leftovers() -> Iterator[Finding]:
-    """Processes that outlived their run, and each Ray of this machine: whether a training would join it."""
-    names = {p.info["pid"]: p.info["name"] or "" for p in psutil.process_iter(["pid", "name"])}
-    parents = {p.info["pid"]: p.info["ppid"] for p in psutil.process_iter(["pid", "ppid"])}
-    orphans = [pid for pid, name in names.items() if is_orphan(name, names.get(parents.get(pid), ""))]
+    """Find processes that outlived their run, and each Ray of this machine: would a training join it?"""
+    found = [process.info for process in psutil.process_iter(["pid", "name", "ppid"])]
+    names = {each["pid"]: each["name"] or "" for each in found}
+    orphans = [each["pid"] for each in found if is_orphan(names[each["pid"]], names.get(each["ppid"], ""))]
     if orphans:
         pids = " ".join(map(str, orphans))
         yield Finding(f"orphaned engines of runs that have ended hold memory: processes {pids}", f"kill -9 {pids}")
-    if address := ray_to_join():
+    try:
+        address = address_to_join()  # as a training decides it
+    except ImportError:  # no Ray
+        address = None
+    if address:
+        address = os.environ["RAY_ADDRESS"] if address == "auto" else address
         yield Finding(
             f"a training joins the Ray cluster at {address}",
             "nothing, if that is meant; else RAY_ADDRESS=local in front of the command, or `ray stop`",
@@ -202,24 +190,13 @@ def leftovers() -> Iterator[Finding]:
         yield Finding("nothing is left of earlier runs")
 
 
-def ray_to_join() -> str | None:
-    """As a training decides it; RAY_ADDRESS itself, where that is set. None without Ray."""
-    try:
-        address = address_to_join()
-    except ImportError:
-        return None
-    return os.environ["RAY_ADDRESS"] if address == "auto" else address
-
-
 def is_orphan(name: str, parent: str) -> bool:
-    """vLLM's core process belongs to a rollout actor, or to a program of its own; without one, nobody ends it."""
+    """True for vLLM's core process without the rollout actor or program that would end it."""
     return name.startswith(ENGINE) and not parent.startswith(("ray::", "python", "pytest", "VLLM"))
 
 
 def training_notices(values: dict) -> list[str]:
-    """What the topics of a GPU say of a training that starts on this machine.
-
-    values: its flags, by name.
+    """Check the topics of a GPU for a training that starts on this machine. values: its flags, by name.
 
     Raises:
         UsageError: it could not run; one problem a line.

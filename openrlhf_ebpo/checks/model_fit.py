@@ -1,25 +1,28 @@
-"""Check that the model goes with the prompts as it will read them. Warnings: all of it runs, and trains something else than was meant.
+"""Compare the tokenizer with the prompts as the model will read them.
 
-model_check.py refuses what cannot run. Here the tokenizer, the configuration and the prompts are there, as the model gets them.
+model_check.py refuses what cannot run. Most of what is found here runs, and trains something else than was meant: it is a
+warning. The tokenizer, the configuration and the prompts are there, as the model gets them.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
-from openrlhf_ebpo.checks.model_check import model_folder
-from openrlhf_ebpo.checks.prompt_rows import Seen, read_prompts, render_rows
-from openrlhf_ebpo.engines.rendering import text_tokenizer, token_ids, tokenizer_of
+from openrlhf_ebpo.checks.prompt_rows import read_rows, render_rows
+from openrlhf_ebpo.engines.rendering import Prompt, prompt_lengths, text_tokenizer, token_ids, tokenizer_of
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.models.on_hub import local_folder
 from openrlhf_ebpo.seams.remote_code import trusted
 
 MAX_TOKEN_CHARS = 60
 MAX_ERROR_CHARS = 300
-MAX_TEXTS = 256  # whose tokens are read: a mistake in the form of one prompt is mostly in all
+MAX_TEXTS = 256  # about so many are compared by their tokens: a mistake in the form of one prompt is mostly in all
+MAX_ROWS = 10_000  # of a data set, whose lengths are compared: about 5 s at 450 tokens each
 
 
 class Flags(NamedTuple):
@@ -39,9 +42,8 @@ DIFFICULTY = Flags("--add_bos", "--max_len", "--input_template")
 class Asked:
     """How a model is asked.
 
-    texts: the first prompts, as it gets them. lengths: of all prompts, in tokens. chat_template, add_bos: whether they were
-    put into the one, and begin with the other. room: tokens that a prompt may have; what is longer loses its beginning.
-    example: whether the texts stand for prompts that are elsewhere. all_rows: whether lengths are those of all prompts.
+    texts: prompts, as it gets them, or an example. lengths: of all prompts, in tokens. chat_template, add_bos: whether they were put into
+    the one, and begin with the other. room: tokens that a prompt may have; a longer one loses its beginning.
     """
 
     texts: Sequence[str]
@@ -49,20 +51,21 @@ class Asked:
     chat_template: bool
     add_bos: bool
     room: int
-    example: bool = False
-    all_rows: bool = True
 
 
 def fit_warnings(model: str, tokenizer, asked: Asked, flags: Flags) -> list[str]:
-    """Say where they do not go together, each with what to do. Loads the model's configuration, no weights.
+    """Warn of what does not go together, each with what to do. Loads the model's configuration, no weights.
 
-    tokenizer: as training sets it up, a processor where the model also sees.
+    tokenizer: as training sets it up, a processor if the model also sees.
+
+    Raises:
+        UsageError: the prompts have tokens that the model does not.
     """
     return or_warning("the prompts", lambda: _mismatches(model, tokenizer, asked, flags))
 
 
 def or_warning(prompts: str, check: Callable[[], list[str]]) -> list[str]:
-    """The check's lines; or that it failed, which is no reason to stop: the reader of that file will say it in full.
+    """Return the check's lines, or one that says why it failed: whoever reads that file next will say it in full.
 
     Raises:
         UsageError: the check's own.
@@ -76,22 +79,27 @@ def or_warning(prompts: str, check: Callable[[], list[str]]) -> list[str]:
         return [f"warning: {prompts} were not looked at: {cause}"]
 
 
-def one_line(text: str, width: int) -> str:
-    """Somebody else's text for a terminal: no control characters, and its middle left out where it is long."""
+def one_line(text: str, max_chars: int) -> str:
+    """Untrusted text for a terminal: no control characters, and its middle left out if it is long."""
     text = " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
-    return text if len(text) <= width else f"{text[: width // 2]} … {text[-(width // 2) :]}"
+    return text if len(text) <= max_chars else f"{text[: max_chars // 2]} … {text[-(max_chars // 2) :]}"
 
 
 def _mismatches(model: str, tokenizer, asked: Asked, flags: Flags) -> list[str]:
     from transformers import AutoConfig
 
     config, tokenizer = AutoConfig.from_pretrained(model, trust_remote_code=trusted()), text_tokenizer(tokenizer)
-    tokens = [token_ids(tokenizer, text) for text in asked.texts[:MAX_TEXTS]]
+    tokens = [token_ids(tokenizer, text) for text in asked.texts[:: len(asked.texts) // MAX_TEXTS or 1]]
+    size = getattr(config.get_text_config(), "vocab_size", None)
+    if beyond := [token for token in itertools.chain(*tokens) if size and token >= size]:
+        raise UsageError(
+            f"{model}: {_describe(tokenizer, beyond[0])} of the prompts has the id {beyond[0]}, and the model {size} embeddings: "
+            "take the tokenizer that the model was trained with, or resize the embeddings"
+        )
     found = [
         *_begin(tokenizer, asked, tokens, flags),
         *_end(tokenizer, end_tokens(model, config)),
-        *_embeddings(tokenizer, getattr(config.get_text_config(), "vocab_size", None), tokens),
-        *cut(asked.lengths, asked.room, flags, asked.all_rows),
+        *cut(asked.lengths, asked.room, flags),
     ]
     return [f"warning: {model}: {each}" for each in found]
 
@@ -99,9 +107,6 @@ def _mismatches(model: str, tokenizer, asked: Asked, flags: Flags) -> list[str]:
 def _describe(tokenizer, token: int) -> str:
     """A token for people: whoever made the tokenizer chose its characters."""
     return f"{tokenizer.convert_ids_to_tokens(token)!r:.{MAX_TOKEN_CHARS}} ({token})"
-
-
-# --- begin and end
 
 
 def begin_of(tokenizer) -> tuple[int, ...]:
@@ -114,31 +119,26 @@ def begin_of(tokenizer) -> tuple[int, ...]:
     return tuple(itertools.takewhile(special.__contains__, put))
 
 
-def _begin(tokenizer, asked: Asked, tokens: Sequence[Sequence[int]], flags: Flags) -> list[str]:
-    begin, put, found = tokenizer.bos_token_id, begin_of(tokenizer), []
+def _begin(tokenizer, asked: Asked, tokens: Sequence[Sequence[int]], flags: Flags) -> Iterator[str]:
+    begin, put = tokenizer.bos_token_id, begin_of(tokenizer)
     if without := sum(tuple(each[: len(put)]) != put for each in tokens):
+        remedy = f"Give {flags.add_bos}"
+        if put != (begin,):
+            text = f"{''.join(tokenizer.convert_ids_to_tokens(list(put)))!r:.{MAX_TOKEN_CHARS}}"
+            place = "of the chat template" if asked.chat_template else f"of every prompt, or of {flags.template}"
+            remedy = f"{flags.add_bos} cannot add what is not the tokenizer's bos_token: write {text} at the beginning {place}"
         them = "it" if len(put) == 1 else "them"
         lacking = f"{without} of {len(tokens)} prompts lack {them}"
-        if asked.example:
-            lacking = f"a prompt made up as an example lacks {them} (the data set is not on this machine)"
-        found.append(
-            f"its tokenizer begins every text with {' '.join(_describe(tokenizer, each) for each in put)}, and {lacking}: the "
-            f"model has been trained on texts that begin so. {_begin_remedy(tokenizer, put, asked, flags)}"
+        if not asked.lengths:
+            lacking = f"an example of a prompt (the data set is not on this machine) lacks {them}"
+        yield (
+            f"its tokenizer begins every text with {' '.join(_describe(tokenizer, each) for each in put)}, and {lacking}: the model has been trained on texts that begin so. {remedy}"
         )
     if asked.add_bos and tokens and begin is not None and put[:1] != (begin,):
-        found.append(
+        yield (
             f"{flags.add_bos} puts {_describe(tokenizer, begin)} before the prompts, and its tokenizer does not do so by "
             "itself: leave the flag out, unless the model was trained with it"
         )
-    return found
-
-
-def _begin_remedy(tokenizer, put: tuple[int, ...], asked: Asked, flags: Flags) -> str:
-    if put == (tokenizer.bos_token_id,):
-        return f"Give {flags.add_bos}"
-    text = f"{''.join(tokenizer.convert_ids_to_tokens(list(put)))!r:.{MAX_TOKEN_CHARS}}"
-    place = "of the chat template" if asked.chat_template else f"of every prompt, or of {flags.template}"
-    return f"{flags.add_bos} cannot add what is not the tokenizer's bos_token: write {text} at the beginning {place}"
 
 
 def end_tokens(model: str, config) -> frozenset[int]:
@@ -157,48 +157,28 @@ def _ids(value: int | Iterable[int] | None) -> frozenset[int]:
     return frozenset(each for each in values if type(each) is int)
 
 
-def _end(tokenizer, configured: frozenset[int]) -> list[str]:
+def _end(tokenizer, configured: frozenset[int]) -> Iterator[str]:
     end = tokenizer.eos_token_id
     others = " or ".join(_describe(tokenizer, each) for each in sorted(configured))
     if end is None:
         stops = f"only at {others}" if others else "nowhere, and every one is cut"
-        return [f"its tokenizer has no end token, and responses end {stops}. Set eos_token in tokenizer_config.json"]
-    if not configured or end in configured:
-        return []
-    return [
-        f"its tokenizer's end token is {_describe(tokenizer, end)}, and that of config.json or generation_config.json {others}: "
-        "responses may go on after their end. Set eos_token in tokenizer_config.json, or eos_token_id in the other two, "
-        "to the token that the model was trained to end with"
-    ]
+        yield f"its tokenizer has no end token, and responses end {stops}. Set eos_token in tokenizer_config.json"
+    elif configured and end not in configured:
+        yield (
+            f"its tokenizer's end token is {_describe(tokenizer, end)}, and that of config.json or generation_config.json "
+            f"{others}: responses may go on after their end. Set eos_token in tokenizer_config.json, or eos_token_id in the "
+            "other two, to the token that the model was trained to end with"
+        )
 
 
-# --- embeddings and lengths
-
-
-def _embeddings(tokenizer, size: int | None, tokens: Sequence[Sequence[int]]) -> list[str]:
-    """Tokens that no text uses may lie beyond the embeddings: model_check.py refuses ordinary ones."""
-    used = {token for each in tokens for token in each}
-    used |= {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id} - {None}
-    beyond = min((token for token in used if size and token >= size), default=None)
-    if beyond is None:
-        return []
-    return [
-        f"{_describe(tokenizer, beyond)} has the id {beyond}, and the model {size} embeddings: generation or training ends "
-        "there with an error. Take the tokenizer that the model was trained with"
-    ]
-
-
-def cut(lengths: Sequence[int], room: int, flags: Flags, all_rows: bool = True, of: str = "") -> list[str]:
-    """of: which prompts, where they are not those that are meant anyway."""
-    longer, longest = sum(length > room for length in lengths), max(lengths, default=0)
-    if not longer:
-        return []
-    total = f"{len(lengths)}" if all_rows else f"the first {len(lengths)}"
-    return [
-        f"{longer} of {total} prompts{of} are longer than the {room} tokens that {flags.length} leaves beside the "
-        f"response, and lose their beginning; the longest has {longest}. Raise {flags.length} by {longest - room}, or "
-        "leave such prompts out"
-    ]
+def cut(lengths: Sequence[int], room: int, flags: Flags, of: str = "") -> Iterator[str]:
+    """of: which prompts, if they are not those of the training."""
+    if longer := [length for length in lengths if length > room]:
+        yield (
+            f"{len(longer)} of {len(lengths)} prompts{of} are longer than the {room} tokens that {flags.length} leaves for them, "
+            f"and lose their beginning; the longest has {max(longer)}. Raise {flags.length} by {max(longer) - room}, or leave "
+            "such prompts out"
+        )
 
 
 # --- the prompts of a training
@@ -215,43 +195,48 @@ def add_flag(parser: argparse.ArgumentParser) -> None:
 
 
 def training_warnings(args) -> list[str]:
-    """args: upstream's, nested. Reads files of this machine alone.
+    """Compare a training's model with the prompts that are on this machine. args: upstream's, nested.
 
     Raises:
-        UsageError: the prompts cannot be put into the form that was asked for.
+        UsageError: the prompts cannot be put into the form that was asked for, or have tokens that the model does not.
     """
-    folder = model_folder(args.actor.model_name_or_path)
+    folder = local_folder(args.actor.model_name_or_path)
     if folder is None:
         return []  # the dry run says so
-    found = or_warning("the prompts", lambda: _of_training(args, str(folder)))
+    model = str(folder)
+    found = or_warning("the prompts", lambda: _of_training(args, model))
     if args.eval.dataset:
-        found += or_warning("the prompts of --eval.dataset", lambda: _of_evaluation(args, str(folder)))
+        found += or_warning("the prompts of --eval.dataset", lambda: _of_evaluation(args, model))
     return found
 
 
 def _of_training(args, model: str) -> list[str]:
-    data = args.data
-    seen = read_prompts("--data.prompt_dataset", data.prompt_dataset, data.prompt_split, args, model)
-    example = {data.input_key: "1 + 1 =", data.label_key: "2"}  # in place of rows that are not on this machine
-    texts = seen.texts or [prompt.text for prompt in render_rows([example], args, model)]
-    form = {"chat_template": data.apply_chat_template, "add_bos": data.add_bos, "example": not seen.texts}
-    asked = Asked(texts, seen.lengths, room=_room(args), all_rows=seen.all_rows, **form)
-    return [*_mismatches(model, tokenizer_of(model), asked, TRAINING), *_partly("--data.prompt_dataset", seen, args)]
+    prompts = _local_prompts("data.prompt_dataset", args.data.prompt_dataset, args.data.prompt_split, args, model)
+    example = {args.data.input_key: "1 + 1 =", args.data.label_key: "2"}
+    texts = [prompt.text for prompt in prompts or render_rows([example], args, model)]
+    asked = Asked(texts, _lengths(prompts, model), args.data.apply_chat_template, args.data.add_bos, _room(args))
+    return _mismatches(model, tokenizer_of(model), asked, TRAINING)
 
 
 def _of_evaluation(args, model: str) -> list[str]:
-    seen = read_prompts("--eval.dataset", args.eval.dataset, args.eval.split, args, model)
-    too_long = cut(seen.lengths, _room(args), TRAINING, seen.all_rows, " of --eval.dataset")
-    return [*(f"warning: {model}: {line}" for line in too_long), *_partly("--eval.dataset", seen, args)]
+    prompts = _local_prompts("eval.dataset", args.eval.dataset, args.eval.split, args, model)
+    longer = cut(_lengths(prompts, model), _room(args), TRAINING, " of --eval.dataset")
+    return [f"warning: {model}: {line}" for line in longer]
+
+
+def _local_prompts(flag: str, names: str, split: str, args, model: str) -> list[Prompt]:
+    tokenizer_of(model)  # an error of its files is not one of the prompts
+    prompts = []
+    for name in filter(None, map(str.strip, names.split(","))):
+        if Path(name.partition("@")[0]).exists():
+            prompts += render_rows(read_rows(name, split, args, MAX_ROWS), args, model, f"--{flag} {name}")
+    return prompts
+
+
+def _lengths(prompts: list[Prompt], model: str) -> list[int]:
+    return prompt_lengths(prompts, model) if prompts else []
 
 
 def _room(args) -> int:
-    """Tokens that a prompt may have: what is longer is cut by upstream, from its beginning."""
+    """Tokens that a prompt may have: upstream cuts a longer one, from its beginning."""
     return args.data.max_len - (args.rollout.max_new_tokens or 1)
-
-
-def _partly(flag: str, seen: Seen, args) -> list[str]:
-    """That there are more than were looked at, where nothing else says it."""
-    if seen.all_rows or not seen.lengths or max(seen.lengths) > _room(args):
-        return []
-    return [f"{flag}: the first {len(seen.lengths)} prompts were looked at, and none is too long"]

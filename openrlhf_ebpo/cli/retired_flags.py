@@ -14,6 +14,7 @@ ADAPTIVE = (
 RETIRED = {
     "--data.order adaptive": ADAPTIVE,
     "--data.coverage": ADAPTIVE,
+    "--data.order_any_model": "any order is trained on; `openrlhf-ebpo data difficulty` measures one for this model (docs/data.md)",
     "--vllm.max_restarts": "an engine that dies ends the run; --train.max_restarts N resumes it from the newest checkpoint",
 }
 

@@ -1,4 +1,4 @@
-"""Check before `train` starts anything: flags, files, the run directory, and by importing for a dry run."""
+"""Check before `train` starts anything: flags, files, checkpoints, and by importing for a dry run."""
 
 from __future__ import annotations
 
@@ -22,76 +22,38 @@ from openrlhf_ebpo.supervisor import restarts
 from openrlhf_ebpo.training import eval_metrics, lora, policy_loss, save_times
 from openrlhf_ebpo.training.checkpoint import stored_prior
 
+FROM_ONE = {  # number -> what to give instead
+    "ckpt.load_step": "give a step from 1 on, or start over with --force",
+    "logger.rollouts_every": "give 1 or more",
+    "logger.keep_rollouts": "give 1 or more",
+}
+
 
 def check_dry_run_flags(flat: argparse.Namespace) -> None:
     """Raises UsageError: --sample or --assume_cuda without --dry_run, together, or with a number that makes no sense."""
-    sample, assumed = flat.sample, flat.assume_cuda
-    mistakes = {
-        "--sample goes with --dry_run: add it, or leave --sample out to train": sample is not None and not flat.dry_run,
-        f"--sample is {sample}; give 1 or more prompts": sample is not None and sample < 1,
-        "--assume_cuda goes with --dry_run: add it, or leave --assume_cuda out to train on this machine": (
-            assumed is not None and not flat.dry_run
-        ),
-        "--assume_cuda checks for another machine, and --sample starts an engine on this one: give one": (
-            sample is not None and assumed is not None
-        ),
-        f"--assume_cuda is {assumed}; give the memory of one GPU in GB, such as 80, or no number": (
-            assumed is not None and assumed < 0
-        ),
-    }
-    raise_problems([mistake for mistake, made in mistakes.items() if made])
-
-
-def check_before_imports(flat: argparse.Namespace, stored_argv: list[str]) -> None:
-    """All that can be found wrong within a second."""
-    values = vars(flat)
-    policy_loss.check_flags(values)
-    restarts.check_flags(values)
-    arguments.check_flags(values)
-    preflight.check_files(values)
-    model_check.check_model(values)
-    raise_problems(lora.check(values))
-    limits.check_flags(values)
-    eval_metrics.check_flags(values)
-    save_times.check_flag(flat)
-    if values["ckpt.load_step"] is not None and values["ckpt.load_step"] < 1:
-        raise UsageError(
-            f"--ckpt.load_step is {values['ckpt.load_step']}; give a step from 1 on, or begin anew with --force"
+    sample, assumed, problems = flat.sample, flat.assume_cuda, []
+    if sample is not None and not flat.dry_run:
+        problems.append("--sample goes with --dry_run: add it, or leave --sample out to train")
+    if assumed is not None and not flat.dry_run:
+        problems.append(
+            "--assume_cuda goes with --dry_run: add it, or leave --assume_cuda out to train on this machine"
         )
-    for flag in ("logger.rollouts_every", "logger.keep_rollouts"):
-        if values[flag] is not None and values[flag] < 1:
-            raise UsageError(f"--{flag} is {values[flag]}; give 1 or more")
-    run_dir, load = Path(values["logger.run_dir"]), values["ckpt.load_enable"]
-    run_lock.check_free(run_dir)
-    run_lock.check_free(Path(values["ckpt.path"]))
-    check_run_dir(run_dir, stored_argv, redacted(_nested(values)), load, flat.force)
-    check_estimator(values)
-    if load:
-        checkpoint_to_resume(values, force=flat.force)
-    elif not flat.force and not values["ckpt.disable_ds"]:
-        check_fresh(values["ckpt.path"], values["algo.advantage.estimator"])
+    if sample is not None and assumed is not None:
+        problems.append("--assume_cuda checks for another machine, and --sample starts an engine on this one: give one")
+    if sample is not None and sample < 1:
+        problems.append(f"--sample is {sample}; give 1 or more prompts")
+    if assumed is not None and assumed < 0:
+        problems.append(f"--assume_cuda is {assumed}; give the memory of one GPU in GB, such as 80, or no number")
+    raise_problems(problems)
 
 
-def checkpoint_to_resume(values: dict, contents: bool = False, force: bool = False) -> Search:
-    """The checkpoint that a resume begins with; without a tag where none was ever complete.
-
-    Args:
-        contents: compare checksums too, which reads all of it.
-        force: the run in the run directory is moved aside.
-
-    Raises:
-        CheckpointError: as `Search.check`, and where the run in the run directory has lost its checkpoints.
-    """
-    folders = groups(values["ckpt.path"], values["algo.advantage.estimator"])
-    found = newest_whole(folders, values["ckpt.load_step"], contents)
-    found.check()
-    if found.tag is None and not force:
-        checkpoints.check_none_lost(Path(values["logger.run_dir"]), folders[0])
-    return found
+def check_numbers(values: dict) -> None:
+    wrong = [flag for flag in FROM_ONE if values[flag] is not None and values[flag] < 1]
+    raise_problems([f"--{flag} is {values[flag]}; {FROM_ONE[flag]}" for flag in wrong])
 
 
 def check_estimator(values: dict) -> None:
-    """Settings, stored state and code of an estimator that is computed here."""
+    """Check settings, stored state and code of an estimator that is computed here."""
     name, prefix = values["algo.advantage.estimator"], "algo.advantage.ebpo."
     settings = {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
     try:
@@ -112,6 +74,40 @@ def check_estimator(values: dict) -> None:
         stored.unpack(estimator, state, f"the checkpoint in {values['ckpt.path']}")
 
 
+def check_checkpoints(values: dict) -> None:
+    """Check that a resume finds its checkpoint, and that a new run does not write among those of another."""
+    if values["ckpt.load_enable"]:
+        checkpoint_to_resume(values, force=values["force"])
+    elif not values["force"] and not values["ckpt.disable_ds"]:
+        check_fresh(values["ckpt.path"], values["algo.advantage.estimator"])
+
+
+CHECKS = (  # in this order; each takes the flags by name, and raises a ReportedError that ends the command
+    policy_loss.check_flags,
+    restarts.check_flags,
+    arguments.check_flags,
+    preflight.check_files,
+    model_check.check_model,
+    lambda values: raise_problems(lora.check(values)),
+    limits.check_flags,
+    eval_metrics.check_flags,
+    save_times.check_flag,
+    check_numbers,
+    check_estimator,
+    check_checkpoints,
+)
+
+
+def check_before_imports(values: dict, stored_argv: list[str]) -> None:
+    """Check all that can be found wrong within a second. values: by flag."""
+    run_dir = Path(values["logger.run_dir"])
+    run_lock.check_free(run_dir)
+    run_lock.check_free(Path(values["ckpt.path"]))
+    check_run_dir(run_dir, stored_argv, redacted(_nested(values)), values["ckpt.load_enable"], values["force"])
+    for check in CHECKS:
+        check(values)
+
+
 def _nested(values: dict) -> dict:
     nested: dict = {}
     for key, value in values.items():
@@ -123,9 +119,27 @@ def _nested(values: dict) -> dict:
     return nested
 
 
+def checkpoint_to_resume(values: dict, contents: bool = False, force: bool = False) -> Search:
+    """The checkpoint that a resume begins with; without a tag if none was ever complete.
+
+    Args:
+        contents: compare checksums too, which reads all of it.
+        force: the run in the run directory is moved aside.
+
+    Raises:
+        CheckpointError: as `Search.check`, and if the run in the run directory has lost its checkpoints.
+    """
+    folders = groups(values["ckpt.path"], values["algo.advantage.estimator"])
+    found = newest_whole(folders, values["ckpt.load_step"], contents)
+    found.check()
+    if found.tag is None and not force:
+        checkpoints.check_none_lost(Path(values["logger.run_dir"]), folders[0])
+    return found
+
+
 def check_by_importing(args) -> None:
-    """For --dry_run: run the imports of the reward's and the agent's file, which the quick check only reads; the
-    reward's in a process of its own, as in training. Not of the package's own rewards, which have no such process."""
+    """For --dry_run: run the imports of the reward's and the agent's file, which `preflight` only reads; the reward's in
+    another process, as in training. Not of the package's own rewards, which have no such process."""
     from openrlhf_ebpo.rewards.calls import importing_problem
     from openrlhf_ebpo.rewards.guard import is_packaged
 
@@ -133,16 +147,13 @@ def check_by_importing(args) -> None:
     own_file = reward and reward.endswith(".py") and not is_packaged(reward)
     if own_file and (problem := importing_problem(reward, remote_code.hook())):
         raise UsageError(problem)
-    if agent:
-        check_agent_by_importing(agent)
-
-
-def check_agent_by_importing(path: str) -> None:
-    spec = importlib.util.spec_from_file_location("checked_by_dry_run", path)
+    if not agent:
+        return
+    spec = importlib.util.spec_from_file_location("checked_by_dry_run", agent)
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{path} fails when imported: {type(error).__name__}: {error}") from error
+        raise UsageError(f"{agent} fails when imported: {type(error).__name__}: {error}") from error
     if not callable(getattr(module, "AgentExecutor", None)):
-        raise UsageError(f"{path}: AgentExecutor is not callable")
+        raise UsageError(f"{agent}: AgentExecutor is not callable")

@@ -1,71 +1,75 @@
-"""Settle the arguments of `train` after upstream has validated them, and say what is worth knowing of them."""
+"""Settle the arguments of `train` after upstream has validated them, and warn of what would waste the run."""
 
 from __future__ import annotations
 
 import secrets
 
-from openrlhf_ebpo.checks import model_check, preflight
+from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.engines.cluster import gpus_needed
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import presets, registry
 from openrlhf_ebpo.estimator.config import FLAG, EstimatorConfig
+from openrlhf_ebpo.models.auto_map import read_json
+from openrlhf_ebpo.models.on_hub import local_folder
 from openrlhf_ebpo.seams import flash_attn
-from openrlhf_ebpo.seams.check import installed_release
-from openrlhf_ebpo.seams.install import all_seams
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 from openrlhf_ebpo.training import mismatch, policy_loss, prompts
 
 UNKNOWN = 0  # gigabytes
 
 
-def replaced_notice() -> str:
-    return (
-        f"OpenRLHF {installed_release()}: {len(all_seams())} replacements, in this process and in every Ray worker; run.json "
-        "lists them, python -m openrlhf_ebpo.seams explains them"
-    )
-
-
 def adapt(args, elsewhere: bool = False) -> list[str]:
-    """Settle what upstream's validation cannot know; returns notices for the user.
+    """Settle what upstream's validation cannot know; returns notices for the user. args: upstream's, nested.
 
     elsewhere: the command is for another machine, one with CUDA.
+
+    Raises:
+        UsageError: as `batch_notices`; or this machine cannot do what is asked for.
     """
-    notices = []
     args.ckpt.attempt = secrets.token_hex(8)
-    estimator = args.algo.advantage.estimator
-    if estimator == "ebpo" and args.algo.dynamic_filtering_enable:
-        notices.append(
-            "warning: --algo.dynamic_filtering_enable removes the groups in which every response fails or passes: "
-            "EBPO is there to learn from them, and its prior will not see them"
-        )
-    if registry.computed_here(estimator) and (args.algo.advantage.gamma != 1 or args.algo.advantage.no_std_norm):
-        notices.append(f"warning: --algo.advantage.gamma and --algo.advantage.no_std_norm do nothing under {estimator}")
-    notices += part_notices(args) + policy_loss.notices(args) + batch_notices(args) + stale_notices(args)
-    if is_cpu_stack() and not elsewhere:
+    notices = estimator_notices(args) + policy_loss.notices(args) + batch_notices(args) + stale_notices(args)
+    if not elsewhere and is_cpu_stack():
         from openrlhf_ebpo.seams import cpu
 
         cpu.check_args(args)
+    return notices if elsewhere else notices + adapt_to_machine(args)
+
+
+def adapt_to_machine(args) -> list[str]:
+    """Change, in place, what this machine cannot do as asked; returns the changes. args: upstream's, of `train` or `sft`."""
+    changes = []
+    if is_cpu_stack():
+        from openrlhf_ebpo.seams import cpu
+
         cpu.prepare_driver()
-        notices += [f"no CUDA: {change}" for change in cpu.adapt_args(args)]
-    return notices if elsewhere else notices + flash_attn.adapt_args(args)
+        changes = [f"no CUDA: {change}" for change in cpu.adapt_args(args)]
+    return changes + flash_attn.adapt_args(args)
 
 
-def part_notices(args) -> list[str]:
-    """Parts of EBPO that change nothing: under another estimator, and clusters that no prompt has."""
-    estimator, ebpo, flag = args.algo.advantage.estimator, args.algo.advantage.ebpo, FLAG
+def estimator_notices(args) -> list[str]:
+    """Warn of flags that do nothing under the estimator, or take from it what it is for."""
+    advantage = args.algo.advantage
+    estimator, ebpo, found = advantage.estimator, advantage.ebpo, []
+    if registry.computed_here(estimator) and (advantage.gamma != 1 or advantage.no_std_norm):
+        found.append(f"--algo.advantage.gamma and --algo.advantage.no_std_norm do nothing under {estimator}")
     if estimator in registry.ESTIMATORS and estimator != "ebpo":
         given = [part for part in (*presets.PARTS, "half_life") if getattr(ebpo, part) is not None]
-        return [f"warning: {flag}.{part} does nothing under {estimator}" for part in given]
-    if estimator != "ebpo" or ebpo.clusters != "cluster":
-        return []
-    column = {"--data.cluster_key": args.data.cluster_key or prompts.CLUSTER_COLUMN}
-    names = (args.data.prompt_dataset or "").split(",")
-    problems = [f"{name} {problem}" for name in names for problem in preflight.dataset_problems(name, column)]
-    return [f"warning: {flag}.clusters cluster: {problem}; its prompts get the run's prior" for problem in problems]
+        found += [f"{FLAG}.{part} does nothing under {estimator}" for part in given]
+    if estimator == "ebpo" and args.algo.dynamic_filtering_enable:
+        found.append(
+            "--algo.dynamic_filtering_enable removes the groups in which every response fails or passes: "
+            "EBPO is there to learn from them, and its prior will not see them"
+        )
+    if estimator == "ebpo" and ebpo.clusters == "cluster":
+        column = {"--data.cluster_key": args.data.cluster_key or prompts.CLUSTER_COLUMN}
+        for name in (args.data.prompt_dataset or "").split(","):
+            problems = preflight.dataset_problems(name, column)
+            found += [f"{FLAG}.clusters cluster: {name} {each}; its prompts get the run's prior" for each in problems]
+    return [f"warning: {each}" for each in found]
 
 
 def stale_notices(args) -> list[str]:
-    """A centred estimator with samples of another policy than the one that learns.
+    """Warn of a centred estimator that learns from samples of another policy.
 
     Samples one step old were harmless in our measurements, so an async queue of one is not warned of.
     """
@@ -74,17 +78,15 @@ def stale_notices(args) -> list[str]:
     if not causes or (found and not found.centred):
         return []
     return [
-        f"warning: {' and '.join(causes)}, and {estimator} is centred, which suffers most from stale samples: with samples four "
-        "steps old, success on a small network fell from .42 to .16 under ebpo's preset paper, from .31 to .26 under GRPO, from "
-        f".54 to .47 under preset robust. Consider {mismatch.CENTRED_REMEDIES}, and watch mismatch/*"
+        f"warning: {' and '.join(causes)}, and {estimator} is centred, which suffers most from stale samples (docs/theory.md has "
+        f"measurements). Consider {mismatch.CENTRED_REMEDIES}, and watch mismatch/*"
     ]
 
 
 def off_policy_causes(args) -> list[str]:
     """The settings that make rollouts differ from the policy that is trained, beyond one step and bf16's rounding.
 
-    OpenRLHF 0.11.2 has no flag that quantises rollouts (`create_vllm_engines` gives dtype bfloat16 and no quantization);
-    vLLM does so by itself for a model whose config.json has a quantization_config.
+    OpenRLHF 0.11.2 has no flag that quantises rollouts; vLLM does so by itself for a model with a quantization_config.
     """
     causes = []
     if (age := mismatch.age_by_design(args)) > 1:
@@ -94,14 +96,14 @@ def off_policy_causes(args) -> list[str]:
         causes.append(f"{sizes} trains on samples up to {age} steps old")
     if args.train.partial_rollout_enable:
         causes.append("--train.partial_rollout_enable mixes tokens of older weights into a response")
-    folder = model_check.model_folder(args.actor.model_name_or_path)
-    if folder and model_check.read_object(folder / "config.json").get("quantization_config"):
+    folder = local_folder(args.actor.model_name_or_path)
+    if folder and read_json(folder / "config.json").get("quantization_config"):
         causes.append(f"vLLM samples from quantised weights (quantization_config in {folder / 'config.json'})")
     return causes
 
 
 def batch_notices(args) -> list[str]:
-    """Compare the rollout batch with the optimizer steps that it fills; upstream says nothing.
+    """Compare the rollout batch with the optimizer steps that it fills; upstream does not.
 
     Raises:
         UsageError: it is less than one, and none of its responses would be trained on.
@@ -133,13 +135,7 @@ def add_flag(group) -> None:
     )
 
 
-def elsewhere_notices(args, gigabytes: int) -> list[str]:
+def elsewhere_notice(args, gigabytes: int) -> str:
     """For which machine the command was checked. args: upstream's, nested; gigabytes: of one GPU."""
     found = f"checked as for a machine with GPUs: {gpus_needed(args)}" + (f", of {gigabytes} GB" if gigabytes else "")
-    if not is_cpu_stack():
-        return [found]
-    return [
-        found,
-        "not checked for it: its libraries and drivers (openrlhf-ebpo doctor, there). Let pass: what a machine without "
-        "CUDA, such as this one, could not run",
-    ]
+    return f"{found}\nnot checked for it: its libraries and drivers (openrlhf-ebpo doctor, there)"

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from openrlhf_ebpo.checks import gpu, gym_check, machine, measured_with, memory, model_fit, preflight
+from openrlhf_ebpo.checks import gpu, gym_check, machine, memory, model_fit, preflight
 from openrlhf_ebpo.cli import old_flags, retired_flags, train_checks, train_notices, train_sample
 from openrlhf_ebpo.cli.train_checks import checkpoint_to_resume
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
@@ -70,29 +70,29 @@ def run(argv: list[str]) -> None:
     argv, translated = old_flags.translate(argv)
     print(*translated, sep="\n", end="\n" if translated else "", flush=True)
     flat = parse(parser, argv, old_flags.suggestions())
+    assumed, force = flat.assume_cuda, flat.force
     early_notices, stored_argv, metrics = check_at_once(flat, parser, argv)
-    if flat.assume_cuda is None:
-        early_notices += machine.training_notices(vars(flat))
 
     install()
-    dry_run, force, sampled, assumed = flat.dry_run, flat.force, flat.sample, flat.assume_cuda
+    dry_run, sampled = flat.dry_run, flat.sample
     del flat.dry_run, flat.force, flat.sample, flat.assume_cuda
     args = command.validate(flat)
-    notices = [train_notices.replaced_notice(), *train_notices.adapt(args, assumed is not None), *early_notices]
+    notices = [
+        f"OpenRLHF {installed_release()}: {len(all_seams())} replacements, in this process and in every Ray worker; run.json "
+        "lists them, python -m openrlhf_ebpo.seams explains them",
+        *train_notices.adapt(args, assumed is not None),
+        *early_notices,
+    ]
     check_run_dir(Path(args.logger.run_dir), stored_argv, redacted(args), args.ckpt.load_enable, force)
     found = checkpoint_to_resume(vars(flat), not dry_run, force) if args.ckpt.load_enable else None
     resumed, lines = changes.resume(args, found, force)
-    notices += lines
     gigabytes = gpu.memory_gb() if assumed is None else assumed
+    notices += [*lines, *(memory.memory_notices(args, gigabytes) if gigabytes or dry_run else ())]
     if dry_run:
-        notices += train_notices.elsewhere_notices(args, assumed) if assumed is not None else []
-        show_dry_run(args, notices, stored_argv if translated else None, sampled, gigabytes)
+        show_dry_run(args, notices, stored_argv if translated else None, sampled, assumed)
         return
-    if gigabytes:
-        notices += memory.memory_notices(args, gigabytes)
     print("\n".join(notices), flush=True)
     preflight.check_models_fetched(vars(flat))
-    measured_with.check(vars(flat))  # again, as the weights are here now
 
     claim = {
         "run_dir": Path(args.logger.run_dir),
@@ -122,31 +122,28 @@ def check_at_once(flat: argparse.Namespace, parser, argv: list[str]) -> tuple[li
     hub_flags.check_flags(vars(flat))
     if vars(flat)["hub.resume_from"]:
         run_lock.check_free(Path(vars(flat)["ckpt.path"]).expanduser())  # what comes from the Hub is put there
-    hub_notices = hub_flags.resolve_resume(vars(flat))
+    notices = hub_flags.resolve_resume(vars(flat))
     resolve(flat, parser)
     stored_argv = redacted_argv(argv, vars(flat))
-    train_checks.check_before_imports(flat, stored_argv)
+    train_checks.check_before_imports(vars(flat), stored_argv)
     metrics = redacted(read_entries(vars(flat)["logger.metrics"]))
-    hub_notices += hub_flags.check_access(vars(flat))
+    notices += hub_flags.check_access(vars(flat))
     gym_check.check_training(vars(flat))
-    measured_with.check(vars(flat))
-    return hub_notices, stored_argv, metrics
+    if flat.assume_cuda is None:
+        notices += machine.training_notices(vars(flat))
+    return notices, stored_argv, metrics
 
 
 def show_dry_run(
-    args, notices: list[str], translated: list[str] | None, sampled: int | None, gigabytes: float | None
+    args, notices: list[str], translated: list[str] | None, sampled: int | None, assumed: int | None
 ) -> None:
-    """translated: the command line, where its flags were an older release's. sampled: answers to be generated. gigabytes: memory
-    of a GPU, where it is known."""
+    """translated: the command line, if its flags were an older release's. sampled: answers to be generated. assumed: memory of
+    the GPUs of another machine."""
     train_checks.check_by_importing(args)
-    notices = [
-        *notices,
-        *memory.memory_notices(args, gigabytes),
-        *model_fit.training_warnings(args),
-        retention.size_notice(args),
-    ]
     print(json.dumps(redacted(args), indent=2))
-    print("\n".join(notices))
+    print(*notices, *model_fit.training_warnings(args), retention.size_notice(args), sep="\n")
+    if assumed is not None:
+        print(train_notices.elsewhere_notice(args, assumed))
     if translated:
         print(old_flags.shell_command(translated, "python -m openrlhf_ebpo.cli.train_ppo_ray"))
     for line in train_sample.sample(args, sampled) if sampled else ():
@@ -166,7 +163,7 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str], found: Sear
     print(*(f"{line}\n" for line in model_fit.training_warnings(args)), sep="", end="", flush=True)
     announce_special_tokens(args.actor.model_name_or_path)
     try:
-        with ray_for(args), telling_the_end(supervisor):
+        with ray_for(args), record_end(supervisor):
             supervisor.claim(**claim)  # not before the cluster is known to be big enough
             heartbeat.Heart(args.logger.run_dir).beat(heartbeat.STARTING)
             pushing = hub.start_pushing(args)
@@ -204,8 +201,8 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str], found: Sear
 
 
 @contextlib.contextmanager
-def telling_the_end(supervisor: Supervisor) -> Iterator[None]:
-    """run.json says how the run ended."""
+def record_end(supervisor: Supervisor) -> Iterator[None]:
+    """Record in run.json how the run ended."""
     status, error, final = "complete", None, False
     try:
         yield
@@ -225,14 +222,14 @@ def stopped(cause: str, args) -> ReportedError:
 
 
 def unwrapped(error: BaseException) -> BaseException:
-    """Ray wraps what a method of an actor raised; in async training one actor waits for another."""
+    """The first cause: Ray wraps what a method of an actor raised; in async training one actor waits for another."""
     while cause := getattr(error, "cause", None):
         error = cause
     return error
 
 
 def describe_cause(error: BaseException) -> str:
-    """Why the training has ended, for run.json and the screen alike: one line, save where we wrote the message ourselves."""
+    """Why the training has ended, for run.json and the screen alike: one line, unless the message is our own."""
     from ray.exceptions import RayActorError
 
     from openrlhf_ebpo.engines.cluster import reason
@@ -278,7 +275,6 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
     policy_loss.add_flags(parser)
     loss_mean.add_flags(parser)
     prompts.add_flags(parser)
-    measured_with.add_flag(parser)
     model_fit.add_flag(parser)
     eval_metrics.add_flags(parser)
     hub_flags.add_flags(parser)

@@ -1,4 +1,4 @@
-"""`train --dry_run --sample`: the model's answers to the first prompts, by the engine and the reward of the run, before it is started."""
+"""`train --dry_run --sample`: the model's answers to the first prompts, by the engine and the reward of the run."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from collections.abc import Iterator, Sequence
 from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.checks.model_check import MODEL
 from openrlhf_ebpo.checks.model_fit import one_line
-from openrlhf_ebpo.checks.prompt_rows import first_rows, render_rows
+from openrlhf_ebpo.checks.prompt_rows import read_rows, render_rows
 from openrlhf_ebpo.engines import generation
 from openrlhf_ebpo.engines.generation import EngineSettings, Sample, Sampling
 from openrlhf_ebpo.engines.rendering import Prompt, tokenizer_of
 from openrlhf_ebpo.rewards.limits import Limits
 
-SAMPLED = 4  # prompts, with an answer each
+DEFAULT_PROMPTS = 4  # with an answer each
 MAX_CHARS = 240  # of a prompt or an answer
-PATIENCE = 1800.0  # seconds for the engine's start, and for the next answer
+MAX_WAIT_SECONDS = 1800.0  # for the engine's start, and for the next answer
 NO_ANSWER = "no_answer"  # how a reward's log of responses without an answer ends
 UNMARKED = "_unmarked"  # and of those that mark none, so that all of the response is read as one
 
@@ -28,10 +28,10 @@ def add_flag(group) -> None:
         "--sample",
         type=int,
         nargs="?",
-        const=SAMPLED,
+        const=DEFAULT_PROMPTS,
         metavar="N",
-        help=f"with --dry_run: generate answers to the first N prompts ({SAMPLED}) with vLLM, grade them with the run's reward and "
-        "show them",
+        help=f"with --dry_run: generate answers to the first N prompts ({DEFAULT_PROMPTS}) with vLLM, grade them with the run's "
+        "reward and show them",
     )
 
 
@@ -45,8 +45,8 @@ def sample(args, count: int) -> Iterator[str]:
     model = args.actor.model_name_or_path
     preflight.check_fetched(f"--{MODEL}", model)
     generation.prepare_process()
-    prompts = render_rows(first_rows(args, count), args, model)
-    settings = engine_settings(args)
+    rows = read_rows(args.data.prompt_dataset.split(",")[0].strip(), args.data.prompt_split, args, count)
+    prompts, settings = render_rows(rows, args, model), engine_settings(args)
     sampling = Sampling(1, args.rollout.temperature, args.rollout.top_p, args.rollout.max_new_tokens)
     yield f"sample: starting vLLM with {model}, for answers to the first {len(prompts)} prompts"
     found, started = [], time.monotonic()
@@ -70,12 +70,12 @@ def engine_settings(args) -> EngineSettings:
         reward=tuple(args.reward.remote_url or ()),
         agent=args.train.agent_func_path,
         reward_limits=Limits(args.reward.timeout, args.reward.memory, args.reward.workers),
-        patience=PATIENCE,
+        patience=MAX_WAIT_SECONDS,
     )
 
 
 def answer_lines(prompt: Prompt, answer: Sample, tokenizer) -> list[str]:
-    """A prompt and its answer, a line each: both are other people's text, and go to a terminal."""
+    """A prompt and its answer, a line each: both are untrusted text, for a terminal."""
     text = tokenizer.decode(answer.tokens, skip_special_tokens=False)
     facts = [f"{len(answer.tokens)} tokens"]
     facts += ["cut"] if answer.truncated else []
@@ -89,40 +89,33 @@ def answer_lines(prompt: Prompt, answer: Sample, tokenizer) -> list[str]:
 
 
 def verdict(samples: Sequence[Sample], args) -> list[str]:
-    """Sum the answers up, and say what to do where the reward reads none or failed."""
+    """Sum the answers up, and say what to do if the reward reads none or failed."""
     count, limit = len(samples), args.rollout.max_new_tokens
     rewards = [each.reward for each in samples if each.reward is not None]
-    read, marked = (count_without(samples, ending) for ending in (NO_ANSWER, UNMARKED))
-    cut = sum(each.truncated for each in samples)
     failed = Counter(each.error for each in samples if each.error)
     passed = sum(reward >= args.algo.advantage.ebpo.pass_reward for reward in rewards)
-    at = f"{limit} tokens" if limit else f"--data.max_len {args.data.max_len}"
-    facts = [f"{read} of {count} have an answer that the reward reads"] if read is not None else []
-    if marked is not None:
-        facts += [f"{marked} of {count} mark their answer (of the others all is read as the answer)"]
-    facts += [f"{passed} of {count} pass, mean reward {statistics.fmean(rewards):g}"] if rewards else []
-    facts += [f"{failed.total()} of {count} got no reward"] if failed else []
+    logs = [(name, value) for each in samples for name, value in each.logs.items()]
+    read, marked = ([value == 0 for name, value in logs if name.endswith(ending)] for ending in (NO_ANSWER, UNMARKED))
+    facts = [f"{sum(read)} of {count} have an answer that the reward reads"] if read else []
+    if marked:
+        facts += [f"{sum(marked)} of {count} mark their answer (of the others all is read as the answer)"]
+    if rewards:
+        facts += [f"{passed} of {count} pass, mean reward {statistics.fmean(rewards):g}"]
+    if failed:
+        facts += [f"{failed.total()} of {count} got no reward"]
     facts += [] if rewards or failed else ["not graded: the run's reward is a model"]
-    lines = [f"sample: {'; '.join([*facts, f'{cut} of {count} cut at {at}'])}", *own_measures(samples)]
+    at = f"{limit} tokens" if limit else f"--data.max_len {args.data.max_len}"
+    lines = [f"sample: {'; '.join([*facts, f'{sum(each.truncated for each in samples)} of {count} cut at {at}'])}"]
+    names = sorted({name for name, _ in logs if not name.endswith((NO_ANSWER, UNMARKED))})
+    means = {name: statistics.fmean(value for logged, value in logs if logged == name) for name in names}
+    if means:
+        measures = ", ".join(f"{one_line(name, MAX_CHARS)} {mean:.3g}" for name, mean in means.items())
+        lines.append(f"the reward's own measures, on average: {measures}")
     if failed:
         lines.append(f"warning: no reward, most often: {one_line(failed.most_common(1)[0][0], 2 * MAX_CHARS)}")
-    if read == 0:
+    if read and not any(read):
         lines.append(
             "warning: no answer is in the form that the reward reads. Ask for it in the prompt, use the chat template of an "
             "instruct model (--data.apply_chat_template), or warm-start the model on answers of that form (openrlhf-ebpo sft)"
         )
     return lines
-
-
-def count_without(samples: Sequence[Sample], ending: str) -> int | None:
-    """How many do without what a log of such a name counts; None where the reward does not log it."""
-    logged = [value for each in samples for name, value in each.logs.items() if name.endswith(ending)]
-    return sum(value == 0 for value in logged) if logged else None
-
-
-def own_measures(samples: Sequence[Sample]) -> list[str]:
-    """Means of what the reward logs beside the reward."""
-    names = sorted({name for each in samples for name in each.logs if not name.endswith((NO_ANSWER, UNMARKED))})
-    means = {name: statistics.fmean(each.logs[name] for each in samples if name in each.logs) for name in names}
-    measures = ", ".join(f"{one_line(name, MAX_CHARS)} {mean:.3g}" for name, mean in means.items())
-    return [f"the reward's own measures, on average: {measures}"] if measures else []

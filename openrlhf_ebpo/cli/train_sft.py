@@ -16,10 +16,9 @@ from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import error_exit, parse
 from openrlhf_ebpo.record import run_lock
 from openrlhf_ebpo.redact import hide_secrets
-from openrlhf_ebpo.seams import flash_attn, remote_code
+from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.check import check_release, installed_release
 from openrlhf_ebpo.seams.install import all_seams, install
-from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 MODULE = "openrlhf.cli.train_sft"
 EXAMPLE = r"""examples:
@@ -48,18 +47,14 @@ def run(argv: list[str]) -> None:
     del flat.trust_remote_code
     preflight.absolute_paths(vars(flat))
     hide_secrets(vars(flat))
-    preflight.check_sft_files(vars(flat))
+    preflight.check_files(vars(flat))
     preflight.check_models_fetched(vars(flat))
     install()
     single_process_environment()
     args = command.validate(flat)
-    if is_cpu_stack():
-        from openrlhf_ebpo.seams import cpu
+    from openrlhf_ebpo.cli import train_notices  # imports torch
 
-        cpu.prepare_driver()
-        for change in cpu.adapt_args(args):
-            print(f"no CUDA: {change}", flush=True)
-    print(*(f"{change}\n" for change in flash_attn.adapt_args(args)), sep="", end="", flush=True)
+    print(*(f"{change}\n" for change in train_notices.adapt_to_machine(args)), sep="", end="", flush=True)
     first = os.environ["RANK"] == "0"
     with run_lock.held(Path(args.ckpt.path)) if first else contextlib.nullcontext():
         command.train(args)
@@ -69,7 +64,7 @@ def run(argv: list[str]) -> None:
 
 
 def single_process_environment() -> None:
-    """What a launcher (deepspeed, torchrun) would set, for one process started without one."""
+    """Set what a launcher (deepspeed, torchrun) would set, for one process started without one."""
     if "RANK" in os.environ:
         return
     with socket.socket() as free:

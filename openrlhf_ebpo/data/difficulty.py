@@ -33,7 +33,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from openrlhf_ebpo.checks import gym_check, preflight
-from openrlhf_ebpo.checks.measured_with import marked, model_mark
 from openrlhf_ebpo.checks.model_fit import DIFFICULTY, Asked, fit_warnings
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data import difficulty_report as report
@@ -317,7 +316,7 @@ def finish(args: argparse.Namespace, table, records: dict) -> None:
     outcomes = {key: report.outcome(record, args.pass_reward) for key, record in records.items()}
     for name, type in report.COLUMNS.items():
         table = with_column(table, name, [outcomes[key][name] for key in table["id"].to_pylist()], type)
-    write_table(marked(table, pass_rates=model_mark(args.model)), args.output)
+    write_table(table, args.output)
     picture = Path(args.output).with_suffix(".png")
     rates = [outcome["pass_rate"] for outcome in outcomes.values() if outcome["pass_rate"] is not None]
     report.plot(

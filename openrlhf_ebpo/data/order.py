@@ -31,7 +31,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from openrlhf_ebpo.checks.measured_with import marked, marks_of
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data.table import check_suffix, read_table, write_table
 from openrlhf_ebpo.errors import UsageError
@@ -66,7 +65,7 @@ def run(args: argparse.Namespace) -> None:
         places = by_difficulty(ids, rates_of(table, args.pass_rate_column), args.seed, args.reverse)
     else:
         places = shuffled(ids, args.seed)
-    ordered = marked(table.take(pa.array(places, pa.int64())), order=args.by)
+    ordered = table.take(pa.array(places, pa.int64()))
     save(ordered, Path(args.output), args.force)
     print(summary(ordered, dropped, args))
 
@@ -200,9 +199,8 @@ def save(table: pa.Table, path: Path, force: bool) -> None:
         there = read_table(path, flag="--output")
         if not there.equals(table):
             raise UsageError(f"--output {path} holds something else: name another file, or replace it with --force")
-        if path.suffix != ".parquet" or there.equals(table, check_metadata=True):
-            print(f"{path} is there already, with the same rows in the same order")
-            return
+        print(f"{path} is there already, with the same rows in the same order")
+        return
     write_table(table, path)
 
 
@@ -213,19 +211,7 @@ def summary(table: pa.Table, dropped: dict[str, int], args: argparse.Namespace) 
         lines += ["", *cluster_lines(clusters_of(table, args), args.block)]
     if needs_rates(args):
         lines += ["", *rate_lines(rates_of(table, args.pass_rate_column))]
-    lines += unknown_model(args)
     return "\n".join([*lines, "", "train on it:", f"  {training_command(table, args)}"])
-
-
-def unknown_model(args: argparse.Namespace) -> list[str]:
-    """That the training will not see which model the order is for."""
-    if args.by != "difficulty" or "pass_rates" in marks_of(Path(args.output)):
-        return []
-    return [
-        "",
-        f"warning: {args.output} does not say which model these pass rates were measured with, and training cannot check it: .jsonl "
-        "files do not keep it",
-    ]
 
 
 def cluster_lines(clusters: Sequence[str], block: int | None) -> list[str]:

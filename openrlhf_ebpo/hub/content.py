@@ -20,7 +20,6 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import tables
 from openrlhf_ebpo.hub.local_files import LocalFile
 from openrlhf_ebpo.hub.tables import CleanTable
-from openrlhf_ebpo.models.weights import WeightsError, read_header
 from openrlhf_ebpo.redact import REDACTED, find_private, own_homes, private_pattern, redacted_text, without_homes
 
 Content = LocalFile | bytes
@@ -33,6 +32,7 @@ NO_SECRET = "If it is not a secret, say so: hub push --repo … --not_secret FIL
 EPOCH = (1980, 1, 1, 0, 0, 0)
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
 LOOKED_THROUGH_AT_ONCE = 64 << 20  # bytes
+MAX_HEADER_BYTES = 100_000_000  # as safetensors itself
 KINDS = (*TEXT, *TOKENIZER, WEIGHTS, TABLE, PICTURE)
 EVAL_RESULTS = ".eval_results"  # where the Hub looks for them; every other hidden name stays
 
@@ -154,12 +154,10 @@ def _text_of(path: str, content: Content) -> bytes:
 
 
 def header_of(content: Content) -> bytes:
-    """The JSON at the start of a safetensors file; {} where it is none."""
+    """The JSON at the start of a safetensors file, after 8 bytes with its length; {} if there is none."""
     with io.BytesIO(content) if isinstance(content, bytes) else content.open() as opened:
-        try:
-            return read_header(opened) or b"{}"
-        except WeightsError:
-            return b"{}"
+        length = int.from_bytes(opened.read(8), "little")
+        return (opened.read(length) if length <= MAX_HEADER_BYTES else b"") or b"{}"
 
 
 def lines_with_secrets(texts: Iterable[bytes]) -> list[int | None]:

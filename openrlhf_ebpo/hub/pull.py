@@ -33,7 +33,7 @@ from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.places import place
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.upload import MANIFEST, NOT_IN_MANIFEST, commit_of, listing, megabytes
-from openrlhf_ebpo.models.auto_map import ModelFileError, folder_reader, own_code
+from openrlhf_ebpo.models.auto_map import ModelFileError, own_code
 from openrlhf_ebpo.models.folder import INDEX, problems
 from openrlhf_ebpo.models.hub_client import HubError, hub_api, hub_errors
 from openrlhf_ebpo.seams.remote_code import FLAG
@@ -112,7 +112,7 @@ def end_at_once(*_) -> None:
 def next_step(folder: Path) -> list[str]:
     """What to do with a pulled model, in lines; first of all, whether it brings code of its own."""
     try:
-        brought = own_code(folder_reader(folder))
+        brought = own_code(folder)
     except ModelFileError as error:
         return [f"warning: {error}"]
     if brought:

@@ -1,39 +1,34 @@
-"""Which code a model brings along, read from its small files; nothing is imported from it and no weights are fetched.
+"""Find the code that a model brings along, from its configuration files; nothing of it is imported.
 
 `auto_map` in a file gives, for a class of transformers such as AutoConfig, a class in a module of the model's folder
-("module.Class") or of another repository ("owner/name--module.Class"). Where transformers has the class that the files
-name anyway (`model_type`, `architectures`, `tokenizer_class`), the model loads without that code.
+("module.Class") or of another repository ("owner/name--module.Class"). If transformers has the class that the files name
+anyway (`model_type`, `architectures`, `tokenizer_class`), the model loads without that code. What is not found here, such as
+the code of a processor, does not run either: seams/remote_code.py refuses it when it is loaded.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.seams.install import install
 from openrlhf_ebpo.seams.remote_code import FLAG
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer_config.json"
-MAX_JSON_BYTES = 256 << 20  # of a tokenizer
-# Classes that OpenRLHF and vLLM load a text model by, and one that also sees.
-TEXT = {"AutoConfig", "AutoTokenizer", "AutoModelForCausalLM"}
-MEDIA = {"AutoProcessor", "AutoImageProcessor", "AutoVideoProcessor", "AutoFeatureExtractor"}
-VISION = {"AutoConfig", "AutoTokenizer", "AutoModelForImageTextToText"} | MEDIA
-PROCESSORS = ("processor_config.json", "preprocessor_config.json", "video_preprocessor_config.json")
-Reader = Callable[[str], dict]  # name of a file -> what it holds; {} where the model has none
+LOADED = ("AutoConfig", "AutoTokenizer", "AutoModelForCausalLM")  # by OpenRLHF and vLLM
 
 
-class ModelFileError(ValueError):
-    """A file of a model is not what it should be; the message names it."""
+class ModelFileError(UsageError):
+    """A file of a model cannot be read; the message names it."""
 
 
-@dataclass(frozen=True)
-class OwnCode:
-    """One entry of an auto_map. file: that it is in. auto_class: of transformers. references: to the code."""
+class OwnCode(NamedTuple):
+    """One entry of an auto_map: the file that holds it, the class of transformers, references to the code."""
 
     file: str
     auto_class: str
@@ -45,66 +40,57 @@ class OwnCode:
         return f"{self.file}: {named}"
 
 
-def folder_reader(folder: Path) -> Reader:
-    return lambda name: read_file(folder / name) if (folder / name).is_file() else {}
-
-
-def read_file(path: Path) -> dict:
-    """The JSON object in a file.
+def read_json(path: Path) -> dict:
+    """Read the JSON object in a file; {} if the file does not exist.
 
     Raises:
-        ModelFileError: it cannot be read, is too large, or does not hold a JSON object.
+        ModelFileError: it cannot be read, or does not hold a JSON object.
     """
     try:
-        size = path.stat().st_size
-        found = json.loads(path.read_text()) if size <= MAX_JSON_BYTES else None
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
     except (OSError, ValueError, RecursionError) as error:
         raise ModelFileError(f"{path} cannot be read as JSON ({error}); a Git LFS pointer, not fetched?") from None
-    if size > MAX_JSON_BYTES:
-        raise ModelFileError(f"{path.name} has {size} bytes; no model's is above {MAX_JSON_BYTES}")
     if not isinstance(found, dict):
         raise ModelFileError(f"{path} holds a JSON {type(found).__name__}, not an object")
     return found
 
 
-def own_code(read: Reader) -> list[OwnCode]:
-    """All code that the files name, needed or not.
+def own_code(folder: Path) -> list[OwnCode]:
+    """List all code that the files of a model name, needed or not.
 
     Raises:
         ModelFileError: a file is damaged.
     """
-    files = (CONFIG, TOKENIZER, *(PROCESSORS if _sees(read) else ()))
-    return [code for file in files for code in _entries(file, read(file).get("auto_map"))]
-
-
-def _sees(read: Reader) -> bool:
-    return "vision_config" in read(CONFIG)  # OpenRLHF then loads an image-text model and its processor
+    files = (CONFIG, TOKENIZER)
+    return [code for file in files for code in _entries(file, read_json(folder / file).get("auto_map") or {})]
 
 
 def _entries(file: str, auto_map: object) -> Iterator[OwnCode]:
     if isinstance(auto_map, list) and file == TOKENIZER:
         auto_map = {"AutoTokenizer": auto_map}  # an older form: the slow and the fast class
-    if not isinstance(auto_map or {}, dict):
-        raise ModelFileError(f"{file} has an auto_map that is no object")
-    for auto_class, references in (auto_map or {}).items():
+    if not isinstance(auto_map, dict):
+        raise ModelFileError(f"{file} has an auto_map that is not an object")
+    for auto_class, references in auto_map.items():
         references = references if isinstance(references, list) else [references]
         yield OwnCode(file, auto_class, tuple(str(each) for each in references if each is not None))
 
 
-def needed_code(read: Reader) -> list[OwnCode]:
-    """The code without which the model, its tokenizer or its processor does not load as what its files say. Where there
-    is no transformers to ask, that is all that they name.
+def needed_code(folder: Path) -> list[OwnCode]:
+    """List the code without which the model or its tokenizer does not load as what its files say; all code that they name if
+    transformers is not installed.
 
     Raises:
         ModelFileError: a file is damaged.
     """
-    found = own_code(read)
-    used = VISION if _sees(read) else TEXT
-    found = [code for code in found if code.auto_class in used]
+    config = read_json(folder / CONFIG)
+    loaded = LOADED[:2] if "vision_config" in config else LOADED  # OpenRLHF loads such a model by another class
+    found = [code for code in own_code(folder) if code.auto_class in loaded]
     if not found or importlib.util.find_spec("transformers") is None:
         return found
     install()  # transformers is imported next, and rows for it come first
-    return [code for code in found if not _is_known(code, read(CONFIG), read(code.file))]
+    return [code for code in found if not _transformers_has(code.auto_class, config, read_json(folder / code.file))]
 
 
 def refusal(code: OwnCode) -> str:
@@ -115,21 +101,15 @@ def refusal(code: OwnCode) -> str:
     )
 
 
-def _is_known(code: OwnCode, config: dict, settings: dict) -> bool:
-    """Whether transformers has the class itself."""
-    from transformers.models.auto import configuration_auto, modeling_auto, processing_auto, tokenization_auto
+def _transformers_has(auto_class: str, config: dict, settings: dict) -> bool:
+    """settings: the file that names the code."""
+    from transformers.models.auto import configuration_auto, modeling_auto, tokenization_auto
 
     model_type = str(config.get("model_type"))
-    if code.auto_class == "AutoConfig":
+    if auto_class == "AutoConfig":
         return model_type in configuration_auto.CONFIG_MAPPING_NAMES
-    if code.auto_class == "AutoTokenizer":
+    if auto_class == "AutoTokenizer":
         named = str(settings.get("tokenizer_class") or tokenization_auto.TOKENIZER_MAPPING_NAMES.get(model_type))
         return any(tokenization_auto.tokenizer_class_from_name(name) for name in (named, f"{named}Fast"))
-    if code.auto_class in MEDIA:
-        return model_type in processing_auto.PROCESSOR_MAPPING_NAMES
-    names = {
-        "AutoModelForCausalLM": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-        "AutoModelForImageTextToText": modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
-    }[code.auto_class]
-    known = names.get(model_type)
+    known = modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type)
     return known is not None and known in (config.get("architectures") or [known])

@@ -1,142 +1,142 @@
-"""Is the model in a folder whole and inert? The one check of whatever loads, publishes or pulls one.
+"""Check that the model in a folder is complete and inert: the one check before a model is loaded, published or pulled.
 
-Whole: every shard of the index is there and has the tensors that the index says, safetensors opens every file, configuration
-and tokenizer can be read. Inert: nothing of it runs code where it is loaded, and no link leads
-out of the folder.
-
-Refused: weights that are only there as pickles, and a model that does not load without code of its own, unless
---trust_remote_code is given. Never loaded, so not looked at: .py files, pickles beside the safetensors of the same
-weights, and whatever lies deeper (a run, checkpoints).
+Complete: safetensors opens every file of weights (it refuses files that are cut, padded, empty or Git LFS pointers), every
+shard of the index is there with its tensors, configuration and tokenizer can be read. Inert: nothing of it runs code when it
+is loaded (weights only as pickles, or a model that needs code of its own, unless --trust_remote_code is given), and no link
+leads out of the folder. Never loaded, so not checked: .py files, pickles next to the same weights in safetensors, subfolders.
 """
 
 from __future__ import annotations
 
-import os
+import json
 import re
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.models import auto_map
-from openrlhf_ebpo.models.weights import WeightsError, index_problems, read_index, shown, tensors_of
 from openrlhf_ebpo.seams.remote_code import FLAG, trusted
 
-JSON = re.compile(
-    r"(?:(?:adapter_|generation_|tokenizer_|preprocessor_|processor_|video_preprocessor_)?config|tokenizer|"
-    r"special_tokens_map|added_tokens|vocab|tekken|chat_template)\.json"
-)
+JSON = re.compile(r"(.*config|tokenizer|special_tokens_map|added_tokens|vocab)\.json")
 INDEX = ".safetensors.index.json"
-MODEL_INDEX = f"model{INDEX}"
-SHARD = re.compile(r"(.+)-(\d{5,})-of-(\d{5,})\.safetensors")
+SHARD = re.compile(r"(.+)-\d{5,}-of-(\d{5,})\.safetensors")
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
 TWINS = {"pytorch_model": "model", "adapter_model": "adapter_model"}  # how the same weights begin in safetensors
-MAX_PROBLEMS = 8  # problems of one folder
+MAX_PROBLEMS = 8  # of one folder
+MAX_NAME_CHARS = 100
 
 
 def problems(folder: str | Path, code: bool = True) -> list[str]:
-    """What keeps the model in `folder` from being whole and inert, each in words that begin with the file's name.
+    """List what keeps the model in `folder` from being complete and inert; each problem begins with the file's name.
 
-    code: False where the model's own code does not count, because nothing is loaded.
+    code: False if the model's own code does not count, because nothing is loaded.
     """
     folder = Path(folder)
     try:
-        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+        files = sorted(path for path in folder.iterdir() if not path.is_dir())
     except OSError as error:
         return [f"the folder cannot be read ({error.strerror})"]
-    unsafe = [problem for entry in entries for problem in _entry_problems(entry, _root(folder))]
-    if unsafe:
-        return unsafe[:MAX_PROBLEMS]  # nothing else of such a folder is opened
-    names = [entry.name for entry in entries if not entry.is_dir()]
+    if found := [problem for path in files for problem in _link_problems(path)]:
+        return found[:MAX_PROBLEMS]  # nothing else of such a folder is opened
+    names = [path.name for path in files]
     unread = list(_json_problems(folder, names))
     own = _code_problems(folder) if code and not unread and not trusted() else []
-    return [*own, *unread, *_weight_problems(folder, names)][:MAX_PROBLEMS]
+    return [*own, *unread, *_weight_problems(folder, names), *_pickle_problems(names)][:MAX_PROBLEMS]
 
 
-def check(folder: str | Path, what: str = "", code: bool = True) -> None:
-    """The raising form of `problems`. what: stands before every problem, a flag for example.
-
-    Raises:
-        UsageError: the model is not whole, or not inert; one problem a line.
-    """
-    if found := problems(folder, code):
-        raise UsageError("\n".join(f"{what or folder}: {problem}" for problem in found))
+def check(folder: str | Path) -> None:
+    """Raises UsageError: the model is not complete, or not inert; one problem a line."""
+    if found := problems(folder):
+        raise UsageError("\n".join(f"{folder}: {problem}" for problem in found))
 
 
-def _root(folder: Path) -> Path:
-    """Where links may lead: into the folder. A snapshot of the Hub's client consists of links to the blobs beside it."""
-    real = Path(os.path.realpath(folder))
-    cached = real.parent.name == "snapshots" and (real.parents[1] / "blobs").is_dir()
-    return real.parents[1] if cached else real
-
-
-def _entry_problems(entry: os.DirEntry, root: Path) -> Iterator[str]:
-    real = Path(os.path.realpath(entry.path))
-    if not entry.is_dir() and not real.is_relative_to(root):  # folders in it are not looked into
-        yield f"{shown(entry.name)} leads to {shown(real)}, out of the folder, through a link: put the file itself there"
-    elif not real.exists() and not entry.name.startswith("."):  # names of files that are being written come and go
-        yield f"{shown(entry.name)} is a link to nowhere"
-
-
-def _weight_problems(folder: Path, names: list[str]) -> Iterator[str]:
-    files, found = {}, []
-    for name in (name for name in names if name.endswith(".safetensors") and not name.startswith(".")):
-        files[name] = _read(tensors_of, folder / name, found)
-    for name in (name for name in names if name.endswith(INDEX)):
-        if (index := _read(read_index, folder / name, found)) is not None:
-            found += [f"{shown(name)} {problem}" for problem in index_problems(index, files)]
-    yield from found
-    if not any(name.endswith(INDEX) for name in names):
-        yield from _lost_shards(files)
-    yield from _pickle_problems(names)
-
-
-def _read(read: Callable[[Path], dict], path: Path, found: list[str]) -> dict | None:
-    try:
-        return read(path)
-    except (WeightsError, OSError) as error:
-        found.append(f"{shown(path.name)} {error if isinstance(error, WeightsError) else f'cannot be read ({error})'}")
-        return None
-
-
-def _lost_shards(files: dict) -> Iterator[str]:
-    """Of a set that has no index to name them; the names say how many belong to it."""
-    for stem, count in {(match[1], match[3]) for match in map(SHARD.fullmatch, files) if match}:
-        there = sum(bool(match) and match.group(1, 3) == (stem, count) for match in map(SHARD.fullmatch, files))
-        if there < int(count):
-            yield f"{shown(stem)}: {there} of {int(count)} files of weights are there, and no index"
-
-
-def _pickle_problems(names: list[str]) -> list[str]:
-    """Loaders take a pickle only where the same weights are not there in safetensors."""
-    safe = [name for name in names if name.endswith((".safetensors", ".gguf"))]
-    pickles = [name for name in names if name.endswith(PICKLES)]
-    if not safe and not pickles:
-        return ["the folder has no weights (*.safetensors)"]
-    taken = [name for name in pickles if not safe or _is_taken(name, safe)]
-    if not taken or trusted():
-        return []
-    return [
-        f"{shown(taken[0])} has weights as a pickle, which can run code where it is loaded: convert them to safetensors, "
-        f"or add {FLAG} if you trust whoever made it"
-    ]
-
-
-def _is_taken(pickle: str, safe: list[str]) -> bool:
-    """Whether the weights in a pickle, going by its name, have no twin in safetensors."""
-    twin = next((twin for stem, twin in TWINS.items() if pickle.startswith(stem)), "")
-    return not any(name.startswith(twin) for name in safe)
+def _link_problems(path: Path) -> Iterator[str]:
+    if not path.is_symlink():
+        return
+    target, root = path.resolve(), path.parent.resolve()
+    if root.parent.name == "snapshots":  # of huggingface_hub: links to the blobs of the same model
+        root = root.parents[1]
+    if not target.is_relative_to(root):
+        yield f"{printable(path.name)} leads to {printable(target)}, out of the folder, through a link: put the file itself there"
+    elif not target.exists():
+        yield f"{printable(path.name)} is a link to nowhere"
 
 
 def _json_problems(folder: Path, names: list[str]) -> Iterator[str]:
     for name in filter(JSON.fullmatch, names):
         try:
-            auto_map.read_file(folder / name)
+            auto_map.read_json(folder / name)
         except auto_map.ModelFileError as error:
             yield str(error)
 
 
 def _code_problems(folder: Path) -> list[str]:
     try:
-        return [auto_map.refusal(code) for code in auto_map.needed_code(auto_map.folder_reader(folder))[:1]]
+        return [auto_map.refusal(code) for code in auto_map.needed_code(folder)[:1]]
     except auto_map.ModelFileError as error:
         return [str(error)]
+
+
+def _weight_problems(folder: Path, names: list[str]) -> Iterator[str]:
+    tensors: dict[str, set[str] | None] = {}  # by file; None if it is damaged
+    for name in (name for name in names if name.endswith(".safetensors") and not name.startswith(".")):
+        try:
+            with safe_open(folder / name, "np") as file:
+                tensors[name] = set(file.keys())
+        except (SafetensorError, OSError) as error:
+            tensors[name] = None
+            yield (
+                f"{printable(name)} is damaged or cut off, a Git LFS pointer, or not a safetensors file: {printable(error)}; "
+                "fetch it again"
+            )
+    indexes = [name for name in names if name.endswith(INDEX)]
+    for name in indexes:
+        yield from (f"{printable(name)} {problem}" for problem in _index_problems(folder / name, tensors))
+    shards = Counter(match.groups() for match in map(SHARD.fullmatch, tensors) if match)
+    for (stem, count), there in shards.items() if not indexes else ():
+        if there < int(count):
+            yield f"{printable(stem)}: {there} of {int(count)} files of weights are there, and no index"
+
+
+def _index_problems(path: Path, tensors: dict[str, set[str] | None]) -> Iterator[str]:
+    """Compare an index with the files next to it. tensors: names of the tensors of each file."""
+    try:
+        index = {str(tensor): str(file) for tensor, file in json.loads(path.read_bytes())["weight_map"].items()}
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        yield f"cannot be read as an index ({type(error).__name__}: {printable(error)})"
+        return
+    for file in sorted({*index.values()} - {*tensors}):  # also a path: only names of this folder are known
+        yield f"names {printable(file)}, which is missing"
+    lost = [tensor for tensor, file in index.items() if tensors.get(file) is not None and tensor not in tensors[file]]
+    if lost:
+        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        yield f"puts {printable(lost[0])}{more} into {printable(index[lost[0]])}, which has no such tensor"
+
+
+def _pickle_problems(names: list[str]) -> Iterator[str]:
+    """Loaders take a pickle only if the same weights are not there in safetensors."""
+    inert = [name for name in names if name.endswith((".safetensors", ".gguf"))]
+    pickles = [name for name in names if name.endswith(PICKLES)]
+    if not inert and not pickles:
+        yield f"the folder has no weights (*.safetensors). Of a model on the Hub, pickles are fetched only with {FLAG}"
+    taken = [name for name in pickles if not any(each.startswith(_twin(name)) for each in inert)]
+    if taken and not trusted():
+        yield (
+            f"{printable(taken[0])} has weights as a pickle, which can run code where it is loaded: convert them to safetensors, "
+            f"or add {FLAG} if you trust whoever made it"
+        )
+
+
+def _twin(pickle: str) -> str:
+    """How the name of the same weights in safetensors begins."""
+    return next((twin for stem, twin in TWINS.items() if pickle.startswith(stem)), "")
+
+
+def printable(text: object) -> str:
+    """Untrusted text for the terminal: control characters as escapes, and shortened."""
+    text = str(text)
+    text = text if text.isprintable() else ascii(text)[1:-1]
+    return text if len(text) <= MAX_NAME_CHARS else f"{text[: MAX_NAME_CHARS - 3]}..."

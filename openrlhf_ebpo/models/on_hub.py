@@ -1,107 +1,67 @@
-"""A model on the Hub by its name: first its small files, from this machine's cache or else fetched; then, before anything
-is loaded, the whole of it, as it lies in the cache."""
+"""Find a model by its name: a folder, or OWNER/NAME on the Hub, whose files huggingface_hub keeps in its cache."""
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 
-from openrlhf_ebpo.models.auto_map import Reader, read_file
-from openrlhf_ebpo.models.folder import MODEL_INDEX, PICKLES
+from openrlhf_ebpo.models.folder import PICKLES
 from openrlhf_ebpo.models.hub_client import HubError, hub_api, hub_errors
-from openrlhf_ebpo.models.weights import read_index
+from openrlhf_ebpo.seams.remote_code import trusted
 
-SMALL = (".json", ".txt", ".model", ".jinja", ".tiktoken")
+CONFIGURATION = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")  # and the tokenizer
+NOT_LOADED = ("*/*", "consolidated*")  # subfolders, and Mistral's second form of the same weights
 REFUSED = (401, 403, 404)  # statuses of the Hub that stay until somebody does something
 
 
 class NoModel(Exception):
-    """The Hub has no such model, or not for this token; in words."""
+    """The Hub refuses the model, or has none of this name; the message says why."""
 
 
-def reader(name: str, ask_hub: bool = True) -> Reader:
-    """Reads a file of the model `name`; what is neither here nor on the Hub reads as {}.
-
-    ask_hub: fetch what this machine does not have.
-
-    What it returns raises:
-        NoModel: the Hub refuses. HubError: it cannot be asked now. ModelFileError: the file is damaged.
-    """
-
-    @functools.cache
-    def read(file: str) -> dict:
-        path = _cached(name, file) or (_fetched(name, file) if ask_hub else None)
-        return read_file(path) if path else {}
-
-    return read
-
-
-def _cached(name: str, file: str) -> Path | None:
+def local_folder(name: str) -> Path | None:
+    """The folder on this machine with the model's config.json."""
+    if (Path(name) / "config.json").is_file():
+        return Path(name)
+    if Path(name).exists() or name.count("/") > 1:
+        return None
     from huggingface_hub import try_to_load_from_cache
     from huggingface_hub.errors import HFValidationError
 
     try:
-        found = try_to_load_from_cache(name, file)
-    except HFValidationError as error:
-        raise NoModel(f"no such folder, and no name on the Hub either ({error})") from None
-    return Path(found) if isinstance(found, str) else None
+        found = try_to_load_from_cache(name, "config.json")
+    except HFValidationError:  # not a name on the Hub
+        return None
+    return Path(found).parent if isinstance(found, str) else None
 
 
-def _fetched(name: str, file: str) -> Path | None:
-    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
-    from huggingface_hub.errors import RemoteEntryNotFoundError
-
-    hub_api()  # no call of the client waits for ever from here on
-    try:
-        with hub_errors(f"looking at {file}"):
-            try:
-                get_hf_file_metadata(hf_hub_url(name, file))  # once; a download alone would try for 23 s without a Hub
-                return Path(hf_hub_download(name, file))
-            except RemoteEntryNotFoundError:
-                return None
-    except HubError as error:
-        if error.status in REFUSED:
-            raise NoModel(f"no such folder, and {error}") from error
-        raise
+def download_model(name: str) -> Path | None:
+    """`download` with all files that loading the model reads; pickles of weights only with --trust_remote_code."""
+    folder = download(name, (*CONFIGURATION, "*.safetensors"))
+    if folder is None or not trusted() or any(folder.glob("*.safetensors")):
+        return folder
+    return download(name, (*CONFIGURATION, *(f"*{ending}" for ending in PICKLES)))
 
 
-def snapshot(name: str) -> Path | None:
-    """The folder in the client's cache with all that loading the model reads, fetched where it is not there yet; None
-    where this machine has nothing of it and the Hub cannot be reached.
+def download(name: str, patterns: tuple[str, ...]) -> Path | None:
+    """The folder in the cache with the files of a model that fit the patterns, downloaded if they are not there; None if
+    this machine does not have them and the Hub cannot be reached.
 
     Raises:
-        NoModel: the Hub refuses, or has no such model, or this machine's disk refuses it. WeightsError: its index is none.
+        NoModel: the Hub refuses, or has no such model, or this machine's disk is full.
     """
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
+    from huggingface_hub import constants
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
+    api, which = hub_api(), {"allow_patterns": patterns, "ignore_patterns": NOT_LOADED}
     try:
-        wanted = _wanted(name)
-        with hub_errors(f"fetching {name}"):
-            return Path(snapshot_download(name, allow_patterns=wanted))
+        if not constants.HF_HUB_OFFLINE:
+            with hub_errors(f"downloading {name}"):
+                return Path(api.snapshot_download(name, **which))
     except HubError as error:
+        if isinstance(error.__cause__, HFValidationError):
+            raise NoModel(f"no such folder, and not a name on the Hub either ({error.__cause__})") from None
         if error.status in REFUSED or error.permanent:
             raise NoModel(f"no such folder, and {error}" if error.status else str(error)) from error
     try:
-        return Path(snapshot_download(name, local_files_only=True))
+        return Path(api.snapshot_download(name, local_files_only=True, **which))
     except LocalEntryNotFoundError:
         return None
-
-
-def _wanted(name: str) -> list[str]:
-    """Names of files to fetch: weights as the index lists them, and no second form of the same weights.
-
-    Raises:
-        HubError: the Hub refuses, or cannot be asked.
-    """
-    from huggingface_hub import constants, hf_hub_download
-
-    api = hub_api()
-    with hub_errors(f"looking at {name}"):
-        if constants.HF_HUB_OFFLINE:
-            raise HubError(f"looking at {name}: HF_HUB_OFFLINE is set")
-        names = [file.rfilename for file in api.model_info(name).siblings if "/" not in file.rfilename]
-        index = Path(hf_hub_download(name, MODEL_INDEX)) if MODEL_INDEX in names else None
-    weights = set(read_index(index).values()) if index else {each for each in names if each.endswith(".safetensors")}
-    weights = weights or {each for each in names if each.endswith(PICKLES)}
-    return [each for each in names if each.endswith(SMALL) or each in weights]

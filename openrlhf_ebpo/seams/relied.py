@@ -76,11 +76,9 @@ RELIED = (
     # transformers: the policy (openrlhf.models), models/auto_map.py
     Relied(f"{AUTO}.modeling_auto", "AutoModelForCausalLM"),
     Relied(f"{AUTO}.modeling_auto", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"),
-    Relied(f"{AUTO}.modeling_auto", "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES"),
     Relied(f"{AUTO}.configuration_auto", "CONFIG_MAPPING_NAMES"),
     Relied(f"{AUTO}.tokenization_auto", "TOKENIZER_MAPPING_NAMES"),
     Relied(f"{AUTO}.tokenization_auto", "tokenizer_class_from_name", ("class_name",)),
-    Relied(f"{AUTO}.processing_auto", "PROCESSOR_MAPPING_NAMES"),
     Relied("transformers.integrations.deepspeed", "HfDeepSpeedConfig"),
     Relied("transformers.masking_utils", "find_packed_sequence_indices", ("position_ids",)),  # packing with sdpa
     Relied("transformers.trainer", "get_scheduler"),

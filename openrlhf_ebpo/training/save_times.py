@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import math
 import time
@@ -27,12 +26,12 @@ def add_flag(group) -> None:
     )
 
 
-def check_flag(flat: argparse.Namespace) -> None:
-    """Raises UsageError where the minutes are negative, infinite or NaN, or nothing would be saved."""
-    minutes = vars(flat)[MINUTES]
+def check_flag(values: dict) -> None:
+    """Raises UsageError if the minutes are negative, infinite or NaN, or nothing would be saved."""
+    minutes = values[MINUTES]
     if not 0 <= minutes < math.inf:
         raise UsageError(f"--{MINUTES} is {minutes}; give minutes, or 0 to save by --ckpt.save_steps alone")
-    if minutes and vars(flat)["ckpt.disable_ds"]:
+    if minutes and values["ckpt.disable_ds"]:
         raise UsageError(
             f"--{MINUTES} saves what a resume needs, and --ckpt.disable_ds saves none of it: leave one out"
         )

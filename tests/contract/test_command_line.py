@@ -94,7 +94,6 @@ def test_our_own_flags_come_on_top(upstreams_parser):
         "--actor.loss_mean",
         "--data.add_bos",
         "--data.order",
-        "--data.order_any_model",
         "--data.cluster_key",
         "--hub.repo",
         "--hub.private",

@@ -326,4 +326,4 @@ def test_a_bad_value_is_found_before_anything_heavy():
     flat = parse(parser, ["--actor.clip_cov.bounds", "5", "1"])
     train_ppo_ray.resolve(flat, parser)
     with pytest.raises(UsageError, match=r"--actor\.clip_cov\.bounds 5 1"):
-        train_checks.check_before_imports(flat, [])
+        train_checks.check_before_imports(vars(flat), [])

@@ -8,9 +8,6 @@ import time
 import pyarrow.parquet as pq
 import pytest
 
-from openrlhf_ebpo.checks.measured_with import marks_of
-from openrlhf_ebpo.models.identity import weights_identity
-
 # about half pass; d's always fail. It notes its verdicts, so that the test knows them from elsewhere.
 REWARD = """
 import json, os
@@ -61,7 +58,6 @@ def test_killed_and_repeated_every_prompt_is_measured_once(start, tmp_path, work
     header, *records = read_lines(progress)
     assert [header, *records][: len(before)] == before
     table = pq.read_table(tmp_path / "out.parquet").to_pylist()
-    assert marks_of(tmp_path / "out.parquet")["pass_rates"]["weights"] == weights_identity(workshop / "tied")
     assert sorted(record["id"] for record in records) == sorted(row["id"] for row in table) and len(table) == 480
 
     by_id = {record["id"]: record for record in records}

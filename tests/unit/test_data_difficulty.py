@@ -14,7 +14,6 @@ import tiny_tokenizers
 from safetensors.numpy import save_file
 
 from openrlhf_ebpo import progress
-from openrlhf_ebpo.checks.measured_with import marks_of, model_mark
 from openrlhf_ebpo.data import difficulty, difficulty_report
 from openrlhf_ebpo.engines import generation
 from openrlhf_ebpo.engines.cluster import reason
@@ -307,8 +306,6 @@ def test_a_finished_measurement_is_written_without_any_engine(folder, capsys):
     for part in ("4 of them measured already", "all fail        25.0%", "1 of 16 responses got no reward", "1 x boom"):
         assert part in printed
     assert "openrlhf-ebpo data order --by difficulty" in printed
-    assert marks_of(folder / "out.parquet") == {"pass_rates": model_mark(str(folder / "model"))}
-    assert marks_of(folder / "out.parquet")["pass_rates"]["weights"]
 
 
 def test_another_pass_mark_changes_the_table_of_a_finished_measurement(folder):

@@ -54,7 +54,7 @@ def test_where_it_is_installed_nothing_changes(monkeypatch):
 
 def test_a_training_beside_cuda_is_told_and_a_command_for_another_machine_is_not(absent, monkeypatch):
     monkeypatch.setattr(train_notices, "is_cpu_stack", lambda: False)
-    for part in ("part_notices", "batch_notices", "stale_notices"):
+    for part in ("estimator_notices", "batch_notices", "stale_notices"):
         monkeypatch.setattr(train_notices, part, lambda _: [])
     monkeypatch.setattr(train_notices.policy_loss, "notices", lambda _: [])
     args = arguments()

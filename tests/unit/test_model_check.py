@@ -9,6 +9,7 @@ import pytest
 import gpu_hours
 from openrlhf_ebpo.checks import memory, model_check
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.models.on_hub import local_folder
 from openrlhf_ebpo.quickstart.tiny_model import build_tokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -84,7 +85,6 @@ def test_the_papers_models_pass_with_every_split_that_vllm_takes(name, tmp_path,
         ({}, {"ds.ring_attn_size": 3}, ["--ds.ring_attn_size 3", "8 GPUs"]),
         ({"architectures": ["Qwen3ForSequenceClassification"]}, {}, ["Qwen3ForSequenceClassification", "ForCausalLM"]),
         ({"architectures": ["T5ForConditionalGeneration"]}, {}, ["T5ForConditionalGeneration"]),
-        ({"vocab_size": 3}, {}, ["token ids up to", "3 embeddings", "tokenizer"]),
         ({}, {"data.apply_chat_template": True}, ["--data.apply_chat_template", "no chat template", "CHAT_TEMPLATE=0"]),
     ],
 )
@@ -107,17 +107,13 @@ def test_a_folder_without_tokenizer(tmp_path, folder, args):
     assert "the folder has no tokenizer" in refused(args())
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
 @pytest.mark.parametrize("text", ["version https://git-lfs.github.com/spec/v1", "[1]"])
 def test_a_file_that_is_something_else(name, text, tmp_path, folder, args):
     (tmp_path / name).write_text(text)
     message = refused(args(**{"data.apply_chat_template": True}))
     assert str(tmp_path / name) in message
     assert ("Git LFS" in message) == text.startswith("version")
-
-
-def test_a_name_that_nothing_can_have(args):
-    assert "no name on the Hub" in refused(args(**{"actor.model_name_or_path": "my model"}))
 
 
 @pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json"])
@@ -129,26 +125,13 @@ def test_a_chat_template_is_found_where_transformers_looks(place, tmp_path, fold
     model_check.check_model(args(**{"data.apply_chat_template": True}))
 
 
-def test_yarn_stretches_the_length_and_llamas_own_scaling_does_not(folder, args, monkeypatch):
-    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
-    folder(rope_scaling=yarn)
+def test_yarn_stretches_the_length_as_vllm_decides_and_llamas_own_scaling_does_not(folder, args, monkeypatch):
+    folder(rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768})
     model_check.check_model(args(**{"data.max_len": 131072}))
-    assert "131072" in refused(args(**{"data.max_len": 131073}))
     folder(**PUBLISHED["llama3_1_8b"])
     assert "131072" in refused(args(**{"data.max_len": 131073}))
     monkeypatch.setenv("VLLM_ALLOW_LONG_MAX_MODEL_LEN", "1")
     model_check.check_model(args(**{"data.max_len": 131073}))
-
-
-def test_special_tokens_for_other_media_may_lie_beyond_a_text_models_vocabulary(tmp_path, folder, args):
-    tokenizer = json.loads((tmp_path / "tokenizer.json").read_text())
-    size = 1 + max(tokenizer["model"]["vocab"].values())
-    beyond = {"id": size, "content": "<image>", "special": True}
-    (tmp_path / "tokenizer.json").write_text(json.dumps({**tokenizer, "added_tokens": [beyond]}))
-    folder(vocab_size=size)
-    model_check.check_model(args())
-    (tmp_path / "tokenizer.json").write_text(json.dumps({**tokenizer, "added_tokens": [{**beyond, "special": False}]}))
-    assert f"token ids up to {size}" in refused(args())
 
 
 def test_models_that_see_or_bring_their_own_code_pass(folder, args, config):
@@ -159,8 +142,9 @@ def test_models_that_see_or_bring_their_own_code_pass(folder, args, config):
 
 
 def test_the_language_half_of_a_model_that_sees_is_the_one_that_counts(folder, args, config):
-    folder(architectures=["X"], vision_config={}, num_attention_heads=1, text_config={**config, "vocab_size": 3})
-    assert "3 embeddings" in refused(args())
+    half = {**config, "max_position_embeddings": 1000}
+    folder(architectures=["X"], vision_config={}, max_position_embeddings=10**6, text_config=half)
+    assert "the model reads 1000 tokens" in refused(args())
 
 
 def test_a_name_on_the_hub_is_checked_from_the_cache_and_never_asked_for(tmp_path, args, monkeypatch, config):
@@ -170,11 +154,11 @@ def test_a_name_on_the_hub_is_checked_from_the_cache_and_never_asked_for(tmp_pat
     (tmp_path / "hub" / "models--Qwen--Qwen3-8B" / "refs").mkdir()
     (tmp_path / "hub" / "models--Qwen--Qwen3-8B" / "refs" / "main").write_text("abc")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    assert model_check.model_folder("Qwen/Qwen3-8B") == snapshot
+    assert local_folder("Qwen/Qwen3-8B") == snapshot
     there = args(**{"actor.model_name_or_path": "Qwen/Qwen3-8B"})
     model_check.check_model(there)  # no tokenizer in the cache: nothing is known, nothing is refused
     assert "40960" in refused({**there, "data.max_len": 50000})
-    assert model_check.model_folder("Qwen/Qwen3-14B") is None
+    assert local_folder("Qwen/Qwen3-14B") is None
     model_check.check_model({**there, "actor.model_name_or_path": "Qwen/Qwen3-14B", "data.max_len": 10**9})
 
 
@@ -288,7 +272,7 @@ def test_what_comes_on_top_of_it_is_about_twelve_gigabytes(folder, nested):
 def test_the_notice_tells_size_memory_and_cache(folder, nested):
     lines = memory.memory_notices(nested(folder()))
     assert lines[0] == "model: Qwen3ForCausalLM, 8.19 B parameters, 16.4 GB in bfloat16"
-    assert "each of 8 GPUs: about 37 GB (weights 2.0" in lines[1] and lines[1].endswith("and about 12 GB on top")
+    assert "each of 8 GPUs: about 37 GB (weights 2.0" in lines[1] and lines[1].endswith(", and on top about 12 GB")
     assert "8.2 GB of weights and 0.29 GB of cache for every full sequence, within 60%" in lines[2]
     assert len(memory.memory_notices(nested(folder(), **{"ds.lora.rank": 8}))) == 2  # other sums hold for LoRA
 
@@ -301,7 +285,7 @@ def test_where_the_gpus_are_known_it_is_said_what_does_not_fit(folder, nested):
     assert "that is more than the 53 GB of a GPU" in training and "flash-attn" not in training
     training, vllm = (line for line in memory.memory_notices(nested(folder()), 12) if line.startswith("warning"))
     assert "vLLM's weights take more than 60% of 12 GB: raise --vllm.tensor_parallel_size" in vllm
-    (vllm,) = memory.memory_notices(nested(folder(), **{"ds.lora.rank": 8}), 12)[1:-1]
+    vllm = memory.memory_notices(nested(folder(), **{"ds.lora.rank": 8}), 12)[-1]
     assert vllm.startswith("warning: vLLM's weights")
 
 

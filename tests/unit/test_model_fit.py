@@ -8,6 +8,7 @@ from tiny_tokenizers import CHAT, CHAT_WITH_BEGIN, save, save_gemma, save_llama
 
 from openrlhf_ebpo.checks.model_fit import DIFFICULTY, EVALUATION, TRAINING, Asked, fit_warnings
 from openrlhf_ebpo.engines.rendering import begin_with
+from openrlhf_ebpo.errors import UsageError
 
 TEXTS = ["1 + 1 =", "a b"]
 
@@ -99,13 +100,15 @@ def test_what_a_tokenizer_puts_before_texts_and_is_not_its_begin_token(begin, pu
     assert asked(model, [f"{text}1 + 1 ="]) == []
 
 
-def test_tokens_without_an_embedding_where_they_are_used(tmp_path):
+def test_tokens_without_an_embedding_are_refused_where_they_are_used(tmp_path):
     special = (*tiny_tokenizers.SPECIAL, *(f"<image {i}>" for i in range(3)))
     tokens = len(special) + 1 + len(tiny_tokenizers.CHARACTERS)
     model = save(tmp_path, begins=False, vocab_size=tokens - 1)
     assert asked(model) == [], "a token that stands for other media, at the end"
-    (found,) = asked(save(tmp_path / "used", begins=False, vocab_size=10))
-    assert "has the id" in found and "the model 10 embeddings" in found
+    with pytest.raises(
+        UsageError, match=r"of the prompts has the id \d+, and the model 10 embeddings: take the tokenizer"
+    ):
+        asked(save(tmp_path / "used", begins=False, vocab_size=10))
 
 
 def test_prompts_that_are_cut(tmp_path):

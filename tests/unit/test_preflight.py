@@ -281,16 +281,16 @@ def test_what_train_sft_cannot_read_is_named_before_anything_starts(good, tmp_pa
         "eval.dataset": None,
         "model.model_name_or_path": good["actor.model_name_or_path"],
     }
-    preflight.check_sft_files(args)
+    preflight.check_files(args)
     wrong = {"data.output_key": "anwser", "eval.dataset": "./none.jsonl", "model.model_name_or_path": "./none"}
     with pytest.raises(UsageError) as caught:
-        preflight.check_sft_files(args | wrong)
+        preflight.check_files(args | wrong)
     column, file, model = str(caught.value).splitlines()
     assert "has no column 'anwser' (--data.output_key); its columns are question, answer" in column
     assert "--eval.dataset ./none.jsonl: no such file" in file
     assert "--model.model_name_or_path ./none: no such folder" in model
     with pytest.raises(UsageError, match=r"--data.dataset is missing(.|\n)*--model.model_name_or_path is missing"):
-        preflight.check_sft_files(args | {"data.dataset": None, "model.model_name_or_path": None})
+        preflight.check_files(args | {"data.dataset": None, "model.model_name_or_path": None})
 
 
 def batches(train_batch: int, gpus: int, dynamic: bool) -> Box:

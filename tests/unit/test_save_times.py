@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 from types import SimpleNamespace
 
@@ -58,13 +57,13 @@ def test_upstream_saves_where_it_is_asked_to_and_its_setting_comes_back(every):
 @pytest.mark.parametrize("minutes", [-1, math.nan, math.inf])
 def test_minutes_that_are_none_are_refused(minutes):
     with pytest.raises(UsageError, match=r"--ckpt\.save_minutes is "):
-        check_flag(argparse.Namespace(**{"ckpt.save_minutes": minutes, "ckpt.disable_ds": False}))
+        check_flag({"ckpt.save_minutes": minutes, "ckpt.disable_ds": False})
 
 
 def test_minutes_without_anything_to_resume_from_are_refused():
     with pytest.raises(UsageError, match=r"--ckpt\.disable_ds saves none of it"):
-        check_flag(argparse.Namespace(**{"ckpt.save_minutes": 60.0, "ckpt.disable_ds": True}))
-    check_flag(argparse.Namespace(**{"ckpt.save_minutes": 0.0, "ckpt.disable_ds": True}))
+        check_flag({"ckpt.save_minutes": 60.0, "ckpt.disable_ds": True})
+    check_flag({"ckpt.save_minutes": 0.0, "ckpt.disable_ds": True})
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def args(tmp_path):
 def test_the_first_rows_are_looked_at_as_training_makes_prompts_of_them(name, args, tmp_path):
     save(tmp_path / "model")
     begin, cut = model_fit.training_warnings(args(name=name, input_template="{} Now!", max_len=18))
-    assert "64 of 64 prompts lack it" in begin and "Give --data.add_bos" in begin
+    assert "100 of 100 prompts lack it" in begin and "Give --data.add_bos" in begin
     assert "100 of 100 prompts are longer than the 10 tokens that --data.max_len leaves" in cut
     assert "the longest has 14" in cut
     assert model_fit.training_warnings(args(name=name, input_template="{} Now!", add_bos=True)) == []
@@ -79,7 +79,10 @@ def test_without_a_limit_of_new_tokens_a_prompt_may_fill_all_but_one(args, tmp_p
 def test_a_data_set_that_is_not_here_leaves_what_the_model_says(args, tmp_path):
     save(tmp_path / "model")
     (found,) = model_fit.training_warnings(args(prompt_dataset="owner/on_the_hub", max_len=9))
-    assert "a prompt made up as an example lacks it" in found and "Give --data.add_bos" in found
+    assert (
+        "an example of a prompt (the data set is not on this machine) lacks it" in found
+        and "Give --data.add_bos" in found
+    )
     save(tmp_path / "instruct", begins=False, template=CHAT, ends=[1, 2])
     assert model_fit.training_warnings(args(model=tmp_path / "instruct", prompt_dataset="owner/on_the_hub")) == []
     assert model_fit.training_warnings(args(model="owner/on_the_hub_too")) == []
@@ -115,16 +118,17 @@ def test_a_folder_is_read_as_training_reads_it(kind, args, tmp_path):
     if kind == "splits":
         (found,) = model_fit.training_warnings(args(prompt_dataset=str(folder), prompt_split="other", max_len=9))
         assert "3 of 3 prompts are longer" in found
-        (found,) = model_fit.training_warnings(args(prompt_dataset=str(folder), prompt_split="none", max_len=9))
-        assert "were not looked at: ValueError: " in found and "no split 'none'; there are train, other" in found
-    assert len(prompt_rows.first_rows(args(prompt_dataset=str(folder)), 2)) == 2
+        with pytest.raises(UsageError, match=r"set has no split 'none': give another --data\.prompt_split"):
+            model_fit.training_warnings(args(prompt_dataset=str(folder), prompt_split="none"))
+    assert len(prompt_rows.read_rows(str(folder), "train", args(), 2)) == 2
 
 
-def test_folders_that_come_as_code_and_data_sets_elsewhere_are_not_read(args, tmp_path):
+def test_a_data_set_that_comes_as_code_does_not_run(args, tmp_path):
+    save(tmp_path / "model", begins=False)
     (tmp_path / "set").mkdir()
     (tmp_path / "set/set.py").write_text("raise SystemExit")
-    assert prompt_rows.local_rows(str(tmp_path / "set"), "train", args()) is None
-    assert prompt_rows.local_rows("owner/name@part", "train", args()) is None
+    (found,) = model_fit.training_warnings(args(prompt_dataset=str(tmp_path / "set")))
+    assert "were not looked at: " in found
 
 
 def test_lengths_are_looked_at_beyond_the_first_rows_and_in_every_data_set(args, tmp_path, monkeypatch):
@@ -139,12 +143,10 @@ def test_lengths_are_looked_at_beyond_the_first_rows_and_in_every_data_set(args,
     assert "1 of 201 prompts are longer" in found
     (found,) = model_fit.training_warnings(args(held_out=str(tmp_path / "other.jsonl")))
     assert "1 of 101 prompts of --eval.dataset are longer" in found
-    monkeypatch.setattr(prompt_rows, "MAX_ROWS", 100)
-    (found,) = model_fit.training_warnings(args(long))
-    assert found == "--data.prompt_dataset: the first 100 prompts were looked at, and none is too long"
-    assert model_fit.training_warnings(args()) == [], "all of a hundred"
+    monkeypatch.setattr(model_fit, "MAX_ROWS", 100)
+    assert model_fit.training_warnings(args(long)) == []
     (found,) = model_fit.training_warnings(args(long, max_len=16))
-    assert "90 of the first 100 prompts are longer" in found
+    assert "90 of 100 prompts are longer" in found
 
 
 def test_held_out_prompts_that_cannot_be_read_are_said_beside_what_else_is_found(args, tmp_path):
@@ -195,11 +197,11 @@ def test_a_sample_is_asked_as_the_training_asks(args, tmp_path):
     save(tmp_path / "model")
     values = args(add_bos=True)
     model = values.actor.model_name_or_path
-    rows = prompt_rows.first_rows(values, 2)
+    rows = prompt_rows.read_rows(values.data.prompt_dataset, "train", values, 2)
     assert [each.text for each in prompt_rows.render_rows(rows, values, model)] == ["<bos>0 + 0 =", "<bos>1 + 1 ="]
     settings = train_sample.engine_settings(values)
     assert (settings.model, settings.max_len, settings.reward, settings.seed) == (model, 40, ("r.py",), 7)
-    assert settings.reward_limits.timeout == 60 and settings.patience == train_sample.PATIENCE
+    assert settings.reward_limits.timeout == 60 and settings.patience == train_sample.MAX_WAIT_SECONDS
     values.reward.remote_url = None
     assert train_sample.engine_settings(values).reward == ()
 
