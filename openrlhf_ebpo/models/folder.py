@@ -1,7 +1,8 @@
 """Check that the model in a folder is complete and inert: the one check before a model is loaded, published or pulled.
 
 Complete: safetensors opens every file of weights (it refuses files that are cut, padded, empty or Git LFS pointers), every
-shard of the index is there with its tensors, configuration and tokenizer can be read. Inert: nothing of it runs code when it
+shard of the index is there with its tensors, configuration and tokenizer are there and can be read, and the weights are those
+of the configuration: every layer with its tensors, and embeddings of its size. Inert: nothing of it runs code when it
 is loaded (weights only as pickles, or a model that needs code of its own, unless --trust_remote_code is given), and no link
 leads out of the folder. Never loaded, so not checked: .py files, pickles next to the same weights in safetensors, subfolders.
 """
@@ -24,7 +25,11 @@ JSON = re.compile(r"(.*config|tokenizer|special_tokens_map|added_tokens|vocab)\.
 INDEX = ".safetensors.index.json"
 SHARD = re.compile(r"(.+)-\d{5,}-of-(\d{5,})\.safetensors")
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt")
-TWINS = {"pytorch_model": "model", "adapter_model": "adapter_model"}  # how the same weights begin in safetensors
+LOADED = re.compile(r"(adapter_)?model(-\d{5,}-of-\d{5,})?\.safetensors")  # names that loaders look for
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
+LAYER = re.compile(r"(.*\.)?(?:layers|h|blocks)\.(\d+)\.(.+)")
+EMBEDDINGS = re.compile(r"(.*\.)?(?:embed_tokens|wte|word_embeddings|tok_embeddings)\.weight")
+UNEQUAL_LAYERS = re.compile("layer_types|expert|moe|_pattern|sliding|hybrid|mamba|attn_layer")  # in names of settings
 MAX_PROBLEMS = 8  # of one folder
 MAX_NAME_CHARS = 100
 
@@ -44,7 +49,11 @@ def problems(folder: str | Path, code: bool = True) -> list[str]:
     names = [path.name for path in files]
     unread = list(_json_problems(folder, names))
     own = _code_problems(folder) if code and not unread and not trusted() else []
-    return [*own, *unread, *_weight_problems(folder, names), *_pickle_problems(names)][:MAX_PROBLEMS]
+    weights = list(_weight_problems(folder, names))
+    found = [*own, *unread, *weights, *_pickle_problems(names), *_missing_files(names)]
+    if not found and "config.json" in names:
+        found = [f"config.json {problem}" for problem in _architecture_problems(folder, names)]
+    return found[:MAX_PROBLEMS]
 
 
 def check(folder: str | Path) -> None:
@@ -117,22 +126,66 @@ def _index_problems(path: Path, tensors: dict[str, set[str] | None]) -> Iterator
 
 
 def _pickle_problems(names: list[str]) -> Iterator[str]:
-    """Loaders take a pickle only if the same weights are not there in safetensors."""
+    """Loaders take a pickle only if the same weights are not there in safetensors, under the name that they look for."""
     inert = [name for name in names if name.endswith((".safetensors", ".gguf"))]
     pickles = [name for name in names if name.endswith(PICKLES)]
     if not inert and not pickles:
         yield f"the folder has no weights (*.safetensors). Of a model on the Hub, pickles are fetched only with {FLAG}"
-    taken = [name for name in pickles if not any(each.startswith(_twin(name)) for each in inert)]
+    taken = [name for name in pickles if not inert or name.startswith(("pytorch_model", "adapter_model"))]
+    taken = [name for name in taken if not any(_replaces(each, name) for each in inert)]
     if taken and not trusted():
         yield (
             f"{printable(taken[0])} has weights as a pickle, which can run code where it is loaded: convert them to safetensors, "
             f"or add {FLAG} if you trust whoever made it"
         )
+    if inert and not taken and not any(LOADED.fullmatch(name) or name.endswith(".gguf") for name in inert):
+        yield f"{printable(inert[0])} is not a name that loaders look for: model.safetensors, or shards and their index"
 
 
-def _twin(pickle: str) -> str:
-    """How the name of the same weights in safetensors begins."""
-    return next((twin for stem, twin in TWINS.items() if pickle.startswith(stem)), "")
+def _replaces(name: str, pickle: str) -> bool:
+    match = LOADED.fullmatch(name)
+    return bool(match) and bool(match[1]) == pickle.startswith("adapter_model")
+
+
+def _missing_files(names: list[str]) -> Iterator[str]:
+    if "adapter_config.json" in names or any(name.endswith(".gguf") for name in names):
+        return  # the base model has them, or the file itself
+    if "config.json" not in names:
+        yield "config.json is missing"
+    if not any(name in names or name.endswith(".tiktoken") for name in TOKENIZERS):
+        yield f"the tokenizer is missing ({', '.join(TOKENIZERS[:3])} or the like)"
+
+
+def _architecture_problems(folder: Path, names: list[str]) -> Iterator[str]:
+    """Compare the configuration with the tensors: their names by layer, and the shape of the embeddings. Without torch, so
+    not by the architecture itself."""
+    config = auto_map.read_json(folder / "config.json")
+    config = {**config, **config["text_config"]} if isinstance(config.get("text_config"), dict) else config
+    shapes: dict[str, list[int]] = {}
+    for name in filter(LOADED.fullmatch, names):
+        with safe_open(folder / name, "np") as file:
+            shapes |= {tensor: file.get_slice(tensor).get_shape() for tensor in file.keys()}  # noqa: SIM118  not a dict
+    count, width, words = (config.get(name) for name in ("num_hidden_layers", "hidden_size", "vocab_size"))
+    for tensor, shape in shapes.items():
+        if (
+            EMBEDDINGS.fullmatch(tensor)
+            and isinstance(width, int)
+            and isinstance(words, int)
+            and shape != [words, width]
+        ):
+            yield f"says {words} tokens x {width}, and {printable(tensor)} is {' x '.join(map(str, shape))}"
+    layers: dict[int, set[str]] = {}
+    for match in filter(None, map(LAYER.fullmatch, shapes)):
+        layers.setdefault(int(match[2]), set()).add(match[3])
+    if isinstance(count, int) and shapes and (lost := [number for number in range(count) if number not in layers]):
+        yield f"says {count} layers, and the weights of layer {lost[0]}{' and others' if lost[1:] else ''} are missing"
+        return
+    if not any(UNEQUAL_LAYERS.search(name) and value for name, value in config.items()):
+        every = set().union(*layers.values())
+        for number, there in sorted(layers.items()):
+            if there != every:
+                yield f"has equal layers, and layer {number} has no {printable(min(every - there))}"
+                return
 
 
 def printable(text: object) -> str:

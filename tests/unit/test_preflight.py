@@ -24,6 +24,7 @@ def good(tmp_path) -> dict:
     (tmp_path / "reward.py").write_text("def reward_func(queries, prompts, labels):\n    return {'rewards': 1.0}\n")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "model" / "tokenizer.json").write_text("{}")
     save_file({"w": np.zeros(1)}, tmp_path / "model" / "model.safetensors")
     return {
         "data.prompt_dataset": str(tmp_path / "data.jsonl"),
