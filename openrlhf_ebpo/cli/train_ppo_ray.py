@@ -171,7 +171,7 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str], found: Sear
             heartbeat.Heart(args.logger.run_dir).beat(heartbeat.STARTING)
             pushing = hub.start_pushing(args)
             arguments.set_arguments(args)
-            args.ckpt.verified = [found.parts[folder] for folder in found.folders] if found and found.tag else None
+            args.ckpt.verified = found.tag if found else None
             command.train(args)
             hub.queue_final(args)
     except RunDirectoryError:

@@ -40,7 +40,8 @@ from openrlhf_ebpo.extension import is_import_path
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.models import folder as model_folder
 from openrlhf_ebpo.record import checkpoints, manifest, resume, run_lock
-from openrlhf_ebpo.record.checkpoints import EXPORT, LIST
+from openrlhf_ebpo.record.checkpoints import LIST
+from openrlhf_ebpo.record.resume import EXPORT
 from openrlhf_ebpo.record.retention import DROPPED
 from openrlhf_ebpo.record.run_log import PRIOR
 
@@ -152,7 +153,7 @@ def rebuild(checked: Checked, wrong: bool) -> Iterator[str]:
         yield f"{PRIOR}: the state after step {checked.last:,}"
     found = checked.unlisted()
     checkpoints.bring_in_line(checked.folder, found)
-    yield from found.words()
+    yield from found.describe()
 
 
 def recorded(ran: LoggedRun, name: str) -> Path | None:
@@ -311,8 +312,6 @@ def saved(checked: Checked) -> Part:
     problems, notes, size = [], [], 0
     for folder, tag in itertools.product(checked.groups, tags):
         checkpoint, name = folder / tag, f"{folder.name}/{tag}"
-        if not checkpoint.is_dir() and tag.endswith(manifest.REPLACED):
-            continue
         if why := manifest.damage(checkpoint, contents=True):
             unfinished = checkpoint.is_dir() and manifest.is_unfinished(checkpoint)
             (notes if unfinished else problems).append(f"{name}: {why}")
@@ -346,8 +345,8 @@ def listing(checked: Checked) -> Part:
     if not checked.ckpt:
         return Part("list", "no --ckpt.path is known")
     found = checked.unlisted()
-    unlisted = [f"{words}; --rebuild lists it" for words in found._replace(gone={}).words()]
-    gone = found._replace(new=[]).words()  # mostly to make room: a long run has hundreds
+    unlisted = [f"{words}; --rebuild lists it" for words in found._replace(gone={}).describe()]
+    gone = found._replace(new=[]).describe()  # mostly to make room: a long run has hundreds
     notes = [*gone[-MAX_NAMED:], *([f"and {len(gone) - MAX_NAMED:,} before"] if len(gone) > MAX_NAMED else [])]
     return Part("list", f"{len(checkpoints.rows(checked.folder)):,} lines in {LIST}", unlisted, notes)
 

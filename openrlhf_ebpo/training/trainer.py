@@ -54,7 +54,7 @@ class EBPOTrainer(BestCheckpoint, Phases):
             state = self._prior_state()
             continues = state == (states.get(STATE_KEY) if step else initial)
             self.run_log.write_prior(state)
-        if self.args.ckpt.load_step and (aside := set_later_aside(Path(self.args.ckpt.path), step)):
+        if step and (aside := set_later_aside(Path(self.args.ckpt.path), step)):
             print(f"moved the checkpoints of steps after {step} to {aside}", flush=True)
         self.run_log.roll_back(step, continues)
         centred = maker.estimator is None or maker.estimator.centred
@@ -64,7 +64,7 @@ class EBPOTrainer(BestCheckpoint, Phases):
             whole = functools.partial(problems, code=False)  # nothing is loaded
             found = checkpoints.differences(self.run_log.run_dir, Path(self.args.ckpt.path), step, whole)
             checkpoints.bring_in_line(self.run_log.run_dir, found)
-            print(*(f"{line}\n" for line in found.words()), sep="", end="", flush=True)
+            print(*(f"{line}\n" for line in found.describe()), sep="", end="", flush=True)
         return states
 
     def fit(self, *args, **kwargs):

@@ -31,7 +31,7 @@ def found(run_dir, step=6):
 
 def test_what_is_in_line_stays_as_it_is(run_dir):
     before = (run_dir / LIST).read_text()
-    assert found(run_dir).words() == []
+    assert found(run_dir).describe() == []
     bring_in_line(run_dir, found(run_dir))
     assert (run_dir / LIST).read_text() == before
 
@@ -39,10 +39,10 @@ def test_what_is_in_line_stays_as_it_is(run_dir):
 def test_a_complete_checkpoint_that_is_not_listed_is_listed_in_its_place(run_dir):
     before = rows(run_dir)
     forget(run_dir, 4)
-    assert found(run_dir).words() == [f"global_step4 is complete and was not in {LIST}"]
+    assert found(run_dir).describe() == [f"global_step4 is complete and was not in {LIST}"]
     bring_in_line(run_dir, found(run_dir))
     assert [{k: v for k, v in row.items() if k != "gone"} for row in rows(run_dir)] == before
-    assert found(run_dir).words() == []
+    assert found(run_dir).describe() == []
 
 
 def test_what_is_not_complete_or_of_a_later_step_is_not_listed(run_dir):
@@ -67,9 +67,9 @@ def test_what_made_room_is_marked_and_what_came_back_is_not(run_dir):
     shutil.rmtree(ckpt / "global_step4_hf")
     bring_in_line(run_dir, found(run_dir))
     assert [row.get("gone") for row in rows(run_dir)] == [["checkpoint"], ["model"], []]
-    assert found(run_dir).words() == []
+    assert found(run_dir).describe() == []
     (ckpt / "kept").rename(ckpt / "_actor" / "global_step2")
-    assert found(run_dir).words() == [f"global_step2 in {LIST}: it is there again"]
+    assert found(run_dir).describe() == [f"global_step2 in {LIST}: it is back"]
 
 
 def test_a_copy_of_the_run_is_read_where_it_lies(run_dir, tmp_path):
