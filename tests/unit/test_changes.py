@@ -51,7 +51,11 @@ def test_how_often_rollouts_are_logged_is_recorded_and_no_other_setting_of_the_l
 
 def test_a_long_value_is_shown_by_its_end():
     long = {"data": {"prompt_dataset": "/a" * 100 + "/end.jsonl"}}
-    (line,) = [line for line in format_table(find_changes({"data": {"prompt_dataset": "b"}}, {}, long)) if "prompt_dataset" in line]
+    (line,) = [
+        line
+        for line in format_table(find_changes({"data": {"prompt_dataset": "b"}}, {}, long))
+        if "prompt_dataset" in line
+    ]
     assert "/end.jsonl" in line and len(line) < 300
 
 
