@@ -294,11 +294,9 @@ def check_list(checked: Checked) -> Part:
     if not checked.ckpt:
         return Part("no --ckpt.path is known")
     complete = partial(model_folder.problems, code=False)
-    found = checkpoints.differences(checked.ran.folder, checked.ckpt, checked.last, complete)
-    unlisted = [f"{line}; a resume lists it" for line in found._replace(gone={}).describe()]
-    gone = found._replace(new=[]).describe()  # mostly to make room: a long run has hundreds
-    notes = [*gone[-MAX_NAMED:], *([f"and {len(gone) - MAX_NAMED:,} before"] if len(gone) > MAX_NAMED else [])]
-    return Part(f"{len(checkpoints.rows(checked.ran.folder)):,} lines in {checkpoints.LIST}", unlisted, notes)
+    new = checkpoints.find_unlisted(checked.ran.folder, checked.ckpt, checked.last, complete)
+    problems = [f"{row['tag']} is complete and was not in {checkpoints.LIST}; a resume lists it" for row in new]
+    return Part(f"{len(checkpoints.rows(checked.ran.folder)):,} lines in {checkpoints.LIST}", problems)
 
 
 CHECKS = {

@@ -1,7 +1,7 @@
-"""checkpoints.jsonl: what a run has saved. The one place that reads it, and that brings it in line with the disk.
+"""checkpoints.jsonl: what a run has saved. The one place that reads it.
 
-A line is written after a save. A death between the two leaves a checkpoint without a line; a checkpoint that made room leaves a
-line without a checkpoint. `differences` finds both, at every resume and for `openrlhf-ebpo verify`.
+A line is written after a save, and stays when the checkpoint makes room. A death between save and line leaves a checkpoint without
+one: `find_unlisted` finds it, at every resume and for `openrlhf-ebpo verify`.
 """
 
 from __future__ import annotations
@@ -98,63 +98,32 @@ def check_none_lost(run_dir: Path, folder: Path) -> None:
     )
 
 
-class Differences(NamedTuple):
-    """new: lines for what is complete and not listed. gone: tag -> which of its two are missing, where the line says
-    otherwise."""
-
-    new: list[dict]
-    gone: dict[str, list[str]]
-
-    def describe(self) -> list[str]:
-        return [
-            *(f"{row['tag']} is complete and was not in {LIST}" for row in self.new),
-            *(
-                f"{tag} in {LIST}: "
-                + (
-                    f"the {' and the '.join(kinds)} {'is' if len(kinds) == 1 else 'are'} gone"
-                    if kinds
-                    else "it is back"
-                )
-                for tag, kinds in self.gone.items()
-            ),
-        ]
-
-
-def differences(run_dir: Path, ckpt_path: Path, step: int, problems: Callable[[Path], list[str]]) -> Differences:
-    """Compare the list with the disk, up to `step`, which the run has come to.
+def find_unlisted(run_dir: Path, ckpt_path: Path, step: int, problems: Callable[[Path], list[str]]) -> list[dict]:
+    """Rows for what is complete, of `step` or before, and has no line.
 
     Args:
-        problems: says of an exported model what keeps it from being complete.
+        problems: finds what keeps an exported model from being complete.
 
     Raises:
         RunDirectoryError: the file is damaged.
     """
-    listed = rows(run_dir)
-    known = {row.get("tag") for row in listed}
+    known = {row.get("tag") for row in rows(run_dir)}
     actor = ckpt_path / "_actor"
     found = {tag: {"checkpoint": str(actor / tag)} for tag in tags_of([actor]) if not damage(actor / tag)}
     for model in ckpt_path.glob(f"*{EXPORT}"):
         tag = model.name.removesuffix(EXPORT)
         if TAG.fullmatch(tag) and tag not in known and not problems(model):
             found.setdefault(tag, {})["model"] = str(model)
-    new = [
+    return [
         {"step": step_of(tag), "tag": tag, "checkpoint": None, "model": None, **found[tag], "complete": True}
         for tag in sorted(found.keys() - known, key=lambda tag: (step_of(tag), tag))
         if step_of(tag) <= step
     ]
-    gone = {
-        str(row.get("tag")): kinds
-        for row in listed
-        if (kinds := [kind for kind in KINDS if row.get(kind) and not beside(run_dir, row[kind]).is_dir()])
-        != row.get("gone", [])
-    }
-    return Differences(new, gone)
 
 
-def bring_in_line(run_dir: Path, found: Differences) -> None:
-    """Write `found` into the list."""
-    if not any(found):
+def add_rows(run_dir: Path, new: list[dict]) -> None:
+    """Write rows in the order of steps."""
+    if not new:
         return
-    listed = [{**row, "gone": found.gone.get(str(row.get("tag")), row.get("gone", []))} for row in rows(run_dir)]
-    in_order = sorted([*listed, *found.new], key=lambda row: row["step"])
+    in_order = sorted([*rows(run_dir), *new], key=lambda row: row["step"])
     write_text(run_dir / LIST, "".join(json.dumps(row) + "\n" for row in in_order))

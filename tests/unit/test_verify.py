@@ -266,11 +266,11 @@ def test_a_run_that_went_back_with_load_step_is_whole(verify, tmp_path, keep, dr
     assert "is the state after step 5" in said and ("steps up to 2 were dropped" in said) == bool(dropped)
 
 
-def test_what_made_room_is_counted_and_not_all_named(folder, verify):
+def test_what_made_room_is_not_a_problem(folder, verify):
     gone = [{"step": 1, "tag": f"global_step1{n}", "checkpoint": str(folder / str(n)), "model": None} for n in range(9)]
     rewrite_lines(folder / "run" / "checkpoints.jsonl", lambda rows: [*gone, *rows])
     status, said = verify(folder / "run")
-    assert status == 0 and said.count("the checkpoint is gone") == 5 and "note: and 4 before" in said
+    assert status == 0 and "11 lines in checkpoints.jsonl" in said
 
 
 def test_a_checkpoint_path_of_ones_own(folder, verify, tmp_path):
