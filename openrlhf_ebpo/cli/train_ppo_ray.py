@@ -29,7 +29,7 @@ from openrlhf_ebpo.estimator.config import FLAG
 from openrlhf_ebpo.extension import is_import_path, share_search_path
 from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.hub import training_flags as hub_flags
-from openrlhf_ebpo.record import changes, heartbeat, retention, run_lock
+from openrlhf_ebpo.record import changes, heartbeat, run_lock, run_writer
 from openrlhf_ebpo.record.own_metrics import read_entries
 from openrlhf_ebpo.record.resume import CheckpointError, Search
 from openrlhf_ebpo.record.run_log import RunDirectoryError, check_run_dir, read_metrics
@@ -143,7 +143,7 @@ def show_dry_run(
         *notices,
         *memory.memory_notices(args, gigabytes),
         *model_fit.training_warnings(args),
-        retention.size_notice(args),
+        run_writer.size_notice(args),
     ]
     print(json.dumps(redacted(args), indent=2))
     print("\n".join(notices))

@@ -38,8 +38,7 @@ from openrlhf_ebpo.estimator.replay import Difference, replay
 from openrlhf_ebpo.extension import is_import_path
 from openrlhf_ebpo.models import folder as model_folder
 from openrlhf_ebpo.record import checkpoints, manifest, resume
-from openrlhf_ebpo.record.retention import DROPPED
-from openrlhf_ebpo.record.run_log import PRIOR
+from openrlhf_ebpo.record.run_log import DROPPED, PRIOR
 
 WIDTH = 13
 MAX_NAMED = 5  # things of one kind

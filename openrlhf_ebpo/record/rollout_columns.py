@@ -11,8 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from openrlhf_ebpo.record.retention import first_kept, step_files
-from openrlhf_ebpo.record.run_log import RunDirectoryError
+from openrlhf_ebpo.record.run_log import RunDirectoryError, first_kept, step_files
 
 WHOLE = ("group", "sample")
 NUMBERS = ("reward", "baseline", "advantage", "action_tokens", "score_weight")

@@ -16,7 +16,8 @@ from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.models.folder import problems
 from openrlhf_ebpo.record import checkpoints, heartbeat
 from openrlhf_ebpo.record.resume import set_later_aside
-from openrlhf_ebpo.record.run_log import RunLog, read_metrics
+from openrlhf_ebpo.record.run_log import read_metrics
+from openrlhf_ebpo.record.run_writer import RunLog
 from openrlhf_ebpo.seams.install import subclass
 from openrlhf_ebpo.training import health, mismatch, taught
 from openrlhf_ebpo.training.best_checkpoint import BestCheckpoint
