@@ -1,4 +1,4 @@
-"""A picture of runs: the metrics that the catalogue shows there."""
+"""Draw the metrics of runs that the catalogue shows in a picture."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def plot_runs(
 
 
 def margins(panels: int, titled: bool) -> dict[str, float]:
-    """Shares of the picture, with room for ticks of eight characters. A layout that matplotlib computes takes twice the time."""
+    """Shares of the picture, with room for ticks of eight characters. matplotlib's own layouts take twice the time."""
     left, right, between, below, above = 0.55, 0.12, 0.55, 0.5, 0.6 if titled else 0.35  # inches
     width = WIDTH * panels
     panel = (width - left - right - between * (panels - 1)) / panels

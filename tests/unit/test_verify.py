@@ -184,7 +184,7 @@ def break_the_list(folder):
         (double_metrics, "metrics.jsonl: step 2 is there more than once"),
         (break_metrics, "metrics.jsonl: line 1 is no row of a step"),
         (drop_rollouts, "rollouts: step 3 is missing"),
-        (halve_rollouts, "step-000003.parquet is no rollout file, or is damaged"),
+        (halve_rollouts, "step-000003.parquet is not a rollout file, or is damaged"),
         (drop_rows, "are not groups of 4 responses"),
         (change_an_advantage, "not as logged: 1 of 115 responses differ, first in step 2"),
         (lose_prior, "prior.json is missing"),
