@@ -170,17 +170,17 @@ def begin_checkpoint(checkpoint: Path) -> Path | None:
 
 def set_later_aside(ckpt_path: Path, step: int) -> Path | None:
     """Move checkpoints and exported models of later steps to superseded/<time>-after-step-<N>/, with a `latest` that names
-    one; interrupted saves are deleted. The run takes another way from `step` on: neither a crash before its next save nor a
+    one; interrupted saves and deletions are cleaned up. The run takes another way from `step` on: neither a crash before its next save nor a
     `best_*` checkpoint must lead back to the old one.
 
     Returns:
         Where to; None if nothing was moved.
     """
     folders = groups(ckpt_path, "gae")
-    saved = [folder / tag for folder in folders for tag in tags_of([folder]) if step_of(tag) > step]
+    saved = [folder / tag for folder in folders for tag in tags_of([folder])]
     for path in filter(is_unfinished, saved):
         shutil.rmtree(path)
-    later = [path for path in saved if path.exists()]
+    later = [path for path in saved if step_of(path.name) > step and path.exists()]
     later += [path for path in ckpt_path.glob(f"*{EXPORT}") if (exported_step(path) or 0) > step]
     later += [folder / LATEST for folder in folders if (step_of(named_by_latest(folder)) or 0) > step]
     return _move_aside(ckpt_path, later, f"after-step-{step:06d}")

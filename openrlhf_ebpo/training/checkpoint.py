@@ -317,8 +317,8 @@ def of_rank_0(strategy, decide: Callable[[], resume.Search]) -> resume.Search:
 
 
 def stored_prior(found: resume.Search) -> dict | None:
-    """prior.json of the checkpoint that resuming would load, for an early check; None where it cannot be read (what
-    counts is the copy inside the checkpoint)."""
+    """prior.json of the checkpoint that resuming would load, for an early check; None if it cannot be read, as the copy in
+    the client states counts."""
     try:
         return json.loads((found.folders[0] / found.tag / PRIOR).read_text()) if found.tag else None
     except (OSError, ValueError):

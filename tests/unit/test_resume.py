@@ -225,11 +225,12 @@ def test_what_comes_after_the_step_is_set_aside_with_its_exports(actor):
     assert damage(aside / "_actor" / "global_step10") is None
 
 
-def test_interrupted_saves_of_later_steps_are_deleted_and_damaged_ones_moved(actor):
+def test_interrupted_saves_are_deleted_and_damaged_checkpoints_of_later_steps_moved(actor):
     save(actor, "global_step12")
     halve(actor / "global_step12" / MODEL)
-    begin_checkpoint(actor / "global_step14")
-    shard(actor / "global_step14" / MODEL)
+    for tag in ("global_step14", "best_global_step10"):
+        begin_checkpoint(actor / tag)
+        shard(actor / tag / MODEL)
     aside = set_later_aside(actor.parent, 10)
     assert [path.name for path in (aside / "_actor").iterdir() if path.is_dir()] == ["global_step12"]
     assert sorted(path.name for path in actor.iterdir() if path.is_dir()) == ["global_step10", "global_step2"]
