@@ -142,7 +142,7 @@ def check_metrics(checked: Checked) -> Part:
     broken = [number for number, line in enumerate(entire, 1) if line.strip() and parse_row(line) is None]
     twice = [step for step, count in Counter(steps).items() if count > 1]
     problems = [
-        *(f"metrics.jsonl: line {number} is no row of a step" for number in broken[:MAX_NAMED]),
+        *(f"metrics.jsonl: line {number} is not a row of a step" for number in broken[:MAX_NAMED]),
         *state("metrics.jsonl", twice, "there more than once"),
         *state("metrics.jsonl", sorted({*range(1, checked.last + 1)} - {*steps}), "missing"),
     ]

@@ -38,7 +38,7 @@ FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 MAX_ERROR_CHARS_ON_FULL_DISK = 300  # less than run.json's indentation, which makes room for it
 LOCK = "training.lock"
 NOTES = "notes.jsonl"
-PRIOR = "prior.json"  # here, in checkpoints and beside exported models
+PRIOR = "prior.json"  # here, in checkpoints and in exported models
 PRIOR_STARTS = "prior_starts.jsonl"
 DROPPED = "dropped.json"
 ROLLOUTS_NAME = re.compile(r"step-(\d{1,9})\.parquet", re.ASCII)
@@ -138,7 +138,7 @@ def _check_own(run_dir: Path, found: dict, argv: list[str], args: dict, resume: 
     same = found.get("argv") == argv or _comparable(settings) == _comparable(args)
     if found.get("status") == "complete" and same and not _dig(args, "ckpt", "load_step"):
         raise RunDirectoryError(
-            f"{described} with these very settings: nothing is left to do. Raise --train.num_episodes to go on, {ways}."
+            f"{described} with these very settings: nothing is left to do. Raise --train.num_episodes to continue, {ways}."
         )
     for section, key in (("ckpt", "path"), ("actor", "model_name_or_path"), ("algo", "advantage.estimator")):
         was, now = _dig(settings, section, key), _dig(args, section, key)

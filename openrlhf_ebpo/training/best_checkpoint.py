@@ -59,10 +59,9 @@ def best_so_far(ckpt_path: Path, run_dir: Path, key: str, step: int) -> float | 
     """The value of the best checkpoint of `step` or before; None if there is none, or neither it nor metrics.jsonl has one."""
     folder = ckpt_path / "_actor"
     tags = [tag for tag in resume.tags_of([folder]) if tag.startswith(resume.BEST) and step_of(tag) <= step]
-    whole = [tag for tag in tags if not damage(folder / tag)]
-    if not whole:
+    tag = max((tag for tag in tags if not damage(folder / tag)), key=step_of, default=None)
+    if tag is None:
         return None
-    tag = max(whole, key=step_of)
     logged = {row["step"]: row for row in read_metrics(run_dir)}
     for value in (saved_value(folder / tag, key), logged.get(step_of(tag), {}).get(key)):
         if isinstance(value, (int, float)) and math.isfinite(value):

@@ -1,4 +1,4 @@
-"""Save, rotate and load checkpoints so that a crash loses none; the estimator's state in them."""
+"""Save and load checkpoints so that a crash loses none; the estimator's state in them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import functools
 import gc
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from openrlhf_ebpo.estimator import stored
 from openrlhf_ebpo.estimator.contract import Estimator
@@ -21,6 +20,7 @@ from openrlhf_ebpo.record.changes import optimizer_settings
 from openrlhf_ebpo.record.run_log import PRIOR
 from openrlhf_ebpo.redact import redacted
 from openrlhf_ebpo.training.offload_buffers import without_offload_buffers
+from openrlhf_ebpo.training.rotation import rotate
 from openrlhf_ebpo.training.save_times import exports
 
 STATE_KEY = "ebpo_prior"  # in DeepSpeed's client_states
@@ -118,7 +118,7 @@ def save_then_rotate(original):
             manifest.complete(directory, files, prior, **facts)
             if save_latest:
                 write_text(Path(save_dir, resume.LATEST), tag)
-            rotate(self, directory, max_num, max_mem * 1024**3)
+            rotate(self, groups_of(self, directory.parent), tag, max_num, max_mem * 1024**3)
         torch_dist_barrier_and_cuda_sync()
         gc.collect()
 
@@ -176,76 +176,6 @@ def groups_of(strategy, folder: Path) -> list[Path]:
     if folder.name not in resume.GROUPS:
         return [folder]
     return resume.groups(folder.parent, strategy.args.algo.advantage.estimator)
-
-
-class SavedCheckpoint(NamedTuple):
-    """size: bytes in the larger of the policy's folder and the critic's."""
-
-    tag: str
-    metric: float | None
-    modified: float
-    size: int
-    complete: bool = True
-
-
-def rotate(strategy, new: Path, max_num: int, max_bytes: float) -> None:
-    """Policy and critic save at the same time, and resume from the same step only: the one that is done last deletes for
-    both."""
-    folders = [folder for folder in groups_of(strategy, new.parent) if folder.is_dir()]
-    if resume.damage_of(folders, new.name):
-        return
-    saved = [_describe(strategy, folders, tag) for tag in resume.tags_of(folders)]
-    for tag in checkpoints_to_delete(filter(None, saved), new.name, max_num, max_bytes):
-        for folder in folders:
-            if (folder / tag).is_dir():
-                strategy.print(_delete(folder / tag))
-
-
-def _describe(strategy, folders: list[Path], tag: str) -> SavedCheckpoint | None:
-    """None if the critic's process or the policy's deletes it at this moment."""
-    paths = [folder / tag for folder in folders if (folder / tag).is_dir()]
-    try:
-        sizes = [sum(f.stat().st_size for f in path.rglob("*") if f.is_file()) for path in paths]
-        metric, modified = strategy._read_ckpt_metric(str(paths[0])), paths[0].stat().st_mtime
-        return SavedCheckpoint(tag, metric, modified, max(sizes), resume.damage_of(folders, tag) is None)
-    except (FileNotFoundError, IndexError):
-        return None
-
-
-def checkpoints_to_delete(saved: Iterable[SavedCheckpoint], new: str, max_num: int, max_bytes: float) -> list[str]:
-    """Upstream's order: a new best replaces the old best; of the others those without a metric go first, then the worst, then
-    the oldest, until at most `max_num` are left within `max_bytes`. Before all of these go the damaged ones. Never `new`
-    itself, nor a later step, which this run did not save."""
-    step = resume.step_of(new)
-    saved = [c for c in saved if step is None or (resume.step_of(c.tag) or 0) <= step]
-    is_best = new.startswith(resume.BEST)
-    delete = [c.tag for c in saved if is_best and c.tag.startswith(resume.BEST) and c.tag != new]
-    regular = [c for c in saved if not c.tag.startswith(resume.BEST)]
-    total = sum(c.size for c in saved if c.tag not in delete)
-    excess = 0 if is_best else len(regular) - max(max_num, 1)
-    candidates = (c for c in regular if c.tag != new)
-    for c in sorted(candidates, key=lambda c: (c.complete, c.metric is not None, c.metric or 0.0, c.modified)):
-        if excess <= 0 and total <= max_bytes:
-            break
-        delete.append(c.tag)
-        excess -= 1
-        total -= c.size
-    return delete
-
-
-def _delete(checkpoint: Path) -> str:
-    """Delete a checkpoint, and return a message. A file system that refuses does not end a training; a deletion that is
-    interrupted leaves an unfinished folder."""
-    try:
-        manifest.begin(checkpoint)
-        for shard in checkpoint.glob("*.pt"):
-            shard.unlink(missing_ok=True)
-        shutil.rmtree(checkpoint)
-    except OSError as error:
-        if not checkpoint.is_dir():
-            return f"{checkpoint} was deleted by the critic's process or the policy's"
-        return f"warning: the old checkpoint {checkpoint} cannot be deleted ({error}); the next save tries again"
-    return f"Deleted checkpoint {checkpoint}, a newer one is complete"
 
 
 def load_newest_whole(original):

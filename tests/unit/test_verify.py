@@ -182,7 +182,7 @@ def break_the_list(folder):
     [
         (drop_metrics, "metrics.jsonl: step 3 is missing"),
         (double_metrics, "metrics.jsonl: step 2 is there more than once"),
-        (break_metrics, "metrics.jsonl: line 1 is no row of a step"),
+        (break_metrics, "metrics.jsonl: line 1 is not a row of a step"),
         (drop_rollouts, "rollouts: step 3 is missing"),
         (halve_rollouts, "step-000003.parquet is not a rollout file, or is damaged"),
         (drop_rows, "are not groups of 4 responses"),
