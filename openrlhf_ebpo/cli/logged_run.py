@@ -16,7 +16,7 @@ from openrlhf_ebpo.estimator.replay import Difference, Logged, keeps_state, logg
 from openrlhf_ebpo.extension import is_import_path
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.record.rollout_columns import logged_steps, read_columns
-from openrlhf_ebpo.record.run_log import PRIOR_STARTS, RunDirectoryError, first_kept, read_run
+from openrlhf_ebpo.record.run_log import PRIOR_STARTS, RunDirectoryError, dig, first_kept, read_run
 
 REWARDS = ("fail_reward", "pass_reward", "reward_clip_range")  # the run's, whatever else is asked for
 NOT_REPLAYED = {"n_samples_per_prompt", "reset_prior", "init_prior"}  # fields of EstimatorConfig
@@ -183,13 +183,6 @@ class LoggedRun:
             yield "--algo.advantage.gamma (discounts)"
         if self.arg("algo", "advantage", "no_std_norm"):
             yield "--algo.advantage.no_std_norm"
-
-
-def dig(values: Any, *path: str) -> Any:
-    """A nested value; None if a dictionary on the way lacks it, or is something else."""
-    for part in path:
-        values = values.get(part) if isinstance(values, dict) else None
-    return values
 
 
 def format_steps(steps: Sequence[int], limit: int = 5) -> str:

@@ -30,7 +30,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from openrlhf_ebpo.cli.logged_run import LoggedRun, dig, format_steps
+from openrlhf_ebpo.cli.logged_run import LoggedRun, format_steps
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.estimator import registry, stored
@@ -38,7 +38,7 @@ from openrlhf_ebpo.estimator.replay import Difference, replay
 from openrlhf_ebpo.extension import is_import_path
 from openrlhf_ebpo.models import folder as model_folder
 from openrlhf_ebpo.record import checkpoints, manifest, resume
-from openrlhf_ebpo.record.run_log import DROPPED, PRIOR
+from openrlhf_ebpo.record.run_log import DROPPED, PRIOR, dig
 
 WIDTH = 13
 MAX_NAMED = 5  # things of one kind

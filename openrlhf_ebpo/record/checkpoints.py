@@ -10,12 +10,12 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from openrlhf_ebpo.files import read_json_lines, write_text
 from openrlhf_ebpo.record.manifest import TAG, damage, step_of
 from openrlhf_ebpo.record.resume import EXPORT, CheckpointError, tags_of
-from openrlhf_ebpo.record.run_log import RunDirectoryError, read_metrics, read_run
+from openrlhf_ebpo.record.run_log import RunDirectoryError, dig, read_metrics, read_run
 
 LIST = "checkpoints.jsonl"
 KINDS = ("checkpoint", "model")
@@ -71,9 +71,7 @@ def saved(run_dir: str | Path) -> list[Saved]:
 def beside(run_dir: Path, recorded: str) -> Path:
     """A recorded path or, where run and checkpoints were moved or copied together, the one that lies as it did from the
     run directory: a copy must not push what has become of the original."""
-    before: Any = read_run(run_dir)
-    for name in ("args", "logger", "run_dir"):
-        before = before.get(name) if isinstance(before, dict) else None
+    before = dig(read_run(run_dir), "args", "logger", "run_dir")
     if not (recorded and before and isinstance(before, str)):
         return Path(recorded)
     moved = Path(os.path.normpath(run_dir / os.path.relpath(recorded, before)))

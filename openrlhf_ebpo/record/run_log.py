@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import pyarrow.parquet as pq
 
@@ -136,14 +137,14 @@ def _check_own(run_dir: Path, found: dict, argv: list[str], args: dict, resume: 
         raise RunDirectoryError(f"{described}. Continue it with --ckpt.load_enable, {ways}.")
     settings = found.get("args", {})
     same = found.get("argv") == argv or _comparable(settings) == _comparable(args)
-    if found.get("status") == "complete" and same and not _dig(args, "ckpt", "load_step"):
+    if found.get("status") == "complete" and same and not dig(args, "ckpt", "load_step"):
         raise RunDirectoryError(
             f"{described} with these very settings: nothing is left to do. Raise --train.num_episodes to continue, {ways}."
         )
-    for section, key in (("ckpt", "path"), ("actor", "model_name_or_path"), ("algo", "advantage.estimator")):
-        was, now = _dig(settings, section, key), _dig(args, section, key)
+    for flag in ("ckpt.path", "actor.model_name_or_path", "algo.advantage.estimator"):
+        was, now = dig(settings, *flag.split(".")), dig(args, *flag.split("."))
         if was != now:
-            raise RunDirectoryError(f"{described}, a foreign run: its --{section}.{key} is {was}, yours {now}; {ways}.")
+            raise RunDirectoryError(f"{described}, a foreign run: its --{flag} is {was}, yours {now}; {ways}.")
 
 
 def _comparable(args: dict) -> dict:
@@ -151,13 +152,6 @@ def _comparable(args: dict) -> dict:
     logger = {k: v for k, v in args.get("logger", {}).items() if k != "wandb"}
     ckpt = {k: v for k, v in args.get("ckpt", {}).items() if k not in ("load_enable", "load_step", "attempt")}
     return {**args, "logger": logger, "ckpt": ckpt}
-
-
-def _dig(args: dict, section: str, key: str):
-    value = args.get(section, {})
-    for part in key.split("."):
-        value = value.get(part, {})
-    return value
 
 
 def close_run(run_dir: Path, status: str, error: str | None = None) -> None:
@@ -196,6 +190,14 @@ def read_run(run_dir: str | Path) -> dict | None:
     if not isinstance(run, dict):
         raise RunDirectoryError(f"{path} holds no run; move {run_dir} aside with --force")
     return run
+
+
+def dig(values: Any, *path: str) -> Any:
+    """A nested value of run.json, which may come from anywhere; None if a dictionary on the way lacks it, or is something
+    else."""
+    for name in path:
+        values = values.get(name) if isinstance(values, dict) else None
+    return values
 
 
 def read_metrics(run_dir: str | Path) -> list[dict]:
