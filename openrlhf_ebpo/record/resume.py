@@ -20,7 +20,7 @@ from openrlhf_ebpo.record.manifest import TAG, damage, is_unfinished, step_of
 
 BEST = "best_"
 EXPORT = "_hf"  # ends the name of an exported model
-LATEST = "latest"  # DeepSpeed's; what it names is searched for, and missed where it is gone
+LATEST = "latest"  # DeepSpeed's: the tag that was saved last
 FLAG = "--ckpt.load_step"
 GROUPS = ("_actor", "_critic")
 SUPERSEDED = "superseded"
@@ -103,7 +103,8 @@ def newest_whole(
     contents: bool = False,
     problem: Problem = lambda checkpoint: None,
 ) -> Search:
-    """Search `folders` for the newest tag that is complete in all of them; of one step a `best_*` one comes last.
+    """Search `folders` for the newest tag that is complete in all of them; of one step, first for the one that `latest` names: it
+    was saved last, and has the evaluation that made it the best.
 
     Args:
         step: only a checkpoint of this step.
@@ -111,9 +112,10 @@ def newest_whole(
         problem: finds what else keeps a checkpoint in the first folder from being loaded.
     """
     folders, skipped = tuple(folders), {}
-    tags = {*tags_of(folders), *filter(TAG.fullmatch, [named_by_latest(folders[0])])}
+    named = named_by_latest(folders[0])
+    tags = {*tags_of(folders), *filter(TAG.fullmatch, [named])}
     candidates = [tag for tag in tags if step in (None, step_of(tag))]
-    for tag in sorted(candidates, key=lambda tag: (-step_of(tag), tag.startswith(BEST))):
+    for tag in sorted(candidates, key=lambda tag: (-step_of(tag), tag != named, tag.startswith(BEST))):
         why = damage_of(folders, tag, contents) or problem(folders[0] / tag)
         if why is None:
             return Search(folders, tag, skipped, False, step)

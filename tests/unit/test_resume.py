@@ -137,8 +137,8 @@ def test_what_a_damaged_folder_holds_is_not_written_over(actor, tmp_path):
 
 
 def test_a_best_one_is_taken_where_it_was_saved_last(actor):
-    save(actor, "best_global_step11")
-    assert newest_whole([actor]).tag == "best_global_step11"
+    save(actor, "best_global_step10")
+    assert newest_whole([actor]).tag == "best_global_step10"
     save(actor, "global_step12")
     assert newest_whole([actor]).tag == "global_step12"
 
