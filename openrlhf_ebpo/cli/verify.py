@@ -28,14 +28,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from openrlhf_ebpo.cli.logged_run import LoggedRun, format_steps
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.estimator import registry, stored
 from openrlhf_ebpo.estimator.replay import Difference, replay
-from openrlhf_ebpo.extension import is_import_path
 from openrlhf_ebpo.models import folder as model_folder
 from openrlhf_ebpo.record import checkpoints, manifest, resume
 from openrlhf_ebpo.record.run_log import DROPPED, PRIOR, dig
@@ -46,12 +45,26 @@ MAX_STEP = 10**7
 EVALUATED = "eval_"  # prefix of an evaluation's metrics, which have rows of their own
 
 
-class Part(NamedTuple):
-    """found: a few words."""
+class Report:
+    """Prints what is found, a part at a time."""
 
-    found: str
-    problems: Sequence[str] = ()
-    notes: Sequence[str] = ()
+    def __init__(self):
+        self.problems = 0
+
+    def found(self, part: str, text: str) -> None:
+        print(f"{part:<{WIDTH}}{text}", flush=True)
+
+    def note(self, text: str) -> None:
+        print(f"{'':<{WIDTH}}note: {text}", flush=True)
+
+    def problem(self, text: str) -> None:
+        self.problems += 1
+        print(f"{'':<{WIDTH}}PROBLEM: {text}", flush=True)
+
+    def steps(self, file: str, steps: Sequence[int], what: str) -> None:
+        """A problem of these steps, if there are any."""
+        if steps:
+            self.problem(f"{file}: {format_steps(steps, MAX_NAMED)} {'is' if len(steps) == 1 else 'are'} {what}")
 
 
 @dataclass(frozen=True)
@@ -101,22 +114,16 @@ def run(args: argparse.Namespace) -> None:
         raise UsageError(f"--ckpt.path {args.ckpt}: no such folder")
     ran = LoggedRun.read(args.run_dir)
     checked = Checked(ran, args.ckpt or recorded_path(ran, "path"))
-    problems = sum(show(name, check, checked) for name, check in CHECKS.items())
-    if problems:
-        raise ReportedError(f"{problems} problem{'s' if problems > 1 else ''} in {args.run_dir}; each is named above")
+    report = Report()
+    for part, check in CHECKS.items():
+        try:
+            check(checked, report)
+        except (ReportedError, OSError) as error:
+            report.found(part, "cannot be checked")
+            report.problem(str(error))
+    if found := report.problems:
+        raise ReportedError(f"{found} problem{'s' if found > 1 else ''} in {args.run_dir}; each is named above")
     print("nothing is wrong")
-
-
-def show(name: str, check, checked: Checked) -> int:
-    """Print a part; return the number of its problems."""
-    try:
-        part = check(checked)
-    except (ReportedError, OSError) as error:
-        part = Part("cannot be checked", [str(error)])
-    print(f"{name:<{WIDTH}}{part.found}", flush=True)
-    for mark, lines in (("note", part.notes), ("PROBLEM", part.problems)):
-        print(*(f"{'':<{WIDTH}}{mark}: {line}\n" for line in lines), sep="", end="", flush=True)
-    return len(part.problems)
 
 
 def recorded_path(ran: LoggedRun, name: str) -> Path | None:
@@ -128,25 +135,24 @@ def recorded_path(ran: LoggedRun, name: str) -> Path | None:
 # What was logged
 
 
-def check_run(checked: Checked) -> Part:
+def check_run(checked: Checked, report: Report) -> None:
     ran = checked.ran
     name, ended = ascii(ran.json.get("name"))[:80], ascii(ran.json.get("status"))[:40]
-    notes = ["a training is at work here, or was killed"] if ran.running else []
-    return Part(f"{ran.folder}: {name}, {ran.estimator}, {ended}", notes=notes)
+    report.found("run", f"{ran.folder}: {name}, {ran.estimator}, {ended}")
+    if ran.running:
+        report.note("a training is at work here, or was killed")
 
 
-def check_metrics(checked: Checked) -> Part:
-    lines, steps = checked.lines, checked.steps
-    torn = ["the last line of metrics.jsonl is torn, as by a crash"] if lines and not lines[-1].endswith("\n") else []
-    entire = lines[: len(lines) - len(torn)]
-    broken = [number for number, line in enumerate(entire, 1) if line.strip() and parse_row(line) is None]
-    twice = [step for step, count in Counter(steps).items() if count > 1]
-    problems = [
-        *(f"metrics.jsonl: line {number} is not a row of a step" for number in broken[:MAX_NAMED]),
-        *state("metrics.jsonl", twice, "there more than once"),
-        *state("metrics.jsonl", sorted({*range(1, checked.last + 1)} - {*steps}), "missing"),
-    ]
-    return Part(f"{len({*steps}):,} steps, the last {checked.last:,}" if lines else "none yet", problems, torn)
+def check_metrics(checked: Checked, report: Report) -> None:
+    lines, steps, last = checked.lines, checked.steps, checked.last
+    report.found("metrics", f"{len({*steps}):,} steps, the last {last:,}" if lines else "none yet")
+    if lines and not lines[-1].endswith("\n"):
+        report.note("the last line of metrics.jsonl is torn, as by a crash")
+    entire = (each for each in enumerate(lines, 1) if each[1].endswith("\n") and each[1].strip())
+    for number in [number for number, line in entire if parse_row(line) is None][:MAX_NAMED]:
+        report.problem(f"metrics.jsonl: line {number} is not a row of a step")
+    report.steps("metrics.jsonl", [s for s, count in Counter(steps).items() if count > 1], "there more than once")
+    report.steps("metrics.jsonl", sorted({*range(1, last + 1)} - {*steps}), "missing")
 
 
 def parse_row(line: str) -> dict | None:
@@ -157,26 +163,22 @@ def parse_row(line: str) -> dict | None:
     return row if isinstance(row, dict) and type(row.get("step")) is int and 0 < row["step"] < MAX_STEP else None
 
 
-def state(name: str, steps: Sequence[int], what: str) -> list[str]:
-    """NAME: steps 1, 2 are WHAT; nothing for no steps."""
-    return [f"{name}: {format_steps(steps, MAX_NAMED)} {'is' if len(steps) == 1 else 'are'} {what}"] if steps else []
-
-
-def check_rollouts(checked: Checked) -> Part:
+def check_rollouts(checked: Checked, report: Report) -> None:
     """Compare with the steps in metrics.jsonl, except those that were dropped on purpose. A crash may come between a step's
     files."""
     files, dropped, every, last = checked.ran.files, checked.ran.dropped, logging_interval(checked.ran), checked.last
     missing = [step for step in range(every, last + 1, every) if step not in files and step > dropped]
     beyond = [step for step in files if step > last]
     late = [step for step in (*missing, *beyond) if step >= last and not checked.complete]
-    problems = [
-        *state("rollouts", [step for step in missing if step not in late], "missing"),
-        *state("rollouts", [step for step in beyond if step not in late], "not in metrics.jsonl"),
-        *([f"{DROPPED} says that steps up to {dropped:,} were dropped"] if dropped > last else []),
-    ]
-    notes = [f"rollouts and metrics.jsonl differ in {format_steps(late)}: the run is not complete"] if late else []
-    notes += [f"those of steps up to {dropped:,} were dropped: --logger.keep_rollouts"] if dropped else []
-    return Part(f"{len(files):,} steps", problems, notes)
+    report.found("rollouts", f"{len(files):,} steps")
+    if late:
+        report.note(f"rollouts and metrics.jsonl differ in {format_steps(late)}: the run is not complete")
+    if dropped:
+        report.note(f"those of steps up to {dropped:,} were dropped: --logger.keep_rollouts")
+    report.steps("rollouts", [step for step in missing if step not in late], "missing")
+    report.steps("rollouts", [step for step in beyond if step not in late], "not in metrics.jsonl")
+    if dropped > last:
+        report.problem(f"{DROPPED} says that steps up to {dropped:,} were dropped")
 
 
 def logging_interval(ran: LoggedRun) -> int:
@@ -187,12 +189,9 @@ def logging_interval(ran: LoggedRun) -> int:
     return math.lcm(*(each for each in known if type(each) is int and 0 < each < MAX_STEP))
 
 
-def check_advantages(checked: Checked) -> Part:
+def check_advantages(checked: Checked, report: Report) -> None:
     """Compute every advantage and every state from the rewards in the rollouts; the states go into `checked`."""
     ran, found, twice = checked.ran, {}, []
-    if is_import_path(ran.estimator):
-        how = f"openrlhf-ebpo replay {ran.folder} --estimator {ran.estimator}"
-        return Part("not recomputed", notes=[f"the estimator is code of somebody's own; {how} runs it"])
     try:
         estimator = ran.build()
         for each in replay(estimator, ran.steps(), ran.starts(estimator)):
@@ -201,33 +200,35 @@ def check_advantages(checked: Checked) -> Part:
             twice += [step] * (len({*names}) < len(names))
             if registry.computed_here(estimator.name):
                 checked.states[step] = stored.pack(estimator, each.state)
-        notes = (
-            [f"{format_steps(twice)}: a prompt comes twice in the batch (is it twice in the data?)"] if twice else []
-        )
-        return Part(ran.verdict(estimator, found), notes=notes)
+        report.found("advantages", ran.verdict(estimator, found))
+        if twice:
+            report.note(f"{format_steps(twice)}: a prompt comes twice in the batch (is it twice in the data?)")
     except UsageError as error:
-        return Part("not recomputed", notes=[str(error)])
+        report.found("advantages", "not recomputed")
+        report.note(str(error))
     except ReportedError as error:
-        return Part(f"{len(found):,} steps recomputed" if found else "not recomputed", [str(error)])
+        report.found("advantages", f"{len(found):,} steps recomputed" if found else "not recomputed")
+        report.problem(str(error))
 
 
-def check_prior(checked: Checked) -> Part:
+def check_prior(checked: Checked, report: Report) -> None:
     """Compare prior.json of the run with the state after its last step."""
     path, last = checked.ran.folder / PRIOR, checked.last
     known = checked.states.get(last) if last == max(checked.states, default=0) else None
     found = read_prior(path)
     if found is None:
-        if not path.is_file() and not (last and registry.computed_here(checked.ran.estimator)):
-            return Part("none")
-        return Part("lost", [f"{PRIOR} {'cannot be read' if path.is_file() else 'is missing'}"])
-    if known is None:
-        return Part("there; its step's state is not known")
-    if found == known:
-        return Part(f"{PRIOR} is the state after step {last:,}")
-    problem = f"{PRIOR} is not the state after step {last:,}"
-    if not checked.complete:
-        return Part("another one", notes=[f"{problem}: the run is not complete"])
-    return Part("another one", [problem])
+        lost = path.is_file() or (last and registry.computed_here(checked.ran.estimator))
+        report.found("prior", "lost" if lost else "none")
+        if lost:
+            report.problem(f"{PRIOR} {'cannot be read' if path.is_file() else 'is missing'}")
+    elif known is None:
+        report.found("prior", "there; its step's state is not known")
+    elif found == known:
+        report.found("prior", f"{PRIOR} is the state after step {last:,}")
+    else:
+        report.found("prior", "another one")
+        problem = f"{PRIOR} is not the state after step {last:,}"
+        report.problem(problem) if checked.complete else report.note(f"{problem}: the run is not complete")
 
 
 def read_prior(path: Path) -> Any:
@@ -241,39 +242,36 @@ def read_prior(path: Path) -> Any:
 # What was saved
 
 
-def prior_problems(checked: Checked, name: str, folder: Path, step: int | None) -> list[str]:
+def check_saved_prior(checked: Checked, report: Report, name: str, folder: Path, step: int | None) -> None:
     """Compare prior.json of a checkpoint or an export with its manifest, and with the rollouts."""
     path, listed = folder / PRIOR, manifest.read(folder)
     found = read_prior(path)
     if path.is_file() and found is None:
-        return [f"{name}: {PRIOR} cannot be read"]
-    if listed and listed.prior and listed.prior != (manifest.state_hash(found) if found else None):
-        return [f"{name}: {PRIOR} is not the one that was saved"]
-    if found is not None and checked.states.get(step, found) != found:
-        return [f"{name}: {PRIOR} is not the state that the rollouts lead to"]
-    return []
+        report.problem(f"{name}: {PRIOR} cannot be read")
+    elif listed and listed.prior and listed.prior != (manifest.state_hash(found) if found else None):
+        report.problem(f"{name}: {PRIOR} is not the one that was saved")
+    elif found is not None and checked.states.get(step, found) != found:
+        report.problem(f"{name}: {PRIOR} is not the state that the rollouts lead to")
 
 
-def check_checkpoints(checked: Checked) -> Part:
+def check_checkpoints(checked: Checked, report: Report) -> None:
     """Every checkpoint, with its contents."""
     groups = resume.groups(checked.ckpt, checked.ran.estimator) if checked.ckpt else []
     tags = resume.tags_of(groups)
-    problems, notes, size = [], [], 0
+    size = sum(path.stat().st_size for g in groups for tag in tags for path in (g / tag).rglob("*") if path.is_file())
+    newest = resume.newest_whole(groups, contents=True).tag if groups else None
+    more = f"; a resume starts from {newest}" if newest else ""
+    report.found("checkpoints", f"{len(tags):,}, {size / 1e9:,.1f} GB{more}" if tags else "none")
     for folder, tag in itertools.product(groups, tags):
         checkpoint, name = folder / tag, f"{folder.name}/{tag}"
-        if why := manifest.damage(checkpoint, contents=True):
+        if why := manifest.damage(checkpoint, contents=tag != newest):
             unfinished = checkpoint.is_dir() and manifest.is_unfinished(checkpoint)
-            (notes if unfinished else problems).append(f"{name}: {why}")
-            continue
-        size += sum(path.stat().st_size for path in checkpoint.rglob("*") if path.is_file())
-        if folder.name == "_actor":
-            problems += prior_problems(checked, name, checkpoint, manifest.step_of(tag))
-    found = f"{len(tags):,}, {size / 1e9:,.1f} GB" if tags else "none"
-    newest = resume.newest_whole(groups).tag if tags and not problems else None
-    return Part(f"{found}; a resume starts from {newest}" if newest else found, problems, notes)
+            (report.note if unfinished else report.problem)(f"{name}: {why}")
+        elif folder.name == "_actor":
+            check_saved_prior(checked, report, name, checkpoint, manifest.step_of(tag))
 
 
-def check_models(checked: Checked) -> Part:
+def check_models(checked: Checked, report: Report) -> None:
     """Every exported model: complete, inert, with the prior of its step."""
     paths = checked.ckpt.glob(f"*{resume.EXPORT}") if checked.ckpt else ()
     found = {path: step for path in paths if (step := resume.exported_step(path)) is not None}
@@ -281,21 +279,21 @@ def check_models(checked: Checked) -> Part:
     if checked.complete and (final := recorded_path(checked.ran, "output_dir")):
         found[final] = checked.last
     found = {path: step for path, step in found.items() if path.is_dir()}
-    problems = []
+    report.found("models", f"{len(found) or 'none'} exported")
     for path, step in found.items():
-        problems += [f"{path.name}: {problem}" for problem in model_folder.problems(path, code=False)]
-        problems += prior_problems(checked, path.name, path, step)
-    return Part(f"{len(found):,} exported" if found else "none exported", problems)
+        for problem in model_folder.problems(path, code=False):
+            report.problem(f"{path.name}: {problem}")
+        check_saved_prior(checked, report, path.name, path, step)
 
 
-def check_list(checked: Checked) -> Part:
+def check_list(checked: Checked, report: Report) -> None:
     """Compare checkpoints.jsonl with the disk."""
-    if not checked.ckpt:
-        return Part("no --ckpt.path is known")
-    complete = partial(model_folder.problems, code=False)
-    new = checkpoints.find_unlisted(checked.ran.folder, checked.ckpt, checked.last, complete)
-    problems = [f"{row['tag']} is complete and was not in {checkpoints.LIST}; a resume lists it" for row in new]
-    return Part(f"{len(checkpoints.rows(checked.ran.folder)):,} lines in {checkpoints.LIST}", problems)
+    listed = checkpoints.rows(checked.ran.folder)
+    report.found("list", f"{len(listed):,} lines in {checkpoints.LIST}")
+    if checked.ckpt:
+        complete = partial(model_folder.problems, code=False)
+        for row in checkpoints.find_unlisted(checked.ran.folder, checked.ckpt, checked.last, complete):
+            report.problem(f"{row['tag']} is complete and was not in {checkpoints.LIST}; a resume lists it")
 
 
 CHECKS = {

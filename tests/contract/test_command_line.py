@@ -340,7 +340,7 @@ def test_a_dry_run_prints_the_configuration_without_secrets_and_starts_nothing(c
         ),
         (["--data.label_key", "answer"], "has no column 'answer' (--data.label_key)"),
         (["--logger.run_dir", "data.jsonl"], "--logger.run_dir"),
-        (["--logger.metrics", "reward.py"], "reward.py: no JSON"),
+        (["--logger.metrics", "reward.py"], "reward.py: not JSON"),
         (["--sample", "0"], "--sample is 0; give 1 or more prompts"),
     ],
     ids=lambda value: str(value)[:50],
