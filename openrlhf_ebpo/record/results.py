@@ -138,7 +138,7 @@ def find_results(directory: str | Path) -> list[Result]:
 def _read_result(path: Path) -> Result:
     try:
         summary = json.loads(path.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is damaged: {error}; evaluate again") from None
     if not isinstance(summary, dict):
         raise UsageError(f"{path} is damaged: it is not a JSON object; evaluate again")
