@@ -1,4 +1,4 @@
-"""A run directory as an estimator sees it: the reader of `openrlhf-ebpo replay` and `verify`."""
+"""Read a run directory as an estimator sees it, for `openrlhf-ebpo replay` and `verify`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from openrlhf_ebpo.estimator.contract import Estimator
 from openrlhf_ebpo.estimator.replay import Difference, Logged, keeps_state, logged, unknown_starts
 from openrlhf_ebpo.extension import is_import_path
 from openrlhf_ebpo.files import read_json_lines
-from openrlhf_ebpo.record.retention import first_kept
 from openrlhf_ebpo.record.rollout_columns import logged_steps, read_columns
-from openrlhf_ebpo.record.run_log import PRIOR_STARTS, RunDirectoryError, read_run
+from openrlhf_ebpo.record.run_log import PRIOR_STARTS, RunDirectoryError, dig, first_kept, read_run
 
 REWARDS = ("fail_reward", "pass_reward", "reward_clip_range")  # the run's, whatever else is asked for
-OF_TRAINING = {"n_samples_per_prompt", "reset_prior", "init_prior"}  # of EstimatorConfig, not settings of a replay
+NOT_REPLAYED = {"n_samples_per_prompt", "reset_prior", "init_prior"}  # fields of EstimatorConfig
 ROUNDING = 1e-4  # of the step's largest advantage: OpenRLHF sums in float32
 NOISE = 1e-12  # of the largest advantage: float64's own
 MAX_RESPONSES = 2**16  # of a prompt
@@ -47,22 +46,20 @@ class LoggedRun:
         if found is None:
             inside = f"; there is one in {folder / 'run'}" if (folder / "run" / "run.json").is_file() else ""
             raise RunDirectoryError(f"{folder} holds no run.json{inside}: give the --logger.run_dir of a training")
-        args = found.get("args")
+        args, where = found.get("args"), f"{folder}/run.json: its"
         name, size = dig(args, "algo", "advantage", "estimator"), dig(args, "rollout", "n_samples_per_prompt")
         if not isinstance(name, str) or not (name in registry.ESTIMATORS or is_import_path(name)):
-            raise RunDirectoryError(
-                f"{folder}/run.json: its algo.advantage.estimator is {ascii(name)[:80]}, no estimator"
-            )
+            raise RunDirectoryError(f"{where} algo.advantage.estimator is {ascii(name)[:80]}, no estimator")
         if type(size) is not int or not 0 < size <= MAX_RESPONSES:
             raise RunDirectoryError(
-                f"{folder}/run.json: its rollout.n_samples_per_prompt is {ascii(size)[:80]}, and not 1 to {MAX_RESPONSES}"
+                f"{where} rollout.n_samples_per_prompt is {ascii(size)[:80]}, and not 1 to {MAX_RESPONSES}"
             )
         settings, names = dig(args, "algo", "advantage", "ebpo"), {each.name for each in fields(EstimatorConfig)}
         settings = settings if isinstance(settings, dict) else {}
-        return cls(folder, found, name, size, {k: v for k, v in settings.items() if k in names - OF_TRAINING})
+        return cls(folder, found, name, size, {k: v for k, v in settings.items() if k in names - NOT_REPLAYED})
 
     def arg(self, *path: str) -> Any:
-        """A resolved argument of the training; None where run.json does not have it."""
+        """A resolved argument of the training; None if run.json does not have it."""
         return dig(self.json, "args", *path)
 
     @property
@@ -78,6 +75,9 @@ class LoggedRun:
     def dropped(self) -> int:
         """Rollouts up to this step were removed on purpose."""
         return first_kept(self.folder) - 1
+
+    def steps(self) -> Iterator[Logged]:
+        return (logged(step, read_columns(path), self.size, str(path)) for step, path in self.files.items())
 
     def build(self, name: str | None = None, given: dict[str, Any] | None = None) -> Estimator:
         """The estimator of this name (None: that ran) and settings; what is not given is as in the run, or the preset's.
@@ -109,7 +109,7 @@ class LoggedRun:
         return estimator.name == self.estimator and estimator.identity() == self.build(estimator.name).identity()
 
     def starts(self, estimator: Estimator, init_prior: str | None = None) -> dict[int, Any]:
-        """step -> the state before it: from the run log, if this estimator ran, and from --…init_prior.
+        """step -> the state before it: from prior_starts.jsonl, if this estimator ran, and from --…init_prior.
 
         Raises:
             UsageError: no step is logged, or the state before one is needed and not known.
@@ -130,12 +130,10 @@ class LoggedRun:
     def _logged_starts(self, estimator: Estimator) -> dict[int, Any]:
         path = self.folder / PRIOR_STARTS
         try:
-            rows = [(row["step"], row["state"]) for row in read_json_lines(path)]
+            rows = {int(row["step"]): row["state"] for row in read_json_lines(path)}
         except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
             raise RunDirectoryError(f"{path} is damaged ({str(error)[:300]})") from error
-        if not all(type(step) is int for step, _ in rows):
-            raise RunDirectoryError(f"{path} is damaged (a step is not an integer)")
-        return {step: stored.unpack(estimator, state, f"{path}, step {step}") for step, state in rows}
+        return {step: stored.unpack(estimator, state, f"{path}, step {step}") for step, state in rows.items()}
 
     def _missing_before(self, step: int) -> str:
         every = self.arg("logger", "rollouts_every")
@@ -145,40 +143,35 @@ class LoggedRun:
             return f"the rollouts up to step {self.dropped} were removed, as --logger.keep_rollouts says"
         return f"no rollouts of step {step - 1} are in {self.folder}/rollouts"
 
-    def steps(self) -> Iterator[Logged]:
-        return (logged(step, read_columns(path), self.size, str(path)) for step, path in self.files.items())
-
     def verdict(self, estimator: Estimator, found: dict[int, Difference]) -> str:
         """One line about the replayed steps.
 
         Raises:
             ReportedError: the estimator that ran gives something else than is logged.
         """
-        total = Difference.over([*found.values()])
+        total = Difference.over(found.values())
+        size = f"{len(found):,} steps, {len(total.was):,} responses"
         worst = max(found, key=lambda step: found[step].largest)
-        size = f"{len(found):,} steps, {total.responses:,} responses"
         largest = f"the largest difference of an advantage is {total.largest:.3g}, in step {worst}"
         if not self.is_of(estimator):
             return f"{size}: {largest}"
         if registry.computed_here(estimator.name):
-            if not total.unequal:
+            if not total.unequal.any():
                 return f"bit for bit: {size}, baselines and advantages as logged"
-            first = next(step for step, each in found.items() if each.unequal)
-            cause = (
-                ": rounding, of an older version or of another machine" if total.largest < NOISE * total.scale else ""
-            )
+            first = next(step for step, each in found.items() if each.unequal.any())
+            rounding = total.largest < NOISE * total.scale
             raise ReportedError(
-                f"not as logged: {total.unequal:,} of {total.responses:,} responses differ, first in step {first}; {largest}{cause}"
+                f"not as logged: {total.unequal.sum():,} of {len(total.was):,} responses differ, first in step {first}; {largest}"
+                + (": rounding, of an older version or of another machine" if rounding else "")
             )
         if unlogged := ", ".join(self._unlogged()):
             return f"{size}: {largest}. It says little: OpenRLHF also applied {unlogged}, which no rollout holds"
         if any(each.largest > ROUNDING * max(each.scale, 1e-12) for each in found.values()):
-            why = (
-                " (which gives up to 0.9 to a group whose rewards are all 0.3)"
-                if estimator.name == "group_norm"
-                else ""
+            known = " (which gives up to 0.9 to a group whose rewards are all 0.3)"
+            raise ReportedError(
+                f"not as logged: {largest}, more than OpenRLHF's rounding in float32"
+                + (known if estimator.name == "group_norm" else "")
             )
-            raise ReportedError(f"not as logged: {largest}, more than OpenRLHF's rounding in float32{why}")
         return f"as logged, within OpenRLHF's rounding in float32: {size}; {largest}"
 
     def _unlogged(self) -> Iterable[str]:
@@ -192,15 +185,8 @@ class LoggedRun:
             yield "--algo.advantage.no_std_norm"
 
 
-def dig(values: Any, *path: str) -> Any:
-    """A nested value; None where a dictionary on the way lacks it, or is something else."""
-    for part in path:
-        values = values.get(part) if isinstance(values, dict) else None
-    return values
-
-
-def spell(steps: Sequence[int], limit: int = 5) -> str:
+def format_steps(steps: Sequence[int], limit: int = 5) -> str:
     """steps 1, 2, 3 and 4 more."""
-    shown = ", ".join(map(str, sorted(steps)[:limit]))
+    listed = ", ".join(map(str, sorted(steps)[:limit]))
     more = f" and {len(steps) - limit:,} more" if len(steps) > limit else ""
-    return f"step{'s' if len(steps) > 1 else ''} {shown}{more}"
+    return f"step{'s' if len(steps) > 1 else ''} {listed}{more}"

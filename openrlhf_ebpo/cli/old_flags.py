@@ -1,8 +1,6 @@
-"""Launch scripts of OpenRLHF up to 0.10.1 run unchanged: their flat flags become the dotted ones of 0.11.2. So do the two dotted
-flags that 0.11.2 has no more.
-
-old_flags.txt says what became of each flag of 0.9.3 and 0.10.1, and of those that only releases back to 0.5.9 had.
-`python -m openrlhf_ebpo.cli.old_flags` prints it as Markdown.
+"""Launch scripts of OpenRLHF up to 0.10.1 run unchanged: their flat flags become the dotted ones of 0.11.2, and so do two dotted
+flags that 0.11.2 no longer has. old_flags.txt has a line for each flag of 0.9.3 and 0.10.1, and for those that only releases
+back to 0.5.9 had.
 
 Defaults. A script relied on those of its release.
 - 0.10.1: every default that it shares with 0.11.2 is the same there (held by a test): nothing is added.
@@ -11,12 +9,10 @@ Defaults. A script relied on those of its release.
 - 0.9.8 to 0.9.10 had the micro batches of 0.9 and the flags of 0.10: nothing tells them from 0.10.1, whose defaults
   are taken. Micro batches change speed and memory; since 0.11.2's loss is a mean over the whole step, not the result.
 - An old script that gives no length at all may be of either: a notice says that 0.11.2's default applies.
-- Defaults older than 0.9.3 (--vllm_gpu_memory_utilization 0.9, --value_clip 0.2 and an importance-sampling threshold
-  of 2 among them) are not restored: nothing in a command tells these releases apart.
+- Defaults older than 0.9.3 are not restored: nothing in a command tells these releases apart.
 
-Spelling. As in the old parser a flag may be shortened to an unambiguous beginning, values may follow `=`, and the last
-of a repeated flag wins. Dotted flags and those of this project pass untouched beside old ones, but not two spellings
-of one setting: that is an error, since a reader could not tell which one counts.
+As in the old parser, values may follow `=`, and the last of a repeated flag wins. Dotted flags and those of this project pass
+unchanged; two spellings of one setting are an error, since a reader could not tell which one counts.
 """
 
 from __future__ import annotations
@@ -24,34 +20,28 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.errors import UsageError, raise_problems
 from openrlhf_ebpo.seams.check import installed_release
 from openrlhf_ebpo.seams.releases import RECOMMENDED
 
 
 class Row(NamedTuple):
-    """One old flag, as old_flags.txt has it.
+    """One old flag.
 
     Attributes:
         new: the flags of 0.11.2 that it sets.
         kind: "to": `new` take its values as they are; "set": it stood alone and meant `value`; "combined": several old
-            flags decide together (code below); "dropped": leaving it out changes nothing; "gone": what it did no longer
-            exists, the command is refused.
+            flags decide together (code below); "dropped": leaving it out changes nothing; "gone": the command is refused.
         value: of "set"; of "combined" and "dropped", the number of values that it takes.
-        note: what a reader must know: why it is dropped or gone, how it is combined.
+        note: why it is dropped or gone, how it is combined.
     """
 
     new: tuple[str, ...]
-    kind: Literal["to", "set", "combined", "dropped", "gone"]
+    kind: str
     value: str
     note: str
-
-    @property
-    def takes(self) -> int:
-        """Values, of a flag that is not passed on as it is."""
-        return int(self.value) if self.kind in ("combined", "dropped") else 0
 
 
 def load_table() -> dict[str, Row]:
@@ -67,20 +57,18 @@ def load_table() -> dict[str, Row]:
 
 TABLE = load_table()
 FLAG = re.compile(r"--?[A-Za-z][\w.\-]*")
-DOTTED = {new for row in TABLE.values() for new in row.new}
-# What a shortened flag can mean: beside these, the few flags that are gone would only make others ambiguous.
-BEGINNINGS = {flag for flag, row in TABLE.items() if row.kind != "gone"} | DOTTED | {"--force", "--dry_run", "--help"}
 SCHEMES = {"tis": ("token", "clip"), "icepop": ("token", "mask"), "seq-mask-tis": ("seq", "mask")}
 SCHEMES["mis"] = SCHEMES["seq-mask-tis"]  # 0.9.3's name of it
-OF_A_DRY_RUN = ("--dry_run", "--assume_cuda", "--sample")
+DRY_RUN_FLAGS = ("--dry_run", "--assume_cuda", "--sample")
 ENABLE = ("--enable_vllm_is_correction", "--vllm_enable_is_correction", "--algo.advantage.is_correction_enable")
 SCHEME = ("--vllm_is_correction_type", "--algo.advantage.is_correction_type")
-LENGTH = 1024  # default of --prompt_max_len and of --generate_max_len
+LENGTHS = ("--prompt_max_len", "--generate_max_len", "--max_len")  # they decide together
+DEFAULT_LENGTH = "1024"  # of --prompt_max_len and of --generate_max_len
 DEFAULTS_TO_0_9 = {"--rollout.micro_batch_size": "8", "--train.micro_batch_size": "4"}
 
 
 class Given(NamedTuple):
-    """A flag of a command line: its full name (None before the first flag), its values, and the words typed."""
+    """A flag of a command line (None before the first), its values, and the words typed."""
 
     flag: str | None
     values: list[str]
@@ -101,14 +89,15 @@ def translate(argv: list[str]) -> tuple[list[str], list[str]]:
     old = [given for given in command if is_old(given.flag)]
     if not old:
         return list(argv), []
-    _refuse_gone(old)
+    names = dict.fromkeys(given.flag for given in old)
+    gone = [name for name in names if TABLE[name].kind == "gone"]
+    raise_problems([f"{name} of an older OpenRLHF is gone: {TABLE[name].note}" for name in gone])
     _refuse_two_spellings(command)
     renamed = [word for given in command for word in (_rename(given) if is_old(given.flag) else given.words)]
     last = {given.flag: given for given in command}
-    flat = any("." not in given.flag for given in old)  # else the script knew today's lengths and defaults
+    flat = any("." not in name for name in names)  # else the script knew today's lengths and defaults
     lengths, length_notices = _lengths(last) if flat else ([], [])
     correction, correction_notices = _is_correction(last)
-    names = dict.fromkeys(given.flag for given in old)
     notices = [
         f"note: {len(names)} flags of an older OpenRLHF were translated to those of {RECOMMENDED}; "
         "--dry_run prints the new command",
@@ -120,7 +109,7 @@ def translate(argv: list[str]) -> tuple[list[str], list[str]]:
 
 
 def is_old(flag: str | None) -> bool:
-    """Whether the flag means something else, or nothing, in 0.11.2. What has a dot is of 0.10.2 to 0.11.1: where such a
+    """True for a flag that means something else, or nothing, in 0.11.2. What has a dot is of 0.10.2 to 0.11.1: if such a
     release is installed, it reads the flag itself."""
     if flag not in TABLE or TABLE[flag].new == (flag,):
         return False
@@ -133,22 +122,9 @@ def suggestions() -> dict[str, str]:
 
 
 def shell_command(argv: list[str], program: str) -> str:
-    """The command for a shell, a flag per line, without what is of a dry run alone."""
-    lines = [shlex.join(given.words) for given in _split(argv) if given.words and given.flag not in OF_A_DRY_RUN]
+    """The command for a shell, a flag per line, without the flags of a dry run."""
+    lines = [shlex.join(given.words) for given in _split(argv) if given.words and given.flag not in DRY_RUN_FLAGS]
     return " \\\n  ".join([program, *lines])
-
-
-def markdown() -> str:
-    """The table for the documentation."""
-    rows = [f"| `{flag}` | {_successor(row)} | {row.note} |" for flag, row in TABLE.items()]
-    return "\n".join([f"| old flag | flag of {RECOMMENDED} | note |", "|---|---|---|", *rows])
-
-
-def _successor(row: Row) -> str:
-    if not row.new:
-        return {"dropped": "none, left out", "gone": "none, refused"}[row.kind]
-    value = f" {row.value}" if row.kind == "set" else ""
-    return ", ".join(f"`{new}{value}`" for new in row.new)
 
 
 def _split(argv: list[str]) -> list[Given]:
@@ -157,26 +133,20 @@ def _split(argv: list[str]) -> list[Given]:
     for word in argv:
         name, equals, value = word.partition("=")
         if FLAG.fullmatch(name):
-            command.append(Given(_full_name(name), [value] if equals else [], [word]))
+            command.append(Given(name, [value] if equals else [], [word]))
         else:
             command[-1].values.append(word)
             command[-1].words.append(word)
     return command
 
 
-def _full_name(name: str) -> str:
-    candidates = [flag for flag in BEGINNINGS if flag.startswith(name)]
-    return name if name in TABLE or name in candidates or len(candidates) != 1 else candidates[0]
-
-
-def _refuse_gone(old: list[Given]) -> None:
-    gone = dict.fromkeys(given.flag for given in old if TABLE[given.flag].kind == "gone")
-    if gone:
-        raise UsageError("\n".join(f"{flag} of an older OpenRLHF is gone: {TABLE[flag].note}" for flag in gone))
+def _settings(flag: str | None) -> tuple[str | None, ...]:
+    """The flags of 0.11.2 that a flag of any release sets."""
+    return TABLE[flag].new if flag in TABLE else (flag,)
 
 
 def _refuse_two_spellings(command: list[Given]) -> None:
-    typed: dict[str, str] = {}
+    typed: dict[str | None, str | None] = {}
     for given in command:
         for setting in _settings(given.flag):
             first = typed.setdefault(setting, given.flag)
@@ -184,17 +154,12 @@ def _refuse_two_spellings(command: list[Given]) -> None:
                 raise UsageError(f"{first} and {given.flag} both set {setting}: give only one of them")
 
 
-def _settings(flag: str | None) -> tuple[str, ...]:
-    """The flags of 0.11.2 that a flag of any release sets."""
-    return TABLE[flag].new if flag in TABLE else (flag,) if flag in DOTTED else ()
-
-
 def _rename(given: Given) -> list[str]:
-    """What stands in the place of an old flag; nothing where it is dropped or combined with others at the end."""
+    """The words in place of an old flag; none if it is dropped, or combined with others at the end."""
     row = TABLE[given.flag]
     if row.kind == "to":
         return [word for new in row.new for word in _as(new, given)]
-    _values(given)
+    _check_count(given)
     return [*row.new, row.value] if row.kind == "set" else []
 
 
@@ -204,69 +169,57 @@ def _as(new: str, given: Given) -> list[str]:
     return [f"{new}{equals}{value}", *given.words[1:]]
 
 
-def _values(given: Given) -> list[str]:
-    takes = TABLE[given.flag].takes
+def _check_count(given: Given) -> None:
+    row = TABLE[given.flag]
+    takes = 0 if row.kind == "set" else int(row.value)
     if len(given.values) != takes:
         raise UsageError(f"{given.flag} takes {takes or 'no'} value{'s' * (takes != 1)}, {len(given.values)} given")
-    return given.values
 
 
 def _lengths(last: dict[str | None, Given]) -> tuple[list[str], list[str]]:
     """Up to 0.9.7 prompt and response had a limit each; since then both share --data.max_len."""
-    if "--prompt_max_len" not in last and "--generate_max_len" not in last:
-        return _one_length(last)
-    words = []
-    response = _length(last, "--generate_max_len", "--max_new_tokens", "--rollout.max_new_tokens")
-    total = _length(last, "--prompt_max_len") + response
-    if "--data.max_len" not in last:
-        words += ["--data.max_len", str(total)]
-    if "--max_new_tokens" not in last and "--rollout.max_new_tokens" not in last:
-        words += ["--rollout.max_new_tokens", str(response)]
-    given = {setting for flag in last for setting in _settings(flag)}
-    words += [word for flag, value in DEFAULTS_TO_0_9.items() if flag not in given for word in (flag, value)]
-    notices = [f"note: lengths and defaults of OpenRLHF up to 0.9.7 are set explicitly: {' '.join(words)}"]
-    if "--max_len" in last:
-        notices.append("note: --max_len is dropped: --prompt_max_len and --generate_max_len decide, as they did")
-    return words, notices
-
-
-def _one_length(last: dict[str | None, Given]) -> tuple[list[str], list[str]]:
+    response_flags = ("--max_new_tokens", "--rollout.max_new_tokens")
+    if "--prompt_max_len" in last or "--generate_max_len" in last:
+        response = _length(last, "--generate_max_len", *response_flags)
+        defaults = {
+            "--data.max_len": str(_length(last, "--prompt_max_len") + response),
+            "--rollout.max_new_tokens": str(response),
+            **DEFAULTS_TO_0_9,
+        }
+        given = {setting for flag in last if flag not in LENGTHS for setting in _settings(flag)}
+        words = [word for flag, value in defaults.items() if flag not in given for word in (flag, value)]
+        notices = [f"note: lengths and defaults of OpenRLHF up to 0.9.7 are set explicitly: {' '.join(words)}"]
+        if "--max_len" in last:
+            notices.append("note: --max_len is dropped: --prompt_max_len and --generate_max_len decide, as they did")
+        return words, notices
     if "--max_len" in last:
         return _as("--data.max_len", last["--max_len"]), []
-    if not {"--data.max_len", "--max_new_tokens", "--rollout.max_new_tokens"} & set(last):
-        return [], [
-            "note: no length is given: prompt and response share --data.max_len's default, 2048 "
-            "(OpenRLHF up to 0.9.7: 1024 each)"
-        ]
-    return [], []
+    if last.keys() & {"--data.max_len", *response_flags}:
+        return [], []
+    return [], [
+        "note: no length is given: prompt and response share --data.max_len's default, 2048 "
+        "(OpenRLHF up to 0.9.7: 1024 each)"
+    ]
 
 
 def _length(last: dict[str | None, Given], *flags: str) -> int:
-    for flag in flags:
-        if flag in last:
-            values = last[flag].values
-            if len(values) != 1 or not values[0].strip().isdecimal():
-                raise UsageError(f"{flag} is {' '.join(values)!r}; give one whole number of tokens")
-            return int(values[0])
-    return LENGTH
+    flag = next((flag for flag in flags if flag in last), None)
+    values = last[flag].values if flag else [DEFAULT_LENGTH]
+    if len(values) != 1 or not values[0].strip().isdecimal():
+        raise UsageError(f"{flag} is {' '.join(values)!r}; give one whole number of tokens")
+    return int(values[0])
 
 
 def _is_correction(last: dict[str | None, Given]) -> tuple[list[str], list[str]]:
     """The named schemes became a level and a mode."""
     typed = next((last[flag] for flag in SCHEME if flag in last and is_old(flag)), None)
-    scheme = _values(typed)[0] if typed else "tis"
+    scheme = typed.values[0] if typed else "tis"
     if scheme not in SCHEMES:
         raise UsageError(f"{typed.flag} is {scheme!r}; OpenRLHF had {', '.join(SCHEMES)}")
-    if not any(flag in last and is_old(flag) for flag in ENABLE):
-        return [], [f"note: {typed.flag} is dropped: without {_enabling(typed.flag)} it does nothing"] if typed else []
-    level, mode = SCHEMES[scheme]
-    return ["--algo.advantage.is_correction_level", level, "--algo.advantage.is_correction_mode", mode], []
-
-
-def _enabling(scheme: str) -> str:
-    """The flag of the same release that puts a scheme to work."""
-    return ENABLE[-1] if "." in scheme else ENABLE[0]
-
-
-if __name__ == "__main__":
-    print(markdown())
+    if any(flag in last and is_old(flag) for flag in ENABLE):
+        level, mode = SCHEMES[scheme]
+        return ["--algo.advantage.is_correction_level", level, "--algo.advantage.is_correction_mode", mode], []
+    if typed is None:
+        return [], []
+    enabling = ENABLE[-1] if "." in typed.flag else ENABLE[0]  # of the same release
+    return [], [f"note: {typed.flag} is dropped: without {enabling} it does nothing"]

@@ -2,7 +2,7 @@
 
 The estimator that ran: is every advantage what the logged rewards say? Bit for bit for what this package computes, within
 float32's rounding for what OpenRLHF computes; anything else ends with status 1. Another one: what it would have given for
-the same responses (not where the run would have gone with it). No GPU, no torch; a run that is still going on may be replayed.
+the same responses (not where the run would have gone with it). No GPU, no torch; a run that is still at work may be replayed.
 
   openrlhf-ebpo replay runs/quickstart/run                                check the run
   openrlhf-ebpo replay runs/quickstart/run --estimator group_norm         what GRPO would have given
@@ -19,8 +19,8 @@ How to read the table, which compares the advantages that training used (logged)
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Iterable, Iterator
+import contextlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -33,18 +33,11 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import flags, registry
 from openrlhf_ebpo.estimator.config import FLAG
 from openrlhf_ebpo.estimator.contract import Estimator
-from openrlhf_ebpo.estimator.replay import Difference, Logged, Replayed, replay
+from openrlhf_ebpo.estimator.replay import Difference, Replayed, replay
 from openrlhf_ebpo.files import replacing
 
 PREFIX = FLAG.removeprefix("--") + "."
 MAX_LINES = 20  # of the table
-OUTPUT = pa.schema(
-    [
-        *(("step", pa.int32()), ("group", pa.int32()), ("sample", pa.int32()), ("prompt_id", pa.string())),
-        *(("valid", pa.bool_()), ("reward", pa.float64()), ("baseline", pa.float64()), ("advantage", pa.float64())),
-        *(("replayed_baseline", pa.float64()), ("replayed_advantage", pa.float64())),
-    ]
-)
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -85,42 +78,34 @@ def run(args: argparse.Namespace) -> None:
     estimator = ran.build(args.estimator, given)
     starts = ran.starts(estimator, given.get("init_prior"))
     print(heading(ran, estimator), flush=True)
-    found = compare(replay(estimator, counted(ran.steps(), len(ran.files)), starts), args.output)
+    found = compare(replay(estimator, ran.steps(), starts), args.output)
     if not ran.is_of(estimator):
-        print(table(found))
+        print(format_table(found))
     print(ran.verdict(estimator, found))
 
 
 def heading(ran: LoggedRun, estimator: Estimator) -> str:
-    now = ", still going on" if ran.running else ""
-    now += f" (steps up to {ran.dropped:,} were dropped: --logger.keep_rollouts)" if ran.dropped else ""
+    more = ", still at work" if ran.running else ""
+    more += f" (steps up to {ran.dropped:,} were dropped: --logger.keep_rollouts)" if ran.dropped else ""
     entry = registry.ESTIMATORS.get(estimator.name)
     preset = f", preset {estimator.config.preset}" if estimator.name == "ebpo" else ""
     return (
         f"run       {ran.folder}: {registry.title(ran.estimator)}, {len(ran.files):,} logged steps, {ran.size} responses a "
-        f"prompt{now}\nreplayed  {f'{entry.title}{preset}: {entry.baseline}' if entry else estimator.name}"
+        f"prompt{more}\nreplayed  {f'{entry.title}{preset}: {entry.baseline}' if entry else estimator.name}"
     )
-
-
-def counted(steps: Iterable[Logged], total: int) -> Iterator[Logged]:
-    """A line on a terminal says how far it is."""
-    shown = sys.stderr.isatty()
-    for number, step in enumerate(steps, 1):
-        if shown:
-            print(f"\rreplaying: step {number:,} of {total:,}", end="", file=sys.stderr, flush=True)
-        yield step
-    print("\r\033[K" if shown else "", end="", file=sys.stderr, flush=True)
 
 
 def compare(steps: Iterable[Replayed], output: Path | None) -> dict[int, Difference]:
     """step -> how it differs; every response goes to `output`, if one is given."""
     if output is None:
         return {step.logged.step: Difference.of(step) for step in steps}
-    found = {}
-    with replacing(output) as temporary, pq.ParquetWriter(temporary, OUTPUT, compression="zstd") as writer:
+    found, writer = {}, None
+    with replacing(output) as temporary, contextlib.ExitStack() as opened:
         for step in steps:
             found[step.logged.step] = Difference.of(step)
-            writer.write_table(rows(step))
+            table = rows(step)
+            writer = writer or opened.enter_context(pq.ParquetWriter(temporary, table.schema, compression="zstd"))
+            writer.write_table(table)
     return found
 
 
@@ -139,29 +124,28 @@ def rows(step: Replayed) -> pa.Table:
         "replayed_baseline": step.baselines,
         "replayed_advantage": step.advantages,
     }
-    arrays = [pa.array(np.ravel(values[f.name]), f.type, from_pandas=True) for f in OUTPUT]
-    return pa.table(arrays, schema=OUTPUT)
+    return pa.table({name: pa.array(np.ravel(column), from_pandas=True) for name, column in values.items()})
 
 
-def table(found: dict[int, Difference]) -> str:
+def format_table(found: dict[int, Difference]) -> str:
     """At most MAX_LINES spans of steps, and all of them."""
     steps = list(found)
-    spans = [list(span) for span in np.array_split(steps, min(MAX_LINES, len(steps)))]
+    spans = [span.tolist() for span in np.array_split(steps, min(MAX_LINES, len(steps)))]
+    names = [f"{span[0]}" if len(span) == 1 else f"{span[0]}-{span[-1]}" for span in spans]
     head = (
         f"{'steps':>13} {'responses':>10} {'largest diff':>13} {'mean |diff|':>12} {'turned':>7} "
         f"{'zero: logged':>13} {'replayed':>9} {'std: logged':>12} {'replayed':>9}"
     )
-    names = [f"{span[0]}" if len(span) == 1 else f"{span[0]}-{span[-1]}" for span in spans]
-    lines = [
-        _line(name, Difference.over([found[step] for step in span])) for name, span in zip(names, spans, strict=True)
-    ]
-    return "\n".join(["", head, *lines, _line("all", Difference.over(list(found.values()))), ""])
+    lines = [_line(name, [found[step] for step in span]) for name, span in zip(names, spans, strict=True)]
+    return "\n".join(["", head, *lines, _line("all", found.values()), ""])
 
 
-def _line(name: str, found: Difference) -> str:
+def _line(name: str, steps: Iterable[Difference]) -> str:
+    found = Difference.over(steps)
+    was, now = found.was, found.now
     return (
-        f"{name:>13} {found.responses:>10,} {found.largest:>13.3g} {found.mean:>12.3g} {found.turned:>7.1%} "
-        f"{found.zero_logged:>13.1%} {found.zero_replayed:>9.1%} {found.std_logged:>12.3f} {found.std_replayed:>9.3f}"
+        f"{name:>13} {len(was):>10,} {found.largest:>13.3g} {np.abs(now - was).mean():>12.3g} {(was * now < 0).mean():>7.1%} "
+        f"{(was == 0).mean():>13.1%} {(now == 0).mean():>9.1%} {was.std():>12.3f} {now.std():>9.3f}"
     )
 
 

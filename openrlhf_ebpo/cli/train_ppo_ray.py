@@ -29,7 +29,7 @@ from openrlhf_ebpo.estimator.config import FLAG
 from openrlhf_ebpo.extension import is_import_path, share_search_path
 from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.hub import training_flags as hub_flags
-from openrlhf_ebpo.record import changes, heartbeat, retention, run_lock
+from openrlhf_ebpo.record import changes, heartbeat, run_lock, run_writer
 from openrlhf_ebpo.record.own_metrics import read_entries
 from openrlhf_ebpo.record.resume import CheckpointError, Search
 from openrlhf_ebpo.record.run_log import RunDirectoryError, check_run_dir, read_metrics
@@ -141,7 +141,7 @@ def show_dry_run(
     the GPUs of another machine."""
     train_checks.check_by_importing(args)
     print(json.dumps(redacted(args), indent=2))
-    print(*notices, *model_fit.training_warnings(args), retention.size_notice(args), sep="\n")
+    print(*notices, *model_fit.training_warnings(args), run_writer.size_notice(args), sep="\n")
     if assumed is not None:
         print(train_notices.elsewhere_notice(args, assumed))
     if translated:
@@ -168,7 +168,7 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str], found: Sear
             heartbeat.Heart(args.logger.run_dir).beat(heartbeat.STARTING)
             pushing = hub.start_pushing(args)
             arguments.set_arguments(args)
-            args.ckpt.verified = [found.parts[folder] for folder in found.folders] if found and found.tag else None
+            args.ckpt.verified = found.tag if found else None
             command.train(args)
             hub.queue_final(args)
     except RunDirectoryError:

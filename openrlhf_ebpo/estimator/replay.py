@@ -1,10 +1,10 @@
-"""A run's logged rollouts through an estimator again: what it gave, or what another one would have given."""
+"""Replay logged rollouts through the estimator that ran, or through another one."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from openrlhf_ebpo.estimator.contract import Batch, Estimator
 if TYPE_CHECKING:
     from openrlhf_ebpo.estimator.contract import PerResponse
 
-LARGEST = float(np.finfo(np.float32).max)  # of a reward: training has them in float32
+MAX_REWARD = float(np.finfo(np.float32).max)  # training has them in float32
 
 
 class ReplayError(ReportedError, ValueError):
@@ -48,7 +48,7 @@ def logged(step: int, columns: Mapping[str, np.ndarray], size: int, source: str)
     """From columns of a rollout file, one value per response, groups of `size` next to each other.
 
     Raises:
-        ReplayError: the rows are not whole groups in order, nothing is valid, a valid response has no finite reward or
+        ReplayError: the rows are not complete groups in order, nothing is valid, a valid response has no finite reward or
             advantage, or a response has no prompt_id, or a weight that is not a finite number from 0 on.
     """
     rows = len(columns["reward"])
@@ -58,10 +58,10 @@ def logged(step: int, columns: Mapping[str, np.ndarray], size: int, source: str)
     by_group = {name: column.reshape(-1, size) for name, column in columns.items()}
     valid = by_group["valid"]
     for name in ("reward", "advantage"):
-        if broken := int((valid & ~(np.abs(by_group[name]) <= LARGEST)).sum()):
+        if broken := int((valid & ~(np.abs(by_group[name]) <= MAX_REWARD)).sum()):
             raise ReplayError(f"{source}: {broken:,} valid responses have no finite {name}")
     for name in ("action_tokens", "score_weight"):
-        if not ((by_group[name] >= 0) & (by_group[name] <= LARGEST)).all():
+        if not ((by_group[name] >= 0) & (by_group[name] <= MAX_REWARD)).all():
             raise ReplayError(f"{source}: the column {name} has values that are not finite numbers from 0 on")
     if None in by_group["prompt_id"]:
         raise ReplayError(f"{source}: the column prompt_id lacks values")
@@ -80,8 +80,8 @@ def keeps_state(estimator: Estimator) -> bool:
 
 
 def unknown_starts(steps: Sequence[int], starts: Collection[int]) -> list[int]:
-    """Logged steps of which nobody knows the state before: neither the first step of a run, nor one after another logged
-    one, nor one of `starts`."""
+    """Logged steps whose state before is not known: neither the first step of a run, nor one after another logged one, nor
+    one of `starts`."""
     pairs = itertools.pairwise([0, *steps])
     return [step for previous, step in pairs if step != previous + 1 and step not in starts]
 
@@ -114,48 +114,31 @@ def stepped(estimator: Estimator, batch: Batch, state: Any, source: str) -> Esti
 
 @dataclass(frozen=True)
 class Difference:
-    """How the advantages of one step, or of several, differ, over valid responses; fractions are of these.
+    """How the advantages of one step, or of several, differ, over valid responses.
 
-    responses: how many. unequal: those whose advantage or (known) baseline has not the same bits. largest, mean: of
-    |replayed − logged| advantage; scale: the largest |logged|. turned: fraction whose advantage changes its sign. zero_*: fraction without any gradient.
-    std_*: of the advantages.
+    was, now: (N,) logged and replayed advantages. unequal: (N,) bool, the advantage or the (known) baseline has other bits.
     """
 
-    responses: int
-    unequal: int
-    largest: float
-    scale: float
-    mean: float
-    turned: float
-    zero_logged: float
-    zero_replayed: float
-    std_logged: float
-    std_replayed: float
+    was: np.ndarray
+    now: np.ndarray
+    unequal: np.ndarray
 
     @classmethod
     def of(cls, step: Replayed) -> Difference:
-        valid = step.logged.batch.valid
-        was, now = step.logged.advantages[valid], step.advantages[valid]
-        known = np.isfinite(step.logged.baselines[valid])
-        baselines_differ = known & (step.logged.baselines[valid] != step.baselines[valid])
-        return cls(
-            responses=int(valid.sum()),
-            unequal=int(((was != now) | baselines_differ).sum()),
-            largest=float(np.abs(now - was).max()),
-            scale=float(np.abs(was).max()),
-            mean=float(np.abs(now - was).mean()),
-            turned=float((was * now < 0).mean()),
-            zero_logged=float((was == 0).mean()),
-            zero_replayed=float((now == 0).mean()),
-            std_logged=float(was.std()),
-            std_replayed=float(now.std()),
-        )
+        valid, logged = step.logged.batch.valid, step.logged
+        was, now, baselines = logged.advantages[valid], step.advantages[valid], logged.baselines[valid]
+        other_baseline = np.isfinite(baselines) & (baselines != step.baselines[valid])
+        return cls(was, now, (was != now) | other_baseline)
 
     @classmethod
-    def over(cls, steps: Sequence[Difference]) -> Difference:
-        """Sums, the largest, and means over responses."""
-        weights = [step.responses for step in steps]
-        values = {f.name: np.average([getattr(step, f.name) for step in steps], weights=weights) for f in fields(cls)}
-        sums = {name: sum(getattr(step, name) for step in steps) for name in ("responses", "unequal")}
-        most = {name: max(getattr(step, name) for step in steps) for name in ("largest", "scale")}
-        return cls(**{**{name: float(value) for name, value in values.items()}, **sums, **most})
+    def over(cls, steps: Iterable[Difference]) -> Difference:
+        return cls(*map(np.concatenate, zip(*((each.was, each.now, each.unequal) for each in steps), strict=True)))
+
+    @property
+    def largest(self) -> float:
+        return float(np.abs(self.now - self.was).max())
+
+    @property
+    def scale(self) -> float:
+        """The largest logged advantage, without its sign."""
+        return float(np.abs(self.was).max())

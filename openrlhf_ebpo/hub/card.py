@@ -22,8 +22,7 @@ from openrlhf_ebpo.hub.notes import with_slot
 from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.public import last_part, public_run
 from openrlhf_ebpo.record import catalogue
-from openrlhf_ebpo.record.retention import DROPPED
-from openrlhf_ebpo.record.run_log import PRIOR_STARTS, RunDirectoryError, read_metrics, read_run
+from openrlhf_ebpo.record.run_log import DROPPED, PRIOR_STARTS, RunDirectoryError, read_metrics, read_run
 from openrlhf_ebpo.redact import is_secret, redacted_text
 
 logger = logging.getLogger(__name__)

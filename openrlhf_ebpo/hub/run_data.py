@@ -42,8 +42,7 @@ from openrlhf_ebpo.record.catalogue import Metric
 from openrlhf_ebpo.record.heartbeat import FILE as BEAT
 from openrlhf_ebpo.record.own_metrics import own_metrics
 from openrlhf_ebpo.record.processes import FILE as PROCESSES
-from openrlhf_ebpo.record.retention import DROPPED
-from openrlhf_ebpo.record.run_log import LOCK, NOTES, PRIOR_STARTS, read_metrics
+from openrlhf_ebpo.record.run_log import DROPPED, LOCK, NOTES, PRIOR_STARTS, read_metrics
 from openrlhf_ebpo.redact import redacted_text
 
 METRICS = "tables/metrics.parquet"

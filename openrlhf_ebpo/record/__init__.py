@@ -1,1 +1,1 @@
-"""What a run leaves on disk, and what reads it again. Needs neither torch nor Ray."""
+"""Write and read the run directory. Needs neither torch nor Ray."""

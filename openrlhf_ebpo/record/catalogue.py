@@ -1,4 +1,4 @@
-"""The catalogue of metrics: what each number in metrics.jsonl is called, what it tells and when to look closer.
+"""The catalogue of metrics: title and meaning of each number in metrics.jsonl, and when to look closer.
 
 A metric is one line of `GROUPS`. The Space (sections, titles, order, notes), the cards, the picture of a run and the tables of
 docs/run_directory.md (`python scripts/tables.py --write`) read it. own_metrics.py adds those of a run's own code.
@@ -31,7 +31,7 @@ class Metric:
         title: of a panel.
         unit: "" for a plain number.
         tells: what it is; plain text that fits under a panel.
-        worry: when to look closer, "" where it never says so by itself.
+        worry: when to look closer, "" if it never says so by itself.
         shown: where it is shown by default.
         stand_in: the fallback that a panel shows for a run without this metric.
     """
@@ -172,7 +172,7 @@ _BY_NAME = {metric.name: metric for metric in METRICS}
 
 
 def find(name: str) -> Metric | None:
-    """The entry of a name in metrics.jsonl, None where the catalogue has none."""
+    """The entry of a name in metrics.jsonl, None if the catalogue has none."""
     return _BY_NAME.get(name) or next((metric for metric in METRICS if metric.matches(name)), None)
 
 

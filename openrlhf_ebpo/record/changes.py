@@ -1,15 +1,15 @@
-"""Settings that are not what they were when a run was started last, and which of the two applies once it is resumed.
+"""Settings that differ from those that the run was started with last, and which of the two applies once it is resumed.
 
 DeepSpeed restores the optimizer's groups with their numbers, in every ZeRO stage: learning rate, betas, epsilon, weight decay,
-momentum. The shape of the schedule (kind, warm-up, minimum, length) is no state, and comes from the command line; it goes
-on at the checkpoint's step, from the checkpoint's learning rate.
+momentum. The shape of the schedule (kind, warm-up, minimum, length) is not part of its state and comes from the command line;
+it continues at the checkpoint's step, from the checkpoint's learning rate.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -19,48 +19,22 @@ from openrlhf_ebpo.record.run_log import read_run
 from openrlhf_ebpo.redact import redacted
 
 CHECKPOINT, COMMAND = "checkpoint", "command line"
-OF_THE_OPTIMIZER = re.compile(r"(actor|critic)\.(adam\.(lr|betas|eps|weight_decay)|muon\.(lr|momentum))")
+OPTIMIZER = re.compile(r"(actor|critic)\.(adam\.(lr|betas|eps|weight_decay)|muon\.(lr|momentum))")
+NEXT_ROW = "which row comes next is a number, which the checkpoint counts on from"
+MAY_NOT_LOAD = "the checkpoint may not load with another"
+SCHEDULE = "the schedule continues at the checkpoint's step"
 NOTES = {
     "train.seed": "the order of this episode's prompts is the checkpoint's",
-    **dict.fromkeys(
-        ("data.prompt_dataset", "data.max_samples"),
-        "which row comes next is a number, which the checkpoint counts on from",
-    ),
-    **dict.fromkeys(
-        ("ds.zero_stage", "actor.num_nodes", "actor.num_gpus_per_node", "actor.optim", "ds.lora.rank"),
-        "the checkpoint may not load with another",
-    ),
-    **dict.fromkeys(
-        ("train.num_episodes", "actor.lr_scheduler", "actor.lr_warmup_ratio", "actor.min_lr_ratio"),
-        "the schedule goes on at the checkpoint's step",
-    ),
+    **dict.fromkeys(("data.prompt_dataset", "data.max_samples"), NEXT_ROW),
+    **dict.fromkeys(("ds.zero_stage", "actor.num_nodes", "actor.num_gpus_per_node"), MAY_NOT_LOAD),
+    **dict.fromkeys(("actor.optim", "ds.lora.rank"), MAY_NOT_LOAD),
+    **dict.fromkeys(("train.num_episodes", "actor.lr_scheduler", "actor.lr_warmup_ratio"), SCHEDULE),
+    "actor.min_lr_ratio": SCHEDULE,
 }
 UNIMPORTANT = re.compile(
     r"ckpt\.(load_enable|load_step|attempt)|logger\.(?!rollouts_every$).*|hub\..*|local_rank|use_ms"
 )
-LONGEST = 60  # characters of a value
-
-
-def resume(args: SimpleNamespace, found: Search | None, force: bool) -> tuple[dict, list[str]]:
-    """From which checkpoint a command goes on, and which settings have changed: for run.json, and in words. Where the
-    checkpoint's applies it becomes the setting, in place: run.json and the next manifest say what is trained with.
-
-    Args:
-        found: the checkpoint; None where the command begins a run.
-        force: the run that is in the run directory is moved aside, and none of its settings count.
-    """
-    if found is None:
-        return {}, []
-    if found.tag is None:
-        return {}, [f"no checkpoint is complete in {args.ckpt.path}: training begins at step 0"]
-    was = {} if force else (read_run(args.logger.run_dir) or {}).get("args", {})
-    differ = changes(was, manifest.settings(found.folders[0] / found.tag), redacted(args))
-    for each in differ:
-        if each.applies == CHECKPOINT:
-            *section, name = each.setting.split(".")
-            setattr(functools.reduce(getattr, section, args), name, each.was)
-    lines = [*found.warnings(), f"resuming from {found.tag} of {args.ckpt.path}", *table(differ)]
-    return {"checkpoint": found.tag, "changed": recorded(differ)}, lines
+MAX_VALUE_CHARS = 60
 
 
 class Change(NamedTuple):
@@ -72,65 +46,87 @@ class Change(NamedTuple):
     applies: str
 
 
-def flat(args: Mapping, prefix: str = "") -> dict[str, Any]:
-    """Nested settings by their flags' names; an empty section has none."""
-    found: dict[str, Any] = {}
-    for name, value in args.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
-    return found
+def resume(args: SimpleNamespace, found: Search | None, force: bool) -> tuple[dict, list[str]]:
+    """Compare a resumed command with the run. Where the checkpoint's setting applies it is set in `args`, in place: run.json
+    and the next manifest say what is trained with.
+
+    Args:
+        found: the checkpoint; None if the command begins a run.
+        force: the run that is in the run directory is moved aside, and none of its settings count.
+
+    Returns:
+        The checkpoint and the changes, for run.json; and lines for the person who resumes.
+    """
+    if found is None:
+        return {}, []
+    if found.tag is None:
+        return {}, [f"no checkpoint is complete in {args.ckpt.path}: training begins at step 0"]
+    was = {} if force else (read_run(args.logger.run_dir) or {}).get("args", {})
+    saved = manifest.read(found.folders[0] / found.tag).settings
+    differ = find_changes(was, saved, redacted(args))
+    for each in differ:
+        if each.applies == CHECKPOINT:
+            *section, name = each.setting.split(".")
+            setattr(functools.reduce(getattr, section, args), name, each.was)
+    lines = [*found.warnings(), f"resuming from {found.tag} of {args.ckpt.path}", *format_table(differ)]
+    changed = {each.setting: {"was": each.was, "now": each.now, "applies": each.applies} for each in differ}
+    return {"checkpoint": found.tag, "changed": changed}, lines
 
 
 def optimizer_settings(args: Mapping) -> dict[str, Any]:
-    """What a checkpoint keeps, by the flags' names; for its manifest."""
-    return {name: value for name, value in flat(args).items() if OF_THE_OPTIMIZER.fullmatch(name)}
+    """Those that a checkpoint restores, by the flags' names; for its manifest."""
+    return {name: value for name, value in _flatten(args).items() if OPTIMIZER.fullmatch(name)}
 
 
-def changes(was: Mapping, saved: Mapping, now: Mapping) -> list[Change]:
-    """What differs.
+def find_changes(was: Mapping, saved: Mapping, now: Mapping) -> list[Change]:
+    """Compare settings.
 
     Args:
         was, now: settings as they were when the run was started last, and of this command; nested.
-        saved: those of the optimizer that the checkpoint's manifest names; they come before what `was` says.
+        saved: those of the optimizer in the checkpoint's manifest; they take precedence over `was`.
     """
-    here = flat(now)
-    before = flat(was) | {
-        name: value for name, value in saved.items() if OF_THE_OPTIMIZER.fullmatch(name) and _numbers(value)
+    here = _flatten(now)
+    before = _flatten(was) | {
+        name: value for name, value in saved.items() if OPTIMIZER.fullmatch(name) and _is_numeric(value)
     }
-    differ = (
-        name for name in here if name in before and before[name] != here[name] and not UNIMPORTANT.fullmatch(name)
-    )
+    differ = [name for name in sorted(here.keys() & before.keys()) if before[name] != here[name]]
     return [
-        Change(name, before[name], here[name], CHECKPOINT if OF_THE_OPTIMIZER.fullmatch(name) else COMMAND)
-        for name in sorted(differ)
+        Change(name, before[name], here[name], CHECKPOINT if OPTIMIZER.fullmatch(name) else COMMAND)
+        for name in differ
+        if not UNIMPORTANT.fullmatch(name)
     ]
 
 
-def _numbers(value: Any) -> bool:
+def _flatten(args: Mapping, prefix: str = "") -> dict[str, Any]:
+    """Nested settings by their flags' names; an empty section has none."""
+    found: dict[str, Any] = {}
+    for name, value in args.items():
+        found |= _flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return found
+
+
+def _is_numeric(value: Any) -> bool:
+    """A checkpoint may have been pulled from anywhere."""
     return all(type(each) in (int, float) for each in (value if isinstance(value, list) else [value]))
 
 
-def recorded(found: Iterable[Change]) -> dict[str, dict]:
-    """For run.json."""
-    return {each.setting: {"was": each.was, "now": each.now, "applies": each.applies} for each in found}
-
-
-def table(found: list[Change]) -> list[str]:
-    """Lines for the person who resumes; none where nothing has changed."""
+def format_table(found: list[Change]) -> list[str]:
+    """Lines for the person who resumes; none if nothing has changed."""
     if not found:
         return []
-    rows = [("setting", "was", "is now", "applies"), *(_row(each) for each in found)]
+    rows = [("setting", "was", "is now", "applies"), *map(_row, found)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
     return ["settings that have changed since the run was started last:", *(f"  {line}" for line in lines)]
 
 
 def _row(each: Change) -> tuple[str, ...]:
-    kept = each.applies == CHECKPOINT
-    words = f"{_shown(each.was)}: the optimizer in the checkpoint keeps it" if kept else _shown(each.now)
-    note = NOTES.get(each.setting.replace("critic.", "actor.", 1), "")
-    return f"--{each.setting}", _shown(each.was), _shown(each.now), f"{words}; {note}" if note else words
+    was, now = _shorten(each.was), _shorten(each.now)
+    applies = f"{was}: the optimizer in the checkpoint keeps it" if each.applies == CHECKPOINT else now
+    note = NOTES.get(each.setting.replace("critic.", "actor.", 1))
+    return f"--{each.setting}", was, now, f"{applies}; {note}" if note else applies
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return text if len(text) <= LONGEST else f"…{text[1 - LONGEST :]}"
+    return text if len(text) <= MAX_VALUE_CHARS else f"…{text[1 - MAX_VALUE_CHARS :]}"

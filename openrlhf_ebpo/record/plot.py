@@ -1,4 +1,4 @@
-"""A picture of runs: the metrics that the catalogue shows there."""
+"""Draw the metrics of runs that the catalogue shows in a picture."""
 
 from __future__ import annotations
 
@@ -30,9 +30,12 @@ def plot_runs(
     """
     from matplotlib.figure import Figure
 
-    rows = {name: steps_of(run_dir, last_step) for name, run_dir in runs.items()}
+    rows = {
+        name: [row for row in read_metrics(run_dir) if REWARD in row and row["step"] <= last_step]
+        for name, run_dir in runs.items()
+    }
     panels = [panel for panel in panels if any(points(steps, panel) for steps in rows.values())] or panels
-    figure = Figure(figsize=(WIDTH * len(panels), HEIGHT))
+    figure = Figure(figsize=(WIDTH * len(panels), HEIGHT), layout="constrained")
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for number, (name, steps) in enumerate(rows.items()):
             draw(axes, points(steps, panel), name, COLOURS[number % len(COLOURS)])
@@ -44,27 +47,8 @@ def plot_runs(
         figure.axes[0].legend(fontsize=9, frameon=False)
     if title:
         figure.suptitle(title, fontsize=11)
-    figure.subplots_adjust(**margins(len(panels), bool(title)))
     with replacing(path) as temporary:
         figure.savefig(temporary, dpi=110, format="png")
-
-
-def margins(panels: int, titled: bool) -> dict[str, float]:
-    """Shares of the picture, with room for ticks of eight characters. A layout that matplotlib computes takes twice the time."""
-    left, right, between, below, above = 0.55, 0.12, 0.55, 0.5, 0.6 if titled else 0.35  # inches
-    width = WIDTH * panels
-    panel = (width - left - right - between * (panels - 1)) / panels
-    return {
-        "left": left / width,
-        "right": 1 - right / width,
-        "wspace": between / panel,
-        "bottom": below / HEIGHT,
-        "top": 1 - above / HEIGHT,
-    }
-
-
-def steps_of(run_dir: str | Path, last_step: float) -> list[dict]:
-    return [row for row in read_metrics(run_dir) if REWARD in row and row["step"] <= last_step]
 
 
 def points(rows: Sequence[dict], metric: Metric) -> list[tuple[int, float]]:

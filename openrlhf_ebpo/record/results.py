@@ -1,7 +1,7 @@
 """Evaluation results on disk: <protocol>/<task>/step-000000/ with summary.json and samples.parquet, one row per response.
 
-`save_result` writes them, `find_results` and `read_samples` read them. A summary.json says that its result is
-complete: it is written last. They are a part of the run directory, which evaluation, Hub and Space have in common.
+`save_result` writes them, `find_results` and `read_samples` read them. summary.json is written last: it says that its result is
+complete. They are a part of the run directory, which evaluation, Hub and Space share.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LIMITED = re.compile(r"-first\d+$")  # the suffix that --limit adds to a task's 
 SCHEMA = 1
 SERVER = "openai:"  # how the name of a model begins whose responses came from a server: openai:URL#NAME
 TRAINING = "training"  # the protocol of evaluations during training
-NEEDED = ("model", "step", "task", "protocol", "metrics")  # of a summary.json
+REQUIRED = ("model", "step", "task", "protocol", "metrics")  # of a summary.json
 SAMPLES = pa.schema(
     [
         ("question_id", pa.string()),
@@ -78,7 +78,7 @@ class Result:
 @dataclass(frozen=True)
 class Samples:
     """Graded samples as arrays: question_ids (Q,) in order, the others (Q, n), sample i of a question in column i. classes:
-    None where the reward of a training does not tell what the answers are."""
+    None if the reward of a training does not tell what the answers are."""
 
     question_ids: np.ndarray
     correct: np.ndarray
@@ -138,13 +138,13 @@ def find_results(directory: str | Path) -> list[Result]:
 def _read_result(path: Path) -> Result:
     try:
         summary = json.loads(path.read_text())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is damaged: {error}; evaluate again") from None
     if not isinstance(summary, dict):
         raise UsageError(f"{path} is damaged: it is not a JSON object; evaluate again")
     if (schema := summary.get("schema")) != SCHEMA:
         raise UsageError(f"{path} has schema {schema}, this version reads schema {SCHEMA}; evaluate again")
-    if lacking := [name for name in NEEDED if name not in summary]:
+    if lacking := [name for name in REQUIRED if name not in summary]:
         raise UsageError(f"{path} is damaged: it has no {', '.join(lacking)}; evaluate again")
     return Result(path.parent, summary)
 

@@ -1,4 +1,4 @@
-"""How scores are written, in the report, on cards and in the Space: percent with one digit, and the order of metrics.
+"""Format scores, for the report, cards and the Space: percent with one digit, and the order of metrics.
 
 A metric is a mapping with value, interval (over questions) and, if they are known, standard_error and run_interval (across
 runs); all of them are fractions.
@@ -23,7 +23,7 @@ def whole_percent(share: float) -> str:
 
 
 def score(metric: Mapping | None) -> str:
-    """68.4 ± 0.8 (64.4 to 72.3): value, standard error across runs, interval over questions; – where there is no metric."""
+    """68.4 ± 0.8 (64.4 to 72.3): value, standard error across runs, interval over questions; – without a metric."""
     return NONE if metric is None else f"{percent(metric['value'])}{plus_minus(metric)} ({span(metric)})"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from openrlhf_ebpo.record import resume
-from openrlhf_ebpo.record.manifest import step_of
+from openrlhf_ebpo.record.manifest import damage, step_of
 from openrlhf_ebpo.record.run_log import read_metrics
 from openrlhf_ebpo.training.eval_metrics import BEST, NO_BEST, in_short
 
@@ -21,9 +21,9 @@ METRIC = "metric.json"  # upstream's, in a checkpoint: metric_key, metric_value
 class BestCheckpoint:
     """Mixin over BasePPOTrainer. Of equals the first stays the best, as upstream has it.
 
-    Upstream goes on with metric and best value of the checkpoint that is loaded. So another metric on the command line says
-    nothing, and after --ckpt.load_step a best checkpoint that was saved after that one is forgotten, and gives way to a worse.
-    Here the command's metric counts, and the best value is that of the best checkpoint that is there.
+    Upstream takes metric and best value from the checkpoint that is loaded. So another metric on the command line has no
+    effect, and a best checkpoint that was saved after that one is forgotten, and gives way to a worse. Here the command's
+    metric counts, and the best value is that of the best checkpoint that is there.
     """
 
     def restore_best_checkpoint_state(self, checkpoint_states) -> None:
@@ -56,25 +56,23 @@ class BestCheckpoint:
 
 
 def best_so_far(ckpt_path: Path, run_dir: Path, key: str, step: int) -> float | None:
-    """The value of the best checkpoint that is there, of `step` or before; None where there is none, or nobody knows."""
+    """The value of the best checkpoint of `step` or before; None if there is none, or neither it nor metrics.jsonl has one."""
     folder = ckpt_path / "_actor"
     tags = [tag for tag in resume.tags_of([folder]) if tag.startswith(resume.BEST) and step_of(tag) <= step]
-    whole = [tag for tag in tags if resume.whole_parts([folder], tag) == {folder: tag}]
-    if not whole:
+    tag = max((tag for tag in tags if not damage(folder / tag)), key=step_of, default=None)
+    if tag is None:
         return None
-    tag = max(whole, key=step_of)
     logged = {row["step"]: row for row in read_metrics(run_dir)}
-    return next(filter(_is_number, (saved_value(folder / tag, key), logged.get(step_of(tag), {}).get(key))), None)
+    for value in (saved_value(folder / tag, key), logged.get(step_of(tag), {}).get(key)):
+        if isinstance(value, (int, float)) and math.isfinite(value):
+            return value
+    return None
 
 
 def saved_value(checkpoint: Path, key: str) -> float | None:
-    """What a checkpoint says of its value by this metric."""
+    """A checkpoint's value of this metric."""
     try:
         saved = json.loads((checkpoint / METRIC).read_text())
     except (OSError, ValueError):
         return None
     return saved.get("metric_value") if isinstance(saved, Mapping) and saved.get("metric_key") == key else None
-
-
-def _is_number(value) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)

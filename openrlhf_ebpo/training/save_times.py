@@ -1,4 +1,4 @@
-"""The steps after which a training saves: every --ckpt.save_steps, and so many minutes after the last save."""
+"""Decide after which steps a training saves: every --ckpt.save_steps, and so many minutes after the last save."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class SaveTimes:
 
 
 def exports(ckpt: SimpleNamespace, tag: str) -> bool:
-    """Whether saving `tag` also exports a model (--ckpt.save_hf). Exported models are never deleted, so what is saved by time or on
-    request, to resume from, has none."""
+    """True if saving `tag` also exports a model (--ckpt.save_hf). Exported models are never deleted, so what is saved by time
+    or on request, to resume from, has none."""
     by_steps = ckpt.save_steps > 0 and step_of(tag) % ckpt.save_steps == 0
     return ckpt.save_hf and (by_steps or tag.startswith(BEST))
 

@@ -16,7 +16,8 @@ from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.models.folder import problems
 from openrlhf_ebpo.record import checkpoints, heartbeat
 from openrlhf_ebpo.record.resume import set_later_aside
-from openrlhf_ebpo.record.run_log import RunLog, read_metrics
+from openrlhf_ebpo.record.run_log import read_metrics
+from openrlhf_ebpo.record.run_writer import RunLog
 from openrlhf_ebpo.seams.install import subclass
 from openrlhf_ebpo.training import health, mismatch, taught
 from openrlhf_ebpo.training.best_checkpoint import BestCheckpoint
@@ -48,23 +49,25 @@ class EBPOTrainer(BestCheckpoint, Phases):
             print(f"No complete checkpoint in {self.args.ckpt.path}: starting from step 0")
             states = {"episode": 0, "global_step": 0, "total_consumed_prompts": 0, "data_loader_state_dict": {}}
         maker, step, continues = self.experience_maker, states["global_step"], True
+        run_dir, ckpt_path = self.run_log.run_dir, Path(self.args.ckpt.path)
         if maker.estimator:
             initial = self._prior_state()
             maker.state = starting_state(states, maker.estimator, self.args.ckpt.path)
             state = self._prior_state()
             continues = state == (states.get(STATE_KEY) if step else initial)
             self.run_log.write_prior(state)
-        if self.args.ckpt.load_step and (aside := set_later_aside(Path(self.args.ckpt.path), step)):
+        if step and (aside := set_later_aside(ckpt_path, step)):
             print(f"moved the checkpoints of steps after {step} to {aside}", flush=True)
         self.run_log.roll_back(step, continues)
         centred = maker.estimator is None or maker.estimator.centred
-        before = read_metrics(self.run_log.run_dir)
+        before = read_metrics(run_dir)
         self.watch = mismatch.Watch(mismatch.age_by_design(self.args), before, centred)
         if step:
-            whole = functools.partial(problems, code=False)  # nothing is loaded
-            found = checkpoints.differences(self.run_log.run_dir, Path(self.args.ckpt.path), step, whole)
-            checkpoints.bring_in_line(self.run_log.run_dir, found)
-            print(*(f"{line}\n" for line in found.words()), sep="", end="", flush=True)
+            complete = functools.partial(problems, code=False)  # nothing is loaded
+            new = checkpoints.find_unlisted(run_dir, ckpt_path, step, complete)
+            checkpoints.add_rows(run_dir, new)
+            for row in new:
+                print(f"{row['tag']} is complete and was not in {checkpoints.LIST}", flush=True)
         return states
 
     def fit(self, *args, **kwargs):

@@ -11,7 +11,8 @@ import pytest
 from deepspeed_engine import Engine
 
 from openrlhf_ebpo.checks.preflight import REWARDS
-from openrlhf_ebpo.record.run_log import RunLog, read_metrics
+from openrlhf_ebpo.record.run_log import read_metrics
+from openrlhf_ebpo.record.run_writer import RunLog
 from openrlhf_ebpo.rewards.answers import MAX_COMPARISONS
 from openrlhf_ebpo.training import evaluation
 

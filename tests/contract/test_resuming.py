@@ -55,7 +55,7 @@ def test_every_rank_lists_what_it_wrote_and_the_manifest_has_all(resumed, stage)
     assert wrote[0] | wrote[1] == files.keys() == {path.name for path in checkpoint.glob("*.pt")}
     assert wrote[0] and not wrote[0] & wrote[1] and bool(wrote[1]) == (stage > 0)
     assert manifest.damage(checkpoint, contents=True) is None
-    assert manifest.settings(checkpoint)["actor.adam.lr"] == 1e-3
+    assert manifest.read(checkpoint).settings["actor.adam.lr"] == 1e-3
 
 
 BUFFERS = ["exp_avg_offload_buffer", "exp_avg_sq_offload_buffer"]

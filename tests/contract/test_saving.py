@@ -42,7 +42,7 @@ def test_the_same_checkpoints_are_left_as_upstream_leaves(strategy, tmp_path, ma
         assert (tmp_path / "ours" / "latest").read_text() == (tmp_path / "theirs" / "latest").read_text() == tag
 
 
-@pytest.mark.parametrize("tag", ["global_step3", "best_global_step3", "global_step2"])
+@pytest.mark.parametrize("tag", ["global_step3", "best_global_step3"])
 def test_a_crash_while_saving_leaves_all_that_was_saved(strategy, tmp_path, tag):
     actor = tmp_path / "_actor"
     for old in ("global_step1", "best_global_step1", "global_step2"):
@@ -51,13 +51,22 @@ def test_a_crash_while_saving_leaves_all_that_was_saved(strategy, tmp_path, tag)
     with pytest.raises(OSError, match="disk full"):
         strategy.save_ckpt(Engine(dies=True), str(actor), tag, 1)
     assert folders(actor) >= before == {"global_step1", "best_global_step1", "global_step2"}
-    latest = latest_checkpoint(tmp_path, "ebpo")
-    assert latest.name == ("global_step2.replaced" if tag == "global_step2" else "global_step2")
-    assert (latest / "weights").read_text() == "whole"
+    assert latest_checkpoint(tmp_path, "ebpo").name == "global_step2"
     strategy.save_ckpt(Engine(), str(actor), tag, 9)  # the step is repeated
     assert folders(actor) == {"global_step1", "best_global_step1", "global_step2", tag} - (
         {"best_global_step1"} if tag.startswith("best") else set()
     )
+
+
+def test_a_crash_while_a_step_is_saved_again_leaves_what_was_saved_before(strategy, tmp_path):
+    actor = tmp_path / "_actor"
+    for step in (1, 2):
+        strategy.save_ckpt(Engine(), str(actor), f"global_step{step}")
+    with pytest.raises(OSError, match="disk full"):
+        strategy.save_ckpt(Engine(dies=True), str(actor), "global_step2")
+    assert latest_checkpoint(tmp_path, "ebpo").name == "global_step1"
+    (aside,) = (tmp_path / "superseded").glob("*/_actor/global_step2")
+    assert damage(aside) is None
 
 
 def test_the_prior_lies_in_the_checkpoint_before_latest_names_it(strategy, tmp_path, monkeypatch):
@@ -165,12 +174,12 @@ def test_a_flipped_byte_makes_the_one_before_the_newest(strategy, tmp_path):
     assert strategy.load_ckpt(Engine(), str(tmp_path))[1] == {"step": "global_step9"}
 
 
-def test_a_damaged_checkpoint_takes_no_whole_ones_place_and_goes_with_those_of_its_age(strategy, tmp_path):
+def test_a_damaged_checkpoint_goes_before_a_complete_one(strategy, tmp_path):
     for step in (1, 2, 3):
         strategy.save_ckpt(Engine(), str(tmp_path), f"global_step{step}", 3)
     (tmp_path / "global_step3" / "weights").unlink()
     strategy.save_ckpt(Engine(), str(tmp_path), "global_step4", 3)
-    assert folders(tmp_path) == {"global_step1", "global_step2", "global_step3", "global_step4"}
+    assert folders(tmp_path) == {"global_step1", "global_step2", "global_step4"}
     strategy.save_ckpt(Engine(), str(tmp_path), "global_step5", 2)
     assert folders(tmp_path) == {"global_step4", "global_step5"}
 
@@ -192,7 +201,7 @@ def test_a_deletion_that_is_interrupted_leaves_no_checkpoint(strategy, tmp_path,
         def die(path):
             raise KeyboardInterrupt
 
-        patched.setattr("pathlib.Path.unlink", lambda path, **_: die(path) if path.name == "weights" else None)
+        patched.setattr("shutil.rmtree", die)
         with pytest.raises(KeyboardInterrupt):
             strategy.save_ckpt(Engine(), str(tmp_path), "global_step2", 1)
     assert damage(tmp_path / "global_step1") == "its saving was interrupted"
@@ -246,7 +255,7 @@ def test_a_client_state_that_cannot_be_resumed_from_makes_the_one_before_the_new
 
 
 def test_the_drivers_verdict_is_taken_and_nothing_is_read_again(strategy, actor, monkeypatch):
-    strategy.args.ckpt = SimpleNamespace(verified=["global_step9"], load_step=None)
+    strategy.args.ckpt = SimpleNamespace(verified="global_step9", load_step=None)
     with monkeypatch.context() as patched:
         patched.setattr(manifest, "_crc32", lambda path: pytest.fail(f"{path} is read"))
         assert strategy.load_ckpt(Engine(), str(actor))[1] == {"step": "global_step9"}

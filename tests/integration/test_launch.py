@@ -14,8 +14,7 @@ from openrlhf_ebpo.cli import main
 from openrlhf_ebpo.record.catalogue import find
 from openrlhf_ebpo.record.own_metrics import COLUMNS
 from openrlhf_ebpo.record.results import find_results
-from openrlhf_ebpo.record.retention import first_kept, step_files
-from openrlhf_ebpo.record.run_log import read_metrics, read_rollouts, read_run
+from openrlhf_ebpo.record.run_log import first_kept, read_metrics, read_rollouts, read_run, step_files
 
 FAILING_REWARD = """
 import torch

@@ -164,8 +164,8 @@ def test_a_wrong_entry_is_refused_at_the_start_and_left_out_of_a_run(tmp_path, e
 
 
 def test_lists_without_end_and_things_that_are_no_list(tmp_path):
-    many = [{"name": f"own/{i}", "title": f"{i}"} for i in range(own.ENTRIES + 1)]
-    assert len(own.own_metrics(many)) == own.ENTRIES
+    many = [{"name": f"own/{i}", "title": f"{i}"} for i in range(own.MAX_ENTRIES + 1)]
+    assert len(own.own_metrics(many)) == own.MAX_ENTRIES
     deep = json.loads("[" * 900 + "]" * 900)
     for entries in (None, {}, "x", 7, [deep], {"name": "own/x", "title": "X"}, [{"name": deep, "title": deep}]):
         assert own.own_metrics(entries) == {}
@@ -175,11 +175,11 @@ def test_lists_without_end_and_things_that_are_no_list(tmp_path):
     ("content", "said"),
     [
         (None, "cannot be read (No such file"),
-        ("{", "no JSON"),
-        ("[" * 100_000, "no JSON"),
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
         ('{"name": "own/x"}', "holds dict; a list of objects is needed"),
         (json.dumps([{"name": f"own/{i}", "title": "X"} for i in range(101)]), "holds 101 entries"),
-        (json.dumps([{"name": "own/x", "title": "X"}] * 2), "'own/x' stands there twice"),
+        (json.dumps([{"name": "own/x", "title": "X"}] * 2), "'own/x' is listed twice"),
         (" " * (2**20 + 1), "is larger than 1 MiB"),
     ],
 )

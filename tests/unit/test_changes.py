@@ -7,7 +7,7 @@ import pytest
 
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.record import manifest
-from openrlhf_ebpo.record.changes import changes, optimizer_settings, recorded, resume, table
+from openrlhf_ebpo.record.changes import find_changes, format_table, optimizer_settings, resume
 from openrlhf_ebpo.record.resume import groups, newest_whole
 
 WAS = {
@@ -25,34 +25,37 @@ NOW = {
 
 
 def test_each_change_says_which_of_the_two_applies():
-    found = changes(WAS, {}, NOW)
+    found = find_changes(WAS, {}, NOW)
     assert [(each.setting, each.was, each.now, each.applies) for each in found] == [
         ("actor.adam.lr", 1e-6, 1e-5, "checkpoint"),
         ("actor.max_norm", 1.0, 2.0, "command line"),
         ("train.seed", 1, 2, "command line"),
     ]
-    lines = "\n".join(table(found))
+    lines = "\n".join(format_table(found))
     assert "--actor.adam.lr   1e-06  1e-05   1e-06: the optimizer in the checkpoint keeps it" in lines
     assert "2; the order of this episode's prompts is the checkpoint's" in lines
-    assert recorded(found)["actor.max_norm"] == {"was": 1.0, "now": 2.0, "applies": "command line"}
-    assert table([]) == [] and changes(WAS, {}, WAS) == []
+    assert format_table([]) == [] and find_changes(WAS, {}, WAS) == []
 
 
 def test_what_the_checkpoint_says_of_its_optimizer_comes_before_the_run():
-    (lr, *_) = changes(WAS, {"actor.adam.lr": 3e-6, "train.seed": 9, "actor.adam.betas": ["x", 1]}, NOW)
+    (lr, *_) = find_changes(WAS, {"actor.adam.lr": 3e-6, "train.seed": 9, "actor.adam.betas": ["x", 1]}, NOW)
     assert lr.was == 3e-6
-    assert "actor.adam.betas" not in [each.setting for each in changes(WAS, {"actor.adam.betas": ["x", 1]}, NOW)]
+    assert "actor.adam.betas" not in [each.setting for each in find_changes(WAS, {"actor.adam.betas": ["x", 1]}, NOW)]
 
 
 def test_how_often_rollouts_are_logged_is_recorded_and_no_other_setting_of_the_log():
     """`verify` has to know which steps were to be logged."""
     was, now = ({"logger": {"rollouts_every": n, "keep_rollouts": n, "rollouts_every_x": n}} for n in (1, 2))
-    assert list(recorded(changes(was, {}, now))) == ["logger.rollouts_every"]
+    assert [each.setting for each in find_changes(was, {}, now)] == ["logger.rollouts_every"]
 
 
 def test_a_long_value_is_shown_by_its_end():
     long = {"data": {"prompt_dataset": "/a" * 100 + "/end.jsonl"}}
-    (line,) = [line for line in table(changes({"data": {"prompt_dataset": "b"}}, {}, long)) if "prompt_dataset" in line]
+    (line,) = [
+        line
+        for line in format_table(find_changes({"data": {"prompt_dataset": "b"}}, {}, long))
+        if "prompt_dataset" in line
+    ]
     assert "/end.jsonl" in line and len(line) < 300
 
 
@@ -92,6 +95,7 @@ def test_what_the_checkpoint_keeps_becomes_the_setting(command):
         "actor.max_norm",
         "train.seed",
     }
+    assert row["changed"]["actor.max_norm"] == {"was": 1.0, "now": 2.0, "applies": "command line"}
     assert "resuming from global_step4" in lines[0] and len(lines) == 6
 
 

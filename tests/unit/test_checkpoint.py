@@ -10,13 +10,8 @@ from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.estimator.stored import PriorMismatch, pack, unpack
 from openrlhf_ebpo.record import manifest
 from openrlhf_ebpo.record.resume import groups, newest_whole
-from openrlhf_ebpo.training.checkpoint import (
-    STATE_KEY,
-    SavedCheckpoint,
-    checkpoints_to_delete,
-    starting_state,
-    stored_prior,
-)
+from openrlhf_ebpo.training.checkpoint import STATE_KEY, starting_state, stored_prior
+from openrlhf_ebpo.training.rotation import SavedCheckpoint, checkpoints_to_delete
 
 UNLIMITED = float("inf")
 
@@ -67,6 +62,11 @@ def test_a_run_that_began_anew_beside_others_deletes_none_of_a_later_step():
         "global_step20",
         "global_step24",
     }
+
+
+def test_damaged_ones_go_first():
+    damaged = SavedCheckpoint("s3", 0.9, 3, 10, complete=False)
+    assert checkpoints_to_delete([*PLAIN[:2], damaged, PLAIN[3]], "s4", 3, UNLIMITED) == ["s3"]
 
 
 def test_the_only_checkpoint_never_goes():

@@ -10,7 +10,7 @@ from hub_runs import export_model, make_run
 from openrlhf_ebpo.files import read_json_lines, write_json
 from openrlhf_ebpo.models.folder import problems
 from openrlhf_ebpo.record import manifest
-from openrlhf_ebpo.record.checkpoints import LIST, bring_in_line, differences, rows, saved
+from openrlhf_ebpo.record.checkpoints import LIST, add_rows, find_unlisted, rows, saved
 from openrlhf_ebpo.record.run_log import RunDirectoryError
 
 
@@ -26,23 +26,16 @@ def forget(run_dir, *steps):
 
 
 def found(run_dir, step=6):
-    return differences(run_dir, run_dir.parent / "ckpt", step, problems)
-
-
-def test_what_is_in_line_stays_as_it_is(run_dir):
-    before = (run_dir / LIST).read_text()
-    assert found(run_dir).words() == []
-    bring_in_line(run_dir, found(run_dir))
-    assert (run_dir / LIST).read_text() == before
+    return find_unlisted(run_dir, run_dir.parent / "ckpt", step, problems)
 
 
 def test_a_complete_checkpoint_that_is_not_listed_is_listed_in_its_place(run_dir):
     before = rows(run_dir)
+    assert found(run_dir) == []
     forget(run_dir, 4)
-    assert found(run_dir).words() == [f"global_step4 is complete and was not in {LIST}"]
-    bring_in_line(run_dir, found(run_dir))
-    assert [{k: v for k, v in row.items() if k != "gone"} for row in rows(run_dir)] == before
-    assert found(run_dir).words() == []
+    assert [row["tag"] for row in found(run_dir)] == ["global_step4"]
+    add_rows(run_dir, found(run_dir))
+    assert rows(run_dir) == before and found(run_dir) == []
 
 
 def test_what_is_not_complete_or_of_a_later_step_is_not_listed(run_dir):
@@ -54,22 +47,11 @@ def test_what_is_not_complete_or_of_a_later_step_is_not_listed(run_dir):
     export_model(ckpt / "best_global_step3_hf", 3)
     export_model(ckpt / "mine_hf", 1)
     manifest.begin(ckpt / "_actor" / "best_global_step3")
-    new = found(run_dir, step=4).new
+    new = found(run_dir, step=4)
     assert [(row["tag"], bool(row["checkpoint"]), bool(row["model"])) for row in new] == [
         ("best_global_step3", False, True),
         ("global_step4", True, bool(not problems(ckpt / "global_step4_hf"))),
     ]
-
-
-def test_what_made_room_is_marked_and_what_came_back_is_not(run_dir):
-    ckpt = run_dir.parent / "ckpt"
-    (ckpt / "_actor" / "global_step2").rename(ckpt / "kept")
-    shutil.rmtree(ckpt / "global_step4_hf")
-    bring_in_line(run_dir, found(run_dir))
-    assert [row.get("gone") for row in rows(run_dir)] == [["checkpoint"], ["model"], []]
-    assert found(run_dir).words() == []
-    (ckpt / "kept").rename(ckpt / "_actor" / "global_step2")
-    assert found(run_dir).words() == [f"global_step2 in {LIST}: it is there again"]
 
 
 def test_a_copy_of_the_run_is_read_where_it_lies(run_dir, tmp_path):

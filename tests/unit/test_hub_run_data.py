@@ -24,8 +24,8 @@ from openrlhf_ebpo.hub import columns, data_repo, evaluations, run_data, tables
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.models.hub_client import HubError
 from openrlhf_ebpo.record.results import SAMPLES
-from openrlhf_ebpo.record.retention import DROPPED, drop_before
-from openrlhf_ebpo.record.run_log import PRIOR_STARTS, read_metrics, read_rollouts, read_run, roll_back
+from openrlhf_ebpo.record.run_log import DROPPED, PRIOR_STARTS, read_metrics, read_rollouts, read_run
+from openrlhf_ebpo.record.run_writer import drop_before, roll_back
 from openrlhf_ebpo.training.rollouts import SCHEMA
 
 REPO = "owner/tiny-run"

@@ -2,14 +2,13 @@
 
 import json
 import os
-import threading
 import zlib
 
 import pytest
 
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.record import manifest
-from openrlhf_ebpo.record.manifest import MANIFEST, attempt_of, begin, complete, damage, is_unfinished, listed
+from openrlhf_ebpo.record.manifest import MANIFEST, attempt_of, begin, complete, damage, is_unfinished, list_files, read
 from openrlhf_ebpo.record.resume import newest_whole
 
 SHARDS = ("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt")
@@ -38,7 +37,7 @@ def test_it_lists_what_is_loaded_with_sizes_and_checksums(checkpoint):
     assert (found["tag"], found["step"], found["complete"], found["schema"]) == ("global_step6", 6, True, 1)
     assert found["prior"] == manifest.state_hash({"b": 2, "a": 1}) != manifest.state_hash({"b": 2, "a": 2})
     assert damage(checkpoint, contents=True) is None and attempt_of(checkpoint) == "x"
-    assert manifest.settings(checkpoint) == {"train.seed": 1} and manifest.settings(checkpoint.parent) == {}
+    assert read(checkpoint).settings == {"train.seed": 1} and read(checkpoint.parent) is None
 
 
 def lose(path):
@@ -81,7 +80,7 @@ def be_a_folder(path):
         (halve, "has 50000 bytes, and 100000 were saved"),
         (empty, "has 0 bytes"),
         (lengthen, "has 100001 bytes"),
-        (be_a_folder, "is no file"),
+        (be_a_folder, "is not a file"),
     ],
 )
 def test_what_sizes_tell_is_always_found(checkpoint, harm, said):
@@ -91,17 +90,10 @@ def test_what_sizes_tell_is_always_found(checkpoint, harm, said):
 
 
 @pytest.mark.parametrize("harm", [zero, flip])
-def test_a_flipped_byte_is_found_where_contents_are_compared_and_known_from_then_on(checkpoint, harm):
+def test_a_flipped_byte_is_found_where_contents_are_compared(checkpoint, harm):
     harm(checkpoint / SHARDS[1])
     assert damage(checkpoint) is None
     assert "its checksum differs" in damage(checkpoint, contents=True)
-    assert damage(checkpoint) == damage(checkpoint, contents=True)
-
-
-def test_a_file_is_read_once_by_a_process(checkpoint, monkeypatch):
-    assert damage(checkpoint, contents=True) is None
-    monkeypatch.setattr(manifest, "_crc32", lambda path: pytest.fail(f"{path} is read again"))
-    assert damage(checkpoint, contents=True) is None
 
 
 @pytest.mark.parametrize(
@@ -130,7 +122,7 @@ def test_a_manifest_that_is_cut_or_nonsense_is_damage_and_no_interrupted_save(ch
 def test_the_manifest_of_another_step_does_not_count(checkpoint):
     other = checkpoint.with_name("global_step8")
     checkpoint.rename(other)
-    assert damage(other) == f"its {MANIFEST} is that of global_step6"
+    assert damage(other) == f"its {MANIFEST} is damaged (it is that of global_step6)"
 
 
 SIZE = {"size": 1, "crc32": "00000000"}
@@ -151,7 +143,6 @@ SIZE = {"size": 1, "crc32": "00000000"}
         {".": SIZE},
         {"\0": SIZE},
         {"\x1b[31m": SIZE},
-        {"a" * 5000: SIZE},
         {"a": 1},
         {"a": {"size": True}},
         {"a": {"size": -1}},
@@ -186,34 +177,12 @@ def test_a_shard_without_a_checksum_does_not_count(checkpoint):
     assert damage(checkpoint, contents=True) is None
 
 
-def test_a_manifest_that_is_too_large_is_not_read(checkpoint, monkeypatch):
-    monkeypatch.setattr(manifest, "LARGEST", 100)
-    assert "more than" in damage(checkpoint)
-
-
-def in_time(ask):
-    """What a call gives, None where it is still waiting."""
-    found = []
-    thread = threading.Thread(target=lambda: found.append(ask()), daemon=True)
-    thread.start()
-    thread.join(30)
-    return found[0] if found else None
-
-
 def test_a_file_that_vanishes_while_it_is_looked_at_is_damage(checkpoint, monkeypatch):
     def vanish(path):
         raise FileNotFoundError(path)
 
-    monkeypatch.setattr(manifest, "_signature", vanish)
-    assert "it cannot be read" in damage(checkpoint)
-
-
-def test_a_pipe_in_place_of_a_file_makes_nobody_wait(checkpoint):
-    for name in (MANIFEST, SHARDS[0]):
-        (checkpoint / name).unlink()
-        os.mkfifo(checkpoint / name)
-        assert in_time(lambda: damage(checkpoint, contents=True))
-        complete(checkpoint, {SHARDS[0]: manifest.Saved(5, "00000000")}) if name == MANIFEST else None
+    monkeypatch.setattr(manifest, "_crc32", vanish)
+    assert "it cannot be read" in damage(checkpoint, contents=True)
 
 
 def test_while_it_is_saved_it_is_unfinished(tmp_path):
@@ -230,7 +199,7 @@ def test_files_on_another_nodes_own_disk_are_listed_and_not_missed(tmp_path):
     begin(folder)
     for name in SHARDS:
         (folder / name).write_bytes(b"x" * 10)
-    files = listed(folder, [folder / name for name in SHARDS])
+    files = list_files(folder, [folder / name for name in SHARDS])
     (folder / SHARDS[1]).unlink()
     complete(folder, files)
     assert json.loads((folder / MANIFEST).read_text())["files"][SHARDS[1]]["elsewhere"] is True

@@ -21,7 +21,7 @@ from openrlhf_ebpo.estimator.presets import PRESETS
 from openrlhf_ebpo.estimator.registry import ESTIMATORS, computed_here
 from openrlhf_ebpo.estimator.replay import ReplayError, logged, unknown_starts
 from openrlhf_ebpo.files import read_json_lines, write_json
-from openrlhf_ebpo.record.rollout_columns import MOST_ROWS, NEEDED, read_columns
+from openrlhf_ebpo.record.rollout_columns import COLUMNS, MAX_ROWS, read_columns
 from openrlhf_ebpo.record.run_log import PRIOR_STARTS, RunDirectoryError, read_rollouts, read_run, rollouts_path
 
 RECORDED = Path(__file__).parents[1] / "data" / "quickstart_run"
@@ -280,7 +280,7 @@ def test_a_damaged_file_is_named(run, replay, content):
     path = rollouts_path(run, 4)
     path.write_bytes(path.read_bytes()[:-100] if content is None else content)
     status, said = replay(run)
-    assert status == 1 and f"{path} is no rollout file, or is damaged" in said
+    assert status == 1 and f"{path} is not a rollout file, or is damaged" in said
 
 
 def test_nothing_is_left_of_an_output_that_could_not_be_finished(run, replay, tmp_path):
@@ -346,8 +346,8 @@ def test_hostile_columns_are_an_error_that_names_the_file(run, replay, kind):
 
 def test_more_rows_than_any_step_has_are_not_read(run, replay):
     """A few kilobytes on disk: runs of equal values."""
-    rows = MOST_ROWS + 1
-    table = pa.table({name: np.zeros(rows, np.int8) for name in NEEDED})
+    rows = MAX_ROWS + 1
+    table = pa.table({name: np.zeros(rows, np.int8) for name in COLUMNS})
     path = rewrite(run, 2, lambda _: table)
     assert path.stat().st_size < 1e6
     status, said = replay(run)

@@ -4,18 +4,15 @@ import zipfile
 
 import pytest
 
-from openrlhf_ebpo.record import manifest
 from openrlhf_ebpo.record.manifest import complete, damage
 from openrlhf_ebpo.record.resume import (
     CheckpointError,
     begin_checkpoint,
     check_fresh,
-    confirmed,
     groups,
     latest_checkpoint,
     newest_whole,
     set_later_aside,
-    whole_parts,
 )
 
 MODEL = "mp_rank_00_model_states.pt"
@@ -117,11 +114,12 @@ def test_a_save_that_was_interrupted_between_two_ranks_is_skipped(actor):
     assert newest_whole([actor]).tag == "global_step10"
 
 
-def test_a_tag_that_is_saved_again_keeps_its_files_until_it_is_whole(actor):
-    begin_checkpoint(actor / "global_step10")
-    assert newest_whole([actor]).tag == "global_step10.replaced"
-    begin_checkpoint(actor / "global_step10")  # once more, after a crash
-    assert newest_whole([actor]).tag == "global_step10.replaced"
+def test_a_tag_that_is_saved_again_does_not_replace_the_one_that_is_there(actor):
+    """A resumed run has moved it aside, except from a disk that its trainer does not see; train_sft may begin again."""
+    aside = begin_checkpoint(actor / "global_step10")
+    assert aside.is_relative_to(actor.parent / "superseded") and damage(aside / "_actor" / "global_step10") is None
+    assert newest_whole([actor]).tag == "global_step2"
+    assert begin_checkpoint(actor / "global_step10") is None  # once more, after a crash
     shard(actor / "global_step10" / MODEL)
     complete(actor / "global_step10")
     assert newest_whole([actor]).tag == "global_step10"
@@ -145,14 +143,11 @@ def test_a_best_one_is_taken_where_it_was_saved_last(actor):
     assert newest_whole([actor]).tag == "global_step12"
 
 
-def test_a_best_one_that_latest_does_not_name_is_offered_where_nothing_else_is_whole(tmp_path):
+def test_a_best_one_is_taken_where_it_is_the_newest_that_is_complete(tmp_path):
+    save(tmp_path, "global_step20")
     save(tmp_path, "best_global_step30")
     save(tmp_path, "global_step31")
     halve(tmp_path / "global_step31" / MODEL)
-    found = newest_whole([tmp_path])
-    with pytest.raises(CheckpointError, match=r"best_global_step30 is whole: .*give --ckpt.load_step 30"):
-        found.check()
-    (tmp_path / "latest").write_text("best_global_step30")
     assert newest_whole([tmp_path]).tag == "best_global_step30"
 
 
@@ -183,50 +178,16 @@ def test_a_policy_without_its_critic_refuses(tmp_path):
         newest_whole(groups(tmp_path, "gae")).check()
 
 
-def crash_while_saving_again(actor, critic, events):
-    """The one tag, saved by attempt 1 in both, is saved again by attempt 2: `events` happen, then a crash."""
-    for folder in (actor, critic):
+def test_policy_and_critic_of_two_starts_of_the_command_are_not_mixed(tmp_path):
+    """A crash came after the policy had saved a step again, and before the critic had."""
+    folders = groups(tmp_path, "gae")
+    for folder in folders:
         save(folder, "global_step2", attempt="1")
         save(folder, "global_step4", attempt="1")
-    for event in events:
-        folder = actor if event[0] == "a" else critic
-        if event[1] == "b":
-            begin_checkpoint(folder / "global_step4", [actor, critic])
-        else:
-            shard(folder / "global_step4" / MODEL, b"y" * 1000)
-            complete(folder / "global_step4", attempt="2")
-
-
-@pytest.mark.parametrize(
-    ("events", "names"),
-    [
-        ([], ("", "")),
-        (["ab"], (".replaced", "")),  # between the two renames
-        (["cb"], ("", ".replaced")),
-        (["ab", "ae"], (".replaced", "")),  # the policy is done before the critic begins
-        (["ab", "cb"], (".replaced", ".replaced")),
-        (["ab", "cb", "ae"], (".replaced", ".replaced")),
-        (["ab", "cb", "ce"], (".replaced", ".replaced")),
-        (["ab", "cb", "ae", "ce"], ("", "")),
-    ],
-)
-def test_a_crash_while_policy_and_critic_save_one_tag_again_loses_and_mixes_nothing(tmp_path, events, names):
-    actor, critic = groups(tmp_path, "gae")
-    crash_while_saving_again(actor, critic, events)
-    found = newest_whole([actor, critic], contents=True)
-    assert found.parts == {actor: "global_step4" + names[0], critic: "global_step4" + names[1]}
-    for folder in (actor, critic):  # the step comes once more: whatever was whole is whole until the new one is
-        begin_checkpoint(folder / "global_step4", [actor, critic])
-        assert newest_whole([actor, critic], contents=True).parts
-        assert step_of_newest(actor, critic) == 4
-    for folder in (actor, critic):
-        shard(folder / "global_step4" / MODEL)
-        complete(folder / "global_step4", attempt="3")
-    assert whole_parts([actor, critic], "global_step4") == {actor: "global_step4", critic: "global_step4"}
-
-
-def step_of_newest(actor, critic) -> int:
-    return manifest.step_of(newest_whole([actor, critic]).tag)
+    save(folders[0], "global_step4", attempt="2")
+    found = newest_whole(folders, contents=True)
+    assert found.tag == "global_step2"
+    assert found.skipped == {"global_step4": "policy and critic are not of the same save"}
 
 
 # --ckpt.load_step
@@ -236,7 +197,7 @@ def test_the_step_that_is_asked_for_is_taken_and_another_is_refused_with_those_t
     save(actor, "best_global_step6")
     assert newest_whole([actor], 2).tag == "global_step2" and newest_whole([actor], 2).skipped == {}
     assert newest_whole([actor], 6).tag == "best_global_step6"
-    with pytest.raises(CheckpointError, match=r"load_step 3: no whole .*steps that are there: 2, 6, 10$"):
+    with pytest.raises(CheckpointError, match=r"load_step 3: no complete .*steps that are there: 2, 6, 10$"):
         newest_whole([actor], 3).check()
     halve(actor / "global_step2" / MODEL)
     with pytest.raises(CheckpointError, match=r"load_step 2: .*; global_step2: .* were saved; steps .*: 6, 10$"):
@@ -264,6 +225,17 @@ def test_what_comes_after_the_step_is_set_aside_with_its_exports(actor):
     assert damage(aside / "_actor" / "global_step10") is None
 
 
+def test_interrupted_saves_are_deleted_and_damaged_checkpoints_of_later_steps_moved(actor):
+    save(actor, "global_step12")
+    halve(actor / "global_step12" / MODEL)
+    for tag in ("global_step14", "best_global_step10"):
+        begin_checkpoint(actor / tag)
+        shard(actor / tag / MODEL)
+    aside = set_later_aside(actor.parent, 10)
+    assert [path.name for path in (aside / "_actor").iterdir() if path.is_dir()] == ["global_step12"]
+    assert sorted(path.name for path in actor.iterdir() if path.is_dir()) == ["global_step10", "global_step2"]
+
+
 # Without a manifest
 
 
@@ -283,7 +255,7 @@ def test_a_checkpoint_without_a_manifest_is_not_resumed_and_not_replaced(tmp_pat
     assert found.tag == "global_step1" and "manifest" in found.skipped["global_step2"]
 
 
-# What else is wrong with one, and what another process has found
+# What else is wrong with one
 
 
 def test_one_that_cannot_be_loaded_though_it_is_whole_makes_the_one_before_the_newest(actor):
@@ -291,15 +263,6 @@ def test_one_that_cannot_be_loaded_though_it_is_whole_makes_the_one_before_the_n
     assert found.tag == "global_step2" and found.skipped == {"global_step10": "no"}
     with pytest.raises(CheckpointError, match=r"(?s)global_step10: no.*global_step2: no"):
         newest_whole([actor], problem=lambda path: "no").check()
-
-
-def test_what_another_process_has_found_is_taken_without_reading_it_again(actor, monkeypatch):
-    monkeypatch.setattr(manifest, "_crc32", lambda path: pytest.fail(f"{path} is read"))
-    found = confirmed([actor], ["global_step2"], lambda path: None)
-    assert found.tag == "global_step2" and found.parts == {actor: "global_step2"} and found.check() is None
-    assert confirmed([actor], ["global_step2"], lambda path: "no") is None
-    halve(actor / "global_step2" / MODEL)
-    assert confirmed([actor], ["global_step2"], lambda path: None) is None
 
 
 def test_a_run_that_begins_leaves_another_runs_checkpoints_alone(tmp_path):

@@ -9,9 +9,10 @@ from replay_runs import train
 from openrlhf_ebpo.cli import main
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.files import read_json_lines
-from openrlhf_ebpo.record import retention
+from openrlhf_ebpo.record import run_log, run_writer
 from openrlhf_ebpo.record.rollout_columns import logged_steps
-from openrlhf_ebpo.record.run_log import PRIOR_STARTS, RunLog, read_metrics, rollouts_path
+from openrlhf_ebpo.record.run_log import PRIOR_STARTS, read_metrics, rollouts_path
+from openrlhf_ebpo.record.run_writer import RunLog
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def replayed(capsys):
 
 
 def steps_of(run_dir) -> list[int]:
-    return list(retention.step_files(run_dir))
+    return list(run_log.step_files(run_dir))
 
 
 def starts_of(run_dir) -> list[int]:
@@ -40,14 +41,14 @@ def starts_of(run_dir) -> list[int]:
 def test_without_the_flag_every_step_stays(tmp_path):
     train(tmp_path, to=6)
     assert steps_of(tmp_path) == [1, 2, 3, 4, 5, 6]
-    assert retention.first_kept(tmp_path) == 1 and not (tmp_path / retention.DROPPED).exists()
+    assert run_log.first_kept(tmp_path) == 1 and not (tmp_path / run_log.DROPPED).exists()
 
 
 @pytest.mark.parametrize("estimator", ["ebpo", "score_weighted", "spo"])
 def test_the_newest_steps_stay_and_are_replayed_bit_for_bit(tmp_path, replayed, estimator):
     train(tmp_path, estimator, to=9, keep=3)
     assert steps_of(tmp_path) == [7, 8, 9] == starts_of(tmp_path)
-    assert retention.first_kept(tmp_path) == 7
+    assert run_log.first_kept(tmp_path) == 7
     assert [row["step"] for row in read_metrics(tmp_path)] == list(range(1, 10))
     said = replayed(tmp_path)
     assert "3 logged steps" in said and "steps up to 6 were dropped" in said and "bit for bit: 3 steps" in said
@@ -55,11 +56,11 @@ def test_the_newest_steps_stay_and_are_replayed_bit_for_bit(tmp_path, replayed, 
 
 def test_states_are_written_at_every_tenth_part_and_a_tenth_more_files_may_stay(tmp_path, replayed):
     train(tmp_path, to=47, keep=20)
-    assert (retention.first_kept(tmp_path), steps_of(tmp_path)[-1]) == (28, 47)
+    assert (run_log.first_kept(tmp_path), steps_of(tmp_path)[-1]) == (28, 47)
     assert steps_of(tmp_path) == list(range(28, 48))
     assert starts_of(tmp_path) == list(range(28, 48, 2))
     train(tmp_path / "later", to=48, keep=20)
-    assert 20 <= len(steps_of(tmp_path / "later")) < 20 + 2 + retention.spare(20)
+    assert 20 <= len(steps_of(tmp_path / "later")) < 20 + 2 + run_writer.spare_files(20)
     assert "bit for bit" in replayed(tmp_path)
 
 
@@ -97,7 +98,7 @@ def test_after_a_resume_from_before_what_is_kept_steps_are_not_taken_for_dropped
     states = train(tmp_path, to=2, keep=3)
     train(tmp_path, to=9, states=states, keep=3)
     train(tmp_path, to=4, states=states, keep=3)
-    assert retention.first_kept(tmp_path) == 3 and steps_of(tmp_path) == [3, 4]
+    assert run_log.first_kept(tmp_path) == 3 and steps_of(tmp_path) == [3, 4]
     assert "bit for bit: 2 steps" in replayed(tmp_path)
 
 
@@ -141,9 +142,9 @@ def test_a_step_that_was_lost_is_not_taken_for_dropped(tmp_path, replayed):
 
 @pytest.mark.parametrize("text", ["{", "[]", "7", '{"rollouts_before": "7"}', '{"rollouts_before": 0}', "[" * 9999, ""])
 def test_a_damaged_record_is_named(tmp_path, text):
-    (tmp_path / retention.DROPPED).write_text(text)
+    (tmp_path / run_log.DROPPED).write_text(text)
     with pytest.raises(ReportedError, match=r"dropped\.json is damaged"):
-        retention.first_kept(tmp_path)
+        run_log.first_kept(tmp_path)
 
 
 def test_an_error_while_removing_is_raised_at_a_later_step(tmp_path):
@@ -166,4 +167,4 @@ def test_an_error_while_removing_is_raised_at_a_later_step(tmp_path):
 def test_the_dry_run_says_what_the_rollouts_will_take(every, keep, said):
     rollout = SimpleNamespace(batch_size=32, n_samples_per_prompt=8, max_new_tokens=4060)
     logger = SimpleNamespace(rollouts_every=every, keep_rollouts=keep)
-    assert said in retention.size_notice(SimpleNamespace(rollout=rollout, logger=logger))
+    assert said in run_writer.size_notice(SimpleNamespace(rollout=rollout, logger=logger))

@@ -14,16 +14,14 @@ from openrlhf_ebpo.files import read_json_lines, write_json
 from openrlhf_ebpo.record import run_log
 from openrlhf_ebpo.record.run_log import (
     RunDirectoryError,
-    RunLog,
     close_run,
     open_run,
-    plain,
     read_metrics,
     read_rollouts,
     read_run,
-    roll_back,
     rollouts_path,
 )
+from openrlhf_ebpo.record.run_writer import RunLog, plain, roll_back
 
 ARGS = {
     "actor": {"model_name_or_path": "m"},

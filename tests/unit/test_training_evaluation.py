@@ -12,7 +12,7 @@ from space_runs import training_arguments
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval.in_training import task_name
 from openrlhf_ebpo.eval.report import write_report
-from openrlhf_ebpo.record import run_log
+from openrlhf_ebpo.record import run_log, run_writer
 from openrlhf_ebpo.record.results import TRAINING, find_results, save_result, step_directory
 from openrlhf_ebpo.record.votes import best_at_k, pass_at_k
 from openrlhf_ebpo.rewards.answers import packaged
@@ -244,7 +244,7 @@ def test_without_knowing_answers_there_is_no_vote(tmp_path):
 
 
 def test_what_comes_after_the_checkpoint_is_set_aside(run_dir):
-    run_log.roll_back(run_dir, 2)
+    run_writer.roll_back(run_dir, 2)
     assert {each.step for each in find_results(run_dir)} == {2}
     (aside,) = (run_dir / "superseded").iterdir()
     assert {each.step for each in find_results(aside)} == {4}

@@ -1,0 +1,172 @@
+"""Write the run directory from the training process: metrics, rollouts, prior, checkpoints; and roll it back at a resume.
+
+With --logger.keep_rollouts N the oldest rollouts are removed, a few steps at a time, up to a step whose starting state is known,
+so that the rest can be replayed. dropped.json is written first: a reader can tell dropped steps from lost ones, and an
+interruption does no harm.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from openrlhf_ebpo.files import append_json_line, read_json_lines, replacing, write_json, write_text
+from openrlhf_ebpo.record.run_log import DROPPED, PRIOR, PRIOR_STARTS, first_kept, rollouts_path, step_files
+
+ROW_GROUP_SIZE = 128  # rows per Parquet row group: the least that is read to show one answer
+RESPONSE_BYTES, TOKEN_BYTES = 150, 1.5  # of a row, compressed, and of a token of its text (docs/scaling.md)
+
+
+class RunLog:
+    """Rollouts are decoded, written and, with `keep_rollouts`, removed by a thread, in order; an error there is raised at the
+    next step."""
+
+    def __init__(self, run_dir: str | Path, tokenizer, rollouts_every: int = 1, keep_rollouts: int | None = None):
+        self.run_dir = Path(run_dir)
+        self.tokenizer = tokenizer
+        self.rollouts_every = rollouts_every
+        self.keep_rollouts = keep_rollouts
+        (self.run_dir / "rollouts").mkdir(parents=True, exist_ok=True)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="run_log")
+        self._pending: list[Future] = []
+        self._continues = True
+
+    def roll_back(self, step: int, continues: bool = True) -> None:
+        """Move everything after `step`, the one a resumed run starts from, to superseded/<time>/.
+
+        continues: the estimator continues from its state after that step, and not from another one.
+        """
+        roll_back(self.run_dir, step)
+        there = rollouts_path(self.run_dir, step).exists() and step >= first_kept(self.run_dir)
+        self._continues = continues and (step == 0 or there)
+
+    def write_metrics(self, step: int, metrics: dict) -> None:
+        row = {**{k: plain(v) for k, v in metrics.items()}, "step": step, "time": time.time()}
+        append_json_line(self.run_dir / "metrics.jsonl", row)
+
+    def write_rollouts(self, step: int, rollouts, began_from: Callable[[], dict] | None = None) -> None:
+        """Hand one batch to the thread; waits only when two batches are still being written.
+
+        began_from: gives the estimator's state before this step. It is written where the rollouts before do not lead to
+            it, or will not when older ones are gone.
+        """
+        while len(self._pending) > 1 or (self._pending and self._pending[0].done()):
+            self._pending.pop(0).result()
+        logged = step % self.rollouts_every == 0
+        if logged:
+            start = began_from() if began_from and (not self._continues or self._may_become_first(step)) else None
+            self._pending.append(self._thread.submit(self._write_step, step, rollouts, start, began_from is not None))
+        self._continues = logged
+
+    def _may_become_first(self, step: int) -> bool:
+        keep = self.keep_rollouts
+        return bool(keep) and step // self.rollouts_every % spare_files(keep) == 0
+
+    def _write_step(self, step: int, rollouts, start: dict | None, has_state: bool) -> None:
+        if start is not None:
+            append_json_line(self.run_dir / PRIOR_STARTS, {"step": step, "state": start})
+        with replacing(rollouts_path(self.run_dir, step)) as temporary:
+            table = rollouts.table(step, self.tokenizer)
+            pq.write_table(table, temporary, compression="zstd", row_group_size=ROW_GROUP_SIZE)
+        if self.keep_rollouts:
+            _drop_oldest(self.run_dir, self.keep_rollouts, has_state)
+
+    def write_prior(self, state: dict) -> None:
+        write_json(self.run_dir / PRIOR, state)
+
+    def write_checkpoint(self, step: int, **paths) -> None:
+        append_json_line(self.run_dir / "checkpoints.jsonl", {"step": step, **paths, "complete": True})
+
+    def flush(self) -> None:
+        """Wait until all rollouts handed over are on disk; raises what went wrong."""
+        while self._pending:
+            self._pending.pop(0).result()
+
+
+def spare_files(keep: int) -> int:
+    """How many more files than `keep` there may be: a state per prompt is large, and each removal needs one."""
+    return max(1, keep // 10)
+
+
+def _drop_oldest(run_dir: Path, keep: int, has_state: bool) -> None:
+    """Keep the newest `keep` steps, from a step on whose state before is known; earlier states go too."""
+    kept_from = first_kept(run_dir)
+    steps = [step for step in step_files(run_dir) if step >= kept_from]
+    if len(steps) < keep + spare_files(keep):
+        return
+    starts = read_json_lines(run_dir / PRIOR_STARTS)
+    known = {row["step"] for row in starts} if has_state else steps
+    first = max((step for step in steps[1 : len(steps) - keep + 1] if step in known), default=None)
+    if first is None:
+        return
+    drop_before(run_dir, first)
+    if starts:
+        write_text(run_dir / PRIOR_STARTS, _as_lines(row for row in starts if row["step"] >= first))
+
+
+def drop_before(run_dir: Path, first: int) -> None:
+    write_json(run_dir / DROPPED, {"rollouts_before": first})
+    for step, path in step_files(run_dir).items():
+        if step < first:
+            path.unlink(missing_ok=True)
+
+
+def roll_back(run_dir: Path, step: int) -> None:
+    """Move what was recorded after `step` to superseded/."""
+    aside = run_dir / "superseded" / f"{datetime.now():%Y%m%dT%H%M%S.%f}-after-step-{step:06d}"
+    for name in ("metrics.jsonl", "checkpoints.jsonl", PRIOR_STARTS):
+        _split_json_lines(run_dir / name, step, aside / name)
+    for number, path in step_files(run_dir).items():
+        if number > step:
+            (aside / "rollouts").mkdir(parents=True, exist_ok=True)
+            shutil.move(path, aside / "rollouts" / path.name)
+    for path in sorted((run_dir / "eval").glob("*/*/step-*")):
+        if int(path.name.removeprefix("step-")) > step:
+            target = aside / path.relative_to(run_dir)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(path, target)
+    if first_kept(run_dir) > step + 1:  # steps after `step` will be logged again
+        write_json(run_dir / DROPPED, {"rollouts_before": step + 1})
+
+
+def _split_json_lines(path: Path, step: int, aside: Path) -> None:
+    text = path.read_text() if path.is_file() else ""
+    rows = read_json_lines(path)
+    keep = [row for row in rows if row["step"] <= step]
+    if len(keep) == len(rows) and (not text or text.endswith("\n")):
+        return
+    write_text(aside, _as_lines(row for row in rows if row["step"] > step))
+    write_text(path, _as_lines(keep))
+
+
+def _as_lines(rows: Iterable[dict]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def plain(value):
+    """A JSON number: tensors and numpy scalars become floats, NaN and infinity null."""
+    if isinstance(value, (str, bool, int, type(None))):
+        return value
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def size_notice(args) -> str:
+    """Say how much disk the rollouts take, from upstream's nested `args`; texts that compress badly take more."""
+    responses = args.rollout.batch_size * args.rollout.n_samples_per_prompt
+    tokens = args.rollout.max_new_tokens or args.data.max_len
+    step = responses * (RESPONSE_BYTES + TOKEN_BYTES * tokens) / 1e6
+    every, keep = args.logger.rollouts_every, args.logger.keep_rollouts
+    total = f"{step * (keep + spare_files(keep)):,.1f} MB" if keep else f"{step * 1000 / every:,.0f} MB in 1,000 steps"
+    return (
+        f"rollouts: up to about {step:,.2f} MB a logged step, {total} (--logger.rollouts_every {every}, "
+        f"--logger.keep_rollouts {keep or 'all'})"
+    )
