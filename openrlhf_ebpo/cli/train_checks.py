@@ -128,8 +128,8 @@ def _nested(values: dict) -> dict:
 def check_by_importing(args) -> None:
     """For --dry_run: run the imports of the reward's and the agent's file, which the quick check only reads; the
     reward's in a process of its own, as in training. Not of the package's own rewards, which have no such process."""
-    from openrlhf_ebpo.rewards.sources import importing_problem
     from openrlhf_ebpo.rewards.guard import is_packaged
+    from openrlhf_ebpo.rewards.sources import importing_problem
 
     reward, agent = (args.reward.remote_url or [None])[0], args.train.agent_func_path
     own_file = reward and reward.endswith(".py") and not is_packaged(reward)

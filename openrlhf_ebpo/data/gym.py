@@ -25,7 +25,6 @@ The next steps take the file as `data prepare`'s: topics, difficulty, order, tra
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.metadata
 import json
 import random
@@ -38,7 +37,6 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from openrlhf_ebpo.command import command
-from openrlhf_ebpo.data import gym_maker
 from openrlhf_ebpo.data import topic_report as report
 from openrlhf_ebpo.data.clean import held_out, prepared_schema
 from openrlhf_ebpo.data.gym_tasks import SIZE, Drawn, Kind, draw, shares
@@ -111,72 +109,64 @@ def run(args: argparse.Namespace) -> None:
 def write(args: argparse.Namespace, kinds: list[Kind], settings: dict) -> dict:
     """Draw the tasks, write them and the report; returns that."""
     held = shares([kind.size for kind in kinds], args.validation)
-    found = drawn(kinds, held, args.output)
+    found = drawn(kinds, held)
     train, validation = split(found, held, args.seed)
-    made = {"settings": settings, "kinds": [facts(*each) for each in zip(kinds, found, held, strict=True)]}
-    beside = Path(validation_path(args.output))
-    ours = beside.name in written_before(args.output)
-    report.remove(args.output)  # never beside an output that it does not describe
+    beside = validation_path(args.output)
+    if not validation and holds_out(args.output):
+        beside.unlink(missing_ok=True)
+    report.remove(args.output)  # it describes the old output
     if validation:
         write_table(table(validation, args.template, args.system), beside)
-    elif ours:
-        beside.unlink(missing_ok=True)
     write_table(table(train, args.template, args.system), args.output)
-    files = [Path(args.output), *([beside] if validation else [])]
-    report.write(args.output, {**made, "bytes": {file.name: file.stat().st_size for file in files}})
+    made = {"settings": settings, "kinds": [facts(*each) for each in zip(kinds, found, held, strict=True)]}
+    report.write(args.output, made)
     return made
 
 
 def finished(output: str, settings: dict) -> dict | None:
-    """The report of what is there already; None where a file of it is not.
+    """Return the report of an output that is complete; None without one.
 
     Raises:
-        UsageError: the output was made with other settings, or is not as it was written.
+        UsageError: the output was made with other settings.
     """
     made = report.finished(output, settings)
-    for name, size in written_before(output).items() if made else ():
-        file = Path(output).with_name(name)
-        if not file.exists():
-            return None
-        if file.stat().st_size != size:
-            raise UsageError(f"{file} is not as it was written ({size:,} bytes): --force makes it again")
-    return made
+    return None if made and holds_out(output) and not validation_path(output).exists() else made
 
 
-def written_before(output: str) -> dict[str, int]:
-    """The files of the report that is there, with their sizes."""
-    with contextlib.suppress(OSError, ValueError):
-        return json.loads(report.report_path(output).read_text()).get("bytes", {})
-    return {}
+def holds_out(output: str) -> bool:
+    """Return True if the report that is there counts held-out tasks."""
+    try:
+        return any(kind["validation"] for kind in json.loads(report.report_path(output).read_text())["kinds"])
+    except (OSError, ValueError, KeyError):
+        return False
 
 
-def drawn(kinds: list[Kind], held: list[int], output: str) -> list[Drawn]:
+def drawn(kinds: list[Kind], held: list[int]) -> list[Drawn]:
     """The tasks of each kind, those to hold out among them.
 
     Raises:
         UsageError: a kind is refused, or has too few; nothing is written then.
     """
-    wanted = [kind.size + count for kind, count in zip(kinds, held, strict=True)]
-    taken, found = set(), []
-    pool, maker = shared_pool(GRADER), gym_maker.shared()
+    counts = [kind.size + count for kind, count in zip(kinds, held, strict=True)]
+    taken, found, pool = set(), [], shared_pool(GRADER)
     # one task of each, before much is drawn for nothing
-    of_each(lambda kind: check_drawn(kind, 1, draw(kind, 1, set(), maker, pool)), kinds)
-    with tqdm(total=sum(wanted), unit=" tasks") as bar:
-        for kind, count in zip(kinds, wanted, strict=True):
+    of_each(lambda kind: check_drawn(kind, 1, draw(kind, 1, set(), pool)), kinds)
+    with tqdm(total=sum(counts), unit=" tasks") as bar:
+        for kind, count in zip(kinds, counts, strict=True):
             bar.set_description(kind.name)
-            found.append(draw(kind, count, taken, maker, pool, bar.update))
+            found.append(draw(kind, count, taken, pool, bar.update))
             check_drawn(kind, count, found[-1])
     return found
 
 
-def check_drawn(kind: Kind, wanted: int, found: Drawn) -> None:
+def check_drawn(kind: Kind, count: int, found: Drawn) -> None:
     if found.refused:
         raise UsageError(f"{found.problem}. It cannot be trained on: leave {kind.name} out")
-    if len(found.rows) < wanted:
+    if len(found.rows) < count:
         known = ", ".join(name for name in gym.kinds()[kind.name].__dataclass_fields__ if name not in ALWAYS)
         failed = f", and {found.failed:,} failed their own scorer ({found.problem})" if found.failed else ""
         raise UsageError(
-            f"{kind.spec}: {wanted:,} different tasks are asked for (size={kind.size}, and {wanted - kind.size:,} held "
+            f"{kind.spec}: {count:,} different tasks are asked for (size={kind.size}, and {count - kind.size:,} held "
             f"out), and {found.draws:,} draws gave {len(found.rows):,}: {found.repeats:,} were repetitions{failed}. Give a "
             f"smaller size, or other settings ({known or 'it has none'})"
         )
@@ -230,14 +220,14 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError(f"--seed is {args.seed}; give a whole number from 0 on")
     if args.validation > gym.MAX_TASKS:
         raise UsageError(f"--validation is {args.validation}; at most {gym.MAX_TASKS:,} tasks can be held out")
-    beside = Path(validation_path(args.output))
+    beside = validation_path(args.output)
     if beside.exists() and not Path(args.output).exists() and not args.force:
         raise UsageError(f"{beside} is there, and {args.output} is not: name another --output, or --force replaces it")
 
 
-def validation_path(output: str) -> str:
+def validation_path(output: str) -> Path:
     path = Path(output)
-    return str(path.with_name(f"{path.stem}.validation{path.suffix}"))
+    return path.with_name(f"{path.stem}.validation{path.suffix}")
 
 
 def chosen(args: argparse.Namespace, kinds: list[Kind]) -> dict:
@@ -269,7 +259,7 @@ def as_text(made: dict, output: str) -> str:
     if made["settings"]["template"] == "chat":
         flags += " --data.apply_chat_template"
     if any(row["validation"] for row in made["kinds"]):
-        flags += f" --eval.dataset {shlex.quote(validation_path(output))}"
+        flags += f" --eval.dataset {shlex.quote(str(validation_path(output)))}"
     return "\n".join([*lines, f"\ntrain on it:  openrlhf-ebpo train --reward.remote_url reasoning_gym {flags} ..."])
 
 
@@ -287,11 +277,8 @@ def listed(names: list[str]) -> str:
     except gym.EntryError as error:
         raise UsageError(str(error)) from None
     texts = {name: json.dumps(defaults(kinds[name])) for name in names or sorted(kinds)}
-    if not names:
-        texts = {
-            name: text if len(text) <= MAX_LIST_CHARS else f"{text[:MAX_LIST_CHARS]}…" for name, text in texts.items()
-        }
-    return "\n".join(f"{name:<28}{text}" for name, text in texts.items())
+    longest = None if names else MAX_LIST_CHARS
+    return "\n".join(f"{name:<28}{text[:longest]}{'…' * (text != text[:longest])}" for name, text in texts.items())
 
 
 def defaults(config: type) -> dict:

@@ -12,10 +12,12 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+import math
+import re
 import typing
 from dataclasses import MISSING, Field, fields
+from fractions import Fraction
 
-from openrlhf_ebpo.rewards import gym_marks
 from openrlhf_ebpo.rewards.grading import SPECIAL, GoldError, extract_answer
 from openrlhf_ebpo.rewards.sat import provide_pycosat
 
@@ -25,6 +27,12 @@ ANSWER, ANSWER_END, THINK, THINK_END = "<answer>", "</answer>", "<think>", "</th
 ANY = "(any answer that reasoning-gym's scorer accepts)"
 EXAMPLES = ("example_answer", "example_correct_answer", "possible_answer")  # in the metadata, where many are right
 TUPLE, PAIRS = "()", "{}"  # the only keys of what stands for a tuple, and for a dict whose keys are not all texts
+# An answer of nothing but numbers and these: min(1, nan) is 1. In words, Nan may be a name.
+NO_NUMBER = re.compile(r"(?:[\d\s()\[\],.;+*/eij-]*(?:nan|inf(?:inity)?))+[\d\s()\[\],.;+*/eij-]*", re.IGNORECASE)
+MAX_NUMBER_CHARS = 1000  # of an answer that may be numbers alone
+PROBABILITY_TOLERANCE = 1e-4  # coin_flip's own
+NONSENSE = "Nobody knows."
+SAME_NUMBER = 0.01  # two numbers that may be one, rounded
 
 
 class EntryError(ValueError):
@@ -127,11 +135,11 @@ def spoken(response: str) -> str:
 
 
 def score(text: str, answer: str) -> float:
-    """reasoning-gym's score, 0 to 1, of an answer to an entry; 0 where its scorer fails on it, or gives full marks that are
-    not deserved (gym_marks.py). Unbounded in time, as its scorers are.
+    """Return reasoning-gym's score, 0 to 1, of an answer to an entry; 0 if its scorer fails on it, or gives full marks that are
+    not deserved. Unbounded in time, as its scorers are.
 
     Raises:
-        EntryError: the text is no entry, or its data set cannot be made.
+        EntryError: the text is not an entry, or its data set cannot be made.
     """
     kept = decode(text)
     scorer = _scorer(kept["name"], json.dumps(_packed(kept["settings"])))
@@ -139,9 +147,49 @@ def score(text: str, answer: str) -> float:
         marks = float(scorer(answer, kept["entry"]))
     except (MemoryError, RecursionError):  # pool.py knows them as the end of a process
         raise
-    except Exception:  # many read an answer without a thought that it might be none
+    except Exception:  # many scorers read an answer without checking that it is one
         return 0.0
-    return marks if marks < 1 or gym_marks.deserved(kept["name"], kept["entry"], answer) else 0.0
+    return marks if marks < 1 or is_deserved(kept["name"], kept["entry"], answer) else 0.0
+
+
+def is_deserved(name: str, entry: dict, answer: str) -> bool:
+    """Check full marks: some scorers give them to one and the same answer to every task, and a policy would find it."""
+    if reads_as_no_number(answer) and not reads_as_no_number(str(entry.get("answer"))):
+        return False
+    metadata = entry.get("metadata") or {}
+    kinds_of_task = (name, metadata.get("source_dataset"))  # where a composite has it from
+    if "coin_flip" in kinds_of_task:  # its scorer accepts any beginning of the number: "0" for 0.65625
+        found, right = number(answer), number(str(entry.get("answer")))
+        return None in (found, right) or abs(found - right) <= min(PROBABILITY_TOLERANCE, abs(right) / 2)
+    if "puzzle24" in kinds_of_task:  # its scorer accepts any four numbers that make 24, such as 6 + 6 + 6 + 6
+        given = metadata.get("numbers")
+        return given is None or sorted(map(int, re.findall(r"\d+", answer))) == sorted(given)
+    return True
+
+
+def reads_as_no_number(answer: str) -> bool:
+    return len(answer) <= MAX_NUMBER_CHARS and NO_NUMBER.fullmatch(answer.strip()) is not None
+
+
+def number(text: str) -> float | None:
+    text = text.strip().replace(",", "")
+    try:
+        return float(text if "e" in text.lower() else Fraction(text))  # Fraction("1e999999999") takes all memory
+    except (ValueError, ZeroDivisionError, OverflowError):
+        return None
+
+
+def wrong_answers(right: str) -> list[str]:
+    """List answers that no scorer may give full marks if `right` is right: empty ones, and those that fit every task."""
+    tried = [NONSENSE, "", "nan", "inf", "0", "1", right[:1]]
+    return [each for each in dict.fromkeys(tried) if not _may_be_same(each, right)]
+
+
+def _may_be_same(one: str, other: str) -> bool:
+    if one.casefold().strip() in (other.casefold().strip(), *other.casefold().split()[:1]):
+        return True  # "7" for "7 days"
+    numbers = number(one), number(other)
+    return None not in numbers and math.isclose(*numbers, rel_tol=SAME_NUMBER, abs_tol=SAME_NUMBER)
 
 
 @functools.lru_cache(maxsize=256)
@@ -150,17 +198,19 @@ def _scorer(name: str, settings: str):
 
 
 def parse_spec(spec: str) -> tuple[str, dict]:
-    """Name and settings of NAME or NAME:{"size": 100, "operators": ["+", "-"]}.
+    """Return name and settings of NAME or NAME:{"size": 100, "operators": ["+", "-"]}.
 
     Raises:
-        EntryError: it is not written so, or names what is not there; a setting does not fit.
+        EntryError: another form, an unknown name or setting, or a value that does not fit.
     """
     name, colon, text = spec.partition(":")
     config = config_of(name)
     try:
         settings = _read_settings(name, text) if colon else {}
-        _check_number("size", settings.get("size", 1), 1, MAX_TASKS)
-        _check_number("seed", settings.get("seed", 0), 0, 1 << 62)
+        for key, least, most in (("size", 1, MAX_TASKS), ("seed", 0, 1 << 62)):
+            given = settings.get(key, least)
+            if type(given) is not int or not least <= given <= most:
+                raise ValueError(f"{key} must be a whole number from {least} to {most:,}, not {json.dumps(given):.40}")
         fitting(config, settings)
     except ValueError as error:
         raise EntryError(f"{spec}: {error}") from None
@@ -168,23 +218,18 @@ def parse_spec(spec: str) -> tuple[str, dict]:
 
 
 def _read_settings(name: str, text: str) -> dict:
-    example = f"""settings are a JSON object, as in '{name}:{{"size": 100, "seed": 1}}'"""
+    problem = f"""settings are a JSON object, as in '{name}:{{"size": 100, "seed": 1}}', not {text:.80}"""
     try:
         settings = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{example}, not {text:.80} ({error})") from None
+        raise ValueError(f"{problem} ({error})") from None
     if not isinstance(settings, dict):
-        raise ValueError(f"{example}, not {text:.80}")
+        raise ValueError(problem)
     return settings
 
 
 def _refuse_constant(constant: str):
     raise ValueError(f"{constant} is not a number of JSON")
-
-
-def _check_number(name: str, number, least: int, most: int) -> None:
-    if type(number) is not int or not least <= number <= most:
-        raise ValueError(f"{name} must be a whole number from {least} to {most:,}, not {json.dumps(number):.40}")
 
 
 def fitting(config: type, settings: dict) -> dict:

@@ -182,7 +182,7 @@ def test_calls_that_wait_get_another_process_and_no_call_is_made_twice(ask):
     by_process: dict[int, int] = {}
     for reply in found[-8:]:
         by_process[reply["extra_logs"]["pid"]] = reply["extra_logs"]["calls"]
-    assert len(by_process) == 2 and sum(by_process.values()) <= len(found)
+    assert max(by_process.values()) < len(found) and sum(by_process.values()) <= len(found)
 
 
 def test_a_source_whose_calls_all_hang_is_not_called_any_more(ask):
