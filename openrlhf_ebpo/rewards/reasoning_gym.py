@@ -76,8 +76,8 @@ def oracle_problem(pool: Pool, label: str, thorough: bool = True) -> str | None:
             return f"{kept['name']}: reasoning-gym's own answer {answer!r:.100} gets {marks:g}, not 1"
         for wrong in gym.wrong_answers(answer) if thorough else [gym.NONSENSE]:
             if passes(pool, label, wrong):
-                accepted = f"accepts any answer, such as {wrong!r}, where {answer!r:.100} is right"
-                return f"{kept['name']}: reasoning-gym's scorer {accepted}"
+                accepted = f"reasoning-gym's scorer accepts any answer, such as {wrong!r}"
+                return f"{kept['name']}: {accepted}, where {answer!r:.100} is right"
     except (gym.EntryError, GoldError) as error:
         return str(error)
     return None

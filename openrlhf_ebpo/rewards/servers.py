@@ -28,9 +28,11 @@ class RewardServers(RewardSource):
     """The reward servers of one rollout actor, asked in turn."""
 
     def __init__(self, addresses: Iterator[str], seconds: float):
-        ending = "no reward server has given a reward for {seconds} s, in {failed} requests"
-        super().__init__(MAX_CONCURRENT_REQUESTS, MIN_FAILED, seconds, ending)
+        super().__init__(MAX_CONCURRENT_REQUESTS, MIN_FAILED, seconds)
         self._addresses = addresses
+
+    def _describe(self, seconds: float) -> str:
+        return f"no reward server has given a reward for {seconds:.0f} s, in {self._failed} requests"
 
     async def _reply(self, queries: list, prompts: list, labels: list) -> dict:
         body, failed = {"query": queries, "prompts": prompts, "labels": labels}, []

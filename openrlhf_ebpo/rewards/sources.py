@@ -40,9 +40,9 @@ class RewardSource:
         failure: why the source is not asked any more; None while it is.
     """
 
-    def __init__(self, concurrent: int, max_failed: int, seconds: float, ending: str):
+    def __init__(self, concurrent: int, max_failed: int, seconds: float):
         self._room = asyncio.Semaphore(concurrent)
-        self._max_failed, self._seconds, self._ending = max_failed, seconds, ending
+        self._max_failed, self._seconds = max_failed, seconds
         self._failed, self._since = 0, 0.0
         self.failure: str | None = None
 
@@ -70,12 +70,16 @@ class RewardSource:
     async def _reply(self, *arguments) -> dict:
         raise NotImplementedError
 
+    def _describe(self, seconds: float) -> str:
+        """Describe the failures, which began so long ago."""
+        raise NotImplementedError
+
     def _count_failure(self, began: float, error: NoReplyError) -> None:
         self._since = min(self._since, began) if self._failed else began
         self._failed += 1
         seconds = time.monotonic() - self._since
         if not self.failure and self._failed >= self._max_failed and seconds >= self._seconds:
-            self.failure = self._ending.format(seconds=f"{seconds:.0f}", failed=self._failed) + f"; the last: {error}"
+            self.failure = f"{self._describe(seconds)}; the last: {error}"
 
 
 class RewardFile(RewardSource):
@@ -87,8 +91,7 @@ class RewardFile(RewardSource):
     def __init__(self, path: str, limits: Limits, hook: str):
         most = limits.workers or default_calls()
         waiting = max(most, default_calls())  # calls that are made, or wait for a process
-        ending = "reward_func is not called any more: its last {failed} calls hung or ended their process"
-        super().__init__(waiting, max(MIN_FAILED, 4 * most), limits.timeout, ending)
+        super().__init__(waiting, max(MIN_FAILED, 4 * most), limits.timeout)
         self._path = path
         self._processes = Processes(
             f"{__name__}:load",
@@ -112,6 +115,9 @@ class RewardFile(RewardSource):
         if "error" in reply:
             raise RewardError(reply["error"])
         return reply
+
+    def _describe(self, seconds: float) -> str:
+        return f"reward_func is not called any more: its last {self._failed} calls hung or ended their process"
 
     async def _run(self, function: Callable, *arguments):
         try:

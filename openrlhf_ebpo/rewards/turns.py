@@ -62,9 +62,10 @@ def _watch(loop: asyncio.AbstractEventLoop, its_thread: int, seconds: float) -> 
         while not turned.wait(seconds) and not loop.is_closed():
             frame = sys._current_frames().get(its_thread)
             if any(each.f_code is _settle.__code__ for each, _ in traceback.walk_stack(frame)):
+                place = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
                 logger.warning(
-                    "the rollout actor has stood still for %.0f s, in an agent's turn, at %s:%d in %s: nothing is generated, "
-                    "and no limit is kept. An agent must not block: `await asyncio.to_thread(...)` what takes long",
-                    *(time.monotonic() - since, frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name),
+                    f"the rollout actor has stood still for {time.monotonic() - since:.0f} s, in an agent's turn, at {place}: "
+                    "nothing is generated, and no limit is kept. An agent must not block: `await asyncio.to_thread(...)` what "
+                    "takes long"
                 )
         time.sleep(seconds / 10)
