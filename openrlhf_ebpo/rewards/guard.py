@@ -172,21 +172,14 @@ class LimitedRolloutActor:
         return len(_asked_at), None if oldest is None else time.monotonic() - oldest
 
 
-def limits_of(args) -> Limits:
-    return Limits(args.reward.timeout, args.reward.memory, args.reward.workers)
-
-
-def limit_rewards(engine, args):
-    """Tell a rollout actor the limits; a restarted one has forgotten them. Returns the call's reference."""
-    return engine.limit_rewards.remote(limits_of(args))
-
-
 class GuardedSamplesGenerator:
     """Mixin over SamplesGenerator: turns a failed reward into NaN and its text under an estimator computed here, into an error otherwise."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self._limited = [limit_rewards(engine, self.args) for engine in self.vllm_engines]
+        reward = self.args.reward
+        limits = Limits(reward.timeout, reward.memory, reward.workers)
+        self._limited = [engine.limit_rewards.remote(limits) for engine in self.vllm_engines]
 
     def _generate_vllm(self, *args, **kwargs):
         import ray

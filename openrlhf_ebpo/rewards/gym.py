@@ -23,9 +23,8 @@ from openrlhf_ebpo.rewards.sat import provide_pycosat
 
 MAX_TASKS = 1_000_000  # tasks of one kind: all of them are held in memory
 ANSWER, ANSWER_END, THINK, THINK_END = "<answer>", "</answer>", "<think>", "</think>"
-# Where many answers are right there is no gold answer to show.
-ANY = "(any answer that reasoning-gym's scorer accepts)"
-EXAMPLES = ("example_answer", "example_correct_answer", "possible_answer")  # in the metadata, where many are right
+ANY = "(any answer that reasoning-gym's scorer accepts)"  # shown if many answers are right
+EXAMPLES = ("example_answer", "example_correct_answer", "possible_answer")  # in the metadata, if many are right
 TUPLE, PAIRS = "()", "{}"  # the only keys of what stands for a tuple, and for a dict whose keys are not all texts
 # An answer of nothing but numbers and these: min(1, nan) is 1. In words, Nan may be a name.
 NO_NUMBER = re.compile(r"(?:[\d\s()\[\],.;+*/eij-]*(?:nan|inf(?:inity)?))+[\d\s()\[\],.;+*/eij-]*", re.IGNORECASE)
@@ -36,11 +35,11 @@ SAME_NUMBER = 0.01  # two numbers that may be one, rounded
 
 
 class EntryError(ValueError):
-    """No entry, or one whose data set cannot be made; in words for the person who wrote the data."""
+    """Not an entry, or one whose data set cannot be made; the message is for the author of the data."""
 
 
 def encode(name: str, settings: dict, entry: dict) -> str:
-    """An entry's text. Tuples survive: some scorers compare them.
+    """Return an entry's text. It keeps tuples: some scorers compare them.
 
     Raises:
         EntryError: it holds what JSON cannot, such as a set or a date.
@@ -52,10 +51,10 @@ def encode(name: str, settings: dict, entry: dict) -> str:
 
 
 def decode(text) -> dict:
-    """name, settings and entry again. Text without our marks, as other programs write it, is plain JSON.
+    """Return name, settings and entry of a text. Text without our marks, as other programs write it, is plain JSON.
 
     Raises:
-        EntryError: the text is no entry.
+        EntryError: the text is not an entry.
     """
     try:
         kept = json.loads(text, object_hook=_unpacked)
@@ -90,14 +89,14 @@ def _unpacked(value: dict):
 
 
 def oracle(entry: dict) -> str | None:
-    """The data set's own answer, or an example of the right ones; None where it gives neither."""
+    """Return the data set's own answer, or an example of the right ones; None if it gives neither."""
     known = [entry.get("answer"), *(entry.get("metadata", {}).get(name) for name in EXAMPLES)]
     answer = next((answer for answer in known if answer is not None), None)
     return answer if answer is None or isinstance(answer, str) else json.dumps(answer)
 
 
 def readable(label):
-    """What people are shown of a label: the gold answer of an entry, any other label as it is."""
+    """Return a label for people: the gold answer of an entry, any other label as it is."""
     if not (isinstance(label, str) and label.startswith("{")):
         return label
     try:
@@ -107,20 +106,20 @@ def readable(label):
 
 
 def gold(entry: dict) -> str:
-    """The one right answer as text, or that there are several."""
+    """Return the right answer as text, or ANY if there are several."""
     return ANY if entry.get("answer") is None else str(entry["answer"])
 
 
 def answer_of(response: str) -> str:
-    """What a response gives as its answer, in training and in evaluation: the marked one, else all of it but what a
-    model thinks aloud. Takes time linear in the length of the response."""
+    """Return the answer of a response, in training and in evaluation: the marked one, else all of it but what a model thinks
+    aloud. Takes time linear in the length of the response."""
     marked = marked_answer(response)
     return spoken(response) if marked is None else marked.strip()
 
 
 def marked_answer(response: str) -> str | None:
-    """What stands in the last <answer>…</answer>, in the last \\boxed{…} of that or of the response, or behind its last
-    "Answer:"; None without any of these. The end of the tags may be missing, as a stop string takes it away."""
+    """Return the content of the last <answer>…</answer>, of the last \\boxed{…} in that or in the response, or of its last
+    "Answer:" line; None without any of these. The end of the tags may be missing, as a stop string takes it away."""
     text = spoken(response)
     head, closed, _ = text.rpartition(ANSWER_END)
     _, opened, tagged = (head if closed else text).rpartition(ANSWER)
@@ -129,7 +128,7 @@ def marked_answer(response: str) -> str | None:
 
 
 def spoken(response: str) -> str:
-    """A response without special tokens and without what stands before </think>; nothing where thinking was cut off."""
+    """Return a response without special tokens and all before </think>; nothing if thinking was cut off."""
     _, ended, rest = SPECIAL.sub("", response).rpartition(THINK_END)
     return "" if not ended and THINK in rest else rest.strip()
 
@@ -233,7 +232,7 @@ def _refuse_constant(constant: str):
 
 
 def fitting(config: type, settings: dict) -> dict:
-    """Settings as JSON holds them, as the configuration takes them: enumerations, dates, tuples.
+    """Convert settings from JSON to the types of the configuration: enumerations, dates, tuples.
 
     Raises:
         ValueError: no such setting, or a value that does not fit its field.
@@ -247,7 +246,7 @@ def fitting(config: type, settings: dict) -> dict:
 
 
 def _fitted(value, field: Field, kind: type):
-    """Whatever stands where not even the default is of the declared type: that is reasoning-gym's mistake."""
+    """Convert one value. Any is accepted if not even the default is of the declared type: that is reasoning-gym's mistake."""
     from pydantic import TypeAdapter, ValidationError
 
     reader, usual = TypeAdapter(kind), as_json(default(field))
@@ -265,19 +264,19 @@ def _fitted(value, field: Field, kind: type):
 
 
 def default(field: Field):
-    """A field's default, as the configuration has it."""
+    """Return a field's default, as the configuration has it."""
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def as_json(value):
-    """A setting, or a dict of them, as JSON holds it."""
+    """Convert a setting, or a dict of them, to JSON's types."""
     from pydantic_core import to_jsonable_python
 
     return to_jsonable_python(value)
 
 
 def kinds() -> dict[str, type]:
-    """Name of each kind of task -> the class of its settings.
+    """Return the class of settings of each kind of task, by name.
 
     Raises:
         EntryError: reasoning-gym is not installed.
@@ -292,7 +291,7 @@ def kinds() -> dict[str, type]:
 
 
 def config_of(name: str) -> type:
-    """The class of a kind's settings.
+    """Return the class of a kind's settings.
 
     Raises:
         EntryError: reasoning-gym is not installed, or has no such data set.
@@ -311,7 +310,7 @@ def config_of(name: str) -> type:
 
 
 def create(name: str, settings: dict):
-    """The data set with these settings of its configuration, as JSON holds them.
+    """Make the data set with these settings of its configuration, given in JSON's types.
 
     Raises:
         EntryError: reasoning-gym is not installed, or has no such data set or setting.

@@ -1,4 +1,4 @@
-"""What one rollout actor gives to its rewards, and the flags for it."""
+"""Limits of the rewards of one rollout actor, and their flags."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def default_calls() -> int:
 
 
 def resolve(values: dict) -> None:
-    """Fill in the default for what gives the rewards."""
+    """Fill in the default timeout."""
     if values["reward.timeout"] is None:
         values["reward.timeout"] = default_timeout(values["reward.remote_url"])
 
@@ -75,7 +75,7 @@ def default_timeout(reward: str | None) -> float:
 
 
 def check_flags(values: dict) -> None:
-    """Raises UsageError where a limit makes no sense."""
+    """Raises UsageError if a limit makes no sense."""
     timeout, memory, workers = (values[f"reward.{name}"] for name in ("timeout", "memory", "workers"))
     if not 0 < timeout < math.inf:
         raise UsageError(f"--reward.timeout is {timeout}; give a number of seconds above 0")

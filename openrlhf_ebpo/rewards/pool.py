@@ -22,6 +22,7 @@ from openrlhf_ebpo.rewards.processes import Lost, Processes, StartError
 
 logger = logging.getLogger(__name__)
 GRADER = "openrlhf_ebpo.rewards.grading"
+GROW_SECONDS = 0.2  # answers that wait so long get another process
 WALL_PER_CPU = 20  # processor time is limited, so that a busy machine costs no answer; so much wall time ends it too
 
 
@@ -68,6 +69,7 @@ class Pool:
             most=int(workers or number_from("OPENRLHF_EBPO_MATH_WORKERS", default_workers())),
             memory_mb=int(memory_mb or number_from("OPENRLHF_EBPO_MATH_MEMORY_MB", 1024)),
             cpu_seconds=self.seconds,
+            grow_seconds=GROW_SECONDS,
             flags=("OPENRLHF_EBPO_MATH_SECONDS", "OPENRLHF_EBPO_MATH_MEMORY_MB"),
         )
         # The samples of a prompt often give the same answer. What raises is not kept.

@@ -29,7 +29,7 @@ def reward_func(queries, prompts, labels, **_kwargs):
     """OpenRLHF's interface: queries are prompt + response texts. Returns rewards (N,) of 0 and 1.
 
     Raises:
-        RewardError: a prompt cannot be found in its query. GoldError: a label is no entry that can be scored.
+        RewardError: a prompt cannot be found in its query. GoldError: a label cannot be scored.
     """
     pool = shared_pool(GRADER)
     responses = [response_of(query, prompt, REMEDY) for query, prompt in zip(queries, prompts, strict=True)]
@@ -45,10 +45,10 @@ def reward_func(queries, prompts, labels, **_kwargs):
 
 
 def marks_of(pool: Pool, label: str, response: str) -> float | None:
-    """The scorer's marks; None where scoring ended its process.
+    """Return the scorer's marks; None if scoring ended its process.
 
     Raises:
-        GoldError: the label is no entry that can be scored. GraderError: the processes do not start.
+        GoldError: the label cannot be scored. GraderError: the processes do not start.
     """
     answer = gym.answer_of(response)
     try:
