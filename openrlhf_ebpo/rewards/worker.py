@@ -91,11 +91,14 @@ def _serve(connection: Connection) -> NoReturn:
             return
         _limit_memory(settings["memory_mb"])
         connection.send_bytes(json.dumps({"on_gpu": _is_on_gpu()}).encode())
+        server = os.getpid()
         while True:
             payload = connection.recv_bytes()
             _limit_cpu(settings["cpu_seconds"])
             reply = _reply(function, payload)
             _limit_cpu(0)
+            if os.getpid() != server:  # a fork of the function's that returned here too
+                return
             connection.send_bytes(reply)
     except MemoryError:
         code = OUT_OF_MEMORY
