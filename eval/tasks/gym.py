@@ -16,7 +16,7 @@ SEED = 100_000_000  # item i is drawn with seed + i: near seeds share items, so 
 
 
 def load_gym(spec: str) -> Task:
-    """The task of a spec such as chain_sum:{"size": 100}: generated questions, scored by reasoning-gym.
+    """Return the task of a spec such as chain_sum:{"size": 100}: generated questions, scored by reasoning-gym.
 
     Raises:
         UsageError: reasoning-gym is not installed, has no such data set or setting, fails to make the questions, or cannot
@@ -44,7 +44,7 @@ def _texts(settings: dict) -> list[str]:
 
 
 def _rows(spec: str, name: str, settings: dict) -> list[dict]:
-    """The entries and their texts; of one that cannot be saved, the problem. The first are tried as for training.
+    """Return the entries and their texts; for one that cannot be saved, the problem. The first are tried as for training.
 
     Raises:
         UsageError: as `load_gym`.

@@ -29,6 +29,7 @@ import importlib.metadata
 import json
 import random
 import shlex
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -43,7 +44,7 @@ from openrlhf_ebpo.data.gym_tasks import SIZE, Drawn, Kind, draw, shares
 from openrlhf_ebpo.data.prepare import number_or_share
 from openrlhf_ebpo.data.table import check_suffix, write_table
 from openrlhf_ebpo.data.templates import check_template, shown
-from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.errors import UsageError, raise_problems
 from openrlhf_ebpo.rewards import gym
 from openrlhf_ebpo.rewards.pool import shared_pool
 from openrlhf_ebpo.rewards.reasoning_gym import GRADER
@@ -93,11 +94,11 @@ def run(args: argparse.Namespace) -> None:
         UsageError: about a flag, a kind, its settings or its scorer; the problems of all kinds, a line each.
     """
     if args.list:
-        print(listed(args.kinds))
+        print(list_kinds(args.kinds))
         return
     check(args)
-    kinds = of_each(lambda spec: Kind.of(spec, args.seed), args.kinds)
-    settings = chosen(args, kinds)
+    kinds = collect(lambda spec: Kind.of(spec, args.seed), args.kinds)
+    settings = output_settings(args, kinds)
     made = None if args.force else finished(args.output, settings)
     if made:
         print(f"{args.output} is done already with these settings; --force makes it again\n")
@@ -109,7 +110,7 @@ def run(args: argparse.Namespace) -> None:
 def write(args: argparse.Namespace, kinds: list[Kind], settings: dict) -> dict:
     """Draw the tasks, write them and the report; returns that."""
     held = shares([kind.size for kind in kinds], args.validation)
-    found = drawn(kinds, held)
+    found = draw_kinds(kinds, held)
     train, validation = split(found, held, args.seed)
     beside = validation_path(args.output)
     if not validation and holds_out(args.output):
@@ -118,7 +119,7 @@ def write(args: argparse.Namespace, kinds: list[Kind], settings: dict) -> dict:
     if validation:
         write_table(table(validation, args.template, args.system), beside)
     write_table(table(train, args.template, args.system), args.output)
-    made = {"settings": settings, "kinds": [facts(*each) for each in zip(kinds, found, held, strict=True)]}
+    made = {"settings": settings, "kinds": [summarise(*each) for each in zip(kinds, found, held, strict=True)]}
     report.write(args.output, made)
     return made
 
@@ -141,8 +142,8 @@ def holds_out(output: str) -> bool:
         return False
 
 
-def drawn(kinds: list[Kind], held: list[int]) -> list[Drawn]:
-    """The tasks of each kind, those to hold out among them.
+def draw_kinds(kinds: list[Kind], held: list[int]) -> list[Drawn]:
+    """Draw the tasks of each kind, those to hold out among them.
 
     Raises:
         UsageError: a kind is refused, or has too few; nothing is written then.
@@ -150,7 +151,7 @@ def drawn(kinds: list[Kind], held: list[int]) -> list[Drawn]:
     counts = [kind.size + count for kind, count in zip(kinds, held, strict=True)]
     taken, found, pool = set(), [], shared_pool(GRADER)
     # one task of each, before much is drawn for nothing
-    of_each(lambda kind: check_drawn(kind, 1, draw(kind, 1, set(), pool)), kinds)
+    collect(lambda kind: check_drawn(kind, 1, draw(kind, 1, set(), pool)), kinds)
     with tqdm(total=sum(counts), unit=" tasks") as bar:
         for kind, count in zip(kinds, counts, strict=True):
             bar.set_description(kind.name)
@@ -172,11 +173,11 @@ def check_drawn(kind: Kind, count: int, found: Drawn) -> None:
         )
 
 
-def of_each(function, items) -> list:
-    """The results for all items.
+def collect(function: Callable, items: list) -> list:
+    """Return the results for all items.
 
     Raises:
-        UsageError: those of all items, a line each.
+        UsageError: the problems of all items, a line each.
     """
     results, problems = [], []
     for item in items:
@@ -184,13 +185,12 @@ def of_each(function, items) -> list:
             results.append(function(item))
         except UsageError as error:
             problems.append(str(error))
-    if problems:
-        raise UsageError("\n".join(problems))
+    raise_problems(problems)
     return results
 
 
 def split(found: list[Drawn], held: list[int], seed: int) -> tuple[list[dict], list[dict]]:
-    """The rows of both files, shuffled. What is held out follows from id and seed, as in `data prepare`."""
+    """Return the rows of both files, shuffled. What is held out follows from id and seed, as in `data prepare`."""
     train, validation = [], []
     for each, count in zip(found, held, strict=True):
         mask = held_out(np.array([int(number, 16) for number in each.rows], np.uint64), count, seed)
@@ -230,8 +230,8 @@ def validation_path(output: str) -> Path:
     return path.with_name(f"{path.stem}.validation{path.suffix}")
 
 
-def chosen(args: argparse.Namespace, kinds: list[Kind]) -> dict:
-    """What the output depends on."""
+def output_settings(args: argparse.Namespace, kinds: list[Kind]) -> dict:
+    """Return the settings that determine the output."""
     return {
         "kinds": [f"{kind.name}:{json.dumps(kind.settings)}" for kind in kinds],
         **{name: getattr(args, name) for name in ("template", "system", "validation", "seed")},
@@ -239,7 +239,7 @@ def chosen(args: argparse.Namespace, kinds: list[Kind]) -> dict:
     }
 
 
-def facts(kind: Kind, found: Drawn, held: int) -> dict:
+def summarise(kind: Kind, found: Drawn, held: int) -> dict:
     counts = {name: count for name, count in asdict(found).items() if isinstance(count, int)}
     return {"kind": kind.spec, "train": kind.size, "validation": held, **counts}
 
@@ -247,9 +247,8 @@ def facts(kind: Kind, found: Drawn, held: int) -> dict:
 def as_text(made: dict, output: str) -> str:
     lines = [f"{'train':>9}{'held out':>10}{'repeats':>9}{'failed':>8}  kind"]
     for row in made["kinds"]:
-        lines.append(
-            f"{row['train']:>9,}{row['validation']:>10,}{row['repeats']:>9,}{row['failed']:>8,}  {row['kind']}"
-        )
+        counts = f"{row['train']:>9,}{row['validation']:>10,}{row['repeats']:>9,}{row['failed']:>8,}"
+        lines.append(f"{counts}  {row['kind']}")
     lines += [
         "",
         "repeats: drawn again and left out; failed: left out, as reasoning-gym's own answer got no full marks, a wrong one "
@@ -263,8 +262,8 @@ def as_text(made: dict, output: str) -> str:
     return "\n".join([*lines, f"\ntrain on it:  openrlhf-ebpo train --reward.remote_url reasoning_gym {flags} ..."])
 
 
-def listed(names: list[str]) -> str:
-    """A line for each kind, with its settings and their defaults.
+def list_kinds(names: list[str]) -> str:
+    """Return a line for each kind, with its settings and their defaults.
 
     Raises:
         UsageError: no such kind, or reasoning-gym is not installed.
@@ -282,7 +281,7 @@ def listed(names: list[str]) -> str:
 
 
 def defaults(config: type) -> dict:
-    """The settings that not every kind has, as JSON holds them."""
+    """Return the settings that not every kind has, in JSON's types."""
     return {each.name: gym.as_json(gym.default(each)) for each in fields(config) if each.name not in ALWAYS}
 
 

@@ -34,6 +34,7 @@ def main() -> NoReturn:
     """Run the keeper."""
     parent, connection = int(sys.argv[1]), Connection(int(sys.argv[2]))
     os.dup2(2, 1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # whatever the thread that started this had blocked
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then closes the connection
     _prctl(PR_SET_CHILD_SUBREAPER, 1)  # whoever loses its parent below becomes a child of this process
     if not (server := os.fork()):

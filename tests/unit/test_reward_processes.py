@@ -15,7 +15,7 @@ import psutil
 import pytest
 import uvloop
 
-from openrlhf_ebpo.rewards.limits import Limits
+from openrlhf_ebpo.rewards.limits import Limits, default_calls
 from openrlhf_ebpo.rewards.returned import RewardError
 from openrlhf_ebpo.rewards.sources import MIN_FAILED, RewardFile, importing_problem
 
@@ -183,6 +183,10 @@ def test_calls_that_wait_get_another_process_and_no_call_is_made_twice(ask):
     for reply in found[-8:]:
         by_process[reply["extra_logs"]["pid"]] = reply["extra_logs"]["calls"]
     assert max(by_process.values()) < len(found) and sum(by_process.values()) <= len(found)
+
+
+def test_as_many_calls_at_a_time_as_upstream_makes():
+    assert default_calls() == min(32, len(os.sched_getaffinity(0)) + 4)
 
 
 def test_a_source_whose_calls_all_hang_is_not_called_any_more(ask):
