@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import pickle
 import signal
@@ -30,6 +31,7 @@ MAIN = "openrlhf_ebpo.rewards.worker"
 RUN_MODULE = "import sys; sys.path.remove(''); import runpy; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 HASH_SEED = "0"  # some generators of reasoning-gym iterate over sets of texts
 START_SECONDS = 600.0  # for loading the function, which may load a model
+WAIT_SECONDS = 1.0  # between two checks whether another process can be started
 END_SECONDS = 5.0  # from a closed connection to the end of the process
 
 
@@ -84,6 +86,7 @@ class Processes:
         self._most, self._grow_seconds, self._flags = most, grow_seconds, flags
         self._workers: list[_Worker] = []
         self._idle: list[_Worker] = []
+        self._ready_at = math.inf  # the first process, which may show that there can be only one
         self._changed = threading.Condition()
 
     def prepare(self) -> None:
@@ -125,13 +128,13 @@ class Processes:
         began = time.monotonic()
         with self._changed:
             while not self._idle:
-                left = began + self._grow_seconds - time.monotonic()
+                left = max(began, self._ready_at) + self._grow_seconds - time.monotonic()
                 may_grow = len(self._workers) < self._most
-                if may_grow and (left <= 0 or not self._workers):
+                if not self._workers or (may_grow and left <= 0):
                     worker = _Worker(self._settings, self._flags)
                     self._workers.append(worker)
                     break
-                self._changed.wait(left if may_grow else None)
+                self._changed.wait(min(left, WAIT_SECONDS) if may_grow else None)
             else:
                 return self._idle.pop()
         return self._started(worker)
@@ -146,6 +149,7 @@ class Processes:
                 raise
             self._most = len(self._workers)
             return self._acquire()
+        self._ready_at = min(self._ready_at, time.monotonic())
         if worker.on_gpu:  # a model is there once
             self._most = 1
         return worker

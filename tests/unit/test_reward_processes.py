@@ -277,7 +277,6 @@ def test_a_model_on_the_gpu_is_loaded_once(tmp_path):
 
     async def gather():
         calls = RewardFile(str(tmp_path / "reward.py"), Limits(60, 512, 2), HOOK)
-        await calls.prepare()
         return await asyncio.gather(*(calls.ask(["q"], ["q"], ["l"]) for _ in range(30)))
 
     with pytest.MonkeyPatch.context() as patch:
