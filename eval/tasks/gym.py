@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards import gym
 
@@ -14,7 +16,7 @@ SEED = 100_000_000  # item i is drawn with seed + i: near seeds share items, so 
 
 
 def load_gym(spec: str) -> Task:
-    """The task of a spec such as chain_sum:{"size": 100}: generated questions, scored by reasoning-gym.
+    """Return the task of a spec such as chain_sum:{"size": 100}: generated questions, scored by reasoning-gym.
 
     Raises:
         UsageError: reasoning-gym is not installed, has no such data set or setting, fails to make the questions, or cannot
@@ -32,7 +34,7 @@ def load_gym(spec: str) -> Task:
             raise ValueError(row["problem"])
         return row["entry"]["question"], gym.gold(row["entry"]), Rules(REASONING_GYM, entry=row["text"])
 
-    place = f"reasoning_gym {_version()}:{name}"
+    place = f"reasoning_gym {importlib.metadata.version('reasoning-gym')}:{name}"
     source = Rows(("question", "answer"), rows, f"{place}:{','.join(_texts(settings))}", place)
     return make_task(folder_name(f"{PREFIX}{'-'.join([name, *_texts(given)])}"), source, read)
 
@@ -42,21 +44,20 @@ def _texts(settings: dict) -> list[str]:
 
 
 def _rows(spec: str, name: str, settings: dict) -> list[dict]:
-    """The entries and their texts; of one that cannot be saved, the problem. The first are tried as for training.
+    """Return the entries and their texts; for one that cannot be saved, the problem. The first are tried as for training.
 
     Raises:
         UsageError: as `load_gym`.
     """
     # not before it is needed: the Space, and evaluations through a server, import this file
-    from openrlhf_ebpo.data import gym_maker
-    from openrlhf_ebpo.data.gym_tasks import TRIED
+    from openrlhf_ebpo.data.gym_tasks import TRIED, make
     from openrlhf_ebpo.rewards.pool import shared_pool
     from openrlhf_ebpo.rewards.reasoning_gym import GRADER, oracle_problem
 
-    rows, problems, maker = [], [], gym_maker.shared()
+    rows, problems = [], []
     for index in range(settings["size"]):
         try:
-            entry = maker.entry(spec, name, settings, index)
+            entry = make(spec, name, settings, index)
         except gym.EntryError as error:
             rows.append({"problem": str(error)})
             continue
@@ -66,9 +67,3 @@ def _rows(spec: str, name: str, settings: dict) -> list[dict]:
         if len(problems) == min(TRIED, settings["size"]):
             raise UsageError(f"{problems[-1]}. It cannot be scored: leave {name} out")
     return rows
-
-
-def _version() -> str:
-    import importlib.metadata
-
-    return importlib.metadata.version("reasoning-gym")

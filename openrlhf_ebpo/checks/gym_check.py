@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from openrlhf_ebpo.checks.preflight import BUILT_IN, DATA_SUFFIXES, REWARDS
@@ -15,44 +16,37 @@ MAX_SCORED = 3  # entries of each kind in a file
 MAX_PROBLEMS = 5  # one mistake is often in every row
 
 
-def check_training(args: dict) -> None:
-    """`check_labels` for the flat arguments of training."""
-    flags = ("data.prompt_dataset", "eval.dataset")
-    files = {name: f"--{flag}" for flag in flags for name in (args[flag] or "").split(",")}
-    check_labels((args["reward.remote_url"] or "").split(",")[0], files, args["data.label_key"])
-
-
-def check_labels(reward: str, files: dict[str, str], column: str) -> None:
+def check_labels(reward: str | None, files: dict[str, str | None], column: str) -> None:
     """Score the right answers of a few entries of each kind, as training will. Reads local files as training reads them;
     what is wrong with a data set on the Hub is found out by the first step.
 
-    files: name -> the flag that names it.
+    files: flag -> names of data sets, with commas between them.
 
     Raises:
-        UsageError: a label is no entry, or the right answer to one does not get full marks; with file, row and reason.
+        UsageError: a label is not an entry, or its right answer does not get full marks; with file, row and reason.
     """
-    if reward != FILE:
+    if (reward or "").split(",")[0] != FILE:
         return
-    paths = {name.partition("@")[0]: flag for name, flag in files.items()}
+    named = {name.partition("@")[0]: flag for flag, names in files.items() for name in (names or "").split(",")}
     problems = [
         f"{flag} {name}, column {column!r}, row {row}: {problem}"
-        for name, flag in paths.items()
+        for name, flag in named.items()
         if Path(name).suffix in DATA_SUFFIXES and Path(name).is_file()
-        for row, problem in _problems(each[column] for each in of_file(name))
+        for row, problem in _problems(name, column)
     ]
-    more = len(problems) - MAX_PROBLEMS
-    first = [*problems[:MAX_PROBLEMS], *([f"and {more} more rows like these"] if more > 0 else [])]
-    raise_problems(first and [*first, "docs/data.md says how rows for this reward are made"])
+    if more := len(problems[MAX_PROBLEMS:]):
+        problems[MAX_PROBLEMS:] = [f"and {more} more rows like these"]
+    raise_problems(problems and [*problems, "docs/data.md says how rows for this reward are made"])
 
 
-def _problems(labels: Iterable) -> Iterator[tuple[int, str]]:
+def _problems(name: str, column: str) -> Iterator[tuple[int, str]]:
     from openrlhf_ebpo.rewards import gym
     from openrlhf_ebpo.rewards.pool import Pool
     from openrlhf_ebpo.rewards.reasoning_gym import GRADER, oracle_problem
 
-    pool, seen = Pool(workers=1, grader=GRADER), Counter()
-    try:
-        for row, label in enumerate(labels, 1):
+    seen: Counter[str] = Counter()
+    with contextlib.closing(Pool(workers=1, grader=GRADER)) as pool:
+        for row, label in enumerate((each[column] for each in of_file(name)), 1):
             try:
                 kind = gym.decode(label)["name"]
             except gym.EntryError as error:
@@ -61,5 +55,3 @@ def _problems(labels: Iterable) -> Iterator[tuple[int, str]]:
             seen[kind] += 1
             if seen[kind] <= MAX_SCORED and (problem := oracle_problem(pool, label)):
                 yield row, problem
-    finally:
-        pool.close()

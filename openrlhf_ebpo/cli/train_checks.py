@@ -140,8 +140,8 @@ def checkpoint_to_resume(values: dict, contents: bool = False, force: bool = Fal
 def check_by_importing(args) -> None:
     """For --dry_run: run the imports of the reward's and the agent's file, which `preflight` only reads; the reward's in
     another process, as in training. Not of the package's own rewards, which have no such process."""
-    from openrlhf_ebpo.rewards.calls import importing_problem
     from openrlhf_ebpo.rewards.guard import is_packaged
+    from openrlhf_ebpo.rewards.sources import importing_problem
 
     reward, agent = (args.reward.remote_url or [None])[0], args.train.agent_func_path
     own_file = reward and reward.endswith(".py") and not is_packaged(reward)

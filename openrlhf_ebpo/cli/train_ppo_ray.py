@@ -128,7 +128,8 @@ def check_at_once(flat: argparse.Namespace, parser, argv: list[str]) -> tuple[li
     train_checks.check_before_imports(vars(flat), stored_argv)
     metrics = redacted(read_entries(vars(flat)["logger.metrics"]))
     notices += hub_flags.check_access(vars(flat))
-    gym_check.check_training(vars(flat))
+    files = {f"--{flag}": vars(flat)[flag] for flag in ("data.prompt_dataset", "eval.dataset")}
+    gym_check.check_labels(vars(flat)["reward.remote_url"], files, vars(flat)["data.label_key"])
     if flat.assume_cuda is None:
         notices += machine.training_notices(vars(flat))
     return notices, stored_argv, metrics

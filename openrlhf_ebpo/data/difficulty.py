@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> None:
     preflight.check_fetched("--model", args.model)
     table = read_table(args.input, ("id", "prompt", "label"))
     table = table.slice(0, args.limit)
-    gym_check.check_labels(args.reward, {args.input: "--input"}, "label")
+    gym_check.check_labels(args.reward, {"--input": args.input}, "label")
     rows = distinct_rows(table.select(["id", "prompt", "label"]).to_pylist(), args)
     path = progress_path(args.output)
     with progress_file(path, identity(args), args.force) as (lines, append):

@@ -25,11 +25,11 @@ The next steps take the file as `data prepare`'s: topics, difficulty, order, tra
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.metadata
 import json
 import random
 import shlex
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
 
@@ -38,14 +38,13 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from openrlhf_ebpo.command import command
-from openrlhf_ebpo.data import gym_maker
 from openrlhf_ebpo.data import topic_report as report
 from openrlhf_ebpo.data.clean import held_out, prepared_schema
 from openrlhf_ebpo.data.gym_tasks import SIZE, Drawn, Kind, draw, shares
 from openrlhf_ebpo.data.prepare import number_or_share
 from openrlhf_ebpo.data.table import check_suffix, write_table
 from openrlhf_ebpo.data.templates import check_template, shown
-from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.errors import UsageError, raise_problems
 from openrlhf_ebpo.rewards import gym
 from openrlhf_ebpo.rewards.pool import shared_pool
 from openrlhf_ebpo.rewards.reasoning_gym import GRADER
@@ -95,11 +94,11 @@ def run(args: argparse.Namespace) -> None:
         UsageError: about a flag, a kind, its settings or its scorer; the problems of all kinds, a line each.
     """
     if args.list:
-        print(listed(args.kinds))
+        print(list_kinds(args.kinds))
         return
     check(args)
-    kinds = of_each(lambda spec: Kind.of(spec, args.seed), args.kinds)
-    settings = chosen(args, kinds)
+    kinds = collect(lambda spec: Kind.of(spec, args.seed), args.kinds)
+    settings = output_settings(args, kinds)
     made = None if args.force else finished(args.output, settings)
     if made:
         print(f"{args.output} is done already with these settings; --force makes it again\n")
@@ -111,82 +110,74 @@ def run(args: argparse.Namespace) -> None:
 def write(args: argparse.Namespace, kinds: list[Kind], settings: dict) -> dict:
     """Draw the tasks, write them and the report; returns that."""
     held = shares([kind.size for kind in kinds], args.validation)
-    found = drawn(kinds, held, args.output)
+    found = draw_kinds(kinds, held)
     train, validation = split(found, held, args.seed)
-    made = {"settings": settings, "kinds": [facts(*each) for each in zip(kinds, found, held, strict=True)]}
-    beside = Path(validation_path(args.output))
-    ours = beside.name in written_before(args.output)
-    report.remove(args.output)  # never beside an output that it does not describe
+    beside = validation_path(args.output)
+    if not validation and holds_out(args.output):
+        beside.unlink(missing_ok=True)
+    report.remove(args.output)  # it describes the old output
     if validation:
         write_table(table(validation, args.template, args.system), beside)
-    elif ours:
-        beside.unlink(missing_ok=True)
     write_table(table(train, args.template, args.system), args.output)
-    files = [Path(args.output), *([beside] if validation else [])]
-    report.write(args.output, {**made, "bytes": {file.name: file.stat().st_size for file in files}})
+    made = {"settings": settings, "kinds": [summarise(*each) for each in zip(kinds, found, held, strict=True)]}
+    report.write(args.output, made)
     return made
 
 
 def finished(output: str, settings: dict) -> dict | None:
-    """The report of what is there already; None where a file of it is not.
+    """Return the report of an output that is complete; None without one.
 
     Raises:
-        UsageError: the output was made with other settings, or is not as it was written.
+        UsageError: the output was made with other settings.
     """
     made = report.finished(output, settings)
-    for name, size in written_before(output).items() if made else ():
-        file = Path(output).with_name(name)
-        if not file.exists():
-            return None
-        if file.stat().st_size != size:
-            raise UsageError(f"{file} is not as it was written ({size:,} bytes): --force makes it again")
-    return made
+    return None if made and holds_out(output) and not validation_path(output).exists() else made
 
 
-def written_before(output: str) -> dict[str, int]:
-    """The files of the report that is there, with their sizes."""
-    with contextlib.suppress(OSError, ValueError):
-        return json.loads(report.report_path(output).read_text()).get("bytes", {})
-    return {}
+def holds_out(output: str) -> bool:
+    """Return True if the report that is there counts held-out tasks."""
+    try:
+        return any(kind["validation"] for kind in json.loads(report.report_path(output).read_text())["kinds"])
+    except (OSError, ValueError, KeyError):
+        return False
 
 
-def drawn(kinds: list[Kind], held: list[int], output: str) -> list[Drawn]:
-    """The tasks of each kind, those to hold out among them.
+def draw_kinds(kinds: list[Kind], held: list[int]) -> list[Drawn]:
+    """Draw the tasks of each kind, those to hold out among them.
 
     Raises:
         UsageError: a kind is refused, or has too few; nothing is written then.
     """
-    wanted = [kind.size + count for kind, count in zip(kinds, held, strict=True)]
-    taken, found = set(), []
-    pool, maker = shared_pool(GRADER), gym_maker.shared()
+    counts = [kind.size + count for kind, count in zip(kinds, held, strict=True)]
+    taken, found, pool = set(), [], shared_pool(GRADER)
     # one task of each, before much is drawn for nothing
-    of_each(lambda kind: check_drawn(kind, 1, draw(kind, 1, set(), maker, pool)), kinds)
-    with tqdm(total=sum(wanted), unit=" tasks") as bar:
-        for kind, count in zip(kinds, wanted, strict=True):
+    collect(lambda kind: check_drawn(kind, 1, draw(kind, 1, set(), pool)), kinds)
+    with tqdm(total=sum(counts), unit=" tasks") as bar:
+        for kind, count in zip(kinds, counts, strict=True):
             bar.set_description(kind.name)
-            found.append(draw(kind, count, taken, maker, pool, bar.update))
+            found.append(draw(kind, count, taken, pool, bar.update))
             check_drawn(kind, count, found[-1])
     return found
 
 
-def check_drawn(kind: Kind, wanted: int, found: Drawn) -> None:
+def check_drawn(kind: Kind, count: int, found: Drawn) -> None:
     if found.refused:
         raise UsageError(f"{found.problem}. It cannot be trained on: leave {kind.name} out")
-    if len(found.rows) < wanted:
+    if len(found.rows) < count:
         known = ", ".join(name for name in gym.kinds()[kind.name].__dataclass_fields__ if name not in ALWAYS)
         failed = f", and {found.failed:,} failed their own scorer ({found.problem})" if found.failed else ""
         raise UsageError(
-            f"{kind.spec}: {wanted:,} different tasks are asked for (size={kind.size}, and {wanted - kind.size:,} held "
+            f"{kind.spec}: {count:,} different tasks are asked for (size={kind.size}, and {count - kind.size:,} held "
             f"out), and {found.draws:,} draws gave {len(found.rows):,}: {found.repeats:,} were repetitions{failed}. Give a "
             f"smaller size, or other settings ({known or 'it has none'})"
         )
 
 
-def of_each(function, items) -> list:
-    """The results for all items.
+def collect(function: Callable, items: list) -> list:
+    """Return the results for all items.
 
     Raises:
-        UsageError: those of all items, a line each.
+        UsageError: the problems of all items, a line each.
     """
     results, problems = [], []
     for item in items:
@@ -194,13 +185,12 @@ def of_each(function, items) -> list:
             results.append(function(item))
         except UsageError as error:
             problems.append(str(error))
-    if problems:
-        raise UsageError("\n".join(problems))
+    raise_problems(problems)
     return results
 
 
 def split(found: list[Drawn], held: list[int], seed: int) -> tuple[list[dict], list[dict]]:
-    """The rows of both files, shuffled. What is held out follows from id and seed, as in `data prepare`."""
+    """Return the rows of both files, shuffled. What is held out follows from id and seed, as in `data prepare`."""
     train, validation = [], []
     for each, count in zip(found, held, strict=True):
         mask = held_out(np.array([int(number, 16) for number in each.rows], np.uint64), count, seed)
@@ -230,18 +220,18 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError(f"--seed is {args.seed}; give a whole number from 0 on")
     if args.validation > gym.MAX_TASKS:
         raise UsageError(f"--validation is {args.validation}; at most {gym.MAX_TASKS:,} tasks can be held out")
-    beside = Path(validation_path(args.output))
+    beside = validation_path(args.output)
     if beside.exists() and not Path(args.output).exists() and not args.force:
         raise UsageError(f"{beside} is there, and {args.output} is not: name another --output, or --force replaces it")
 
 
-def validation_path(output: str) -> str:
+def validation_path(output: str) -> Path:
     path = Path(output)
-    return str(path.with_name(f"{path.stem}.validation{path.suffix}"))
+    return path.with_name(f"{path.stem}.validation{path.suffix}")
 
 
-def chosen(args: argparse.Namespace, kinds: list[Kind]) -> dict:
-    """What the output depends on."""
+def output_settings(args: argparse.Namespace, kinds: list[Kind]) -> dict:
+    """Return the settings that determine the output."""
     return {
         "kinds": [f"{kind.name}:{json.dumps(kind.settings)}" for kind in kinds],
         **{name: getattr(args, name) for name in ("template", "system", "validation", "seed")},
@@ -249,7 +239,7 @@ def chosen(args: argparse.Namespace, kinds: list[Kind]) -> dict:
     }
 
 
-def facts(kind: Kind, found: Drawn, held: int) -> dict:
+def summarise(kind: Kind, found: Drawn, held: int) -> dict:
     counts = {name: count for name, count in asdict(found).items() if isinstance(count, int)}
     return {"kind": kind.spec, "train": kind.size, "validation": held, **counts}
 
@@ -257,9 +247,8 @@ def facts(kind: Kind, found: Drawn, held: int) -> dict:
 def as_text(made: dict, output: str) -> str:
     lines = [f"{'train':>9}{'held out':>10}{'repeats':>9}{'failed':>8}  kind"]
     for row in made["kinds"]:
-        lines.append(
-            f"{row['train']:>9,}{row['validation']:>10,}{row['repeats']:>9,}{row['failed']:>8,}  {row['kind']}"
-        )
+        counts = f"{row['train']:>9,}{row['validation']:>10,}{row['repeats']:>9,}{row['failed']:>8,}"
+        lines.append(f"{counts}  {row['kind']}")
     lines += [
         "",
         "repeats: drawn again and left out; failed: left out, as reasoning-gym's own answer got no full marks, a wrong one "
@@ -269,12 +258,12 @@ def as_text(made: dict, output: str) -> str:
     if made["settings"]["template"] == "chat":
         flags += " --data.apply_chat_template"
     if any(row["validation"] for row in made["kinds"]):
-        flags += f" --eval.dataset {shlex.quote(validation_path(output))}"
+        flags += f" --eval.dataset {shlex.quote(str(validation_path(output)))}"
     return "\n".join([*lines, f"\ntrain on it:  openrlhf-ebpo train --reward.remote_url reasoning_gym {flags} ..."])
 
 
-def listed(names: list[str]) -> str:
-    """A line for each kind, with its settings and their defaults.
+def list_kinds(names: list[str]) -> str:
+    """Return a line for each kind, with its settings and their defaults.
 
     Raises:
         UsageError: no such kind, or reasoning-gym is not installed.
@@ -287,15 +276,12 @@ def listed(names: list[str]) -> str:
     except gym.EntryError as error:
         raise UsageError(str(error)) from None
     texts = {name: json.dumps(defaults(kinds[name])) for name in names or sorted(kinds)}
-    if not names:
-        texts = {
-            name: text if len(text) <= MAX_LIST_CHARS else f"{text[:MAX_LIST_CHARS]}…" for name, text in texts.items()
-        }
-    return "\n".join(f"{name:<28}{text}" for name, text in texts.items())
+    longest = None if names else MAX_LIST_CHARS
+    return "\n".join(f"{name:<28}{text[:longest]}{'…' * (text != text[:longest])}" for name, text in texts.items())
 
 
 def defaults(config: type) -> dict:
-    """The settings that not every kind has, as JSON holds them."""
+    """Return the settings that not every kind has, in JSON's types."""
     return {each.name: gym.as_json(gym.default(each)) for each in fields(config) if each.name not in ALWAYS}
 
 

@@ -1,21 +1,89 @@
-"""Different tasks of one kind, drawn from reasoning-gym until there are enough, each tried with its own right answer."""
+"""Different tasks of one kind of reasoning-gym, drawn until there are enough, each tried with its own right answer.
+
+They are made in a process with a fixed PYTHONHASHSEED (processes.py), so the same settings give the same tasks everywhere:
+some generators iterate over sets of texts, and some run code that draws from Python's or numpy's own random numbers.
+"""
 
 from __future__ import annotations
 
+import atexit
+import functools
 import itertools
+import json
+import random
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from openrlhf_ebpo.data.gym_maker import Maker
 from openrlhf_ebpo.data.questions import question_id
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards import gym
 from openrlhf_ebpo.rewards.pool import Pool
+from openrlhf_ebpo.rewards.processes import Lost, Processes, StartError
 from openrlhf_ebpo.rewards.reasoning_gym import oracle_problem
 
 SIZE = 1000
 TRIED = 3  # tasks whose own answer does not pass, before the first that does: the kind is refused
 PATIENCE = 100  # draws of nothing new, and twice as many as there was new: there is no more
+MAKE_SECONDS = 600.0  # for one task; some kinds make their data set first
+
+
+@functools.cache
+def maker() -> Processes:
+    """Return the process that makes tasks; it starts at the first one, and ends with this process."""
+    processes = Processes(f"{__name__}:load_maker", (), flags=("the limit for a task", ""))
+    atexit.register(processes.close)
+    return processes
+
+
+def make(spec: str, name: str, settings: dict, index: int) -> dict:
+    """Make entry number `index` of the data set of a kind with these settings. spec: what was asked for, for messages.
+
+    Raises:
+        UsageError: there is no such data set, or reasoning-gym fails to make the entry.
+        EntryError: the entry cannot be saved; others of the data set may.
+    """
+    try:
+        reply = maker().call((name, settings, index), MAKE_SECONDS)
+    except (Lost, StartError) as error:
+        reply = {"error": f"it {error}"}
+    if "entry" in reply:
+        return gym.decode(reply["entry"])["entry"]
+    if "unsaved" in reply:
+        raise gym.EntryError(reply["unsaved"])
+    if "refused" in reply:
+        raise UsageError(reply["refused"])
+    raise UsageError(f"{spec}: reasoning-gym cannot make a task of these settings: {reply['error']}")
+
+
+def load_maker() -> Callable[..., dict]:
+    """In the process: return the function that makes an entry."""
+    last_data_set = functools.lru_cache(maxsize=1)(_data_set)
+
+    def make_entry(name: str, settings: dict, index: int) -> dict:
+        try:
+            data = last_data_set(name, json.dumps(settings))
+        except gym.EntryError as error:
+            return {"refused": str(error)}
+        _seed(index)
+        made = data[index]
+        try:
+            return {"entry": gym.encode(name, {}, made)}
+        except gym.EntryError as error:
+            return {"unsaved": str(error)}
+
+    return make_entry
+
+
+def _data_set(name: str, settings: str):
+    _seed(0)
+    return gym.create(name, json.loads(settings))
+
+
+def _seed(number: int) -> None:
+    random.seed(number)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(number)
 
 
 @dataclass(frozen=True)
@@ -28,10 +96,7 @@ class Kind:
 
     @classmethod
     def of(cls, spec: str, seed: int) -> Kind:
-        """
-        Raises:
-            UsageError: the spec is not written as one.
-        """
+        """Read a spec. Raises UsageError."""
         try:
             name, given = gym.parse_spec(spec)
         except gym.EntryError as error:
@@ -59,9 +124,9 @@ class Drawn:
         return not self.rows and self.failed >= TRIED
 
 
-def draw(kind: Kind, wanted: int, taken: set[str], maker: Maker, pool: Pool, tick: Callable[[], object] = int) -> Drawn:
-    """`wanted` tasks whose questions are not in `taken`, to which they are added; fewer where the kind has no more, or
-    is refused.
+def draw(kind: Kind, count: int, taken: set[str], pool: Pool, tick: Callable[[], object] = int) -> Drawn:
+    """Draw `count` tasks whose questions are not in `taken`, to which they are added; fewer if the kind has no more, or is
+    refused.
 
     tick: called for each task found.
 
@@ -69,8 +134,8 @@ def draw(kind: Kind, wanted: int, taken: set[str], maker: Maker, pool: Pool, tic
         UsageError: reasoning-gym fails to make a task.
     """
     drawn, seen, idle = Drawn(), set(), 0
-    for entry in entries(kind, wanted, maker):
-        if len(drawn.rows) == wanted or drawn.refused or idle > max(PATIENCE, 2 * len(seen)):
+    for entry in entries(kind, count):
+        if len(drawn.rows) == count or drawn.refused or idle > max(PATIENCE, 2 * len(seen)):
             break
         drawn.draws += 1
         idle += 1
@@ -81,7 +146,7 @@ def draw(kind: Kind, wanted: int, taken: set[str], maker: Maker, pool: Pool, tic
         number = question_id(question)
         if number in taken:
             drawn.repeats += 1
-            if number not in seen:  # one of an entry before: no sign of an end
+            if number not in seen:  # drawn for another kind: not a sign of an end
                 seen.add(number)
                 idle = 0
             continue
@@ -97,20 +162,20 @@ def draw(kind: Kind, wanted: int, taken: set[str], maker: Maker, pool: Pool, tic
     return drawn
 
 
-def entries(kind: Kind, size: int, maker: Maker) -> Iterator[dict | str]:
-    """Entries without end, or why one cannot be saved. Item i of a data set is drawn with seed + i; some data sets are made
-    whole, so that the next items come from the next data set, and not from a very large one."""
+def entries(kind: Kind, size: int) -> Iterator[dict | str]:
+    """Yield entries without end, or why one cannot be saved. Item i of a data set is drawn with seed + i; some data sets are
+    made at once, so the next items come from the next data set, and not from a very large one."""
     for seed in itertools.count(kind.settings["seed"], size):
         settings = {**kind.settings, "size": size, "seed": seed}
         for index in range(size):
             try:
-                yield maker.entry(kind.spec, kind.name, settings, index)
+                yield make(kind.spec, kind.name, settings, index)
             except gym.EntryError as error:
                 yield str(error)
 
 
 def shares(sizes: list[int], held_out: int | float) -> list[int]:
-    """How many of the held-out tasks each kind gets: a share of its size, or of a number, by size and without loss."""
+    """Return how many of the held-out tasks each kind gets: a share of its size, or of a number, by size and without loss."""
     if isinstance(held_out, float):
         return [round(held_out * size) for size in sizes]
     ends = [held_out * end // sum(sizes) for end in itertools.accumulate(sizes)]

@@ -1,7 +1,7 @@
 """Failing rewards made visible: checked where they are computed, carried with the sample, acted on once.
 
 Upstream calls `reward_func` (or a reward server) one response at a time inside the rollout actor, logs an
-exception at INFO and goes on without a reward. Here the response carries the error to the controller. Under
+exception at INFO and continues without a reward. Here the response carries the error to the controller. Under
 an estimator that is computed here the sample is then excluded (advantage 0, no tokens trained) and counted; OpenRLHF's
 own cannot leave a sample out, so they stop with the error.
 """
@@ -9,37 +9,51 @@ own cannot leave a sample out, so they stop with the error.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import math
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 
 import torch
 
 from openrlhf_ebpo.estimator import registry
-from openrlhf_ebpo.rewards.calls import Calls
 from openrlhf_ebpo.rewards.limits import TIMEOUT, Limits
 from openrlhf_ebpo.rewards.returned import RewardError, check_reward, describe, finite_number
-from openrlhf_ebpo.rewards.servers import RewardServerError, Servers
+from openrlhf_ebpo.rewards.servers import RewardServers
+from openrlhf_ebpo.rewards.sources import RewardFile, RewardSource, RewardSourceError
 from openrlhf_ebpo.rewards.turns import await_turn, watch_turns
-from openrlhf_ebpo.rewards.under_way import under_way
 from openrlhf_ebpo.seams import remote_code
 
 logger = logging.getLogger(__name__)
 
 ERROR_KEY = "reward_error"  # in a rollout actor's response
-INFO_KEY = "ebpo_reward_error"  # in Experience.info: a list of one string, "" where all is well
+INFO_KEY = "ebpo_reward_error"  # in Experience.info: a list of one string, "" if the reward is valid
 
 
-# Each response is computed in an asyncio task of its own, so this is one value per response.
+# Each response is computed in its own asyncio task, so this is one value per response.
 _failure: ContextVar[str | None] = ContextVar("reward_failure", default=None)
 _turn_seconds: ContextVar[float] = ContextVar("turn_seconds", default=TIMEOUT)
+_asked_at: dict[object, float] = {}  # rewards of this process that have not come back -> when they were asked for
+
+
+@contextlib.contextmanager
+def _outstanding() -> Iterator[None]:
+    """Count a reward while it is computed."""
+    call = object()
+    _asked_at[call] = time.monotonic()
+    try:
+        yield
+    finally:
+        del _asked_at[call]
 
 
 class GuardedSingleTurnExecutor:
-    """Mixin over SingleTurnAgentExecutor: a response whose reward failed says so, and no reward is waited for for ever.
-    A reward function of somebody else's is neither imported nor called in this process.
+    """Mixin over SingleTurnAgentExecutor: a response whose reward failed says so, and no reward is awaited for ever.
+    A user's reward file is neither imported nor called in this process.
 
     Attributes:
         reward_limits: set before the first reward is asked for.
@@ -49,57 +63,58 @@ class GuardedSingleTurnExecutor:
 
     def __init__(self, remote_rm_url=None):
         endpoints = [remote_rm_url] if isinstance(remote_rm_url, str) else list(remote_rm_url or [])
-        others = bool(endpoints) and endpoints[0].endswith(".py") and not is_packaged(endpoints[0])
-        super().__init__(None if others else endpoints)
-        if others:
+        is_users_file = bool(endpoints) and endpoints[0].endswith(".py") and not is_packaged(endpoints[0])
+        super().__init__(None if is_users_file else endpoints)
+        if is_users_file:
             self.reward_endpoints, self.reward_func = endpoints, endpoints[0]  # upstream asks whether there is one
 
     async def prepare_rewards(self) -> None:
-        """Raises RewardError where the reward file cannot be imported."""
-        if isinstance(self.reward_func, str):
-            await self._calls.prepare()
+        """Raises RewardError if the reward file cannot be imported."""
+        if self._source:
+            await self._source.prepare()
 
     async def execute(self, *args, **kwargs):
         _failure.set(None)
         response = await super().execute(*args, **kwargs)
         if self.reward_endpoints and response["reward"] is None:
-            if not self.reward_func and self._servers.failure:
-                raise RewardServerError(self._servers.failure)
+            if self._source and self._source.failure:
+                raise RewardSourceError(self._source.failure)
             response[ERROR_KEY] = _failure.get() or "the reward could not be computed; see the rollout actor's log"
         return response
 
     @functools.cached_property
-    def _calls(self) -> Calls:
-        return Calls(self.reward_func, self.reward_limits, remote_code.hook())
-
-    @functools.cached_property
-    def _servers(self) -> Servers:
-        return Servers(self._reward_endpoint_cycle, self.reward_limits.timeout)
+    def _source(self) -> RewardSource | None:
+        """None for packaged rewards, which limit themselves (pool.py), and without rewards."""
+        if isinstance(self.reward_func, str):
+            return RewardFile(self.reward_func, self.reward_limits, remote_code.hook())
+        if self.reward_endpoints and not self.reward_func:
+            return RewardServers(self._reward_endpoint_cycle, self.reward_limits.timeout)
+        return None
 
     async def _fetch_rewards_via_func(self, *args):
-        if isinstance(self.reward_func, str):
-            return await _checked(asyncio.gather(self._calls.run(*args)))
-        return await _checked(super()._fetch_rewards_via_func(*args))  # packaged: pool.py limits it
+        return await _checked(
+            asyncio.gather(self._source.ask(*args)) if self._source else super()._fetch_rewards_via_func(*args)
+        )
 
     async def _fetch_rewards_via_http(self, *args):
-        return await _checked(asyncio.gather(self._servers.ask(*args)))
+        return await _checked(asyncio.gather(self._source.ask(*args)))
 
 
 def is_packaged(path: str) -> bool:
     return Path(path).parent == Path(__file__).parent
 
 
-async def _checked(rewards) -> list:
+async def _checked(rewards: Awaitable) -> list:
     try:
-        with under_way.asked():
+        with _outstanding():
             return [check_reward(reward) for reward in await rewards]
-    except Exception as error:  # upstream logs it at INFO and drops it: keep its text, let it go its way
+    except Exception as error:  # upstream logs it at INFO and drops it: keep its text
         _failure.set(describe(error))
         raise
 
 
 class GuardedMultiTurnExecutor:
-    """Mixin over MultiTurnAgentExecutor: where the agent's own code raises or hangs, its reward has failed; the
+    """Mixin over MultiTurnAgentExecutor: if the agent's own code raises or hangs, its reward has failed; the
     response is what it was until then.
 
     Attributes:
@@ -131,9 +146,9 @@ class GuardedTurns:
         return ended if _failure.get() else await _turn("step", ended, super().step, state_dict, **kwargs)
 
 
-async def _turn(name: str, otherwise: dict, turn, *args, **kwargs) -> dict:
+async def _turn(name: str, otherwise: dict, turn: Callable[..., Awaitable], *args, **kwargs) -> dict:
     try:
-        with under_way.asked(), under_way.running():
+        with _outstanding():
             return await await_turn(f"the agent's {name}", turn, *args, seconds=_turn_seconds.get(), **kwargs)
     except RewardError as error:
         _failure.set(str(error))
@@ -141,28 +156,24 @@ async def _turn(name: str, otherwise: dict, turn, *args, **kwargs) -> dict:
 
 
 class LimitedRolloutActor:
-    """Mixin over RolloutRayActor, whose arguments upstream fixes: the limits of rewards are told it afterwards."""
+    """Mixin over RolloutRayActor, whose arguments upstream fixes: the limits of rewards reach it afterwards."""
 
     async def limit_rewards(self, limits: Limits) -> None:
-        """Raises RewardError where the reward file cannot be imported."""
+        """Raises RewardError if the reward file cannot be imported."""
         self.executor.reward_limits = limits
         watch_turns()
         if prepare := getattr(self.executor, "prepare_rewards", None):
             await prepare()
 
     def rewards_under_way(self) -> tuple[int, float | None]:
-        """How many rewards (of agents: turns) have not come back, and for how many seconds the oldest has run; None
-        where none runs. An actor whose event loop is blocked does not answer: ask with a limit."""
-        return under_way.state()
+        """Return how many rewards (of agents: turns) have not come back, and the seconds since the oldest was asked for. An
+        actor whose event loop is blocked does not answer: ask with a limit."""
+        oldest = min(list(_asked_at.values()), default=None)
+        return len(_asked_at), None if oldest is None else time.monotonic() - oldest
 
 
-def limits_of(args) -> Limits:
-    return Limits(args.reward.timeout, args.reward.memory, args.reward.workers)
-
-
-def limit_rewards(engine, args):
-    """Tell a rollout actor the limits; one that was started again has forgotten them. Returns the call's reference."""
-    return engine.limit_rewards.remote(limits_of(args))
+def limits_of(reward) -> Limits:
+    return Limits(reward.timeout, reward.memory, reward.workers)
 
 
 class GuardedSamplesGenerator:
@@ -170,7 +181,7 @@ class GuardedSamplesGenerator:
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self._limited = [limit_rewards(engine, self.args) for engine in self.vllm_engines]
+        self._limited = [engine.limit_rewards.remote(limits_of(self.args.reward)) for engine in self.vllm_engines]
 
     def _generate_vllm(self, *args, **kwargs):
         import ray
@@ -198,7 +209,7 @@ class GuardedSamplesGenerator:
         return experience
 
     def _reward_error(self, response) -> str | None:
-        """What went wrong where the reward was computed; agents' rewards are looked at here."""
+        """Return why the reward could not be computed; agents' rewards are checked here."""
         if ERROR_KEY in response or not self.args.train.agent_func_path:
             return response.get(ERROR_KEY)
         try:

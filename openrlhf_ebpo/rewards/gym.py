@@ -12,27 +12,34 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+import math
+import re
 import typing
 from dataclasses import MISSING, Field, fields
+from fractions import Fraction
 
-from openrlhf_ebpo.rewards import gym_marks
 from openrlhf_ebpo.rewards.grading import SPECIAL, GoldError, extract_answer
 from openrlhf_ebpo.rewards.sat import provide_pycosat
 
 MAX_TASKS = 1_000_000  # tasks of one kind: all of them are held in memory
 ANSWER, ANSWER_END, THINK, THINK_END = "<answer>", "</answer>", "<think>", "</think>"
-# Where many answers are right there is no gold answer to show.
-ANY = "(any answer that reasoning-gym's scorer accepts)"
-EXAMPLES = ("example_answer", "example_correct_answer", "possible_answer")  # in the metadata, where many are right
+ANY = "(any answer that reasoning-gym's scorer accepts)"  # shown if many answers are right
+EXAMPLES = ("example_answer", "example_correct_answer", "possible_answer")  # in the metadata, if many are right
 TUPLE, PAIRS = "()", "{}"  # the only keys of what stands for a tuple, and for a dict whose keys are not all texts
+# An answer of nothing but numbers and these: min(1, nan) is 1. In words, Nan may be a name.
+NO_NUMBER = re.compile(r"(?:[\d\s()\[\],.;+*/eij-]*(?:nan|inf(?:inity)?))+[\d\s()\[\],.;+*/eij-]*", re.IGNORECASE)
+MAX_NUMBER_CHARS = 1000  # of an answer that may be numbers alone
+PROBABILITY_TOLERANCE = 1e-4  # coin_flip's own
+NONSENSE = "Nobody knows."
+SAME_NUMBER = 0.01  # two numbers that may be one, rounded
 
 
 class EntryError(ValueError):
-    """No entry, or one whose data set cannot be made; in words for the person who wrote the data."""
+    """Not an entry, or one whose data set cannot be made; the message is for the author of the data."""
 
 
 def encode(name: str, settings: dict, entry: dict) -> str:
-    """An entry's text. Tuples survive: some scorers compare them.
+    """Return an entry's text. It keeps tuples: some scorers compare them.
 
     Raises:
         EntryError: it holds what JSON cannot, such as a set or a date.
@@ -44,10 +51,10 @@ def encode(name: str, settings: dict, entry: dict) -> str:
 
 
 def decode(text) -> dict:
-    """name, settings and entry again. Text without our marks, as other programs write it, is plain JSON.
+    """Return name, settings and entry of a text. Text without our marks, as other programs write it, is plain JSON.
 
     Raises:
-        EntryError: the text is no entry.
+        EntryError: the text is not an entry.
     """
     try:
         kept = json.loads(text, object_hook=_unpacked)
@@ -82,14 +89,14 @@ def _unpacked(value: dict):
 
 
 def oracle(entry: dict) -> str | None:
-    """The data set's own answer, or an example of the right ones; None where it gives neither."""
+    """Return the data set's own answer, or an example of the right ones; None if it gives neither."""
     known = [entry.get("answer"), *(entry.get("metadata", {}).get(name) for name in EXAMPLES)]
     answer = next((answer for answer in known if answer is not None), None)
     return answer if answer is None or isinstance(answer, str) else json.dumps(answer)
 
 
 def readable(label):
-    """What people are shown of a label: the gold answer of an entry, any other label as it is."""
+    """Return a label for people: the gold answer of an entry, any other label as it is."""
     if not (isinstance(label, str) and label.startswith("{")):
         return label
     try:
@@ -99,20 +106,20 @@ def readable(label):
 
 
 def gold(entry: dict) -> str:
-    """The one right answer as text, or that there are several."""
+    """Return the right answer as text, or ANY if there are several."""
     return ANY if entry.get("answer") is None else str(entry["answer"])
 
 
 def answer_of(response: str) -> str:
-    """What a response gives as its answer, in training and in evaluation: the marked one, else all of it but what a
-    model thinks aloud. Takes time linear in the length of the response."""
+    """Return the answer of a response, in training and in evaluation: the marked one, else all of it but what a model thinks
+    aloud. Takes time linear in the length of the response."""
     marked = marked_answer(response)
     return spoken(response) if marked is None else marked.strip()
 
 
 def marked_answer(response: str) -> str | None:
-    """What stands in the last <answer>…</answer>, in the last \\boxed{…} of that or of the response, or behind its last
-    "Answer:"; None without any of these. The end of the tags may be missing, as a stop string takes it away."""
+    """Return the content of the last <answer>…</answer>, of the last \\boxed{…} in that or in the response, or of its last
+    "Answer:" line; None without any of these. The end of the tags may be missing, as a stop string takes it away."""
     text = spoken(response)
     head, closed, _ = text.rpartition(ANSWER_END)
     _, opened, tagged = (head if closed else text).rpartition(ANSWER)
@@ -121,17 +128,17 @@ def marked_answer(response: str) -> str | None:
 
 
 def spoken(response: str) -> str:
-    """A response without special tokens and without what stands before </think>; nothing where thinking was cut off."""
+    """Return a response without special tokens and all before </think>; nothing if thinking was cut off."""
     _, ended, rest = SPECIAL.sub("", response).rpartition(THINK_END)
     return "" if not ended and THINK in rest else rest.strip()
 
 
 def score(text: str, answer: str) -> float:
-    """reasoning-gym's score, 0 to 1, of an answer to an entry; 0 where its scorer fails on it, or gives full marks that are
-    not deserved (gym_marks.py). Unbounded in time, as its scorers are.
+    """Return reasoning-gym's score, 0 to 1, of an answer to an entry; 0 if its scorer fails on it, or gives full marks that are
+    not deserved. Unbounded in time, as its scorers are.
 
     Raises:
-        EntryError: the text is no entry, or its data set cannot be made.
+        EntryError: the text is not an entry, or its data set cannot be made.
     """
     kept = decode(text)
     scorer = _scorer(kept["name"], json.dumps(_packed(kept["settings"])))
@@ -139,9 +146,49 @@ def score(text: str, answer: str) -> float:
         marks = float(scorer(answer, kept["entry"]))
     except (MemoryError, RecursionError):  # pool.py knows them as the end of a process
         raise
-    except Exception:  # many read an answer without a thought that it might be none
+    except Exception:  # many scorers read an answer without checking that it is one
         return 0.0
-    return marks if marks < 1 or gym_marks.deserved(kept["name"], kept["entry"], answer) else 0.0
+    return marks if marks < 1 or is_deserved(kept["name"], kept["entry"], answer) else 0.0
+
+
+def is_deserved(name: str, entry: dict, answer: str) -> bool:
+    """Check full marks: some scorers give them to one and the same answer to every task, and a policy would find it."""
+    if reads_as_no_number(answer) and not reads_as_no_number(str(entry.get("answer"))):
+        return False
+    metadata = entry.get("metadata") or {}
+    kinds_of_task = (name, metadata.get("source_dataset"))  # where a composite has it from
+    if "coin_flip" in kinds_of_task:  # its scorer accepts any beginning of the number: "0" for 0.65625
+        found, right = number(answer), number(str(entry.get("answer")))
+        return None in (found, right) or abs(found - right) <= min(PROBABILITY_TOLERANCE, abs(right) / 2)
+    if "puzzle24" in kinds_of_task:  # its scorer accepts any four numbers that make 24, such as 6 + 6 + 6 + 6
+        given = metadata.get("numbers")
+        return given is None or sorted(map(int, re.findall(r"\d+", answer))) == sorted(given)
+    return True
+
+
+def reads_as_no_number(answer: str) -> bool:
+    return len(answer) <= MAX_NUMBER_CHARS and NO_NUMBER.fullmatch(answer.strip()) is not None
+
+
+def number(text: str) -> float | None:
+    text = text.strip().replace(",", "")
+    try:
+        return float(text if "e" in text.lower() else Fraction(text))  # Fraction("1e999999999") takes all memory
+    except (ValueError, ZeroDivisionError, OverflowError):
+        return None
+
+
+def wrong_answers(right: str) -> list[str]:
+    """List answers that no scorer may give full marks if `right` is right: empty ones, and those that fit every task."""
+    tried = [NONSENSE, "", "nan", "inf", "0", "1", right[:1]]
+    return [each for each in dict.fromkeys(tried) if not _may_be_same(each, right)]
+
+
+def _may_be_same(one: str, other: str) -> bool:
+    if one.casefold().strip() in (other.casefold().strip(), *other.casefold().split()[:1]):
+        return True  # "7" for "7 days"
+    numbers = number(one), number(other)
+    return None not in numbers and math.isclose(*numbers, rel_tol=SAME_NUMBER, abs_tol=SAME_NUMBER)
 
 
 @functools.lru_cache(maxsize=256)
@@ -150,17 +197,19 @@ def _scorer(name: str, settings: str):
 
 
 def parse_spec(spec: str) -> tuple[str, dict]:
-    """Name and settings of NAME or NAME:{"size": 100, "operators": ["+", "-"]}.
+    """Return name and settings of NAME or NAME:{"size": 100, "operators": ["+", "-"]}.
 
     Raises:
-        EntryError: it is not written so, or names what is not there; a setting does not fit.
+        EntryError: another form, an unknown name or setting, or a value that does not fit.
     """
     name, colon, text = spec.partition(":")
     config = config_of(name)
     try:
         settings = _read_settings(name, text) if colon else {}
-        _check_number("size", settings.get("size", 1), 1, MAX_TASKS)
-        _check_number("seed", settings.get("seed", 0), 0, 1 << 62)
+        for key, least, most in (("size", 1, MAX_TASKS), ("seed", 0, 1 << 62)):
+            given = settings.get(key, least)
+            if type(given) is not int or not least <= given <= most:
+                raise ValueError(f"{key} must be a whole number from {least} to {most:,}, not {json.dumps(given):.40}")
         fitting(config, settings)
     except ValueError as error:
         raise EntryError(f"{spec}: {error}") from None
@@ -168,13 +217,13 @@ def parse_spec(spec: str) -> tuple[str, dict]:
 
 
 def _read_settings(name: str, text: str) -> dict:
-    example = f"""settings are a JSON object, as in '{name}:{{"size": 100, "seed": 1}}'"""
+    problem = f"""settings are a JSON object, as in '{name}:{{"size": 100, "seed": 1}}', not {text:.80}"""
     try:
         settings = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{example}, not {text:.80} ({error})") from None
+        raise ValueError(f"{problem} ({error})") from None
     if not isinstance(settings, dict):
-        raise ValueError(f"{example}, not {text:.80}")
+        raise ValueError(problem)
     return settings
 
 
@@ -182,13 +231,8 @@ def _refuse_constant(constant: str):
     raise ValueError(f"{constant} is not a number of JSON")
 
 
-def _check_number(name: str, number, least: int, most: int) -> None:
-    if type(number) is not int or not least <= number <= most:
-        raise ValueError(f"{name} must be a whole number from {least} to {most:,}, not {json.dumps(number):.40}")
-
-
 def fitting(config: type, settings: dict) -> dict:
-    """Settings as JSON holds them, as the configuration takes them: enumerations, dates, tuples.
+    """Convert settings from JSON to the types of the configuration: enumerations, dates, tuples.
 
     Raises:
         ValueError: no such setting, or a value that does not fit its field.
@@ -202,7 +246,7 @@ def fitting(config: type, settings: dict) -> dict:
 
 
 def _fitted(value, field: Field, kind: type):
-    """Whatever stands where not even the default is of the declared type: that is reasoning-gym's mistake."""
+    """Convert one value. Any is accepted if not even the default is of the declared type: that is reasoning-gym's mistake."""
     from pydantic import TypeAdapter, ValidationError
 
     reader, usual = TypeAdapter(kind), as_json(default(field))
@@ -220,19 +264,19 @@ def _fitted(value, field: Field, kind: type):
 
 
 def default(field: Field):
-    """A field's default, as the configuration has it."""
+    """Return a field's default, as the configuration has it."""
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def as_json(value):
-    """A setting, or a dict of them, as JSON holds it."""
+    """Convert a setting, or a dict of them, to JSON's types."""
     from pydantic_core import to_jsonable_python
 
     return to_jsonable_python(value)
 
 
 def kinds() -> dict[str, type]:
-    """Name of each kind of task -> the class of its settings.
+    """Return the class of settings of each kind of task, by name.
 
     Raises:
         EntryError: reasoning-gym is not installed.
@@ -247,7 +291,7 @@ def kinds() -> dict[str, type]:
 
 
 def config_of(name: str) -> type:
-    """The class of a kind's settings.
+    """Return the class of a kind's settings.
 
     Raises:
         EntryError: reasoning-gym is not installed, or has no such data set.
@@ -266,7 +310,7 @@ def config_of(name: str) -> type:
 
 
 def create(name: str, settings: dict):
-    """The data set with these settings of its configuration, as JSON holds them.
+    """Make the data set with these settings of its configuration, given in JSON's types.
 
     Raises:
         EntryError: reasoning-gym is not installed, or has no such data set or setting.

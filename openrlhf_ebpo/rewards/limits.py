@@ -1,4 +1,4 @@
-"""What one rollout actor gives to its rewards, and the flags for it."""
+"""Limits of the rewards of one rollout actor, and their flags."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEMORY_MB = 8192
 @dataclass(frozen=True)
 class Limits:
     """timeout: seconds for one call. memory_mb: MiB that a process of a reward function may take beyond its imports; 0: no
-    limit. workers: such processes, at most; None: an eighth of the cores, 2 to 8.
+    limit. workers: such processes, at most; None: `default_calls`.
     """
 
     timeout: float = TIMEOUT
@@ -48,18 +48,24 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=None,
         metavar="N",
-        help="processes in which each engine calls reward_func, at most: further ones start when calls wait. Each imports "
-        "the file, and has its own state of it. Default: an eighth of the cores, 2 to 8; 1 for files that load a model onto a GPU",
+        help="processes in which each engine calls reward_func, one call at a time in each: further ones start when calls wait, "
+        "up to N. Each imports the file, and has its own state of it. Default: the cores and 4 more, at most 32; 1 for files "
+        "that load a model onto a GPU",
     )
 
 
 def default_workers() -> int:
-    """Processes that grade, or call a reward function: several rollout actors share a node."""
+    """Return the number of grading processes: several rollout actors share a node."""
     return max(2, min(8, len(os.sched_getaffinity(0)) // 8))
 
 
+def default_calls() -> int:
+    """Return how many calls of a reward function run at a time: as many as in asyncio.to_thread, through which upstream calls."""
+    return min(32, len(os.sched_getaffinity(0)) + 4)
+
+
 def resolve(values: dict) -> None:
-    """Fill in the default for what gives the rewards."""
+    """Fill in the default timeout."""
     if values["reward.timeout"] is None:
         values["reward.timeout"] = default_timeout(values["reward.remote_url"])
 
@@ -69,7 +75,7 @@ def default_timeout(reward: str | None) -> float:
 
 
 def check_flags(values: dict) -> None:
-    """Raises UsageError where a limit makes no sense."""
+    """Raises UsageError if a limit makes no sense."""
     timeout, memory, workers = (values[f"reward.{name}"] for name in ("timeout", "memory", "workers"))
     if not 0 < timeout < math.inf:
         raise UsageError(f"--reward.timeout is {timeout}; give a number of seconds above 0")

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.rewards.grading import GoldError, extract_answer
 from openrlhf_ebpo.rewards.limits import default_workers
-from openrlhf_ebpo.rewards.processes import TIMEOUT_SIGNALS, Lost, Processes, StartError
+from openrlhf_ebpo.rewards.processes import Lost, Processes, StartError
 
 logger = logging.getLogger(__name__)
 GRADER = "openrlhf_ebpo.rewards.grading"
+GROW_SECONDS = 0.2  # answers that wait so long get another process
 WALL_PER_CPU = 20  # processor time is limited, so that a busy machine costs no answer; so much wall time ends it too
 
 
@@ -62,14 +63,13 @@ class Pool:
     ):
         self.grader = grader
         self.seconds = seconds or number_from("OPENRLHF_EBPO_MATH_SECONDS", 2.0)
-        self.workers = int(workers or number_from("OPENRLHF_EBPO_MATH_WORKERS", default_workers()))
         self._processes = Processes(
             f"{__name__}:load",
             (grader, *arguments),
-            warm=True,
-            most=self.workers,
+            most=int(workers or number_from("OPENRLHF_EBPO_MATH_WORKERS", default_workers())),
             memory_mb=int(memory_mb or number_from("OPENRLHF_EBPO_MATH_MEMORY_MB", 1024)),
             cpu_seconds=self.seconds,
+            grow_seconds=GROW_SECONDS,
             flags=("OPENRLHF_EBPO_MATH_SECONDS", "OPENRLHF_EBPO_MATH_MEMORY_MB"),
         )
         # The samples of a prompt often give the same answer. What raises is not kept.
@@ -94,26 +94,23 @@ class Pool:
         """The return of the grader's `grade`, without the cache. rest: its further arguments.
 
         Raises:
-            GoldError, GraderError: as `grade`. Died: the answer took all its time or memory, or crashed.
+            GoldError, GraderError: as `grade`; also if the gold answer alone ends its process. Died: the answer took all
+                its time or memory, or crashed.
         """
         try:
             return self._ask(gold, answer, *rest)
         except Died:
-            self._check_gold(gold)
+            try:
+                self._ask(gold)
+            except Died as death:
+                raise GoldError(
+                    f"reading the gold answer {gold!r} ended in a {death.outcome} ({self.seconds:g} s are allowed)"
+                ) from None
             raise
 
     def close(self) -> None:
         """End the processes, once nothing is being graded."""
         self._processes.close()
-
-    def _check_gold(self, gold: str) -> None:
-        """Raises GoldError if the gold answer alone ends its process too."""
-        try:
-            self._ask(gold)
-        except Died as death:
-            raise GoldError(
-                f"reading the gold answer {gold!r} ended in a {death.outcome} ({self.seconds:g} s are allowed)"
-            ) from None
 
     def _grade(self, gold: str, answer: str) -> Verdict:
         try:
@@ -133,7 +130,7 @@ class Pool:
                 "pip install reasoning-gym"
             ) from None
         except Lost as lost:
-            raise Died("timeout" if lost.signal in TIMEOUT_SIGNALS else "crash", str(lost)) from None
+            raise Died("timeout" if lost.timed_out else "crash", str(lost)) from None
         if "gold_error" in reply:
             raise GoldError(reply["gold_error"])
         if "error" in reply:  # such as a RecursionError
@@ -157,7 +154,7 @@ def load(module: str, *arguments: str) -> Callable[..., dict]:
 
 
 def number_from(variable: str, default: float) -> float:
-    """A positive number from the environment."""
+    """Read a positive number from the environment. Raises GraderError."""
     text = os.environ.get(variable)
     try:
         number = float(text) if text else default
@@ -173,7 +170,7 @@ _pools: dict[str, Pool] = {}
 
 
 def shared_pool(grader: str = GRADER) -> Pool:
-    """This process's pool of a grader, started when it is first asked for."""
+    """Return this process's pool of a grader, whose processes start at the first question."""
     with _lock:
         if grader not in _pools:
             _pools[grader] = Pool(grader=grader)

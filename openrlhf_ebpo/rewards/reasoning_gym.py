@@ -12,7 +12,7 @@ import logging
 
 import torch
 
-from openrlhf_ebpo.rewards import gym, gym_marks
+from openrlhf_ebpo.rewards import gym
 from openrlhf_ebpo.rewards.grading import GoldError
 from openrlhf_ebpo.rewards.math import response_of
 from openrlhf_ebpo.rewards.pool import Died, Pool, shared_pool
@@ -29,7 +29,7 @@ def reward_func(queries, prompts, labels, **_kwargs):
     """OpenRLHF's interface: queries are prompt + response texts. Returns rewards (N,) of 0 and 1.
 
     Raises:
-        RewardError: a prompt cannot be found in its query. GoldError: a label is no entry that can be scored.
+        RewardError: a prompt cannot be found in its query. GoldError: a label cannot be scored.
     """
     pool = shared_pool(GRADER)
     responses = [response_of(query, prompt, REMEDY) for query, prompt in zip(queries, prompts, strict=True)]
@@ -45,10 +45,10 @@ def reward_func(queries, prompts, labels, **_kwargs):
 
 
 def marks_of(pool: Pool, label: str, response: str) -> float | None:
-    """The scorer's marks; None where scoring ended its process.
+    """Return the scorer's marks; None if scoring ended its process.
 
     Raises:
-        GoldError: the label is no entry that can be scored. GraderError: the processes do not start.
+        GoldError: the label cannot be scored. GraderError: the processes do not start.
     """
     answer = gym.answer_of(response)
     try:
@@ -59,8 +59,8 @@ def marks_of(pool: Pool, label: str, response: str) -> float | None:
 
 
 def oracle_problem(pool: Pool, label: str, thorough: bool = True) -> str | None:
-    """Why an entry cannot be trained on: its scorer does not give its own right answer full marks, or gives them to one
-    that is wrong. None: neither.
+    """Return why an entry cannot be trained on: its scorer does not give its own right answer full marks, or gives them to a
+    wrong one. None: it can.
 
     thorough: several wrong ones are tried, for which some scorers take a second.
     """
@@ -70,16 +70,17 @@ def oracle_problem(pool: Pool, label: str, thorough: bool = True) -> str | None:
         if answer is None:
             return f"{kept['name']}: reasoning-gym gives no right answer, with which its scorer could be checked"
         marks = marks_of(pool, label, answer)
-        if marks is not None and marks >= 1:
-            tried = gym_marks.wrong_answers(answer) if thorough else [gym_marks.NONSENSE]
-            paid = [wrong for wrong in tried if passes(pool, label, wrong)]
-            said = f"{kept['name']}: reasoning-gym's scorer accepts any answer, such as {paid[0]!r}" if paid else None
-            return f"{said}, where {answer!r:.100} is right" if said else None
+        if marks is None:
+            return f"{kept['name']}: reasoning-gym's scorer takes too long for its own answer {answer!r:.100}"
+        if marks < 1:
+            return f"{kept['name']}: reasoning-gym's own answer {answer!r:.100} gets {marks:g}, not 1"
+        for wrong in gym.wrong_answers(answer) if thorough else [gym.NONSENSE]:
+            if passes(pool, label, wrong):
+                accepted = f"reasoning-gym's scorer accepts any answer, such as {wrong!r}"
+                return f"{kept['name']}: {accepted}, where {answer!r:.100} is right"
     except (gym.EntryError, GoldError) as error:
         return str(error)
-    if marks is None:
-        return f"{kept['name']}: reasoning-gym's scorer takes too long for its own answer {answer!r:.100}"
-    return f"{kept['name']}: reasoning-gym's own answer {answer!r:.100} gets {marks:g}, not 1"
+    return None
 
 
 def passes(pool: Pool, label: str, answer: str) -> bool:

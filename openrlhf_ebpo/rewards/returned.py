@@ -1,4 +1,4 @@
-"""What a reward function or server gave for one response: checked, and its failures in words. Without torch: the
+"""Checks of what a reward function or server returned for one response, and descriptions of failures. Without torch: the
 processes of reward functions import this, and a function that needs no torch should not wait for it."""
 
 from __future__ import annotations
@@ -10,40 +10,40 @@ import numpy as np
 
 from openrlhf_ebpo.redact import redacted_text
 
-SHOWN = 200  # characters of what was found
-LONGEST = 2000  # characters of an error
+MAX_SHOWN_CHARS = 200  # of a returned value
+MAX_ERROR_CHARS = 2000
 
 
 class RewardError(RuntimeError):
-    """A reward that cannot be used, in words for the person who wrote the reward function."""
+    """A reward that cannot be used; the message is for the author of the reward function."""
 
 
 def describe(error: BaseException) -> str:
-    """One line without secrets: the error, and where it was raised unless it is our own verdict."""
+    """Return one line without secrets: the error, and where it was raised unless it is a RewardError."""
     if isinstance(error, RewardError):
         return redacted_text(str(error))
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
-    return redacted_text(f"{type(error).__name__}: {_text(error)}"[:LONGEST]) + where
+    return redacted_text(f"{type(error).__name__}: {_text(error)}"[:MAX_ERROR_CHARS]) + where
 
 
 def _text(error: BaseException) -> str:
     try:
         return " ".join(str(error).split())
-    except BaseException as second:  # other people's __str__ may do anything, exit too
+    except BaseException as second:  # a foreign __str__ may do anything, exit too
         return f"(it has no text: its __str__ raised {type(second).__name__})"
 
 
 def check_reward(returned) -> dict:
     """Return what a reward function gave for one response, if it can be used: numbers as they are, a list of one
-    number (as reward servers send it) as that number. What it logs beside the reward is upstream's business.
+    number (as reward servers send it) as that number. The values of `extra_logs` are not checked.
 
     Args:
         returned: expected {"rewards": number or tensor of one number, "scores": same, optional, "extra_logs": dict
             of numbers, optional}.
 
     Raises:
-        RewardError: it says what was found instead.
+        RewardError: with what was found instead.
     """
     if not isinstance(returned, dict):
         raise RewardError(
@@ -64,7 +64,7 @@ def check_reward(returned) -> dict:
 
 
 def finite_number(value, name: str):
-    """`value`, out of its list of one; raises RewardError unless it is one finite number."""
+    """Return `value`, out of its list of one. Raises RewardError unless it is one finite number."""
     size = value.numel() if _is_tensor(value) else np.size(value)
     if size != 1:
         raise RewardError(f"the reward function gave {size} values as {name!r} for one response: {_show(value)}")
@@ -80,14 +80,14 @@ def finite_number(value, name: str):
 
 
 def plain(checked: dict) -> dict:
-    """What OpenRLHF reads of a checked reward, tensors and arrays as the numbers that they hold: it may cross to another
-    process as JSON, so no code can come with it."""
+    """Return what OpenRLHF reads of a checked reward, tensors and arrays as the numbers that they hold: it crosses to another
+    process as JSON, so it brings no code."""
     kept = {name: _number(checked[name]) for name in ("rewards", "scores") if checked.get(name) is not None}
     return {**kept, "extra_logs": {name: _number(value) for name, value in (checked.get("extra_logs") or {}).items()}}
 
 
 def _number(value):
-    """Of a tensor its first number, as OpenRLHF takes it from `extra_logs`."""
+    """Convert to plain numbers; of a tensor the first one, as OpenRLHF takes it from `extra_logs`."""
     if _is_tensor(value):
         return value.flatten()[0].item()
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
@@ -102,4 +102,4 @@ def _show(value) -> str:
         text = f"{type(value).__name__} {value!r}"
     except Exception as error:
         text = f"{type(value).__name__} (its __repr__ raised {type(error).__name__})"
-    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+    return text if len(text) <= MAX_SHOWN_CHARS else text[: MAX_SHOWN_CHARS - 3] + "..."

@@ -1,173 +1,100 @@
-"""Reward servers (http addresses): one response a request, as OpenRLHF asks them, with a deadline for the whole of it.
-
-OpenRLHF logs what goes wrong at INFO, asks again five times, each for 180 s, and goes on without a reward. Here
-the cause reaches the sample; a server that does not answer for a while ends the run instead of every sample of it.
-"""
+"""Reward servers (http addresses), asked with one response a request as by OpenRLHF, within one time limit for all tries."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import random
-import time
 from collections.abc import Iterator
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urlsplit
 
 import aiohttp
 
-from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.redact import redacted_text
-from openrlhf_ebpo.rewards.returned import RewardError
-from openrlhf_ebpo.rewards.under_way import under_way
+from openrlhf_ebpo.rewards.sources import MIN_FAILED, NoReplyError, RewardSource
 
 MAX_CONCURRENT_REQUESTS = 256  # each is a connection
-LONGEST_BODY = 1 << 20  # bytes
-LONGEST_WAIT = 15.0  # seconds between two tries
-FAILED_IN_A_ROW = 16  # and for as long as one reward may take: nobody answers
-SHOWN = 200  # characters of an answer
-TRY_AGAIN = {408, 425, 429}  # and every 5xx
-SAME_REQUEST = {307, 308}  # redirects that a POST may follow
-HEADERS = {"Accept-Encoding": "identity"}  # nothing to unpack, so nothing that grows
+MAX_BODY_BYTES = 1 << 20
+MAX_PAUSE_SECONDS = 15.0  # between two tries
+MAX_EXCERPT_CHARS = 200
+RETRIED = {408, 425, 429}  # and every 5xx
 
 
-class RewardServerError(ReportedError, RuntimeError):
-    """No reward server answers."""
+class Refused(NoReplyError):
+    """An answer that another try would not change."""
 
 
-class Refused(RewardError):
-    """An answer that would be the same another time."""
-
-
-class Servers:
-    """The reward servers of one rollout actor.
-
-    Attributes:
-        failure: why nobody needs to be asked any more; None while there is hope.
-    """
+class RewardServers(RewardSource):
+    """The reward servers of one rollout actor, asked in turn."""
 
     def __init__(self, addresses: Iterator[str], seconds: float):
-        self._addresses, self._seconds = addresses, seconds
-        self._room = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
-        self._in_a_row = 0
-        self._since: float | None = None  # when the first of them was asked
-        self.failure: str | None = None
+        super().__init__(MAX_CONCURRENT_REQUESTS, MIN_FAILED, seconds)
+        self._addresses = addresses
 
-    async def ask(self, queries: list, prompts: list, labels: list) -> dict:
-        """The answer to one request, in as many tries as the time allows; each asks the next server.
+    def _describe(self, seconds: float) -> str:
+        return f"no reward server has given a reward for {seconds:.0f} s, in {self._failed} requests"
 
-        Raises:
-            RewardError: there was none; the last cause.
-        """
-        body = {"query": queries, "prompts": prompts, "labels": labels}
-        async with self._room:
-            if self.failure:
-                raise RewardError(self.failure)
-            began = time.monotonic()
-            with under_way.running():
-                try:
-                    answer = await self._within_limit(body)
-                except RewardError as error:
-                    self._count_failure(began, str(error))
-                    raise
-            self._in_a_row = 0
-            return answer
-
-    def _count_failure(self, began: float, why: str) -> None:
-        self._since = began if not self._in_a_row else min(self._since, began)
-        self._in_a_row += 1
-        seconds = time.monotonic() - self._since
-        if not self.failure and self._in_a_row >= FAILED_IN_A_ROW and seconds >= self._seconds:
-            self.failure = f"no reward server has given a reward for {seconds:.0f} s, in {self._in_a_row} requests; the last: {why}"
-
-    async def _within_limit(self, body: dict) -> dict:
-        tries: list[str] = []
+    async def _reply(self, queries: list, prompts: list, labels: list) -> dict:
+        body, failed = {"query": queries, "prompts": prompts, "labels": labels}, []
         try:
-            return await asyncio.wait_for(self._tries(body, tries), self._seconds)
+            return await asyncio.wait_for(self._try(body, failed), self._seconds)
         except asyncio.TimeoutError:
-            last = f", in {len(tries)} tries; the last: {tries[-1]}" if tries else ""
-            raise RewardError(
+            last = f", in {len(failed)} tries; the last: {failed[-1]}" if failed else ""
+            raise NoReplyError(
                 f"the reward server took longer than {self._seconds:g} s (--reward.timeout){last}"
             ) from None
 
-    async def _tries(self, body: dict, failed: list[str]) -> dict:
+    async def _try(self, body: dict, failed: list[str]) -> dict:
+        """Ask one server after another, with growing random pauses; add the causes to `failed`."""
         while True:
-            address = next(self._addresses)
             try:
-                async with aiohttp.ClientSession(headers=HEADERS, auto_decompress=False, timeout=NO_LIMIT) as session:
-                    return await post(session, address, body)
+                return await post(next(self._addresses), body)
             except Refused:
                 raise
-            except (
-                aiohttp.InvalidURL,
-                TypeError,
-                ValueError,
-            ) as error:  # the address, or a label that JSON cannot hold
-                raise Refused(f"{shown(address)} cannot be asked: {excerpt(str(error))}") from None
-            except (RewardError, aiohttp.ClientError, OSError) as error:
-                failed.append(cause(address, error))
-            await asyncio.sleep(random.uniform(0, min(LONGEST_WAIT, 2.0 ** len(failed) / 2)))
+            except NoReplyError as error:
+                failed.append(str(error))
+            await asyncio.sleep(random.uniform(0, min(MAX_PAUSE_SECONDS, 2.0 ** len(failed) / 2)))
 
 
-NO_LIMIT = aiohttp.ClientTimeout(total=None)  # `Servers` has one, for the whole
-
-
-async def post(session: aiohttp.ClientSession, address: str, body: dict, redirects: int = 2) -> dict:
-    """What a server answers.
+async def post(address: str, body: dict) -> dict:
+    """Return the JSON that a server answers.
 
     Raises:
-        Refused: what would not change. RewardError: what may.
+        Refused: another try would not change it. NoReplyError: it may.
     """
-    async with session.post(address, json=body, allow_redirects=False) as response:
-        if response.status in SAME_REQUEST and redirects and (there := own_redirect(address, response)):
-            return await post(session, there, body, redirects - 1)
-        text = await read(response, address)
-        if response.status >= 300:
-            again = response.status in TRY_AGAIN or response.status >= 500
-            raise (RewardError if again else Refused)(bad_status(address, response, text))
-    return parsed(text, address)
-
-
-def own_redirect(address: str, response: aiohttp.ClientResponse) -> str | None:
-    """The other path on the same server that it names; what the prompts' senders did not name gets no prompt."""
-    there = urljoin(address, response.headers.get("Location", ""))
-    return there if urlsplit(there)[:2] == urlsplit(address)[:2] else None
-
-
-async def read(response: aiohttp.ClientResponse, address: str) -> str:
-    body = b""
-    async for chunk in response.content.iter_chunked(1 << 16):
-        body += chunk
-        if len(body) > LONGEST_BODY:
-            raise Refused(f"{shown(address)} answered with more than {LONGEST_BODY} bytes; a reward is a few numbers")
-    return body.decode(errors="replace")
-
-
-def parsed(text: str, address: str) -> dict:
+    timeout = aiohttp.ClientTimeout(total=None)  # RewardServers has one for all tries
+    try:
+        async with aiohttp.ClientSession(timeout=timeout) as session, session.post(address, json=body) as response:
+            text = await _read(response, address)
+    except (aiohttp.InvalidURL, TypeError, ValueError) as error:  # the address, or a label that JSON cannot hold
+        raise Refused(f"{shown(address)} cannot be asked: {excerpt(str(error))}") from None
+    except (aiohttp.ClientError, OSError) as error:
+        raise NoReplyError(f"{shown(address)}: {excerpt(str(error) or type(error).__name__)}") from None
+    if response.status >= 300:
+        error = NoReplyError if response.status in RETRIED or response.status >= 500 else Refused
+        raise error(f"{shown(address)} answered HTTP {response.status}: {excerpt(text)}")
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise RewardError(f"{shown(address)} answered with what is not JSON: {excerpt(text)}") from None
+        raise NoReplyError(f"{shown(address)} answered with what is not JSON: {excerpt(text)}") from None
 
 
-def bad_status(address: str, response: aiohttp.ClientResponse, text: str) -> str:
-    there = response.headers.get("Location")
-    to = f", a redirect to {shown(urljoin(address, there))}; give that address if it is yours" if there else ""
-    return f"{shown(address)} answered HTTP {response.status}{to}: {excerpt(text)}"
-
-
-def cause(address: str, error: Exception) -> str:
-    if isinstance(error, RewardError):
-        return str(error)
-    return f"{shown(address)}: {excerpt(str(error) or type(error).__name__)}"
+async def _read(response: aiohttp.ClientResponse, address: str) -> str:
+    body = b""
+    async for chunk in response.content.iter_chunked(1 << 16):
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise Refused(f"{shown(address)} answered with more than {MAX_BODY_BYTES} bytes; a reward is a few numbers")
+    return body.decode(errors="replace")
 
 
 def shown(address: str) -> str:
-    """Scheme, host and path; neither a name, a password nor a query."""
+    """Return scheme, host and path, without name, password and query."""
     parts = urlsplit(address)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def excerpt(text: str) -> str:
-    """The beginning of what somebody else wrote, in one line, without secrets."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * SHOWN]).split())
-    return redacted_text(line)[:SHOWN] or "(nothing)"
+    """Return the beginning of a foreign text in one line, without secrets."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * MAX_EXCERPT_CHARS]).split())
+    return redacted_text(line)[:MAX_EXCERPT_CHARS] or "(nothing)"

@@ -1,5 +1,5 @@
-"""An agent's turns, which run in the rollout actor's event loop, beside the engine that they talk to: a limit for each,
-and words about one that stops all."""
+"""An agent's turns, which run in the rollout actor's event loop, since they talk to the engine: a limit for each, and a
+warning about one that stops all."""
 
 from __future__ import annotations
 
@@ -11,36 +11,34 @@ import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable
-from types import FrameType
 
-from openrlhf_ebpo.rewards.processes import took_longer
 from openrlhf_ebpo.rewards.returned import RewardError, describe
 
 logger = logging.getLogger(__name__)
 STALL_SECONDS = 30.0
 
 
-async def await_turn(what: str, turn: Callable[..., Awaitable], *args, seconds: float, **kwargs):
-    """What a coroutine function returns. One that takes too long is cancelled, and not waited for if it will not end.
+async def await_turn(name: str, turn: Callable[..., Awaitable], *args, seconds: float, **kwargs):
+    """Return what a coroutine function returns. One that takes too long is cancelled, and not awaited if it does not end.
 
     Raises:
-        RewardError: whatever it raised (SystemExit too), in words; or it took too long.
+        RewardError: the error that it raised (SystemExit too); or it took too long.
     """
-    task = asyncio.ensure_future(_settled(turn, args, kwargs))
+    task = asyncio.ensure_future(_settle(turn, args, kwargs))
     try:
         done, _ = await asyncio.wait({task}, timeout=seconds)
     finally:
         task.cancel()
     if not done:
-        raise RewardError(f"{what} {took_longer(seconds, '--reward.timeout')}")
-    returned, error = (None, f"{what} was cancelled") if task.cancelled() else task.result()
+        raise RewardError(f"{name} took longer than {seconds:g} s (--reward.timeout)")
+    returned, error = (None, f"{name} was cancelled") if task.cancelled() else task.result()
     if error is not None:
         raise RewardError(error)
     return returned
 
 
-async def _settled(turn: Callable[..., Awaitable], args: tuple, kwargs: dict) -> tuple:
-    """(what was returned, None) or (None, the error). A SystemExit that left the task would end the event loop."""
+async def _settle(turn: Callable[..., Awaitable], args: tuple, kwargs: dict) -> tuple:
+    """Return (result, None) or (None, error). A SystemExit that left the task would end the event loop."""
     try:
         return await turn(*args, **kwargs), None
     except asyncio.CancelledError:
@@ -50,8 +48,8 @@ async def _settled(turn: Callable[..., Awaitable], args: tuple, kwargs: dict) ->
 
 
 def watch_turns(seconds: float = STALL_SECONDS) -> None:
-    """Have a thread say, with the line that is at work, when a turn keeps the running event loop from turning: code that
-    blocks instead of awaiting stops generation and every limit here. Ends with the loop."""
+    """Start a thread that warns, with the line, when a turn blocks the running event loop instead of awaiting: that stops
+    generation and every limit here. It ends with the loop."""
     arguments = (asyncio.get_running_loop(), threading.get_ident(), seconds)
     threading.Thread(target=_watch, args=arguments, name="watch_turns", daemon=True).start()
 
@@ -62,20 +60,12 @@ def _watch(loop: asyncio.AbstractEventLoop, its_thread: int, seconds: float) -> 
         with contextlib.suppress(RuntimeError):  # it has just been closed
             loop.call_soon_threadsafe(turned.set)
         while not turned.wait(seconds) and not loop.is_closed():
-            if where := blocking_line(sys._current_frames().get(its_thread)):
-                logger.warning(stalled(time.monotonic() - since, where))
+            frame = sys._current_frames().get(its_thread)
+            if any(each.f_code is _settle.__code__ for each, _ in traceback.walk_stack(frame)):
+                place = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+                logger.warning(
+                    f"the rollout actor has stood still for {time.monotonic() - since:.0f} s, in an agent's turn, at {place}: "
+                    "nothing is generated, and no limit is kept. An agent must not block: `await asyncio.to_thread(...)` what "
+                    "takes long"
+                )
         time.sleep(seconds / 10)
-
-
-def blocking_line(frame: FrameType | None) -> str | None:
-    """Where a thread is, if that is in an agent's turn."""
-    if not any(each.f_code is _settled.__code__ for each, _ in traceback.walk_stack(frame)):
-        return None
-    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
-
-
-def stalled(seconds: float, where: str) -> str:
-    return (
-        f"the rollout actor has stood still for {seconds:.0f} s, in an agent's turn, at {where}: nothing is generated, and no "
-        "limit is kept. An agent must not block: `await asyncio.to_thread(...)` what takes long"
-    )

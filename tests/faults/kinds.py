@@ -24,7 +24,7 @@ KINDS = {  # what the process calls itself
     "generator": r"^ray::(GenerateSamplesActor|AskingForWeights)",  # upstream's, and ours over it
     "raylet": r"/raylet/raylet ",
     "gcs": r"/gcs/gcs_server ",
-    "reward": r"rewards[./]process_main",
+    "reward": r"rewards[./]worker",
     "pusher": r"openrlhf_ebpo\.hub\.pusher",
 }
 ASYNC_ONLY = ("controller", "generator")

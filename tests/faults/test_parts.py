@@ -147,7 +147,7 @@ def test_processes_are_known_by_what_they_call_themselves():
         Process(pid=19, words="ray::GenerateSamplesActor.fit"),
         Process(pid=20, words="python -m openrlhf_ebpo.hub.pusher run 11 60"),
         Process(pid=22, words="ray::PPOTrainerAsync.fit"),
-        Process(pid=21, words="python /x/openrlhf_ebpo/rewards/process_main.py"),
+        Process(pid=21, words="python /x/openrlhf_ebpo/rewards/worker.py"),
     ]
     pids = {kind: [process.pid for process in kinds.of_kind(kind, tree)] for kind in kinds.KINDS}
     assert pids == {

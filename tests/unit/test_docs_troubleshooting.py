@@ -15,7 +15,7 @@ VARIES = "…"
 SHELL_VALUE = re.compile(r"\$(?:\w+|\{[^}]*\}|\([^)]*\))")
 ROW = re.compile(r"^\| (`.*?`) \| ", re.MULTILINE)
 SPAN = re.compile(r"(`+) ?(.+?) ?\1(?!`)")
-ENDS = {"CheckpointError", "ClusterError", "EngineError", "HealthError", "RewardServerError", "say", "stop_driver"}
+ENDS = {"CheckpointError", "ClusterError", "EngineError", "HealthError", "RewardSourceError", "say", "stop_driver"}
 
 
 def templates(source: str) -> Iterator[str]:

@@ -41,47 +41,42 @@ def write(path: Path, rows: list[dict]) -> str:
     return str(path)
 
 
-def arguments(train: str, held_out: str | None = None, reward: str = gym_check.FILE) -> dict:
-    return {
-        "reward.remote_url": reward,
-        "data.prompt_dataset": train,
-        "eval.dataset": held_out,
-        "data.label_key": "entry",
-    }
+def check(train: str, held_out: str | None = None, reward: str | None = gym_check.FILE) -> None:
+    gym_check.check_labels(reward, {"--data.prompt_dataset": train, "--eval.dataset": held_out}, "entry")
 
 
-def refused(args: dict) -> list[str]:
+def refused(*files: str) -> list[str]:
     with pytest.raises(UsageError) as error:
-        gym_check.check_training(args)
+        check(*files)
     return str(error.value).splitlines()
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".parquet", ".csv"])
 def test_a_mixture_in_files_of_any_format_passes(tmp_path, suffix):
     path = write(tmp_path / f"train{suffix}", rows("arc_agi") + rows("graph_color") + rows("countdown"))
-    gym_check.check_training(arguments(f"{path},me/on_the_hub", held_out=path))
+    check(f"{path},me/on_the_hub", path)
 
 
 def test_plain_answers_are_named_with_file_column_row_and_what_to_write(tmp_path):
     path = write(tmp_path / "plain.jsonl", [*rows("chain_sum", 1), *[{"prompt": "p", "entry": "32"}] * 9])
-    problems = refused(arguments(write(tmp_path / "good.jsonl", rows("chain_sum")), held_out=path))
+    problems = refused(write(tmp_path / "good.jsonl", rows("chain_sum")), path)
     assert problems[0].startswith(f"--eval.dataset {path}, column 'entry', row 2: '32' is no entry of reasoning-gym, ")
     assert '{"name": "chain_sum", "settings"' in problems[0]
     assert problems[5:] == ["and 4 more rows like these", "docs/data.md says how rows for this reward are made"]
 
 
 def test_numbers_instead_of_texts_are_named_too(tmp_path):
-    problems = refused(arguments(write(tmp_path / "numbers.jsonl", [{"prompt": "p", "entry": 32}])))
+    problems = refused(write(tmp_path / "numbers.jsonl", [{"prompt": "p", "entry": 32}]))
     assert "row 1: 32 is no entry of reasoning-gym" in problems[0]
 
 
 def test_a_kind_whose_own_answer_gets_no_full_marks_is_refused_by_name(tmp_path):
     path = write(tmp_path / "train.jsonl", rows("chain_sum", 5) + rows("boxnet", 1))
-    (problem, _) = refused(arguments(path))
+    (problem, _) = refused(path)
     assert f"{path}, column 'entry', row 6: boxnet: reasoning-gym gives no right answer" in problem
 
 
 def test_other_rewards_are_left_alone(tmp_path):
     path = write(tmp_path / "plain.jsonl", [{"prompt": "p", "entry": "32"}])
     for reward in (None, "reward.py", "http://host/r"):
-        gym_check.check_training(arguments(path, reward=reward))
+        check(path, reward=reward)

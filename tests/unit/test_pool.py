@@ -46,13 +46,9 @@ def start():
 
 
 def processes_of(pool: Pool) -> list[psutil.Process]:
-    """The template, then keepers and grading processes."""
-    template = psutil.Process(pool._processes._template._popen.pid)
-    return [template, *template.children(recursive=True)]
-
-
-def grading_process(pool: Pool) -> psutil.Process:
-    return next(each for each in processes_of(pool) if not each.children())
+    """Of its only worker: the keeper, and the grading process."""
+    keeper = psutil.Process(pool._processes._workers[0]._popen.pid)
+    return [keeper, *keeper.children(recursive=True)]
 
 
 def is_alive(pid: int) -> bool:
@@ -81,7 +77,7 @@ def kill_at_work(pool: Pool) -> None:
     deadline = time.time() + 30
     while time.time() < deadline:
         with contextlib.suppress(psutil.NoSuchProcess):
-            for child in processes_of(pool)[2:]:
+            for child in processes_of(pool)[1:]:
                 if child.status() != psutil.STATUS_ZOMBIE and child.cpu_times().user > 0.1:
                     child.kill()
                     return wait_until_gone([child.pid])
@@ -95,28 +91,22 @@ def test_an_answer_that_takes_all_memory_is_wrong_and_the_pool_goes_on(start):
     assert pool.grade_answer("43", "43").correct
 
 
-def test_an_answer_whose_process_is_killed_is_graded_again_and_after_the_second_kill_is_wrong(start):
+def test_an_answer_whose_process_is_killed_is_graded_again(start):
     pool = start(workers=1, seconds=2)
     thread, verdicts = grade_in_thread(pool, "42", ENDLESS)
     kill_at_work(pool)
     thread.join()
     assert verdicts == [Verdict(False, "timeout")], "the second grading came to its own end"
-    thread, verdicts = grade_in_thread(pool, "43", ENDLESS)
-    kill_at_work(pool)
-    kill_at_work(pool)
-    thread.join()
-    assert verdicts == [Verdict(False, "crash")]
     assert pool.grade_answer("43", "43").correct
 
 
-@pytest.mark.parametrize("killed", [(0,), (1,), (2,), (0, 1, 2)], ids=["template", "keeper", "grading process", "all"])
+@pytest.mark.parametrize("killed", [0, 1], ids=["keeper", "grading process"])
 def test_idle_processes_may_be_killed_too(start, killed):
     pool = start(workers=1)
     levels = processes_of(pool)
-    for number in killed:
-        levels[number].kill()
+    levels[killed].kill()
     assert pool.grade_answer("1", "1").correct
-    wait_until_gone([process.pid for process in levels[killed[0] :]])
+    wait_until_gone([process.pid for process in levels])
     assert pool.grade_answer("2", "2").correct
 
 
@@ -168,7 +158,7 @@ def test_nothing_outlives_a_killed_parent():
 
 def test_workers_import_neither_torch_nor_ray(pool):
     assert pool.grade_answer("42", "42").correct
-    maps = Path(f"/proc/{grading_process(pool).pid}/maps").read_text()
+    maps = Path(f"/proc/{processes_of(pool)[1].pid}/maps").read_text()
     assert "python" in maps
     assert "libtorch" not in maps
     assert "_raylet" not in maps

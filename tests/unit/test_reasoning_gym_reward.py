@@ -15,7 +15,7 @@ from openrlhf_ebpo.data.table import read_table
 from openrlhf_ebpo.eval.grader import Grader
 from openrlhf_ebpo.eval.protocols import BOX_OR_ANSWER_LINE, MATH_VERIFY
 from openrlhf_ebpo.eval.tasks import REASONING_GYM, Rules
-from openrlhf_ebpo.rewards import gym, gym_marks
+from openrlhf_ebpo.rewards import gym
 from openrlhf_ebpo.rewards import pool as pool_module
 from openrlhf_ebpo.rewards.grading import GoldError
 from openrlhf_ebpo.rewards.guard import RewardError
@@ -166,7 +166,7 @@ def test_one_answer_to_all_tasks_is_paid_by_the_scorer_and_not_by_us(pool, name,
             assert marks_of(pool, label, "{numerator}/{denominator}".format(**entry["metadata"]["rational"])) == 1
     for each in wrong:
         paid = sum(marks_of(pool, label, each) >= 1 for label in labels)
-        assert paid <= sum(gym_marks.number(gym.readable(label)) == gym_marks.number(each) for label in labels), each
+        assert paid <= sum(gym.number(gym.readable(label)) == gym.number(each) for label in labels), each
 
 
 def test_a_mixture_of_reasoning_gyms_own_pays_no_more(pool):
@@ -200,7 +200,7 @@ def test_a_beginning_of_the_right_number_is_not_the_number(pool):
     ],
 )
 def test_what_reads_as_no_number(text, is_none):
-    assert gym_marks.reads_as_no_number(text) is is_none
+    assert gym.reads_as_no_number(text) is is_none
 
 
 def test_an_answer_with_nan_is_right_where_the_gold_has_it(pool):
@@ -210,7 +210,7 @@ def test_an_answer_with_nan_is_right_where_the_gold_has_it(pool):
 
 @pytest.mark.parametrize("hostile", ["inf" * 300, "infi" * 240 + "x", "i" * 999 + "x", "nan " * 240 + "!"])
 def test_whether_it_is_a_number_is_seen_at_once(hostile):
-    gym_marks.reads_as_no_number(hostile)
+    gym.reads_as_no_number(hostile)
 
 
 @pytest.mark.parametrize("paid", ["Nobody knows.", "", "nan", "inf", "0", "1", "6"])
@@ -225,8 +225,8 @@ def test_a_scorer_that_pays_for_a_wrong_answer_is_found_out(paid):
 
 @pytest.mark.parametrize(("right", "left_out"), [("0", {"0"}), ("1.0", {"1"}), ("NaN", {"nan"}), ("7 days", {"7"})])
 def test_what_may_be_right_is_not_tried_as_wrong(right, left_out):
-    everything = {gym_marks.NONSENSE, "", "nan", "inf", "0", "1", right[:1]}
-    assert set(gym_marks.wrong_answers(right)) == everything - left_out
+    everything = {gym.NONSENSE, "", "nan", "inf", "0", "1", right[:1]}
+    assert set(gym.wrong_answers(right)) == everything - left_out
 
 
 def test_an_answer_that_the_scorer_cannot_read_is_wrong_and_nothing_was_cut_off(pool, caplog):

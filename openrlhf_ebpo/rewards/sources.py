@@ -1,0 +1,160 @@
+"""Sources of rewards that are not packaged: a user's reward file, called in processes that can be killed (processes.py), and
+reward servers (servers.py).
+
+OpenRLHF logs what fails at INFO and continues without a reward. Here the cause reaches the sample. A source that gives no
+reward for long enough ends the run, instead of letting every sample wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import wrapt
+
+from openrlhf_ebpo.errors import ReportedError
+from openrlhf_ebpo.rewards.limits import Limits, default_calls
+from openrlhf_ebpo.rewards.processes import Lost, Processes, StartError
+from openrlhf_ebpo.rewards.returned import RewardError, check_reward, plain
+
+MIN_FAILED = 16  # in a row, before a source is given up
+GROW_SECONDS = 1.0  # calls that wait so long get another process
+
+
+class NoReplyError(RewardError):
+    """A failure of the source, not of one reward."""
+
+
+class RewardSourceError(ReportedError, RuntimeError):
+    """The source of the rewards gives none."""
+
+
+class RewardSource:
+    """Counts failures in a row.
+
+    Attributes:
+        failure: why the source is not asked any more; None while it is.
+    """
+
+    def __init__(self, concurrent: int, max_failed: int, seconds: float):
+        self._room = asyncio.Semaphore(concurrent)
+        self._max_failed, self._seconds = max_failed, seconds
+        self._failed, self._since = 0, 0.0
+        self.failure: str | None = None
+
+    async def prepare(self) -> None:
+        """Raises RewardError if no reward can come from it."""
+
+    async def ask(self, queries: list, prompts: list, labels: list) -> dict:
+        """Return the reward of one response. Waiting for a free place does not count.
+
+        Raises:
+            RewardError: there is none; the cause.
+        """
+        async with self._room:
+            if self.failure:
+                raise RewardError(self.failure)
+            began = time.monotonic()
+            try:
+                reply = await self._reply(queries, prompts, labels)
+            except NoReplyError as error:
+                self._count_failure(began, error)
+                raise
+            self._failed = 0
+            return reply
+
+    async def _reply(self, *arguments) -> dict:
+        raise NotImplementedError
+
+    def _describe(self, seconds: float) -> str:
+        """Describe the failures, which began so long ago."""
+        raise NotImplementedError
+
+    def _count_failure(self, began: float, error: NoReplyError) -> None:
+        self._since = min(self._since, began) if self._failed else began
+        self._failed += 1
+        seconds = time.monotonic() - self._since
+        if not self.failure and self._failed >= self._max_failed and seconds >= self._seconds:
+            self.failure = f"{self._describe(seconds)}; the last: {error}"
+
+
+class RewardFile(RewardSource):
+    """The reward_func of a .py file.
+
+    hook: what is called in a process first, by name.
+    """
+
+    def __init__(self, path: str, limits: Limits, hook: str):
+        most = limits.workers or default_calls()
+        waiting = max(most, default_calls())  # calls that are made, or wait for a process
+        super().__init__(waiting, max(MIN_FAILED, 4 * most), limits.timeout)
+        self._path = path
+        self._processes = Processes(
+            f"{__name__}:load",
+            (path, hook, sys.path),
+            most=most,
+            memory_mb=limits.memory_mb,
+            grow_seconds=GROW_SECONDS,
+            flags=("--reward.timeout", "--reward.memory"),
+        )
+        self._threads = ThreadPoolExecutor(waiting, thread_name_prefix="reward")
+
+    async def prepare(self) -> None:
+        await self._run(self._processes.prepare)
+
+    def close(self) -> None:
+        self._processes.close()
+        self._threads.shutdown(wait=False)
+
+    async def _reply(self, *arguments) -> dict:
+        reply = await self._run(self._processes.call, arguments, self._seconds)
+        if "error" in reply:
+            raise RewardError(reply["error"])
+        return reply
+
+    def _describe(self, seconds: float) -> str:
+        return f"reward_func is not called any more: its last {self._failed} calls hung or ended their process"
+
+    async def _run(self, function: Callable, *arguments):
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+        except StartError as error:
+            raise NoReplyError(f"{self._path}{error}") from None
+        except Lost as lost:
+            raise NoReplyError(f"reward_func {lost}") from None
+
+
+def importing_problem(path: str, hook: str) -> str | None:
+    """Return why a reward file cannot be imported; None if it can."""
+
+    async def prepare() -> None:
+        source = RewardFile(path, Limits(), hook)
+        try:
+            await source.prepare()
+        finally:
+            source.close()
+
+    try:
+        return asyncio.run(prepare())
+    except RewardError as error:
+        return str(error)
+
+
+def load(path: str, hook: str, sys_path: list[str]) -> Callable[..., dict]:
+    """In a process of the pool: the file's reward_func, which OpenRLHF would load so, with a checked return that JSON holds.
+    `hook`, which Ray calls first in each worker, takes seconds: it is called when what it changes is imported."""
+    sys.path[:] = sys_path
+    module, _, name = hook.rpartition(".")
+    for package in ("openrlhf", "transformers"):
+        wrapt.register_post_import_hook(lambda _: getattr(importlib.import_module(module), name)(), package)
+    spec = importlib.util.spec_from_file_location("reward_func", path)
+    file = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(file)
+    function = getattr(file, "reward_func", None)
+    if not callable(function):
+        raise RewardError("reward_func is not callable, or not there")
+    return lambda *arguments: plain(check_reward(function(*arguments)))
