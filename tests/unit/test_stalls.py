@@ -10,8 +10,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.record import manifest
 from openrlhf_ebpo.record.heartbeat import Beat
 from openrlhf_ebpo.supervisor import restarts
-from openrlhf_ebpo.supervisor.claims import Claim
-from openrlhf_ebpo.supervisor.restarts import Restarts, Start, as_restarted
+from openrlhf_ebpo.supervisor.restarts import Restarts, Start, as_restarted, find_start
 from openrlhf_ebpo.supervisor.stalls import Stalls, describe_missing_step, describe_phase, duration
 
 
@@ -112,28 +111,21 @@ def test_a_restarted_command_goes_on_and_moves_nothing_aside(monkeypatch, saved_
 
 def test_a_step_that_was_chosen_is_gone_on_from_until_this_command_has_saved_something(tmp_path):
     """Then from its newest checkpoint, which may have the name of one that was there before."""
-    args = {
-        "algo": {"advantage": {"estimator": "ebpo"}},
-        "actor": {"model_name_or_path": "m"},
-        "data": {"prompt_dataset": "d"},
-        "train": {"seed": 7},
-        "ckpt": {"path": str(tmp_path), "save_steps": 8, "load_step": 8, "attempt": "now"},
-    }
+    args = {"algo": {"advantage": {"estimator": "ebpo"}}, "ckpt": {"load_step": 8}}
+
+    def start(*attempts: str) -> Start:
+        return find_start(str(tmp_path), args, attempts)
+
     for step in (8, 24):
         save(tmp_path, step, "before")
-    claim = Claim(str(tmp_path / "run"), str(tmp_path), print, name="r", argv=[], args=args, resume=True, force=False)
-    try:
-        assert claim.start() == Start("global_step8")
-        shutil.rmtree(tmp_path / "_actor" / "global_step24")  # set aside
-        assert claim.start() == Start("global_step8")
-        for step in (16, 24):
-            save(tmp_path, step, "now")
-            assert claim.start() == Start(f"global_step{step}", "now")
-        again = {**args, "ckpt": {**args["ckpt"], "load_step": None, "attempt": "later"}}
-        claim.renew({"name": "r", "argv": [], "args": again, "resume": True, "force": False})
-        assert claim.start() == Start("global_step24", "now")
-    finally:
-        claim.release()
+    assert start("now") == Start("global_step8")
+    shutil.rmtree(tmp_path / "_actor" / "global_step24")  # set aside
+    assert start("now") == Start("global_step8")
+    for step in (16, 24):
+        save(tmp_path, step, "now")
+        assert start("now") == Start(f"global_step{step}", "now")
+    args["ckpt"]["load_step"] = None
+    assert start("now", "later") == Start("global_step24", "now")
 
 
 def save(folder, step, attempt):
