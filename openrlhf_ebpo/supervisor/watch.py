@@ -147,15 +147,18 @@ class Watch:
     def look(self, now: float) -> None:
         if self.kill_at and now >= self.kill_at:
             self.kill()
-        if self.run_dir and now >= self.touch_at:
-            self.touch_at = now + run_lock.BEAT_SECONDS
-            with contextlib.suppress(OSError):
-                os.utime(self.run_dir / LOCK)
+        self.touch_lock(now)
         if self.stalls and not self.end and not self.stop:
             self.look_at_steps(now)
             for process, name in self.ray.items():
                 if not is_alive(process):
                     self.stop_driver(f"Ray's {name} (process {process.pid}) has died")
+
+    def touch_lock(self, now: float) -> None:
+        if self.run_dir and now >= self.touch_at:
+            self.touch_at = now + run_lock.BEAT_SECONDS
+            with contextlib.suppress(OSError):
+                os.utime(self.run_dir / LOCK)
 
     def look_at_steps(self, now: float) -> None:
         beat, stalls = read_beat(self.run_dir), self.stalls
@@ -292,6 +295,7 @@ class Watch:
         say(f"{number} in {duration(pause)}, from {start or 'step 0'}")
         until = time.monotonic() + pause
         while not (self.asked or self.polite) and (left := until - time.monotonic()) > 0:
+            self.touch_lock(time.monotonic())
             time.sleep(min(left, TICK_SECONDS))
         if self.asked or self.polite:
             self.asked = self.asked or self.polite
