@@ -116,7 +116,7 @@ def check_at_once(flat: argparse.Namespace, parser, argv: list[str]) -> tuple[li
         what the user should know already, the command line without secrets, the entries of --logger.metrics.
     """
     train_checks.check_dry_run_flags(flat)
-    restarts.as_restarted(vars(flat))
+    restarts.apply_restart(vars(flat))
     remote_code.trust(flat)
     del flat.trust_remote_code
     hub_flags.check_flags(vars(flat))
@@ -157,7 +157,7 @@ def show_dry_run(
 def train(command: UpstreamMain, args, claim: dict, argv: list[str], found: Search | None) -> None:
     """claim: what `run_lock.claim` takes. argv: the command's flags, for a restart. found: the checkpoint to resume, whose
     contents this process has compared."""
-    from openrlhf_ebpo.engines.cluster import ClusterError, ray_for
+    from openrlhf_ebpo.engines.cluster import FEWER_IN_TRAINING, ClusterError, gpus_needed, ray_with
     from openrlhf_ebpo.engines.rendering import announce_special_tokens
 
     if is_import_path(args.algo.advantage.estimator):
@@ -166,7 +166,7 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str], found: Sear
     print(*(f"{line}\n" for line in model_fit.training_warnings(args)), sep="", end="", flush=True)
     announce_special_tokens(args.actor.model_name_or_path)
     try:
-        with ray_for(args), telling_the_end(supervisor):
+        with ray_with(gpus_needed(args), FEWER_IN_TRAINING), telling_the_end(supervisor):
             supervisor.claim(**claim)  # not before the cluster is known to be big enough
             heartbeat.Heart(args.logger.run_dir).beat(heartbeat.STARTING)
             pushing = hub.start_pushing(args)

@@ -83,7 +83,7 @@ def hold(folder: Path) -> IO | None:
 
 
 def release(lock: IO) -> None:
-    write_holder(lock, {})
+    _write(lock, "")
     lock.close()
 
 
@@ -102,13 +102,15 @@ def check_free(folder: Path) -> None:
         raise _in_use(folder, holder)
 
 
-def write_holder(lock: IO, holder: dict | None = None, **more) -> None:
-    """Write into the lock who holds it, with `more` of it. holder: in place of this process."""
-    if holder is None:
-        holder = {"host": socket.gethostname(), "pid": os.getpid(), "since": timestamp(), **more}
+def write_holder(lock: IO, **more) -> None:
+    """Write into the lock that this process holds it, with `more` to say."""
+    _write(lock, json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": timestamp(), **more}))
+
+
+def _write(lock: IO, text: str) -> None:
     with contextlib.suppress(OSError):  # a full disk; the lock holds without it
         os.ftruncate(lock.fileno(), 0)
-        os.pwrite(lock.fileno(), json.dumps(holder).encode() if holder else b"", 0)
+        os.pwrite(lock.fileno(), text.encode(), 0)
 
 
 def read_holder(lock: IO) -> dict:

@@ -76,7 +76,7 @@ def _become_supervisor(channel: Connection, driver: int, again: Sequence[str]) -
 
 
 class Supervisor:
-    """What the driver tells its supervisor.
+    """The driver's link to its supervisor.
 
     Attributes:
         restarted: True if the supervisor has started this driver, and so holds the locks of the one before.

@@ -84,7 +84,7 @@ class Restarts:
         return {**os.environ, CHANNEL: str(fd), RESTART: json.dumps({"saved": self.last.saved_by is not None})}
 
 
-def as_restarted(values: dict) -> None:
+def apply_restart(values: dict) -> None:
     """Change, in place, those of a restarted command's flags that were for its first start alone."""
     if RESTART not in os.environ:
         return
@@ -117,7 +117,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="go on from the newest whole checkpoint after a failure that is not yours, with growing pauses, N times in a "
+        help="resume from the newest complete checkpoint after a failure that is not yours, with growing pauses, N times in a "
         "row without a newer checkpoint; not after a mistake in flags, files or checkpoints, a step that must not be "
         "repeated, or a signal",
     )

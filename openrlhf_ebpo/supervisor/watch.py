@@ -20,7 +20,7 @@ from openrlhf_ebpo.command import INTERRUPTED, message
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.record import heartbeat, run_lock
-from openrlhf_ebpo.record.heartbeat import LOADING, STARTING, Beat, read_beat
+from openrlhf_ebpo.record.heartbeat import LOADING, STARTING, read_beat
 from openrlhf_ebpo.record.run_log import LOCK, RunDirectoryError, read_run, timestamp
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.supervisor.driver import FORWARDED, SAVE_FIRST, record_end
@@ -38,7 +38,7 @@ def main(channel: int, driver: int, again: Sequence[str]) -> None:
     sys.exit(Watch(Connection(channel), driver, again).supervise())
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Print a line, whatever a progress bar has left of the one before. Nobody may be there to read it."""
     with contextlib.suppress(OSError):
         begin = "\r\x1b[K" if sys.stderr.isatty() else "\n"
@@ -87,9 +87,11 @@ class Watch:
             status = self.wait_for_driver()
             left = end_session(self.driver.pid)
             if not self.run_dir:
-                return status if status >= 0 else self.exit_early(status)
+                if status < 0 and not self.asked:
+                    print_line(f"error: {self.describe_death(status)}")
+                return status if status >= 0 else self.exit_status("failed", status)
             if left:
-                say(f"ended what the training had left running: {join_names(left)}")
+                print_line(f"ended what the training had left running: {join_names(left)}")
             ending, error = self.find_cause(status)
             if ending != "complete" and (not self.end or status < 0):  # or the driver has said it
                 self.print_stop(error)
@@ -163,21 +165,21 @@ class Watch:
     def look_at_steps(self, now: float) -> None:
         beat, stalls = read_beat(self.run_dir), self.stalls
         waited = now - stalls.stepped
-        if stalls.tell(beat, now):
-            say(f"it goes on: step {beat.step} came after {duration(waited)}")
+        if stalls.update(beat, now):
+            print_line(f"no longer stalled: step {beat.step} came after {duration(waited)}")
             self.note(stalled=None)
         if stalls.limit_passed(now):
             unchanged = duration(now - stalls.changed)
             self.stop_driver(f"nothing has changed for {unchanged} (--train.stall_limit); {describe_phase(beat)}")
         elif stalls.is_due(now):
             what = describe_missing_step(beat, now - stalls.stepped)
-            say(what)
+            print_line(what)
             self.note(stalled={"time": timestamp(), "step": beat and beat.step, "what": what})
 
     def stop_driver(self, reason: str) -> None:
         """Kill a driver that would wait for what does not come."""
         if not self.stop:
-            say(f"stopping the training: {reason}")
+            print_line(f"stopping the training: {reason}")
             self.stop = reason
             self.kill()
 
@@ -203,20 +205,18 @@ class Watch:
             self.polite, self.polite_at = number, time.monotonic()
 
     def request_end(self) -> None:
+        """Ask the training to save after its current step and to end; end it at once where that would save nothing."""
         self.is_passed_on, name = True, signal.Signals(self.polite).name
         beat = read_beat(self.run_dir) if self.stalls and not self.end and not self.stop else None
-        if not self.can_save(beat):
-            return self.interrupt(self.polite)
-        try:
-            heartbeat.request_end(self.run_dir, name)
-        except OSError:  # a full disk
-            return self.interrupt(self.polite)
-        say(
-            f"{name}: saving after the current step, then ending; {describe_phase(beat)}. A second signal ends it at once"
-        )
-
-    def can_save(self, beat: Beat | None) -> bool:
-        return beat is not None and beat.phase not in (STARTING, LOADING) and not self.args["ckpt"]["disable_ds"]
+        if beat and beat.phase not in (STARTING, LOADING) and not self.args["ckpt"]["disable_ds"]:
+            with contextlib.suppress(OSError):  # a full disk
+                heartbeat.request_end(self.run_dir, name)
+                phase = describe_phase(beat)
+                print_line(
+                    f"{name}: saving after the current step, then ending; {phase}. A second signal ends it at once"
+                )
+                return
+        self.interrupt(self.polite)
 
     def interrupt(self, number: int) -> None:
         self.asked = number
@@ -224,13 +224,6 @@ class Watch:
         self.kill(FORWARDED[number])
 
     # Its end
-
-    def exit_early(self, status: int) -> int:
-        """For a driver that was killed before it claimed anything."""
-        if self.asked:
-            return INTERRUPTED
-        say(f"error: {self.describe_death(status)}")
-        return 1
 
     def describe_death(self, status: int) -> str:
         return describe_death(status, count_killed_for_memory() - self.killed_for_memory)
@@ -254,7 +247,7 @@ class Watch:
     def print_stop(self, error: str) -> None:
         estimator, ckpt = self.args["algo"]["advantage"]["estimator"], self.args["ckpt"]
         _, how = how_to_continue(self.ckpt_path, estimator, ckpt["save_steps"], ckpt["load_step"])
-        say(message(ReportedError(f"training stopped: {error}\n{how}")))
+        print_line(message(ReportedError(f"training stopped: {error}\n{how}")))
 
     def close(self, status: str, error: str | None) -> None:
         """Record the end, where the driver has not, and release the locks."""
@@ -292,7 +285,7 @@ class Watch:
             rows = (read_run(self.run_dir) or {}).get("restarts", [])
             self.note(status="running", error=None, ended=None, stalled=None, restarts=[*rows, row])
         number = f"restart {self.restarts.in_a_row} of {self.restarts.allowed} (--train.max_restarts)"
-        say(f"{number} in {duration(pause)}, from {start or 'step 0'}")
+        print_line(f"{number} in {duration(pause)}, from {start or 'step 0'}")
         until = time.monotonic() + pause
         while not (self.asked or self.polite) and (left := until - time.monotonic()) > 0:
             self.touch_lock(time.monotonic())
