@@ -133,11 +133,11 @@ class Watch:
             run_lock.write_holder(lock, session=self.driver.pid)
         self.run_dir, self.ckpt_path, self.args = Path(run_dir), ckpt_path, args
         self.attempts.add(args["ckpt"]["attempt"])
-        self.restarts = self.restarts or Restarts(int(args["train"]["max_restarts"]), self.find_start())
         warn, limit = float(args["logger"]["stall_minutes"]), float(args["train"]["stall_limit"])
         self.stalls = Stalls(60 * warn, 60 * limit, time.monotonic())
         with contextlib.suppress(psutil.Error):  # a Ray that it has started
             self.ray = {process: name for process in self.driver.children() if (name := process.name()) in RAY}
+        self.restarts = self.restarts or Restarts(int(args["train"]["max_restarts"]), self.find_start())
 
     def take_end(self, end: dict) -> None:
         self.end = end
@@ -271,7 +271,9 @@ class Watch:
 
     def may_restart(self, ending: str, status: int) -> bool:
         final = (self.end or {}).get("final") or self.asked or self.polite or self.was_refused(status)
-        return ending == "failed" and not final and self.restarts.is_allowed(self.find_start())
+        if ending != "failed" or final or not self.restarts:  # None: where checkpoints lie could not be read
+            return False
+        return self.restarts.is_allowed(self.find_start())
 
     def restart(self, cause: str | None) -> tuple[str | None, str | None]:
         """Start the driver again after a pause.
