@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import ctypes
 import difflib
 import os
 import select
@@ -16,6 +17,7 @@ from openrlhf_ebpo.redact import redacted_text
 
 Main = Callable[..., None]  # main(argv=None)
 INTERRUPTED, PIPE_CLOSED = 130, 141  # as a shell reports SIGINT and SIGPIPE
+PR_SET_PDEATHSIG = 1
 PAUSED = os.EX_TEMPFAIL  # saved and ended on request: the same command resumes it
 
 
@@ -75,6 +77,12 @@ def interrupted_once() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def end_with_parent(number: int) -> None:
+    """Have the kernel send signal `number` to this process when the thread that started it ends. Linux alone."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 @contextlib.contextmanager

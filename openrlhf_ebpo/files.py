@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -90,6 +91,20 @@ def unlink_shared(folder: str | Path) -> None:
     for path in Path(folder).glob("*"):
         if path.is_file() and path.stat().st_nlink > 1:
             path.unlink()
+
+
+def try_lock(file, shared: bool = False) -> bool:
+    """Acquire the lock (flock) of an open file; False if another process holds it. The kernel releases it when the file is closed
+    in every process that shares it, however they end.
+
+    Raises:
+        OSError: the disk has no locks, as some network disks.
+    """
+    try:
+        fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def append_json_line(path: str | Path, value) -> None:

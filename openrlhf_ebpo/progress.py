@@ -5,15 +5,14 @@ A killed job loses nothing that it appended; a repeated one goes on, unless its 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.files import append_json_line, read_json_lines
+from openrlhf_ebpo.files import append_json_line, read_json_lines, try_lock
 
 Append = Callable[[dict], None]
 
@@ -70,12 +69,9 @@ def model_identity(model: str) -> str:
 
 
 def _lock(file, path: Path) -> None:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when this process ends, however it ends
-    except BlockingIOError:
-        raise UsageError(f"{path}: another process is writing to it; wait for it, or write elsewhere") from None
-    except OSError:
-        pass  # a file system without locks
+    with suppress(OSError):  # a disk without locks
+        if not try_lock(file):
+            raise UsageError(f"{path}: another process is writing to it; wait for it, or write elsewhere")
 
 
 def _drop_torn_line(file) -> None:

@@ -38,7 +38,7 @@ from openrlhf_ebpo.rewards import limits
 from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.check import check_release, installed_release
 from openrlhf_ebpo.seams.install import all_seams, install
-from openrlhf_ebpo.supervisor import claims, restarts
+from openrlhf_ebpo.supervisor import restarts
 from openrlhf_ebpo.supervisor.driver import Supervisor, under_supervision
 from openrlhf_ebpo.training import eval_metrics, loss_mean, mismatch, policy_loss, prompts, save_times, taught
 
@@ -116,7 +116,7 @@ def check_at_once(flat: argparse.Namespace, parser, argv: list[str]) -> tuple[li
         what the user should know already, the command line without secrets, the entries of --logger.metrics.
     """
     train_checks.check_dry_run_flags(flat)
-    restarts.as_restarted(vars(flat))
+    restarts.apply_restart(vars(flat))
     remote_code.trust(flat)
     del flat.trust_remote_code
     hub_flags.check_flags(vars(flat))
@@ -153,9 +153,9 @@ def show_dry_run(
 
 
 def train(command: UpstreamMain, args, claim: dict, argv: list[str], found: Search | None) -> None:
-    """claim: what `run_lock.claimed` takes. argv: the command's flags, for a restart. found: the checkpoint to resume, whose
+    """claim: what `run_lock.claim` takes. argv: the command's flags, for a restart. found: the checkpoint to resume, whose
     contents this process has compared."""
-    from openrlhf_ebpo.engines.cluster import ClusterError, ray_for
+    from openrlhf_ebpo.engines.cluster import FEWER_IN_TRAINING, ClusterError, gpus_needed, ray_with
     from openrlhf_ebpo.engines.rendering import announce_special_tokens
 
     if is_import_path(args.algo.advantage.estimator):
@@ -164,7 +164,7 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str], found: Sear
     print(*(f"{line}\n" for line in model_fit.training_warnings(args)), sep="", end="", flush=True)
     announce_special_tokens(args.actor.model_name_or_path)
     try:
-        with ray_for(args), record_end(supervisor):
+        with ray_with(gpus_needed(args), FEWER_IN_TRAINING), record_end(supervisor):
             supervisor.claim(**claim)  # not before the cluster is known to be big enough
             heartbeat.Heart(args.logger.run_dir).beat(heartbeat.STARTING)
             pushing = hub.start_pushing(args)
@@ -178,12 +178,8 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str], found: Sear
         supervisor.end("failed", f"ClusterError: {error}", False)
         raise
     except KeyboardInterrupt:
-        if supervisor.stopped:
-            raise stopped(supervisor.stopped, args) from None
         raise KeyboardInterrupt(how_to_continue(args)) from None
     except Exception as error:
-        if supervisor.stopped:
-            raise stopped(supervisor.stopped, args) from None
         if isinstance(cause := unwrapped(error), TrainingPaused):
             print(f"paused: {cause}\n{how_to_continue(args)}", file=sys.stderr)
             sys.exit(PAUSED)
@@ -192,9 +188,8 @@ def train(command: UpstreamMain, args, claim: dict, argv: list[str], found: Sear
             raise cause from None
         if isinstance(cause, HealthError):
             raise HealthError(f"{cause}\n{how_to_continue(args)}") from None
-        raise stopped(supervisor.cause or describe_cause(error), args) from None
-    if supervisor.stopped:  # the run directory is gone since the last look
-        raise stopped(supervisor.stopped, args)
+        cause = supervisor.cause or describe_cause(error)
+        raise ReportedError(f"training stopped: {cause}\n{how_to_continue(args)}") from None
     print(f"training is complete: model in {args.ckpt.output_dir}, run directory {args.logger.run_dir}", flush=True)
     rows = read_metrics(args.logger.run_dir)
     print(*(f"{line}\n" for line in (taught.summary(rows), mismatch.summary(rows)) if line), sep="", end="", flush=True)
@@ -216,10 +211,6 @@ def record_end(supervisor: Supervisor) -> Iterator[None]:
         raise
     finally:
         supervisor.end(status, error, final)
-
-
-def stopped(cause: str, args) -> ReportedError:
-    return ReportedError(f"training stopped: {cause}\n{how_to_continue(args)}")
 
 
 def unwrapped(error: BaseException) -> BaseException:
@@ -249,7 +240,7 @@ def describe_cause(error: BaseException) -> str:
 
 
 def how_to_continue(args) -> str:
-    can, how = claims.how_to_continue(
+    can, how = restarts.how_to_continue(
         args.ckpt.path, args.algo.advantage.estimator, args.ckpt.save_steps, args.ckpt.load_step
     )
     return how + (hub.when_stopped(args) if can else "")

@@ -59,11 +59,6 @@ def gpus_needed(args) -> int:
     return total + (critic if args.train.colocate_critic_reward and critic else critic + reward)
 
 
-def ray_for(args) -> contextlib.AbstractContextManager[None]:
-    """Ray for a training with upstream's nested `args`."""
-    return ray_with(gpus_needed(args), FEWER_IN_TRAINING)
-
-
 @contextlib.contextmanager
 def ray_with(gpus: int, fewer: str, environment: dict[str, str] | None = None) -> Iterator[None]:
     """Context manager: Ray is up, with enough GPUs, and shut down (or disconnected from) at exit, also after Ctrl-C.

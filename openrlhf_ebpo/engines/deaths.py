@@ -2,7 +2,8 @@
 
 vLLM's EngineCore is a process below the rollout actor. When it ends, requests fail with an EngineDeadError that names no
 cause, and a collective_rpc under way (of a weight sync, of joining its group) waits for ever: nobody completes its future
-(vllm/v1/engine/core_client.py, `process_outputs_socket`). So the actor ends with its EngineCore, and every call fails.
+(vllm/v1/engine/core_client.py, `process_outputs_socket`). So the actor ends with its EngineCore, and every call fails. The
+EngineCore ends with its actor, which the kernel sees to: a cluster that the command has joined would keep it, with its memory.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 import signal
 from pathlib import Path
 
+from openrlhf_ebpo.command import end_with_parent
 from openrlhf_ebpo.engines.cluster import reason
 from openrlhf_ebpo.errors import ReportedError
 
@@ -67,6 +69,22 @@ class FailFastRolloutActor:
                 f"a rollout engine on {os.uname().nodename} did not join the weight-sync group within {JOIN_SECONDS:.0f} s: "
                 "do the machines reach each other?"
             ) from None
+
+
+def end_with_actor(original):
+    """Replacement of EngineCoreProc.run_engine_core, which vLLM has its new process find by name."""
+    run_engine_core.__wrapped__ = original
+    return run_engine_core
+
+
+def run_engine_core(*args, **kwargs) -> None:
+    """Run vLLM's EngineCore in a process that is killed when the actor is gone. The rows are applied where it was forked, and
+    not where it was spawned."""
+    from vllm.v1.engine.core import EngineCoreProc
+
+    end_with_parent(signal.SIGKILL)
+    run = EngineCoreProc.run_engine_core
+    getattr(run, "__wrapped__", run)(*args, **kwargs)
 
 
 class BoundedEngineWait:

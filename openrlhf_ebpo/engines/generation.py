@@ -20,9 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-import psutil
-
-from openrlhf_ebpo.engines.cluster import end_processes, ray_with, reason
+from openrlhf_ebpo.engines.cluster import ray_with, reason
 from openrlhf_ebpo.engines.deaths import is_engine_death, read_cause
 from openrlhf_ebpo.engines.rendering import Prompt, TokenizerByReference, announce_special_tokens
 from openrlhf_ebpo.errors import ReportedError, UsageError
@@ -131,16 +129,10 @@ def engines(settings: EngineSettings) -> Iterator[list]:
     prepare_process()
     _check_window(settings)
     fewer = "ask for fewer with --num_engines or --tensor_parallel_size"
-    started: list[psutil.Process] = []
     if settings.reward:
         announce_special_tokens(settings.model)
-    try:
-        with ray_with(settings.gpus, fewer, environment=QUIET):
-            actors = _start(settings)
-            started = psutil.Process().children(recursive=True)
-            yield actors
-    finally:
-        end_processes(started)  # vLLM's EngineCore outlives its killed actor as an orphaned process
+    with ray_with(settings.gpus, fewer, environment=QUIET):
+        yield _start(settings)
 
 
 def _check_window(settings: EngineSettings) -> None:

@@ -55,6 +55,8 @@ def contents(
         name: replace(local_file(model / name, model), cleared=name in not_secret) for name in names
     }
     folder.check(model)
+    if lacking := list(folder.missing_files(model)):
+        raise UsageError("\n".join(f"{model}: {problem}" for problem in lacking))
     refuse_kept_secrets(files, model)
     files |= {name: public_config(files[name]) for name in CONFIGS if name in names and name not in not_secret}
     run = read_run(run_dir) or {}

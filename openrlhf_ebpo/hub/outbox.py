@@ -15,7 +15,6 @@ folder that is uploaded while training writes into it is no snapshot of a step.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -28,7 +27,7 @@ from pathlib import Path
 import psutil
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.files import write_json
+from openrlhf_ebpo.files import try_lock, write_json
 from openrlhf_ebpo.hub.content import Content, sha256
 from openrlhf_ebpo.hub.local_files import LocalFile, local_file
 from openrlhf_ebpo.hub.model_files import contents, say_what_stays
@@ -311,7 +310,7 @@ def take_lock(run_dir: str | Path):
     path = Path(run_dir) / "hub" / "lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     file = open(path, "a+")  # noqa: SIM115  held for as long as the caller keeps it
-    if _locked(file, fcntl.LOCK_EX):
+    if _locked(file):
         return file
     file.close()
     return None
@@ -325,17 +324,14 @@ def is_locked(run_dir: str | Path) -> bool:
     """
     try:
         with open(Path(run_dir) / "hub" / "lock") as file:
-            return not _locked(file, fcntl.LOCK_SH)
+            return not _locked(file, shared=True)
     except FileNotFoundError:
         return False
 
 
-def _locked(file, how: int) -> bool:
+def _locked(file, shared: bool = False) -> bool:
     try:
-        fcntl.flock(file, how | fcntl.LOCK_NB)
-        return True
-    except BlockingIOError:
-        return False
+        return try_lock(file, shared)
     except OSError as error:  # some network disks
         file.close()
         raise UsageError(

@@ -34,7 +34,7 @@ from openrlhf_ebpo.hub.places import place
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.upload import MANIFEST, NOT_IN_MANIFEST, commit_of, listing, megabytes
 from openrlhf_ebpo.models.auto_map import ModelFileError, own_code
-from openrlhf_ebpo.models.folder import INDEX, problems
+from openrlhf_ebpo.models.folder import INDEX, missing_files, problems
 from openrlhf_ebpo.models.hub_client import HubError, hub_api, hub_errors
 from openrlhf_ebpo.seams.remote_code import FLAG
 
@@ -317,7 +317,7 @@ def check_model(repo: str, folder: Path, pulled: Iterable[str]) -> None:
     """
     if not any(path == "config.json" or path.endswith((".safetensors", INDEX)) for path in pulled):
         return  # a prior, say
-    if found := problems(folder, code=False):
+    if found := [*problems(folder, code=False), *missing_files(folder)]:
         raise HubError(
             f"{repo} holds no model that is whole and safe to load: {'; '.join(found)}. It was pushed like that: take "
             "another revision, or ask who has pushed it",

@@ -24,7 +24,6 @@ from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.push import POLL_SECONDS, drain
 from openrlhf_ebpo.hub.retry import pause_after
 from openrlhf_ebpo.models.hub_client import hub_api
-from openrlhf_ebpo.record.processes import OUTLIVES
 from openrlhf_ebpo.record.run_log import RunDirectoryError, read_run, timestamp
 from openrlhf_ebpo.redact import redacted_text
 
@@ -95,8 +94,8 @@ def start(run_dir: Path, seconds: float) -> None:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "HF_HUB_DISABLE_PROGRESS_BARS": "1", OUTLIVES: "1"},
-            start_new_session=True,  # a Ctrl-C or a kill of the training's process group does not reach it
+            env={**os.environ, "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
+            start_new_session=True,  # what the supervisor ends, and a Ctrl-C, is the training's session
         )
     if started.returncode:
         why = "".join(log.read_text().splitlines(keepends=True)[-1:]).strip()

@@ -41,7 +41,6 @@ from openrlhf_ebpo.record import checkpoints
 from openrlhf_ebpo.record.catalogue import Metric
 from openrlhf_ebpo.record.heartbeat import FILE as BEAT
 from openrlhf_ebpo.record.own_metrics import own_metrics
-from openrlhf_ebpo.record.processes import FILE as PROCESSES
 from openrlhf_ebpo.record.run_log import DROPPED, LOCK, NOTES, PRIOR_STARTS, read_metrics
 from openrlhf_ebpo.redact import redacted_text
 
@@ -60,7 +59,7 @@ CHECKPOINT_SCHEMA = pa.schema(
 RUN = (*RECORDS, "rollouts/step-[0-9]*.parquet", "eval/*/*/step-*/summary.json", "eval/*/*/step-*/samples.parquet")
 OWN = (  # of the run directory, and staying in it
     *("superseded", "failed_step-*", "hub", "hub.json", "training.png"),
-    *(LOCK, BEAT, PROCESSES, NOTES),
+    *(LOCK, BEAT, NOTES),
 )
 OURS = (
     *("rollouts/step-*.parquet", "eval/*", "tables/*", "images/*"),

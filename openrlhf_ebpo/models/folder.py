@@ -1,8 +1,8 @@
 """Check that the model in a folder is complete and inert: the one check before a model is loaded, published or pulled.
 
 Complete: safetensors opens every file of weights (it refuses files that are cut, padded, empty or Git LFS pointers), every
-shard of the index is there with its tensors, configuration and tokenizer are there and can be read, and the weights are those
-of the configuration: every layer with its tensors, and embeddings of its size. Inert: nothing of it runs code when it
+shard of the index is there with its tensors, configuration and tokenizer can be read, and the weights are those of the
+configuration: every layer with its tensors, and embeddings of its size. Inert: nothing of it runs code when it
 is loaded (weights only as pickles, or a model that needs code of its own, unless --trust_remote_code is given), and no link
 leads out of the folder. Never loaded, so not checked: .py files, pickles next to the same weights in safetensors, subfolders.
 """
@@ -50,7 +50,7 @@ def problems(folder: str | Path, code: bool = True) -> list[str]:
     unread = list(_json_problems(folder, names))
     own = _code_problems(folder) if code and not unread and not trusted() else []
     weights = list(_weight_problems(folder, names))
-    found = [*own, *unread, *weights, *_pickle_problems(names), *_missing_files(names)]
+    found = [*own, *unread, *weights, *_pickle_problems(names)]
     if not found and "config.json" in names:
         found = [f"config.json {problem}" for problem in _architecture_problems(folder, names)]
     return found[:MAX_PROBLEMS]
@@ -147,12 +147,14 @@ def _replaces(name: str, pickle: str) -> bool:
     return bool(match) and bool(match[1]) == pickle.startswith("adapter_model")
 
 
-def _missing_files(names: list[str]) -> Iterator[str]:
+def missing_files(folder: str | Path) -> Iterator[str]:
+    """List what a model that is published lacks besides weights; each problem begins with the file's name."""
+    names = [path.name for path in Path(folder).iterdir()]
     if "adapter_config.json" in names or any(name.endswith(".gguf") for name in names):
         return  # the base model has them, or the file itself
     if "config.json" not in names:
         yield "config.json is missing"
-    if not any(name in names or name.endswith(".tiktoken") for name in TOKENIZERS):
+    if not any(name in TOKENIZERS or name.endswith(".tiktoken") for name in names):
         yield f"the tokenizer is missing ({', '.join(TOKENIZERS[:3])} or the like)"
 
 

@@ -53,7 +53,11 @@ class Heart:
         return self._beat.phase
 
     def beat(self, phase: str | None = None, detail: str = "", step: int | None = None, only_in: tuple = ()) -> None:
-        """Change what is going on. Without `phase` it is as before; `only_in`: unless another phase has begun meanwhile."""
+        """Change phase (None: the same), detail and step (None: the same).
+
+        Args:
+            only_in: phases; unless one of them has begun, nothing changes.
+        """
         with self._lock:
             was, now = self._beat, time.time()
             if only_in and was.phase not in only_in:
@@ -74,8 +78,8 @@ class Heart:
             self.beat(before)
 
     def spent(self) -> dict[str, float]:
-        """Seconds of each phase since the call before; of a phase within another, in that one alone. Together they are all
-        the time that has gone by."""
+        """Seconds of each phase since the call before, which add up to the time since then; those of a phase within another count
+        for the inner one alone."""
         with self._lock:
             self._count(time.time())
             seconds, self._seconds = self._seconds, Counter()

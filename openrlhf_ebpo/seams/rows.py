@@ -193,6 +193,15 @@ SEAMS = (
         until="vLLM fails such calls with their cause",
     ),
     Seam(
+        "vllm.v1.engine.core",
+        "EngineCoreProc.run_engine_core",
+        "openrlhf_ebpo.engines.deaths:end_with_actor",
+        where="rollout actors",
+        why="an EngineCore outlives an actor that is killed by SIGKILL; in a cluster that was joined nobody ends it, and on a GPU a "
+        "restart does not get its memory",
+        until="vLLM ends its EngineCore with the process that started it",
+    ),
+    Seam(
         "openrlhf.trainer.ray.vllm_engine",
         "RolloutRayActor",
         "openrlhf_ebpo.engines.log_probs:MeasuredRolloutActor",

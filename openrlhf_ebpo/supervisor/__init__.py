@@ -1,1 +1,1 @@
-"""The process around a training: it is the command that the user started, outlives the driver, and makes every end an ending."""
+"""The process around a training: the command that the user started. It records how every run ended, and ends what it leaves."""

@@ -1,26 +1,31 @@
-"""The driver's side: it forks off the command's process, which becomes the supervisor, and asks it for what must outlive it."""
+"""The driver's side: it forks off the command's process, which becomes the supervisor, and tells it what it holds and how it ends."""
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import warnings
 from collections.abc import Sequence
+from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from openrlhf_ebpo.command import interrupt_once
+from openrlhf_ebpo.command import end_with_parent, interrupt_once
 from openrlhf_ebpo.errors import ReportedError
-from openrlhf_ebpo.record.run_log import RunDirectoryError, close_run
+from openrlhf_ebpo.record import heartbeat, run_lock
+from openrlhf_ebpo.record.run_log import LOCK, RunDirectoryError, close_run, open_run, read_run
+from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.supervisor import restarts
-from openrlhf_ebpo.supervisor.ends import adopt_orphans, end_with_parent
+from openrlhf_ebpo.supervisor.ends import end_session, join_names
 
 SUPERVISOR = str(Path(__file__).with_name("__main__.py"))
 SAVE_FIRST = (signal.SIGUSR1, signal.SIGTERM, signal.SIGHUP)  # a scheduler's: save after the current step, then end
+GONE_SECONDS = 0.5
 FORWARDED = {signal.SIGINT: signal.SIGINT, **dict.fromkeys(SAVE_FIRST, signal.SIGTERM)}
-ANSWER_SECONDS = 180.0  # a claim may watch a foreign lock, and end what an earlier training has left
 
 
 def under_supervision(again: Sequence[str]) -> Supervisor:
@@ -33,35 +38,30 @@ def under_supervision(again: Sequence[str]) -> Supervisor:
         again: what follows `python` in a command that starts the driver once more.
     """
     if fd := os.environ.pop(restarts.CHANNEL, None):
-        _ignore_the_schedulers_signal()
-        end_with_parent(os.getppid())
+        _end_with_supervisor(os.getppid())
         return Supervisor(Connection(int(fd)), restarted=True)
     ours, theirs = multiprocessing.Pipe()
-    adopt_orphans()
     print(end="", flush=True)  # either may be closed, and None
     print(end="", flush=True, file=sys.stderr)
     parent = os.getpid()
-    driver = _fork()
+    with warnings.catch_warnings():  # numpy's threads, which Python warns of, take care of themselves
+        warnings.simplefilter("ignore", DeprecationWarning)
+        driver = os.fork()
     if driver:
         _become_supervisor(theirs, driver, again)
     theirs.close()
-    os.setsid()  # a Ctrl-C reaches it once, by the supervisor
-    _ignore_the_schedulers_signal()
+    os.setsid()  # a Ctrl-C reaches it once, by the supervisor, which ends this session
     interrupt_once()
-    end_with_parent(parent)
+    _end_with_supervisor(parent)
     return Supervisor(ours)
 
 
-def _ignore_the_schedulers_signal() -> None:
-    """Here and in all processes that are started from here: some schedulers send it to every process of a job, and its
-    default is to kill. The supervisor acts on it."""
+def _end_with_supervisor(parent: int) -> None:
+    end_with_parent(signal.SIGTERM)
+    # here and in all processes that are started from here: some schedulers send it to every process of a job
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-
-
-def _fork() -> int:
-    with warnings.catch_warnings():  # numpy's threads, which Python warns of, take care of themselves
-        warnings.simplefilter("ignore", DeprecationWarning)
-        return os.fork()
+    if os.getppid() != parent:  # it has ended already
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _become_supervisor(channel: Connection, driver: int, again: Sequence[str]) -> None:
@@ -76,55 +76,77 @@ def _become_supervisor(channel: Connection, driver: int, again: Sequence[str]) -
 
 
 class Supervisor:
-    """What the driver asks for. If the supervisor is gone, the driver does it itself.
+    """The driver's link to its supervisor.
 
     Attributes:
-        restarted: True if the supervisor has started this driver, and so holds the claim of the one before.
-        stopped: why the supervisor has stopped the training, None if it has not.
+        restarted: True if the supervisor has started this driver, and so holds the locks of the one before.
         cause: the error that `end` was given.
     """
 
     def __init__(self, channel: Connection, restarted: bool = False):
         self.channel, self.restarted = channel, restarted
         self.run_dir: Path | None = None
-        self.stopped: str | None = None
         self.cause: str | None = None
 
     def claim(self, run_dir: Path, ckpt_path: Path, **run) -> None:
-        """The run directory and the checkpoints for this training alone, until all of its processes are gone.
+        """Claim the run directory and the checkpoints for this training, and share them with the supervisor.
 
         Raises:
-            RunDirectoryError: as `run_lock.claimed`.
+            RunDirectoryError: as `run_lock.claim`.
         """
-        try:
-            answer = self._ask({"claim": {"run_dir": str(run_dir), "ckpt_path": str(ckpt_path), **run}})
-        except ConnectionError as error:
-            raise ReportedError(
-                f"the supervisor, the process that this command began as, {error}; repeat the command"
-            ) from error
-        if problem := answer.get("error"):
-            raise RunDirectoryError(problem)
+        if self.restarted:
+            self.locks = []
+            open_run(run_dir, **run)
+        else:
+            end_leftovers(run_dir)
+            self.locks = run_lock.claim(run_dir, ckpt_path, **run)
         self.run_dir = run_dir
+        for name in (heartbeat.FILE, heartbeat.END_FILE):
+            (run_dir / name).unlink(missing_ok=True)
+        paths = {"run_dir": str(run_dir), "ckpt_path": str(ckpt_path)}
+        try:
+            self.channel.send({"claim": {**paths, "args": run["args"], "locks": len(self.locks)}})
+            for lock in self.locks:
+                reduction.send_handle(self.channel, lock.fileno(), os.getppid())
+        except OSError as error:
+            raise ReportedError(
+                "the supervisor, the process that this command began as, is gone; repeat the command"
+            ) from error
 
     def end(self, status: str, error: str | None, final: bool) -> None:
-        """How the training has ended, for run.json. final: it must not be started again."""
+        """Record how the training has ended. final: it must not be started again."""
         self.cause = error
-        if self.run_dir is None and not self.restarted:
-            return
-        try:
-            self.stopped = self._ask({"end": {"status": status, "error": error, "final": final}}).get("stopped")
-        except ConnectionError as gone:
-            if self.run_dir:
-                close_run(self.run_dir, status, f"the supervisor {gone}; {error}" if error else None)
+        with contextlib.suppress(OSError):
+            self.channel.send({"end": {"status": status, "error": error, "final": final}})
+        # the supervisor sends nothing, so there is something to read when it is gone; its SIGTERM may come a moment before
+        if error and self.channel.poll(GONE_SECONDS if status == "interrupted" else 0):
+            error = f"the supervisor is gone; {error}"
+        if self.run_dir:
+            record_end(self.run_dir, status, error)
 
-    def _ask(self, question: dict) -> dict:
-        """Raises:
-        ConnectionError: the supervisor is gone or does not answer; its text says which.
-        """
-        try:
-            self.channel.send(question)
-            if self.channel.poll(ANSWER_SECONDS):
-                return self.channel.recv()
-        except (EOFError, BrokenPipeError, ConnectionResetError) as error:
-            raise ConnectionError("is gone") from error
-        raise ConnectionError("does not answer")
+
+def record_end(run_dir: Path, status: str, error: str | None) -> None:
+    """Write the end into run.json, unless it says so already or is gone."""
+    try:
+        run = read_run(run_dir)
+        if run and (run.get("status"), run.get("error")) != (status, error and redacted_text(error)):
+            close_run(run_dir, status, error)
+    except (OSError, RunDirectoryError) as problem:
+        print(f"warning: run.json does not say that the run is {status}: {problem}", file=sys.stderr, flush=True)
+
+
+def end_leftovers(run_dir: Path) -> None:
+    """End what a training in `run_dir` has left on this machine, whose supervisor was killed.
+
+    Raises:
+        RunDirectoryError: another one is at work there.
+    """
+    if not (run_dir / LOCK).exists() or (lock := run_lock.hold(run_dir)) is None:
+        return
+    with lock:
+        holder, touched = run_lock.read_holder(lock), os.fstat(lock.fileno()).st_mtime
+        session = holder.get("session")
+        if holder.get("host") != socket.gethostname() or type(session) is not int or session <= 1:
+            return  # 0 is the session of all that was started outside of a container
+        if found := end_session(session, began_before=touched + run_lock.BEAT_SECONDS):
+            print(f"ended what an earlier training in {run_dir} had left running: {join_names(found)}", file=sys.stderr)

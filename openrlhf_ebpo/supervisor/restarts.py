@@ -1,4 +1,4 @@
-"""The supervisor's flags, and the decision if, how and when a training is restarted after a failure."""
+"""The supervisor's flags, and whether, from where and when a training is restarted after a failure."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import argparse
 import json
 import math
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.errors import raise_problems
+from openrlhf_ebpo.record.manifest import attempt_of
+from openrlhf_ebpo.record.resume import groups, newest_whole
 
 STALL_MINUTES, STALL_LIMIT = "logger.stall_minutes", "train.stall_limit"
 MAX_RESTARTS = "train.max_restarts"
@@ -24,6 +27,37 @@ class Start(NamedTuple):
 
     tag: str | None
     saved_by: str | None = None
+
+
+def find_start(ckpt_path: str, args: dict, attempts: Collection[str]) -> Start:
+    """Where a driver begins that is started now: --ckpt.load_step counts until this command has saved something.
+
+    Args:
+        attempts: what the checkpoints of this command's drivers are marked with.
+    """
+    folders = groups(ckpt_path, args["algo"]["advantage"]["estimator"])
+    newest = newest_whole(folders).tag
+    saved_by = newest and attempt_of(folders[0] / newest)
+    if saved_by in attempts:
+        return Start(newest, saved_by)
+    step = args["ckpt"]["load_step"]
+    return Start(newest if step is None else newest_whole(folders, step).tag)
+
+
+def how_to_continue(
+    ckpt_path: str, estimator: str, save_steps: object, load_step: int | None = None
+) -> tuple[bool, str]:
+    """Returns:
+    True if a checkpoint can be resumed, and what to do.
+    """
+    found = newest_whole(groups(ckpt_path, estimator))
+    if found.lost:
+        return False, found.refusal()
+    if found.tag is None:
+        return False, f"no checkpoint was complete in {ckpt_path} (--ckpt.save_steps is {save_steps})"
+    without = "" if load_step is None else " and without --ckpt.load_step"
+    repeat = f"{found.tag} is complete: repeat the command with --ckpt.load_enable{without} to go on from it"
+    return True, "\n".join([*found.warnings(), repeat])
 
 
 @dataclass
@@ -46,18 +80,17 @@ class Restarts:
         return min(first * 2 ** (self.in_a_row - 1), MAX_PAUSE)
 
     def environment(self, fd: int) -> dict[str, str]:
-        """For the driver that is started again."""
-        own = {"saved": self.last.saved_by is not None}
-        return {**os.environ, CHANNEL: str(fd), RESTART: json.dumps(own)}
+        """The environment of the driver that is started again."""
+        return {**os.environ, CHANNEL: str(fd), RESTART: json.dumps({"saved": self.last.saved_by is not None})}
 
 
-def as_restarted(values: dict) -> None:
-    """Of a restarted command's flags, in place: those that were for its first start alone."""
+def apply_restart(values: dict) -> None:
+    """Change, in place, those of a restarted command's flags that were for its first start alone."""
     if RESTART not in os.environ:
         return
     saved = json.loads(os.environ.pop(RESTART))["saved"]
     values["ckpt.load_enable"], values["force"] = True, False
-    if saved:  # the run's own newest checkpoint, and the prior in it, are the ones to go on with
+    if saved:  # the run's own newest checkpoint, and the prior in it, are the ones to resume
         values["algo.advantage.ebpo.reset_prior"], values["ckpt.load_step"] = False, None
 
 
@@ -84,7 +117,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="go on from the newest whole checkpoint after a failure that is not yours, with growing pauses, N times in a "
+        help="resume from the newest complete checkpoint after a failure that is not yours, with growing pauses, N times in a "
         "row without a newer checkpoint; not after a mistake in flags, files or checkpoints, a step that must not be "
         "repeated, or a signal",
     )
@@ -101,5 +134,4 @@ def check_flags(values: dict) -> None:
         problems.append(f"--{STALL_LIMIT} is {values[STALL_LIMIT]}; give minutes, or 0 for no limit")
     if values[MAX_RESTARTS] < 0:
         problems.append(f"--{MAX_RESTARTS} is {values[MAX_RESTARTS]}; give 0 or more")
-    if problems:
-        raise UsageError("\n".join(problems))
+    raise_problems(problems)

@@ -14,7 +14,7 @@ WINDOW = 20  # steps that say what is usual
 
 @dataclass
 class Stalls:
-    """Told each heartbeat; `is_due` and `limit_passed` then say what to do.
+    """`update` takes each heartbeat; `is_due` and `limit_passed` then say what to do.
 
     Attributes:
         warn: seconds without a step before a warning; again after twice as long, and so on.
@@ -33,7 +33,7 @@ class Stalls:
     def __post_init__(self):
         self.stepped = self.changed = self.began
 
-    def tell(self, beat: Beat | None, now: float) -> bool:
+    def update(self, beat: Beat | None, now: float) -> bool:
         """True if a step was finished after a warning."""
         what = (beat.step, beat.phase, beat.detail) if beat else ()
         moved = bool(self.seen) and bool(beat) and beat.step != self.seen[0]

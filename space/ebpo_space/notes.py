@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import stat
@@ -21,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from openrlhf_ebpo.files import whole_characters
+from openrlhf_ebpo.files import try_lock, whole_characters
 from openrlhf_ebpo.record.run_log import NOTES as FILE
 
 from .errors import RunError
@@ -173,7 +172,8 @@ def _objects(data: bytes) -> Iterator[dict]:
 def _append(path: Path, line: dict, seen: str) -> None:
     """One write, under a lock that other writers hold meanwhile; a torn line before it is ended."""
     try:
-        with open(_opened(path, os.O_RDWR | os.O_CREAT), "r+b", buffering=0) as file, _held(file):
+        with open(_opened(path, os.O_RDWR | os.O_CREAT), "r+b", buffering=0) as file:
+            _lock(file)
             data = file.read(ROOM + 1)
             _check_unchanged(data, line, seen)
             text = b"\n" * (data[-1:] not in (b"", b"\n")) + json.dumps(line).encode() + b"\n"
@@ -206,22 +206,13 @@ def _opened(path: Path, how: int) -> int:
     return descriptor
 
 
-@contextlib.contextmanager
-def _held(file) -> Iterator[None]:
-    """Raises OSError where another writer has it for longer than WAIT."""
+def _lock(file) -> None:
+    """Wait for the lock, which is held until the file is closed. Raises OSError where another writer has it for longer than WAIT."""
     until = time.monotonic() + WAIT
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            if time.monotonic() > until:
-                raise OSError(None, f"another program has held it for {WAIT:.0f} seconds") from None
-            time.sleep(0.02)
-    try:
-        yield
-    finally:
-        fcntl.flock(file, fcntl.LOCK_UN)
+    while not try_lock(file):
+        if time.monotonic() > until:
+            raise OSError(None, f"another program has held it for {WAIT:.0f} seconds")
+        time.sleep(0.02)
 
 
 def _sign(path: Path) -> tuple:

@@ -126,8 +126,8 @@ def test_old_and_new_spelling_are_the_same_run(old_command, tmp_path, monkeypatc
     """A finished run is recognised in either spelling: nothing is left to do."""
 
     def train(command, args, claim, argv, found):
-        with run_lock.claimed(**claim):
-            pass
+        for lock in run_lock.claim(**claim):
+            run_lock.release(lock)
 
     monkeypatch.setattr(train_ppo_ray, "train", train)
     train_ppo_ray.main(old_command)

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from forked_engines import FORKED
 
-from openrlhf_ebpo.record.heartbeat import read_beat
+from openrlhf_ebpo.record.heartbeat import REWARDS, read_beat
 from openrlhf_ebpo.record.resume import newest_whole
 from openrlhf_ebpo.record.run_log import read_metrics, read_run
 from openrlhf_ebpo.supervisor.restarts import PAUSE
@@ -128,6 +128,7 @@ def test_a_huge_reward_stops_before_anything_is_saved_and_an_engine_that_dies_in
     resumed = [*argv, "--ckpt.load_enable", "--vllm.num_engines", "2", "--train.max_restarts", "1"]
     training = train(resumed, **SPAWN, **{PAUSE: "0.5"})
     core = held_core("b", stage, training, cluster)
+    wait_until(lambda: (beat := read_beat(run_dir)) and beat.phase == REWARDS, training)  # all has been generated
     core.suspend()  # vLLM then waits for it, and does not end this wait when it dies
     (stage / "hold_b").unlink()
     wait_until(lambda: (beat := read_beat(run_dir)) and beat.phase == "syncing weights", training)
@@ -150,6 +151,7 @@ def test_in_async_training_the_death_of_an_engine_or_of_its_actor_ends_the_run_t
     core = held_core("d", stage, training, cluster)
     training.wait_for_step(stage / "model" / "run", 2)
     core.parent().kill()
+    core.wait(20)  # in a cluster that was joined nobody else ends it
     wait_for_the_end(2, "d", stage, training)
     check_run(
         stage / "model" / "run",

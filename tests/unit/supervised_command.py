@@ -1,7 +1,6 @@
 """A command under supervision whose training is a sleep: `supervised_command.py MODE[+orphan] FOLDER [STALL_MINUTES LIMIT]`."""
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -10,7 +9,6 @@ from pathlib import Path
 from openrlhf_ebpo.command import PAUSED, error_exit
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.record.heartbeat import GENERATING, STARTING, Heart, end_requested_by
-from openrlhf_ebpo.record.processes import OUTLIVES
 from openrlhf_ebpo.supervisor.driver import under_supervision
 
 (mode, _, orphan), folder = sys.argv[1].partition("+"), Path(sys.argv[2])
@@ -31,12 +29,12 @@ ARGS = {
 }
 
 
-def leave(**environment: str) -> None:
-    """A process whose parent ends: Ray's raylet leaves its workers, and an actor vLLM's engine."""
+def leave(session: bool = False) -> None:
+    """Start a process whose parent ends, as Ray's raylet leaves its workers; in a session of its own, as the pusher."""
     code = f"import os, time; print(os.getpid(), file=open({str(folder / 'pid')!r}, 'a')); time.sleep(600)"
     command = [sys.executable, "-c", f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {code!r}])"]
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    subprocess.run(command, check=True, env={**os.environ, **environment}, start_new_session=True, **silent)
+    subprocess.run(command, check=True, start_new_session=session, **silent)
 
 
 @error_exit()
@@ -52,7 +50,7 @@ def main() -> None:
     if orphan:
         leave()
     if mode == "outlived":
-        leave(**{OUTLIVES: "1"})
+        leave(session=True)
     again = (folder / "run").exists()
     supervisor.claim(folder / "run", folder / "ckpt", **claim)
     try:
@@ -62,9 +60,6 @@ def main() -> None:
         print("ready", os.getpid(), flush=True)
         if mode in ("fails", "refused_later") or (mode in ("fails_once", "starts_late") and not again):
             raise ReportedError("no more")
-        if mode == "removes":
-            while (folder / "run").exists():  # files are written there meanwhile
-                shutil.rmtree(folder / "run", ignore_errors=True)
         if mode == "removes_python":
             Path(sys.executable).unlink()
             raise ReportedError("no more")
@@ -81,16 +76,11 @@ def main() -> None:
     except BaseException as error:
         kind = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
         supervisor.end(kind, f"{type(error).__name__}: {error}", False)
-        if supervisor.stopped:
-            raise ReportedError(f"training stopped: {supervisor.stopped}") from None
         raise
     if mode == "saves":
         supervisor.end("paused", f"saved step 3 and ended, as {asked_by} asked", True)
         sys.exit(PAUSED)
     supervisor.end("complete", None, False)
-    if supervisor.stopped:
-        raise ReportedError(f"training stopped: {supervisor.stopped}")
-    print("the end")
 
 
 main()

@@ -79,7 +79,7 @@ def test_strangers_in_a_run_stay_and_are_named(tmp_path, hub, commands, capsys):
     run_dir = write_run(tmp_path)
     for name in ("notes.txt", ".env", "rollouts/step-x.parquet", "rollouts/.step-000009.parquet", "superseded/secret",
                  "failed_step-000012/report.json", "failed_step-000012.2/rollouts.parquet", "heartbeat.json",
-                 "processes.json", "notes.jsonl"):  # fmt: skip
+                 "training.lock", "notes.jsonl"):  # fmt: skip
         (run_dir / name).parent.mkdir(exist_ok=True)
         (run_dir / name).write_text("NEEDLE")
     push_run(run_dir)

@@ -10,8 +10,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.record import manifest
 from openrlhf_ebpo.record.heartbeat import Beat
 from openrlhf_ebpo.supervisor import restarts
-from openrlhf_ebpo.supervisor.claims import Claim
-from openrlhf_ebpo.supervisor.restarts import Restarts, Start, as_restarted
+from openrlhf_ebpo.supervisor.restarts import Restarts, Start, apply_restart, find_start
 from openrlhf_ebpo.supervisor.stalls import Stalls, describe_missing_step, describe_phase, duration
 
 
@@ -21,7 +20,7 @@ def beat(step: int, phase: str = "training", detail: str = "") -> Beat:
 
 def test_no_step_is_said_after_the_limit_and_then_rarely():
     stalls = Stalls(warn=600, limit=0, began=0)
-    stalls.tell(beat(0), 1)
+    stalls.update(beat(0), 1)
     due = [second for second in range(1, 9000) if stalls.is_due(second)]
     assert due == [600, 1200, 2400, 4800]
     assert not stalls.limit_passed(1e9)
@@ -29,8 +28,8 @@ def test_no_step_is_said_after_the_limit_and_then_rarely():
 
 def test_a_step_ends_a_warning_and_is_reported_once():
     stalls = Stalls(warn=600, limit=0, began=0)
-    assert not stalls.tell(beat(0), 1) and stalls.is_due(700)
-    assert stalls.tell(beat(1), 800) and not stalls.tell(beat(1), 801)
+    assert not stalls.update(beat(0), 1) and stalls.is_due(700)
+    assert stalls.update(beat(1), 800) and not stalls.update(beat(1), 801)
     assert not stalls.is_due(1399) and stalls.is_due(1400)
 
 
@@ -38,7 +37,7 @@ def test_slow_steps_are_no_stall():
     """The first one, which holds the start, does not count as usual."""
     stalls = Stalls(warn=600, limit=1200, began=0)
     for step in range(5):
-        stalls.tell(beat(step), 5000 + 900 * step)
+        stalls.update(beat(step), 5000 + 900 * step)
     now = 5000 + 900 * 4
     assert stalls.patience() == 4500
     assert not stalls.is_due(now + 4499) and stalls.is_due(now + 4500)
@@ -48,14 +47,14 @@ def test_slow_steps_are_no_stall():
 def test_the_limit_counts_from_the_last_change_of_any_kind():
     stalls = Stalls(warn=10, limit=60, began=0)
     for second, detail in ((0, "3 of 9"), (50, "2 of 9"), (100, "1 of 9")):
-        stalls.tell(beat(1, "rewards", detail), second)
-    stalls.tell(beat(1, "rewards", "1 of 9"), 150)
+        stalls.update(beat(1, "rewards", detail), second)
+    stalls.update(beat(1, "rewards", "1 of 9"), 150)
     assert not stalls.limit_passed(159) and stalls.limit_passed(160)
 
 
 def test_a_training_that_never_gives_a_sign_is_ended_too():
     stalls = Stalls(warn=10, limit=60, began=100)
-    stalls.tell(None, 101)
+    stalls.update(None, 101)
     assert stalls.is_due(110) and stalls.limit_passed(160)
 
 
@@ -96,10 +95,10 @@ def test_a_restarted_command_goes_on_and_moves_nothing_aside(monkeypatch, saved_
     counted = Restarts(3, Start("global_step20"))
     counted.is_allowed(Start("global_step20", saved_by))
     given = {"ckpt.load_enable": False, "force": True, "algo.advantage.ebpo.reset_prior": True, "ckpt.load_step": 8}
-    as_restarted(untouched := dict(given))
+    apply_restart(untouched := dict(given))
     assert untouched == given
     monkeypatch.setenv(restarts.RESTART, counted.environment(3)[restarts.RESTART])
-    as_restarted(given)
+    apply_restart(given)
     reset, step = (False, None) if saved_by else (True, 8)
     assert given == {
         "ckpt.load_enable": True,
@@ -112,28 +111,21 @@ def test_a_restarted_command_goes_on_and_moves_nothing_aside(monkeypatch, saved_
 
 def test_a_step_that_was_chosen_is_gone_on_from_until_this_command_has_saved_something(tmp_path):
     """Then from its newest checkpoint, which may have the name of one that was there before."""
-    args = {
-        "algo": {"advantage": {"estimator": "ebpo"}},
-        "actor": {"model_name_or_path": "m"},
-        "data": {"prompt_dataset": "d"},
-        "train": {"seed": 7},
-        "ckpt": {"path": str(tmp_path), "save_steps": 8, "load_step": 8, "attempt": "now"},
-    }
+    args = {"algo": {"advantage": {"estimator": "ebpo"}}, "ckpt": {"load_step": 8}}
+
+    def start(*attempts: str) -> Start:
+        return find_start(str(tmp_path), args, attempts)
+
     for step in (8, 24):
         save(tmp_path, step, "before")
-    claim = Claim(str(tmp_path / "run"), str(tmp_path), print, name="r", argv=[], args=args, resume=True, force=False)
-    try:
-        assert claim.start() == Start("global_step8")
-        shutil.rmtree(tmp_path / "_actor" / "global_step24")  # set aside
-        assert claim.start() == Start("global_step8")
-        for step in (16, 24):
-            save(tmp_path, step, "now")
-            assert claim.start() == Start(f"global_step{step}", "now")
-        again = {**args, "ckpt": {**args["ckpt"], "load_step": None, "attempt": "later"}}
-        claim.renew({"name": "r", "argv": [], "args": again, "resume": True, "force": False})
-        assert claim.start() == Start("global_step24", "now")
-    finally:
-        claim.release()
+    assert start("now") == Start("global_step8")
+    shutil.rmtree(tmp_path / "_actor" / "global_step24")  # set aside
+    assert start("now") == Start("global_step8")
+    for step in (16, 24):
+        save(tmp_path, step, "now")
+        assert start("now") == Start(f"global_step{step}", "now")
+    args["ckpt"]["load_step"] = None
+    assert start("now", "later") == Start("global_step24", "now")
 
 
 def save(folder, step, attempt):

@@ -1,7 +1,7 @@
 """How the supervisor describes an end that nobody else can explain."""
 
-from openrlhf_ebpo.supervisor.claims import how_to_continue
 from openrlhf_ebpo.supervisor.ends import count_killed_for_memory, describe_death
+from openrlhf_ebpo.supervisor.restarts import how_to_continue
 
 
 def test_a_death_names_its_signal_and_memory_where_it_may_be_that():

@@ -1,0 +1,86 @@
+"""The processes that a training leaves: which they are, and that a number which was given to others since is not theirs."""
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from openrlhf_ebpo.record import run_lock
+from openrlhf_ebpo.record.run_log import LOCK
+from openrlhf_ebpo.supervisor import driver
+from openrlhf_ebpo.supervisor.driver import end_leftovers
+from openrlhf_ebpo.supervisor.ends import is_alive, list_session
+
+NAMES_ITSELF = (
+    "import ctypes, time; ctypes.CDLL(None).prctl(15, b') S 1 1 1 (x', 0, 0, 0); print(flush=True); time.sleep(600)"
+)
+
+
+@pytest.fixture
+def other():
+    """A process that has begun a session."""
+    process = subprocess.Popen([sys.executable, "-c", NAMES_ITSELF], stdout=subprocess.PIPE, start_new_session=True)
+    process.stdout.readline()
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def record(run_dir, session, touched: float = 0.0, **changes) -> None:
+    """What the lock of a supervisor that was killed says; it was touched so many seconds ago."""
+    holder = {"host": socket.gethostname(), "pid": 4242, "since": "2026-01-01T00:00:00+00:00", "session": session}
+    (run_dir / LOCK).write_text(json.dumps({**holder, **changes}))
+    os.utime(run_dir / LOCK, times=(time.time() - touched,) * 2)
+
+
+def test_a_process_is_found_whatever_it_calls_itself_and_until_it_has_ended(other):
+    found = psutil.Process(other.pid)
+    assert found.name() == ") S 1 1 1 (x" and list_session(other.pid) == [found]
+    assert list_session(other.pid, began_before=found.create_time()) == []
+    other.kill()
+    os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+    assert not is_alive(found) and list_session(other.pid) == [], "a zombie"
+    other.wait()
+    assert not is_alive(found)
+
+
+def test_what_a_killed_supervisor_has_left_is_ended_by_the_next_command(tmp_path, other, capsys):
+    record(tmp_path, other.pid)
+    end_leftovers(tmp_path)
+    assert other.wait(5) < 0
+    said = capsys.readouterr().err
+    assert str(other.pid) in said and str(tmp_path) in said
+    end_leftovers(tmp_path)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("changes", [{"touched": 3600.0}, {"host": "another"}])
+def test_a_number_that_is_anothers_by_now_is_left_alone(tmp_path, other, changes):
+    """A session that began after the lock was touched last, or on another machine."""
+    record(tmp_path, other.pid, **changes)
+    end_leftovers(tmp_path)
+    assert other.poll() is None
+
+
+@pytest.mark.parametrize("session", [None, "x", True, -1, 0, 1, [1]])
+def test_a_lock_that_names_no_session_ends_nothing(tmp_path, session, monkeypatch):
+    """0 would be all that was started outside of a container."""
+    monkeypatch.setattr(driver, "end_session", pytest.fail)
+    record(tmp_path, session)
+    driver.end_leftovers(tmp_path)
+
+
+def test_a_session_is_not_ended_while_its_supervisor_lives(tmp_path, other):
+    with contextlib.ExitStack() as held:
+        lock = held.enter_context(run_lock.hold(tmp_path))
+        run_lock.write_holder(lock, session=other.pid)
+        with pytest.raises(ValueError, match="in use"):
+            end_leftovers(tmp_path)
+    assert other.poll() is None
