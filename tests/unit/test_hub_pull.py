@@ -23,6 +23,7 @@ from openrlhf_ebpo.models.hub_client import HubError, hub_api
 
 REPO = "owner/model"
 WEIGHTS = save({"w": np.ones(2)})
+SMALL = {"config.json": b"{}", "tokenizer.json": b"{}"}
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ def test_a_pull_that_is_cut_off_never_leaves_files_of_two_revisions(hub, client,
 def test_a_model_that_brings_its_own_code_is_not_called_good_nor_to_be_measured_next(
     client, use_hub, pushed, tmp_path, capsys, file, content
 ):
-    files = {"config.json": b"{}", file: json.dumps(content).encode()}
+    files = {"config.json": b"{}", "tokenizer.json": b"{}", file: json.dumps(content).encode()}
     publish(client, "owner/own", {**files, "own.py": b"raise SystemExit", "model.safetensors": WEIGHTS}, message="m")
     hub_cli.main(["pull", "owner/own", str(tmp_path / "own")])
     out = capsys.readouterr().out
@@ -264,7 +265,7 @@ def test_the_command_says_what_came_and_what_to_do_next(use_hub, pushed, tmp_pat
 
 
 def test_several_files_come_at_a_time_and_no_more(hub, client, tmp_path):
-    files = {f"model-{i}.safetensors": hub_runs.weights(1000, i) for i in range(20)}
+    files = {f"model-{i:05}-of-00020.safetensors": hub_runs.weights(1000, i) for i in range(20)} | SMALL
     publish(client, "owner/shards", files, message="m")
     hub.fail(r"HEAD .*/resolve/", delay=0.1, times=99)
     hub.most_at_once = 0
@@ -274,9 +275,9 @@ def test_several_files_come_at_a_time_and_no_more(hub, client, tmp_path):
 
 
 def test_one_file_that_is_not_to_be_had_ends_all_and_what_came_is_whole(hub, client, tmp_path):
-    files = {f"model-{i}.safetensors": hub_runs.weights(3_000_000, i) for i in range(9)}
+    files = {f"model-{i:05}-of-00009.safetensors": hub_runs.weights(3_000_000, i) for i in range(9)} | SMALL
     publish(client, "owner/shards", files, message="m")
-    hub.fail(r"HEAD .*/model-4.safetensors", 403, times=99)
+    hub.fail(r"HEAD .*/model-00004-of", 403, times=99)
     folder, lines = tmp_path / "pulled", []
     with pytest.raises(HubError, match=r"pulling owner/shards: .* \(403"):
         pull(client, "owner/shards", folder, report=lines.append)
@@ -285,11 +286,11 @@ def test_one_file_that_is_not_to_be_had_ends_all_and_what_came_is_whole(hub, cli
     hub.faults.clear()
     downloads = hub.count("GET /lfs/")
     pull(client, "owner/shards", folder)
-    assert hub.count("GET /lfs/") - downloads == len(set(files) - set(before))
+    assert hub.count("GET /lfs/") - downloads == len(set(files) - set(before) - set(SMALL))
 
 
 def test_ctrl_c_ends_a_pull_at_once(hub, hub_environment, client, tmp_path):
-    files = {f"model-{i}.safetensors": hub_runs.weights(3_000_000, i) for i in range(9)}
+    files = {f"model-{i:05}-of-00009.safetensors": hub_runs.weights(3_000_000, i) for i in range(9)} | SMALL
     publish(client, "owner/shards", files, message="m")
     fault = hub.fail(r"GET /lfs/", stall=True, times=99)
     argv = [sys.executable, "-m", "openrlhf_ebpo.cli.hub", "pull", "owner/shards", str(tmp_path / "pulled")]
