@@ -38,10 +38,10 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from openrlhf_ebpo.engines.log_probs import at_once
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.estimator.registry import ESTIMATORS, build, computed_here
+from openrlhf_ebpo.generation.log_probs import at_once
 from openrlhf_ebpo.seams.install import install
 
 install()

@@ -15,5 +15,5 @@ effort.py     tokens, time and cost
 in_training.py  answers of evaluations during training, as results
 report.py     the command that writes report.md from results: scores.py, tables.py, figures.py, plots.py, paper.py
 
-Results on disk are a part of the run directory: openrlhf_ebpo/record/results.py.
+Results on disk are a part of the run directory: openrlhf_ebpo/run/results.py.
 """

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from time import monotonic
 
-from openrlhf_ebpo.record.results import SERVER
+from openrlhf_ebpo.run.results import SERVER
 
 HOUR = 3600
 HARDWARE = ("engines", "gpus", "gpu", "price_per_hour")

@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
-from openrlhf_ebpo.engines.generation import GenerationError
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.record.results import SERVER as PREFIX
+from openrlhf_ebpo.generation.engines import GenerationError
 from openrlhf_ebpo.redact import Secret
 from openrlhf_ebpo.rewards.servers import excerpt, shown
+from openrlhf_ebpo.run.results import SERVER as PREFIX
 
 from .endpoint_client import BadStatus, Limits, Refused, Trouble, client, is_local, may_pass, without
 from .prompts import PromptForm

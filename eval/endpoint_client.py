@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from openrlhf_ebpo.engines.generation import GenerationError
+from openrlhf_ebpo.generation.engines import GenerationError
 from openrlhf_ebpo.redact import REDACTED, Secret
 from openrlhf_ebpo.rewards.servers import excerpt, shown
 

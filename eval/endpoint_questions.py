@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from openrlhf_ebpo.engines.generation import GenerationError
 from openrlhf_ebpo.files import whole_characters
+from openrlhf_ebpo.generation.engines import GenerationError
 from openrlhf_ebpo.rewards.servers import shown
 
 from . import endpoint_notes, prompts, thinking

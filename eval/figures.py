@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from openrlhf_ebpo.record.score_text import k_of, passes
+from openrlhf_ebpo.run.score_text import k_of, passes
 
 from . import plots
 from .scores import AVERAGE, Column, average, average_title, common_tasks

@@ -10,10 +10,10 @@ from itertools import groupby
 
 from openrlhf_ebpo.checks.model_fit import EVALUATION, Asked, fit_warnings
 from openrlhf_ebpo.data.difficulty_report import ProgressBar
-from openrlhf_ebpo.engines import generation
-from openrlhf_ebpo.engines.generation import EngineSettings, GenerationError, Sample, Sampling
-from openrlhf_ebpo.engines.rendering import Prompt, prompt_lengths, tokenizer_of
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.generation import engines
+from openrlhf_ebpo.generation.engines import EngineSettings, GenerationError, Sample, Sampling
+from openrlhf_ebpo.generation.rendering import Prompt, prompt_lengths, tokenizer_of
 
 from . import endpoint_questions, prompts, thinking
 from .endpoint_client import GaveUp, Refused
@@ -103,7 +103,7 @@ def _from_engines(
     jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protocol, engine_flags: dict
 ) -> dict[str, Refused]:
     """As `_from_server`, from engines that are started for it."""
-    generation.prepare_process()
+    engines.prepare_process()
     check_thinking(protocol, model)
     asked = {key: pair for job in jobs for key, pair in _prompts(job, form, model).items()}
     settings = engine_settings(asked, model, protocol, sum(len(job.records) for job in jobs), engine_flags)
@@ -111,13 +111,13 @@ def _from_engines(
     print(*fit_lines(asked, model, form, protocol, settings), sep="", end="", flush=True)
     started = time.monotonic()
     failed: dict[str, Refused] = {}
-    with generation.engines(settings) as actors:
+    with engines.started(settings) as actors:
         print(f"engines are up after {time.monotonic() - started:.0f} s", flush=True)
         with _bar(jobs) as bar:
             for n, group in groupby(asked.values(), key=lambda pair: pair[0].n):
                 sampling = sampling_of(protocol, n)
                 todo = [prompt for _, prompt in group]
-                for prompt, samples in generation.generate(actors, todo, sampling, settings):
+                for prompt, samples in engines.generate(actors, todo, sampling, settings):
                     if error := next((sample.error for sample in samples if sample.error), None):
                         failed[prompt.key] = Refused(error)
                         continue

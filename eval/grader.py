@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 
-from openrlhf_ebpo.record.votes import classes
 from openrlhf_ebpo.rewards import gym
 from openrlhf_ebpo.rewards.answers import NO_GOLD, SameAnswer
 from openrlhf_ebpo.rewards.grading import MAX_CHARACTERS, GoldError, clean
 from openrlhf_ebpo.rewards.pool import Died, Pool
+from openrlhf_ebpo.run.votes import classes
 
 from . import answer_match, own_score, released
 from .protocols import EXTRACTORS, MATH_VERIFY

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from openrlhf_ebpo.data.questions import question_id
-from openrlhf_ebpo.record.results import TRAINING, save_result, step_directory
-from openrlhf_ebpo.record.run_log import versions
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.rewards import gym
 from openrlhf_ebpo.rewards.answers import GYM, packaged
+from openrlhf_ebpo.run.results import TRAINING, save_result, step_directory
+from openrlhf_ebpo.run.run_log import versions
 
 from .metrics import asked_for, scored, summarise
 from .pairs import rules_text

@@ -2,7 +2,7 @@
 
 <results>/<protocol>/<task>/step-000000/
   progress.jsonl    settings, then one line per question with all its responses; gone once the result is there
-  samples.parquet, summary.json    the result (record/results.py)
+  samples.parquet, summary.json    the result (run/results.py)
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import numpy as np
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.progress import progress_file
-from openrlhf_ebpo.record.results import check_counts, save_result, step_directory
-from openrlhf_ebpo.record.run_log import versions
+from openrlhf_ebpo.run.results import check_counts, save_result, step_directory
+from openrlhf_ebpo.run.run_log import versions
 
 from . import effort, endpoint_notes, models, rescore
 from .grader import Grader

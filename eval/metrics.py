@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from openrlhf_ebpo.record.score_text import k_of
-from openrlhf_ebpo.record.votes import NO_ANSWER, majority_at_k, pass_at_k
+from openrlhf_ebpo.run.score_text import k_of
+from openrlhf_ebpo.run.votes import NO_ANSWER, majority_at_k, pass_at_k
 
 from .intervals import across_runs, over_questions, standard_error
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from openrlhf_ebpo.checks.model_check import CAUSAL_LM
 from openrlhf_ebpo.checks.preflight import check_fetched, model_problems
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.models.folder import problems as folder_problems
 from openrlhf_ebpo.progress import fingerprint, model_identity
-from openrlhf_ebpo.record.checkpoints import saved
-from openrlhf_ebpo.record.run_log import RunDirectoryError, read_metrics, read_run
+from openrlhf_ebpo.run.checkpoints import saved
+from openrlhf_ebpo.run.run_log import RunDirectoryError, read_metrics, read_run
 from openrlhf_ebpo.seams.install import install
+from openrlhf_ebpo.seams.model_folder import problems as folder_problems
 from openrlhf_ebpo.seams.remote_code import trusted
 
 from .endpoint import Endpoint

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from openrlhf_ebpo.files import replacing
-from openrlhf_ebpo.record.score_text import percent, whole_percent
+from openrlhf_ebpo.run.score_text import percent, whole_percent
 
 ACCENT, INK, QUIET, GRID = "#1f4e8c", "#2b2f36", "#8a9099", "#e6e8eb"
 COLOURS = (ACCENT, "#d9822b", "#3f8f7a", "#9a5b9e", "#b8442f")  # of the models that are compared with the first

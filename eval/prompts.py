@@ -22,13 +22,13 @@ from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, bare_question
 from openrlhf_ebpo.data.source import lookup
 from openrlhf_ebpo.data.table import READ_SUFFIXES, read_rows
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.record.checkpoints import saved
-from openrlhf_ebpo.record.run_log import RunDirectoryError, read_run
+from openrlhf_ebpo.run.checkpoints import saved
+from openrlhf_ebpo.run.run_log import RunDirectoryError, read_run
 
 from .tasks import Question, Task
 
 if TYPE_CHECKING:
-    from openrlhf_ebpo.engines.rendering import Prompt
+    from openrlhf_ebpo.generation.rendering import Prompt
 
 QUESTION = "{question}"
 TRAINING = "training"
@@ -139,7 +139,7 @@ def render(questions: Iterable[Question], form: PromptForm, model: str) -> list[
     Raises:
         UsageError: the model's tokenizer or chat template does not take them, or has no begin token to add.
     """
-    from openrlhf_ebpo.engines.rendering import render as render_rows
+    from openrlhf_ebpo.generation.rendering import render as render_rows
 
     rows = ({"id": q.id, "prompt": message(form, q.question), "label": q.gold} for q in questions)
     return render_rows(rows, model, form.chat_template, form.input_template, form.given(), form.bos)

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.record.results import whole_name
 from openrlhf_ebpo.rewards.grading import extract_answer
+from openrlhf_ebpo.run.results import whole_name
 
 from . import released
 from .prompts import TEMPLATES, TRAINING, check_template

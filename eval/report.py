@@ -32,8 +32,8 @@ from openrlhf_ebpo.eval import figures, paper, tables
 from openrlhf_ebpo.eval.scores import Column, Score
 from openrlhf_ebpo.eval.tasks import ordered
 from openrlhf_ebpo.files import write_text
-from openrlhf_ebpo.record.results import TRAINING, Result, check_comparable, find_results
-from openrlhf_ebpo.record.run_log import read_run
+from openrlhf_ebpo.run.results import TRAINING, Result, check_comparable, find_results
+from openrlhf_ebpo.run.run_log import read_run
 
 MANY = "eval_report"
 

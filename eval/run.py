@@ -49,8 +49,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from openrlhf_ebpo.command import command
-from openrlhf_ebpo.engines.cluster import ClusterError
-from openrlhf_ebpo.engines.generation import GenerationError
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.eval import endpoint, generate, jobs, models, prompts, protocols, report, shots, tasks
 from openrlhf_ebpo.eval.effort import Pass, hardware
@@ -61,9 +59,11 @@ from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.eval.protocols import Protocol
 from openrlhf_ebpo.eval.tasks import OWN, Task, order
-from openrlhf_ebpo.record.results import Result, find_results
-from openrlhf_ebpo.record.score_text import majorities, percent, score
+from openrlhf_ebpo.generation.cluster import ClusterError
+from openrlhf_ebpo.generation.engines import GenerationError
 from openrlhf_ebpo.rewards.pool import GraderError
+from openrlhf_ebpo.run.results import Result, find_results
+from openrlhf_ebpo.run.score_text import majorities, percent, score
 from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 

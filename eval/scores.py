@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from openrlhf_ebpo.record.results import Result
+from openrlhf_ebpo.run.results import Result
 
 from .intervals import Estimate, of_average
 from .metrics import MAJ_K, asked_for, per_question, scored, summarise

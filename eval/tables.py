@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.record.results import Result
-from openrlhf_ebpo.record.score_text import NONE, between, k_of, majorities, passes, percent, points, score
-from openrlhf_ebpo.record.score_text import reported as reported_text
+from openrlhf_ebpo.run.results import Result
+from openrlhf_ebpo.run.score_text import NONE, between, k_of, majorities, passes, percent, points, score
+from openrlhf_ebpo.run.score_text import reported as reported_text
 
 from . import effort, paper
 from .resampling import compare

@@ -45,14 +45,14 @@ from importlib import metadata
 from pathlib import Path
 
 from lab.statistics import alternated, ratio
-from openrlhf_ebpo.engines import generation
-from openrlhf_ebpo.engines.generation import EngineSettings, Sampling
-from openrlhf_ebpo.engines.rendering import Prompt, tokenizer_of
 from openrlhf_ebpo.eval import prompts, tasks
 from openrlhf_ebpo.eval.generate import to_record
 from openrlhf_ebpo.eval.grader import Grader
 from openrlhf_ebpo.eval.protocols import PROTOCOLS
 from openrlhf_ebpo.eval.tasks import Question
+from openrlhf_ebpo.generation import engines
+from openrlhf_ebpo.generation.engines import EngineSettings, Sampling
+from openrlhf_ebpo.generation.rendering import Prompt, tokenizer_of
 from openrlhf_ebpo.quickstart import tiny_model
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
@@ -78,7 +78,7 @@ class Run:
 
 def main() -> None:
     options = parse()
-    generation.prepare_process()
+    engines.prepare_process()
     with tempfile.TemporaryDirectory() as directory:
         model = options.model or str(Path(directory, "model"))
         questions = chosen_questions(options)
@@ -168,7 +168,7 @@ def measure(rendered: list[Prompt], sampling: Sampling, model: str, options) -> 
     tokens = tokenizer_of(model)(texts, add_special_tokens=False)["input_ids"]
     room = max(map(len, tokens)) + sampling.max_new_tokens
     settings = EngineSettings(model, room, gpu_memory_utilization=GPU_SHARE)
-    with generation.engines(settings) as actors, peer(settings, options.lm_eval_path) as pool:
+    with engines.started(settings) as actors, peer(settings, options.lm_eval_path) as pool:
         sides = {
             "theirs": lambda: pool.submit(theirs, texts, tokens, sampling).result(),
             "ours": partial(ours, actors, rendered, sampling, settings),
@@ -196,7 +196,7 @@ def ours(actors: list, rendered: list, sampling: Sampling, settings: EngineSetti
     """As eval.generate.respond, but for the file that it appends to."""
     records = {}
     started = time.perf_counter()
-    for prompt, samples in generation.generate(actors, rendered, sampling, settings):
+    for prompt, samples in engines.generate(actors, rendered, sampling, settings):
         if error := next((sample.error for sample in samples if sample.error), None):
             sys.exit(f"error: {prompt.key}: {error}")
         records[prompt.key] = to_record(samples, settings.model, settings.seed)

@@ -25,7 +25,7 @@ from lab import training
 from lab.statistics import interval
 from lab.tables import table
 from openrlhf_ebpo.files import append_json_line, read_json_lines
-from openrlhf_ebpo.record.run_log import read_metrics
+from openrlhf_ebpo.run.run_log import read_metrics
 
 TRAINER = "EBPOTrainer"
 WARM_UP = 0.2  # of the samples

@@ -37,7 +37,7 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.files import write_json, write_text
 from openrlhf_ebpo.quickstart.launch import launch
-from openrlhf_ebpo.record.run_log import read_metrics, versions
+from openrlhf_ebpo.run.run_log import read_metrics, versions
 
 WARM_UP = 5  # steps, in which kernels are compiled and caches filled
 STEP, FIRST, MEMORY, PHASE = "step", "first step", "peak_mib", "phase/"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.estimator.registry import ESTIMATORS, Entry
 from openrlhf_ebpo.files import write_text
-from openrlhf_ebpo.record.catalogue import GROUPS, Metric
+from openrlhf_ebpo.run.catalogue import GROUPS, Metric
 from openrlhf_ebpo.seams.__main__ import markdown as seams
 
 DOCS = Path(__file__).parents[1] / "docs"

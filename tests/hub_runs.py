@@ -9,7 +9,7 @@ import numpy as np
 from safetensors.numpy import save, save_file
 
 from openrlhf_ebpo.files import append_json_line, write_json
-from openrlhf_ebpo.record import manifest
+from openrlhf_ebpo.run import manifest
 
 PRIOR = {"schema": 1, "rewards": {"count": 64, "mean": 0.25}}
 SECRET = "0123456789abcdef0123456789abcdef01234567"

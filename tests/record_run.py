@@ -12,7 +12,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.hub.public import public, public_run
-from openrlhf_ebpo.record.run_log import rollouts_path
+from openrlhf_ebpo.run.run_log import rollouts_path
 
 EVERY = 20
 

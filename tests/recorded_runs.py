@@ -14,9 +14,9 @@ from openrlhf_ebpo.estimator.ebpo import EBPO
 from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.estimator.stored import pack
 from openrlhf_ebpo.eval import metrics
-from openrlhf_ebpo.record import results
-from openrlhf_ebpo.record.run_log import close_run, open_run
-from openrlhf_ebpo.record.run_writer import RunLog
+from openrlhf_ebpo.run import results
+from openrlhf_ebpo.run.run_log import close_run, open_run
+from openrlhf_ebpo.run.run_writer import RunLog
 from openrlhf_ebpo.training.rollouts import Rollouts
 
 G = 2

@@ -16,7 +16,7 @@ from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.estimator.advantage import estimate
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.contract import Batch
-from openrlhf_ebpo.record.run_log import close_run, open_run
+from openrlhf_ebpo.run.run_log import close_run, open_run
 from openrlhf_ebpo.training.checkpoint import STATE_KEY
 from openrlhf_ebpo.training.rollouts import Rollouts
 from openrlhf_ebpo.training.trainer import EBPOTrainer

@@ -26,9 +26,9 @@ from openrlhf_ebpo.estimator.ebpo import EBPO
 from openrlhf_ebpo.estimator.prior import Prior
 from openrlhf_ebpo.estimator.stored import pack
 from openrlhf_ebpo.eval.metrics import summarise
-from openrlhf_ebpo.record.results import save_result
-from openrlhf_ebpo.record.run_log import close_run, open_run
-from openrlhf_ebpo.record.run_writer import RunLog
+from openrlhf_ebpo.run.results import save_result
+from openrlhf_ebpo.run.run_log import close_run, open_run
+from openrlhf_ebpo.run.run_writer import RunLog
 from openrlhf_ebpo.training.evaluation import Answered, Evaluation, keep_answers
 from openrlhf_ebpo.training.rollouts import SCHEMA, Rollouts, prompt_id
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.record.results import LIMITED
+from openrlhf_ebpo.run.results import LIMITED
 
 from .choices import lettered
 from .gold import gold_text, integer_text

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 
 from openrlhf_ebpo.checks.gpu import Finding, compiler, devices, gpu, gpus
-from openrlhf_ebpo.engines.cluster import address_to_join
 from openrlhf_ebpo.errors import SeamError, raise_problems
+from openrlhf_ebpo.generation.cluster import address_to_join
 from openrlhf_ebpo.seams import native
 from openrlhf_ebpo.seams.check import check_unchanged, untested
 from openrlhf_ebpo.seams.releases import BESIDE_TORCH

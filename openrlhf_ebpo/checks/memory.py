@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from openrlhf_ebpo.checks.model_check import MODEL
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.models.on_hub import local_folder
 from openrlhf_ebpo.seams import flash_attn
+from openrlhf_ebpo.seams.hub_models import local_folder
 from openrlhf_ebpo.seams.remote_code import trusted
 
 GB = 1e9

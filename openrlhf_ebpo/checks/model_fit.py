@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from openrlhf_ebpo.checks.prompt_rows import read_rows, render_rows
-from openrlhf_ebpo.engines.rendering import Prompt, prompt_lengths, text_tokenizer, token_ids, tokenizer_of
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.models.on_hub import local_folder
+from openrlhf_ebpo.generation.rendering import Prompt, prompt_lengths, text_tokenizer, token_ids, tokenizer_of
+from openrlhf_ebpo.seams.hub_models import local_folder
 from openrlhf_ebpo.seams.remote_code import trusted
 
 MAX_TOKEN_CHARS = 60

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from openrlhf_ebpo.errors import raise_problems
-from openrlhf_ebpo.models import auto_map, folder, on_hub
+from openrlhf_ebpo.seams import auto_map, hub_models, model_folder
 from openrlhf_ebpo.seams.remote_code import trusted
 
 DATA_SUFFIXES = (".json", ".jsonl", ".csv", ".parquet", ".arrow")
@@ -155,15 +155,15 @@ def model_problems(flag: str, name: str, ask_hub: bool = True) -> list[str]:
         return [f"{flag} {name}: no such folder"]
     if not path.is_dir() and not ask_hub:
         return []
-    found = folder.problems(path) if path.is_dir() else _configuration_problems(name)
+    found = model_folder.problems(path) if path.is_dir() else _configuration_problems(name)
     return [f"{flag} {name}: {problem}" for problem in found]
 
 
 def _configuration_problems(name: str) -> list[str]:
     try:
-        found = on_hub.download(name, on_hub.CONFIGURATION)
+        found = hub_models.download(name, hub_models.CONFIGURATION)
         code = auto_map.needed_code(found) if found and not trusted() else []
-    except (auto_map.ModelFileError, on_hub.NoModel) as error:
+    except (auto_map.ModelFileError, hub_models.NoModel) as error:
         return [str(error)]
     return [auto_map.refusal(each) for each in code[:1]]
 
@@ -186,10 +186,10 @@ def check_models_fetched(args: dict) -> None:
 
 def _snapshot_problems(name: str) -> list[str]:
     try:
-        found = on_hub.download_model(name)
-    except on_hub.NoModel as error:
+        found = hub_models.download_model(name)
+    except hub_models.NoModel as error:
         return [str(error)]
-    return folder.problems(found) if found else []
+    return model_folder.problems(found) if found else []
 
 
 # --- rewards

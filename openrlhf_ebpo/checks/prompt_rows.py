@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 
-from openrlhf_ebpo.engines.rendering import Prompt, is_text, render
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.generation.rendering import Prompt, is_text, render
 
 
 def read_rows(name: str, split: str, args, max_rows: int) -> list[dict]:

@@ -15,8 +15,8 @@ from openrlhf_ebpo.estimator.contract import Estimator
 from openrlhf_ebpo.estimator.replay import Difference, Logged, keeps_state, logged, unknown_starts
 from openrlhf_ebpo.extension import is_import_path
 from openrlhf_ebpo.files import read_json_lines
-from openrlhf_ebpo.record.rollout_columns import logged_steps, read_columns
-from openrlhf_ebpo.record.run_log import PRIOR_STARTS, RunDirectoryError, dig, first_kept, read_run
+from openrlhf_ebpo.run.rollout_columns import logged_steps, read_columns
+from openrlhf_ebpo.run.run_log import PRIOR_STARTS, RunDirectoryError, dig, first_kept, read_run
 
 REWARDS = ("fail_reward", "pass_reward", "reward_clip_range")  # the run's, whatever else is asked for
 NOT_REPLAYED = {"n_samples_per_prompt", "reset_prior", "init_prior"}  # fields of EstimatorConfig

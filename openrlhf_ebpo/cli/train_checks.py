@@ -7,16 +7,16 @@ import importlib.util
 from pathlib import Path
 
 from openrlhf_ebpo.checks import model_check, preflight
-from openrlhf_ebpo.engines import arguments
 from openrlhf_ebpo.errors import UsageError, raise_problems
 from openrlhf_ebpo.estimator import registry, stored
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.extension import is_import_path
-from openrlhf_ebpo.record import checkpoints, run_lock
-from openrlhf_ebpo.record.resume import Search, check_fresh, groups, newest_whole
-from openrlhf_ebpo.record.run_log import check_run_dir
+from openrlhf_ebpo.generation import arguments
 from openrlhf_ebpo.redact import redacted
 from openrlhf_ebpo.rewards import limits
+from openrlhf_ebpo.run import checkpoints, run_lock
+from openrlhf_ebpo.run.resume import Search, check_fresh, groups, newest_whole
+from openrlhf_ebpo.run.run_log import check_run_dir
 from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.supervisor import restarts
 from openrlhf_ebpo.training import eval_metrics, lora, policy_loss, save_times

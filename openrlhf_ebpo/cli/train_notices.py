@@ -5,13 +5,13 @@ from __future__ import annotations
 import secrets
 
 from openrlhf_ebpo.checks import preflight
-from openrlhf_ebpo.engines.cluster import gpus_needed
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import presets, registry
 from openrlhf_ebpo.estimator.config import FLAG, EstimatorConfig
-from openrlhf_ebpo.models.auto_map import read_json
-from openrlhf_ebpo.models.on_hub import local_folder
+from openrlhf_ebpo.generation.cluster import gpus_needed
 from openrlhf_ebpo.seams import flash_attn
+from openrlhf_ebpo.seams.auto_map import read_json
+from openrlhf_ebpo.seams.hub_models import local_folder
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 from openrlhf_ebpo.training import mismatch, policy_loss, prompts
 

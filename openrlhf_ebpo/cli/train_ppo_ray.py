@@ -21,20 +21,20 @@ from openrlhf_ebpo.cli import old_flags, retired_flags, train_checks, train_noti
 from openrlhf_ebpo.cli.train_checks import checkpoint_to_resume
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import PAUSED, error_exit, parse
-from openrlhf_ebpo.engines import arguments
 from openrlhf_ebpo.errors import HealthError, ReportedError, TrainingPaused, UsageError
 from openrlhf_ebpo.estimator import flags as estimator_flags
 from openrlhf_ebpo.estimator import presets, registry
 from openrlhf_ebpo.estimator.config import FLAG
 from openrlhf_ebpo.extension import is_import_path, share_search_path
+from openrlhf_ebpo.generation import arguments
 from openrlhf_ebpo.hub import training as hub
 from openrlhf_ebpo.hub import training_flags as hub_flags
-from openrlhf_ebpo.record import changes, heartbeat, run_lock, run_writer
-from openrlhf_ebpo.record.own_metrics import read_entries
-from openrlhf_ebpo.record.resume import CheckpointError, Search
-from openrlhf_ebpo.record.run_log import RunDirectoryError, check_run_dir, read_metrics
 from openrlhf_ebpo.redact import hide_secrets, redacted, redacted_argv
 from openrlhf_ebpo.rewards import limits
+from openrlhf_ebpo.run import changes, heartbeat, run_lock, run_writer
+from openrlhf_ebpo.run.own_metrics import read_entries
+from openrlhf_ebpo.run.resume import CheckpointError, Search
+from openrlhf_ebpo.run.run_log import RunDirectoryError, check_run_dir, read_metrics
 from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.check import check_release, installed_release
 from openrlhf_ebpo.seams.install import all_seams, install
@@ -155,8 +155,8 @@ def show_dry_run(
 def train(command: UpstreamMain, args, claim: dict, argv: list[str], found: Search | None) -> None:
     """claim: what `run_lock.claim` takes. argv: the command's flags, for a restart. found: the checkpoint to resume, whose
     contents this process has compared."""
-    from openrlhf_ebpo.engines.cluster import FEWER_IN_TRAINING, ClusterError, gpus_needed, ray_with
-    from openrlhf_ebpo.engines.rendering import announce_special_tokens
+    from openrlhf_ebpo.generation.cluster import FEWER_IN_TRAINING, ClusterError, gpus_needed, ray_with
+    from openrlhf_ebpo.generation.rendering import announce_special_tokens
 
     if is_import_path(args.algo.advantage.estimator):
         share_search_path()
@@ -224,8 +224,8 @@ def describe_cause(error: BaseException) -> str:
     """Why the training has ended, for run.json and the screen alike: one line, unless the message is our own."""
     from ray.exceptions import RayActorError
 
-    from openrlhf_ebpo.engines.cluster import reason
-    from openrlhf_ebpo.engines.deaths import find_deaths
+    from openrlhf_ebpo.generation.cluster import reason
+    from openrlhf_ebpo.generation.deaths import find_deaths
 
     cause = unwrapped(error)
     if isinstance(cause, KeyboardInterrupt):

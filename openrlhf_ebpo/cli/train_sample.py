@@ -11,9 +11,9 @@ from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.checks.model_check import MODEL
 from openrlhf_ebpo.checks.model_fit import one_line
 from openrlhf_ebpo.checks.prompt_rows import read_rows, render_rows
-from openrlhf_ebpo.engines import generation
-from openrlhf_ebpo.engines.generation import EngineSettings, Sample, Sampling
-from openrlhf_ebpo.engines.rendering import Prompt, tokenizer_of
+from openrlhf_ebpo.generation import engines
+from openrlhf_ebpo.generation.engines import EngineSettings, Sample, Sampling
+from openrlhf_ebpo.generation.rendering import Prompt, tokenizer_of
 from openrlhf_ebpo.rewards.limits import Limits
 
 DEFAULT_PROMPTS = 4  # with an answer each
@@ -44,15 +44,15 @@ def sample(args, count: int) -> Iterator[str]:
     """
     model = args.actor.model_name_or_path
     preflight.check_fetched(f"--{MODEL}", model)
-    generation.prepare_process()
+    engines.prepare_process()
     rows = read_rows(args.data.prompt_dataset.split(",")[0].strip(), args.data.prompt_split, args, count)
     prompts, settings = render_rows(rows, args, model), engine_settings(args)
     sampling = Sampling(1, args.rollout.temperature, args.rollout.top_p, args.rollout.max_new_tokens)
     yield f"sample: starting vLLM with {model}, for answers to the first {len(prompts)} prompts"
     found, started = [], time.monotonic()
-    with generation.engines(settings) as actors:
+    with engines.started(settings) as actors:
         yield f"the engine is up after {time.monotonic() - started:.0f} s"
-        for prompt, samples in generation.generate(actors, prompts, sampling, settings):
+        for prompt, samples in engines.generate(actors, prompts, sampling, settings):
             found += samples
             yield from answer_lines(prompt, samples[0], tokenizer_of(model))
     yield from verdict(found, args)

@@ -14,8 +14,8 @@ from pathlib import Path
 from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import error_exit, parse
-from openrlhf_ebpo.record import run_lock
 from openrlhf_ebpo.redact import hide_secrets
+from openrlhf_ebpo.run import run_lock
 from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.check import check_release, installed_release
 from openrlhf_ebpo.seams.install import all_seams, install

@@ -37,11 +37,11 @@ from openrlhf_ebpo.checks.model_fit import DIFFICULTY, Asked, fit_warnings
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data import difficulty_report as report
 from openrlhf_ebpo.data.table import check_suffix, read_table, with_column, write_table
-from openrlhf_ebpo.engines import generation
-from openrlhf_ebpo.engines.cluster import ClusterError
-from openrlhf_ebpo.engines.generation import EngineSettings, GenerationError, Sample, Sampling
-from openrlhf_ebpo.engines.rendering import Prompt, is_text, prompt_lengths, render, tokenizer_of
 from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.generation import engines
+from openrlhf_ebpo.generation.cluster import ClusterError
+from openrlhf_ebpo.generation.engines import EngineSettings, GenerationError, Sample, Sampling
+from openrlhf_ebpo.generation.rendering import Prompt, is_text, prompt_lengths, render, tokenizer_of
 from openrlhf_ebpo.progress import file_identity, fingerprint, model_identity, progress_file
 from openrlhf_ebpo.rewards.limits import MEMORY_MB, SERVER_TIMEOUT, TIMEOUT, Limits, default_timeout
 from openrlhf_ebpo.seams import remote_code
@@ -230,7 +230,7 @@ def scored(record: dict) -> bool:
 
 def measure(args: argparse.Namespace, rows: list[dict], records: dict, append: Callable[[dict], None]) -> None:
     """Generate and score what is missing; every finished prompt goes to `append` and `records` at once."""
-    generation.prepare_process()
+    engines.prepare_process()
     prompts = render(rows, args.model, args.apply_chat_template, args.input_template, add_bos=args.add_bos)
     lengths = prompt_lengths(prompts, args.model)
     settings = engine_settings(args, lengths)
@@ -245,10 +245,10 @@ def measure(args: argparse.Namespace, rows: list[dict], records: dict, append: C
     try:
         started = time.monotonic()
         print(f"starting {args.num_engines} x {args.model}", flush=True)
-        with generation.engines(settings) as actors:
+        with engines.started(settings) as actors:
             print(f"engines are up after {time.monotonic() - started:.0f} s", flush=True)
             with report.ProgressBar(total, earlier) as bar:
-                for prompt, samples in generation.generate(actors, prompts, sampling, settings):
+                for prompt, samples in engines.generate(actors, prompts, sampling, settings):
                     record = to_record(prompt, samples, fingerprints[prompt.key])
                     append(record)
                     records[prompt.key] = record

@@ -46,7 +46,7 @@ from openrlhf_ebpo.data.table import count_rows, write_table
 from openrlhf_ebpo.data.templates import check_template, shown
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.record.run_log import move_aside
+from openrlhf_ebpo.run.run_log import move_aside
 
 TEMPLATES = {"dapo": DAPO_TEMPLATE}
 SETTINGS = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.places import check_repo_id
-from openrlhf_ebpo.models.hub_client import HOW_TO_LOG_IN, HubError, hub_errors
+from openrlhf_ebpo.hub_client import HOW_TO_LOG_IN, HubError, hub_errors
 
 
 def check_write_access(api, repo: str, repo_type: str = "model", flag: str = "--repo") -> None:

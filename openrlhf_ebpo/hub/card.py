@@ -21,9 +21,9 @@ from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, identifier, rende
 from openrlhf_ebpo.hub.notes import with_slot
 from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.public import last_part, public_run
-from openrlhf_ebpo.record import catalogue
-from openrlhf_ebpo.record.run_log import DROPPED, PRIOR_STARTS, RunDirectoryError, read_metrics, read_run
 from openrlhf_ebpo.redact import is_secret, redacted_text
+from openrlhf_ebpo.run import catalogue
+from openrlhf_ebpo.run.run_log import DROPPED, PRIOR_STARTS, RunDirectoryError, read_metrics, read_run
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ def read(run_dir: Path) -> dict:
 
 def reward_curve(run_dir: Path, last_step: int) -> bytes | None:
     """A PNG of reward, shrinkage and entropy up to a step; None without metrics or matplotlib."""
-    from openrlhf_ebpo.record.plot import plot_runs
+    from openrlhf_ebpo.run.plot import plot_runs
 
     rows = [row for row in read_metrics(run_dir) if row["step"] <= last_step and row.get(catalogue.REWARD) is not None]
     panels = [metric for metric in CURVES if any(row.get(metric.name) is not None for row in rows)]

@@ -10,7 +10,7 @@ import yaml
 
 from openrlhf_ebpo.hub import evaluations
 from openrlhf_ebpo.hub.public import hub_id, last_part, slug
-from openrlhf_ebpo.models.hub_client import HubError, hub_errors
+from openrlhf_ebpo.hub_client import HubError, hub_errors
 
 logger = logging.getLogger(__name__)
 

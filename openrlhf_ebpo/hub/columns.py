@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from openrlhf_ebpo.hub.markdown import Markdown, meanings, sanitize
-from openrlhf_ebpo.record.catalogue import Metric, find
+from openrlhf_ebpo.run.catalogue import Metric, find
 
 ROLLOUTS = meanings(
     {

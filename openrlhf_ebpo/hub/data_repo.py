@@ -20,7 +20,7 @@ from openrlhf_ebpo.hub.notes import CARD, keeping_notes
 from openrlhf_ebpo.hub.public import slug
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.upload import MANIFEST, commit_of, listing, plan, print_plan, publish
-from openrlhf_ebpo.models.hub_client import HubError, hub_api, hub_errors
+from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors
 
 T = TypeVar("T")
 DATASET = "dataset"

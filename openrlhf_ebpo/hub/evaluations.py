@@ -19,9 +19,9 @@ from openrlhf_ebpo.eval.tasks import order as by_task
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, meanings, table, words
 from openrlhf_ebpo.hub.public import hub_id, public, slug
-from openrlhf_ebpo.record.results import Result, find_results
-from openrlhf_ebpo.record.score_text import majorities, order, passes, score
 from openrlhf_ebpo.redact import redacted_text
+from openrlhf_ebpo.run.results import Result, find_results
+from openrlhf_ebpo.run.score_text import majorities, order, passes, score
 
 logger = logging.getLogger(__name__)
 
@@ -272,5 +272,5 @@ def _eval_result(row: Mapping, source_url: str | None):
 
 
 def _percent(value: float) -> float:
-    """A number for the metadata, with a digit more than the text has (record/score_text.py)."""
+    """A number for the metadata, with a digit more than the text has (run/score_text.py)."""
     return round(100 * value, 2)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from openrlhf_ebpo.record.rollout_columns import logged_steps
+from openrlhf_ebpo.run.rollout_columns import logged_steps
 
 logger = logging.getLogger(__name__)
 

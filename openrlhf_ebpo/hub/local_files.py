@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from typing import BinaryIO
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.models.hub_client import HubError
+from openrlhf_ebpo.hub_client import HubError
 
 SHOWN = 10  # names of files that are left out
 

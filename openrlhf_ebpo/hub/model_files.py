@@ -12,10 +12,10 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.content import NO_SECRET, Content, Publishable, header_of
 from openrlhf_ebpo.hub.local_files import LocalFile, files_below, local_file, named, say_left_out
 from openrlhf_ebpo.hub.public import edited_json, last_part, public_run
-from openrlhf_ebpo.models import folder
-from openrlhf_ebpo.record.manifest import MANIFEST
-from openrlhf_ebpo.record.run_log import read_run
 from openrlhf_ebpo.redact import HOME, holds_secret
+from openrlhf_ebpo.run.manifest import MANIFEST
+from openrlhf_ebpo.run.run_log import read_run
+from openrlhf_ebpo.seams import model_folder
 
 WEIGHTS, INDEX, TEMPLATES = "*.safetensors", "*.safetensors.index.json", "additional_chat_templates"
 MODEL = (
@@ -54,8 +54,8 @@ def contents(
     files: dict[str, Content] = {
         name: replace(local_file(model / name, model), cleared=name in not_secret) for name in names
     }
-    folder.check(model)
-    if lacking := list(folder.missing_files(model)):
+    model_folder.check(model)
+    if lacking := list(model_folder.missing_files(model)):
         raise UsageError("\n".join(f"{model}: {problem}" for problem in lacking))
     refuse_kept_secrets(files, model)
     files |= {name: public_config(files[name]) for name in CONFIGS if name in names and name not in not_secret}

@@ -15,7 +15,7 @@ from pathlib import Path
 from openrlhf_ebpo.hub.markdown import Markdown
 from openrlhf_ebpo.hub.public import public_data
 from openrlhf_ebpo.hub.upload import commit_of, listing
-from openrlhf_ebpo.models.hub_client import hub_errors
+from openrlhf_ebpo.hub_client import hub_errors
 
 BEGIN = "<!-- notes: what you write between this line and the next such line stays at the next push -->"
 END = "<!-- end of notes -->"

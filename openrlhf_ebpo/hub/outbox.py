@@ -31,8 +31,8 @@ from openrlhf_ebpo.files import try_lock, write_json
 from openrlhf_ebpo.hub.content import Content, sha256
 from openrlhf_ebpo.hub.local_files import LocalFile, local_file
 from openrlhf_ebpo.hub.model_files import contents, say_what_stays
-from openrlhf_ebpo.models import folder
-from openrlhf_ebpo.record.run_log import timestamp
+from openrlhf_ebpo.run.run_log import timestamp
+from openrlhf_ebpo.seams import model_folder
 
 CARD = ("README.md", "images/training.png", ".eval_results/openrlhf_ebpo.yaml")
 STATES = ("pushing", "pushed", "failed")
@@ -215,7 +215,9 @@ def snapshot_files(item: Item) -> dict[str, LocalFile]:
     files = {name: local_file(path, item.path) for name, path in item.files().items()}
     wrong = [name for name, size in item.sizes.items() if name not in files or files[name].size != size]
     wrong = wrong or [n for n, known in item.hashes.items() if files[n].size < LINK_FROM and sha256(files[n]) != known]
-    found = [f"{', '.join(wrong[:5])} not as queued"] if wrong else folder.problems(item.path / "files", code=False)
+    found = (
+        [f"{', '.join(wrong[:5])} not as queued"] if wrong else model_folder.problems(item.path / "files", code=False)
+    )
     if found:
         raise UsageError(
             f"the snapshot {item.path} is damaged ({'; '.join(found)}): remove it, and push the step again with --repo "

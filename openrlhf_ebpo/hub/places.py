@@ -7,7 +7,7 @@ import re
 from typing import NamedTuple
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.models.hub_client import require_client
+from openrlhf_ebpo.hub_client import require_client
 from openrlhf_ebpo.redact import redacted_text
 
 PREFIXES = {"model": "", "dataset": "datasets/", "space": "spaces/"}

@@ -33,9 +33,9 @@ from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.places import place
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.upload import MANIFEST, NOT_IN_MANIFEST, commit_of, listing, megabytes
-from openrlhf_ebpo.models.auto_map import ModelFileError, own_code
-from openrlhf_ebpo.models.folder import INDEX, missing_files, problems
-from openrlhf_ebpo.models.hub_client import HubError, hub_api, hub_errors
+from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors
+from openrlhf_ebpo.seams.auto_map import ModelFileError, own_code
+from openrlhf_ebpo.seams.model_folder import INDEX, missing_files, problems
 from openrlhf_ebpo.seams.remote_code import FLAG
 
 # What cannot run code where it is loaded: weights, configuration, tokenizer, prior, pictures, licences.

@@ -20,9 +20,9 @@ from openrlhf_ebpo.hub.notes import CARD, keeping_notes
 from openrlhf_ebpo.hub.outbox import Item, step_tag
 from openrlhf_ebpo.hub.retry import ATTEMPTS, pause_after
 from openrlhf_ebpo.hub.upload import Published, commit_of, listing, publish
-from openrlhf_ebpo.models.hub_client import HubError, card_refused, hub_errors, local_problem
-from openrlhf_ebpo.record.run_log import read_metrics
+from openrlhf_ebpo.hub_client import HubError, card_refused, hub_errors, local_problem
 from openrlhf_ebpo.redact import redacted_text
+from openrlhf_ebpo.run.run_log import read_metrics
 
 POLL_SECONDS = 1.0
 ATTEMPT_SECONDS = 3600.0  # limit of an attempt, and in addition what its bytes take at MIN_BYTES_PER_SECOND

@@ -35,9 +35,9 @@ from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.push import STALE, card, check_same_run, drain
 from openrlhf_ebpo.hub.retry import ATTEMPTS
 from openrlhf_ebpo.hub.upload import MANIFEST, complete, megabytes, plan, print_plan
-from openrlhf_ebpo.models.hub_client import HubError, hub_api, hub_errors
-from openrlhf_ebpo.record.checkpoints import beside, saved
-from openrlhf_ebpo.record.run_log import read_metrics, read_run
+from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors
+from openrlhf_ebpo.run.checkpoints import beside, saved
+from openrlhf_ebpo.run.run_log import read_metrics, read_run
 from openrlhf_ebpo.seams.remote_code import FLAG, trust
 
 

@@ -37,9 +37,9 @@ from openrlhf_ebpo.hub.push import newest_step
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
 from openrlhf_ebpo.hub.upload import commit_of, publish
-from openrlhf_ebpo.models.hub_client import hub_api, hub_errors
-from openrlhf_ebpo.record.results import SERVER, TRAINING, Result, find_results, whole_name
+from openrlhf_ebpo.hub_client import hub_api, hub_errors
 from openrlhf_ebpo.redact import redacted_text
+from openrlhf_ebpo.run.results import SERVER, TRAINING, Result, find_results, whole_name
 
 FILES = ("summary.json", "samples.parquet")
 INDEX = "tables/evaluations.parquet"

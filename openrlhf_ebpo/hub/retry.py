@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from openrlhf_ebpo.models.hub_client import HubError, seconds_of
+from openrlhf_ebpo.hub_client import HubError, seconds_of
 
 PAUSE = "OPENRLHF_EBPO_HUB_PAUSE"  # seconds before the first repetition
 FIRST_PAUSE = 5.0

@@ -36,13 +36,13 @@ from openrlhf_ebpo.hub.notes import with_slot
 from openrlhf_ebpo.hub.places import target
 from openrlhf_ebpo.hub.public import Edited, changes, edited_json, public, public_name, public_run, public_text, slug
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
-from openrlhf_ebpo.models.hub_client import HubError
-from openrlhf_ebpo.record import checkpoints
-from openrlhf_ebpo.record.catalogue import Metric
-from openrlhf_ebpo.record.heartbeat import FILE as BEAT
-from openrlhf_ebpo.record.own_metrics import own_metrics
-from openrlhf_ebpo.record.run_log import DROPPED, LOCK, NOTES, PRIOR_STARTS, read_metrics
+from openrlhf_ebpo.hub_client import HubError
 from openrlhf_ebpo.redact import redacted_text
+from openrlhf_ebpo.run import checkpoints
+from openrlhf_ebpo.run.catalogue import Metric
+from openrlhf_ebpo.run.heartbeat import FILE as BEAT
+from openrlhf_ebpo.run.own_metrics import own_metrics
+from openrlhf_ebpo.run.run_log import DROPPED, LOCK, NOTES, PRIOR_STARTS, read_metrics
 
 METRICS = "tables/metrics.parquet"
 EVALUATIONS = "tables/evaluations.parquet"

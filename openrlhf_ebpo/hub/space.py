@@ -31,7 +31,7 @@ from openrlhf_ebpo.hub.local_files import LocalFile, files_below, local_file, na
 from openrlhf_ebpo.hub.places import target
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.upload import commit_of, listing, plan, print_plan, publish
-from openrlhf_ebpo.models.hub_client import HubError, hub_api, hub_errors
+from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors
 
 PACKAGE = "openrlhf_ebpo"
 CHECKOUT = Path(__file__).parents[2]

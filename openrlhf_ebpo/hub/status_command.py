@@ -30,9 +30,9 @@ from openrlhf_ebpo.hub.outbox import Item
 from openrlhf_ebpo.hub.push_command import find_run
 from openrlhf_ebpo.hub.training import not_queued
 from openrlhf_ebpo.hub.upload import megabytes
-from openrlhf_ebpo.record.checkpoints import saved
-from openrlhf_ebpo.record.run_log import RunDirectoryError, read_run
 from openrlhf_ebpo.redact import redacted_text
+from openrlhf_ebpo.run.checkpoints import saved
+from openrlhf_ebpo.run.run_log import RunDirectoryError, read_run
 
 DONE, WAITS, NEEDS_YOU = 0, 3, 1
 LOST = ("gone", "lost")  # states

@@ -14,8 +14,8 @@ from openrlhf_ebpo.files import append_json_line, read_json_lines, unlink_shared
 from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.keeper import Keeper
 from openrlhf_ebpo.hub.push import describe
-from openrlhf_ebpo.record.run_log import read_metrics
 from openrlhf_ebpo.redact import redacted_text
+from openrlhf_ebpo.run.run_log import read_metrics
 
 
 @contextmanager

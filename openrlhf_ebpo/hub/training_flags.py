@@ -15,10 +15,10 @@ from openrlhf_ebpo.hub.places import place, target
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.pull import pull, read_record, revision_of
 from openrlhf_ebpo.hub.push import check_same_run
-from openrlhf_ebpo.models.hub_client import HubError, hub_api, hub_errors
-from openrlhf_ebpo.record.manifest import MANIFEST
-from openrlhf_ebpo.record.resume import latest_checkpoint
-from openrlhf_ebpo.record.run_log import PRIOR, read_run
+from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors
+from openrlhf_ebpo.run.manifest import MANIFEST
+from openrlhf_ebpo.run.resume import latest_checkpoint
+from openrlhf_ebpo.run.run_log import PRIOR, read_run
 
 WAIT_SECONDS = 600.0
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.content import Content, Publishable, matches, sha256, size
 from openrlhf_ebpo.hub.local_files import local_file
-from openrlhf_ebpo.models.hub_client import ADVICE, HubError, hub_errors
+from openrlhf_ebpo.hub_client import ADVICE, HubError, hub_errors
 from openrlhf_ebpo.redact import redacted_text
 
 MANIFEST = "sha256.json"

@@ -26,7 +26,7 @@ from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.quickstart.compare import arm_of, compare, table
 from openrlhf_ebpo.quickstart.launch import StageFailed
 from openrlhf_ebpo.quickstart.stages import Training, preparation, run_stages
-from openrlhf_ebpo.record.run_log import move_aside
+from openrlhf_ebpo.run.run_log import move_aside
 
 ESTIMATORS = ("ebpo", "group_norm")
 

@@ -11,7 +11,7 @@ import numpy as np
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.quickstart.stages import N_SAMPLES_PER_PROMPT, PROMPTS_PER_STEP, STEPS
-from openrlhf_ebpo.record.run_log import read_metrics, read_rollouts, read_run
+from openrlhf_ebpo.run.run_log import read_metrics, read_rollouts, read_run
 
 REFERENCE = "group_norm"  # what the others are held against, where it is among them
 PICTURE = "comparison.png"
@@ -25,7 +25,7 @@ def arm_of(directory: Path, estimator: str) -> Path:
 def compare(directory: Path, estimators: Sequence[str]) -> None:
     """Evaluate the warm start and every arm, draw the picture, write result.json."""
     from openrlhf_ebpo.quickstart.evaluate import evaluate, paired_difference, read_tasks
-    from openrlhf_ebpo.record.plot import plot_runs
+    from openrlhf_ebpo.run.plot import plot_runs
 
     heldout = read_tasks(directory / "data" / "heldout.jsonl")
     runs = {name: arm_of(directory, name) / "run" for name in estimators}

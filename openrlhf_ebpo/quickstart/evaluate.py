@@ -15,9 +15,9 @@ import torch
 from openrlhf_ebpo.eval.metrics import summarise
 from openrlhf_ebpo.progress import fingerprint, model_identity
 from openrlhf_ebpo.quickstart.tasks import DATASET, TEMPLATE
-from openrlhf_ebpo.record.results import save_result, step_directory
-from openrlhf_ebpo.record.run_log import versions
 from openrlhf_ebpo.rewards import gym
+from openrlhf_ebpo.run.results import save_result, step_directory
+from openrlhf_ebpo.run.run_log import versions
 
 N_SAMPLES = 8
 MAX_NEW_TOKENS = 14

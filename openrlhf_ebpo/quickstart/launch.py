@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from openrlhf_ebpo.command import interrupted_once
 from openrlhf_ebpo.errors import ReportedError
-from openrlhf_ebpo.record.run_log import read_metrics
+from openrlhf_ebpo.run.run_log import read_metrics
 
 
 class StageFailed(ReportedError):

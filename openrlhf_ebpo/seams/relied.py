@@ -73,7 +73,7 @@ RELIED = (
     Relied("vllm.distributed.device_communicators.pynccl", "PyNcclCommunicator.broadcast", ("tensor", "src", "stream")),
     Relied("vllm.distributed.utils", "StatelessProcessGroup.create", ("host", "port", "rank", "world_size")),
     Relied("vllm.v1.worker.gpu_model_runner", "GPUModelRunner"),
-    # transformers: the policy (openrlhf.models), models/auto_map.py
+    # transformers: the policy (openrlhf.models), seams/auto_map.py
     Relied(f"{AUTO}.modeling_auto", "AutoModelForCausalLM"),
     Relied(f"{AUTO}.modeling_auto", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"),
     Relied(f"{AUTO}.configuration_auto", "CONFIG_MAPPING_NAMES"),

@@ -125,7 +125,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ppo_utils.samples_generator",
         "SamplesGenerator",
-        "openrlhf_ebpo.engines.rendering:PromptsNameTheirTokenizer",
+        "openrlhf_ebpo.generation.rendering:PromptsNameTheirTokenizer",
         where="controller, sample generator",
         why="upstream pickles the whole tokenizer for every prompt, and unpickles it in the rollout actor: one to two "
         "minutes of the controller per step of 512 prompts, and seconds of every engine's event loop",
@@ -142,7 +142,7 @@ SEAMS = (
     Seam(
         "openrlhf.datasets.prompts_dataset",
         "PromptDataset",
-        "openrlhf_ebpo.engines.rendering:PromptsWithBeginToken",
+        "openrlhf_ebpo.generation.rendering:PromptsWithBeginToken",
         where="controller, sample generator; with --data.add_bos",
         why="prompts are read with add_special_tokens=False: one that no chat template has made lacks the begin token that "
         "the model was trained with",
@@ -186,7 +186,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ray.vllm_engine",
         "RolloutRayActor",
-        "openrlhf_ebpo.engines.deaths:FailFastRolloutActor",
+        "openrlhf_ebpo.generation.deaths:FailFastRolloutActor",
         where="rollout actors",
         why="an actor outlives its EngineCore: requests fail with 'see above', and a weight sync that waits for it never ends, "
         "as vLLM does not complete a collective_rpc whose engine has died",
@@ -195,7 +195,7 @@ SEAMS = (
     Seam(
         "vllm.v1.engine.core",
         "EngineCoreProc.run_engine_core",
-        "openrlhf_ebpo.engines.deaths:end_with_actor",
+        "openrlhf_ebpo.generation.deaths:end_with_actor",
         where="rollout actors",
         why="an EngineCore outlives an actor that is killed by SIGKILL; in a cluster that was joined nobody ends it, and on a GPU a "
         "restart does not get its memory",
@@ -204,7 +204,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ray.vllm_engine",
         "RolloutRayActor",
-        "openrlhf_ebpo.engines.log_probs:MeasuredRolloutActor",
+        "openrlhf_ebpo.generation.log_probs:MeasuredRolloutActor",
         where="rollout actors",
         why="without --algo.advantage.is_correction_level vLLM is not asked how likely the tokens were that it sampled, and "
         "nobody sees it sample from other weights than those that are trained",
@@ -213,7 +213,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ray.vllm_engine",
         "RolloutRayActor",
-        "openrlhf_ebpo.engines.arguments:QuietRolloutActor",
+        "openrlhf_ebpo.generation.arguments:QuietRolloutActor",
         where="rollout actors",
         why="upstream's worker prints a line for every tensor of every weight sync (vllm_worker_wrap.py, update_weight): about 400 "
         "an engine and step, among which warnings are lost. It runs in vLLM's processes, which only an argument reaches",
@@ -222,7 +222,7 @@ SEAMS = (
     Seam(
         "vllm.engine.arg_utils",
         "EngineArgs.create_engine_config",
-        "openrlhf_ebpo.engines.arguments:offline_defaults",
+        "openrlhf_ebpo.generation.arguments:offline_defaults",
         where="rollout actors",
         why="vLLM gives an AsyncLLM without a server its fallbacks on every device, 128 sequences and 2,048 tokens at a time; "
         "its class LLM, which does the same work, gets 1,024 and 16,384 on an H100 (arg_utils.py, get_batch_defaults)",
@@ -303,7 +303,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ray.ppo_actor",
         "ActorPPOTrainer",
-        "openrlhf_ebpo.engines.deaths:BoundedEngineWait",
+        "openrlhf_ebpo.generation.deaths:BoundedEngineWait",
         where="policy actors",
         why="rank 0 gives engines that still load vLLM's 300 s to connect (StatelessProcessGroup.create), too few for a large "
         "model, and the other ranks wait in a barrier that NCCL's watchdog aborts without a cause",
@@ -371,7 +371,7 @@ SEAMS = (
     Seam(
         "openrlhf.trainer.ray.launcher",
         "RayActorGroup.async_init_model_from_pretrained",
-        "openrlhf_ebpo.engines.deaths:wait_for_engines_too",
+        "openrlhf_ebpo.generation.deaths:wait_for_engines_too",
         where="driver",
         why="nobody looks whether the rollout engines start, join the weight-sync group and live: where one does not, the policy "
         "waits for it, and the driver for the policy",

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from openrlhf_ebpo.command import end_with_parent, interrupt_once
 from openrlhf_ebpo.errors import ReportedError
-from openrlhf_ebpo.record import heartbeat, run_lock
-from openrlhf_ebpo.record.run_log import LOCK, RunDirectoryError, close_run, open_run, read_run
 from openrlhf_ebpo.redact import redacted_text
+from openrlhf_ebpo.run import heartbeat, run_lock
+from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, close_run, open_run, read_run
 from openrlhf_ebpo.supervisor import restarts
 from openrlhf_ebpo.supervisor.ends import end_session, join_names
 

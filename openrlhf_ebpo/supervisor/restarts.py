@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from openrlhf_ebpo.errors import raise_problems
-from openrlhf_ebpo.record.manifest import attempt_of
-from openrlhf_ebpo.record.resume import groups, newest_whole
+from openrlhf_ebpo.run.manifest import attempt_of
+from openrlhf_ebpo.run.resume import groups, newest_whole
 
 STALL_MINUTES, STALL_LIMIT = "logger.stall_minutes", "train.stall_limit"
 MAX_RESTARTS = "train.max_restarts"

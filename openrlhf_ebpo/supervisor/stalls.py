@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from openrlhf_ebpo.record.heartbeat import Beat
+from openrlhf_ebpo.run.heartbeat import Beat
 
 USUAL_STEPS = 5  # a step may take so many usual ones before it is called late
 WINDOW = 20  # steps that say what is usual

@@ -19,10 +19,10 @@ import psutil
 from openrlhf_ebpo.command import INTERRUPTED, message
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.record import heartbeat, run_lock
-from openrlhf_ebpo.record.heartbeat import LOADING, STARTING, read_beat
-from openrlhf_ebpo.record.run_log import LOCK, RunDirectoryError, read_run, timestamp
 from openrlhf_ebpo.redact import redacted_text
+from openrlhf_ebpo.run import heartbeat, run_lock
+from openrlhf_ebpo.run.heartbeat import LOADING, STARTING, read_beat
+from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, read_run, timestamp
 from openrlhf_ebpo.supervisor.driver import FORWARDED, SAVE_FIRST, record_end
 from openrlhf_ebpo.supervisor.ends import count_killed_for_memory, describe_death, end_session, is_alive, join_names
 from openrlhf_ebpo.supervisor.restarts import Restarts, Start, find_start, how_to_continue

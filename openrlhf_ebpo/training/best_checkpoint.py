@@ -8,9 +8,9 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from openrlhf_ebpo.record import resume
-from openrlhf_ebpo.record.manifest import damage, step_of
-from openrlhf_ebpo.record.run_log import read_metrics
+from openrlhf_ebpo.run import resume
+from openrlhf_ebpo.run.manifest import damage, step_of
+from openrlhf_ebpo.run.run_log import read_metrics
 from openrlhf_ebpo.training.eval_metrics import BEST, NO_BEST, in_short
 
 logger = logging.getLogger(__name__)

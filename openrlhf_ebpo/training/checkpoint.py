@@ -15,10 +15,10 @@ from typing import Any
 from openrlhf_ebpo.estimator import stored
 from openrlhf_ebpo.estimator.contract import Estimator
 from openrlhf_ebpo.files import sync_folder, unlink_shared, write_json, write_text
-from openrlhf_ebpo.record import manifest, resume
-from openrlhf_ebpo.record.changes import optimizer_settings
-from openrlhf_ebpo.record.run_log import PRIOR
 from openrlhf_ebpo.redact import redacted
+from openrlhf_ebpo.run import manifest, resume
+from openrlhf_ebpo.run.changes import optimizer_settings
+from openrlhf_ebpo.run.run_log import PRIOR
 from openrlhf_ebpo.training.offload_buffers import without_offload_buffers
 from openrlhf_ebpo.training.rotation import rotate
 from openrlhf_ebpo.training.save_times import exports

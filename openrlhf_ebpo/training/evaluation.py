@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from openrlhf_ebpo.record.votes import best_at_k, classes, majority_at_k
 from openrlhf_ebpo.rewards.answers import READINGS, Reading, packaged
 from openrlhf_ebpo.rewards.guard import INFO_KEY
 from openrlhf_ebpo.rewards.limits import default_workers
 from openrlhf_ebpo.rewards.special_tokens import without_end
+from openrlhf_ebpo.run.votes import best_at_k, classes, majority_at_k
 from openrlhf_ebpo.training.eval_metrics import EvalMetric, parse
 from openrlhf_ebpo.training.rollouts import response_tokens
 

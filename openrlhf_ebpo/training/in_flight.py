@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import numpy as np
 from torch.utils.data import Dataset
 
-from openrlhf_ebpo.record.resume import CheckpointError
+from openrlhf_ebpo.run.resume import CheckpointError
 from openrlhf_ebpo.training.rollouts import prompt_id
 
 logger = logging.getLogger(__name__)

@@ -135,7 +135,7 @@ def check(values: dict) -> list[str]:
 
 def adapter_as_safetensors(folder: str | Path) -> None:
     """With ZeRO stage 3 or tensor parallelism upstream exports an adapter as a pickle, which nothing here loads or pushes
-    (models/folder.py): write the same weights in safetensors, and take the pickle away."""
+    (seams/model_folder.py): write the same weights in safetensors, and take the pickle away."""
     pickle = Path(folder, "adapter_model.bin")
     if not pickle.is_file():
         return

@@ -15,7 +15,7 @@ from datetime import datetime
 import ray
 from ray.experimental import internal_kv
 
-from openrlhf_ebpo.record.heartbeat import GENERATING, LOADING, REWARDS, STARTING, Heart
+from openrlhf_ebpo.run.heartbeat import GENERATING, LOADING, REWARDS, STARTING, Heart
 
 POLL_SECONDS = 5.0
 EVALUATING = "evaluating"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from openrlhf_ebpo.record import manifest, resume
+from openrlhf_ebpo.run import manifest, resume
 
 
 class SavedCheckpoint(NamedTuple):

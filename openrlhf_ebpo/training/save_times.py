@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.record.manifest import step_of
-from openrlhf_ebpo.record.resume import BEST
+from openrlhf_ebpo.run.manifest import step_of
+from openrlhf_ebpo.run.resume import BEST
 
 MINUTES = "ckpt.save_minutes"
 

@@ -14,7 +14,7 @@ from gpu.parts import MACHINE, Part, parts
 from gpu.work import PartFailed, PartSkipped, TimeIsUp, Work, shell_command, tail
 from openrlhf_ebpo.command import command, interrupted_once
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.record.run_log import timestamp
+from openrlhf_ebpo.run.run_log import timestamp
 
 MINUTES = 15
 CPU_PATIENCE = 4  # a rehearsal takes so many times as long, on a few cores

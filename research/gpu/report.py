@@ -15,7 +15,7 @@ from gpu.work import ROOT, shell_command
 from lab import tables
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json, write_text
-from openrlhf_ebpo.record.run_log import timestamp
+from openrlhf_ebpo.run.run_log import timestamp
 
 SCHEMA = 1
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"

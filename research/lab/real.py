@@ -22,7 +22,7 @@ from lab.jobs import rounded
 from lab.measured import Job, Record
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.progress import fingerprint, model_identity
-from openrlhf_ebpo.record.run_log import read_metrics
+from openrlhf_ebpo.run.run_log import read_metrics
 
 ROOT = Path(__file__).parents[2]
 METRICS = ("rollout/reward_mean", "actor_grad_norm", "policy/entropy", "policy/kl_per_step")

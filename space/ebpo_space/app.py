@@ -11,8 +11,8 @@ import time
 
 import gradio as gr
 
-from openrlhf_ebpo.record.heartbeat import FILE as HEARTBEAT
-from openrlhf_ebpo.record.run_log import LOCK
+from openrlhf_ebpo.run.heartbeat import FILE as HEARTBEAT
+from openrlhf_ebpo.run.run_log import LOCK
 
 from .condition import PATIENCE, SILENCE
 from .layout import Layout, lay_out

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from openrlhf_ebpo.record.score_text import whole_percent
+from openrlhf_ebpo.run.score_text import whole_percent
 
 from . import reading
 from .figures import number

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from openrlhf_ebpo.record.heartbeat import FILE, Beat, read_beat
-from openrlhf_ebpo.record.run_lock import BEAT_SECONDS
-from openrlhf_ebpo.record.run_log import LOCK
+from openrlhf_ebpo.run.heartbeat import FILE, Beat, read_beat
+from openrlhf_ebpo.run.run_lock import BEAT_SECONDS
+from openrlhf_ebpo.run.run_log import LOCK
 
 from .errors import RunError
 from .metrics import Metrics

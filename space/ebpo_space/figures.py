@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 import orjson
 
-from openrlhf_ebpo.record.score_text import percent
+from openrlhf_ebpo.run.score_text import percent
 
 from .text import middle_cut
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openrlhf_ebpo.record.score_text import percent
-from openrlhf_ebpo.record.score_text import reported as reported_text
+from openrlhf_ebpo.run.score_text import percent
+from openrlhf_ebpo.run.score_text import reported as reported_text
 
 from .figures import COLOURS, HEIGHT, colour, number, packed, plotly_text
 from .metrics import decimate, outside, smooth

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from openrlhf_ebpo.files import try_lock, whole_characters
-from openrlhf_ebpo.record.run_log import NOTES as FILE
+from openrlhf_ebpo.run.run_log import NOTES as FILE
 
 from .errors import RunError
 from .groups import Groups

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from openrlhf_ebpo.record.catalogue import HELD_OUT, REWARD, find
-from openrlhf_ebpo.record.score_text import percent, points
+from openrlhf_ebpo.run.catalogue import HELD_OUT, REWARD, find
+from openrlhf_ebpo.run.score_text import percent, points
 
 from . import results
 from .errors import RunError

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from openrlhf_ebpo.eval.intervals import Estimate, of_average, of_difference
-from openrlhf_ebpo.record.score_text import points
+from openrlhf_ebpo.run.score_text import points
 
 from .errors import RunError
 from .results import Column, Result, rates

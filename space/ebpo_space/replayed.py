@@ -12,7 +12,7 @@ from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.estimator.registry import ESTIMATORS, title
 from openrlhf_ebpo.estimator.replay import Logged, logged
-from openrlhf_ebpo.record.rollout_columns import read_columns
+from openrlhf_ebpo.run.rollout_columns import read_columns
 
 from .comparison import Line, comparison
 from .errors import RunError

@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from openrlhf_ebpo.eval.tasks import ordered
-from openrlhf_ebpo.record.results import SCHEMA, TRAINING
-from openrlhf_ebpo.record.score_text import k_of, majorities, passes
+from openrlhf_ebpo.run.results import SCHEMA, TRAINING
+from openrlhf_ebpo.run.score_text import k_of, majorities, passes
 
 from .coded import numbered, truth
 from .errors import RunError

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from openrlhf_ebpo.estimator.registry import title
-from openrlhf_ebpo.record.catalogue import find
-from openrlhf_ebpo.record.score_text import whole_percent
+from openrlhf_ebpo.run.catalogue import find
+from openrlhf_ebpo.run.score_text import whole_percent
 
 from . import warnings
 from .changed import Changed, changed

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from openrlhf_ebpo.record.run_log import SCHEMA
+from openrlhf_ebpo.run.run_log import SCHEMA
 
 from . import hub
 from .errors import RunError

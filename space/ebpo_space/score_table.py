@@ -6,8 +6,8 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from openrlhf_ebpo.record import score_text
-from openrlhf_ebpo.record.score_text import NONE, percent, points
+from openrlhf_ebpo.run import score_text
+from openrlhf_ebpo.run.score_text import NONE, percent, points
 
 from .figures import colour
 from .paired import Change, Compare, ends_of

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from openrlhf_ebpo.record.catalogue import ESTIMATOR, GROUPS, HELD_OUT, Metric, Shown, find
-from openrlhf_ebpo.record.own_metrics import COLUMNS
+from openrlhf_ebpo.run.catalogue import ESTIMATOR, GROUPS, HELD_OUT, Metric, Shown, find
+from openrlhf_ebpo.run.own_metrics import COLUMNS
 
 from . import results, seeds
 from .errors import RunError

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from openrlhf_ebpo.record.catalogue import find
+from openrlhf_ebpo.run.catalogue import find
 
 from .figures import HEIGHT, number, packed, plotly_text
 from .lines import Line, line_panel

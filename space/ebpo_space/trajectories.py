@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from openrlhf_ebpo.record.catalogue import Metric
+from openrlhf_ebpo.run.catalogue import Metric
 
 from .binning import means, places, stretches
 from .distributions import Grouped, Seen, largest, prior_means

@@ -8,8 +8,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from openrlhf_ebpo.record.catalogue import Metric
-from openrlhf_ebpo.record.own_metrics import own_metrics
+from openrlhf_ebpo.run.catalogue import Metric
+from openrlhf_ebpo.run.own_metrics import own_metrics
 
 from .distributions import Reader
 from .errors import RunError

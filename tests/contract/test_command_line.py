@@ -18,8 +18,8 @@ from openrlhf_ebpo.command import parse
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator.presets import PARTS, PRESETS
 from openrlhf_ebpo.files import append_json_line, write_json
-from openrlhf_ebpo.record import manifest
 from openrlhf_ebpo.redact import Secret, redacted_argv
+from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.seams.check import installed_release
 
 PPO, SFT = "openrlhf.cli.train_ppo_ray", "openrlhf.cli.train_sft"

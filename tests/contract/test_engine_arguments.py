@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_ebpo.engines import arguments, quiet_worker
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.generation import arguments, quiet_worker
 
 
 class Worker:

@@ -11,9 +11,9 @@ import pytest
 from deepspeed_engine import Engine
 
 from openrlhf_ebpo.checks.preflight import REWARDS
-from openrlhf_ebpo.record.run_log import read_metrics
-from openrlhf_ebpo.record.run_writer import RunLog
 from openrlhf_ebpo.rewards.answers import MAX_COMPARISONS
+from openrlhf_ebpo.run.run_log import read_metrics
+from openrlhf_ebpo.run.run_writer import RunLog
 from openrlhf_ebpo.training import evaluation
 
 N, MATH = 4, str(REWARDS / "math.py")

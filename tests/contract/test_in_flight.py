@@ -13,7 +13,7 @@ import datasets
 import pytest
 
 from openrlhf_ebpo.data.passes import steps_a_pass
-from openrlhf_ebpo.record.resume import CheckpointError
+from openrlhf_ebpo.run.resume import CheckpointError
 from openrlhf_ebpo.training.in_flight import FINISHED, IN_FLIGHT, PromptsInFlight
 
 ROWS, BATCH, GROUP, EPISODES = 22, 4, 2, 2

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_ebpo.engines import log_probs
-from openrlhf_ebpo.engines.arguments import MadeWith, set_arguments
-from openrlhf_ebpo.engines.log_probs import PROCESSED, MeasuredRolloutActor
+from openrlhf_ebpo.generation import log_probs
+from openrlhf_ebpo.generation.arguments import MadeWith, set_arguments
+from openrlhf_ebpo.generation.log_probs import PROCESSED, MeasuredRolloutActor
 from openrlhf_ebpo.rewards.guard import ERROR_KEY
 from openrlhf_ebpo.training import mismatch
 

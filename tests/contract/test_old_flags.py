@@ -12,8 +12,8 @@ from openrlhf_ebpo.cli import train_ppo_ray
 from openrlhf_ebpo.cli.old_flags import TABLE, translate
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import parse
-from openrlhf_ebpo.record import run_lock
-from openrlhf_ebpo.record.run_log import close_run, read_run
+from openrlhf_ebpo.run import run_lock
+from openrlhf_ebpo.run.run_log import close_run, read_run
 from openrlhf_ebpo.seams.check import installed_release
 from openrlhf_ebpo.seams.releases import RECOMMENDED
 from openrlhf_ebpo.seams.stack import module_path

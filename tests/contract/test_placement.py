@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from openrlhf_ebpo.engines.cluster import gpus_needed
+from openrlhf_ebpo.generation.cluster import gpus_needed
 
 
 class Placed(Exception):

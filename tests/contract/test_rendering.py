@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from tiny_tokenizers import CHAT_WITH_BEGIN, save, save_gemma, save_llama
 
-from openrlhf_ebpo.engines.rendering import TokenizerByReference, prompt_lengths, render, token_ids, tokenizer_of
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.generation.rendering import TokenizerByReference, prompt_lengths, render, token_ids, tokenizer_of
 from openrlhf_ebpo.rewards.limits import Limits
 
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"

@@ -12,7 +12,7 @@ import torch
 from safetensors import safe_open
 
 from openrlhf_ebpo.quickstart import tiny_model
-from openrlhf_ebpo.record import manifest
+from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.training.offload_buffers import SUFFIX, without_offload_buffers
 from openrlhf_ebpo.training.tied_weights import tied_copies
 
@@ -38,7 +38,7 @@ def resumed(tmp_path_factory):
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_optimizers_numbers_are_the_checkpoints_and_the_schedules_shape_is_not(resumed, stage):
-    """`record/changes.py` says so to whoever resumes with others."""
+    """`run/changes.py` says so to whoever resumes with others."""
     for rank in (0, 1):
         saved, loaded = (resumed[1][stage, rank][name] for name in ("saved", "loaded"))
         kept = ("initial_lr", "betas", "eps", "weight_decay", "step")

@@ -9,10 +9,10 @@ import pytest
 import torch
 from deepspeed_engine import Engine
 
-from openrlhf_ebpo.record import manifest
-from openrlhf_ebpo.record.manifest import damage
-from openrlhf_ebpo.record.resume import CheckpointError, latest_checkpoint
-from openrlhf_ebpo.record.run_log import PRIOR
+from openrlhf_ebpo.run import manifest
+from openrlhf_ebpo.run.manifest import damage
+from openrlhf_ebpo.run.resume import CheckpointError, latest_checkpoint
+from openrlhf_ebpo.run.run_log import PRIOR
 from openrlhf_ebpo.training.checkpoint import CLIENT_STATE, STATE_KEY
 
 

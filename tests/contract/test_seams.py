@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_ebpo.engines import cluster
 from openrlhf_ebpo.errors import SeamError
+from openrlhf_ebpo.generation import cluster
 from openrlhf_ebpo.quickstart import tiny_model
 from openrlhf_ebpo.seams import __main__ as printer
 from openrlhf_ebpo.seams import check, flash_attn, releases
@@ -350,7 +350,7 @@ def test_the_estimator_needs_neither_ray_nor_openrlhf_and_a_reader_of_runs_no_to
         "import sys\n"
         "import openrlhf_ebpo.estimator.registry\n"
         "assert not {'numpy', 'torch'} & set(sys.modules)\n"
-        "import openrlhf_ebpo.record.run_log, openrlhf_ebpo.estimator.advantage, openrlhf_ebpo.estimator.config\n"
+        "import openrlhf_ebpo.run.run_log, openrlhf_ebpo.estimator.advantage, openrlhf_ebpo.estimator.config\n"
         "assert not {'torch', 'ray', 'openrlhf'} & set(sys.modules)\n"
         "import openrlhf_ebpo.training.rollouts, openrlhf_ebpo.training.checkpoint\n"
         "assert not {'ray', 'openrlhf', 'vllm', 'deepspeed'} & set(sys.modules)\n"

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from fractions import Fraction
 from pathlib import Path
 
-from openrlhf_ebpo.record import resume
-from openrlhf_ebpo.record.run_log import read_rollouts, read_run
+from openrlhf_ebpo.run import resume
+from openrlhf_ebpo.run.run_log import read_rollouts, read_run
 
 TOLERANCE = 1e-12
 

@@ -18,7 +18,7 @@ import workshop
 from disk import Disk
 from moment import Moment
 
-from openrlhf_ebpo.record.run_log import RunDirectoryError, read_metrics, read_run
+from openrlhf_ebpo.run.run_log import RunDirectoryError, read_metrics, read_run
 
 DISK = "disk"  # the disk is full for a while; nothing is killed
 MARK = "OPENRLHF_EBPO_FAULTS"

@@ -22,8 +22,8 @@ from moment import Moment, at_random
 
 from openrlhf_ebpo.estimator.prior import Moments
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.record import manifest
-from openrlhf_ebpo.record.run_log import RunDirectoryError, close_run, open_run, read_run
+from openrlhf_ebpo.run import manifest
+from openrlhf_ebpo.run.run_log import RunDirectoryError, close_run, open_run, read_run
 
 
 def rollouts(rewards: list[list[float]], valid: bool = True) -> pa.Table:

@@ -12,7 +12,7 @@ from gpu_commands import DYNAMIC_CLIP_COV, LORA_ZERO_3, ZERO_3_SLEEP_KL_COV
 
 from gpu.trainings import kill_midway
 from gpu.work import tail
-from openrlhf_ebpo.record.run_log import read_metrics, read_run
+from openrlhf_ebpo.run.run_log import read_metrics, read_run
 
 pytestmark = pytest.mark.gpu
 GUARD = Path(__file__).parent / "guard"

@@ -189,7 +189,7 @@ class Training:
         return output
 
     def wait_for_step(self, run_dir: Path, step: int, seconds: int = 240) -> None:
-        from openrlhf_ebpo.record.run_log import read_metrics
+        from openrlhf_ebpo.run.run_log import read_metrics
 
         deadline = time.time() + seconds
         while time.time() < deadline:

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_ebpo.cli import main as verify
-from openrlhf_ebpo.record import checkpoints
-from openrlhf_ebpo.record.manifest import damage
-from openrlhf_ebpo.record.run_log import read_metrics, read_run
+from openrlhf_ebpo.run import checkpoints
+from openrlhf_ebpo.run.manifest import damage
+from openrlhf_ebpo.run.run_log import read_metrics, read_run
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ import psutil
 import pytest
 from forked_engines import FORKED
 
-from openrlhf_ebpo.record.heartbeat import REWARDS, read_beat
-from openrlhf_ebpo.record.resume import newest_whole
-from openrlhf_ebpo.record.run_log import read_metrics, read_run
+from openrlhf_ebpo.run.heartbeat import REWARDS, read_beat
+from openrlhf_ebpo.run.resume import newest_whole
+from openrlhf_ebpo.run.run_log import read_metrics, read_run
 from openrlhf_ebpo.supervisor.restarts import PAUSE
 
 REWARD = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from openrlhf_ebpo.record.run_log import read_metrics, read_rollouts, read_run
+from openrlhf_ebpo.run.run_log import read_metrics, read_rollouts, read_run
 
 REWARD = """
 import ctypes, os, re, sys, time

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_ebpo.record.run_log import read_metrics, read_run
+from openrlhf_ebpo.run.run_log import read_metrics, read_run
 
 FAST = {"OPENRLHF_EBPO_HUB_PAUSE": "0.2", "OPENRLHF_EBPO_HUB_TIMEOUT": "5"}
 

@@ -16,7 +16,7 @@ from in_turn import NAMES
 
 from openrlhf_ebpo.estimator import registry, stored
 from openrlhf_ebpo.estimator.config import EstimatorConfig
-from openrlhf_ebpo.record.run_log import read_metrics, read_rollouts, read_run
+from openrlhf_ebpo.run.run_log import read_metrics, read_rollouts, read_run
 from openrlhf_ebpo.training.rollouts import prompt_id
 
 HERE = str(Path(__file__).parent)

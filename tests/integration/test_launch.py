@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from openrlhf_ebpo.cli import main
-from openrlhf_ebpo.record.catalogue import find
-from openrlhf_ebpo.record.own_metrics import COLUMNS
-from openrlhf_ebpo.record.results import find_results
-from openrlhf_ebpo.record.run_log import first_kept, read_metrics, read_rollouts, read_run, step_files
+from openrlhf_ebpo.run.catalogue import find
+from openrlhf_ebpo.run.own_metrics import COLUMNS
+from openrlhf_ebpo.run.results import find_results
+from openrlhf_ebpo.run.run_log import first_kept, read_metrics, read_rollouts, read_run, step_files
 
 FAILING_REWARD = """
 import torch

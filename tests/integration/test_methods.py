@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_ebpo.record.results import find_results
-from openrlhf_ebpo.record.run_log import read_metrics, read_rollouts, read_run
+from openrlhf_ebpo.run.results import find_results
+from openrlhf_ebpo.run.run_log import read_metrics, read_rollouts, read_run
 from openrlhf_ebpo.training.rollouts import prompt_id
 
 BATCH = 8  # prompts per step

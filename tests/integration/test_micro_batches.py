@@ -8,7 +8,7 @@ import sys
 DRIVER = """
 import sys, time
 import ray, torch
-from openrlhf_ebpo.record.heartbeat import GENERATING, Heart
+from openrlhf_ebpo.run.heartbeat import GENERATING, Heart
 from openrlhf_ebpo.training import phases
 
 @ray.remote(num_cpus=0)

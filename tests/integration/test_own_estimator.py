@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from openrlhf_ebpo.record.run_log import read_metrics, read_rollouts, read_run
+from openrlhf_ebpo.run.run_log import read_metrics, read_rollouts, read_run
 
 EXAMPLE = str(Path(__file__).parents[2] / "examples" / "estimator")
 NAME = "running_mean:RunningMean"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from openrlhf_ebpo.record.run_log import read_metrics, read_run
+from openrlhf_ebpo.run.run_log import read_metrics, read_run
 from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.pages import dynamics
 from openrlhf_ebpo.space.runs import Runs

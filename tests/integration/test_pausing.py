@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_ebpo.command import PAUSED
-from openrlhf_ebpo.record import manifest, resume
-from openrlhf_ebpo.record.heartbeat import END_FILE
-from openrlhf_ebpo.record.run_log import read_metrics, read_run
+from openrlhf_ebpo.run import manifest, resume
+from openrlhf_ebpo.run.heartbeat import END_FILE
+from openrlhf_ebpo.run.run_log import read_metrics, read_run
 
 STEPS = 15
 

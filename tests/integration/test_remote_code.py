@@ -15,7 +15,7 @@ IN_A_WORKER = """
 import argparse, os, sys
 import ray
 from openrlhf_ebpo.seams import remote_code
-from openrlhf_ebpo.engines.cluster import ray_with
+from openrlhf_ebpo.generation.cluster import ray_with
 def load(model):
     from openrlhf.models import Actor
     try:

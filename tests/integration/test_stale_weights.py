@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from openrlhf_ebpo.record.run_log import read_metrics
+from openrlhf_ebpo.run.run_log import read_metrics
 from openrlhf_ebpo.space.metrics import Follower
 from openrlhf_ebpo.space.warnings import found
 

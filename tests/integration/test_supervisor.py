@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from openrlhf_ebpo.engines.cluster import address_to_join
-from openrlhf_ebpo.record.heartbeat import read_beat
-from openrlhf_ebpo.record.run_log import LOCK, read_metrics, read_run
+from openrlhf_ebpo.generation.cluster import address_to_join
+from openrlhf_ebpo.run.heartbeat import read_beat
+from openrlhf_ebpo.run.run_log import LOCK, read_metrics, read_run
 from openrlhf_ebpo.supervisor.ends import is_alive
 from openrlhf_ebpo.supervisor.restarts import PAUSE
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.command import PAUSED, error_exit
 from openrlhf_ebpo.errors import ReportedError, UsageError
-from openrlhf_ebpo.record.heartbeat import GENERATING, STARTING, Heart, end_requested_by
+from openrlhf_ebpo.run.heartbeat import GENERATING, STARTING, Heart, end_requested_by
 from openrlhf_ebpo.supervisor.driver import under_supervision
 
 (mode, _, orphan), folder = sys.argv[1].partition("+"), Path(sys.argv[2])

@@ -13,9 +13,9 @@ from marked_runs import PLOTLY, SHORT, UNIT, marked_run
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub import columns
-from openrlhf_ebpo.record import own_metrics as own
-from openrlhf_ebpo.record.catalogue import GROUPS, METRICS, Shown, find, shown_in
-from openrlhf_ebpo.record.run_log import open_run, read_metrics, read_run
+from openrlhf_ebpo.run import own_metrics as own
+from openrlhf_ebpo.run.catalogue import GROUPS, METRICS, Shown, find, shown_in
+from openrlhf_ebpo.run.run_log import open_run, read_metrics, read_run
 from openrlhf_ebpo.space import shelves
 from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.pages import dynamics

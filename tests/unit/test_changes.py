@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.record import manifest
-from openrlhf_ebpo.record.changes import find_changes, format_table, optimizer_settings, resume
-from openrlhf_ebpo.record.resume import groups, newest_whole
+from openrlhf_ebpo.run import manifest
+from openrlhf_ebpo.run.changes import find_changes, format_table, optimizer_settings, resume
+from openrlhf_ebpo.run.resume import groups, newest_whole
 
 WAS = {
     "actor": {"adam": {"lr": 1e-6, "betas": [0.9, 0.95]}, "max_norm": 1.0, "lr_scheduler": "cosine"},

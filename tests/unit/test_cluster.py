@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 from openrlhf_ebpo.cli import train_ppo_ray
-from openrlhf_ebpo.engines import cluster
-from openrlhf_ebpo.engines.cluster import ClusterError, check_resources, gpus_needed, waits_for_others
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.generation import cluster
+from openrlhf_ebpo.generation.cluster import ClusterError, check_resources, gpus_needed, waits_for_others
 
 BASE = {
     "train.colocate_all": False,

@@ -15,11 +15,11 @@ from safetensors.numpy import save_file
 
 from openrlhf_ebpo import progress
 from openrlhf_ebpo.data import difficulty, difficulty_report
-from openrlhf_ebpo.engines import generation
-from openrlhf_ebpo.engines.cluster import reason
-from openrlhf_ebpo.engines.generation import SEQUENCES_IN_FLIGHT, GenerationError, Sample, _free_engine
-from openrlhf_ebpo.engines.rendering import Prompt
 from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.generation import engines
+from openrlhf_ebpo.generation.cluster import reason
+from openrlhf_ebpo.generation.engines import SEQUENCES_IN_FLIGHT, GenerationError, Sample, _free_engine
+from openrlhf_ebpo.generation.rendering import Prompt
 from openrlhf_ebpo.progress import model_identity, progress_file
 
 ROWS = [
@@ -101,7 +101,7 @@ def test_the_prompts_are_those_of_the_training_to_come_and_what_does_not_fit_is_
 
     model = tiny_tokenizers.save(folder / "tokenizer")
     args = arguments(folder, model=model, add_bos=add_bos, max_new_tokens=8, max_len=13)
-    monkeypatch.setattr(generation, "engines", started)
+    monkeypatch.setattr(engines, "started", started)
     with pytest.raises(ReportedError, match="caught"):
         difficulty.measure(args, [*ROWS, {"id": "long", "prompt": "1 + 1 + 1", "label": "3"}], {}, generate)
     out = capsys.readouterr().out

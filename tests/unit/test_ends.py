@@ -11,8 +11,8 @@ import time
 import psutil
 import pytest
 
-from openrlhf_ebpo.record import run_lock
-from openrlhf_ebpo.record.run_log import LOCK
+from openrlhf_ebpo.run import run_lock
+from openrlhf_ebpo.run.run_log import LOCK
 from openrlhf_ebpo.supervisor import driver
 from openrlhf_ebpo.supervisor.driver import end_leftovers
 from openrlhf_ebpo.supervisor.ends import is_alive, list_session

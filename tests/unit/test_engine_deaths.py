@@ -11,7 +11,7 @@ import sys
 from datetime import timedelta
 from types import SimpleNamespace
 
-from openrlhf_ebpo.engines import deaths
+from openrlhf_ebpo.generation import deaths
 from openrlhf_ebpo.seams.stack import module_path
 
 
@@ -30,7 +30,7 @@ def test_the_cause_is_the_signal_or_the_last_error_of_the_log():
 
 
 def test_what_an_engine_prints_is_found_where_it_goes_to_a_file(tmp_path):
-    code = "import sys; from openrlhf_ebpo.engines.deaths import read_own_log; print('ValueError: x', file=sys.stderr); print(read_own_log())"
+    code = "import sys; from openrlhf_ebpo.generation.deaths import read_own_log; print('ValueError: x', file=sys.stderr); print(read_own_log())"
     with open(tmp_path / "log", "w") as log:
         done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=log, text=True, timeout=120)
     assert "ValueError: x" in done.stdout

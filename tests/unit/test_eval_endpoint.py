@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 from model_server import CHAT, KEY, SAMPLED, answer, arguments, respond
 
-from openrlhf_ebpo.engines.generation import GenerationError
 from openrlhf_ebpo.eval import endpoint_questions, protocols, run
 from openrlhf_ebpo.eval.prompts import PromptForm
-from openrlhf_ebpo.record import results
+from openrlhf_ebpo.generation.engines import GenerationError
 from openrlhf_ebpo.redact import REDACTED
+from openrlhf_ebpo.run import results
 
 # what is sent
 

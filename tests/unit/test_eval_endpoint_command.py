@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 import pytest
 from model_server import CARD, CHAT, GREEDY, KEY, RAW, SAMPLED, VLLM, Good, arguments
 
-from openrlhf_ebpo.engines.generation import GenerationError
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import (
     endpoint,
@@ -33,8 +32,9 @@ from openrlhf_ebpo.eval.job import Job
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.eval.tasks import Question, Task
+from openrlhf_ebpo.generation.engines import GenerationError
 from openrlhf_ebpo.hub import results as hub_results
-from openrlhf_ebpo.record import results
+from openrlhf_ebpo.run import results
 from openrlhf_ebpo.space import results as space_results
 from openrlhf_ebpo.space.runs import Run
 

@@ -10,11 +10,11 @@ import time
 import pytest
 from model_server import GREEDY, KEY, RAW, SAMPLED, respond
 
-from openrlhf_ebpo.engines.generation import GenerationError
 from openrlhf_ebpo.eval import endpoint_client, endpoint_questions
 from openrlhf_ebpo.eval.endpoint import Endpoint
 from openrlhf_ebpo.eval.endpoint_client import Pace
 from openrlhf_ebpo.eval.job import StorageError
+from openrlhf_ebpo.generation.engines import GenerationError
 from openrlhf_ebpo.redact import Secret
 
 

@@ -8,18 +8,18 @@ from types import SimpleNamespace
 import pytest
 import tiny_tokenizers
 
-from openrlhf_ebpo.engines.generation import EngineSettings, Sample
-from openrlhf_ebpo.engines.rendering import Prompt
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import generate, protocols
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.eval.tasks import Question
+from openrlhf_ebpo.generation.engines import EngineSettings, Sample
+from openrlhf_ebpo.generation.rendering import Prompt
 
 FORM = PromptForm("{question}", source="--template raw")
 
 
 def test_records_hold_text_lengths_and_reasons(tmp_path):
-    from openrlhf_ebpo.engines.rendering import tokenizer_of
+    from openrlhf_ebpo.generation.rendering import tokenizer_of
     from openrlhf_ebpo.quickstart import tiny_model
 
     tiny_model.build(tmp_path / "m", ["abc"], hidden_size=16, intermediate_size=32)
@@ -46,7 +46,7 @@ def test_a_response_ends_where_its_stop_text_begins(stop, text, kept):
 
 
 def test_a_think_that_the_prompt_has_begun_is_of_the_response(tmp_path):
-    from openrlhf_ebpo.engines.rendering import tokenizer_of
+    from openrlhf_ebpo.generation.rendering import tokenizer_of
     from openrlhf_ebpo.quickstart import tiny_model
 
     tiny_model.build(tmp_path / "m", ["abc"], hidden_size=16, intermediate_size=32)

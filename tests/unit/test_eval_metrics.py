@@ -11,7 +11,7 @@ import pytest
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import metrics, resampling
-from openrlhf_ebpo.record.results import check_counts
+from openrlhf_ebpo.run.results import check_counts
 
 
 def vote(right: np.ndarray, classes: np.ndarray, chosen: tuple[int, ...]) -> float:

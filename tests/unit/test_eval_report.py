@@ -13,8 +13,8 @@ import pytest
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import metrics, paper, plots, report
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.record import results
-from openrlhf_ebpo.record.score_text import between, score
+from openrlhf_ebpo.run import results
+from openrlhf_ebpo.run.score_text import between, score
 
 PROTOCOL = {"name": "default", "fingerprint": "f", "version": 1, "n": 4, "n_by_task": {}, "temperature": 1.0}
 EASY = [[0, 0, 0, 1], [0, 0, 0, 0], [1, 1, 0, -1]]  # pass@1 8/12, maj@4 2/3

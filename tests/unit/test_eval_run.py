@@ -17,15 +17,15 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import save_file
 
-from openrlhf_ebpo.engines.cluster import ClusterError
-from openrlhf_ebpo.engines.generation import GenerationError
-from openrlhf_ebpo.engines.rendering import Prompt
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import effort, generate, jobs, models, pairs, prompts, protocols, run
 from openrlhf_ebpo.eval.job import StorageError
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
-from openrlhf_ebpo.record import results
+from openrlhf_ebpo.generation.cluster import ClusterError
+from openrlhf_ebpo.generation.engines import GenerationError
+from openrlhf_ebpo.generation.rendering import Prompt
+from openrlhf_ebpo.run import results
 
 QUESTIONS = [("One and one?", "2"), ("Half of one?", r"\frac{1}{2}"), ("Two roots of x^2 = 1?", ["-1", "1"])]
 RESPONSES = {

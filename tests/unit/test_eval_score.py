@@ -18,8 +18,8 @@ from openrlhf_ebpo.eval.pairs import Pair, read_pair
 from openrlhf_ebpo.eval.protocols import BOX_OR_ANSWER_LINE, MATH_VERIFY, PROTOCOLS
 from openrlhf_ebpo.eval.tasks import BENCHMARKS, Question, Rules, load
 from openrlhf_ebpo.eval.units import without_unit
-from openrlhf_ebpo.record.votes import classes
 from openrlhf_ebpo.rewards.grading import GoldError
+from openrlhf_ebpo.run.votes import classes
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"

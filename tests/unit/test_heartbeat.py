@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_ebpo.record import heartbeat
-from openrlhf_ebpo.record.heartbeat import GENERATING, REWARDS, Heart, read_beat
+from openrlhf_ebpo.run import heartbeat
+from openrlhf_ebpo.run.heartbeat import GENERATING, REWARDS, Heart, read_beat
 
 
 def test_a_phase_has_a_beginning_and_its_details_do_not_change_it(tmp_path, monkeypatch):

@@ -26,7 +26,7 @@ from openrlhf_ebpo.hub.card import PICTURE, model_card
 from openrlhf_ebpo.hub.markdown import Markdown, code, fenced, render, table, words
 from openrlhf_ebpo.hub.public import hub_id, public, public_run, without_paths
 from openrlhf_ebpo.hub.push import drain
-from openrlhf_ebpo.record.run_log import read_run
+from openrlhf_ebpo.run.run_log import read_run
 
 REPO = "owner/tiny"
 HOSTILE = "a | b\n---\n# no heading <img src=x onerror=alert(1)> `x` ```\n[l](javascript:alert(1)) {{value}} \u202e"

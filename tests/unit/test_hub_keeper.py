@@ -12,7 +12,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.hub import outbox, pusher, training
 from openrlhf_ebpo.hub.keeper import MAX_STARTS, Keeper
-from openrlhf_ebpo.record.run_log import read_run
+from openrlhf_ebpo.run.run_log import read_run
 
 REPO = "owner/model"
 

@@ -14,7 +14,7 @@ from openrlhf_ebpo.hub import evaluations, example, notes, outbox, published
 from openrlhf_ebpo.hub.card import model_card
 from openrlhf_ebpo.hub.notes import BEGIN, END, notes_of, with_notes, with_slot
 from openrlhf_ebpo.hub.push import drain
-from openrlhf_ebpo.models.hub_client import hub_api
+from openrlhf_ebpo.hub_client import hub_api
 
 REPO = "owner/model"
 MINE = "## My words\n\n*Do not* deploy. {{ 7 * 7 }} {% raw %}\n\n---\nlicense: other\n---\n\n| a | b |\n"

@@ -19,7 +19,7 @@ from openrlhf_ebpo.hub.content import git_hash
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.pull import MAX_AT_ONCE, RECORD, pull, remove_other_files
 from openrlhf_ebpo.hub.upload import publish
-from openrlhf_ebpo.models.hub_client import HubError, hub_api
+from openrlhf_ebpo.hub_client import HubError, hub_api
 
 REPO = "owner/model"
 WEIGHTS = save({"w": np.ones(2)})

@@ -18,7 +18,7 @@ from openrlhf_ebpo.files import unlink_shared, write_json
 from openrlhf_ebpo.hub import outbox, pusher
 from openrlhf_ebpo.hub.push import attempt, drain, push_all
 from openrlhf_ebpo.hub.upload import publish
-from openrlhf_ebpo.models.hub_client import hub_api
+from openrlhf_ebpo.hub_client import hub_api
 
 REPO = "owner/model"
 

@@ -22,10 +22,10 @@ from openrlhf_ebpo.estimator.stored import pack
 from openrlhf_ebpo.files import append_json_line, read_json_lines, write_json
 from openrlhf_ebpo.hub import columns, data_repo, evaluations, run_data, tables
 from openrlhf_ebpo.hub.local_files import local_file
-from openrlhf_ebpo.models.hub_client import HubError
-from openrlhf_ebpo.record.results import SAMPLES
-from openrlhf_ebpo.record.run_log import DROPPED, PRIOR_STARTS, read_metrics, read_rollouts, read_run
-from openrlhf_ebpo.record.run_writer import drop_before, roll_back
+from openrlhf_ebpo.hub_client import HubError
+from openrlhf_ebpo.run.results import SAMPLES
+from openrlhf_ebpo.run.run_log import DROPPED, PRIOR_STARTS, read_metrics, read_rollouts, read_run
+from openrlhf_ebpo.run.run_writer import drop_before, roll_back
 from openrlhf_ebpo.training.rollouts import SCHEMA
 
 REPO = "owner/tiny-run"

@@ -23,7 +23,7 @@ from openrlhf_ebpo.hub import outbox, results, run_data, space
 from openrlhf_ebpo.hub.content import PublishableZip
 from openrlhf_ebpo.hub.push import drain
 from openrlhf_ebpo.hub.upload import publish
-from openrlhf_ebpo.record.run_log import close_run, read_run
+from openrlhf_ebpo.run.run_log import close_run, read_run
 
 MODEL, RUN, RESULTS, SPACE = "owner/model", "owner/run", "owner/results", "owner/space"
 

@@ -22,7 +22,7 @@ from recorded_runs import write_run
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import data_repo, published, run_data, space
-from openrlhf_ebpo.record.run_log import read_metrics
+from openrlhf_ebpo.run.run_log import read_metrics
 from openrlhf_ebpo.space.document import STATIC
 
 REPO, RUN = "owner/ebpo", "owner/tiny-run"
@@ -38,7 +38,7 @@ def deploy(api, hub, monkeypatch, no_waiting, tmp_path):
     app = tmp_path / "space"
     for name, text in {
         "app.py": (space.CHECKOUT / "space" / "app.py").read_text().partition("from openrlhf")[0]
-        + "import openrlhf_ebpo.eval.metrics, openrlhf_ebpo.record.results\nprint(openrlhf_ebpo.__file__)\n",
+        + "import openrlhf_ebpo.eval.metrics, openrlhf_ebpo.run.results\nprint(openrlhf_ebpo.__file__)\n",
         "README.md": README,
         "requirements.txt": "gradio==6.31.0  # the app\npyarrow>=14\nopenrlhf_ebpo\n",
         "ebpo_space/page.py": "",
@@ -86,7 +86,7 @@ def test_the_app_the_package_and_the_runs_go(tmp_path, hub, deploy, capsys):
     files = repo.files()
     assert set(files) == {".gitattributes", "app.py", "README.md", "requirements.txt", "package.zip"}
     packed = set(zipfile.ZipFile(io.BytesIO(files["package.zip"])).namelist())
-    assert {"space/main.py", "eval/metrics.py", "record/run_log.py"} <= {name.partition("/")[2] for name in packed}
+    assert {"space/main.py", "eval/metrics.py", "run/run_log.py"} <= {name.partition("/")[2] for name in packed}
     assert {f"openrlhf_ebpo/space/static/{path.relative_to(STATIC)}" for path in STATIC.rglob("*.*")} <= packed
     assert not [name for name in packed if any(word in name for word in ("pycache", "hidden", "tests", "notes.txt"))]
     assert "left out, not being files of the app: .hidden, notes.txt\n" in said
@@ -148,7 +148,7 @@ def fetched(folder: Path, how: dict) -> str:
     """Steps of the run that the uploaded app itself gets from the Hub, and what it leaves out."""
     program = (
         "import sys\nsys.path.insert(0, 'package.zip')\n"
-        "from pathlib import Path\nfrom openrlhf_ebpo.space.hub import fetch\nfrom openrlhf_ebpo.record.run_log import read_metrics\n"
+        "from pathlib import Path\nfrom openrlhf_ebpo.space.hub import fetch\nfrom openrlhf_ebpo.run.run_log import read_metrics\n"
         f"path, left_out = fetch({RUN!r}, Path('cache'))\nprint(len(read_metrics(path)), left_out)"
     )
     (folder / "look.py").write_text(program)

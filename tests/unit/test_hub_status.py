@@ -13,7 +13,7 @@ from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.files import append_json_line, write_json
 from openrlhf_ebpo.hub import outbox, push, pusher
 from openrlhf_ebpo.hub.status_command import age, read_status
-from openrlhf_ebpo.record.run_log import read_run
+from openrlhf_ebpo.run.run_log import read_run
 
 REPO = "owner/model"
 ESCAPES = "\x1b[2Jall is well \u202e hf_" + "abcdefgh1" * 4
@@ -188,7 +188,7 @@ def test_an_attempt_that_does_not_end_is_a_failed_one(hub, use_hub, make_run, mo
 
 
 def push_api():
-    from openrlhf_ebpo.models.hub_client import hub_api
+    from openrlhf_ebpo.hub_client import hub_api
 
     return hub_api()
 

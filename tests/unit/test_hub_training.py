@@ -14,8 +14,8 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.hub import outbox, training, training_flags
 from openrlhf_ebpo.hub.push import drain
-from openrlhf_ebpo.models.hub_client import hub_api
-from openrlhf_ebpo.record import manifest
+from openrlhf_ebpo.hub_client import hub_api
+from openrlhf_ebpo.run import manifest
 
 REPO = "owner/model"
 

@@ -8,7 +8,7 @@ import pytest
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.pull import pull
 from openrlhf_ebpo.hub.upload import publish
-from openrlhf_ebpo.models.hub_client import HubError, hub_api
+from openrlhf_ebpo.hub_client import HubError, hub_api
 
 REPO = "owner/model"
 

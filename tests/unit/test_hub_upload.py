@@ -7,7 +7,7 @@ import pytest
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.upload import Planned, plan, publish
-from openrlhf_ebpo.models.hub_client import HubError, hub_api
+from openrlhf_ebpo.hub_client import HubError, hub_api
 
 REPO = "owner/model"
 CARD = b"---\nlicense: mit\n---\n# model\n"

@@ -7,9 +7,9 @@ import zlib
 import pytest
 
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.record import manifest
-from openrlhf_ebpo.record.manifest import MANIFEST, attempt_of, begin, complete, damage, is_unfinished, list_files, read
-from openrlhf_ebpo.record.resume import newest_whole
+from openrlhf_ebpo.run import manifest
+from openrlhf_ebpo.run.manifest import MANIFEST, attempt_of, begin, complete, damage, is_unfinished, list_files, read
+from openrlhf_ebpo.run.resume import newest_whole
 
 SHARDS = ("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt")
 

@@ -7,8 +7,8 @@ import tiny_tokenizers
 from tiny_tokenizers import CHAT, CHAT_WITH_BEGIN, save, save_gemma, save_llama
 
 from openrlhf_ebpo.checks.model_fit import DIFFICULTY, EVALUATION, TRAINING, Asked, fit_warnings
-from openrlhf_ebpo.engines.rendering import begin_with
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.generation.rendering import begin_with
 
 TEXTS = ["1 + 1 =", "a b"]
 

@@ -14,9 +14,8 @@ from safetensors.numpy import save_file
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
-from openrlhf_ebpo.models import folder
-from openrlhf_ebpo.models.folder import problems
-from openrlhf_ebpo.seams import remote_code
+from openrlhf_ebpo.seams import model_folder, remote_code
+from openrlhf_ebpo.seams.model_folder import problems
 
 SHARDS = {1: "model-00001-of-00002.safetensors", 2: "model-00002-of-00002.safetensors"}
 INDEX = "model.safetensors.index.json"
@@ -65,7 +64,7 @@ def test_a_complete_model_has_no_problems_and_neither_has_what_lies_below_or_is_
     ):
         (model / name).write_bytes(b"\x80\x04never looked at")
     (model / "tokenizer_config.json").symlink_to("config.json")
-    assert problems(model) == [] and folder.check(model) is None
+    assert problems(model) == [] and model_folder.check(model) is None
 
 
 def test_a_folder_that_is_a_link_is_as_the_folder(model, tmp_path):
@@ -246,7 +245,7 @@ def test_where_there_is_no_transformers_any_code_that_could_be_loaded_counts(mod
 def test_the_raising_form_names_the_folder_and_one_that_does_not_exist_is_a_problem(model, tmp_path):
     (model / SHARDS[2]).unlink()
     with pytest.raises(UsageError, match=rf"^{model}: {INDEX} names {SHARDS[2]}, which is missing$"):
-        folder.check(model)
+        model_folder.check(model)
     assert "cannot be read" in problems(tmp_path / "none")[0]
 
 
@@ -260,8 +259,8 @@ def test_names_with_signs_that_a_terminal_obeys_are_shown_as_text(model, end):
 def test_a_thousand_problems_are_not_a_thousand_lines(model):
     for number in range(1000):
         (model / f"x{number}.safetensors").write_bytes(b"")
-    assert len(problems(model)) == folder.MAX_PROBLEMS
-    assert folder.printable("a" * 1000).endswith("...")
+    assert len(problems(model)) == model_folder.MAX_PROBLEMS
+    assert model_folder.printable("a" * 1000).endswith("...")
 
 
 class Marker:
@@ -337,7 +336,7 @@ def test_a_model_is_held_against_its_configuration(tmp_path, change, said):
     transformer(tmp_path)
     write_json(tmp_path / "tokenizer.json", {})
     change(tmp_path)
-    found = [*problems(tmp_path), *folder.missing_files(tmp_path)]
+    found = [*problems(tmp_path), *model_folder.missing_files(tmp_path)]
     assert found == [] if said is None else (len(found) == 1 and said in found[0])
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from openrlhf_ebpo.record.heartbeat import GENERATING, REWARDS, STARTING
+from openrlhf_ebpo.run.heartbeat import GENERATING, REWARDS, STARTING
 from openrlhf_ebpo.seams.stack import module_path
 from openrlhf_ebpo.training import phases
 from openrlhf_ebpo.training.phases import Phases, outstanding, steady

@@ -32,10 +32,10 @@ from openrlhf_ebpo.quickstart.evaluate import (
 from openrlhf_ebpo.quickstart.launch import StageFailed, launch, show_progress, tqdm
 from openrlhf_ebpo.quickstart.stages import WARM_START_SUCCESS, Training, in_order, nearest, training_flags
 from openrlhf_ebpo.quickstart.tasks import TEMPLATE
-from openrlhf_ebpo.record.plot import COLOURS, PANELS, plot_runs, smooth
-from openrlhf_ebpo.record.results import SCHEMA, find_results
-from openrlhf_ebpo.record.run_log import rollouts_path
 from openrlhf_ebpo.rewards import gym
+from openrlhf_ebpo.run.plot import COLOURS, PANELS, plot_runs, smooth
+from openrlhf_ebpo.run.results import SCHEMA, find_results
+from openrlhf_ebpo.run.run_log import rollouts_path
 
 SIZES = {"heldout": 30, "validation": 10, "train": 50, "warm_start": 40}
 

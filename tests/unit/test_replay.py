@@ -21,8 +21,8 @@ from openrlhf_ebpo.estimator.presets import PRESETS
 from openrlhf_ebpo.estimator.registry import ESTIMATORS, computed_here
 from openrlhf_ebpo.estimator.replay import ReplayError, logged, unknown_starts
 from openrlhf_ebpo.files import read_json_lines, write_json
-from openrlhf_ebpo.record.rollout_columns import COLUMNS, MAX_ROWS, read_columns
-from openrlhf_ebpo.record.run_log import PRIOR_STARTS, RunDirectoryError, read_rollouts, read_run, rollouts_path
+from openrlhf_ebpo.run.rollout_columns import COLUMNS, MAX_ROWS, read_columns
+from openrlhf_ebpo.run.run_log import PRIOR_STARTS, RunDirectoryError, read_rollouts, read_run, rollouts_path
 
 RECORDED = Path(__file__).parents[1] / "data" / "quickstart_run"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "estimator"

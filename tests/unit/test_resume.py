@@ -4,8 +4,8 @@ import zipfile
 
 import pytest
 
-from openrlhf_ebpo.record.manifest import complete, damage
-from openrlhf_ebpo.record.resume import (
+from openrlhf_ebpo.run.manifest import complete, damage
+from openrlhf_ebpo.run.resume import (
     CheckpointError,
     begin_checkpoint,
     check_fresh,

@@ -9,10 +9,10 @@ from replay_runs import train
 from openrlhf_ebpo.cli import main
 from openrlhf_ebpo.errors import ReportedError
 from openrlhf_ebpo.files import read_json_lines
-from openrlhf_ebpo.record import run_log, run_writer
-from openrlhf_ebpo.record.rollout_columns import logged_steps
-from openrlhf_ebpo.record.run_log import PRIOR_STARTS, read_metrics, rollouts_path
-from openrlhf_ebpo.record.run_writer import RunLog
+from openrlhf_ebpo.run import run_log, run_writer
+from openrlhf_ebpo.run.rollout_columns import logged_steps
+from openrlhf_ebpo.run.run_log import PRIOR_STARTS, read_metrics, rollouts_path
+from openrlhf_ebpo.run.run_writer import RunLog
 
 
 @pytest.fixture

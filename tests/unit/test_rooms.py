@@ -18,43 +18,39 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = "openrlhf_ebpo"
 PLACES = {PACKAGE: PACKAGE, f"{PACKAGE}.eval": "eval", f"{PACKAGE}.space": "space/ebpo_space"}
-TOP = {"command", "errors", "extension", "files", "redact", "progress"}  # modules that everybody may import
+BASE = {
+    "command",
+    "errors",
+    "extension",
+    "files",
+    "hub_client",
+    "progress",
+    "redact",
+}  # modules that everybody may import
 MAY_IMPORT = {
     "estimator": set(),
-    "record": set(),
-    "supervisor": {"record"},
+    "run": set(),
+    "supervisor": {"run"},
     "rewards": {"estimator", "seams"},
     "seams": set(),
-    "models": {"seams"},
-    "engines": {"rewards", "seams"},
-    "hub": {"estimator", "eval", "models", "record", "seams"},
-    "checks": {"engines", "models", "rewards", "seams"},
-    "training": {"estimator", "eval", "hub", "models", "record", "rewards", "seams"},
-    "data": {"checks", "engines", "record", "rewards", "seams"},
-    "eval": {"checks", "data", "engines", "models", "record", "rewards", "seams"},
-    "space": {"estimator", "eval", "record"},
-    "quickstart": {"estimator", "eval", "record", "rewards", "seams"},
-    "cli": {
-        "checks",
-        "engines",
-        "estimator",
-        "hub",
-        "models",
-        "record",
-        "rewards",
-        "seams",
-        "space",
-        "supervisor",
-        "training",
-    },
+    "generation": {"rewards", "seams"},
+    "hub": {"estimator", "eval", "run", "seams"},
+    "checks": {"generation", "rewards", "seams"},
+    "training": {"estimator", "eval", "hub", "rewards", "run", "seams"},
+    "data": {"checks", "generation", "rewards", "run", "seams"},
+    "eval": {"checks", "data", "generation", "rewards", "run", "seams"},
+    "space": {"estimator", "eval", "run"},
+    "quickstart": {"estimator", "eval", "rewards", "run", "seams"},
+    "cli": {"checks", "estimator", "generation", "hub", "rewards", "run", "seams", "space", "supervisor", "training"},
 }
 PACKAGES_OF = {  # beside the standard library, where that is a promise
-    **{name: set() for name in TOP},
+    **{name: set() for name in BASE},
     "estimator": {"numpy"},
-    "record": {"matplotlib", "numpy", "psutil", "pyarrow"},
+    "hub_client": {"httpx", "huggingface_hub"},
+    "run": {"matplotlib", "numpy", "psutil", "pyarrow"},
 }
-BASE = {"numpy", "psutil", "pyarrow", "safetensors", "wrapt"}
-LIGHT = {*TOP, "cli", "hub", "models", "record", "supervisor"}
+BASE_PACKAGES = {"numpy", "psutil", "pyarrow", "safetensors", "wrapt"}
+LIGHT = {*BASE, "cli", "hub", "run", "supervisor"}
 NEED_MORE = {
     f"{PACKAGE}.{name}"
     for name in (
@@ -66,7 +62,7 @@ ONLY_BASE = f"""
 import importlib, sys
 class Refused:
     def find_spec(self, name, path=None, target=None):
-        if name[0] != "_" and name.split(".")[0] not in {BASE | {PACKAGE}!r} | sys.stdlib_module_names:
+        if name[0] != "_" and name.split(".")[0] not in {BASE_PACKAGES | {PACKAGE}!r} | sys.stdlib_module_names:
             raise ModuleNotFoundError(f"{{name}} is not in the base install", name=name)
 sys.meta_path.insert(0, Refused())
 for name in sys.argv[1:]:
@@ -99,12 +95,12 @@ def room(name: str) -> str | None:
     """None for the package itself and its version."""
     top, _, rest = name.partition(".")
     first = rest.split(".")[0]
-    return first if top == PACKAGE and first in {*TOP, *MAY_IMPORT} else None
+    return first if top == PACKAGE and first in {*BASE, *MAY_IMPORT} else None
 
 
 def is_allowed(source: str, target: str) -> bool:
     here, there = room(source), room(target)
-    return there is None or there == here or there in TOP or there in MAY_IMPORT.get(here, ())
+    return there is None or there == here or there in BASE or there in MAY_IMPORT.get(here, ())
 
 
 MODULES = modules()
@@ -113,7 +109,7 @@ IMPORTS = sorted({(module, name) for module, path in MODULES.items() for name in
 
 def test_every_module_is_in_a_room_of_the_table_and_there_are_at_most_sixteen():
     assert [name for name in MODULES if room(name) is None] == [PACKAGE]
-    assert {room(name) for name in MODULES} - {None} == {*TOP, *MAY_IMPORT}
+    assert {room(name) for name in MODULES} - {None} == {*BASE, *MAY_IMPORT}
     assert len(MAY_IMPORT) <= 16
 
 
@@ -146,9 +142,9 @@ def test_there_is_no_circle_among_files():
 
 def test_a_circle_of_files_is_found_wherever_the_imports_stand(tmp_path):
     texts = {
-        "record.a": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .b import B\n",
-        "record.b": "def f():\n    from openrlhf_ebpo.hub import c\n",
-        "hub.c": "import openrlhf_ebpo.record.a\n",
+        "run.a": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .b import B\n",
+        "run.b": "def f():\n    from openrlhf_ebpo.hub import c\n",
+        "hub.c": "import openrlhf_ebpo.run.a\n",
         "hub.d": "from .c import f\n",
     }
     found = set()
@@ -157,7 +153,7 @@ def test_a_circle_of_files_is_found_wherever_the_imports_stand(tmp_path):
         path.write_text(text)
         found |= {(f"{PACKAGE}.{name}", each) for each in imported(f"{PACKAGE}.{name}", path)}
     names = {f"{PACKAGE}.{name}" for name in texts}
-    assert circles(file_graph(found, names)) == [[f"{PACKAGE}.{name}" for name in ("hub.c", "record.a", "record.b")]]
+    assert circles(file_graph(found, names)) == [[f"{PACKAGE}.{name}" for name in ("hub.c", "run.a", "run.b")]]
 
 
 def file_graph(imports: Iterable[tuple[str, str]], modules: Collection[str] = MODULES) -> dict[str, set[str]]:
@@ -203,9 +199,9 @@ def test_an_import_against_the_table_is_found_wherever_it_stands(tmp_path):
         "from openrlhf_ebpo import __version__, files\nimport ray.util\n"
         "def f():\n    from ..training.trainer import EBPOTrainer\n    from .plot import plot_runs\n    import openrlhf_ebpo.eval.run\n"
     )
-    module = f"{PACKAGE}.record.run_log"
+    module = f"{PACKAGE}.run.run_log"
     found = set(imported(module, path))
-    assert {"ray.util", f"{PACKAGE}.files", f"{PACKAGE}.record.plot.plot_runs"} <= found
+    assert {"ray.util", f"{PACKAGE}.files", f"{PACKAGE}.run.plot.plot_runs"} <= found
     refused = {name for name in found if not is_allowed(module, name)}
     assert refused == {f"{PACKAGE}.training.trainer.EBPOTrainer", f"{PACKAGE}.eval.run"}
 

@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from openrlhf_ebpo.record import run_lock
-from openrlhf_ebpo.record.run_lock import check_free, held
-from openrlhf_ebpo.record.run_log import LOCK, RunDirectoryError, read_run
+from openrlhf_ebpo.run import run_lock
+from openrlhf_ebpo.run.run_lock import check_free, held
+from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, read_run
 
 HOLD = """
 import os, sys, time
 from pathlib import Path
-from openrlhf_ebpo.record.run_lock import held
+from openrlhf_ebpo.run.run_lock import held
 with held(Path(sys.argv[1])):
     print(flush=True)
     time.sleep(600)
@@ -23,7 +23,7 @@ with held(Path(sys.argv[1])):
 LOOK = """
 import os, sys
 from pathlib import Path
-from openrlhf_ebpo.record import run_lock
+from openrlhf_ebpo.run import run_lock
 os.setuid(65534)
 try:
     run_lock.check_free(Path(sys.argv[1]))

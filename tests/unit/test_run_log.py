@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from openrlhf_ebpo.files import read_json_lines, write_json
-from openrlhf_ebpo.record import run_log
-from openrlhf_ebpo.record.run_log import (
+from openrlhf_ebpo.run import run_log
+from openrlhf_ebpo.run.run_log import (
     RunDirectoryError,
     close_run,
     open_run,
@@ -21,7 +21,7 @@ from openrlhf_ebpo.record.run_log import (
     read_run,
     rollouts_path,
 )
-from openrlhf_ebpo.record.run_writer import RunLog, plain, roll_back
+from openrlhf_ebpo.run.run_writer import RunLog, plain, roll_back
 
 ARGS = {
     "actor": {"model_name_or_path": "m"},

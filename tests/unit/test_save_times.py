@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.record.heartbeat import END_FILE, MAX_ASKER_CHARS, end_requested_by, forget_end_request, request_end
+from openrlhf_ebpo.run.heartbeat import END_FILE, MAX_ASKER_CHARS, end_requested_by, forget_end_request, request_end
 from openrlhf_ebpo.training.save_times import SaveTimes, check_flag, exports, saving
 
 

@@ -10,8 +10,8 @@ from recorded_runs import GOOD, GREEDY, POOR, PROTOCOL, save_result, write_run
 from openrlhf_ebpo.eval import report
 from openrlhf_ebpo.hub import evaluations, results
 from openrlhf_ebpo.hub.card import model_card
-from openrlhf_ebpo.record.results import find_results
-from openrlhf_ebpo.record.score_text import NONE, between, k_of, majorities, order, passes, percent, points, score
+from openrlhf_ebpo.run.results import find_results
+from openrlhf_ebpo.run.score_text import NONE, between, k_of, majorities, order, passes, percent, points, score
 from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.pages import evaluation
 from openrlhf_ebpo.space.runs import Runs

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from space_runs import hostile_run, learning_run
 
-from openrlhf_ebpo.record.heartbeat import Beat
+from openrlhf_ebpo.run.heartbeat import Beat
 from openrlhf_ebpo.space.changed import FILES, Changed, changed, summed
 from openrlhf_ebpo.space.condition import (
     SILENCE,

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from space_runs import RunLog, hostile_run, learning_run
 
-from openrlhf_ebpo.record.run_log import read_metrics
-from openrlhf_ebpo.record.run_writer import roll_back
+from openrlhf_ebpo.run.run_log import read_metrics
+from openrlhf_ebpo.run.run_writer import roll_back
 from openrlhf_ebpo.space import hub, results
 from openrlhf_ebpo.space.coded import numbered, truth
 from openrlhf_ebpo.space.errors import RunError

@@ -59,7 +59,7 @@ def test_the_prior_of_a_step_is_told_by_its_baselines(learnt):
 
 
 def metrics_of(run: Run) -> list[dict]:
-    from openrlhf_ebpo.record.run_log import read_metrics
+    from openrlhf_ebpo.run.run_log import read_metrics
 
     return read_metrics(run.path)
 

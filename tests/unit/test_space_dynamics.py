@@ -10,7 +10,7 @@ import pytest
 from marked_runs import BROKEN, MARK, marked_run
 from space_runs import learning_run
 
-from openrlhf_ebpo.record.catalogue import Metric
+from openrlhf_ebpo.run.catalogue import Metric
 from openrlhf_ebpo.space import distributions, heatmaps, system
 from openrlhf_ebpo.space.distributions import Reader
 from openrlhf_ebpo.space.figures import packed

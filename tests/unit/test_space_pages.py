@@ -14,7 +14,7 @@ import pytest
 from space_runs import hostile_run, learning_run
 
 from openrlhf_ebpo.estimator.registry import ESTIMATORS
-from openrlhf_ebpo.record.catalogue import Shown, shown_in
+from openrlhf_ebpo.run.catalogue import Shown, shown_in
 from openrlhf_ebpo.space import document, pages
 from openrlhf_ebpo.space.cards import signed
 from openrlhf_ebpo.space.figures import number

@@ -8,7 +8,7 @@ import os
 import pytest
 from tiny_tokenizers import save
 
-from openrlhf_ebpo.engines.rendering import announce_special_tokens, tokenizer_of
+from openrlhf_ebpo.generation.rendering import announce_special_tokens, tokenizer_of
 from openrlhf_ebpo.rewards import dapo, gym, math, reasoning_gym
 from openrlhf_ebpo.rewards import pool as pool_module
 from openrlhf_ebpo.rewards.special_tokens import KEPT, LONGEST, MOST, VARIABLE, bounded, without_end
@@ -84,14 +84,14 @@ def test_a_tokenizer_that_cannot_be_read_leaves_no_names_of_another(monkeypatch,
 
 
 def test_engines_with_a_reward_announce_them_before_their_processes_start(monkeypatch):
-    from openrlhf_ebpo.engines import generation
+    from openrlhf_ebpo.generation import engines
 
     found = []
-    monkeypatch.setattr(generation, "announce_special_tokens", found.append)
+    monkeypatch.setattr(engines, "announce_special_tokens", found.append)
     for name in ("prepare_process", "_check_window"):
-        monkeypatch.setattr(generation, name, lambda *_: None)
-    monkeypatch.setattr(generation, "ray_with", lambda *_, **__: pytest.fail("started"))
+        monkeypatch.setattr(engines, name, lambda *_: None)
+    monkeypatch.setattr(engines, "ray_with", lambda *_, **__: pytest.fail("started"))
     for reward in ((), ("math.py",)):
-        with pytest.raises(pytest.fail.Exception), generation.engines(generation.EngineSettings("m", 8, reward=reward)):
+        with pytest.raises(pytest.fail.Exception), engines.started(engines.EngineSettings("m", 8, reward=reward)):
             pass
         assert found == (["m"] if reward else [])

@@ -7,8 +7,8 @@ import shutil
 import pytest
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.record import manifest
-from openrlhf_ebpo.record.heartbeat import Beat
+from openrlhf_ebpo.run import manifest
+from openrlhf_ebpo.run.heartbeat import Beat
 from openrlhf_ebpo.supervisor import restarts
 from openrlhf_ebpo.supervisor.restarts import Restarts, Start, apply_restart, find_start
 from openrlhf_ebpo.supervisor.stalls import Stalls, describe_missing_step, describe_phase, duration

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from openrlhf_ebpo.command import PAUSED
-from openrlhf_ebpo.record.heartbeat import END_FILE
-from openrlhf_ebpo.record.run_lock import check_free
-from openrlhf_ebpo.record.run_log import LOCK, RunDirectoryError, read_run
+from openrlhf_ebpo.run.heartbeat import END_FILE
+from openrlhf_ebpo.run.run_lock import check_free
+from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, read_run
 from openrlhf_ebpo.supervisor.driver import end_leftovers
 from openrlhf_ebpo.supervisor.ends import is_alive
 from openrlhf_ebpo.supervisor.restarts import PAUSE

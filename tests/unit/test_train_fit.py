@@ -13,10 +13,10 @@ from tiny_tokenizers import CHAT, save
 
 from openrlhf_ebpo.checks import model_fit, prompt_rows
 from openrlhf_ebpo.cli import train_checks, train_sample
-from openrlhf_ebpo.engines import generation
-from openrlhf_ebpo.engines.generation import GenerationError, Sample
-from openrlhf_ebpo.engines.rendering import Prompt
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.generation import engines
+from openrlhf_ebpo.generation.engines import GenerationError, Sample
+from openrlhf_ebpo.generation.rendering import Prompt
 from openrlhf_ebpo.seams.install import install
 
 install()  # before anything imports OpenRLHF's data sets: as the command does, and for the tests that come after these
@@ -254,7 +254,7 @@ def test_without_a_limit_of_new_tokens_answers_are_cut_at_the_length_of_all(args
 
 
 def test_answers_are_shown_without_control_characters_and_shortened(args, tmp_path):
-    from openrlhf_ebpo.engines.rendering import tokenizer_of
+    from openrlhf_ebpo.generation.rendering import tokenizer_of
 
     tokenizer = tokenizer_of(save(tmp_path / "model"))
     tokens = tokenizer("a\n" * 300 + "b<turn_end>", add_special_tokens=False)["input_ids"]
@@ -275,9 +275,9 @@ def test_who_waits_with_patience_says_for_what_and_not_for_ever(monkeypatch, cap
     clock = iter([0.0, 60.0, 90.0])
     ray = SimpleNamespace(wait=lambda refs, num_returns, timeout: ([], refs))
     monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setattr(generation.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(engines.time, "monotonic", lambda: next(clock))
     with pytest.raises(GenerationError, match="the engines of m: waited for 90 s in vain"):
-        generation._wait(["ref"], 1, "the engines of m", 90.0)
+        engines._wait(["ref"], 1, "the engines of m", 90.0)
     assert capsys.readouterr().out == "waiting for the engines of m, since 60 s\n"
 
 
@@ -286,7 +286,7 @@ def test_numbers_of_an_agents_logs_are_kept_and_nothing_else():
 
     logs = {"a_no_answer": torch.tensor(1.0), "b": 2, "text": "x", "many": torch.tensor([1.0, 2.0]), "none": None}
     response = {"action_ranges": [(1, 3)], "observation_tokens": [5, 6, 7], "truncated": 0, "reward": 1.0}
-    assert generation._sample({**response, "extra_logs": logs}).logs == {"a_no_answer": 1.0, "b": 2.0}
-    assert generation._sample(response).logs == {}
+    assert engines._sample({**response, "extra_logs": logs}).logs == {"a_no_answer": 1.0, "b": 2.0}
+    assert engines._sample(response).logs == {}
     for odd in ({"huge": 10**400}, [1.0], "text", torch.ones(2)):
-        assert generation._sample({**response, "extra_logs": odd}).logs == {}
+        assert engines._sample({**response, "extra_logs": odd}).logs == {}

@@ -12,10 +12,10 @@ from space_runs import training_arguments
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval.in_training import task_name
 from openrlhf_ebpo.eval.report import write_report
-from openrlhf_ebpo.record import run_log, run_writer
-from openrlhf_ebpo.record.results import TRAINING, find_results, save_result, step_directory
-from openrlhf_ebpo.record.votes import best_at_k, pass_at_k
 from openrlhf_ebpo.rewards.answers import packaged
+from openrlhf_ebpo.run import run_log, run_writer
+from openrlhf_ebpo.run.results import TRAINING, find_results, save_result, step_directory
+from openrlhf_ebpo.run.votes import best_at_k, pass_at_k
 from openrlhf_ebpo.training.eval_metrics import EvalMetric, check_flags, data_sources, parse
 from openrlhf_ebpo.training.evaluation import Answered, Evaluation, keep_answers, metrics, value
 

@@ -10,9 +10,9 @@ from replay_runs import train
 
 from openrlhf_ebpo.cli import main
 from openrlhf_ebpo.files import read_json_lines, write_json
-from openrlhf_ebpo.record import manifest
-from openrlhf_ebpo.record.run_log import DROPPED, PRIOR, read_run, rollouts_path
-from openrlhf_ebpo.record.run_writer import RunLog
+from openrlhf_ebpo.run import manifest
+from openrlhf_ebpo.run.run_log import DROPPED, PRIOR, read_run, rollouts_path
+from openrlhf_ebpo.run.run_writer import RunLog
 from openrlhf_ebpo.training.checkpoint import STATE_KEY
 
 SHARD = "mp_rank_00_model_states.pt"

@@ -10,7 +10,7 @@ import numpy as np
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import paper
 from openrlhf_ebpo.eval.tasks import ordered
-from openrlhf_ebpo.record.score_text import k_of
+from openrlhf_ebpo.run.score_text import k_of
 
 from .. import results
 from ..errors import RunError

@@ -6,8 +6,8 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from openrlhf_ebpo.record.heartbeat import FILE as HEARTBEAT
-from openrlhf_ebpo.record.run_log import LOCK
+from openrlhf_ebpo.run.heartbeat import FILE as HEARTBEAT
+from openrlhf_ebpo.run.run_log import LOCK
 
 from ..page import Page
 from ..parts import Parts

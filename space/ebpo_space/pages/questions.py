@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from openrlhf_ebpo.record.score_text import whole_percent
+from openrlhf_ebpo.run.score_text import whole_percent
 
 from .. import reading, results
 from ..cards import current_mark, tokens

@@ -9,11 +9,11 @@ from __future__ import annotations
 import functools
 import logging
 
-from openrlhf_ebpo.engines.log_probs import PROCESSED
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.generation.log_probs import PROCESSED
 
 UPSTREAMS_WORKER = "openrlhf.trainer.ray.vllm_worker_wrap.WorkerWrap"
-QUIET_WORKER = "openrlhf_ebpo.engines.quiet_worker.QuietWorker"
+QUIET_WORKER = "openrlhf_ebpo.generation.quiet_worker.QuietWorker"
 SEQUENCES, TOKENS = "vllm.max_num_seqs", "vllm.max_num_batched_tokens"
 
 

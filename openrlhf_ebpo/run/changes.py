@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from openrlhf_ebpo.record import manifest
-from openrlhf_ebpo.record.resume import Search
-from openrlhf_ebpo.record.run_log import read_run
 from openrlhf_ebpo.redact import redacted
+from openrlhf_ebpo.run import manifest
+from openrlhf_ebpo.run.resume import Search
+from openrlhf_ebpo.run.run_log import read_run
 
 CHECKPOINT, COMMAND = "checkpoint", "command line"
 OPTIMIZER = re.compile(r"(actor|critic)\.(adam\.(lr|betas|eps|weight_decay)|muon\.(lr|momentum))")

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from openrlhf_ebpo.files import replacing
-from openrlhf_ebpo.record.catalogue import REWARD, Metric, Shown, shown_in
-from openrlhf_ebpo.record.run_log import read_metrics
+from openrlhf_ebpo.run.catalogue import REWARD, Metric, Shown, shown_in
+from openrlhf_ebpo.run.run_log import read_metrics
 
 WIDTH, HEIGHT = 3.0, 3.2  # inches, of a panel
 PANELS = tuple(shown_in(Shown.PICTURE))

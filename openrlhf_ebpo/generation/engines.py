@@ -3,7 +3,7 @@
 The engines are upstream's rollout actors with this project's seams, so a prompt is tokenised, truncated, sampled and
 (where a reward or an agent is given) scored by the code that trains. Nothing is trained, nothing is written.
 
-    with engines(EngineSettings("Qwen/Qwen3-8B", max_len=10240, num_engines=8)) as actors:
+    with started(EngineSettings("Qwen/Qwen3-8B", max_len=10240, num_engines=8)) as actors:
         for prompt, samples in generate(actors, prompts, Sampling(n=16), settings):
             ...
 """
@@ -20,10 +20,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from openrlhf_ebpo.engines.cluster import ray_with, reason
-from openrlhf_ebpo.engines.deaths import is_engine_death, read_cause
-from openrlhf_ebpo.engines.rendering import Prompt, TokenizerByReference, announce_special_tokens
 from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.generation.cluster import ray_with, reason
+from openrlhf_ebpo.generation.deaths import is_engine_death, read_cause
+from openrlhf_ebpo.generation.rendering import Prompt, TokenizerByReference, announce_special_tokens
 from openrlhf_ebpo.rewards.limits import Limits
 from openrlhf_ebpo.seams.check import check_release
 from openrlhf_ebpo.seams.install import all_seams, install
@@ -119,7 +119,7 @@ def prepare_process() -> None:
 
 
 @contextlib.contextmanager
-def engines(settings: EngineSettings) -> Iterator[list]:
+def started(settings: EngineSettings) -> Iterator[list]:
     """Ray (joined or started) with the engines up, data parallel, each on its own GPUs; at exit all is shut down.
 
     Raises:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO
 
 from openrlhf_ebpo.files import try_lock
-from openrlhf_ebpo.record import resume
-from openrlhf_ebpo.record.run_log import LOCK, RunDirectoryError, move_aside, open_run, timestamp
+from openrlhf_ebpo.run import resume
+from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, move_aside, open_run, timestamp
 
 BEAT_SECONDS = 5.0
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from openrlhf_ebpo.record.run_log import RunDirectoryError, first_kept, step_files
+from openrlhf_ebpo.run.run_log import RunDirectoryError, first_kept, step_files
 
 NUMBERS = {
     **dict.fromkeys(("group", "sample"), pa.int64()),

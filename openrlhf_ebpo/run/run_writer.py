@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from openrlhf_ebpo.files import append_json_line, read_json_lines, replacing, write_json, write_text
-from openrlhf_ebpo.record.run_log import DROPPED, PRIOR, PRIOR_STARTS, first_kept, rollouts_path, step_files
+from openrlhf_ebpo.run.run_log import DROPPED, PRIOR, PRIOR_STARTS, first_kept, rollouts_path, step_files
 
 ROW_GROUP_SIZE = 128  # rows per Parquet row group: the least that is read to show one answer
 RESPONSE_BYTES, TOKEN_BYTES = 150, 1.5  # of a row, compressed, and of a token of its text (docs/scaling.md)

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.record import manifest
-from openrlhf_ebpo.record.manifest import TAG, damage, is_unfinished, step_of
+from openrlhf_ebpo.run import manifest
+from openrlhf_ebpo.run.manifest import TAG, damage, is_unfinished, step_of
 
 BEST = "best_"
 EXPORT = "_hf"  # ends the name of an exported model

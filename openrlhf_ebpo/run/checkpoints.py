@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from openrlhf_ebpo.files import read_json_lines, write_text
-from openrlhf_ebpo.record.manifest import TAG, damage, step_of
-from openrlhf_ebpo.record.resume import EXPORT, CheckpointError, tags_of
-from openrlhf_ebpo.record.run_log import RunDirectoryError, dig, read_metrics, read_run
+from openrlhf_ebpo.run.manifest import TAG, damage, step_of
+from openrlhf_ebpo.run.resume import EXPORT, CheckpointError, tags_of
+from openrlhf_ebpo.run.run_log import RunDirectoryError, dig, read_metrics, read_run
 
 LIST = "checkpoints.jsonl"
 KINDS = ("checkpoint", "model")

@@ -16,8 +16,8 @@ import signal
 from pathlib import Path
 
 from openrlhf_ebpo.command import end_with_parent
-from openrlhf_ebpo.engines.cluster import reason
 from openrlhf_ebpo.errors import ReportedError
+from openrlhf_ebpo.generation.cluster import reason
 
 # Together below the 60 minutes that upstream gives a collective call (`DeepspeedStrategy.setup_distributed`): while rank 0
 # waits for the engines, the other ranks wait for rank 0 in a barrier, and NCCL's watchdog aborts them without a cause.

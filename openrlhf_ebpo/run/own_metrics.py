@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError, raise_problems
-from openrlhf_ebpo.record.catalogue import Metric, find
+from openrlhf_ebpo.run.catalogue import Metric, find
 
 MAX_CHARS = {"name": 120, "title": 40, "unit": 20, "tells": 200, "worry": 200}
 REQUIRED = ("name", "title")
