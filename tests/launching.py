@@ -84,14 +84,15 @@ def dry_runs(argvs: list[list[str]]) -> list[dict]:
 
 
 def furnish(root: Path) -> Path:
-    """models/NAME as published, with one weight and a tiny tokenizer; data/ as `openrlhf-ebpo data` leaves it."""
+    """models/NAME as published, with one number a layer and a tiny tokenizer; data/ as `openrlhf-ebpo data` leaves it."""
     for number, name in enumerate(MODELS):
         tokenizer = build_tokenizer([row["prompt"] for row in ROWS])
         if name != "llama3_1_8b":
             tokenizer.chat_template = "{% for message in messages %}{{ message.content }}{% endfor %}"
         tokenizer.save_pretrained(root / "models" / name)
         (root / "models" / name / "config.json").write_text(json.dumps(PUBLISHED[name]))
-        save_file({"w": np.full(1, number)}, root / "models" / name / "model.safetensors")
+        layers = {f"layers.{layer}.w": np.full(1, number) for layer in range(PUBLISHED[name]["num_hidden_layers"])}
+        save_file(layers, root / "models" / name / "model.safetensors")
     (root / "data").mkdir()
     rows = pa.Table.from_pylist(ROWS)
     for name in ("train", "validation", "topic_order", "topic_order_release"):
