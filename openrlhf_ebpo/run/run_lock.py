@@ -11,15 +11,19 @@ import contextlib
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
+
+import psutil
 
 from openrlhf_ebpo.files import try_lock
 from openrlhf_ebpo.run import resume
 from openrlhf_ebpo.run.run_log import LOCK, RunDirectoryError, move_aside, open_run, timestamp
 
 BEAT_SECONDS = 5.0
+ENDING_SECONDS = 30.0
 
 
 def claim(run_dir: Path, ckpt_path: Path, *, force: bool, **run) -> list[IO]:
@@ -72,7 +76,7 @@ def hold(folder: Path) -> IO | None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = open(folder / LOCK, "a+")  # noqa: SIM115  held for as long as the caller keeps it
-        is_free = try_lock(lock)
+        is_free = _try_lock(lock)
     except OSError as error:  # checkpoints may lie on a disk that only the GPUs' nodes have
         print(f"warning: {folder} is not protected against a second training: {error}", flush=True)
         return None
@@ -95,11 +99,39 @@ def check_free(folder: Path) -> None:
     """
     try:
         with open(folder / LOCK) as lock:
-            holder, is_free = read_holder(lock), try_lock(lock, shared=True)
+            is_free, holder = _try_lock(lock, shared=True), read_holder(lock)
     except OSError:
         return
     if not is_free and (holder.get("host"), holder.get("pid")) != (socket.gethostname(), os.getppid()):
         raise _in_use(folder, holder)
+
+
+def _try_lock(lock: IO, shared: bool = False) -> bool:
+    """`try_lock`. A driver whose supervisor was killed ends a moment later, and holds the lock until then: wait for that."""
+    until = time.monotonic() + ENDING_SECONDS
+    is_told = False
+    while not (is_free := try_lock(lock, shared)) and _is_killed(read_holder(lock)) and time.monotonic() < until:
+        if not is_told:
+            print(
+                f"waiting for the end of a killed training in {Path(lock.name).parent}, {ENDING_SECONDS:g} s at most",
+                flush=True,
+            )
+            is_told = True
+        time.sleep(0.2)
+    return is_free
+
+
+def _is_killed(holder: dict) -> bool:
+    """True if the supervisor that wrote the lock was of this host, and is gone."""
+    pid = holder.get("pid")
+    if holder.get("host") != socket.gethostname() or type(pid) is not int:
+        return False
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+    except (psutil.Error, ValueError, OverflowError):
+        return False
 
 
 def write_holder(lock: IO, **more) -> None:

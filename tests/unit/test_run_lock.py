@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -117,6 +118,23 @@ def test_a_lock_is_held_while_a_process_that_shares_it_lives(tmp_path):
         check_free(tmp_path)
     os.close(shared)
     check_free(tmp_path)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_driver_whose_supervisor_was_killed_is_waited_for(tmp_path, monkeypatch, capsys, ends):
+    monkeypatch.setattr(run_lock, "ENDING_SECONDS", 20.0 if ends else 0.5)
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    lock = run_lock.hold(tmp_path)
+    run_lock.write_holder(lock, pid=dead.pid)
+    if ends:
+        threading.Timer(0.5, lock.close).start()
+        check_free(tmp_path)
+    else:
+        with pytest.raises(RunDirectoryError, match="in use"):
+            check_free(tmp_path)
+        lock.close()
+    assert capsys.readouterr().out.count("waiting for the end of a killed training") == 1
 
 
 def test_one_folder_for_both_is_held_once(tmp_path):
