@@ -29,7 +29,10 @@ LOADED = re.compile(r"(adapter_)?model(-\d{5,}-of-\d{5,})?\.safetensors")  # nam
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 LAYER = re.compile(r"(.*\.)?(?:layers|h|blocks)\.(\d+)\.(.+)")
 EMBEDDINGS = re.compile(r"(.*\.)?(?:embed_tokens|wte|word_embeddings|tok_embeddings)\.weight")
-UNEQUAL_LAYERS = re.compile("layer_types|expert|moe|_pattern|sliding|hybrid|mamba|attn_layer")  # in names of settings
+# In names of settings: models of several parts, or with embeddings of another width; layers that need not be equal.
+COMPOSITE = re.compile("_config$|embedding_size|embed_dim|embed_proj|is_encoder_decoder")
+UNEQUAL_LAYERS = re.compile("expert|moe|hybrid|mamba|attn_layer|block|nextn|shared")
+UNEQUAL_TYPES = re.compile("linear|mamba|conv|recurrent|moe")  # in layer_types
 MAX_PROBLEMS = 8  # of one folder
 MAX_NAME_CHARS = 100
 
@@ -159,35 +162,43 @@ def missing_files(folder: str | Path) -> Iterator[str]:
 
 
 def _architecture_problems(folder: Path, names: list[str]) -> Iterator[str]:
-    """Compare the configuration with the tensors: their names by layer, and the shape of the embeddings. Without torch, so
-    not by the architecture itself."""
+    """Compare the configuration with the tensors: the shape of the embeddings, and their names by layer. Without torch, so not by
+    the architecture itself: what is not a plain stack of layers is compared as far as that is sure."""
     config = auto_map.read_json(folder / "config.json")
-    config = {**config, **config["text_config"]} if isinstance(config.get("text_config"), dict) else config
     shapes: dict[str, list[int]] = {}
     for name in filter(LOADED.fullmatch, names):
         with safe_open(folder / name, "np") as file:
             shapes |= {tensor: file.get_slice(tensor).get_shape() for tensor in file.keys()}  # noqa: SIM118  not a dict
-    count, width, words = (config.get(name) for name in ("num_hidden_layers", "hidden_size", "vocab_size"))
-    for tensor, shape in shapes.items():
-        if (
-            EMBEDDINGS.fullmatch(tensor)
-            and isinstance(width, int)
-            and isinstance(words, int)
-            and shape != [words, width]
-        ):
-            yield f"says {words} tokens x {width}, and {printable(tensor)} is {' x '.join(map(str, shape))}"
-    layers: dict[int, set[str]] = {}
+    is_plain = not any(COMPOSITE.search(name) and value for name, value in config.items())
+    if is_plain:
+        yield from _embedding_problems(config, shapes)
+    stacks: dict[str, dict[int, set[str]]] = {}
     for match in filter(None, map(LAYER.fullmatch, shapes)):
-        layers.setdefault(int(match[2]), set()).add(match[3])
-    if isinstance(count, int) and shapes and (lost := [number for number in range(count) if number not in layers]):
+        stacks.setdefault(match[1], {}).setdefault(int(match[2]), set()).add(match[3])
+    count = config.get("num_hidden_layers")
+    if is_plain and len(stacks) == 1 and isinstance(count, int):
+        differ = any(map(UNEQUAL_LAYERS.search, filter(config.get, config)))
+        differ = differ or bool(UNEQUAL_TYPES.search(str(config.get("layer_types"))))
+        yield from _layer_problems(count, *stacks.values(), are_equal=not differ)
+
+
+def _embedding_problems(config: dict, shapes: dict[str, list[int]]) -> Iterator[str]:
+    expected = [config.get("vocab_size"), config.get("hidden_size")]
+    embeddings = [tensor for tensor in shapes if EMBEDDINGS.fullmatch(tensor)]
+    if len(embeddings) == 1 and all(isinstance(size, int) for size in expected) and shapes[embeddings[0]] != expected:
+        found = " x ".join(map(str, shapes[embeddings[0]]))
+        yield f"says {expected[0]} tokens x {expected[1]}, and {printable(embeddings[0])} is {found}"
+
+
+def _layer_problems(count: int, layers: dict[int, set[str]], are_equal: bool) -> Iterator[str]:
+    """layers: names of the tensors of each."""
+    if lost := [number for number in range(count) if number not in layers]:
         yield f"says {count} layers, and the weights of layer {lost[0]}{' and others' if lost[1:] else ''} are missing"
         return
-    if not any(UNEQUAL_LAYERS.search(name) and value for name, value in config.items()):
-        every = set().union(*layers.values())
-        for number, there in sorted(layers.items()):
-            if there != every:
-                yield f"has equal layers, and layer {number} has no {printable(min(every - there))}"
-                return
+    every = set().union(*layers.values())
+    partly = [number for number in range(count) if layers[number] != every] if are_equal else []
+    if partly:
+        yield f"has equal layers, and layer {partly[0]} has no {printable(min(every - layers[partly[0]]))}"
 
 
 def printable(text: object) -> str:

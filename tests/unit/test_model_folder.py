@@ -340,10 +340,21 @@ def test_a_model_is_held_against_its_configuration(tmp_path, change, said):
     assert found == [] if said is None else (len(found) == 1 and said in found[0])
 
 
-def test_layers_that_may_differ_are_not_compared(tmp_path):
+@pytest.mark.parametrize(
+    "settings",
+    [{"num_experts": 8}, {"layer_types": ["linear_attention", "full_attention"]}, {"quantization_config": {"bits": 4}}],
+)
+def test_layers_that_may_differ_are_not_compared(tmp_path, settings):
     transformer(tmp_path, lost="model.layers.3.mlp.up_proj.weight")
-    write_json(tmp_path / "tokenizer.json", {})
-    rewrite(tmp_path / "config.json", lambda config: {**config, "num_experts": 8})
+    rewrite(tmp_path / "config.json", lambda config: {**config, "layer_types": ["full_attention"] * 4})
+    assert len(problems(tmp_path)) == 1
+    rewrite(tmp_path / "config.json", lambda config: {**config, **settings})
+    assert problems(tmp_path) == []
+
+
+def test_a_model_of_several_parts_is_not_compared(tmp_path):
+    transformer(tmp_path, layers=2, width=4)
+    rewrite(tmp_path / "config.json", lambda config: {**config, "vision_config": {"depth": 2}})
     assert problems(tmp_path) == []
 
 
