@@ -172,7 +172,10 @@ def test_the_last_of_quick_clicks_counts(visit):
     page = visit("?tab=samples&runs=ebpo")
     page.wait_for_selector(".answer")
     page.evaluate("[3, 1, 4, 2].forEach(i => document.querySelectorAll('.groups li button')[i].click())")
-    page.wait_for_function("() => location.search.includes('at=40.2')")
+    page.wait_for_function(  # the address is ahead of the answers, and each of them is shown as it comes
+        "() => location.search.includes('at=40.2') && document.querySelector('.group h2')?.innerText.includes('group 2')"
+    )
+    page.wait_for_timeout(1000)  # no earlier answer comes after it
     assert "group 2" in page.locator(".group h2").inner_text()
 
 
