@@ -62,10 +62,15 @@ def test_a_pull_whose_every_answer_stalls_fails(hub, client, files, tmp_path, no
     assert not (tmp_path / "pulled" / "model.safetensors").exists()
 
 
-def test_a_file_that_is_longer_than_listed_is_not_taken(hub, client, files, tmp_path, no_waiting):
+@pytest.mark.parametrize("shown", [True, False])
+def test_a_file_that_is_longer_than_listed_is_not_taken(hub, client, files, tmp_path, no_waiting, shown, request):
+    from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
+
+    request.addfinalizer(enable_progress_bars)
+    (enable_progress_bars if shown else disable_progress_bars)()
     publish(client, REPO, files, message="m")
     hub.fail(r"GET .*/resolve/.*/config.json", 200, body=b" " * (64 << 20), times=99)
-    with pytest.raises(HubError, match="pulling owner/model"):
+    with pytest.raises(HubError, match=r"sends more than the [0-9]+ bytes that it has listed"):
         pull(client, REPO, tmp_path / "pulled", report=lambda *_: None)
     assert not (tmp_path / "pulled" / "config.json").exists()
     assert sum(path.stat().st_size for path in (tmp_path / "pulled").rglob("*.incomplete")) < 48 << 20
