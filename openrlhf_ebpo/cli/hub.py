@@ -19,7 +19,7 @@ COMMANDS = {
     "status": Command("openrlhf_ebpo.hub.status_command", "what of a run is pushed, under way or waiting, and why"),
     "pull": Command("openrlhf_ebpo.hub.pull", "a model and its prior into a folder, checked file by file"),
     "push-run": Command("openrlhf_ebpo.hub.run_data", "a run directory (metrics, rollouts, evaluation) as a data set"),
-    "push-results": Command("openrlhf_ebpo.hub.results", "evaluation results, as a data set and into the model card"),
+    "push-results": Command("openrlhf_ebpo.hub.results", "evaluation results into a model's card"),
     "deploy-space": Command("openrlhf_ebpo.hub.space", "the app that shows runs, as a Space"),
 }
 

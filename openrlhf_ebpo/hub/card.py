@@ -77,7 +77,7 @@ def model_card(run_dir: Path, step: int | None, repo: str) -> dict[str, bytes]:
     own = [row for row in rows if row["step"] == at]
     base = card_metadata.base_model(run, run_dir)
     picture = reward_curve(run_dir, at)
-    shown = usage.of_run(run_dir, run.get("args", {}), repo, "main" if step is None else step_tag(step), base, at)
+    shown = usage.of_run(run_dir, run.get("args", {}), repo, "main" if step is None else step_tag(step), base)
     make = functools.partial(
         render,
         "model_card.md",
@@ -96,14 +96,7 @@ def model_card(run_dir: Path, step: int | None, repo: str) -> dict[str, bytes]:
         **_resume(public_run(run), shown),
     )
     text = with_slot(lambda slot: redacted_text(make(notes=slot)))
-    return {"README.md": text.encode()} | ({PICTURE: picture} if picture else {}) | _entries(own)
-
-
-def _entries(rows: list[dict]) -> dict[str, bytes]:
-    for words in evaluations.left_out(rows):
-        logger.warning("%s", words)
-    found = evaluations.entries(rows)
-    return {evaluations.ENTRIES: evaluations.entries_file(found)} if found else {}
+    return {"README.md": text.encode()} | ({PICTURE: picture} if picture else {})
 
 
 def read(run_dir: Path) -> dict:
@@ -165,7 +158,6 @@ def _base(run: dict, base: str | None) -> Markdown:
 def _usage(shown: usage.Usage) -> dict:
     return {
         "prompt_is_known": shown.known,
-        "example": "" if shown.example is usage.EXAMPLE else "passed" if shown.example.passed else "asked",
         "adapter": bool(shown.adapter_rank),
         "transformers_snippet": fenced("python", usage.transformers_snippet(shown)),
         "vllm_snippet": fenced("python", usage.vllm_snippet(shown)),

@@ -1,14 +1,10 @@
-"""Evaluation results as one flat table, one row per metric, and what cards show of it.
-
-The table is what a data set repo of results keeps as its index: a later push reads it and adds to it. Rows of
-different protocols (name and fingerprint) are never put together.
+"""Evaluation results as one flat table, one row per metric, and what cards show of it. Rows of different protocols (name and
+fingerprint) are never put together.
 """
 
 from __future__ import annotations
 
 import json
-import logging
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -19,11 +15,8 @@ from openrlhf_ebpo.eval.tasks import order as by_task
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.markdown import Markdown, code, identifier, meanings, table, words
 from openrlhf_ebpo.hub.public import hub_id, public, slug
-from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run.results import Result, find_results
 from openrlhf_ebpo.run.score_text import majorities, order, passes, score
-
-logger = logging.getLogger(__name__)
 
 SCHEMA = pa.schema(
     [
@@ -69,8 +62,6 @@ MEANING = meanings(
         "run_high": "upper end of it",
     }
 )
-COMMIT = re.compile("[0-9a-f]{40}")
-ENTRIES = ".eval_results/openrlhf_ebpo.yaml"  # path in a model's repo
 TASK_TYPE = "text-generation"
 
 
@@ -200,47 +191,11 @@ def _settings(row: Mapping) -> list[tuple[Markdown, Markdown]]:
 def eval_results(rows: Sequence[dict], source_url: str | None = None) -> list:
     """huggingface_hub.EvalResult for the headline metrics, in percent, for `model-index`.
 
-    The protocol is the data set's `config`: the card's metadata puts results of one task type, data set, config, split
+    The Hub shows `model-index` for any task; `.eval_results/*.yaml` counts only for benchmarks that it lists, which ours are
+    not, and has no place for k, error, interval or protocol. The protocol is the data set's `config`: the card's metadata puts results of one task type, data set, config, split
     and revision into one row, and so no row has results of two protocols.
     """
     return [_eval_result(row, source_url) for row in headline(rows)]
-
-
-def entries(rows: Sequence[dict], source_url: str | None = None) -> list[dict]:
-    """What .eval_results/*.yaml holds of the headline metrics: pass@1, of questions that are a data set of the Hub. An entry
-    has no place for a metric's name, k, error, interval or protocol but its notes."""
-    from huggingface_hub import EvalResultEntry
-    from huggingface_hub import eval_result_entries_to_yaml as as_yaml
-
-    shown = [row for row in headline(rows) if row["metric"] == "pass@1" and hub_id(row["source"].partition("@")[0])]
-    return as_yaml([EvalResultEntry(**_entry(row, source_url)) for row in shown])
-
-
-def _entry(row: Mapping, source_url: str | None) -> dict:
-    name, _, revision = row["source"].partition("@")
-    source = {"source_url": source_url, "source_name": "openrlhf_ebpo evaluation"} if source_url else {}
-    return {
-        "dataset_id": name,
-        "task_id": slug(row["task"]),
-        "value": _percent(row["value"]),
-        "dataset_revision": revision if COMMIT.fullmatch(revision) else None,
-        "notes": f"pass@1 in percent, protocol {slug(row['protocol'])} ({slug(row['protocol_fingerprint'])}); "
-        f"{row['questions']} questions, {row['samples_per_question']} responses each; 95 % interval "
-        f"{_percent(row['low'])} to {_percent(row['high'])}",
-        **source,
-    }
-
-
-def entries_file(found: Sequence[dict]) -> bytes:
-    from huggingface_hub.utils import yaml_dump
-
-    return yaml_dump(list(found), sort_keys=False).encode()
-
-
-def left_out(rows: Iterable[dict]) -> list[str]:
-    """Why results are on the card and not in .eval_results/."""
-    tasks = dict.fromkeys(row["task"] for row in rows if not hub_id(row["source"].partition("@")[0]))
-    return [f"{redacted_text(task)} is not in {ENTRIES}: its questions are no data set of the Hub" for task in tasks]
 
 
 def _eval_result(row: Mapping, source_url: str | None):

@@ -15,7 +15,6 @@ from openrlhf_ebpo.hub.places import check_repo_id
 KINDS = {  # of repo -> what a card calls it, and where the Hub has it
     "model": ("the model", ""),
     "run": ("the record of the run", "datasets/"),
-    "results": ("evaluation results", "datasets/"),
     "space": ("the Space that shows it", "spaces/"),
 }
 

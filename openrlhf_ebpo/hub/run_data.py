@@ -1,13 +1,14 @@
-"""Publish a run directory as a data set repo: metrics, rollouts, evaluations, and a card that explains every column.
+"""Publish a run directory, or results of openrlhf-ebpo eval, as a data set repo with a card that explains every column.
 
-The repo has the layout of the run directory, so that a downloaded copy is one. Beside it lie tables in Parquet that the
-Hub's viewer shows, and datasets.load_dataset(REPO, "metrics") reads (also "rollouts", "checkpoints", "evaluations", and
+The repo has the layout of a run directory, so that a downloaded copy is one. Tables in Parquet are added that the Hub's
+viewer shows, and datasets.load_dataset(REPO, "metrics") reads (also "rollouts", "checkpoints", "evaluations", and
 "eval-PROTOCOL-TASK" with a split for each step).
 
   openrlhf-ebpo hub push-run out/run --repo me/my-run --dry_run     what would go
   openrlhf-ebpo hub push-run out/run --repo me/my-run               again later: only what is new goes
+  openrlhf-ebpo hub push-run results/base --repo me/base-results    evaluations that belong to no run
 
-A run that is still going on can be pushed. Secrets, the folders of local paths and files that are no part of a run are left
+A run that is still training can be pushed. Secrets, the folders of local paths and files that are no part of a run are left
 out; weights and checkpoints do not go with it (openrlhf-ebpo hub push). The repo is private unless --public.
 """
 
@@ -18,14 +19,16 @@ import functools
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry
+from openrlhf_ebpo.eval.tasks import BENCHMARKS
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.hub import columns, data_repo, evaluations, published
 from openrlhf_ebpo.hub.card import PICTURE, RECORDS, read, reward_curve
@@ -42,6 +45,7 @@ from openrlhf_ebpo.run import checkpoints
 from openrlhf_ebpo.run.catalogue import Metric
 from openrlhf_ebpo.run.heartbeat import FILE as BEAT
 from openrlhf_ebpo.run.own_metrics import own_metrics
+from openrlhf_ebpo.run.results import PLACES, Result, find_results, whole_name
 from openrlhf_ebpo.run.run_log import DROPPED, LOCK, NOTES, PRIOR_STARTS, read_metrics
 
 METRICS = "tables/metrics.parquet"
@@ -57,6 +61,9 @@ CHECKPOINT_SCHEMA = pa.schema(
     ]
 )
 RUN = (*RECORDS, "rollouts/step-[0-9]*.parquet", "eval/*/*/step-*/summary.json", "eval/*/*/step-*/samples.parquet")
+RESULT = ("summary.json", "samples.parquet")
+IDENTITY = ("protocol_fingerprint", "task_fingerprint", "model_identity")  # what results in one place agree on
+NO_LINKS = Markdown("")
 OWN = (  # of the run directory, and staying in it
     *("superseded", "failed_step-*", "hub", "hub.json", "training.png"),
     *(LOCK, BEAT, NOTES),
@@ -69,42 +76,91 @@ OURS = (
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "run_dir", metavar="RUN_DIR", type=Path, help="--logger.run_dir of a training (run.json is in it)"
+        "run_dir",
+        metavar="RUN_DIR",
+        type=Path,
+        help="--logger.run_dir of a training (run.json is in it), or --output_dir of openrlhf-ebpo eval",
     )
     data_repo.add_flags(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Push a run, as `add_flags` has it.
+    """Push a run or results.
 
     Raises:
-        UsageError: no run, another run in the repo, or no right to write.
+        UsageError: no run and no results, something else in the repo, or no right to write.
         HubError: the push failed.
     """
     args.repo = target(args.repo, kind=data_repo.DATASET)
+    results = results_of(args.run_dir)
+    say_conditions(results.values(), args.repo)
+    publish = _push_run if is_run(args.run_dir) else _push_results
     with tempfile.TemporaryDirectory() as folder:
+        publish(args, results, Path(folder))
 
-        def make_files(api) -> dict[str, Content]:
-            files = run_files(args.run_dir, args.repo, Path(folder) / "copies")
-            there = data_repo.looked_up(args, lambda: remote_run(api, args.repo, Path(folder) / "remote"), None)
-            check_same_run(there, json.loads(files["run.json"]), args.repo)
-            return files
 
-        say_what_stays(args.run_dir)
-        message = f"run {public_text(args.run_dir.absolute().name)}"
-        data_repo.push(args, make_files, message=message, delete=OURS)
+def _push_run(args: argparse.Namespace, results: Mapping[str, Result], folder: Path) -> None:
+    def make_files(api) -> dict[str, Content]:
+        files = run_files(args.run_dir, args.repo, folder / "copies")
+        there = data_repo.looked_up(args, lambda: remote_run(api, args.repo, folder / "remote"), None)
+        check_same_run(there, json.loads(files["run.json"]), args.repo)
+        return files
+
+    others = files_below(args.run_dir, skip=lambda path: named(path.parts[0], OWN))
+    say_left_out([path for path in others if not named(path, RUN)], "parts of a run's record")
+    data_repo.push(args, make_files, message=f"run {public_text(args.run_dir.absolute().name)}", delete=OURS)
     if not args.dry_run:
         published.note(args.run_dir, "run", args.repo)
 
 
-def say_what_stays(run_dir: Path) -> None:
-    """Name the files that do not go; what never goes anyway (docs/hub_cards.md) is not named."""
-    others = files_below(run_dir, skip=lambda path: named(path.parts[0], OWN))
-    say_left_out([path for path in others if not named(path, RUN)], "parts of a run's record")
+def _push_results(args: argparse.Namespace, results: Mapping[str, Result], folder: Path) -> None:
+    def make_files(api) -> dict[str, Content]:
+        before = data_repo.looked_up(args, lambda: remote_results(api, args.repo, folder / "remote"), [])
+        check_same_results(before, evaluations.rows_of(results.values()), args.repo)
+        return results_files(args.run_dir, results, args.repo, folder / "copies")
+
+    beside = [result.path / path for result in results.values() for path in files_below(result.path)]
+    strangers = [path.relative_to(args.run_dir) for path in beside if path.name not in RESULT]
+    say_left_out(strangers, "results")
+    data_repo.push(args, make_files, message=f"results of {len(results)} evaluations")
+
+
+def is_run(folder: Path) -> bool:
+    """Anything without run.json and without results counts as a run, whose reader says what is missing."""
+    return (folder / "run.json").exists() or not any(
+        any(folder.glob(str(Path(place, "summary.json")))) for place in PLACES
+    )
+
+
+def results_of(folder: Path) -> dict[str, Result]:
+    """Results by their place in the repo, eval/PROTOCOL/TASK/step-000000.
+
+    Raises:
+        UsageError: one is damaged, of another version, or a link out of the folder.
+    """
+    found = evaluations.of_run(folder) if is_run(folder) else find_results(folder)
+    return {_place(result.protocol["name"], result.task, result.step): result for result in found}
+
+
+def _place(protocol: str, task: str, step: int) -> str:
+    return f"eval/{public_name(protocol)}/{public_name(task)}/step-{step:06d}"
+
+
+def say_conditions(results: Iterable[Result], repo: str) -> None:
+    """Warn of questions whose publishers ask that they stay off the public web."""
+    names = sorted({result.task for result in results if whole_name(result.task) in BENCHMARKS})
+    held = [
+        name for name in names if any(getattr(each, "gated", False) for each in BENCHMARKS[whole_name(name)].copies)
+    ]
+    if held:
+        print(
+            f"warning: {', '.join(held)}: its publishers ask that its questions are not put online, and samples.parquet has "
+            f"them: keep {repo} private, or push a folder without these results"
+        )
 
 
 def remote_run(api, repo: str, scratch: Path) -> dict | None:
-    """run.json of the repo, None where that is new.
+    """run.json of the repo, None if that is new.
 
     Raises:
         UsageError: it holds something else than a run.
@@ -112,6 +168,35 @@ def remote_run(api, repo: str, scratch: Path) -> dict | None:
     data_repo.check_ours(api, repo, "run", ["run.json"])
     path = data_repo.remote_file(api, repo, "run.json", scratch)
     return json.loads(path.read_text()) if path else None
+
+
+def remote_results(api, repo: str, scratch: Path) -> list[dict]:
+    """The table of results that the repo has.
+
+    Raises:
+        UsageError: the repo holds a run, or something else.
+    """
+    if data_repo.remote_file(api, repo, "run.json", scratch):
+        raise UsageError(f"--repo {repo} holds a run, and its results with it; choose another repo")
+    data_repo.check_ours(api, repo, "table of results", [EVALUATIONS])
+    path = data_repo.remote_file(api, repo, EVALUATIONS, scratch)
+    return pq.read_table(path).to_pylist() if path else []
+
+
+def check_same_results(before: Sequence[dict], rows: Sequence[dict], repo: str) -> None:
+    """Check that a push loses no result of the repo: all are here, of the same model, task version and protocol.
+
+    Raises:
+        UsageError: one is not.
+    """
+    own = {_place(row["protocol"], row["task"], row["step"]): row for row in rows}
+    for row in before:
+        place = _place(row["protocol"], row["task"], row["step"])
+        if place not in own:
+            raise UsageError(f"--repo {repo} has {place}, which is not in this folder; choose another repo")
+        if different := [name for name in IDENTITY if row.get(name) != own[place][name]]:
+            details = "; ".join(f"{name} {row.get(name)!r} there, {own[place][name]!r} here" for name in different)
+            raise UsageError(f"--repo {repo} has other results in {place} ({details}); choose another repo")
 
 
 def check_same_run(there: Mapping | None, here: Mapping, repo: str) -> None:
@@ -135,12 +220,13 @@ def run_files(run_dir: Path, repo: str, scratch: Path) -> dict[str, Content]:
     """
     run_dir = Path(run_dir)
     found = read(run_dir)
-    files = _records(run_dir, found) | _rollouts(run_dir, scratch) | _evaluations(run_dir, scratch)
+    results = results_of(run_dir)
+    files = _records(run_dir, found) | _rollouts(run_dir, scratch) | _evaluations(run_dir, results, scratch)
     if metrics := [public(row) for row in read_metrics(run_dir)]:
         files[METRICS] = data_repo.parquet_bytes(metrics_table(metrics))
     if saved := checkpoints.rows(run_dir):
         files[CHECKPOINTS] = data_repo.parquet_bytes([public(row) for row in saved], CHECKPOINT_SCHEMA)
-    rows = evaluations.rows_of(evaluations.of_run(run_dir))
+    rows = evaluations.rows_of(results.values())
     if rows:
         files[EVALUATIONS] = data_repo.parquet_bytes(rows, evaluations.SCHEMA)
     if picture := reward_curve(run_dir, max([row["step"] for row in metrics], default=0)):
@@ -192,16 +278,26 @@ def _rollouts(run_dir: Path, scratch: Path) -> dict[str, Content]:
     return {name: file for name, file in files.items() if name not in gone} | _record(run_dir, DROPPED)
 
 
-def _evaluations(run_dir: Path, scratch: Path) -> dict[str, Content]:
-    """Results that are complete: summary.json is written last."""
+def _evaluations(folder: Path, results: Mapping[str, Result], scratch: Path) -> dict[str, Content]:
     files: dict[str, Content] = {}
-    for summary in sorted((run_dir / "eval").glob("*/*/step-*/summary.json")):
-        place = "/".join(map(public_name, summary.parent.relative_to(run_dir).parts))
-        samples = summary.with_name("samples.parquet")
-        found = json.loads(local_file(summary, run_dir).read_bytes())
-        files[f"{place}/summary.json"] = edited_json(found, public(found))
-        if samples.is_file():
-            files[f"{place}/samples.parquet"] = publishable_parquet(local_file(samples, run_dir), scratch)
+    for place, result in results.items():
+        local_file(result.path / "summary.json", folder)
+        files[f"{place}/summary.json"] = edited_json(result.summary, public(result.summary))
+        if (samples := result.path / "samples.parquet").is_file():
+            files[f"{place}/samples.parquet"] = publishable_parquet(local_file(samples, folder), scratch)
+    return files
+
+
+def results_files(folder: Path, results: Mapping[str, Result], repo: str, scratch: Path) -> dict[str, Content]:
+    """What goes of results that belong to no run, by path in the repo.
+
+    Raises:
+        UsageError: a file is damaged, or a link out of `folder`.
+    """
+    rows = evaluations.rows_of(results.values())
+    files = _evaluations(folder, results, scratch)
+    files[EVALUATIONS] = data_repo.parquet_bytes(rows, evaluations.SCHEMA)
+    files["README.md"] = data_card({}, repo, files, [], rows, NO_LINKS).encode()
     return files
 
 
@@ -229,15 +325,16 @@ def configs(files: Mapping[str, Content]) -> list[dict]:
     if CHECKPOINTS in files:
         found.append(data_repo.config("checkpoints", CHECKPOINTS))
     if EVALUATIONS in files:
-        found.append(data_repo.config("evaluations", EVALUATIONS))
+        found.append(data_repo.config("evaluations", EVALUATIONS, default=METRICS not in files))
     return found + data_repo.sample_configs(path for path in files if path.startswith("eval/"))
 
 
 def data_card(
     run: dict, repo: str, files: Mapping[str, Content], metrics: list[dict], rows: list[dict], links: Markdown
 ) -> str:
+    """run: {} for results that belong to no run."""
     estimator = str(run.get("args", {}).get("algo", {}).get("advantage", {}).get("estimator", "unknown"))
-    tags = ["reinforcement-learning", "openrlhf", "rollouts", slug(estimator)]
+    tags = ["reinforcement-learning", "openrlhf", "rollouts", slug(estimator)] if run else ["evaluation", "openrlhf"]
     found = configs(files)
     make = functools.partial(
         render,
@@ -246,9 +343,10 @@ def data_card(
         name=identifier(repo.rpartition("/")[2]),
         steps=len(metrics),
         links=links,
-        ebpo=estimator == "ebpo",
+        run=Markdown("run" if run else ""),
+        ebpo=estimator == "ebpo" or not run,
         picture=Markdown(PICTURE) if PICTURE in files else None,
-        facts=_facts(run, registry.title(estimator)),
+        facts=_facts(run, registry.title(estimator)) if run else _models(rows),
         versions=[(identifier(part), code(version)) for part, version in run.get("versions", {}).items()],
         reading=data_repo.reading(repo, found),
         protocols=evaluations.by_step(rows),
@@ -262,6 +360,13 @@ def _facts(run: dict, estimator: str) -> list[tuple[Markdown, Markdown]]:
     names = ("name", "status", "model", "dataset", "estimator", "seed", "started", "ended")
     values = [{**run, "estimator": estimator}.get(each) for each in names]
     return [(label, code(value)) for label, value in zip(labels, values, strict=True) if value is not None]
+
+
+def _models(rows: list[dict]) -> list[tuple[Markdown, Markdown]]:
+    return [
+        (Markdown(f"model at step {step}"), code(model))
+        for step, model in sorted({(r["step"], r["model"]) for r in rows})
+    ]
 
 
 def _tables(

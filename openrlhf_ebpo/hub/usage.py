@@ -9,16 +9,16 @@ from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval.prompts import training_form
-from openrlhf_ebpo.hub.example import QUESTION, Example, from_rollouts
 from openrlhf_ebpo.hub.public import public_text
 
-EXAMPLE = Example("What is 12 * 13?", False)
+QUESTION = "{question}"  # in a template, the question
+EXAMPLE = "What is 12 * 13?"
 
 
 @dataclass(frozen=True)
 class Usage:
     """What the snippets depend on. template: text with {question} in it; system: before it in a chat template; known:
-    whether the instruction of the training prompts is; example: the question that is asked; bos: --data.add_bos."""
+    whether the instruction of the training prompts is; bos: --data.add_bos."""
 
     repo: str
     revision: str
@@ -31,16 +31,13 @@ class Usage:
     adapter_rank: int = 0  # 0: a whole model
     base: str | None = None  # of an adapter, where it is on the Hub
     known: bool = True
-    example: Example = EXAMPLE
     bos: bool = False
 
 
-def of_run(run_dir: Path, args: dict, repo: str, revision: str, base: str | None, step: int = 0) -> Usage:
-    """step: the model's, whose rollouts or those before give the example."""
+def of_run(run_dir: Path, args: dict, repo: str, revision: str, base: str | None) -> Usage:
     data = args.get("data", {})
     template, chat_template, system, known = prompt_of(run_dir, data)
     rollout, bos = args.get("rollout", {}), bool(data.get("add_bos"))
-    found = from_rollouts(run_dir, step, template, chat_template or bos, pass_reward(args)) or EXAMPLE
     return Usage(
         repo,
         revision,
@@ -53,16 +50,8 @@ def of_run(run_dir: Path, args: dict, repo: str, revision: str, base: str | None
         (args.get("ds", {}).get("lora") or {}).get("rank", 0),
         base,
         known,
-        found if found is EXAMPLE else found._replace(question=public_text(found.question)),
         bos,
     )
-
-
-def pass_reward(args: dict) -> float:
-    """What a right response gets, as the estimator was told."""
-    found = ((args.get("algo") or {}).get("advantage") or {}).get("ebpo") or {}
-    value = found.get("pass_reward")
-    return value if isinstance(value, (int, float)) else 1.0
 
 
 def prompt_of(run_dir: Path, data: dict) -> tuple[str, bool, str | None, bool]:
@@ -139,7 +128,7 @@ def literal(text: str) -> str:
 
 def _prompt(usage: Usage) -> str:
     """Lines that put a question into `prompt`; str.format is not used, mathematics is full of braces."""
-    lines = [f"question = {literal(usage.example.question)}", "prompt = question"]
+    lines = [f"question = {literal(EXAMPLE)}", "prompt = question"]
     if usage.template != QUESTION:
         lines[1:] = [
             f"template = {literal(usage.template)}",

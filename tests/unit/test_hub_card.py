@@ -333,7 +333,7 @@ def test_the_snippet_puts_the_begin_token_of_training_there_once(rendered, tmp_p
     lines = usage.transformers_snippet(shown)
     namespace = {"tokenizer": SimpleNamespace(bos_token="<bos>"), "prompt": rendered}
     exec(next(line for line in lines.splitlines() if "bos_token" in line), namespace)
-    assert namespace["prompt"] == "<bos>Solve" and shown.example is usage.EXAMPLE
+    assert namespace["prompt"] == "<bos>Solve"
     assert "bos_token" not in usage.transformers_snippet(dataclasses.replace(shown, bos=False))
 
 

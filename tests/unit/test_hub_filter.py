@@ -275,7 +275,8 @@ def test_dry_run_and_push_use_one_filter(at_home, tmp_path, use_hub, no_waiting,
     assert not use_hub.repos
     hub_cli.main(["push", str(run_dir), "--repo", MODEL])
     hub_cli.main(["push-run", str(run_dir), "--repo", RUN])
-    hub_cli.main(["push-results", str(run_dir), "--repo", RESULTS, "--model", MODEL])
+    hub_cli.main(["push-run", str(run_dir / "eval"), "--repo", RESULTS])
+    hub_cli.main(["push-results", str(run_dir), "--model", MODEL])
     assert leaked(use_hub, ["NEEDLE", "needle.bob", "alice.needle"]) == []
     config = json.loads(use_hub.repo(MODEL).files()["tokenizer_config.json"])
     assert config["name_or_path"] == "base" and config["map"] == "x.json" and config["image_token"] == "<image>"

@@ -79,7 +79,7 @@ def test_a_push_goes_to_no_revision():
         (["pull", "https://huggingface.co/spaces/owner/x", "DIR"], "OWNER/NAME https://hugg"),
         (["pull", "owner/name@1", "DIR", "--revision", "2"], "names the revision 1 already"),
         (["push-run", "RUN", "--repo", "spaces/owner/x"], "--repo spaces/owner/x: a data set is asked for"),
-        (["push-results", "RUN", "--repo", "owner/x@1"], "--repo owner/x@1: a push goes"),
+        (["push-results", "RUN", "--model", "owner/x@1"], "--model owner/x@1: a push goes"),
         (
             ["push-results", "RUN", "--repo", "owner/x", "--model", "datasets/owner/y"],
             "--model datasets/owner/y: a model",

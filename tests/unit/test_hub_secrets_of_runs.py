@@ -45,8 +45,8 @@ def push_run(run_dir, *flags):
     call(run_data, run_dir, "--repo", RUN, *flags)
 
 
-def push_results(folder, *flags):
-    call(results, folder, "--repo", RESULTS, *flags)
+def push_results(folder):
+    call(run_data, folder, "--repo", RESULTS)
 
 
 @pytest.mark.parametrize("place", ["run.json", "metrics.jsonl", "prior.json", "rollouts", "rollouts/step-000002.parquet",
@@ -242,7 +242,8 @@ def test_of_a_run_full_of_secrets_none_gets_to_the_hub(tmp_path, hub, api, comma
     outbox.add(run_dir, 3, model, repo=MODEL)
     assert drain(run_dir, api) is None
     push_run(run_dir)
-    push_results(run_dir, "--model", MODEL)
+    push_results(run_dir / "eval")
+    call(results, run_dir, "--model", MODEL)
     publish(api, MODEL, {"x.txt": b"x"}, message=f"step of {next(secret)}")
 
     assert {MODEL, RUN, RESULTS} <= {name for _, name in hub.repos}
