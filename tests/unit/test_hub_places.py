@@ -81,7 +81,7 @@ def test_a_push_goes_to_no_revision():
         (["push-run", "RUN", "--repo", "spaces/owner/x"], "--repo spaces/owner/x: a data set is asked for"),
         (["push-results", "RUN", "--model", "owner/x@1"], "--model owner/x@1: a push goes"),
         (
-            ["push-results", "RUN", "--repo", "owner/x", "--model", "datasets/owner/y"],
+            ["push-results", "RUN", "--model", "datasets/owner/y"],
             "--model datasets/owner/y: a model",
         ),
         (["deploy-space", "datasets/owner/x", "--runs", "owner/run"], "OWNER/NAME datasets/owner/x: a Space is"),
