@@ -6,13 +6,15 @@ import argparse
 import contextlib
 import ctypes
 import difflib
+import itertools
 import os
 import select
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
-from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.errors import ReportedError, UsageError, raise_problems
 from openrlhf_ebpo.redact import redacted_text
 
 Main = Callable[..., None]  # main(argv=None)
@@ -37,21 +39,37 @@ def command(
     add_flags: Callable[[argparse.ArgumentParser], None],
     run: Callable[[argparse.Namespace], None],
     extra: str = "",
+    retired: Mapping[str, str] = MappingProxyType({}),
 ) -> Main:
     """The `main` of a command with flags of its own.
 
     Args:
         about: its help, before the flags.
         extra: of pyproject.toml, that brings the packages which `run` imports.
+        retired: as of `refuse_retired`.
     """
 
     @error_exit(extra)
     def main(argv: Sequence[str] | None = None) -> None:
         parser = Parser(prog, about)
         add_flags(parser)
+        refuse_retired(sys.argv[1:] if argv is None else argv, retired)
         run(parse(parser, argv))
 
     return main
+
+
+def refuse_retired(argv: Sequence[str], retired: Mapping[str, str]) -> None:
+    """Check that a command line has no flag that the command once had.
+
+    retired: flag, or flag and value -> what to use.
+
+    Raises:
+        UsageError: it has; one line for each.
+    """
+    words = [part for word in argv for part in word.split("=", 1)]
+    typed = {*words, *(f"{flag} {value}" for flag, value in itertools.pairwise(words))}
+    raise_problems([f"{flag} is retired: {advice}" for flag, advice in retired.items() if flag in typed])
 
 
 def interrupt_once() -> None:

@@ -38,12 +38,12 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from openrlhf_ebpo.command import command
-from openrlhf_ebpo.data import topic_report as report
+from openrlhf_ebpo.data import report
 from openrlhf_ebpo.data.clean import held_out, prepared_schema
 from openrlhf_ebpo.data.gym_tasks import SIZE, Drawn, Kind, draw, shares
 from openrlhf_ebpo.data.prepare import number_or_share
+from openrlhf_ebpo.data.questions import check_template, shown
 from openrlhf_ebpo.data.table import check_suffix, write_table
-from openrlhf_ebpo.data.templates import check_template, shown
 from openrlhf_ebpo.errors import UsageError, raise_problems
 from openrlhf_ebpo.rewards import gym
 from openrlhf_ebpo.rewards.pool import shared_pool
@@ -99,8 +99,8 @@ def run(args: argparse.Namespace) -> None:
     check(args)
     kinds = collect(lambda spec: Kind.of(spec, args.seed), args.kinds)
     settings = output_settings(args, kinds)
-    made = None if args.force else finished(args.output, settings)
-    if made:
+    made = None if args.force else report.finished(args.output, settings)
+    if made and (not holds_out(made) or validation_path(args.output).exists()):
         print(f"{args.output} is done already with these settings; --force makes it again\n")
     else:
         made = write(args, kinds, settings)
@@ -113,33 +113,19 @@ def write(args: argparse.Namespace, kinds: list[Kind], settings: dict) -> dict:
     found = draw_kinds(kinds, held)
     train, validation = split(found, held, args.seed)
     beside = validation_path(args.output)
-    if not validation and holds_out(args.output):
+    if not validation and holds_out(report.read(args.output)):
         beside.unlink(missing_ok=True)
-    report.remove(args.output)  # it describes the old output
-    if validation:
-        write_table(table(validation, args.template, args.system), beside)
-    write_table(table(train, args.template, args.system), args.output)
     made = {"settings": settings, "kinds": [summarise(*each) for each in zip(kinds, found, held, strict=True)]}
-    report.write(args.output, made)
+    with report.replaced(args.output, made):
+        if validation:
+            write_table(table(validation, args.template, args.system), beside)
+        write_table(table(train, args.template, args.system), args.output)
     return made
 
 
-def finished(output: str, settings: dict) -> dict | None:
-    """Return the report of an output that is complete; None without one.
-
-    Raises:
-        UsageError: the output was made with other settings.
-    """
-    made = report.finished(output, settings)
-    return None if made and holds_out(output) and not validation_path(output).exists() else made
-
-
-def holds_out(output: str) -> bool:
-    """Return True if the report that is there counts held-out tasks."""
-    try:
-        return any(kind["validation"] for kind in json.loads(report.report_path(output).read_text())["kinds"])
-    except (OSError, ValueError, KeyError):
-        return False
+def holds_out(made: dict) -> bool:
+    """Return True if a report counts held-out tasks."""
+    return any(kind["validation"] for kind in made.get("kinds", ()))
 
 
 def draw_kinds(kinds: list[Kind], held: list[int]) -> list[Drawn]:
@@ -257,7 +243,7 @@ def as_text(made: dict, output: str) -> str:
     flags = f"--data.prompt_dataset {shlex.quote(output)} --data.input_key prompt --data.label_key label"
     if made["settings"]["template"] == "chat":
         flags += " --data.apply_chat_template"
-    if any(row["validation"] for row in made["kinds"]):
+    if holds_out(made):
         flags += f" --eval.dataset {shlex.quote(str(validation_path(output)))}"
     return "\n".join([*lines, f"\ntrain on it:  openrlhf-ebpo train --reward.remote_url reasoning_gym {flags} ..."])
 

@@ -1,4 +1,4 @@
-"""What makes two rows the same question, and two answers the same answer. Pure functions on text."""
+"""Two rows with the same question, two spellings of one answer, and the prompt that a question is shown as. Pure functions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import functools
 import hashlib
 import re
 import unicodedata
+from collections.abc import Mapping
 from fractions import Fraction
 
+from openrlhf_ebpo.errors import UsageError
+
+QUESTION = "{question}"  # its place in a template
 # The instruction of DAPO-Math-17K, word for word as in the data set.
 DAPO_TEMPLATE = (
     "Solve the following math problem step by step. The last line of your response should be of the form "
@@ -84,3 +88,29 @@ def answer_key(answer: str) -> str:
         return str(Fraction(number)) if _NUMBER.fullmatch(number) else text
     except ZeroDivisionError:
         return text
+
+
+def shown(own: str, question: str, template: str, system: str | None, named: Mapping[str, str]) -> str | list[dict]:
+    """What the model is shown: text, or chat messages. (No str.format: mathematics is full of braces.)
+
+    own: the prompt as its source has it. named: templates that have a name.
+    """
+    if template == "own":
+        return own
+    if template == "chat":
+        messages = [{"role": "system", "content": system}] if system else []
+        return [*messages, {"role": "user", "content": own}]
+    return named.get(template, template).replace(QUESTION, question)
+
+
+def check_template(template: str, system: str | None, named: Mapping[str, str]) -> None:
+    """Check --template and --system, before anything is read.
+
+    Raises:
+        UsageError: an unknown template, or a system message that nothing would show.
+    """
+    names = ("own", *named, "chat")
+    if template not in names and QUESTION not in template:
+        raise UsageError(f"--template {template!r}: write {', '.join(names)}, or a text with {QUESTION} in it")
+    if system is not None and template != "chat":
+        raise UsageError(f"--system goes with --template chat, not with {template!r}")
