@@ -35,9 +35,6 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data.table import check_suffix, read_table, write_table
 from openrlhf_ebpo.errors import UsageError
 
-BAR = 40  # characters
-PARTS = 10
-
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
@@ -208,39 +205,20 @@ def summary(table: pa.Table, dropped: dict[str, int], args: argparse.Namespace) 
     lines = [f"{table.num_rows:,} rows to {args.output}"]
     lines += [f"{count:,} rows {reason} are dropped" for reason, count in dropped.items()]
     if args.by == "topic":
-        lines += ["", *cluster_lines(clusters_of(table, args), args.block)]
+        lines.append(cluster_line(Counter(clusters_of(table, args)), args.block))
     if needs_rates(args):
-        lines += ["", *rate_lines(rates_of(table, args.pass_rate_column))]
+        rates = rates_of(table, args.pass_rate_column)
+        lines.append(f"pass rates along the file: {rates[0]:.2f} first, {rates[-1]:.2f} last, mean {rates.mean():.2f}")
     return "\n".join([*lines, "", "train on it:", f"  {training_command(table, args)}"])
 
 
-def cluster_lines(clusters: Sequence[str], block: int | None) -> list[str]:
-    """The clusters in the order of their first row: rows, share, a bar."""
-    counts = Counter(clusters)  # in order of appearance
-    largest, width = max(counts.values(), default=1), max(map(len, counts), default=0)
-    lines = [
-        f"  {name:<{width}} {count:>8,} {count / len(clusters):>6.1%} {'█' * round(BAR * count / largest)}"
-        for name, count in counts.items()
-    ]
+def cluster_line(counts: Counter, block: int | None) -> str:
+    """counts: rows of each cluster, in the order of their first row."""
     if not block:
-        return [f"{len(counts)} clusters, in this order:", *lines]
+        return f"{len(counts)} clusters: {', '.join(f'{name} ({count:,})' for name, count in counts.items())}"
     blocks = sum(count // block for count in counts.values())
-    rest = len(clusters) - blocks * block
-    return [
-        f"{len(counts)} clusters in {blocks:,} blocks of {block}; the last {rest:,} rows are rests and mix topics:",
-        *lines,
-    ]
-
-
-def rate_lines(rates: np.ndarray) -> list[str]:
-    """Pass rates along the file, a tenth of the rows per line: mean, lowest to highest, a bar."""
-    parts = np.array_split(rates, min(PARTS, len(rates)))
-    ends = np.cumsum([len(part) for part in parts])
-    return ["pass rate along the file: rows, mean, lowest to highest"] + [
-        f"  {end - len(part) + 1:>9,} – {end:<9,} {part.mean():.2f}  {part.min():.2f} – {part.max():.2f}  "
-        f"{'█' * round(BAR * part.mean())}"
-        for part, end in zip(parts, ends, strict=True)
-    ]
+    rest = counts.total() - blocks * block
+    return f"{len(counts)} clusters in {blocks:,} blocks of {block}; the last {rest:,} rows are rests and mix topics"
 
 
 def training_command(table: pa.Table, args: argparse.Namespace) -> str:
