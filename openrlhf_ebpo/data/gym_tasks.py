@@ -97,10 +97,7 @@ class Kind:
     @classmethod
     def of(cls, spec: str, seed: int) -> Kind:
         """Read a spec. Raises UsageError."""
-        try:
-            name, given = gym.parse_spec(spec)
-        except gym.EntryError as error:
-            raise UsageError(str(error)) from None
+        name, given = gym.parse_spec(spec)
         return cls(spec, name, {"size": SIZE, "seed": seed, **given})
 
     @property

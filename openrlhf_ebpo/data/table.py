@@ -5,6 +5,7 @@ A prepared set has the columns `id`, `prompt`, `label`, `question`, `datasource`
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -43,7 +44,7 @@ def read_table(path: str | Path, needed: Mapping[str, str] | Iterable[str] = (),
         except pa.ArrowException as error:
             raise UsageError(f"{flag} {path} cannot be read as Parquet: {error}") from error
     else:
-        table = _one_table((_from_rows(rows, path, flag) for rows in read_rows(path, flag=flag)), path, flag)
+        table = _from_rows([row for rows in read_rows(path, flag=flag) for row in rows], path, flag)
     check_columns(table.column_names, needed, path, flag)
     return table
 
@@ -173,28 +174,21 @@ def _parquet_rows(path, columns, flag: str, batch_size: int) -> Iterator[list[di
 
 
 def _json_rows(path, flag: str, batch_size: int) -> Iterator[list[dict]]:
-    rows = []
     with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            rows.append(_json_row(line, number, path, flag))
-            if len(rows) == batch_size:
-                yield rows
-                rows = []
-    if rows:
-        yield rows
+        rows = (_json_row(line, number, path, flag) for number, line in enumerate(file, 1) if line.strip())
+        while batch := list(itertools.islice(rows, batch_size)):
+            yield batch
 
 
 def _json_row(line: bytes, number: int, path, flag: str) -> dict:
     try:
-        row = json.loads(line)
+        row, why = json.loads(line), "another value"
     except (ValueError, RecursionError) as error:
-        raise UsageError(
-            f"{flag} {path}, line {number} is no JSON ({error}): a .jsonl file has an object per line"
-        ) from None
+        row, why = None, error
     if not isinstance(row, dict):
-        raise UsageError(f"{flag} {path}, line {number} is no JSON object: a .jsonl file has an object per line")
+        raise UsageError(
+            f"{flag} {path}, line {number} is no JSON object ({why}): a .jsonl file has an object per line"
+        )
     return row
 
 
@@ -216,16 +210,6 @@ def _from_rows(rows: list[dict], path, flag: str) -> pa.Table:
         except (pa.ArrowException, ValueError, OverflowError) as error:
             raise UsageError(f"{flag} {path}: column {name!r} fits no one type: {error}") from error
     return pa.table(columns)
-
-
-def _one_table(tables: Iterable[pa.Table], path, flag: str) -> pa.Table:
-    tables = list(tables)
-    if not tables:
-        return pa.table({})
-    try:
-        return pa.concat_tables(tables, promote_options="permissive")
-    except pa.ArrowException as error:
-        raise UsageError(f"{flag} {path}: a column fits no one type: {error}") from error
 
 
 def _write_parquet(tables: Iterable[pa.Table], path: Path) -> None:
