@@ -278,7 +278,6 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     limits.add_flags(parser)
-    arguments.add_flags(parser.add_argument_group("rollout engines"))
     group = parser.add_argument_group("run directory and checks")
     save_times.add_flag(group)
     group.add_argument(

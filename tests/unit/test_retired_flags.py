@@ -13,7 +13,7 @@ from openrlhf_ebpo.errors import UsageError
 @pytest.mark.parametrize("equals", [False, True])
 def test_a_retired_flag_is_named_with_what_to_use(typed, equals):
     argv = ["--train.seed", "1", *([typed.replace(" ", "=")] if equals else typed.split()), "--force"]
-    with pytest.raises(UsageError, match=f"^{typed} is retired: .*(openrlhf-ebpo|--train)"):
+    with pytest.raises(UsageError, match=f"^{typed} is retired: .*(openrlhf-ebpo|--train|--vllm)"):
         refuse_retired(argv, RETIRED)
 
 
