@@ -164,7 +164,7 @@ def flag_problems(args: argparse.Namespace) -> list[str]:
     if args.max_len is None and args.agent:
         problems.append("--agent needs --max_len, the tokens of all turns together (training's --data.max_len)")
     if args.input_template is not None and (args.apply_chat_template or "{}" not in args.input_template):
-        problems.append("--input_template needs a {} where the prompt goes, and no --apply_chat_template beside it")
+        problems.append("--input_template needs a {} where the prompt goes, and no --apply_chat_template with it")
     if args.tensor_parallel_size > 1 and is_cpu_stack():
         problems.append("--tensor_parallel_size: use more engines, --num_engines (this machine has no CUDA)")
     return problems
@@ -196,7 +196,7 @@ def progress_path(output: str) -> Path:
 
 
 def identity(args: argparse.Namespace) -> dict:
-    """What the rewards depend on, and the hardware does not."""
+    """Return the settings that rewards depend on, without those of the hardware."""
     sampled = ("n", "temperature", "top_p", "max_new_tokens", "max_len")
     named = (*sampled, "apply_chat_template", "input_template", "add_bos")
     is_file = (args.reward or "").endswith(".py")
@@ -231,7 +231,7 @@ def measure(args: argparse.Namespace, rows: list[dict], records: dict, append: C
     sampling = Sampling(args.n, args.temperature, args.top_p, args.max_new_tokens)
     fingerprints = {row["id"]: prompt_fingerprint(row) for row in rows}
     total, earlier = len(records.keys() | fingerprints.keys()), len(records.keys() - fingerprints.keys())
-    state = f"{progress_path(args.output)}: repeat the command to go on"
+    state = f"{progress_path(args.output)}: repeat the command to resume"
     try:
         started = time.monotonic()
         print(f"starting {args.num_engines} x {args.model}", flush=True)

@@ -22,7 +22,7 @@ COLUMNS = {
 
 
 def outcome(record: dict, pass_reward: float) -> dict:
-    """The columns of one prompt. What needs a reward is None where there is none."""
+    """Return the columns of one prompt; without any reward, pass_rate and mean_reward are None."""
     rewards = [reward for reward in record["rewards"] if reward is not None]
     passed = sum(reward >= pass_reward - TOLERANCE for reward in rewards)
     return {
@@ -74,7 +74,7 @@ def summary(records: dict, outcomes: dict, n: int, pass_reward: float) -> str:
 
 
 def notices(records: dict, outcomes: dict, pass_reward: float) -> list[str]:
-    """What the figures do not say by themselves."""
+    """Return warnings that the figures do not give."""
     found = []
     failed = sum(sum(record["errors"].values()) for record in records.values())
     empty = [key for key, row in outcomes.items() if row["pass_rate"] is None]

@@ -16,7 +16,7 @@ not so many different questions is refused, with how many it has.
 
 What it writes, all at once or not at all:
   OUTPUT                       columns id, prompt, label (the entry, for the reward), question, datasource (the kind)
-  X.validation.parquet         beside X.parquet, or .jsonl beside .jsonl: the held-out tasks, with --validation
+  X.validation.parquet         for X.parquet, X.validation.jsonl for X.jsonl: the held-out tasks, with --validation
   OUTPUT.report.json           settings, and for each kind how many were drawn, repeated or left out
 
 The next steps take the file as `data prepare`'s: topics, difficulty, order, train.
@@ -67,7 +67,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=number_or_share,
         default=0,
         metavar="N|SHARE",
-        help="tasks held out, beside those to train on: a number of all kinds together, or a share of each kind's size "
+        help="tasks held out, in addition to those to train on: a number of all kinds together, or a share of each kind's size "
         "such as 0.02 (default: %(default)s)",
     )
     add(

@@ -158,7 +158,7 @@ def keep_in_range(table: pa.Table, args: argparse.Namespace) -> tuple[pa.Table, 
 
 
 def rates_of(table: pa.Table, column: str) -> np.ndarray:
-    """(rows,) float64, NaN where there is none.
+    """(rows,) float64, NaN for a missing one.
 
     Raises:
         UsageError: the column holds something else than rates.

@@ -20,7 +20,7 @@ What it writes into --output, all at once or not at all:
 
 A finished --output is recognised (same settings, same input) and left alone; anything else is not overwritten without
 --force, which moves it aside. 1.8 million rows take about a minute at most and less than 1 GB of memory, so a killed run
-leaves nothing and is repeated from the start; an interrupted download goes on where it stopped.
+leaves nothing and is repeated from the start; an interrupted download resumes.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def finished(output: Path, settings: dict) -> dict | None:
 
 @contextlib.contextmanager
 def new_folder(output: Path, force: bool) -> Iterator[Path]:
-    """A folder beside `output` that takes its name when all has gone well, and is removed otherwise. What killed runs
+    """A folder next to `output` that takes its name when all has gone well, and is removed otherwise. What killed runs
     left is removed first."""
     output = output.resolve()
     for leftover in output.parent.glob(f".{output.name}.*.tmp"):

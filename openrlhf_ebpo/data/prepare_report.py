@@ -17,7 +17,7 @@ WIDTH = 60  # characters of a question in the text
 
 
 def fingerprint(files: Sequence[Path]) -> list[dict]:
-    """What tells whether an input has changed: paths, bytes, and times of the last change in nanoseconds."""
+    """Return paths, bytes and times of the last change (ns), by which a changed input is noticed."""
     stats = [(file.absolute(), file.stat()) for file in files]
     return [{"path": str(path), "size": stat.st_size, "mtime_ns": stat.st_mtime_ns} for path, stat in stats]
 

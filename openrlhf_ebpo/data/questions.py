@@ -58,7 +58,7 @@ def question_id(question: str) -> str:
 
 
 def answer_text(value) -> str | None:
-    """A gold answer as text: "34" for 34, 34.0 or ["34"], "" for a missing one. None for what is no text or number."""
+    """A gold answer as text: "34" for 34, 34.0 or ["34"], "" for a missing one. None if it is neither text nor a number."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if value is None or value != value:
@@ -70,7 +70,7 @@ def answer_text(value) -> str | None:
 
 @functools.lru_cache(1 << 16)
 def answer_key(answer: str) -> str:
-    r"""What answers are compared by: equal for 34, 34.0, $34$, \boxed{34} and 1,234 = 1234, 0.5 = 1/2 = \frac{1}{2}.
+    r"""Return the key that answers are compared by: equal for 34, 34.0, $34$, \boxed{34} and 1,234 = 1234, 0.5 = 1/2 = \frac{1}{2}.
 
     A cheap comparison of spellings, no algebra: layout and wrapping are taken off, and numbers (integers, decimals,
     fractions) become reduced fractions. \sqrt{8} and 2\sqrt{2} stay two answers.
@@ -91,7 +91,7 @@ def answer_key(answer: str) -> str:
 
 
 def shown(own: str, question: str, template: str, system: str | None, named: Mapping[str, str]) -> str | list[dict]:
-    """What the model is shown: text, or chat messages. (No str.format: mathematics is full of braces.)
+    """Return the prompt: text, or chat messages. (No str.format: mathematics is full of braces.)
 
     own: the prompt as its source has it. named: templates that have a name.
     """

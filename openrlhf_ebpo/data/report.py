@@ -1,6 +1,6 @@
 """The report of an output: how it was made, by which a repeated command knows that it is done.
 
-It lies beside a file as OUTPUT.report.json, and in a folder as report.json.
+Of a file it is OUTPUT.report.json, of a folder report.json in it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tables of training data in Parquet (.parquet) or JSON lines (.jsonl): read in batches or whole, written crash-safe.
+"""Tables of training data in Parquet (.parquet) or JSON lines (.jsonl): read in batches or at once, written crash-safe.
 
 A prepared set has the columns `id`, `prompt`, `label`, `question`, `datasource`; `cluster` and `pass_rate` come later.
 """
@@ -29,7 +29,7 @@ MADE_BY = {
 
 
 def read_table(path: str | Path, needed: Mapping[str, str] | Iterable[str] = (), flag: str = "--input") -> pa.Table:
-    """The whole file. Parquet is memory-mapped.
+    """Read a file at once. Parquet is memory-mapped.
 
     path: a .parquet or .jsonl file, given by `flag`.
     needed: columns that must be there; as a mapping, with the flag that names each: {"cluster": "--cluster_column"}.
@@ -94,8 +94,8 @@ def count_rows(path: str | Path, flag: str = "--input") -> int:
 
 
 def write_table(table: pa.Table | Iterable[pa.Table], path: str | Path) -> None:
-    """Write a table (or several of one schema, one after the other) as the suffix of `path` says. The file is there
-    whole or not at all.
+    """Write a table (or several of one schema, one after the other) as the suffix of `path` says. The file is
+    complete or missing.
 
     Raises:
         UsageError: another suffix.
@@ -158,7 +158,7 @@ def check_columns(
 
 def _parquet(path, flag: str) -> pq.ParquetFile:
     try:
-        # Neither mapped nor prefetched: a row group may be the whole file, and is then read page by page.
+        # Neither mapped nor prefetched: a row group may be all of the file, and is then read page by page.
         return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
     except pa.ArrowException as error:
         raise UsageError(f"{flag} {path} cannot be read as Parquet: {error}") from error

@@ -10,8 +10,8 @@ estimated from it, is about one kind of question.
 The first is the method of the EBPO paper's later version (K = 10), the second that of the authors' released code. Topics from
 elsewhere, such as a subject or an LLM's answers, need no step: `data order --by topic --cluster_column NAME` takes any column.
 
-Beside the output: OUTPUT.report.json with settings, sizes and examples. A job that was killed resumes when its command is
-repeated: embeddings are kept in the folder embeddings-cache beside the output (another --k then takes seconds).
+OUTPUT.report.json has settings, sizes and examples. A job that was killed resumes when its command is
+repeated: embeddings are kept in the folder embeddings-cache next to the output (another --k then takes seconds).
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class QuietRolloutActor:
 
 
 class MadeWith:
-    """Stands in for RolloutRayActor: its engines get these arguments beside those that upstream gives."""
+    """Stands in for RolloutRayActor: its engines get these arguments in addition to upstream's."""
 
     def __init__(self, actor_class, given: dict):
         self.actor_class, self.given = actor_class, given
