@@ -28,7 +28,6 @@ import argparse
 import importlib.metadata
 import json
 import random
-import shlex
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -240,12 +239,10 @@ def as_text(made: dict, output: str) -> str:
         "repeats: drawn again and left out; failed: left out, as reasoning-gym's own answer got no full marks, a wrong one "
         "did, or the task cannot be saved",
     ]
-    flags = f"--data.prompt_dataset {shlex.quote(output)} --data.input_key prompt --data.label_key label"
-    if made["settings"]["template"] == "chat":
-        flags += " --data.apply_chat_template"
-    if holds_out(made):
-        flags += f" --eval.dataset {shlex.quote(str(validation_path(output)))}"
-    return "\n".join([*lines, f"\ntrain on it:  openrlhf-ebpo train --reward.remote_url reasoning_gym {flags} ..."])
+    held = validation_path(output) if holds_out(made) else None
+    chat = made["settings"]["template"] == "chat"
+    training = report.training_command(output, "--reward.remote_url reasoning_gym", chat=chat, validation=held)
+    return "\n".join([*lines, f"\ntrain on it:  {training}"])
 
 
 def list_kinds(names: list[str]) -> str:

@@ -32,6 +32,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from openrlhf_ebpo.command import command
+from openrlhf_ebpo.data.report import training_command
 from openrlhf_ebpo.data.table import check_suffix, read_table, write_table
 from openrlhf_ebpo.errors import UsageError
 
@@ -209,7 +210,12 @@ def summary(table: pa.Table, dropped: dict[str, int], args: argparse.Namespace) 
     if needs_rates(args):
         rates = rates_of(table, args.pass_rate_column)
         lines.append(f"pass rates along the file: {rates[0]:.2f} first, {rates[-1]:.2f} last, mean {rates.mean():.2f}")
-    return "\n".join([*lines, "", "train on it:", f"  {training_command(table, args)}"])
+    flags = ["--data.order as_is"]
+    if args.cluster_column in table.column_names:
+        flags.append(f"--data.cluster_key {shlex.quote(args.cluster_column)}")
+    if args.block:
+        flags.append(f"--rollout.batch_size {args.block}")
+    return "\n".join([*lines, "", f"train on it:  {training_command(args.output, *flags)}"])
 
 
 def cluster_line(counts: Counter, block: int | None) -> str:
@@ -219,16 +225,6 @@ def cluster_line(counts: Counter, block: int | None) -> str:
     blocks = sum(count // block for count in counts.values())
     rest = counts.total() - blocks * block
     return f"{len(counts)} clusters in {blocks:,} blocks of {block}; the last {rest:,} rows are rests and mix topics"
-
-
-def training_command(table: pa.Table, args: argparse.Namespace) -> str:
-    flags = [f"--data.prompt_dataset {shlex.quote(args.output)}", "--data.input_key prompt", "--data.label_key label"]
-    flags.append("--data.order as_is")
-    if args.cluster_column in table.column_names:
-        flags.append(f"--data.cluster_key {shlex.quote(args.cluster_column)}")
-    if args.block:
-        flags.append(f"--rollout.batch_size {args.block}")
-    return " ".join(["openrlhf-ebpo train", *flags, "..."])
 
 
 main = command("openrlhf-ebpo data order", __doc__, add_flags, run, extra="data")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from openrlhf_ebpo.data.clean import CONFLICT, Tally, selected
-from openrlhf_ebpo.data.report import NAME
+from openrlhf_ebpo.data.report import NAME, training_command
 from openrlhf_ebpo.data.source import Columns
 
 SHOWN = 3  # examples in the text; report.json has more
@@ -44,9 +44,8 @@ def build(
 
 
 def as_text(report: dict, folder: Path) -> str:
-    suffix = report["settings"]["format"]
     parts = [as_table(report), *_shown_conflicts(report), *(f"warning: {text}" for text in report["warnings"])]
-    return "\n\n".join([*parts, _next_steps(report, folder, suffix)])
+    return "\n\n".join([*parts, _next_steps(report, folder)])
 
 
 def as_table(report: dict) -> str:
@@ -113,14 +112,13 @@ def _short(text: str, width: int = WIDTH) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def _next_steps(report: dict, folder: Path, suffix: str) -> str:
-    train, validation = (shlex.quote(str(folder / f"{name}.{suffix}")) for name in ("train", "validation"))
-    flags = [f"--data.prompt_dataset {train}", "--data.input_key prompt", "--data.label_key label"]
-    if report["settings"]["template"] == "chat":
-        flags.append("--data.apply_chat_template")
-    if report["validation"]:
-        flags.append(f"--eval.dataset {validation}")
+def _next_steps(report: dict, folder: Path) -> str:
+    settings = report["settings"]
+    train, validation = (folder / f"{name}.{settings['format']}" for name in ("train", "validation"))
+    training = training_command(
+        train, chat=settings["template"] == "chat", validation=validation if report["validation"] else None
+    )
     return (
-        f"train on it:  openrlhf-ebpo train {' '.join(flags)} ...\n"
-        f"or first:     openrlhf-ebpo data topics (or difficulty) --input {train} --help"
+        f"train on it:  {training}\n"
+        f"or first:     openrlhf-ebpo data topics (or difficulty) --input {shlex.quote(str(train))} --help"
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,3 +61,12 @@ def replaced(output: str | Path, report: dict) -> Iterator[None]:
     path_of(output).unlink(missing_ok=True)
     yield
     write_json(path_of(output), report)
+
+
+def training_command(dataset: str | Path, *flags: str, chat: bool = False, validation: str | Path | None = None) -> str:
+    """The command that trains on a file of ours. chat: its prompts are messages. validation: a file of held-out questions."""
+    words = ["openrlhf-ebpo train", *flags, f"--data.prompt_dataset {shlex.quote(str(dataset))}"]
+    words.append("--data.input_key prompt --data.label_key label")
+    words += ["--data.apply_chat_template"] * chat
+    words += [f"--eval.dataset {shlex.quote(str(validation))}"] * bool(validation)
+    return " ".join([*words, "..."])
