@@ -137,10 +137,22 @@ def error_exit(extra: str = "") -> Iterator[None]:
 
 def message(error: Exception) -> str:
     """The words of an error, without secrets. Of a UsageError every line is a problem; of others the first says it."""
-    lines = redacted_text(str(error) or type(error).__name__).splitlines()
+    text = redacted_text(str(error) or type(error).__name__).rstrip("\n")
+    lines = [printable(line) for line in text.split("\n")]
     return "\n".join(
         f"error: {line}" if not i or isinstance(error, UsageError) else line for i, line in enumerate(lines)
     )
+
+
+def printable(text: str) -> str:
+    """Untrusted text on one line of a terminal: a blank for each control character."""
+    return "".join(sign if sign.isprintable() else " " for sign in text)
+
+
+def one_line(text: str, max_chars: int) -> str:
+    """As `printable`, white space collapsed, and its middle left out if it is long."""
+    text = " ".join(printable(text).split())
+    return text if len(text) <= max_chars else f"{text[: max_chars // 2]} … {text[-(max_chars // 2) :]}"
 
 
 def nobody_reads() -> bool:

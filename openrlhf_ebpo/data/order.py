@@ -31,10 +31,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from openrlhf_ebpo.command import command
+from openrlhf_ebpo.command import command, one_line
 from openrlhf_ebpo.data.report import training_command
 from openrlhf_ebpo.data.table import check_suffix, read_table, write_table
 from openrlhf_ebpo.errors import UsageError
+
+WIDTH = 2000  # characters of the clusters' names
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -221,7 +223,7 @@ def summary(table: pa.Table, dropped: dict[str, int], args: argparse.Namespace) 
 def cluster_line(counts: Counter, block: int | None) -> str:
     """counts: rows of each cluster, in the order of their first row."""
     if not block:
-        return f"{len(counts)} clusters: {', '.join(f'{name} ({count:,})' for name, count in counts.items())}"
+        return one_line(f"{len(counts)} clusters: {', '.join(f'{name} ({n:,})' for name, n in counts.items())}", WIDTH)
     blocks = sum(count // block for count in counts.values())
     rest = counts.total() - blocks * block
     return f"{len(counts)} clusters in {blocks:,} blocks of {block}; the last {rest:,} rows are rests and mix topics"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.data.clean import CONFLICT, Tally, selected
 from openrlhf_ebpo.data.report import NAME, training_command
 from openrlhf_ebpo.data.source import Columns
@@ -103,13 +104,10 @@ def _shown_conflicts(report: dict) -> list[str]:
     found, number = report["conflicts"][:SHOWN], report["conflicting_questions"]
     if not found:
         return []
-    lines = [f"  {_short(c['question'])}  ->  {' | '.join(_short(a, 20) for a in c['answers'])}" for c in found]
+    lines = [
+        f"  {one_line(c['question'], WIDTH)}  ->  {' | '.join(one_line(a, 20) for a in c['answers'])}" for c in found
+    ]
     return ["\n".join([f"different answers ({len(found)} of {number:,} questions; more in {NAME}):", *lines])]
-
-
-def _short(text: str, width: int = WIDTH) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _next_steps(report: dict, folder: Path) -> str:

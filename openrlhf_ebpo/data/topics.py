@@ -25,14 +25,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from openrlhf_ebpo.command import command
+from openrlhf_ebpo.command import command, one_line
 from openrlhf_ebpo.data import embedding_topics, report, topic_names
 from openrlhf_ebpo.data.table import check_columns, check_suffix, read_table, with_column, write_table
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.progress import file_identity
 
 EXAMPLES = 2  # per cluster
-SHOWN = 30  # clusters in the table
+SHOWN, WIDTH = 30, 90  # clusters in the table; characters of an example
 PLAIN = {"text": "question", "sort": False, "umap": None}  # left out of a report where they are so
 
 ANY_COLUMN = "topics of another origin need no step, `openrlhf-ebpo data order --by topic --cluster_column NAME` takes any column"
@@ -183,7 +183,7 @@ def as_text(found: dict) -> str:
     lines = [f"{found['rows']:,} questions, {len(clusters):,} clusters", "", "  size   share  cluster, with examples"]
     for row in clusters[:SHOWN]:
         lines.append(f"{row['size']:>6,}  {row['share']:>5.1%}  {row['cluster']}")
-        lines += [f"{'':>17}{text if len(text) <= 90 else text[:86] + ' ...'}" for text in row["examples"]]
+        lines += [f"{'':>17}{one_line(text, WIDTH)}" for text in row["examples"]]
     if rest := clusters[SHOWN:]:
         lines.append(f"{sum(row['size'] for row in rest):>6,}         in {len(rest):,} smaller clusters")
     return "\n".join(["", *lines])
