@@ -6,13 +6,15 @@ import argparse
 import contextlib
 import ctypes
 import difflib
+import itertools
 import os
 import select
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
-from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.errors import ReportedError, UsageError, raise_problems
 from openrlhf_ebpo.redact import redacted_text
 
 Main = Callable[..., None]  # main(argv=None)
@@ -37,21 +39,37 @@ def command(
     add_flags: Callable[[argparse.ArgumentParser], None],
     run: Callable[[argparse.Namespace], None],
     extra: str = "",
+    retired: Mapping[str, str] = MappingProxyType({}),
 ) -> Main:
     """The `main` of a command with flags of its own.
 
     Args:
         about: its help, before the flags.
         extra: of pyproject.toml, that brings the packages which `run` imports.
+        retired: as of `refuse_retired`.
     """
 
     @error_exit(extra)
     def main(argv: Sequence[str] | None = None) -> None:
         parser = Parser(prog, about)
         add_flags(parser)
+        refuse_retired(sys.argv[1:] if argv is None else argv, retired)
         run(parse(parser, argv))
 
     return main
+
+
+def refuse_retired(argv: Sequence[str], retired: Mapping[str, str]) -> None:
+    """Check that a command line has no flag that the command once had.
+
+    retired: flag, or flag and value -> what to use.
+
+    Raises:
+        UsageError: it has; one line for each.
+    """
+    words = [part for word in argv for part in word.split("=", 1)]
+    typed = {*words, *(f"{flag} {value}" for flag, value in itertools.pairwise(words))}
+    raise_problems([f"{flag} is retired: {advice}" for flag, advice in retired.items() if flag in typed])
 
 
 def interrupt_once() -> None:
@@ -119,10 +137,22 @@ def error_exit(extra: str = "") -> Iterator[None]:
 
 def message(error: Exception) -> str:
     """The words of an error, without secrets. Of a UsageError every line is a problem; of others the first says it."""
-    lines = redacted_text(str(error) or type(error).__name__).splitlines()
+    text = redacted_text(str(error) or type(error).__name__).rstrip("\n")
+    lines = [printable(line) for line in text.split("\n")]
     return "\n".join(
         f"error: {line}" if not i or isinstance(error, UsageError) else line for i, line in enumerate(lines)
     )
+
+
+def printable(text: str) -> str:
+    """Untrusted text on one line of a terminal: a blank for each control character."""
+    return "".join(sign if sign.isprintable() else " " for sign in text)
+
+
+def one_line(text: str, max_chars: int) -> str:
+    """As `printable`, white space collapsed, and its middle left out if it is long."""
+    text = " ".join(printable(text).split())
+    return text if len(text) <= max_chars else f"{text[: max_chars // 2]} … {text[-(max_chars // 2) :]}"
 
 
 def nobody_reads() -> bool:

@@ -50,7 +50,7 @@ def _rows(spec: str, name: str, settings: dict) -> list[dict]:
         UsageError: as `load_gym`.
     """
     # not before it is needed: the Space, and evaluations through a server, import this file
-    from openrlhf_ebpo.data.gym_tasks import TRIED, make
+    from openrlhf_ebpo.rewards.gym_maker import TRIED, make
     from openrlhf_ebpo.rewards.pool import shared_pool
     from openrlhf_ebpo.rewards.reasoning_gym import GRADER, oracle_problem
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from openrlhf_ebpo.checks.prompt_rows import read_rows, render_rows
+from openrlhf_ebpo.command import one_line
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.generation.rendering import Prompt, prompt_lengths, text_tokenizer, token_ids, tokenizer_of
 from openrlhf_ebpo.seams.hub_models import local_folder
@@ -77,12 +78,6 @@ def or_warning(prompts: str, check: Callable[[], list[str]]) -> list[str]:
     except Exception as error:  # numbers and words of other people's files: any exception, with their text in it
         cause = one_line(f"{type(error).__name__}: {error}", MAX_ERROR_CHARS)
         return [f"warning: {prompts} were not looked at: {cause}"]
-
-
-def one_line(text: str, max_chars: int) -> str:
-    """Untrusted text for a terminal: no control characters, and its middle left out if it is long."""
-    text = " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
-    return text if len(text) <= max_chars else f"{text[: max_chars // 2]} … {text[-(max_chars // 2) :]}"
 
 
 def _mismatches(model: str, tokenizer, asked: Asked, flags: Flags) -> list[str]:

@@ -13,10 +13,7 @@ COMMANDS = {
         "clean a data set: drop duplicates and conflicting answers, split off a validation set",
     ),
     "gym": Command("openrlhf_ebpo.data.gym", "write generated tasks of reasoning-gym, single kinds or mixtures"),
-    "topics": Command(
-        "openrlhf_ebpo.data.topics",
-        "give every prompt a topic: by sentence embeddings, by a column, or by asking an LLM",
-    ),
+    "topics": Command("openrlhf_ebpo.data.topics", "give every prompt a topic, by sentence embeddings and K-means"),
     "difficulty": Command("openrlhf_ebpo.data.difficulty", "measure the pass rate of a model on every prompt"),
     "order": Command(
         "openrlhf_ebpo.data.order", "put the prompts in training order: clustered by topic, or easy to hard"

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-
-from openrlhf_ebpo.errors import UsageError
-
 ADAPTIVE = (
     "prompts are no longer chosen by their rewards; order or filter them by `openrlhf-ebpo data order` (docs/data.md)"
 )
+SIZES = "an engine does as much at a time as vLLM does offline; --vllm.gpu_memory_utilization takes less memory for it"
 # flag, or flag and value
 RETIRED = {
     "--data.order adaptive": ADAPTIVE,
     "--data.coverage": ADAPTIVE,
     "--data.order_any_model": "any order is trained on; `openrlhf-ebpo data difficulty` measures one for this model (docs/data.md)",
     "--vllm.max_restarts": "an engine that dies ends the run; --train.max_restarts N resumes it from the newest checkpoint",
+    "--vllm.max_num_seqs": SIZES,
+    "--vllm.max_num_batched_tokens": SIZES,
 }
-
-
-def refuse(argv: Sequence[str]) -> None:
-    """Check that a command line has no retired flag.
-
-    Raises:
-        UsageError: it has; one line for each.
-    """
-    words = [part for word in argv for part in word.split("=", 1)]
-    typed = {*words, *(f"{flag} {value}" for flag, value in itertools.pairwise(words))}
-    if found := [f"{flag} is retired: {advice}" for flag, advice in RETIRED.items() if flag in typed]:
-        raise UsageError("\n".join(found))

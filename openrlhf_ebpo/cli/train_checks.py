@@ -11,7 +11,6 @@ from openrlhf_ebpo.errors import UsageError, raise_problems
 from openrlhf_ebpo.estimator import registry, stored
 from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.extension import is_import_path
-from openrlhf_ebpo.generation import arguments
 from openrlhf_ebpo.redact import redacted
 from openrlhf_ebpo.rewards import limits
 from openrlhf_ebpo.run import checkpoints, run_lock
@@ -85,7 +84,6 @@ def check_checkpoints(values: dict) -> None:
 CHECKS = (  # in this order; each takes the flags by name, and raises a ReportedError that ends the command
     policy_loss.check_flags,
     restarts.check_flags,
-    arguments.check_flags,
     preflight.check_files,
     model_check.check_model,
     lambda values: raise_problems(lora.check(values)),

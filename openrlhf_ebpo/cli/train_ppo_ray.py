@@ -17,10 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from openrlhf_ebpo.checks import gpu, gym_check, machine, memory, model_fit, preflight
-from openrlhf_ebpo.cli import old_flags, retired_flags, train_checks, train_notices, train_sample
+from openrlhf_ebpo.cli import old_flags, train_checks, train_notices, train_sample
+from openrlhf_ebpo.cli.retired_flags import RETIRED
 from openrlhf_ebpo.cli.train_checks import checkpoint_to_resume
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
-from openrlhf_ebpo.command import PAUSED, error_exit, parse
+from openrlhf_ebpo.command import PAUSED, error_exit, parse, refuse_retired
 from openrlhf_ebpo.errors import HealthError, ReportedError, TrainingPaused, UsageError
 from openrlhf_ebpo.estimator import flags as estimator_flags
 from openrlhf_ebpo.estimator import presets, registry
@@ -66,7 +67,7 @@ def run(argv: list[str]) -> None:
     check_release(all_seams())
     command = UpstreamMain(MODULE)
     parser = build_parser(command)
-    retired_flags.refuse(argv)
+    refuse_retired(argv, RETIRED)
     argv, translated = old_flags.translate(argv)
     print(*translated, sep="\n", end="\n" if translated else "", flush=True)
     flat = parse(parser, argv, old_flags.suggestions())
@@ -277,7 +278,6 @@ def build_parser(command: UpstreamMain) -> argparse.ArgumentParser:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     limits.add_flags(parser)
-    arguments.add_flags(parser.add_argument_group("rollout engines"))
     group = parser.add_argument_group("run directory and checks")
     save_times.add_flag(group)
     group.add_argument(

@@ -33,7 +33,7 @@ CONFLICT = "the question comes with different answers"
 
 @dataclass
 class Tally:
-    """What a pass has seen. Arrays have a place for each question, in the order of first appearance.
+    """Counts of a pass. Arrays have a place for each question, in the order of first appearance.
 
     index: a question's id as an integer -> its place. rows: rows with the question. keys, spellings: hashes of its
     first answer, as compared and as written. conflicting, respelled: places of questions with answers that differ, or

@@ -16,8 +16,7 @@ output: the same rows and columns, and
   mean_reward       their mean reward
   mean_length       mean length in tokens, over all responses
   truncated_share   share of all responses that were cut off at --max_new_tokens
-A .parquet file also keeps which model was measured, by its weights: training in this order refuses another one. (.jsonl
-files have no place for it.) A histogram lies beside it, under the same name with .png; --output X.parquet keeps its progress in X.progress.jsonl.
+--output X.parquet keeps its progress in X.progress.jsonl.
 
 Killed or interrupted? Repeat the command: finished prompts are kept, whatever the hardware is now. Prompts whose
 rewards all failed are tried again. Another model, reward or sampling is refused unless --force starts over.
@@ -37,7 +36,7 @@ from openrlhf_ebpo.checks.model_fit import DIFFICULTY, Asked, fit_warnings
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.data import difficulty_report as report
 from openrlhf_ebpo.data.table import check_suffix, read_table, with_column, write_table
-from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.errors import ReportedError, UsageError, raise_problems
 from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.cluster import ClusterError
 from openrlhf_ebpo.generation.engines import EngineSettings, GenerationError, Sample, Sampling
@@ -140,8 +139,7 @@ def check(args: argparse.Namespace) -> None:
         problems.append(f"--output {args.output} is the input: give it another name")
     if Path(args.output).exists() and not progress_path(args.output).exists() and not args.force:
         problems.append(f"--output {args.output} is there and not from here: name another file, or --force replaces it")
-    if problems:
-        raise UsageError("\n".join(problems))
+    raise_problems(problems)
 
 
 def flag_problems(args: argparse.Namespace) -> list[str]:
@@ -166,7 +164,7 @@ def flag_problems(args: argparse.Namespace) -> list[str]:
     if args.max_len is None and args.agent:
         problems.append("--agent needs --max_len, the tokens of all turns together (training's --data.max_len)")
     if args.input_template is not None and (args.apply_chat_template or "{}" not in args.input_template):
-        problems.append("--input_template needs a {} where the prompt goes, and no --apply_chat_template beside it")
+        problems.append("--input_template needs a {} where the prompt goes, and no --apply_chat_template with it")
     if args.tensor_parallel_size > 1 and is_cpu_stack():
         problems.append("--tensor_parallel_size: use more engines, --num_engines (this machine has no CUDA)")
     return problems
@@ -198,17 +196,9 @@ def progress_path(output: str) -> Path:
 
 
 def identity(args: argparse.Namespace) -> dict:
-    """What the rewards depend on, and the hardware does not."""
-    named = (
-        "n",
-        "temperature",
-        "top_p",
-        "max_new_tokens",
-        "max_len",
-        "apply_chat_template",
-        "input_template",
-        "add_bos",
-    )
+    """Return the settings that rewards depend on, without those of the hardware."""
+    sampled = ("n", "temperature", "top_p", "max_new_tokens", "max_len")
+    named = (*sampled, "apply_chat_template", "input_template", "add_bos")
     is_file = (args.reward or "").endswith(".py")
     return {
         "model": model_identity(args.model),
@@ -241,7 +231,7 @@ def measure(args: argparse.Namespace, rows: list[dict], records: dict, append: C
     sampling = Sampling(args.n, args.temperature, args.top_p, args.max_new_tokens)
     fingerprints = {row["id"]: prompt_fingerprint(row) for row in rows}
     total, earlier = len(records.keys() | fingerprints.keys()), len(records.keys() - fingerprints.keys())
-    state = f"{progress_path(args.output)}: repeat the command to go on"
+    state = f"{progress_path(args.output)}: repeat the command to resume"
     try:
         started = time.monotonic()
         print(f"starting {args.num_engines} x {args.model}", flush=True)
@@ -310,24 +300,16 @@ def count_scored(records: dict) -> int:
 
 
 def finish(args: argparse.Namespace, table, records: dict) -> None:
-    """Write table and picture, print the summary."""
+    """Write the table and print the summary."""
     if not count_scored(records):
         raise UsageError(nothing_scored(records, args))
     outcomes = {key: report.outcome(record, args.pass_reward) for key, record in records.items()}
     for name, type in report.COLUMNS.items():
         table = with_column(table, name, [outcomes[key][name] for key in table["id"].to_pylist()], type)
     write_table(table, args.output)
-    picture = Path(args.output).with_suffix(".png")
-    rates = [outcome["pass_rate"] for outcome in outcomes.values() if outcome["pass_rate"] is not None]
-    report.plot(
-        rates,
-        args.n,
-        picture,
-        title=f"{Path(args.model).name}: {args.n} responses per prompt, T = {args.temperature:g}",
-    )
     print(report.summary(records, outcomes, args.n, args.pass_reward))
-    print(f"\ntable      {args.output}\nhistogram  {picture}")
-    print(f"next       openrlhf-ebpo data order --by difficulty --input {args.output} --output ordered.parquet")
+    print(f"\ntable  {args.output}")
+    print(f"next   openrlhf-ebpo data order --by difficulty --input {args.output} --output ordered.parquet")
 
 
 main = command("openrlhf-ebpo data difficulty", __doc__, add_flags, run, extra="data")

@@ -1,4 +1,4 @@
-"""Pass rates of prompts, for people: columns, histogram (text and PNG), summary, progress bar."""
+"""Pass rates of prompts, for people: columns, histogram, summary, progress bar."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import pyarrow as pa
-
-from openrlhf_ebpo.files import replacing
 
 TOLERANCE = 1e-6
 LEVELS = 16  # pass rates are shown in sixteenths at most
@@ -22,11 +19,10 @@ COLUMNS = {
     "mean_length": pa.float64(),
     "truncated_share": pa.float64(),
 }
-ALL_FAIL, MIXED, ALL_PASS = "#c2503d", "#5b84b1", "#5a9e6f"
 
 
 def outcome(record: dict, pass_reward: float) -> dict:
-    """The columns of one prompt. What needs a reward is None where there is none."""
+    """Return the columns of one prompt; without any reward, pass_rate and mean_reward are None."""
     rewards = [reward for reward in record["rewards"] if reward is not None]
     passed = sum(reward >= pass_reward - TOLERANCE for reward in rewards)
     return {
@@ -63,44 +59,6 @@ def text_histogram(rates: Sequence[float], n: int, width: int = 40) -> str:
     return "\n".join(lines)
 
 
-def plot(rates: Sequence[float], n: int, path: str | Path, title: str) -> None:
-    """Write a PNG of the histogram, the ends in colours of their own, the mean as a line."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import PercentFormatter
-
-    counts = histogram(rates, n)
-    top = len(counts) - 1
-    shares = [count / len(rates) for count in counts]
-    figure = Figure(figsize=(8, 4.2), layout="constrained")
-    axes = figure.subplots()
-    colours = [ALL_FAIL, *[MIXED] * (top - 1), ALL_PASS]
-    axes.bar([level / top for level in range(top + 1)], shares, width=0.86 / top, color=colours, zorder=2)
-    for x, share, name, colour in ((0, shares[0], "all fail", ALL_FAIL), (1, shares[-1], "all pass", ALL_PASS)):
-        axes.annotate(
-            f"{name}\n{share:.1%}",
-            (x, share),
-            (0, 4),
-            textcoords="offset points",
-            ha="center",
-            color=colour,
-            weight="bold",
-        )
-    mean = statistics.fmean(rates)
-    axes.axvline(mean, color="#444444", linewidth=1.2, linestyle="--", zorder=3, label=f"mean pass rate {mean:.3f}")
-    axes.legend(loc="upper center", frameon=False)
-    axes.set_ylim(0, max(shares) * 1.22)
-    axes.set_xlim(-0.75 / top - 0.02, 1 + 0.75 / top + 0.02)
-    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    axes.set_xticks([0, 0.25, 0.5, 0.75, 1])
-    axes.set_xlabel("pass rate of a prompt")
-    axes.set_ylabel(f"share of {len(rates):,} prompts")
-    axes.set_title(title, fontsize=11)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", alpha=0.25, zorder=0)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, dpi=130, format="png")
-
-
 def summary(records: dict, outcomes: dict, n: int, pass_reward: float) -> str:
     rates = [row["pass_rate"] for row in outcomes.values() if row["pass_rate"] is not None]
     lines = [
@@ -116,7 +74,7 @@ def summary(records: dict, outcomes: dict, n: int, pass_reward: float) -> str:
 
 
 def notices(records: dict, outcomes: dict, pass_reward: float) -> list[str]:
-    """What the figures do not say by themselves."""
+    """Return warnings that the figures do not give."""
     found = []
     failed = sum(sum(record["errors"].values()) for record in records.values())
     empty = [key for key, row in outcomes.items() if row["pass_rate"] is None]

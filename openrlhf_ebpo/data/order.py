@@ -31,12 +31,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from openrlhf_ebpo.command import command
+from openrlhf_ebpo.command import command, one_line
+from openrlhf_ebpo.data.report import training_command
 from openrlhf_ebpo.data.table import check_suffix, read_table, write_table
 from openrlhf_ebpo.errors import UsageError
 
-BAR = 40  # characters
-PARTS = 10
+WIDTH = 2000  # characters of the clusters' names
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -161,7 +161,7 @@ def keep_in_range(table: pa.Table, args: argparse.Namespace) -> tuple[pa.Table, 
 
 
 def rates_of(table: pa.Table, column: str) -> np.ndarray:
-    """(rows,) float64, NaN where there is none.
+    """(rows,) float64, NaN for a missing one.
 
     Raises:
         UsageError: the column holds something else than rates.
@@ -208,49 +208,25 @@ def summary(table: pa.Table, dropped: dict[str, int], args: argparse.Namespace) 
     lines = [f"{table.num_rows:,} rows to {args.output}"]
     lines += [f"{count:,} rows {reason} are dropped" for reason, count in dropped.items()]
     if args.by == "topic":
-        lines += ["", *cluster_lines(clusters_of(table, args), args.block)]
+        lines.append(cluster_line(Counter(clusters_of(table, args)), args.block))
     if needs_rates(args):
-        lines += ["", *rate_lines(rates_of(table, args.pass_rate_column))]
-    return "\n".join([*lines, "", "train on it:", f"  {training_command(table, args)}"])
-
-
-def cluster_lines(clusters: Sequence[str], block: int | None) -> list[str]:
-    """The clusters in the order of their first row: rows, share, a bar."""
-    counts = Counter(clusters)  # in order of appearance
-    largest, width = max(counts.values(), default=1), max(map(len, counts), default=0)
-    lines = [
-        f"  {name:<{width}} {count:>8,} {count / len(clusters):>6.1%} {'█' * round(BAR * count / largest)}"
-        for name, count in counts.items()
-    ]
-    if not block:
-        return [f"{len(counts)} clusters, in this order:", *lines]
-    blocks = sum(count // block for count in counts.values())
-    rest = len(clusters) - blocks * block
-    return [
-        f"{len(counts)} clusters in {blocks:,} blocks of {block}; the last {rest:,} rows are rests and mix topics:",
-        *lines,
-    ]
-
-
-def rate_lines(rates: np.ndarray) -> list[str]:
-    """Pass rates along the file, a tenth of the rows per line: mean, lowest to highest, a bar."""
-    parts = np.array_split(rates, min(PARTS, len(rates)))
-    ends = np.cumsum([len(part) for part in parts])
-    return ["pass rate along the file: rows, mean, lowest to highest"] + [
-        f"  {end - len(part) + 1:>9,} – {end:<9,} {part.mean():.2f}  {part.min():.2f} – {part.max():.2f}  "
-        f"{'█' * round(BAR * part.mean())}"
-        for part, end in zip(parts, ends, strict=True)
-    ]
-
-
-def training_command(table: pa.Table, args: argparse.Namespace) -> str:
-    flags = [f"--data.prompt_dataset {shlex.quote(args.output)}", "--data.input_key prompt", "--data.label_key label"]
-    flags.append("--data.order as_is")
+        rates = rates_of(table, args.pass_rate_column)
+        lines.append(f"pass rates along the file: {rates[0]:.2f} first, {rates[-1]:.2f} last, mean {rates.mean():.2f}")
+    flags = ["--data.order as_is"]
     if args.cluster_column in table.column_names:
         flags.append(f"--data.cluster_key {shlex.quote(args.cluster_column)}")
     if args.block:
         flags.append(f"--rollout.batch_size {args.block}")
-    return " ".join(["openrlhf-ebpo train", *flags, "..."])
+    return "\n".join([*lines, "", f"train on it:  {training_command(args.output, *flags)}"])
+
+
+def cluster_line(counts: Counter, block: int | None) -> str:
+    """counts: rows of each cluster, in the order of their first row."""
+    if not block:
+        return one_line(f"{len(counts)} clusters: {', '.join(f'{name} ({n:,})' for name, n in counts.items())}", WIDTH)
+    blocks = sum(count // block for count in counts.values())
+    rest = counts.total() - blocks * block
+    return f"{len(counts)} clusters in {blocks:,} blocks of {block}; the last {rest:,} rows are rests and mix topics"
 
 
 main = command("openrlhf-ebpo data order", __doc__, add_flags, run, extra="data")

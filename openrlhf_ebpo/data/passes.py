@@ -1,7 +1,7 @@
 """Steps that a pass over the training data makes: python -m openrlhf_ebpo.data.passes FILE PASSES BATCH G TRAIN_BATCH [filtered]
 
-OpenRLHF goes on to the end of the data, where a batch may not be full. With several GPUs it is cut to whole optimizer steps
-(training/prompts.py): less than one is generated and left out, and is no step.
+OpenRLHF reads to the end of the data, where a batch may not be full. With several GPUs it is cut to whole optimizer steps
+(training/prompts.py): less than one is generated and left out, and does not count.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ What it writes into --output, all at once or not at all:
 
 A finished --output is recognised (same settings, same input) and left alone; anything else is not overwritten without
 --force, which moves it aside. 1.8 million rows take about a minute at most and less than 1 GB of memory, so a killed run
-leaves nothing and is repeated from the start; an interrupted download goes on where it stopped.
+leaves nothing and is repeated from the start; an interrupted download resumes.
 """
 
 from __future__ import annotations
@@ -38,12 +38,11 @@ import psutil
 from tqdm import tqdm
 
 from openrlhf_ebpo.command import command
-from openrlhf_ebpo.data import report
+from openrlhf_ebpo.data import prepare_report, report
 from openrlhf_ebpo.data.clean import clean, held_out, selected
-from openrlhf_ebpo.data.questions import DAPO_TEMPLATE
+from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, check_template, shown
 from openrlhf_ebpo.data.source import Columns, find_columns, find_files, read_values
 from openrlhf_ebpo.data.table import count_rows, write_table
-from openrlhf_ebpo.data.templates import check_template, shown
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.run.run_log import move_aside
@@ -99,17 +98,17 @@ def run(args: argparse.Namespace) -> None:
     check_template(args.template, args.system, TEMPLATES)
     output = Path(args.output)
     settings = {name: getattr(args, name) for name in SETTINGS}
-    if not args.force and is_done(output, settings):
-        print(f"{output} is complete: same settings, same input. --force makes it anew.\n")
-        print(report.as_text(report.read(output), output))
-        return
-    files = find_files(args.input, args.subset, args.split, args.revision)
-    columns = find_columns(files, args.prompt_column, args.answer_column, args.source_column)
-    print(report.chosen_columns(columns))
-    with new_folder(output, args.force) as folder:
-        made = prepare(files, columns, args, folder)
-        write_json(folder / report.NAME, {"settings": settings, **made})
-    print(report.as_text(report.read(output), output))
+    made = None if args.force else finished(output, settings)
+    if made:
+        print(f"{output} is complete: same settings, same input. --force makes it again.\n")
+    else:
+        files = find_files(args.input, args.subset, args.split, args.revision)
+        columns = find_columns(files, args.prompt_column, args.answer_column, args.source_column)
+        print(prepare_report.chosen_columns(columns))
+        with new_folder(output, args.force) as folder:
+            made = {"settings": settings, **prepare(files, columns, args, folder)}
+            write_json(folder / report.NAME, made)
+    print(prepare_report.as_text(made, output))
 
 
 def prepare(files: list[Path], columns: Columns, args: argparse.Namespace, folder: Path) -> dict:
@@ -124,9 +123,9 @@ def prepare(files: list[Path], columns: Columns, args: argparse.Namespace, folde
     kept = tally.kept()
     validation = np.zeros_like(kept)
     validation[kept] = held_out(np.fromiter(tally.index, np.uint64, len(kept))[kept], args.validation, args.seed)
-    made = report.build(files, columns, tally, questions, int(validation.sum()), args.template)
+    made = prepare_report.build(files, columns, tally, questions, int(validation.sum()), args.template)
     if not (kept & ~validation).any():
-        print(report.as_table(made))
+        print(prepare_report.as_table(made))
         raise UsageError(
             f"--input {args.input}: {kept.sum()} usable questions, --validation {args.validation} leaves none to train on"
         )
@@ -151,33 +150,23 @@ def number_or_share(text: str) -> int | float:
     return value
 
 
-def is_done(output: Path, settings: dict) -> bool:
-    """Whether the folder holds the result of these settings and of this input as it is now.
+def finished(output: Path, settings: dict) -> dict | None:
+    """The report of the result of these settings and of this input as it is now; None if nothing is there.
 
     Raises:
-        UsageError: it holds something else.
+        UsageError: something else is there.
     """
-    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
-        return False
-    found = report.read(output)
-    old = found.get("settings", {})
-    changed = [f"--{name} is {old.get(name)!r} there" for name in SETTINGS if old.get(name) != settings[name]]
-    if not old:
-        changed = ["no result of this command is there"]
-    elif not changed and Path(settings["input"]).exists():  # what is on the Hub is named by its settings
+    made = report.finished(output, settings)
+    if made and Path(settings["input"]).exists():  # what is on the Hub is named by its settings
         files = find_files(*(settings[name] for name in ("input", "subset", "split", "revision")))
-        changed = [] if report.fingerprint(files) == found["files"] else ["the input has changed since"]
-    if changed:
-        raise UsageError(
-            f"--output {output} holds something else ({'; '.join(changed)}): name another folder, or move it aside with "
-            "--force"
-        )
-    return True
+        if prepare_report.fingerprint(files) != made["files"]:
+            raise report.other_output(output, "the input has changed since")
+    return made
 
 
 @contextlib.contextmanager
 def new_folder(output: Path, force: bool) -> Iterator[Path]:
-    """A folder beside `output` that takes its name when all has gone well, and is removed otherwise. What killed runs
+    """A folder next to `output` that takes its name when all has gone well, and is removed otherwise. What killed runs
     left is removed first."""
     output = output.resolve()
     for leftover in output.parent.glob(f".{output.name}.*.tmp"):

@@ -1,4 +1,4 @@
-"""What makes two rows the same question, and two answers the same answer. Pure functions on text."""
+"""Two rows with the same question, two spellings of one answer, and the prompt that a question is shown as. Pure functions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import functools
 import hashlib
 import re
 import unicodedata
+from collections.abc import Mapping
 from fractions import Fraction
 
+from openrlhf_ebpo.errors import UsageError
+
+QUESTION = "{question}"  # its place in a template
 # The instruction of DAPO-Math-17K, word for word as in the data set.
 DAPO_TEMPLATE = (
     "Solve the following math problem step by step. The last line of your response should be of the form "
@@ -54,7 +58,7 @@ def question_id(question: str) -> str:
 
 
 def answer_text(value) -> str | None:
-    """A gold answer as text: "34" for 34, 34.0 or ["34"], "" for a missing one. None for what is no text or number."""
+    """A gold answer as text: "34" for 34, 34.0 or ["34"], "" for a missing one. None if it is neither text nor a number."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if value is None or value != value:
@@ -66,7 +70,7 @@ def answer_text(value) -> str | None:
 
 @functools.lru_cache(1 << 16)
 def answer_key(answer: str) -> str:
-    r"""What answers are compared by: equal for 34, 34.0, $34$, \boxed{34} and 1,234 = 1234, 0.5 = 1/2 = \frac{1}{2}.
+    r"""Return the key that answers are compared by: equal for 34, 34.0, $34$, \boxed{34} and 1,234 = 1234, 0.5 = 1/2 = \frac{1}{2}.
 
     A cheap comparison of spellings, no algebra: layout and wrapping are taken off, and numbers (integers, decimals,
     fractions) become reduced fractions. \sqrt{8} and 2\sqrt{2} stay two answers.
@@ -84,3 +88,29 @@ def answer_key(answer: str) -> str:
         return str(Fraction(number)) if _NUMBER.fullmatch(number) else text
     except ZeroDivisionError:
         return text
+
+
+def shown(own: str, question: str, template: str, system: str | None, named: Mapping[str, str]) -> str | list[dict]:
+    """Return the prompt: text, or chat messages. (No str.format: mathematics is full of braces.)
+
+    own: the prompt as its source has it. named: templates that have a name.
+    """
+    if template == "own":
+        return own
+    if template == "chat":
+        messages = [{"role": "system", "content": system}] if system else []
+        return [*messages, {"role": "user", "content": own}]
+    return named.get(template, template).replace(QUESTION, question)
+
+
+def check_template(template: str, system: str | None, named: Mapping[str, str]) -> None:
+    """Check --template and --system, before anything is read.
+
+    Raises:
+        UsageError: an unknown template, or a system message that nothing would show.
+    """
+    names = ("own", *named, "chat")
+    if template not in names and QUESTION not in template:
+        raise UsageError(f"--template {template!r}: write {', '.join(names)}, or a text with {QUESTION} in it")
+    if system is not None and template != "chat":
+        raise UsageError(f"--system goes with --template chat, not with {template!r}")

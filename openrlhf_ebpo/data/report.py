@@ -1,133 +1,72 @@
-"""report.json of a prepared set: how it was made, what was dropped and why; and the same as text."""
+"""The report of an output: how it was made, by which a repeated command knows that it is done.
+
+Of a file it is OUTPUT.report.json, of a folder report.json in it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
-from openrlhf_ebpo.data.clean import CONFLICT, Tally, selected
-from openrlhf_ebpo.data.source import Columns
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.files import write_json
 
 NAME = "report.json"
-SHOWN = 3  # examples in the text; report.json has more
-WIDTH = 60  # characters of a question in the text
 
 
-def read(folder: Path) -> dict:
-    """The report of a folder; empty where there is none."""
-    path = folder / NAME
-    return json.loads(path.read_text()) if path.is_file() else {}
+def path_of(output: str | Path) -> Path:
+    return Path(output, NAME) if Path(output).is_dir() else Path(f"{output}.{NAME}")
 
 
-def fingerprint(files: Sequence[Path]) -> list[dict]:
-    """What tells whether an input has changed: paths, bytes, and times of the last change in nanoseconds."""
-    stats = [(file.absolute(), file.stat()) for file in files]
-    return [{"path": str(path), "size": stat.st_size, "mtime_ns": stat.st_mtime_ns} for path, stat in stats]
+def read(output: str | Path) -> dict:
+    """The report; empty if it is missing or not JSON."""
+    try:
+        found = json.loads(path_of(output).read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
-def build(
-    files: Sequence[Path], columns: Columns, tally: Tally, questions: Path, validation: int, template: str
-) -> dict:
-    """The report, without the settings. questions: the file that `clean` wrote."""
-    kept = int(tally.kept().sum())
-    return {
-        "files": fingerprint(files),
-        "columns": vars(columns),
-        "rows": tally.total,
-        "dropped": tally.dropped(),
-        "kept": kept,
-        "train": kept - validation,
-        "validation": validation,
-        "conflicting_questions": len(tally.conflicting),
-        "conflicts": _examples(tally.conflicting, questions, len(tally.rows)),
-        "respelled_questions": len(tally.respelled),
-        "respelled": _examples(tally.respelled, questions, len(tally.rows)),
-        "warnings": _warnings(tally, template),
-    }
+def finished(output: str | Path, settings: dict) -> dict | None:
+    """The report of an output that was made with these settings; None if there is no output.
 
-
-def as_text(report: dict, folder: Path) -> str:
-    suffix = report["settings"]["format"]
-    parts = [as_table(report), *_shown_conflicts(report), *(f"warning: {text}" for text in report["warnings"])]
-    return "\n\n".join([*parts, _next_steps(report, folder, suffix)])
-
-
-def as_table(report: dict) -> str:
-    total = report["rows"]
-    lines = [(total, "read")]
-    for reason, count in sorted(report["dropped"].items(), key=lambda item: -item[1]):
-        questions = f" (questions: {report['conflicting_questions']:,})" if reason == CONFLICT else ""
-        lines.append((count, f"dropped: {reason}{questions}"))
-    lines.append((report["kept"], f"kept: {report['train']:,} to train, {report['validation']:,} for validation"))
-    lines = [f"{count:>12,} {count / max(total, 1):>8.2%}  {text}" for count, text in lines]
-    if report["respelled_questions"]:
-        lines.append(
-            f"{report['respelled_questions']:>12,}           of these questions have one answer in several spellings"
-        )
-    return "\n".join(["        rows    share", *lines])
-
-
-def chosen_columns(columns: Columns) -> str:
-    source = f"{columns.datasource!r}" if columns.datasource else "none (--input's name is used)"
-    return (
-        f"columns: prompt {columns.prompt!r}, answer {columns.answer!r}, data source {source}; "
-        "--prompt_column, --answer_column, --source_column name others"
-    )
-
-
-def _examples(found: dict[int, list[str] | None], questions: Path, count: int) -> list[dict]:
-    """For the questions whose answers were kept: id, question, and the answers, the first one first."""
-    others = {place: answers for place, answers in sorted(found.items()) if answers}
-    mask = np.zeros(count, bool)
-    mask[list(others)] = True
-    rows = [row for table in selected(questions, mask) for row in table.to_pylist()]
-    return [
-        {"id": row["id"], "question": row["question"], "answers": [row["label"], *answers]}
-        for row, answers in zip(rows, others.values(), strict=True)
+    Raises:
+        UsageError: something else is there.
+    """
+    place = Path(output)
+    if not place.exists() or (place.is_dir() and not any(place.iterdir())):
+        return None
+    found = read(output)
+    before = found.get("settings", {})
+    changed = [
+        f"{name} is {before.get(name)!r} there, {settings.get(name)!r} now"
+        for name in {**before, **settings}
+        if before.get(name) != settings.get(name)
     ]
+    if changed:
+        raise other_output(output, "; ".join(changed) if before else "no result of this command is there")
+    return found
 
 
-def _warnings(tally: Tally, template: str) -> list[str]:
-    questions = max(len(tally.rows), 1)
-    warnings = []
-    if tally.long_answers > 0.1 * questions:
-        warnings.append(
-            f"{tally.long_answers / questions:.0%} of the answers have several lines. A verifier wants the final answer, "
-            "not a worked solution: --answer_column names another column"
-        )
-    if template in ("own", "chat") and tally.bare > 0.5 * questions:
-        warnings.append(
-            f"{tally.bare / questions:.0%} of the prompts are without DAPO's instruction and are shown as they are. If "
-            "nothing else in them says how to give the answer, --template dapo or --template TEXT does"
-        )
-    return warnings
+def other_output(output: str | Path, why: str) -> UsageError:
+    return UsageError(f"--output {output} holds something else ({why}): name another, or replace it with --force")
 
 
-def _shown_conflicts(report: dict) -> list[str]:
-    found, number = report["conflicts"][:SHOWN], report["conflicting_questions"]
-    if not found:
-        return []
-    lines = [f"  {_short(c['question'])}  ->  {' | '.join(_short(a, 20) for a in c['answers'])}" for c in found]
-    return ["\n".join([f"different answers ({len(found)} of {number:,} questions; more in {NAME}):", *lines])]
+@contextlib.contextmanager
+def replaced(output: str | Path, report: dict) -> Iterator[None]:
+    """Inside, the file `output` is written, and no report describes it; then this one does."""
+    path_of(output).unlink(missing_ok=True)
+    yield
+    write_json(path_of(output), report)
 
 
-def _short(text: str, width: int = WIDTH) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= width else text[: width - 1] + "…"
-
-
-def _next_steps(report: dict, folder: Path, suffix: str) -> str:
-    train, validation = (shlex.quote(str(folder / f"{name}.{suffix}")) for name in ("train", "validation"))
-    flags = [f"--data.prompt_dataset {train}", "--data.input_key prompt", "--data.label_key label"]
-    if report["settings"]["template"] == "chat":
-        flags.append("--data.apply_chat_template")
-    if report["validation"]:
-        flags.append(f"--eval.dataset {validation}")
-    return (
-        f"train on it:  openrlhf-ebpo train {' '.join(flags)} ...\n"
-        f"or first:     openrlhf-ebpo data topics (or difficulty) --input {train} --help"
-    )
+def training_command(dataset: str | Path, *flags: str, chat: bool = False, validation: str | Path | None = None) -> str:
+    """The command that trains on a file of ours. chat: its prompts are messages. validation: a file of held-out questions."""
+    words = ["openrlhf-ebpo train", *flags, f"--data.prompt_dataset {shlex.quote(str(dataset))}"]
+    words.append("--data.input_key prompt --data.label_key label")
+    words += ["--data.apply_chat_template"] * chat
+    words += [f"--eval.dataset {shlex.quote(str(validation))}"] * bool(validation)
+    return " ".join([*words, "..."])

@@ -27,7 +27,7 @@ SOURCE_COLUMNS = ("datasource", "data_source", "source")
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of the columns, dots lead into structs. datasource: None where there is none."""
+    """Names of the columns, dots lead into structs. datasource: None if the rows name none."""
 
     prompt: str
     answer: str
@@ -117,7 +117,7 @@ def _listed_files(path: str, subset: str | None, split: str, revision: str | Non
 
 
 def _local(file: str) -> Path:
-    """The file on this machine. A download that was cut off goes on where it stopped."""
+    """The file on this machine. A download that was cut off resumes."""
     if not file.startswith("hf://"):
         return Path(file)
     from huggingface_hub import HfFileSystem, hf_hub_download

@@ -1,10 +1,11 @@
-"""Tables of training data in Parquet (.parquet) or JSON lines (.jsonl): read in batches or whole, written crash-safe.
+"""Tables of training data in Parquet (.parquet) or JSON lines (.jsonl): read in batches or at once, written crash-safe.
 
 A prepared set has the columns `id`, `prompt`, `label`, `question`, `datasource`; `cluster` and `pass_rate` come later.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ MADE_BY = {
 
 
 def read_table(path: str | Path, needed: Mapping[str, str] | Iterable[str] = (), flag: str = "--input") -> pa.Table:
-    """The whole file. Parquet is memory-mapped.
+    """Read a file at once. Parquet is memory-mapped.
 
     path: a .parquet or .jsonl file, given by `flag`.
     needed: columns that must be there; as a mapping, with the flag that names each: {"cluster": "--cluster_column"}.
@@ -43,7 +44,7 @@ def read_table(path: str | Path, needed: Mapping[str, str] | Iterable[str] = (),
         except pa.ArrowException as error:
             raise UsageError(f"{flag} {path} cannot be read as Parquet: {error}") from error
     else:
-        table = _one_table((_from_rows(rows, path, flag) for rows in read_rows(path, flag=flag)), path, flag)
+        table = _from_rows([row for rows in read_rows(path, flag=flag) for row in rows], path, flag)
     check_columns(table.column_names, needed, path, flag)
     return table
 
@@ -93,8 +94,8 @@ def count_rows(path: str | Path, flag: str = "--input") -> int:
 
 
 def write_table(table: pa.Table | Iterable[pa.Table], path: str | Path) -> None:
-    """Write a table (or several of one schema, one after the other) as the suffix of `path` says. The file is there
-    whole or not at all.
+    """Write a table (or several of one schema, one after the other) as the suffix of `path` says. The file is
+    complete or missing.
 
     Raises:
         UsageError: another suffix.
@@ -157,7 +158,7 @@ def check_columns(
 
 def _parquet(path, flag: str) -> pq.ParquetFile:
     try:
-        # Neither mapped nor prefetched: a row group may be the whole file, and is then read page by page.
+        # Neither mapped nor prefetched: a row group may be all of the file, and is then read page by page.
         return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
     except pa.ArrowException as error:
         raise UsageError(f"{flag} {path} cannot be read as Parquet: {error}") from error
@@ -173,28 +174,21 @@ def _parquet_rows(path, columns, flag: str, batch_size: int) -> Iterator[list[di
 
 
 def _json_rows(path, flag: str, batch_size: int) -> Iterator[list[dict]]:
-    rows = []
     with open(path, "rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            rows.append(_json_row(line, number, path, flag))
-            if len(rows) == batch_size:
-                yield rows
-                rows = []
-    if rows:
-        yield rows
+        rows = (_json_row(line, number, path, flag) for number, line in enumerate(file, 1) if line.strip())
+        while batch := list(itertools.islice(rows, batch_size)):
+            yield batch
 
 
 def _json_row(line: bytes, number: int, path, flag: str) -> dict:
     try:
-        row = json.loads(line)
+        row, why = json.loads(line), "another value"
     except (ValueError, RecursionError) as error:
-        raise UsageError(
-            f"{flag} {path}, line {number} is no JSON ({error}): a .jsonl file has an object per line"
-        ) from None
+        row, why = None, error
     if not isinstance(row, dict):
-        raise UsageError(f"{flag} {path}, line {number} is no JSON object: a .jsonl file has an object per line")
+        raise UsageError(
+            f"{flag} {path}, line {number} is no JSON object ({why}): a .jsonl file has an object per line"
+        )
     return row
 
 
@@ -216,16 +210,6 @@ def _from_rows(rows: list[dict], path, flag: str) -> pa.Table:
         except (pa.ArrowException, ValueError, OverflowError) as error:
             raise UsageError(f"{flag} {path}: column {name!r} fits no one type: {error}") from error
     return pa.table(columns)
-
-
-def _one_table(tables: Iterable[pa.Table], path, flag: str) -> pa.Table:
-    tables = list(tables)
-    if not tables:
-        return pa.table({})
-    try:
-        return pa.concat_tables(tables, promote_options="permissive")
-    except pa.ArrowException as error:
-        raise UsageError(f"{flag} {path}: a column fits no one type: {error}") from error
 
 
 def _write_parquet(tables: Iterable[pa.Table], path: Path) -> None:

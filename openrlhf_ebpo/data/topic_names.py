@@ -8,33 +8,26 @@ import numpy as np
 
 WORDS = 3
 
-# LaTeX commands that tell the topic, and the word they stand for; all others are typesetting and are dropped.
-COMMANDS = {
+# LaTeX commands that tell the topic, by the word they stand for; all others are typesetting and are dropped.
+_COMMANDS = {
     "angle": "angle",
-    "binom": "binomial",
-    "bmod": "modulo",
-    "circ": "degree",
-    "cos": "trigonometric",
-    "dbinom": "binomial",
-    "det": "determinant",
-    "iint": "integral",
-    "int": "integral",
-    "lim": "limit",
-    "ln": "logarithm",
-    "log": "logarithm",
-    "mod": "modulo",
+    "binomial": "binom dbinom tbinom",
+    "degree": "circ",
+    "determinant": "det",
+    "integral": "iint int",
+    "limit": "lim",
+    "logarithm": "ln log",
+    "modulo": "bmod mod pmod",
     "parallel": "parallel",
-    "perp": "perpendicular",
-    "pmod": "modulo",
-    "prod": "product",
-    "sin": "trigonometric",
-    "sqrt": "root",
+    "perpendicular": "perp",
+    "product": "prod",
+    "root": "sqrt",
     "sum": "sum",
-    "tan": "trigonometric",
-    "tbinom": "binomial",
     "triangle": "triangle",
-    "vec": "vector",
+    "trigonometric": "cos sin tan",
+    "vector": "vec",
 }
+COMMANDS = {name: word for word, names in _COMMANDS.items() for name in names.split()}
 COMMAND = re.compile(r"\\([a-zA-Z]+)")
 MATRIX = re.compile(r"\\begin\s*\{[bpvBV]?matrix\}")
 NO_WORDS = re.compile(  # drawings, addresses, and commands whose argument is a name

@@ -1,28 +1,23 @@
 """Give every question a topic: the same rows with one more column, `cluster`.
 
-  --method embeddings   groups of similar questions: sentence embeddings and K-means. Free, takes minutes, needs no GPU.
-  --method column       a column that is there already, such as a subject or a source, becomes the topic.
-  --method llm          an LLM behind an OpenAI-compatible endpoint picks one of the EBPO paper's nine topics.
-
-The next step uses the topics: `openrlhf-ebpo data order` puts questions of one topic next to each other, so that a
-rollout batch, and the prior estimated from it, is about one kind of question. The paper used the nine topics of an LLM;
-a later version found embeddings with K = 10 as good.
+Similar questions form a topic: sentence embeddings and K-means. It takes minutes and needs no GPU. The next step uses the
+topics: `openrlhf-ebpo data order` puts questions of one topic next to each other, so that a rollout batch, and the prior
+estimated from it, is about one kind of question.
 
   openrlhf-ebpo data topics --input train.parquet --output topics.parquet
   openrlhf-ebpo data topics --input train.parquet --output topics.parquet --text prompt --umap 5 --seed 42 --sort
-  openrlhf-ebpo data topics --input train.parquet --output topics.parquet --method column --column ability
-  OPENAI_API_KEY=... openrlhf-ebpo data topics --input train.parquet --output topics.parquet --method llm \\
-      --endpoint https://api.openai.com/v1 --llm gpt-4.1-mini --price_in 0.4 --price_out 1.6
 
-Beside the output: OUTPUT.report.json (settings, sizes, how well the clusters separate) and, with --plot, OUTPUT.png.
-A job that was killed goes on when its command is repeated: embeddings are kept in the folder embeddings-cache beside the
-output (another --k then takes seconds), an LLM's answers in OUTPUT.answers.jsonl, so no answer is paid for twice.
+The first is the method of the EBPO paper's later version (K = 10), the second that of the authors' released code. Topics from
+elsewhere, such as a subject or an LLM's answers, need no step: `data order --by topic --cluster_column NAME` takes any column.
+
+OUTPUT.report.json has settings, sizes and examples. A job that was killed resumes when its command is
+repeated: embeddings are kept in the folder embeddings-cache next to the output (another --k then takes seconds).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import textwrap
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -30,148 +25,98 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from openrlhf_ebpo.command import command
-from openrlhf_ebpo.data import embedding_topics, llm_topics, topic_names, topic_report
+from openrlhf_ebpo.command import command, one_line
+from openrlhf_ebpo.data import embedding_topics, report, topic_names
 from openrlhf_ebpo.data.table import check_columns, check_suffix, read_table, with_column, write_table
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.progress import file_identity
 
-UNKNOWN = llm_topics.UNKNOWN
+EXAMPLES = 2  # per cluster
+SHOWN, WIDTH = 30, 90  # clusters in the table; characters of an example
+PLAIN = {"text": "question", "sort": False, "umap": None}  # left out of a report where they are so
+
+ANY_COLUMN = "topics of another origin need no step, `openrlhf-ebpo data order --by topic --cluster_column NAME` takes any column"
+LLM_FLAGS = ("endpoint", "llm", "request", "price_in", "price_out", "yes", "parallel", "tries", "retries", "timeout")
+RETIRED = {
+    "--method": f"topics are found by embeddings, leave it out; {ANY_COLUMN}",
+    "--column": ANY_COLUMN,
+    "--plot": "the command prints the sizes, and OUTPUT.report.json keeps them for `openrlhf-ebpo data order`",
+    **{f"--{name}": f"no LLM is asked any more; {ANY_COLUMN}" for name in LLM_FLAGS},
+}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    files = parser.add_argument_group("files (.parquet or .jsonl)")
-    files.add_argument("--input", required=True, help="prepared questions")
-    files.add_argument(
+    add = parser.add_argument
+    add("--input", required=True, metavar="FILE", help="prepared questions, .parquet or .jsonl")
+    add("--output", required=True, metavar="FILE", help="the same rows with the column cluster, .parquet or .jsonl")
+    add(
         "--text",
         choices=("question", "prompt"),
         default="question",
-        help="what is read: question (prompt where there is none), or prompt, with the instruction that the data set puts "
+        help="what is read: question (prompt where it is missing), or prompt, with the instruction that the data set puts "
         "around each question, as the authors' code does (default: %(default)s)",
     )
-    files.add_argument("--output", required=True, help="the same rows with the column cluster")
-    files.add_argument(
-        "--sort",
-        action="store_true",
-        help="write the rows topic by topic, the largest first: an order for --data.order as_is",
-    )
-    files.add_argument("--plot", action="store_true", help="also draw the sizes of the clusters: OUTPUT.png")
-    files.add_argument(
-        "--force",
-        action="store_true",
-        help="make an output that is there again; an LLM's answers are kept, and only what stayed 'unknown' is asked again",
-    )
-    parser.add_argument(
-        "--method", choices=("embeddings", "column", "llm"), default="embeddings", help="(default: %(default)s)"
-    )
-
-    group = parser.add_argument_group("--method embeddings")
-    group.add_argument(
+    add(
         "--model",
-        help=f"a sentence-transformers model: a Hub name or a folder (default: {embedding_topics.MODEL}, from the "
-        f"package {embedding_topics.PACKAGE} where that is installed, from the Hub otherwise)",
+        default=embedding_topics.MODEL,
+        help=f"a sentence-transformers model: a Hub name or a folder (default: %(default)s, from the package "
+        f"{embedding_topics.PACKAGE} if that is installed)",
     )
-    group.add_argument("--k", type=int, default=10, help="number of clusters (default: %(default)s)")
-    group.add_argument("--seed", type=int, default=0, help="of K-means and UMAP (default: %(default)s)")
-    group.add_argument(
+    add("--k", type=int, default=10, help="number of clusters (default: %(default)s)")
+    add("--seed", type=int, default=0, help="of K-means and UMAP (default: %(default)s)")
+    add(
         "--umap",
-        type=_positive,
+        type=int,
         nargs="?",
         const=embedding_topics.DIMENSIONS,
         metavar="D",
         help=f"bring the embeddings to D dimensions ({embedding_topics.DIMENSIONS}) with UMAP before K-means, as the authors' "
         f"code does, and not the paper; needs {embedding_topics.UMAP_PACKAGE}",
     )
-
-    group = parser.add_argument_group("--method column")
-    group.add_argument("--column", help="the column that becomes the topic; empty values become 'unknown'")
-
-    group = parser.add_argument_group("--method llm (the key for the endpoint is read from OPENAI_API_KEY)")
-    group.add_argument("--endpoint", help="address of the API, such as http://localhost:8000/v1 for vLLM")
-    group.add_argument("--llm", help="name of the model at the endpoint")
-    group.add_argument(
-        "--request",
-        type=_json_object,
-        default={"temperature": 0, "max_tokens": 2048},
-        metavar="JSON",
-        help='more fields of each request (default: {"temperature": 0, "max_tokens": 2048}; OpenAI\'s reasoning models '
-        'want {"max_completion_tokens": 2048})',
-    )
-    group.add_argument("--price_in", type=float, help="price of a million tokens of the prompt, to show the cost first")
-    group.add_argument("--price_out", type=float, help="price of a million tokens of the answer")
-    group.add_argument("--yes", action="store_true", help="do not ask whether the cost is all right")
-    group.add_argument("--parallel", type=_positive, default=8, help="requests at a time (default: %(default)s)")
-    group.add_argument(
-        "--tries",
-        type=_positive,
-        default=3,
-        help="how often a question is asked until the answer is one of the nine topics; then it is 'unknown' "
-        "(default: %(default)s)",
-    )
-    group.add_argument(
-        "--retries",
-        type=int,
-        default=8,
-        help="how often a request is repeated, with growing pauses, when the server is busy, down or slow "
-        "(default: %(default)s)",
-    )
-    group.add_argument("--timeout", type=float, default=120, help="seconds for one request (default: %(default)s)")
-
-
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return int(text)
-
-
-def _json_object(text: str) -> dict:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not JSON ({error})") from None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object, like {{}}")
-    return value
+    add("--sort", action="store_true", help="write the rows topic by topic, the largest first: for --data.order as_is")
+    add("--force", action="store_true", help="make an output that is there again")
 
 
 def run(args: argparse.Namespace) -> None:
     """Give every row of the input a topic, and write table and report.
 
     Raises:
-        UsageError: about a flag, a file, a column, the model or the endpoint.
+        UsageError: about a flag, a file, a column or the model.
     """
-    _check_flags(args)
-    table = read_table(args.input, {args.column: "--column"} if args.method == "column" else ())
+    check_flags(args)
+    table = read_table(args.input)
     texts = questions(table, args.input, args.text)
-    settings = {"input": file_identity(args.input), "method": args.method, **SETTINGS[args.method](args)}
-    settings |= {name: value for name, value in {"text": args.text, "sort": args.sort}.items() if value not in PLAIN}
-    report = None if args.force else topic_report.finished(args.output, settings)
-    if report:
+    named = {name: getattr(args, name) for name in ("model", "k", "seed", "umap", "text", "sort")}
+    settings = {"input": file_identity(args.input)}
+    settings |= {name: value for name, value in named.items() if name not in PLAIN or value != PLAIN[name]}
+    found = None if args.force else report.finished(args.output, settings)
+    if found:
         print(f"{args.output} is done already with these settings; --force makes it again")
     else:
-        topics, examples, facts = METHODS[args.method](table, texts, args)
-        clusters = topic_report.summary(topics, texts, examples)
-        report = {"settings": settings, "rows": len(topics), **facts, "clusters": clusters}
-        topic_report.remove(args.output)  # never beside an output that it does not describe
+        topics, examples = find_topics(texts, args)
+        found = {"settings": settings, "rows": len(topics), "clusters": summary(topics, texts, examples)}
         table = with_column(table, "cluster", topics, pa.string())
-        write_table(table.take(by_size(topics)) if args.sort else table, args.output)
-        topic_report.write(args.output, report)
-    topic_report.show(report)
-    if args.plot:
-        topic_report.plot(args.output, report)
+        with report.replaced(args.output, found):
+            write_table(table.take(by_size(topics)) if args.sort else table, args.output)
+    print(as_text(found))
 
 
-def by_size(topics: list[str]) -> list[int]:
-    """Places of the rows topic by topic, the largest first; within one as they are."""
-    sizes = Counter(topics)
-    return sorted(range(len(topics)), key=lambda row: (-sizes[topics[row]], topics[row]))
+def check_flags(args: argparse.Namespace) -> None:
+    check_suffix(args.output, "--output")
+    if Path(args.output).absolute() == Path(args.input).absolute():
+        raise UsageError(f"--output {args.output} is the input; name another file")
+    for flag in ("k", "umap"):
+        if (value := getattr(args, flag)) is not None and value < 1:
+            raise UsageError(f"--{flag} {value}: at least 1")
+    if args.umap:
+        embedding_topics.check_umap()
 
 
 def questions(table: pa.Table, path: str, text: str = "question") -> list[str]:
     """The column question; prompt where the table, or a row, has none, or where that is asked for.
 
     Raises:
-        UsageError: no rows, neither column, or a value that is no text.
+        UsageError: no rows, neither column, or a value that is not text.
     """
     if not len(table):
         raise UsageError(f"--input {path} has no rows")
@@ -188,28 +133,12 @@ def questions(table: pa.Table, path: str, text: str = "question") -> list[str]:
     return values
 
 
-def _check_flags(args: argparse.Namespace) -> None:
-    check_suffix(args.output, "--output")
-    if Path(args.output).absolute() == Path(args.input).absolute():
-        raise UsageError(f"--output {args.output} is the input; name another file")
-    owners = {"column": ("column",), "endpoint": ("llm",), "llm": ("llm",), "model": ("embeddings",)}
-    owners["umap"] = ("embeddings",)
-    for flag, methods in owners.items():
-        if getattr(args, flag) and args.method not in methods:
-            raise UsageError(f"--{flag} belongs to --method {methods[0]}, not to --method {args.method}")
-    needed = {"column": ("column",), "llm": ("endpoint", "llm"), "embeddings": ()}[args.method]
-    for flag in needed:
-        if not getattr(args, flag):
-            raise UsageError(f"--method {args.method} needs --{flag}")
-    if args.endpoint and not args.endpoint.startswith(("http://", "https://")):
-        raise UsageError(f"--endpoint {args.endpoint}: an address begins with http:// or https://")
-    if args.k < 1:
-        raise UsageError(f"--k {args.k}: at least 1")
-    if args.umap:
-        embedding_topics.check_umap()
+def find_topics(texts: list[str], args: argparse.Namespace) -> tuple[list[str], Iterable[int]]:
+    """The topic of each text, and the texts' places, the nearest to the centre of its topic first.
 
-
-def by_embeddings(table: pa.Table, texts: list[str], args: argparse.Namespace) -> Result:
+    Raises:
+        UsageError: too few different questions, or the model cannot be loaded.
+    """
     distinct = len(set(texts))
     if args.k > distinct:
         raise UsageError(f"--k {args.k}: {args.input} has {distinct} different questions; {distinct} is the most")
@@ -217,62 +146,47 @@ def by_embeddings(table: pa.Table, texts: list[str], args: argparse.Namespace) -
         raise UsageError(
             f"--umap {args.umap}: {args.input} has {distinct} different questions; more than {least} are needed"
         )
-    model = embedding_topics.model_path(args.model)
-    print(f"embeddings: {model}", flush=True)
-    vectors = embedding_topics.embed(texts, model, Path(args.output).parent / "embeddings-cache")
+    vectors = embedding_topics.embed(texts, args.model, Path(args.output).parent / "embeddings-cache")
     if args.umap:
         vectors = embedding_topics.reduced(vectors, args.umap, args.seed)
-    labels, distances, quality = embedding_topics.kmeans(vectors, args.k, args.seed)
+    labels, distances = embedding_topics.kmeans(vectors, args.k, args.seed)
     names = topic_names.names(texts, labels)
-    return [names[label] for label in labels], np.argsort(distances, kind="stable"), quality
+    return [names[label] for label in labels], np.argsort(distances, kind="stable")
 
 
-def by_column(table: pa.Table, texts: list[str], args: argparse.Namespace) -> Result:
-    column = table[args.column]
-    if pa.types.is_nested(column.type) or pa.types.is_binary(column.type):
-        raise UsageError(f"--column {args.column} holds {column.type}; text or numbers can name a topic")
-    values = ["" if value is None else str(value).strip() for value in column.to_pylist()]
-    return [value or UNKNOWN for value in values], range(len(texts)), {}
+def by_size(topics: list[str]) -> list[int]:
+    """Places of the rows topic by topic, the largest first; within one as they are."""
+    sizes = Counter(topics)
+    return sorted(range(len(topics)), key=lambda row: (-sizes[topics[row]], topics[row]))
 
 
-def by_llm(table: pa.Table, texts: list[str], args: argparse.Namespace) -> Result:
-    answers = Path(f"{args.output}.answers.jsonl")
-    topics, usage = llm_topics.choose_topics(texts, args, answers)
-    spent = llm_topics.price(usage["prompt_tokens"], usage["completion_tokens"], args)
-    print(
-        "in all: {requests:,} requests, {prompt_tokens:,} tokens in, {completion_tokens:,} out".format(**usage) + spent
-    )
-    if unknown := topics.count(UNKNOWN):
-        print(
-            f"{unknown:,} questions are {UNKNOWN!r}: no answer was one of the topics; {answers} has the last ones "
-            "(empty ones: raise max_tokens in --request). --force asks these questions again, and no others"
-        )
-    return topics, range(len(texts)), {"usage": usage, "unknown": unknown}
+def summary(topics: list[str], texts: list[str], order: Iterable[int]) -> list[dict]:
+    """One row a cluster, the largest first: cluster, size, share, examples (the first that `order` comes to)."""
+    examples: dict[str, list[str]] = {}
+    for row in order:
+        chosen = examples.setdefault(topics[row], [])
+        if len(chosen) < EXAMPLES and texts[row] not in chosen:
+            chosen.append(texts[row])
+    return [
+        {
+            "cluster": topic,
+            "size": size,
+            "share": size / len(topics),
+            "examples": [textwrap.shorten(text, 300, placeholder=" ...") for text in examples[topic]],
+        }
+        for topic, size in sorted(Counter(topics).items(), key=lambda item: (-item[1], item[0]))
+    ]
 
 
-# topics; rows in the order in which they are good examples of their topic; facts for the report
-Result = tuple[list[str], Iterable[int], dict]
-
-METHODS = {"embeddings": by_embeddings, "column": by_column, "llm": by_llm}
-
-PLAIN = ("question", False)  # --text and --sort as they are by default: not in a report
-
-# What an output depends on besides the input.
-SETTINGS = {
-    "embeddings": lambda args: {
-        "model": args.model or embedding_topics.MODEL,
-        "k": args.k,
-        "seed": args.seed,
-        **({"umap": args.umap} if args.umap else {}),
-    },
-    "column": lambda args: {"column": args.column},
-    "llm": lambda args: {
-        "llm": args.llm,
-        "endpoint": llm_topics.sanitize(args.endpoint),
-        "request": args.request,
-        "tries": args.tries,
-    },
-}
+def as_text(found: dict) -> str:
+    clusters = found["clusters"]
+    lines = [f"{found['rows']:,} questions, {len(clusters):,} clusters", "", "  size   share  cluster, with examples"]
+    for row in clusters[:SHOWN]:
+        lines.append(f"{row['size']:>6,}  {row['share']:>5.1%}  {row['cluster']}")
+        lines += [f"{'':>17}{one_line(text, WIDTH)}" for text in row["examples"]]
+    if rest := clusters[SHOWN:]:
+        lines.append(f"{sum(row['size'] for row in rest):>6,}         in {len(rest):,} smaller clusters")
+    return "\n".join(["", *lines])
 
 
-main = command("openrlhf-ebpo data topics", __doc__, add_flags, run, extra="data")
+main = command("openrlhf-ebpo data topics", __doc__, add_flags, run, extra="data", retired=RETIRED)

@@ -1,7 +1,7 @@
 """Arguments of vLLM's engines beyond upstream's flags: how much they do at a time, and which log-probabilities they give.
 
-With no size given an engine gets vLLM's default for offline work on its device. Upstream's engine is an AsyncLLM, which
-without a server gets vLLM's fallback on every device.
+An engine gets vLLM's default for offline work on its device. Upstream's engine is an AsyncLLM, which without a server gets
+vLLM's fallback on every device.
 """
 
 from __future__ import annotations
@@ -9,44 +9,10 @@ from __future__ import annotations
 import functools
 import logging
 
-from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.generation.log_probs import PROCESSED
 
 UPSTREAMS_WORKER = "openrlhf.trainer.ray.vllm_worker_wrap.WorkerWrap"
 QUIET_WORKER = "openrlhf_ebpo.generation.quiet_worker.QuietWorker"
-SEQUENCES, TOKENS = "vllm.max_num_seqs", "vllm.max_num_batched_tokens"
-
-
-def add_flags(group) -> None:
-    group.add_argument(
-        f"--{SEQUENCES}",
-        type=int,
-        default=None,
-        metavar="N",
-        help="sequences that an engine generates at a time. Default: what vLLM takes for offline work on this GPU (1024 on an "
-        "H100, 256 on an A100)",
-    )
-    group.add_argument(
-        f"--{TOKENS}",
-        type=int,
-        default=None,
-        metavar="N",
-        help="tokens that an engine reads at a time. Default: as above (16384 on an H100, 8192 on an A100). Fewer leave more memory for "
-        "the KV cache",
-    )
-
-
-def check_flags(values: dict) -> None:
-    """Raises UsageError where vLLM would refuse the sizes, after half a minute and in another process."""
-    given = {flag: values[flag] for flag in (SEQUENCES, TOKENS) if values[flag] is not None}
-    for flag, size in given.items():
-        if size < 1:
-            raise UsageError(f"--{flag} is {size}; give 1 or more")
-    if len(given) == 2 and given[TOKENS] < given[SEQUENCES]:
-        raise UsageError(
-            f"--{TOKENS} {given[TOKENS]} is less than --{SEQUENCES} {given[SEQUENCES]}: every running sequence takes a token of "
-            "each batch. Raise the first or lower the second"
-        )
 
 
 def offline_defaults(create_engine_config):
@@ -78,7 +44,7 @@ class QuietRolloutActor:
 
 
 class MadeWith:
-    """Stands in for RolloutRayActor: its engines get these arguments beside those that upstream gives."""
+    """Stands in for RolloutRayActor: its engines get these arguments in addition to upstream's."""
 
     def __init__(self, actor_class, given: dict):
         self.actor_class, self.given = actor_class, given
@@ -95,9 +61,5 @@ def set_arguments(args) -> None:
     are then computed for every token, asked for or not."""
     from openrlhf.trainer.ray import vllm_engine
 
-    sizes = {"max_num_seqs": args.vllm.max_num_seqs, "max_num_batched_tokens": args.vllm.max_num_batched_tokens}
-    given = {name: size for name, size in sizes.items() if size is not None}
     if args.rollout.temperature != 1:
-        given["logprobs_mode"] = PROCESSED
-    if given:
-        vllm_engine.RolloutRayActor = MadeWith(vllm_engine.RolloutRayActor, given)
+        vllm_engine.RolloutRayActor = MadeWith(vllm_engine.RolloutRayActor, {"logprobs_mode": PROCESSED})

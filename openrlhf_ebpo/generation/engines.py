@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.generation.cluster import ray_with, reason
-from openrlhf_ebpo.generation.deaths import is_engine_death, read_cause
+from openrlhf_ebpo.generation.deaths import LOAD_SECONDS, is_engine_death, read_cause
 from openrlhf_ebpo.generation.rendering import Prompt, TokenizerByReference, announce_special_tokens
 from openrlhf_ebpo.rewards.limits import Limits
 from openrlhf_ebpo.seams.check import check_release
@@ -45,13 +45,13 @@ class GenerationError(ReportedError, RuntimeError):
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """What the engines are started with.
+    """Settings of the engines.
 
     max_len: tokens of prompt and response together, as training's --data.max_len.
     reward: as --reward.remote_url, a .py file with `reward_func` or servers' addresses; agent: a .py file with
         `AgentExecutor`. With neither, responses are not scored. reward_limits: as --reward.timeout, .memory, .workers.
-    patience: seconds for the engines' start, and for the next prompt to be finished; None: no limit. With one, it is said
-        every minute what is waited for.
+    patience: seconds for the next engine to start (None: LOAD_SECONDS), and for the next prompt to be finished (None: no limit).
+        While there is a limit, a line a minute says what is waited for.
     """
 
     model: str
@@ -92,7 +92,7 @@ class Sample:
     tokens: from the first generated one to the last (an agent's observations in between included).
     truncated: it ended because max_new_tokens were used up.
     reward: None without reward function, and where it failed; `error` then says why.
-    logs: numbers that the reward gives beside the reward.
+    logs: further numbers of the reward.
     """
 
     tokens: list[int]
@@ -166,11 +166,12 @@ def _start(settings: EngineSettings) -> list:
         agent_func_path=settings.agent,
         remote_rm_url=list(settings.reward) or None,
     )
-    up = [actor.limit_rewards.remote(settings.reward_limits) for actor in actors]
-    if settings.patience:
-        _wait(up, len(up), f"the engines of {settings.model}", settings.patience)
+    starting = [actor.limit_rewards.remote(settings.reward_limits) for actor in actors]
     try:
-        ray.get(up)
+        while starting:
+            done = _wait(starting, f"the engines of {settings.model}", settings.patience or LOAD_SECONDS)
+            ray.get(done)
+            starting = [ref for ref in starting if ref not in done]
     except ray.exceptions.RayError as error:
         raise GenerationError(
             f"an engine for {settings.model} with room for {settings.max_len} tokens did not start: {reason(error)}"
@@ -178,16 +179,16 @@ def _start(settings: EngineSettings) -> list:
     return actors
 
 
-def _wait(refs: list, count: int, what: str, patience: float | None) -> list:
-    """The first `count` of the references that are done; all at once, where there is no limit.
+def _wait(refs: list, what: str, patience: float | None) -> list:
+    """The next of the references that are done, or have failed.
 
     Raises:
-        GenerationError: fewer were after `patience` seconds.
+        GenerationError: none was after `patience` seconds.
     """
     import ray
 
     started = time.monotonic()
-    while len(done := ray.wait(refs, num_returns=count, timeout=patience and min(MINUTE, patience))[0]) < count:
+    while not (done := ray.wait(refs, timeout=patience and min(MINUTE, patience))[0]):
         waited = time.monotonic() - started
         if waited >= patience:
             raise GenerationError(
@@ -222,7 +223,7 @@ def generate(
             running[send(alive[index], prompt)] = index, prompt
         if not running:
             return
-        for ref in _wait(list(running), 1, f"answers to {len(running)} prompts", settings.patience):
+        for ref in _wait(list(running), f"answers to {len(running)} prompts", settings.patience):
             index, prompt = running.pop(ref)
             try:
                 samples = [_sample(response) for response in ray.get(ref)]

@@ -53,12 +53,12 @@ def render(
 
 
 def is_text(prompt, input_template: str | None) -> bool:
-    """Whether a prompt is one without a chat template: also a number, where a template makes text of it."""
+    """Return True for a prompt that needs no chat template: text, or a number that `input_template` makes text of."""
     return isinstance(prompt, str) or (bool(input_template) and not isinstance(prompt, (list, dict, type(None))))
 
 
 def begin_with(tokenizer) -> Callable[[str], str]:
-    """What puts the tokenizer's begin token before a text that does not begin with it: a chat template may have written it.
+    """Return the function that puts the tokenizer's begin token before a text, unless it is there: a chat template may have written it.
 
     Prompts travel as text and are read with add_special_tokens=False, so the token is text too; special tokens are known
     again in it. A tokenizer may begin a text that stands first with a space, where it has none (Llama 2): the token then
@@ -94,7 +94,7 @@ def begin_with(tokenizer) -> Callable[[str], str]:
 
 
 def is_plain(text: str) -> bool:
-    """Whether it begins as most prompts do: these are read as any other, and need not be tried one by one."""
+    """Return True if it begins as most prompts do: these need not be tried one by one."""
     return text[:1].isascii() and text[:1].isalnum()
 
 

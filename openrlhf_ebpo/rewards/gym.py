@@ -18,6 +18,7 @@ import typing
 from dataclasses import MISSING, Field, fields
 from fractions import Fraction
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards.grading import SPECIAL, GoldError, extract_answer
 from openrlhf_ebpo.rewards.sat import provide_pycosat
 
@@ -34,7 +35,7 @@ NONSENSE = "Nobody knows."
 SAME_NUMBER = 0.01  # two numbers that may be one, rounded
 
 
-class EntryError(ValueError):
+class EntryError(UsageError, ValueError):
     """Not an entry, or one whose data set cannot be made; the message is for the author of the data."""
 
 

@@ -105,8 +105,6 @@ def test_our_own_flags_come_on_top(upstreams_parser):
         "--reward.timeout",
         "--reward.memory",
         "--reward.workers",
-        "--vllm.max_num_seqs",
-        "--vllm.max_num_batched_tokens",
         "--eval.metrics",
         "--logger.no_eval_answers",
         "--logger.run_dir",

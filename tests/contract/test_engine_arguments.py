@@ -1,4 +1,4 @@
-"""vLLM's worker as upstream extends it, without a printed line for every tensor; and the flags for an engine's sizes."""
+"""vLLM's worker as upstream extends it, without a printed line for every tensor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.generation import arguments, quiet_worker
 
 
@@ -83,19 +82,3 @@ def test_vllm_finds_the_extension_by_its_name_with_all_that_upstreams_has():
     assert found is quiet_worker.QuietWorker and issubclass(found, WorkerWrap)
     assert dir(found) == dir(WorkerWrap), "vLLM refuses an extension that has a name of its worker's"
     assert asyncio.run(made(worker_extension_cls="cpu.Other")) == {"worker_extension_cls": "cpu.Other"}
-
-
-@pytest.mark.parametrize(
-    ("sequences", "tokens", "words"),
-    [
-        (0, None, "--vllm.max_num_seqs is 0; give 1 or more"),
-        (None, -1, "--vllm.max_num_batched_tokens is -1; give 1 or more"),
-        (256, 255, "--vllm.max_num_batched_tokens 255 is less than --vllm.max_num_seqs 256"),
-    ],
-)
-def test_sizes_that_vllm_would_refuse_are_refused_at_once(sequences, tokens, words):
-    values = {arguments.SEQUENCES: sequences, arguments.TOKENS: tokens}
-    with pytest.raises(UsageError, match=words):
-        arguments.check_flags(values)
-    for good in ((None, None), (1024, None), (256, 256)):
-        arguments.check_flags(dict(zip(values, good, strict=True)))

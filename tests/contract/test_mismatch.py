@@ -192,8 +192,7 @@ def made(sections, monkeypatch):
 
     def make(flags=(), **arguments):
         monkeypatch.setattr(vllm_engine, "RolloutRayActor", actor_class)
-        defaults = {"rollout.temperature": 1.0, "vllm.max_num_seqs": None, "vllm.max_num_batched_tokens": None}
-        set_arguments(sections(**{**defaults, **dict(flags)}))
+        set_arguments(sections(**{"rollout.temperature": 1.0, **dict(flags)}))
         assert isinstance(vllm_engine.RolloutRayActor, MadeWith) is bool(flags)
         vllm_engine.RolloutRayActor.options(num_gpus=1).remote(model="m", **arguments)
         return engines.pop()
@@ -206,17 +205,6 @@ def test_engines_are_made_for_the_temperature_of_the_rollouts(made):
     warm = {"rollout.temperature": 0.7}
     assert made(warm) == ({"num_gpus": 1}, {"model": "m", "logprobs_mode": PROCESSED})
     assert made(warm, logprobs_mode="own")[1] == {"model": "m", "logprobs_mode": "own"}
-
-
-def test_engines_are_made_with_the_sizes_that_were_given(made):
-    assert made({"vllm.max_num_seqs": 512})[1] == {"model": "m", "max_num_seqs": 512}
-    both = {"vllm.max_num_seqs": 512, "vllm.max_num_batched_tokens": 4096, "rollout.temperature": 0.7}
-    assert made(both)[1] == {
-        "model": "m",
-        "max_num_seqs": 512,
-        "max_num_batched_tokens": 4096,
-        "logprobs_mode": PROCESSED,
-    }
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -301,7 +301,6 @@ def test_a_finished_measurement_is_written_without_any_engine(folder, capsys):
     assert [row["n_rollouts"] for row in rows] == [4, 3, 4, 4, 4] and rows[1]["pass_count"] == 2
     assert rows[3]["mean_reward"] == 0.375
     assert rows[0]["mean_length"] == 2.5 and rows[0]["truncated_share"] == 0.25
-    assert (folder / "out.png").read_bytes().startswith(b"\x89PNG")
     printed = capsys.readouterr().out
     for part in ("4 of them measured already", "all fail        25.0%", "1 of 16 responses got no reward", "1 x boom"):
         assert part in printed

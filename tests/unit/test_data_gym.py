@@ -140,7 +140,7 @@ def test_what_is_there_is_recognised_and_not_replaced_without_force(tmp_path, ca
     capsys.readouterr()
     command.main([SMALL, "--validation", "2", "--output", output])
     assert "done already" in capsys.readouterr().out and (tmp_path / "a.jsonl").stat().st_mtime_ns == before
-    assert "is there already, made with validation 2, not 0" in refused(capsys, SMALL, "--output", output)
+    assert "validation is 2 there, 0 now" in refused(capsys, SMALL, "--output", output)
     command.main([SMALL, "--output", output, "--force"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "a.jsonl.report.json"]
 

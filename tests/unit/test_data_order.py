@@ -136,7 +136,7 @@ def test_pass_rates_out_of_range_or_missing_are_dropped_and_counted(prepared, ca
         "2 rows with a pass rate above 0.95",
     ):
         assert f"{line} are dropped" in printed
-    assert ordered.num_rows == 34 and "pass rate along the file" in printed
+    assert ordered.num_rows == 34 and "pass rates along the file" in printed
 
 
 def test_pass_rates_filter_any_order(prepared):

@@ -241,6 +241,22 @@ def test_half_a_character_is_dropped(tmp_path):
     assert list(report(prepare(path, "--validation", 0))["dropped"].values()) == [2]
 
 
+def test_text_of_a_data_set_cannot_write_to_the_terminal(tmp_path, capsys):
+    hostile = "red \x1b[31m \x1b]0;title\x07 \u202eback\u2028next"
+    rows = [{"prompt": hostile, "answer": f"{i} \x1b[2J", "source": hostile, "cluster": hostile} for i in range(2)]
+    path = write(tmp_path / "set.jsonl", [*rows, {"prompt": "fine", "answer": hostile}])
+    prepare(path, "--validation", 0, "--source_column", "source")
+    ordered = write(tmp_path / "ordered.jsonl", [{"id": "a", **rows[0]}])
+    main(["order", "--input", str(ordered), "--by", "topic", "--output", str(tmp_path / "o.jsonl")])
+    printed = capsys.readouterr().out
+    assert "different answers (1 of 1 questions" in printed and "1 clusters: red" in printed
+    assert not {sign for sign in printed if not sign.isprintable()} - {"\n"}
+    named = write(tmp_path / "named.jsonl", [{hostile: 1}])
+    with pytest.raises(SystemExit, match="has none of prompt") as error:
+        prepare(named, output=tmp_path / "other")
+    assert str(error.value).isprintable()
+
+
 # The validation split
 
 numbers = st.lists(st.integers(0, 2**64 - 1), unique=True, min_size=2, max_size=80)
@@ -291,7 +307,7 @@ def test_the_same_command_again_is_done(source, capsys):
 
 def test_another_result_is_not_overwritten(source, tmp_path):
     output = prepare(source, "--validation", 5)
-    with pytest.raises(SystemExit, match=r"--validation is 5 there.*--force"):
+    with pytest.raises(SystemExit, match=r"validation is 5 there.*--force"):
         prepare(source, "--validation", 6)
     with source.open("a") as file:
         file.write('{"prompt": "new", "answer": 1}\n')

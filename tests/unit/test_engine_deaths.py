@@ -11,7 +11,10 @@ import sys
 from datetime import timedelta
 from types import SimpleNamespace
 
-from openrlhf_ebpo.generation import deaths
+import pytest
+from ray.exceptions import RayActorError
+
+from openrlhf_ebpo.generation import deaths, engines
 from openrlhf_ebpo.seams.stack import module_path
 
 
@@ -118,3 +121,42 @@ def test_engines_join_a_group_where_upstream_makes_one():
         args = SimpleNamespace(vllm=SimpleNamespace(sync_backend=backend), train=train)
         trainer = SimpleNamespace(args=args)
         assert deaths.syncs_in_a_group(args) is not eval(upstream, {"backend": backend, "self": trainer})
+
+
+@pytest.fixture
+def start(monkeypatch):
+    """Start engines of which each first call gives what a test says; `ray` is a stand-in, no engine starts."""
+
+    def started(*ends, patience=None):
+        refs = list(range(len(ends)))
+
+        def get(done):
+            for ref in done:
+                if isinstance(ends[ref], Exception):
+                    raise ends[ref]
+
+        def wait(waiting, timeout):
+            assert timeout
+            return [ref for ref in waiting if ends[ref] != "never"][:1], []
+
+        actors = [SimpleNamespace(limit_rewards=SimpleNamespace(remote=lambda _, ref=ref: ref)) for ref in refs]
+        monkeypatch.setattr("openrlhf.trainer.ray.vllm_engine.create_vllm_engines", lambda *_, **__: actors)
+        monkeypatch.setattr("ray.get", get)
+        monkeypatch.setattr("ray.wait", wait)
+        clock = itertools.count(0, 3600.0)
+        monkeypatch.setattr(engines.time, "monotonic", lambda: next(clock))
+        return engines._start(engines.EngineSettings("m", 64, num_engines=len(ends), patience=patience)) == actors
+
+    return started
+
+
+def test_an_engine_that_does_not_start_ends_the_job_with_its_cause_though_others_still_load(start):
+    assert start("up", "up")
+    with pytest.raises(engines.GenerationError, match=r"an engine for m .* did not start: .*no licence"):
+        start("never", RayActorError(error_msg="no licence"))
+
+
+@pytest.mark.parametrize("patience", [None, 60.0])
+def test_no_job_waits_for_ever_for_an_engine(start, patience):
+    with pytest.raises(engines.GenerationError, match="the engines of m: waited for 3600 s in vain"):
+        start("up", "never", patience=patience)

@@ -7,10 +7,9 @@ import contextlib
 import psutil
 import pytest
 
-from openrlhf_ebpo.data import gym_tasks
-from openrlhf_ebpo.data.gym_tasks import make, maker
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.rewards import gym, processes
+from openrlhf_ebpo.rewards import gym, gym_maker, processes
+from openrlhf_ebpo.rewards.gym_maker import make, maker
 
 BY_HASH = (
     *("codeio", "isomorphic_strings", "knight_swap", "polynomial_multiplication", "ransom_note"),
@@ -72,6 +71,6 @@ def test_a_process_that_somebody_kills_is_started_again():
 
 
 def test_an_end_of_the_process_is_named(monkeypatch):
-    monkeypatch.setattr(gym_tasks, "MAKE_SECONDS", 0.0001)
+    monkeypatch.setattr(gym_maker, "MAKE_SECONDS", 0.0001)
     with pytest.raises(UsageError, match=r"a task of these settings: it took longer than 0\.0001 s"):
         make("arc_agi", "arc_agi", SETTINGS, 1)

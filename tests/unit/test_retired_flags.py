@@ -1,8 +1,11 @@
-"""Flags that `train` once had are answered with what to use."""
+"""Flags that a command once had are answered with what to use."""
 
 import pytest
 
-from openrlhf_ebpo.cli.retired_flags import RETIRED, refuse
+from openrlhf_ebpo.cli.data import main
+from openrlhf_ebpo.cli.retired_flags import RETIRED
+from openrlhf_ebpo.command import refuse_retired
+from openrlhf_ebpo.data import topics
 from openrlhf_ebpo.errors import UsageError
 
 
@@ -10,12 +13,18 @@ from openrlhf_ebpo.errors import UsageError
 @pytest.mark.parametrize("equals", [False, True])
 def test_a_retired_flag_is_named_with_what_to_use(typed, equals):
     argv = ["--train.seed", "1", *([typed.replace(" ", "=")] if equals else typed.split()), "--force"]
-    with pytest.raises(UsageError, match=f"^{typed} is retired: .*(openrlhf-ebpo|--train)"):
-        refuse(argv)
+    with pytest.raises(UsageError, match=f"^{typed} is retired: .*(openrlhf-ebpo|--train|--vllm)"):
+        refuse_retired(argv, RETIRED)
 
 
 def test_each_has_a_line_and_other_values_of_the_same_flag_pass():
     with pytest.raises(UsageError) as error:
-        refuse(["--data.coverage=3", "--data.order", "adaptive"])
+        refuse_retired(["--data.coverage=3", "--data.order", "adaptive"], RETIRED)
     assert len(str(error.value).splitlines()) == 2
-    refuse(["--data.order", "as_is", "--algo.advantage.ebpo.history", "adaptive"])
+    refuse_retired(["--data.order", "as_is", "--algo.advantage.ebpo.history", "adaptive"], RETIRED)
+
+
+@pytest.mark.parametrize("flag", topics.RETIRED)
+def test_topics_of_another_origin_are_a_column_of_their_own(flag, capsys):
+    with pytest.raises(SystemExit, match=f"^error: {flag} is retired: .*openrlhf-ebpo data order"):
+        main(["topics", "--input", "nowhere.jsonl", "--output", "o.parquet", flag, "x"])

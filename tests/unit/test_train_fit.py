@@ -273,11 +273,11 @@ def test_sample_flags_that_make_no_sense(sample, dry_run):
 
 def test_who_waits_with_patience_says_for_what_and_not_for_ever(monkeypatch, capsys):
     clock = iter([0.0, 60.0, 90.0])
-    ray = SimpleNamespace(wait=lambda refs, num_returns, timeout: ([], refs))
+    ray = SimpleNamespace(wait=lambda refs, timeout: ([], refs))
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setattr(engines.time, "monotonic", lambda: next(clock))
     with pytest.raises(GenerationError, match="the engines of m: waited for 90 s in vain"):
-        engines._wait(["ref"], 1, "the engines of m", 90.0)
+        engines._wait(["ref"], "the engines of m", 90.0)
     assert capsys.readouterr().out == "waiting for the engines of m, since 60 s\n"
 
 
