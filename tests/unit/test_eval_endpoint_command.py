@@ -213,7 +213,7 @@ def test_a_begin_token_before_a_chat_template_is_the_servers_affair():
 @pytest.mark.parametrize(("changes", "is_vllm"), [({"temperature": 0.5}, False), ({}, True)])
 def test_what_would_mean_something_else_is_not_left_out(changes, is_vllm):
     protocol = protocols.override(SAMPLED, **changes)
-    with pytest.raises(UsageError, match="--omit_fields: .*the protocol has --temperature"):
+    with pytest.raises(UsageError, match=r"--omit_fields: .*the protocol has --temperature"):
         endpoint.check(Endpoint("http://h", "m", is_vllm=is_vllm, omitted=("temperature",)), protocol, RAW)
     endpoint.check(Endpoint("http://h", "m", omitted=("temperature", "seed")), SAMPLED, RAW)
 
