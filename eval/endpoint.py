@@ -99,6 +99,8 @@ class Endpoint:
             return f"{shown(self.url)} answered HTTP {status}: {excerpt(self.without_key(str(words or '')))}{hint}"
         if isinstance(error, TimeoutError | asyncio.TimeoutError):
             return f"{shown(self.url)} took longer than {limits.timeout:g} s (--request_timeout)"
+        if isinstance(error, ValueError | RecursionError):
+            return f"{shown(self.url)} answered with something that is not JSON"
         found = error.__cause__ or error
         return f"{shown(self.url)}: {excerpt(self.without_key(str(found) or type(found).__name__))}"
 

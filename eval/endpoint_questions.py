@@ -159,10 +159,10 @@ class Asker:
         """
         import openai
 
-        path, body = self.request(prompt, seed)
-        limits = self.endpoint.limits
+        limits, body = self.endpoint.limits, {}
         try:
             async with self._room:
+                path, body = self.request(prompt, seed)
                 answer = await asyncio.wait_for(
                     self.client.post(path, body=body, cast_to=object), timeout=limits.timeout
                 )
@@ -170,7 +170,7 @@ class Asker:
             status, why = getattr(error, "status_code", None), self.endpoint.cause(error, limits)
             if status in ENDS_COMMAND:
                 raise GenerationError(why) from None
-            if not status or status >= 500 or status in RETRIED:
+            if not status or not 400 <= status < 500 or status in RETRIED:
                 raise GaveUp(why) from None
             named = [name for name in OMITTABLE if name in body and name in why]
             hint = f"; --omit_fields {' '.join(named)} asks without" if named else ""
