@@ -34,7 +34,7 @@ SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lr]?)(?=\s*\\?[()\[\]{}])")
 
 
 def grade(gold: str, answer: str, rules: Mapping) -> bool:
-    """rules: the fields of tasks.Rules that say more than their defaults.
+    """Return whether the answer equals the gold. rules: the fields of tasks.Rules that say more than their defaults.
 
     Raises:
         GoldError: the gold cannot be read.
@@ -54,7 +54,7 @@ def grade(gold: str, answer: str, rules: Mapping) -> bool:
 
 
 def _same_value(gold: str, answer: str, rules: Mapping) -> bool:
-    """One answer with one gold: the unit, then the tolerance, then math-verify."""
+    """Compare one answer with one gold: the unit, then the tolerance, then math-verify."""
     if rules.get("unit"):
         gold, answer = without_unit(gold, rules["unit"]) or gold, without_unit(answer, rules["unit"])
         if answer is None:
@@ -65,7 +65,7 @@ def _same_value(gold: str, answer: str, rules: Mapping) -> bool:
 
 
 def _is_near(gold: str, answer: str, tolerance: float) -> bool | None:
-    """Whether two numbers differ by the tolerance or less; None where one of them is no number."""
+    """Return whether two numbers differ by the tolerance or less; None if one of them is not a number."""
     numbers = [_number(text) for text in (gold, answer)]
     if None in numbers:
         return None
@@ -73,7 +73,7 @@ def _is_near(gold: str, answer: str, tolerance: float) -> bool | None:
 
 
 def _number(text: str):
-    """A real number in 30 digits, or None. Of `x = 3` it is the 3."""
+    """Return a real number in 30 digits, or None. Of `x = 3` it is the 3."""
     from sympy import Basic, Equality
 
     parsed = grading._parse(ABOUT.split(text)[-1])
@@ -86,7 +86,7 @@ def _number(text: str):
 
 
 def _same_set(gold: str, answer: str, same: Same) -> bool:
-    """All golds once each, in any order."""
+    """Return whether the answer has all golds once each, in any order."""
     golds, answers = _parts(gold), _parts(answer)
     if len(answers) != len(golds) and re.search(r"\d{4}", gold):
         answers = _parts(THOUSANDS.sub("", answer))
@@ -99,7 +99,7 @@ def _same_set(gold: str, answer: str, same: Same) -> bool:
 
 
 def _repeats(answers: Sequence[str], same: Same) -> bool:
-    """Whether two answers are equal; those that cannot be read are not."""
+    """Return whether two answers are equal; those that cannot be read are not."""
     for one, other in itertools.combinations(answers, 2):
         with contextlib.suppress(GoldError):
             if same(one, other):
@@ -108,7 +108,7 @@ def _repeats(answers: Sequence[str], same: Same) -> bool:
 
 
 def _matches(golds: Sequence[str], answers: Sequence[str], same: Same) -> bool:
-    """Whether every gold has an answer of its own: with a tolerance, one answer may fit two golds (Kuhn's matching)."""
+    """Return whether every gold has its own answer: with a tolerance, one answer may fit two golds (Kuhn's matching)."""
     fits = functools.cache(lambda i, j: same(golds[i], answers[j]))
     owner: dict[int, int] = {}
 
@@ -125,7 +125,7 @@ def _matches(golds: Sequence[str], answers: Sequence[str], same: Same) -> bool:
 
 
 def _parts(text: str) -> list[str]:
-    """What commas, semicolons, "and" and "or" separate, braces around all of it taken off; both signs of a ±."""
+    """Return what commas, semicolons, "and" and "or" separate, braces around all of it taken off; both signs of a ±."""
     text = ELEMENT.sub("", AND.sub(",", text)).strip()
     if text.startswith(r"\{") and text.endswith(r"\}"):
         text = text[2:-2]
@@ -134,7 +134,7 @@ def _parts(text: str) -> list[str]:
 
 
 def _signs(text: str) -> list[str]:
-    r"""Both readings of \pm and \mp, or the text."""
+    r"""Return both readings of \pm and \mp, or the text."""
     plus = re.compile(r"\\pm(?![a-zA-Z])"), re.compile(r"\\mp(?![a-zA-Z])")
     if not any(pattern.search(text) for pattern in plus):
         return [text]
@@ -142,13 +142,13 @@ def _signs(text: str) -> list[str]:
 
 
 def _same_entries(gold: str, answer: str, same: Same) -> bool:
-    """Two tuples, entry by entry; brackets may be missing."""
+    """Compare two tuples, entry by entry; brackets may be missing."""
     golds, answers = _entries(gold), _entries(answer)
     return len(golds) == len(answers) and all(map(same, golds, answers))
 
 
 def _entries(text: str) -> list[str]:
-    r"""The entries of (1, 2), 1, 2 or (a, b) = (1, 2). A set in \{ \} is one entry."""
+    r"""Return the entries of (1, 2), 1, 2 or (a, b) = (1, 2). A set in \{ \} is one entry."""
     if re.search(r"[)\]]\s*=", text):
         text = text.rpartition("=")[2].strip()
     if len(pieces := grading._pieces(text)) == 1 and text[:1] in ("(", "[") and text[-1:] in (")", "]"):
@@ -157,6 +157,6 @@ def _entries(text: str) -> list[str]:
 
 
 def _is_interval(answer: str) -> bool:
-    """Not a set or a list of its ends: math-verify would take the open interval (1, 2) for them."""
+    """Return whether it is not a set or a list of its ends: math-verify would take the open interval (1, 2) for them."""
     is_list = len(grading._pieces(answer)) > 1 and not RELATION.search(answer)
     return not is_list and not answer.startswith(r"\{")

@@ -20,7 +20,7 @@ OVERRIDES = (
     *("template", "chat_template", "template_kwargs", "strip_think", "shots"),
 )
 ENGINE_FLAGS = {"num_engines": 1, "tensor_parallel_size": 1, "gpu_memory_utilization": 0.9, "enforce_eager": False}
-NEEDED = {"matplotlib": "the report", "tqdm": "the progress bar", "vllm": "generation"}
+NEEDED = {"matplotlib": "the report", "tqdm": "the progress bar", "vllm": "generation", "openai": "a server"}
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -136,7 +136,7 @@ def check(args: argparse.Namespace) -> None:
     if args.tensor_parallel_size > 1 and is_cpu_stack():
         problems.append("--tensor_parallel_size: use more engines, --num_engines (this machine has no CUDA)")
     problems += endpoint.flag_problems(args, ENGINE_FLAGS)
-    elsewhere = {"vllm"} if endpoint.is_endpoint(args.model) else set()
+    elsewhere = {"vllm"} if endpoint.is_endpoint(args.model) else {"openai"}
     for name, use in NEEDED.items():
         if name not in elsewhere and importlib.util.find_spec(name) is None:
             problems.append(f"{name} is not installed, which {use} needs: pip install 'openrlhf_ebpo[eval]'")

@@ -16,7 +16,7 @@ from openrlhf_ebpo.generation.engines import EngineSettings, GenerationError, Sa
 from openrlhf_ebpo.generation.rendering import Prompt, prompt_lengths, tokenizer_of
 
 from . import endpoint_questions, prompts, thinking
-from .endpoint_client import GaveUp, Refused
+from .endpoint_questions import GaveUp, Refused
 from .job import Job
 from .prompts import PromptForm
 from .protocols import Protocol

@@ -11,7 +11,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
 
 from openrlhf_ebpo.rewards import gym
 from openrlhf_ebpo.rewards.answers import NO_GOLD, SameAnswer
@@ -75,8 +74,9 @@ class Grader:
         return self._threads.map(function, items)
 
     def grade(self, gold: str, rules: Rules, response: str) -> dict:
-        """correct; extracted, None without an answer; error: None, "timeout" or "crash" where the answer ended its
-        process, own_score.FAILED and the reason where its scorer raised (it counts as wrong), or NO_GOLD and the reason where the gold cannot be read (it counts for nothing).
+        """Return correct; extracted, None without an answer; error: None, "timeout" or "crash" if the answer ended its
+        process, own_score.FAILED and the reason if its scorer raised (it counts as wrong), or NO_GOLD and the reason if the
+        gold cannot be read (it counts for nothing).
 
         Raises:
             GraderError: the processes do not start.
@@ -96,7 +96,7 @@ class Grader:
         return (gym.answer_of if rules.kind == REASONING_GYM else self.extract)(text) or None
 
     def grade_samples(self, question: Question, responses: Sequence[str]) -> list[dict]:
-        """`grade` for all responses to a question, and their class (votes.classes)."""
+        """Return `grade` for all responses to a question, and their class (votes.classes)."""
         grades = [self.grade(question.gold, question.rules, response) for response in responses]
         columns = [[each[name] for each in grades] for name in ("extracted", "correct")]
         spelled = functools.partial(self._spelled, question.rules)
@@ -104,7 +104,7 @@ class Grader:
         return [{**each, "class": name} for each, name in zip(grades, names, strict=True)]
 
     def compare(self, gold: str, rules: Rules, answer: str) -> tuple[bool, str | None]:
-        """Whether an answer equals a gold one, and the error as in `grade`."""
+        """Return whether an answer equals a gold one, and the error as in `grade`."""
         longest = 8 * max(MAX_CHARACTERS, 4 * len(gold))  # too long to match, and not worth caching
         return (False, None) if len(answer) > longest else self._compare_once(gold, rules, answer)
 
@@ -173,9 +173,5 @@ class Grader:
 
 
 def rules_given(rules: Rules) -> dict:
-    """The rules that answer_match.py reads and that say more than their defaults."""
-    return {
-        field.name: getattr(rules, field.name)
-        for field in fields(Rules)
-        if field.name in COMPARED and getattr(rules, field.name) != field.default
-    }
+    """Return the rules that answer_match.py reads and that say more than their defaults."""
+    return {name: getattr(rules, name) for name in COMPARED if getattr(rules, name) != getattr(Rules, name)}

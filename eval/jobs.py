@@ -23,7 +23,7 @@ from openrlhf_ebpo.progress import progress_file
 from openrlhf_ebpo.run.results import check_counts, save_result, step_directory
 from openrlhf_ebpo.run.run_log import versions
 
-from . import effort, endpoint_notes, models, rescore
+from . import effort, endpoint_questions, models, rescore
 from .grader import Grader
 from .job import Job, storing
 from .metrics import summarise
@@ -207,7 +207,7 @@ def _left_out(job: Job) -> list[str]:
 
 
 def _of_server(job: Job, protocol: Protocol) -> list[str]:
-    return [words for _, words in endpoint_notes.notes(endpoint_notes.of(job.records.values()), protocol)]
+    return endpoint_questions.notes(job.records.values(), protocol)
 
 
 def failed_scores(task: Task, rows: Sequence[dict]) -> list[str]:

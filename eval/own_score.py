@@ -1,4 +1,4 @@
-"""The scorer of a benchmark of one's own. Runs in the processes of rewards/pool.py, which end where it takes too long.
+"""The scorer of a custom benchmark. Runs in the processes of rewards/pool.py, which end where it takes too long.
 
 Somebody's code: whatever it does to its process is a failed sample with its cause, and never more than that.
 """
@@ -26,7 +26,7 @@ _benchmark: Benchmark | None = None
 
 
 class ScoreError(ValueError):
-    """What a scorer gave is no score."""
+    """A scorer gave something that is not a score."""
 
 
 def warm_up(scorer: str) -> None:
@@ -42,11 +42,11 @@ def warm_up(scorer: str) -> None:
 
 
 def parse_gold(gold: str) -> None:
-    """Golds are the scorer's own affair."""
+    """Golds are left to the scorer."""
 
 
 def grade(gold: str, response: str, row: str) -> dict:
-    """correct, extracted and error of a response, as grader.Grader.grade. row: its columns as JSON."""
+    """Return correct, extracted and error of a response, as grader.Grader.grade. row: its columns as JSON."""
     try:
         answer = _answer(_benchmark.extract(response) if _benchmark.extract else response.strip(), len(response))
         correct = bool(answer) and _is_right(_benchmark.score(response, gold, json.loads(row)))
@@ -67,7 +67,7 @@ def _answer(found, room: int) -> str | None:
 
 
 def _is_right(found) -> bool:
-    """Full marks, or True. Numbers of other libraries (numpy's) have a float in them.
+    """Return whether it is full marks, or True. Numbers of other libraries (numpy's) have a float in them.
 
     Raises:
         ScoreError: it is neither a number nor True or False.

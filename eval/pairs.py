@@ -11,7 +11,7 @@ from openrlhf_ebpo.rewards.grading import GoldError
 
 from .tasks import CHOICE, OWN, Benchmark, Rules, own
 
-RULES = {field.name: field for field in fields(Rules)}
+RULES = tuple(field.name for field in fields(Rules))
 PLAIN = Benchmark("rows")  # of no benchmark: golds as they are, a list is several answers
 
 
@@ -23,8 +23,8 @@ class Pair:
 
 
 def read_pair(row: Mapping, benchmark: Benchmark = PLAIN, named: str = "") -> Pair:
-    """benchmark: which the golds are from, and whose rules hold. A row's own `rules` win over them, but for who scores:
-    that is `named`, what --task calls the benchmark.
+    """Return what a row asks to compare. benchmark: which the golds are from, and whose rules hold. A row's own `rules` win
+    over them, but for who scores: that is `named`, what --task calls the benchmark.
 
     Raises:
         GoldError: there is no gold answer. ValueError: another mistake in the row; in words.
@@ -48,8 +48,8 @@ def read_pair(row: Mapping, benchmark: Benchmark = PLAIN, named: str = "") -> Pa
 
 
 def rules_text(rules: Rules) -> str:
-    """The rules that say more than their defaults, as JSON."""
-    return json.dumps({name: value for name, value in asdict(rules).items() if value != RULES[name].default})
+    """Return the rules that say more than their defaults, as JSON."""
+    return json.dumps({name: value for name, value in asdict(rules).items() if value != getattr(Rules, name)})
 
 
 def _checked(value) -> Rules:
@@ -63,7 +63,7 @@ def _checked(value) -> Rules:
     except (ValueError, RecursionError):
         given = None
     if not isinstance(given, dict):
-        raise ValueError(f"its rules are no JSON object: {str(value)[:60]!r}")
+        raise ValueError(f"its rules are not a JSON object: {str(value)[:60]!r}")
     given = {name: each for name, each in given.items() if each is not None}
     for name in given:
         if name not in RULES:
@@ -75,5 +75,5 @@ def _text(response) -> str:
     if response is None:
         return ""
     if not isinstance(response, str):
-        raise ValueError(f"its response is no text but {type(response).__name__}: {str(response)[:60]}")
+        raise ValueError(f"its response is not text but {type(response).__name__}: {str(response)[:60]}")
     return response

@@ -1,9 +1,12 @@
-"""Responses that are scored anew, since the task's own scorer has changed: nothing is asked again."""
+"""Re-scores responses when the task's own scorer has changed: a result becomes a progress file again in which nothing is
+missing, and is scored as any other."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
+from operator import itemgetter
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -13,24 +16,21 @@ from openrlhf_ebpo.files import replacing
 from . import effort
 from .job import Job
 
-COLUMNS = ["question_id", "sample", "response", "length", "finish_reason", "seed"]
+COLUMNS = {"responses": "response", "lengths": "length", "finish_reasons": "finish_reason"}  # of a record: of a row
 
 
 def has_another_scorer(job: Job) -> bool:
-    """Whether the result on disk has the responses that are wanted, scored by another version of the task's own scorer."""
-    found = job.result.get("settings", {})
-    others = {name: found.get(name) for name in job.settings if name != "task"}
-    asked = job.result.get("task", {}).get("asked")
-    return (
-        asked == job.task.fingerprint(scorers=False)
-        and found.get("task") != job.settings["task"]
-        and others == {name: value for name, value in job.settings.items() if name != "task"}
-    )
+    """Return whether the result on disk has the responses that are wanted, scored by another version of the task's own
+    scorer."""
+    result = job.result
+    found = result.get("settings", {})
+    differing = [name for name in job.settings if found.get(name) != job.settings[name]]
+    return differing == ["task"] and result.get("task", {}).get("asked") == job.task.fingerprint(scorers=False)
 
 
 def reopen(job: Job, aside: Path) -> None:
     """Make the responses of the result a progress file again, in which nothing is missing; the result is kept in `aside`."""
-    print(f"{job.task.name}, step {job.model.step}: its scorer has changed, the responses are scored anew", flush=True)
+    print(f"{job.task.name}, step {job.model.step}: its scorer has changed, the responses are re-scored", flush=True)
     shutil.copytree(job.directory, aside)
     lines = [{"settings": job.asked}, *records(job.directory, job.result)]
     with replacing(job.progress) as temporary:
@@ -39,16 +39,14 @@ def reopen(job: Job, aside: Path) -> None:
 
 
 def records(directory: Path, result: dict) -> list[dict]:
-    """The lines of the progress file that a result was made of; what it says of all questions together stands in the first."""
-    found: dict[str, dict] = {}
-    rows = pq.read_table(directory / "samples.parquet", columns=COLUMNS).to_pylist()
-    for row in sorted(rows, key=lambda row: row["sample"]):
-        empty = {"id": row["question_id"], "responses": [], "lengths": [], "finish_reasons": [], "seed": row["seed"]}
-        record = found.setdefault(row["question_id"], empty)
-        record["responses"].append(row["response"])
-        record["lengths"].append(row["length"])
-        record["finish_reasons"].append(row["finish_reason"])
-    lines = list(found.values())
+    """Return the lines of the progress file that a result was made of; what it says of all questions together stands in
+    the first ones."""
+    rows = pq.read_table(directory / "samples.parquet", columns=["question_id", "seed", *COLUMNS.values()]).to_pylist()
+    lines = []
+    for key, group in itertools.groupby(rows, key=itemgetter("question_id")):
+        samples = list(group)
+        columns = {name: [row[column] for row in samples] for name, column in COLUMNS.items()}
+        lines.append({"id": key, **columns, "seed": samples[0]["seed"]})
     prompts = (result.get("tokens") or {}).get("prompt")
     if prompts is not None:
         for line in lines:

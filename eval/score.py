@@ -35,14 +35,11 @@ other flags are refused unless --force starts over.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import importlib.metadata
 import itertools
 import json
-import mmap
-import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -65,15 +62,14 @@ from openrlhf_ebpo.eval.pairs import PLAIN, read_pair, rules_text
 from openrlhf_ebpo.eval.protocols import MATH_VERIFY, Protocol
 from openrlhf_ebpo.eval.tasks import Benchmark, own
 from openrlhf_ebpo.files import replacing
-from openrlhf_ebpo.progress import progress_file
+from openrlhf_ebpo.progress import file_identity, progress_file
 from openrlhf_ebpo.rewards.grading import GoldError
 
 EXTRACTIONS = ("default", "released")
-BATCH_SIZE = 512  # rows: responses are long
-SAVE_EVERY = 1.0  # seconds
+BATCH_SIZE = 128  # rows that are saved together
 NO_ROW = "row: "  # how the error of a row begins that cannot be scored for another reason than its gold
 TYPES = {"correct": pa.bool_(), **dict.fromkeys(("extracted", "error", "rules"), pa.string())}
-SHOWN = 10  # unusable rows that the summary names
+MAX_NAMED = 10  # unusable rows in the summary
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -100,25 +96,21 @@ def run(args: argparse.Namespace) -> None:
     check(args)
     protocol = protocols.get(args.extraction)
     protocols.check_scorer(protocol)
-    total = count_rows(args.input)
-    if Path(args.output).suffix.lower() == ".parquet":
+    total = sum(1 for _ in rows_of(args.input))  # reads all of it, so that a broken line is found now
+    if not total:
+        raise UsageError(f"--input {args.input}: the file is empty")
+    if is_parquet(args.output):
         read_table(args.input, ("gold", "response"))  # must fit into columns
     try:
-        grades = score_all(args, protocol, total)
+        with progress_file(progress_path(args.output), identity(args, protocol), args.force) as (lines, append):
+            grades = [grade for line in lines for grade in line["grades"]]
+            for batch in score_rest(args, protocol, len(grades), total):
+                append({"grades": batch})
+                grades += batch
+            write(args, grades)
     except OSError as error:
         raise ReportedError(f"{error}; rows that were scored are kept, repeat the command to go on") from error
     print(f"{summary(grades)}\n{args.output}")
-
-
-def score_all(args: argparse.Namespace, protocol: Protocol, total: int) -> list[dict]:
-    """The grades of all rows, those of an earlier call among them, once they are in the output."""
-    with progress_file(progress_path(args.output), identity(args, protocol), args.force) as (lines, append):
-        grades = [grade for line in lines for grade in line["grades"]]
-        for saved in batched(score_rest(args, protocol, len(grades), total)):
-            append({"grades": saved})
-            grades += saved
-        write(args, grades)
-    return grades
 
 
 def check(args: argparse.Namespace) -> None:
@@ -153,27 +145,13 @@ def benchmark_of(args: argparse.Namespace) -> Benchmark:
     return PLAIN if args.task is None else tasks.find(args.task, "--task")
 
 
-def count_rows(path: str) -> int:
-    """Reads all of it, so that a broken line is found now.
-
-    Raises:
-        UsageError: it cannot be read, or there are none.
-    """
-    total = sum(len(rows) for rows in read_rows(path, ["gold", "response"], batch_size=BATCH_SIZE))
-    if not total:
-        raise UsageError(f"--input {path}: the file is empty")
-    return total
-
-
 def identity(args: argparse.Namespace, protocol: Protocol) -> dict:
-    """What the grades depend on."""
-    with open(args.input, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        digest = hashlib.sha256(content).hexdigest()[:12]
+    """Return what the grades depend on."""
     scorer = f"{protocol.scorer} {protocol.scorer_version}"
     if protocol.scorer == MATH_VERIFY:
         scorer += f" (sympy {importlib.metadata.version('sympy')})"
     return {
-        "input": f"{Path(args.input).name}@{digest}",
+        "input": file_identity(args.input),
         "extraction": protocol.extraction,
         "scorer": scorer,
         "task": args.task if args.task is None else own.identity(args.task),
@@ -186,8 +164,16 @@ def progress_path(output: str | Path) -> Path:
     return Path(output).with_suffix(".progress.jsonl")
 
 
-def score_rest(args: argparse.Namespace, protocol: Protocol, done: int, total: int) -> Iterator[dict]:
-    """The grades of the rows from number `done` on, in their order, behind a progress bar."""
+def is_parquet(path: str) -> bool:
+    return Path(path).suffix.lower() == ".parquet"
+
+
+def rows_of(path: str) -> Iterator[dict]:
+    return itertools.chain.from_iterable(read_rows(path, batch_size=BATCH_SIZE))
+
+
+def score_rest(args: argparse.Namespace, protocol: Protocol, done: int, total: int) -> Iterator[list[dict]]:
+    """Yield the grades of the rows from number `done` on, in their order and in batches, behind a progress bar."""
     from tqdm import tqdm
 
     if done == total:
@@ -197,19 +183,13 @@ def score_rest(args: argparse.Namespace, protocol: Protocol, done: int, total: i
         Grader(protocol.extraction, protocol.scorer, args.workers, args.seconds, args.strip_think) as grader,
         tqdm(total=total, initial=done, unit="row", mininterval=0.5, smoothing=0.05) as bar,
     ):
-        # a batch at a time: threads would otherwise read the whole file ahead
         while batch := list(itertools.islice(rows, BATCH_SIZE)):
-            for grade in grader.map(lambda row: grade_row(grader, row, benchmark, args.task), batch):
-                bar.update()
-                yield grade
-
-
-def rows_of(path: str) -> Iterator[dict]:
-    return itertools.chain.from_iterable(read_rows(path, batch_size=BATCH_SIZE))
+            yield list(grader.map(lambda row: grade_row(grader, row, benchmark, args.task), batch))
+            bar.update(len(batch))
 
 
 def grade_row(grader: Grader, row: dict, benchmark: Benchmark, named: str | None = None) -> dict:
-    """correct, extracted, error, rules of one row. named: what --task calls the benchmark."""
+    """Return correct, extracted, error, rules of one row. named: what --task calls the benchmark."""
     try:
         pair = read_pair(row, benchmark, named or "")
     except ValueError as error:
@@ -218,23 +198,11 @@ def grade_row(grader: Grader, row: dict, benchmark: Benchmark, named: str | None
     return {**grader.grade(pair.gold, pair.rules, pair.response), "rules": rules_text(pair.rules)}
 
 
-def batched(grades: Iterable[dict]) -> Iterator[list[dict]]:
-    """Lists of what came within SAVE_EVERY."""
-    batch, started = [], time.monotonic()
-    for grade in grades:
-        batch.append(grade)
-        if time.monotonic() - started >= SAVE_EVERY:
-            yield batch
-            batch, started = [], time.monotonic()
-    if batch:
-        yield batch
-
-
 def write(args: argparse.Namespace, grades: list[dict]) -> None:
-    """The output, whole or not at all."""
+    """Write the output, all of it or nothing."""
     has_rules = args.task is None or "rules" in column_names(args.input)
     names = ["correct", "extracted", "error"] + ([] if has_rules else ["rules"])
-    if Path(args.output).suffix.lower() == ".parquet":
+    if is_parquet(args.output):
         table = read_table(args.input)
         for name in names:
             table = with_column(table, name, [grade[name] for grade in grades], TYPES[name])
@@ -246,7 +214,7 @@ def write(args: argparse.Namespace, grades: list[dict]) -> None:
 
 
 def summary(grades: list[dict]) -> str:
-    """What came out, and which rows could not be scored."""
+    """Return what came out, and which rows could not be scored."""
     errors = Counter(grade["error"] for grade in grades if grade["error"] in ("timeout", "crash"))
     failed = Counter(grade["error"] for grade in grades if (grade["error"] or "").startswith(FAILED))
     unusable = [(number, grade["error"]) for number, grade in enumerate(grades, 1) if is_unusable(grade)]
@@ -255,11 +223,13 @@ def summary(grades: list[dict]) -> str:
     share = f" ({correct / scored:.1%})" if scored else ""
     ended = "".join(f", {count:,} ended in a {name}" for name, count in sorted(errors.items()))
     lines = [f"{correct:,} of {scored:,} correct{share}, {silent:,} without an answer{ended}"]
-    lines += [f"{count:,} failed in their scorer and count as wrong: {why}" for why, count in failed.most_common(SHOWN)]
+    lines += [
+        f"{count:,} failed in their scorer and count as wrong: {why}" for why, count in failed.most_common(MAX_NAMED)
+    ]
     if unusable:
         lines.append(f"{len(unusable):,} rows cannot be scored and count for nothing:")
-        lines += [f"  row {number}: {error}" for number, error in unusable[:SHOWN]]
-        lines += [f"  … and {len(unusable) - SHOWN:,} more"] if len(unusable) > SHOWN else []
+        lines += [f"  row {number}: {error}" for number, error in unusable[:MAX_NAMED]]
+        lines += [f"  … and {len(unusable) - MAX_NAMED:,} more"] if len(unusable) > MAX_NAMED else []
     return "\n".join(lines)
 
 

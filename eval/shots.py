@@ -22,7 +22,7 @@ WRITTEN = "response"  # column of a file's answers as they are shown
 
 
 def named(path: str) -> str:
-    """NAME@DIGEST of a file, as Protocol.shots_file has it.
+    """Return NAME@DIGEST of a file, as Protocol.shots_file has it.
 
     Raises:
         UsageError: it is not there, or of another kind.
@@ -32,7 +32,7 @@ def named(path: str) -> str:
 
 
 def with_shots(task: Task, protocol: Protocol, file: str | None, form: PromptForm, spec: str = "") -> Task:
-    """The task with the protocol's number of shots: the first of the file that the task does not ask, or the task's own
+    """Return the task with the protocol's number of shots: the first of the file that the task does not ask, or the task's own
     first ones, which are then not asked. spec: its item of --tasks.
 
     Raises:
@@ -52,11 +52,13 @@ def with_shots(task: Task, protocol: Protocol, file: str | None, form: PromptFor
         )
     written = _written(file, pool) if file else {}
     shots = tuple((each.question, written.get(each.id) or shown_answer(each, form)) for each in examples)
-    return dataclasses.replace(task, questions=left, shots=shots, notes=(*task.notes, *_note(task, left, file)))
+    gone = len(task.questions) - len(left)
+    notes = [f"{gone} questions are shown with their answers, and not asked"] if gone and not file else []
+    return dataclasses.replace(task, questions=left, shots=shots, notes=(*task.notes, *notes))
 
 
 def not_asked(task: Task, pool: Task, spec: str, file: str) -> Iterator[Question]:
-    """Those of the file whose text, without what a benchmark puts around it, is in no question of the task."""
+    """Yield those of the file whose text, without what a benchmark puts around it, is in no question of the task."""
     alone = tasks.load_shots(spec, file, FLAG, (*ANSWERS, WRITTEN), bare=True)
     text_of = {alone.row_of[question.id]: bare(question.question) for question in alone.questions}
     asked = [bare(question.question) for question in task.questions]
@@ -67,24 +69,19 @@ def not_asked(task: Task, pool: Task, spec: str, file: str) -> Iterator[Question
 
 
 def bare(question: str) -> str:
-    """What questions have in common that differ in spaces and capitals."""
+    """Return what questions have in common that differ in spaces and capitals."""
     return " ".join(question.split()).casefold()
 
 
-def _note(task: Task, left: tuple[Question, ...], file: str | None) -> list[str]:
-    gone = len(task.questions) - len(left)
-    return [] if file or not gone else [f"{gone} questions are shown with their answers, and not asked"]
-
-
 def _written(file: str, pool: Task) -> dict[str, str]:
-    """Answers that the file has as whole responses, by the question's id."""
+    """Return the answers that the file has as complete responses, by the question's id."""
     texts = [row.get(WRITTEN) for batch in read_rows(file, flag=FLAG) for row in batch]
     by_id = {question: texts[number - 1] for question, number in pool.row_of.items()}
     return {question: text.strip() for question, text in by_id.items() if isinstance(text, str)}
 
 
 def shown_answer(question: Question, form: PromptForm) -> str:
-    """The gold as a response that its scorer reads, in the form that the template asks for.
+    """Return the gold as a response that its scorer reads, in the form that the template asks for.
 
     Raises:
         UsageError: the question has no gold.

@@ -39,7 +39,7 @@ AREAS = {"square": "2", "sq": "2", "cubic": "3"}
 
 
 def without_unit(answer: str, unit: str) -> str | None:
-    """The answer without its unit; as it is where it has none, or one that is not known here; None where it is known
+    """Return the answer without its unit; as it is if it has none, or one that is not known here; None if it is known
     to be another unit than `unit`."""
     answer = FRACTION.sub(r"\\text{\1/\2}", answer)
     tail = TAIL.search(answer[-120:])
@@ -52,7 +52,7 @@ def without_unit(answer: str, unit: str) -> str | None:
 
 
 def _name(unit: str) -> str:
-    """One spelling: "cm^2" for "\\mathrm{~cm}^{2}" and "square centimeters"."""
+    """Return one spelling: "cm^2" for "\\mathrm{~cm}^{2}" and "square centimeters"."""
     text = re.sub(rf"{_COMMAND}(?![a-z])|[{{}}~]|\\[,;:!]|\\(?= )", " ", unit)
     parts = [_one_name(part) for part in re.sub(r"\bper\b", "/", text).split("/")]
     return "/".join(parts)

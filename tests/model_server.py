@@ -10,8 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from openrlhf_ebpo.eval import endpoint_questions, protocols
-from openrlhf_ebpo.eval.endpoint import Endpoint
-from openrlhf_ebpo.eval.endpoint_client import Limits
+from openrlhf_ebpo.eval.endpoint import Endpoint, Limits
 from openrlhf_ebpo.eval.prompts import PromptForm
 
 KEY = "sk-proj-0123456789abcdefghij"
@@ -41,7 +40,7 @@ class Handler(BaseHTTPRequestHandler):
     def reply(self, content, status: int = 200, **headers) -> None:
         data = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(status)
-        for name, value in {"Content-Length": str(len(data)), **headers}.items():
+        for name, value in {"Content-Type": "application/json", "Content-Length": str(len(data)), **headers}.items():
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
         self.wfile.write(data)
@@ -107,7 +106,7 @@ def respond(server, count: int = 1, form=RAW, protocol=GREEDY, keep=None, said=N
     """(records by key, failures) of `count` questions; changes: of the endpoint and its limits."""
     limits = {name: changes.pop(name) for name in Limits.__dataclass_fields__ if name in changes}
     how = {name: changes.pop(name) for name in ("answered", "leave_out") if name in changes}
-    asked = Endpoint(server.url, "m", Limits(**{"timeout": 20.0, "give_up_after": 20.0, **limits}), **changes)
+    asked = Endpoint(server.url, "m", Limits(**{"timeout": 20.0, "retries": 1, **limits}), **changes)
     records: dict[str, dict] = {}
     questions = [(f"t/{i}", endpoint_questions.asked(form, "x" * (i + 1)), protocol.n) for i in range(count)]
     failed = endpoint_questions.respond(

@@ -58,7 +58,7 @@ def _text(value) -> str:
 
 
 def named_choices(row: Mapping, correct) -> tuple[list, int]:
-    """Of GPQA's columns; those without a value are none.
+    """Return the choices of GPQA's columns, without empty ones, and the index of the right one.
 
     Raises:
         ValueError: there is no incorrect one.
@@ -70,8 +70,8 @@ def named_choices(row: Mapping, correct) -> tuple[list, int]:
 
 
 def listed_choices(row: Mapping, answer) -> tuple[list, int]:
-    """Of `choices` or `options`: a list, ARC's texts and labels, texts by letter, or one of these as JSON. answer: an index
-    from 0, a letter or label, or the text of one.
+    """Return the choices of `choices` or `options`, and the index of the right one: a list, ARC's texts and labels, texts by
+    letter, or one of these as JSON. answer: an index from 0, a letter or label, or the text of one.
 
     Raises:
         ValueError: there is no list, or the answer is none or two of its choices.
@@ -80,18 +80,21 @@ def listed_choices(row: Mapping, answer) -> tuple[list, int]:
     if not found:
         raise ValueError(f"it has no list of choices in {' or '.join(LISTS)}")
     texts, labels = found
-    if labels and (position := _labelled(answer, labels)) is not None:
-        return texts, position
-    return texts, _right(answer, texts, labels or list(LETTERS))
-
-
-def holds_choices(value) -> bool:
-    """Whether a value of LISTS can be read: in other data these columns are empty, or something else."""
-    return _read(value) is not None
+    named = str(answer).strip()
+    if len(places := _places(named, labels)) == 1:  # a label that a row gives is meant where a text equals it too
+        return texts, places.pop()
+    if type(answer) is int:
+        return texts, answer
+    places = _places(named, (labels or LETTERS)[: len(texts)]) | _places(named, texts)
+    if not places and re.fullmatch(r"\d{1,2}", named):
+        places = {int(named)}
+    if len(places) != 1:
+        raise ValueError(f"its answer {named!r:.60} is {'more than one' if places else 'none'} of its choices")
+    return texts, places.pop()
 
 
 def lettered_choices(row: Mapping, answer) -> tuple[list, int]:
-    """Of columns A, B, C, …; those without a value are none. answer: a letter.
+    """Return the choices of columns A, B, C, …, without empty ones, and the index of the right one. answer: a letter.
 
     Raises:
         ValueError: there is no A or no B, or the answer is none of them.
@@ -101,13 +104,19 @@ def lettered_choices(row: Mapping, answer) -> tuple[list, int]:
     if not found:
         raise ValueError("it has no choices in columns A, B, …")
     texts, labels = found
-    if (position := _labelled(answer, labels)) is None:
+    places = _places(str(answer).strip(), labels)
+    if not places:
         raise ValueError(f"its answer {str(answer).strip()!r:.60} is none of its choices {', '.join(labels)}")
-    return texts, position
+    return texts, places.pop()
+
+
+def holds_choices(value) -> bool:
+    """Return whether a value of LISTS can be read: in other data these columns are empty, or something else."""
+    return _read(value) is not None
 
 
 def has_lettered_choices(row: Mapping, answer) -> bool:
-    """Whether lettered_choices can read it: in other data columns A and B are something else."""
+    """Return whether lettered_choices can read it: in other data columns A and B are something else."""
     try:
         return bool(lettered_choices(row, answer))
     except ValueError:
@@ -115,7 +124,7 @@ def has_lettered_choices(row: Mapping, answer) -> bool:
 
 
 def refuse_unread(row: Mapping, answer) -> None:
-    """Without its choices, a question whose answer is a letter cannot be asked.
+    """Refuse a question whose answer is a letter, and whose choices cannot be read.
 
     Raises:
         ValueError: the answer is a letter, and a column of LISTS holds something that cannot be read.
@@ -129,7 +138,7 @@ def refuse_unread(row: Mapping, answer) -> None:
 
 
 def _read(value) -> tuple[list, list] | None:
-    """Texts and their labels, none where they have none, in any form of LISTS."""
+    """Return the texts and their labels, [] without any, of any form of LISTS."""
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
         try:
             value = json.loads(value)
@@ -146,28 +155,12 @@ def _read(value) -> tuple[list, list] | None:
 
 
 def _by_letter(texts: Mapping) -> tuple[list, list] | None:
-    """Texts in the order of their letters, from A and B on; a letter without a text is none, as in a .parquet file."""
+    """Return the texts in the order of their letters, from A and B on; None in a .parquet file is no text."""
     labels = sorted(str(label) for label, text in texts.items() if text is not None)
     if labels[:2] != ["A", "B"] or not set(labels) <= set(LETTERS):
         return None
     return [texts[label] for label in labels], labels
 
 
-def _labelled(answer, labels: list) -> int | None:
-    """The place of the only label that the answer is. A label that a row gives is meant where a text equals it too."""
-    named = str(answer).strip()
-    found = [i for i, label in enumerate(labels) if str(label).strip() == named]
-    return found[0] if len(found) == 1 else None
-
-
-def _right(answer, texts: list, labels: list) -> int:
-    if isinstance(answer, int) and not isinstance(answer, bool):
-        return answer
-    named = str(answer).strip()
-    readings = {i for i, label in enumerate(labels[: len(texts)]) if label == named}
-    readings |= {i for i, text in enumerate(texts) if str(text).strip() == named}
-    if not readings and re.fullmatch(r"\d{1,2}", named):
-        readings = {int(named)}
-    if len(readings) != 1:
-        raise ValueError(f"its answer {named!r:.60} is {'none' if not readings else 'more than one'} of its choices")
-    return readings.pop()
+def _places(named: str, among: Sequence) -> set[int]:
+    return {place for place, each in enumerate(among) if str(each).strip() == named}

@@ -117,7 +117,7 @@ def test_vllms_server_gives_what_the_engines_here_give_and_a_killed_command_goes
     here = start("here", *greedy, *as_chat, "--model", model)
     wait_until_ready(process, address, log)
 
-    slow = start("there", *greedy, *as_chat, *served, "--requests_per_minute", 200, "--concurrency", 1)
+    slow = start("there", *greedy, *as_chat, *served, "--concurrency", 1)
     deadline = time.time() + 120
     while len(kept := lines(tmp_path / "there")) < 6:
         assert slow.poll() is None and time.time() < deadline, (tmp_path / "there.log").read_text()[-6000:]

@@ -40,9 +40,6 @@ def serve(monkeypatch):
     """Starts OpenAI-compatible servers; see model_server.servers."""
     from model_server import servers
 
-    from openrlhf_ebpo.eval import endpoint_client
-
-    monkeypatch.setattr(endpoint_client, "FIRST_PAUSE", 0.005)
     for name in ("OPENAI_API_KEY", "http_proxy", "HTTP_PROXY"):
         monkeypatch.delenv(name, raising=False)
     with servers() as start:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -18,7 +19,6 @@ from model_server import CARD, CHAT, GREEDY, KEY, RAW, SAMPLED, VLLM, Good, argu
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import (
     endpoint,
-    endpoint_notes,
     endpoint_questions,
     flags,
     generate,
@@ -26,8 +26,8 @@ from openrlhf_ebpo.eval import (
     report,
     run,
 )
-from openrlhf_ebpo.eval.endpoint import Endpoint
-from openrlhf_ebpo.eval.endpoint_client import GaveUp, Limits, Refused
+from openrlhf_ebpo.eval.endpoint import Endpoint, Limits
+from openrlhf_ebpo.eval.endpoint_questions import GaveUp, Refused
 from openrlhf_ebpo.eval.job import Job
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
@@ -44,19 +44,19 @@ from openrlhf_ebpo.space.runs import Run
 @pytest.mark.parametrize(
     ("model", "part"),
     [
-        ("openai:", "that is no address of a server"),
-        ("openai:gpt-5", "that is no address of a server"),
-        ("openai:ftp://h/v1#m", "that is no address of a server"),
+        ("openai:", "not the address of a server"),
+        ("openai:gpt-5", "not the address of a server"),
+        ("openai:ftp://h/v1#m", "not the address of a server"),
         ("openai:http://h/v1", "which of the server's models?"),
         ("openai:http://h/v1#", "which of the server's models?"),
         ("openai:http://h/v1#a\nb", "which of the server's models?"),
         ("openai:http://h:99999/v1#m", "out of range"),
         ("openai:http://[::1/v1#m", "IPv6"),
-        ("openai:http://h/v 1#m", "that is no address of a server"),
-        ("openai:https://me:hunter2@h/v1#m", "no name or password in an address"),
-        ("openai:me:hunter2@h/v1#m", "no name or password in an address"),
-        ("openai:http:/me:hunter2@h/v1#m", "no name or password in an address"),
-        ("openai:https://h/v1?key=hunter2#m", "is not sent"),
+        ("openai:http://h/v 1#m", "not the address of a server"),
+        ("openai:https://me:hunter2@h/v1#m", "no name, password or query"),
+        ("openai:me:hunter2@h/v1#m", "no name, password or query"),
+        ("openai:http:/me:hunter2@h/v1#m", "no name, password or query"),
+        ("openai:https://h/v1?key=hunter2#m", "no name, password or query"),
     ],
 )
 def test_an_address_that_cannot_be_asked_is_refused(model, part):
@@ -138,38 +138,37 @@ def test_a_list_of_nonsense_is_taken_for_nothing(serve, card):
     ("reply", "part"),
     [
         (lambda handler: handler.reply({"error": {"message": "bad key"}}, 401), "HTTP 401: bad key: is the key"),
-        (lambda handler: handler.reply(b"<html>hello</html>"), "no JSON object: <html>hello"),
-        (lambda handler: handler.reply(b"", 301, Location="http://other/"), "a redirect to http://other/"),
-        (lambda handler: handler.reply({"error": {"message": "no\x1b[1m"}}, 400), "HTTP 400: no [1m: is it an OpenAI"),
-        (lambda handler: handler.reply({}, 503), "HTTP 503: {}; tried for 0.2 s: is the server still starting, or"),
         (
-            lambda handler: handler.reply("x", 429, Retry_After="99"),
-            "; the server asks to wait 99 s, longer than 0.2 s: is the",
+            lambda handler: handler.reply(b"<html>hello</html>", Content_Type="text/html"),
+            "no list of models: <html>hello",
         ),
-        (lambda handler: handler.reply("a list"), 'no JSON object: "a list"'),
+        (lambda handler: handler.reply(b"<html>hello</html>"), "the address right?"),
+        (lambda handler: handler.reply({"error": {"message": "no\x1b[1m"}}, 400), "HTTP 400: no [1m: is the server up"),
+        (
+            lambda handler: handler.reply({}, 503, Retry_After="0.01"),
+            "HTTP 503: (nothing): is the server still starting",
+        ),
+        (lambda handler: handler.reply("a list"), "no list of models: a list"),
     ],
 )
 def test_a_server_that_is_none_is_refused_before_anything_is_asked(serve, reply, part):
     behave = Good()
     behave.list = reply
     with pytest.raises(UsageError) as stopped:
-        connected(serve(behave), "m", "--give_up_after", "0.2")
+        connected(serve(behave))
     assert part in str(stopped.value)
 
 
-@pytest.mark.parametrize(("status", "headers"), [(429, {"Retry_After": "0.05"}), (500, {}), (503, {})])
-def test_a_list_that_is_not_there_yet_is_asked_for_again(serve, status, headers):
+def test_a_list_that_is_not_there_yet_is_asked_for_again(serve):
     behave, asked = Good(cards=[VLLM]), []
 
     def list_(handler):
-        asked.append(time.monotonic())
-        Good.list(behave, handler) if len(asked) > 2 else handler.reply({"error": "loading"}, status, **headers)
+        asked.append(1)
+        Good.list(behave, handler) if len(asked) > 2 else handler.reply({}, 503, Retry_After="0.01")
 
     behave.list = list_
     found, said = connected(serve(behave))
-    assert found.is_vllm and len(asked) == 3 and asked[-1] - asked[0] >= (0.1 if headers else 0)
-    (line,) = said
-    assert f"HTTP {status}: loading: tried again, for up to 60 s" in line
+    assert found.is_vllm and len(asked) == 3 and not said
 
 
 def test_a_list_may_be_a_bare_array(serve):
@@ -204,6 +203,19 @@ def test_settings_that_only_vllm_has_are_refused_elsewhere(changes, form, part):
     with pytest.raises(UsageError, match=part):
         endpoint.check(Endpoint("http://h", "m"), protocol, form)
     endpoint.check(Endpoint("http://h", "m", is_vllm=True), protocol, form)
+
+
+def test_a_begin_token_before_a_chat_template_is_the_servers_affair():
+    with pytest.raises(UsageError, match="the server's chat template decides on the begin token"):
+        endpoint.check(Endpoint("http://h", "m", is_vllm=True), SAMPLED, replace(CHAT, bos=True))
+
+
+@pytest.mark.parametrize(("changes", "is_vllm"), [({"temperature": 0.5}, False), ({}, True)])
+def test_what_would_mean_something_else_is_not_left_out(changes, is_vllm):
+    protocol = protocols.override(SAMPLED, **changes)
+    with pytest.raises(UsageError, match=r"--omit_fields: .*the protocol has --temperature"):
+        endpoint.check(Endpoint("http://h", "m", is_vllm=is_vllm, omitted=("temperature",)), protocol, RAW)
+    endpoint.check(Endpoint("http://h", "m", omitted=("temperature", "seed")), SAMPLED, RAW)
 
 
 def test_a_model_that_is_too_short_for_the_protocol_is_refused():
@@ -244,6 +256,7 @@ def test_flags_of_servers_do_not_go_with_other_models(tmp_path):
 def test_ctrl_c_leaves_the_finished_questions_and_the_command_goes_on_with_the_others(serve, tmp_path, capsys):
     def interrupt(handler, body, number):
         if number == 4:
+            time.sleep(0.2)  # until the third answer is kept
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.5)
 
@@ -397,9 +410,8 @@ def test_refused_questions_are_left_out_where_that_is_wanted_and_named(serve, tm
 
 @pytest.mark.parametrize("status", [500, 503])
 def test_trouble_is_not_left_out(serve, tmp_path, status):
-    error = error_of(
-        arguments(tmp_path, serve(refusing("1+2?", status=status)), "--leave_out_refused", "--give_up_after", "1")
-    )
+    server = serve(refusing("1+2?", status=status))
+    error = error_of(arguments(tmp_path, server, "--leave_out_refused", "--retries", "0"))
     assert "policy" in error and "were refused" not in error and not list((tmp_path / "out").rglob("summary.json"))
 
 
@@ -413,7 +425,7 @@ def test_most_of_a_task_is_not_left_out(serve, tmp_path):
 
 
 def test_many_refusals_in_a_row_are_the_questions_only_where_others_were_answered(serve, tmp_path, monkeypatch):
-    monkeypatch.setattr(endpoint_questions, "REFUSED_IN_A_ROW", 2)
+    monkeypatch.setattr(endpoint_questions, "MAX_REFUSED_IN_A_ROW", 2)
     server = serve(refusing("1+2?", "1+3?", "1+4?"))
     argv = arguments(tmp_path, server, "--concurrency", "1")
     hint = "it has answered others: --leave_out_refused, if it is the questions"
@@ -465,9 +477,9 @@ def test_notes_on_the_responses_are_with_the_result_also_those_of_an_earlier_com
     assert "withheld 6 responses (content_filter)" in page
 
 
-def test_records_of_before_there_were_facts_are_read():
-    assert not endpoint_notes.of([{"responses": []}, {"lengths": [1]}])
-    assert not endpoint_notes.notes(endpoint_notes.of([{}]), SAMPLED)
-    facts = endpoint_notes.of([{}, {"facts": {"withheld": 1}}, {"facts": {"withheld": 2, "no_seed": 1}}])
-    levels = [level for level, _ in endpoint_notes.notes(facts, SAMPLED)]
-    assert facts == {"withheld": 3, "no_seed": 1} and levels == ["note", "warning"]
+def test_records_without_facts_and_with_those_of_before_are_read():
+    assert not endpoint_questions.notes([{"responses": []}, {}], SAMPLED)
+    (note,) = endpoint_questions.notes(
+        [{}, {"facts": {"withheld": 1}}, {"facts": {"withheld": 2, "no_seed": 1}}], SAMPLED
+    )
+    assert "withheld 3 responses" in note

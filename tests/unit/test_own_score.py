@@ -296,7 +296,7 @@ def test_a_mended_scorer_scores_the_responses_that_are_there(tmp_path, monkeypat
     after = evaluated("")
     assert after["metrics"]["pass@1"]["value"] == pytest.approx(1 / 3) and after["counts"]["errors"] == 0
     assert len(server.asked) == asked and "its scorer fails" not in caplog.text
-    assert "count, step 0: its scorer has changed, the responses are scored anew" in capsys.readouterr().out
+    assert "count, step 0: its scorer has changed, the responses are re-scored" in capsys.readouterr().out
     assert (after["passes"], after["tokens"]) == (took, before["tokens"])
     (kept,) = tmp_path.glob("out/superseded/*/default*/count/step-000000/summary.json")
     assert json.loads(kept.read_text())["metrics"]["pass@1"]["value"] == 0
