@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import functools
 import time
+from collections import Counter
 
 import gradio as gr
 
 from openrlhf_ebpo.run.heartbeat import FILE as HEARTBEAT
 from openrlhf_ebpo.run.run_log import LOCK
 
+from . import seeds
 from .condition import PATIENCE, SILENCE
 from .layout import Layout, lay_out
 from .links import PARAMETERS, address, clean, parsed
@@ -22,11 +24,12 @@ from .rendered import Rendered
 from .run_card import state_of
 from .runs import AT_ONCE
 from .session import Session, Turn
-from .tables import run_bar
+from .tables import Chip, run_bar
 from .text import HTML
 from .workspace import Workspace
 
 REFRESH = 5.0  # seconds between polls of a run that may still be growing
+SINGLE_CHIPS = 6  # runs that have a chip each in the bar; of more, each configuration has one
 UNKNOWN = object()  # a value that no control has
 
 
@@ -117,9 +120,19 @@ def _bar(workspace: Workspace, view: dict) -> str:
     if not PAGES[view["tab"]].reads:
         return ""
     opened, _ = workspace.open_all({**view, "hidden": []})
-    chosen = [{"key": run.run.key, "number": run.run.number, "status": state_of(run, time.time())} for run in opened]
-    others = [key for key in workspace.runs.listed() if key not in {run["key"] for run in chosen}]
-    return run_bar(chosen, others, workspace.runs.allowed, view) if chosen or others or workspace.runs.allowed else ""
+    now = time.time()
+    chips = [
+        Chip(
+            seeds.name([run.run.key for run in group]),
+            tuple(run.run.key for run in group),
+            group[0].run.number,
+            Counter(state_of(run, now) for run in group),
+        )
+        for group in (seeds.grouped(opened) if len(opened) > SINGLE_CHIPS else [[run] for run in opened])
+    ]
+    chosen = {key for chip in chips for key in chip.keys}
+    others = [key for key in workspace.runs.listed() if key not in chosen]
+    return run_bar(chips, others, workspace.runs.allowed, view) if chips or others or workspace.runs.allowed else ""
 
 
 def changes_of(data: dict, chosen: list[str]) -> dict:

@@ -40,8 +40,9 @@ BADGE = {"training": "good", "complete": "good", "stalled": "bad", "silent": "ba
 VERDICT = {
     "better": "more than chance would explain",
     "worse": "a loss that chance does not explain",
+    "fell": "rose, then fell by more than chance would explain",
     "open": "no change that these numbers could show",
-    "unsure": "an interval is not known",
+    "unsure": "interval unknown",
 }
 
 
@@ -125,10 +126,21 @@ def _outcome(looked: Looked) -> HTML:
     line = sparkline(steps, values, f"Mean reward: {_ends(values)}", looked.run.run.number)
     return html(
         '<section class="{}"><h3>Outcome</h3><p class="big">{}<small>{}</small></p><p>{}</p><p><b>{}</b> → <b>{}</b> {}</p>'
-        "<p>{}</p>{}</section>",
+        "<p>{}</p>{}{}</section>",
         *(found.verdict, found.difference, found.interval, VERDICT[found.verdict]),
         *(found.written(found.first), found.written(found.last), harmless(found.what, 200), found.how),
-        _named_line("mean reward", values, line),
+        *(_peak(found), _named_line("mean reward", values, line)),
+    )
+
+
+def _peak(found: Outcome) -> HTML:
+    if found.peak is None:
+        return HTML()
+    low, high = (found.written(end, signed=True).removesuffix(" points") for end in (found.peak.low, found.peak.high))
+    return html(
+        '<p class="fall">Best <b>{}</b> {}; since then <b>{}</b> (95% CI {} to {}, allowing for the choice of the best step)</p>',
+        *(found.written(found.peak.value), found.peak.at),
+        *(found.written(found.last - found.peak.value, signed=True), low, high),
     )
 
 
@@ -202,7 +214,7 @@ def _seen(looked: Looked) -> str:
 def _warning_list(looked: Looked) -> HTML:
     shown = looked.warnings[:WARNINGS]
     if not shown:
-        words = f"None of {len(RULES)} kinds." if len(looked.run.metrics.steps) else "No metrics yet."
+        words = f"No warnings ({len(RULES)} checks)." if len(looked.run.metrics.steps) else "No metrics yet."
         return html('<section class="warned"><h3>Warnings</h3><p>{}</p></section>', words)
     items = joined(_warning(each, looked) for each in shown)
     more = html("<li>and {} more</li>", len(looked.warnings) - WARNINGS) if len(looked.warnings) > WARNINGS else ""

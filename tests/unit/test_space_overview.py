@@ -10,12 +10,14 @@ from html import unescape
 import pytest
 from space_runs import hostile_run, learning_run, troubled_run
 
-from openrlhf_ebpo.space.app import fingerprint
+from openrlhf_ebpo.space.app import _bar, fingerprint
+from openrlhf_ebpo.space.headline import ONE_SEED
 from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.pages import PAGES, evaluation, overview
 from openrlhf_ebpo.space.run_card import VERDICT
-from openrlhf_ebpo.space.runs import Runs
-from openrlhf_ebpo.space.tables import STATE, run_bar
+from openrlhf_ebpo.space.runs import AT_ONCE, Runs
+from openrlhf_ebpo.space.tables import STATE, Chip, run_bar
+from openrlhf_ebpo.space.warnings import RULES
 from openrlhf_ebpo.space.workspace import ALL_HIDDEN, Workspace
 
 
@@ -90,15 +92,86 @@ def test_a_failed_run_says_why_and_its_warnings_lead_to_what_shows_them(workspac
 
 def test_the_first_line_counts_runs_and_warnings(workspace):
     found = overview.render(clean({"runs": "ebpo-1,troubled"}), workspace)["sum"]
-    assert "<b>2 runs</b>: 1 complete, 1 failed" in found and re.search(r"\d warnings</b>", found)
-    assert "<b>1 run</b>: complete" in overview.render(clean({"runs": "ebpo-1"}), workspace)["sum"]
+    assert '2 runs: <b class="bad">1 failed, 1 complete</b>' in found and re.search(r"\d warnings<", found)
+    alone = overview.render(clean({"runs": "ebpo-1"}), workspace)["sum"]
+    assert "1 run: <b" in alone and "1 warning<" in alone
+    quiet = overview.render(clean({"runs": "grpo-1"}), workspace)["sum"]
+    assert f"No warnings ({len(RULES)} checks)" in quiet
 
 
 def test_seeds_stand_together_and_are_paired_with_those_of_grpo(workspace):
     found = overview.render(clean({"runs": "ebpo-1,grpo-1,ebpo-2,grpo-2"}), workspace)["seeds"]
     assert "ebpo-*" in found and "grpo-*" in found and found.count('class="spark"') == 2
-    assert "ebpo-* − grpo-*" in found and "range" in found and "2 seeds" in found
+    said = overview.render(clean({"runs": "ebpo-1,grpo-1,ebpo-2,grpo-2"}), workspace)["headline"]
+    assert "EBPO against GRPO" in said and "range" in said and "2 seeds" in said and ONE_SEED not in said
     assert overview.render(clean({"runs": "ebpo-1,grpo-1"}), workspace)["seeds"] == ""
+
+
+def test_the_headline_says_who_won_over_what_and_that_it_is_one_seed(workspace):
+    said = overview.render(clean({"runs": "ebpo-1,grpo-1"}), workspace)["headline"]
+    assert "EBPO did better than GRPO" in said and ONE_SEED in said and "30 questions of 2 tasks" in said
+    assert re.search(r"\+\d+\.\d points</span>.*95% CI \+\d", said)
+    backwards = overview.render(clean({"runs": "grpo-1,ebpo-1"}), workspace)["headline"]
+    assert "EBPO did better than GRPO" in backwards
+    assert overview.render(clean({"runs": "ebpo-1"}), workspace)["headline"] == ""
+    assert overview.render(clean({"runs": "ebpo-1,ebpo-2"}), workspace)["headline"] == "", "one configuration"
+
+
+def changed_run(source, target, **sections):
+    copy = shutil.copytree(source, target)
+    about = json.loads((copy / "run.json").read_text())
+    for section, values in sections.items():
+        about["args"][section] |= values
+    (copy / "run.json").write_text(json.dumps(about))
+    return copy
+
+
+@pytest.mark.parametrize("sections", [{"actor": {"model_name_or_path": "other"}}, {"data": {"prompt_dataset": "other"}}])
+def test_runs_of_another_model_or_data_are_not_compared(folder, tmp_path, sections):
+    shutil.copytree(folder / "grpo-1", tmp_path / "grpo")
+    changed_run(folder / "ebpo-1", tmp_path / "ebpo", **sections)
+    assert overview.render(clean({}), Workspace(Runs([str(tmp_path)])))["headline"] == ""
+
+
+def test_without_evaluations_the_training_rewards_are_compared(folder, tmp_path):
+    for name, pace in (("ebpo", 1.3), ("grpo", 0.1)):
+        estimator = "ebpo" if name == "ebpo" else "group_norm"
+        learning_run(tmp_path / name, steps=30, seed=1, name=name, prompts=4, pace=pace, estimator=estimator)
+        shutil.rmtree(tmp_path / name / "eval")
+    said = overview.render(clean({}), Workspace(Runs([str(tmp_path)])))["headline"]
+    assert "training reward" in said and "over steps 26 to 30" in said and ONE_SEED in said
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_of_three_seeds_the_interval_is_over_seeds(folder, tmp_path, better):
+    paces = {"ebpo": 1.3, "grpo": 0.2} if better else {"ebpo": 0.5, "grpo": 0.5}
+    for name, pace in paces.items():
+        for seed in (1, 2, 3):
+            estimator = "ebpo" if name == "ebpo" else "group_norm"
+            learning_run(tmp_path / f"{name}-{seed}", steps=4, seed=seed, name=name, prompts=2, pace=pace, estimator=estimator)
+    said = overview.render(clean({}), Workspace(Runs([str(tmp_path)])))["headline"]
+    assert ("EBPO did better than GRPO" if better else "No difference shown between EBPO and GRPO") in said
+    assert "over 3 seeds, paired by seed" in said and (better or "it would have to be about" in said)
+
+
+def test_all_configurations_are_shown_in_turn_and_share_a_colour(tmp_path):
+    for name in ("ebpo", "grpo"):
+        for seed in range(AT_ONCE):
+            place = tmp_path / f"{name}-{seed:02d}"
+            place.mkdir()
+            args = {"train": {"seed": seed}, "algo": {"advantage": {"estimator": name}}}
+            (place / "run.json").write_text(json.dumps({"schema": 1, "args": args}))
+    workspace = Workspace(Runs([str(tmp_path)]))
+    chosen = workspace.chosen(clean({}))
+    assert len(chosen) == AT_ONCE and sum(key.startswith("grpo") for key in chosen) == AT_ONCE // 2
+    opened, _ = workspace.open_all(clean({}))
+    assert {run.run.number for run in opened if run.run.key.startswith("ebpo")} == {0}
+    assert {run.run.number for run in opened if run.run.key.startswith("grpo")} == {1}
+    assert workspace.open("grpo-00").run.number == 1
+    bar = _bar(workspace, clean({}))
+    assert bar.count('class="chip') == 2 and f"{AT_ONCE} of {2 * AT_ONCE} runs" in bar and "10 seeds" in bar
+    hidden = sets(bar)[0]["dimmed"]
+    assert len(hidden) == AT_ONCE // 2 and all(key.startswith("ebpo") for key in hidden)
 
 
 @pytest.mark.parametrize("page", ["overview", "dynamics", "samples", "evaluation"])
@@ -111,7 +184,7 @@ def test_a_hidden_run_is_nowhere_but_in_the_bar(workspace, page):
 
 
 def test_a_click_on_the_dot_dims_hides_and_shows_again():
-    run = [{"key": "a", "number": 0, "status": "unknown"}]
+    run = [Chip("a", ("a",), 0, {"unknown": 1})]
     view = clean({"dimmed": "b"})
     states = []
     for _ in range(3):
