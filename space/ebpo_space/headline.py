@@ -101,7 +101,10 @@ def compare(one: Configuration, base: Configuration) -> Comparison | None:
     both = [seed for seed in one.alike if seed in base.alike]
     if one.what == base.what and len(both) > 1:
         return _by_seed(one, base, both)
-    pair = next(((a, b) for a in one.runs for b in base.runs if seeds.seed_of(a.about) == seeds.seed_of(b.about)), (one.runs[0], base.runs[0]))
+    pair = next(
+        ((a, b) for a in one.runs for b in base.runs if seeds.seed_of(a.about) == seeds.seed_of(b.about)),
+        (one.runs[0], base.runs[0]),
+    )
     return _by_question(*pair) or _by_step(*pair)
 
 
@@ -115,7 +118,9 @@ def _by_seed(one: Configuration, base: Configuration, both: Sequence) -> Compari
     half = found.high - found.mean
     least = f"it would have to be about {write(half, signed=True).removeprefix('+')}"
     what = one.what.rpartition(", ")[0]
-    return Comparison(write(found.mean, True), found.low, found.high, f"{kind} {low} to {high}", what, over, least, len(both))
+    return Comparison(
+        write(found.mean, True), found.low, found.high, f"{kind} {low} to {high}", what, over, least, len(both)
+    )
 
 
 def _by_question(one: Opened, base: Opened) -> Comparison | None:

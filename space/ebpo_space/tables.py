@@ -85,7 +85,9 @@ def dot(number: int, kind: str = "dot") -> HTML:
 def _chip(chip: Chip, rest: list[str], view: dict) -> HTML:
     name = attribute(chip.name, 60)
     remove = html(
-        '<button type="button" class="remove" {} aria-label="Take {} out of the view">×</button>', setting(runs=rest), name
+        '<button type="button" class="remove" {} aria-label="Take {} out of the view">×</button>',
+        setting(runs=rest),
+        name,
     )
     state = seen(chip.keys, view)
     mark = dot(chip.number, "dot live" if chip.states.get("training") else "dot")

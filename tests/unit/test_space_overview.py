@@ -130,7 +130,9 @@ def changed_run(source, target, **sections):
     return copy
 
 
-@pytest.mark.parametrize("sections", [{"actor": {"model_name_or_path": "other"}}, {"data": {"prompt_dataset": "other"}}])
+@pytest.mark.parametrize(
+    "sections", [{"actor": {"model_name_or_path": "other"}}, {"data": {"prompt_dataset": "other"}}]
+)
 def test_runs_of_another_model_or_data_are_not_compared(folder, tmp_path, sections):
     shutil.copytree(folder / "grpo-1", tmp_path / "grpo")
     changed_run(folder / "ebpo-1", tmp_path / "ebpo", **sections)
@@ -152,7 +154,9 @@ def test_of_three_seeds_the_interval_is_over_seeds(folder, tmp_path, better):
     for name, pace in paces.items():
         for seed in (1, 2, 3):
             estimator = "ebpo" if name == "ebpo" else "group_norm"
-            learning_run(tmp_path / f"{name}-{seed}", steps=4, seed=seed, name=name, prompts=2, pace=pace, estimator=estimator)
+            learning_run(
+                tmp_path / f"{name}-{seed}", steps=4, seed=seed, name=name, prompts=2, pace=pace, estimator=estimator
+            )
     said = overview.render(clean({}), Workspace(Runs([str(tmp_path)])))["headline"]
     assert ("EBPO did better than GRPO" if better else "No difference shown between EBPO and GRPO") in said
     assert "over 3 seeds, paired by seed" in said and (better or "it would have to be about" in said)
