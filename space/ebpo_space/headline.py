@@ -25,7 +25,7 @@ from .warnings import REWARD
 from .workspace import Opened
 
 ONE_SEED = "One seed each: another training may differ by more."
-MAX_SENTENCES = 6
+MAX_COMPARISONS = 6
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def headline(found: Sequence[Found]) -> HTML:
     base = next((one for one in each if one.runs[0].estimator == GRPO), each[0])
     others = [one for one in each if one is not base and start_of(one.runs[0]) == start_of(base.runs[0])]
     named = _names(each)
-    made = [(one, found) for one in others[:MAX_SENTENCES] if (found := compare(one, base))]
+    made = [(one, found) for one in others[:MAX_COMPARISONS] if (found := compare(one, base))]
     items = joined(_sentence(found, named[id(one)], named[id(base)]) for one, found in made)
     return html('<section class="headline" aria-label="Comparison">{}</section>', items) if made else HTML()
 
@@ -89,10 +89,11 @@ def _sentence(found: Comparison, one: HTML, base: HTML) -> HTML:
         "unsure": html("{} against {}", one, base),
     }[found.verdict]
     limits = {1: ONE_SEED, 2: "Two seeds give a range, not an interval."}
+    unseen = f" Less than {found.least} could not be seen." if found.verdict == "open" and found.least else ""
     return html(
-        '<p class="{}"><b>{}</b> <span class="big">{}</span> <span>{}, {}: {}{}. {}</span></p>',
-        *(found.verdict, said, found.difference, found.what, found.interval, found.over),
-        *(f"; {found.least}" if found.verdict == "open" and found.least else "", limits.get(found.seeds, "")),
+        '<div class="{}"><p class="big">{} <b>{}</b></p><p>{}, {} {}.{} {}</p></div>',
+        *(found.verdict, said, found.difference, found.what, found.interval, found.over, unseen),
+        limits.get(found.seeds, ""),
     )
 
 
@@ -116,7 +117,7 @@ def _by_seed(one: Configuration, base: Configuration, both: Sequence) -> Compari
     kind = "range" if len(both) == 2 else "95% CI"
     over = f"over {len(both)} seeds" + (", paired by seed" if len(both) > 2 else "")
     half = found.high - found.mean
-    least = f"it would have to be about {write(half, signed=True).removeprefix('+')}"
+    least = f"about {write(half, signed=True).removeprefix('+')}" if half else ""
     what = one.what.rpartition(", ")[0]
     return Comparison(
         write(found.mean, True), found.low, found.high, f"{kind} {low} to {high}", what, over, least, len(both)
@@ -166,5 +167,5 @@ def _by_step(one: Opened, base: Opened) -> Comparison | None:
     write = "{:+.3g}".format
     said, low, high = (write(each).replace("-", "−") for each in (value, value - half, value + half))
     over = f"over steps {int(steps[-size]):,} to {int(steps[-1]):,}, allowing for autocorrelation"
-    least = f"it would have to be about {half:.2g}"
+    least = f"about {half:.2g}"
     return Comparison(said, value - half, value + half, f"95% CI {low} to {high}", "training reward", over, least)

@@ -35,7 +35,7 @@ class Change:
 
     @property
     def needed(self) -> float:
-        """The least difference that these questions could have told from none."""
+        """The smallest difference that these questions could have shown."""
         return self.difference - self.low if self.difference >= 0 else self.high - self.difference
 
     @property
@@ -43,7 +43,7 @@ class Change:
         found = f"{self.written}, {self.interval}"
         if self.verdict != "open":
             return f"{self.verdict} than chance would explain: {found}, {self.asked}"
-        return f"no difference that {self.asked} could show: {found}; {self.least}"
+        return f"no difference shown: {found}, {self.asked}; less than {self.least} could not be seen"
 
     @property
     def written(self) -> str:
@@ -61,7 +61,7 @@ class Change:
 
     @property
     def least(self) -> str:
-        return f"it would have to be about {100 * self.needed:.0f} points"
+        return f"about {100 * self.needed:.0f} points"
 
 
 def change(pairs: Iterable[tuple[Run, Result, Run, Result]]) -> Change | None:

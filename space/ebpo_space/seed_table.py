@@ -15,7 +15,7 @@ from .metrics import smooth
 from .outcome import Outcome
 from .sparkline import SMOOTHED, sparkline
 from .tables import dot, table
-from .text import HTML, html, joined, run_name
+from .text import HTML, html, run_name
 from .warnings import REWARD
 from .workspace import Opened
 
@@ -66,8 +66,9 @@ def _configuration(runs: Sequence[Opened], came: dict[str, Outcome | None]) -> C
 
 
 def _row(one: Configuration) -> list[HTML | str]:
-    dots = joined(dot(run.run.number) for run in one.runs)
-    name = html("{}{}<small>{}</small>", dots, run_name(one.name, 40), title(one.runs[0].estimator)[:40])
+    name = html(
+        "{}{}<small>{}</small>", dot(one.runs[0].run.number), run_name(one.name, 40), title(one.runs[0].estimator)[:40]
+    )
     if len(one.alike) < 2:
         return [name, str(len(one.runs)), "–", "not at the same step yet", _line(one)]
     first, last = (spread([getattr(each, end) for each in one.alike.values()]) for end in ("first", "last"))
@@ -77,7 +78,11 @@ def _row(one: Configuration) -> list[HTML | str]:
         name,
         f"{len(one.alike)} of {len(one.runs)}" if len(one.alike) < len(one.runs) else str(len(one.runs)),
         html("{} → <b>{}</b><small>{} to {}</small>", say(first.mean), say(last.mean), say(last.low), say(last.high)),
-        html("<b>{}</b><small>{} to {}</small>", *(say(value, True) for value in moved)),
+        html(
+            "<b>{}</b><small>{} to {}</small>",
+            say(moved.mean, True),
+            *(say(end, True).removesuffix(" points") for end in (moved.low, moved.high)),
+        ),
         _line(one),
     ]
 

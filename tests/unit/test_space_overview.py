@@ -114,7 +114,7 @@ def test_seeds_stand_together_and_are_paired_with_those_of_grpo(workspace):
 def test_the_headline_says_who_won_over_what_and_that_it_is_one_seed(workspace):
     said = overview.render(clean({"runs": "ebpo-1,grpo-1"}), workspace)["headline"]
     assert "EBPO did better than GRPO" in said and ONE_SEED in said and "30 questions of 2 tasks" in said
-    assert re.search(r"\+\d+\.\d points</span>.*95% CI \+\d", said)
+    assert re.search(r"\+\d+\.\d points</b>.*95% CI \+\d", said)
     backwards = overview.render(clean({"runs": "grpo-1,ebpo-1"}), workspace)["headline"]
     assert "EBPO did better than GRPO" in backwards
     assert overview.render(clean({"runs": "ebpo-1"}), workspace)["headline"] == ""
@@ -150,7 +150,7 @@ def test_without_evaluations_the_training_rewards_are_compared(folder, tmp_path)
 
 @pytest.mark.parametrize("better", [True, False])
 def test_of_three_seeds_the_interval_is_over_seeds(folder, tmp_path, better):
-    paces = {"ebpo": 1.3, "grpo": 0.2} if better else {"ebpo": 0.5, "grpo": 0.5}
+    paces = {"ebpo": 1.3, "grpo": 0.2} if better else {"ebpo": 0.5, "grpo": 0.52}
     for name, pace in paces.items():
         for seed in (1, 2, 3):
             estimator = "ebpo" if name == "ebpo" else "group_norm"
@@ -159,7 +159,7 @@ def test_of_three_seeds_the_interval_is_over_seeds(folder, tmp_path, better):
             )
     said = overview.render(clean({}), Workspace(Runs([str(tmp_path)])))["headline"]
     assert ("EBPO did better than GRPO" if better else "No difference shown between EBPO and GRPO") in said
-    assert "over 3 seeds, paired by seed" in said and (better or "it would have to be about" in said)
+    assert "over 3 seeds, paired by seed" in said and (better or "could not be seen" in said)
 
 
 def test_all_configurations_are_shown_in_turn_and_share_a_colour(tmp_path):
