@@ -63,6 +63,11 @@ def build(workspace: Workspace) -> gr.Blocks:
         def load(session: Session, request: gr.Request) -> dict:
             return whole(session, "", clean(dict(request.query_params)))
 
+        def relocated(session: Session, located: str, event: gr.EventData) -> dict:
+            """All of the view once more: an older answer came last, or the browser went back to an address."""
+            data = event._data if isinstance(event._data, dict) else {}
+            return whole(session, located, clean(parsed(str(data["address"]))) if "address" in data else None)
+
         def tick(session: Session) -> dict:
             if session.view is None or session.busy or session.stamp == fingerprint(workspace, session.view):
                 return gr.skip()
@@ -85,7 +90,7 @@ def build(workspace: Workspace) -> gr.Blocks:
         quiet = {"outputs": outputs, "show_progress": "hidden", "api_visibility": "private", "queue": False}
         demo.load(load, visitor, **quiet)
         gr.Timer(REFRESH).tick(tick, visitor, **quiet)
-        layout.locator.click(whole, [visitor, layout.locator], **quiet)  # responses arrived out of order
+        layout.locator.click(relocated, [visitor, layout.locator], **quiet)
         for component in layout.shown:
             # not "always_last": it sends a later click with the first one's data
             component.click(clicked, [visitor, layout.locator], trigger_mode="multiple", **quiet)
@@ -136,8 +141,8 @@ def _bar(workspace: Workspace, view: dict) -> str:
 
 
 def changes_of(data: dict, chosen: list[str]) -> dict:
-    """What a button asks for: values of the view, or "add", a run to add to the chosen ones. It comes from a browser, so
-    anything may be in it; `clean` decides."""
+    """The changes that a button asks for: values of the view, or "add", a run to add to the chosen ones. It comes from a
+    browser, so anything may be in it; `clean` decides."""
     changes = {name: value for name, value in data.items() if name in PARAMETERS}
     if data.get("add"):
         changes["runs"] = [*chosen, str(data["add"])][-AT_ONCE:]
