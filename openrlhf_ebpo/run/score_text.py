@@ -43,8 +43,8 @@ def between(interval: Sequence[float]) -> str:
 
 
 def points(difference: float) -> str:
-    """The difference of two scores."""
-    return f"{100 * difference:+.1f}"
+    """The difference of two scores, with a minus sign rather than a hyphen."""
+    return f"{100 * difference:+.1f}".replace("-", "−")
 
 
 def reported(percentage: float) -> str:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import functools
 import time
+from collections import Counter
 
 import gradio as gr
 
 from openrlhf_ebpo.run.heartbeat import FILE as HEARTBEAT
 from openrlhf_ebpo.run.run_log import LOCK
 
+from . import seeds
 from .condition import PATIENCE, SILENCE
 from .layout import Layout, lay_out
 from .links import PARAMETERS, address, clean, parsed
@@ -22,11 +24,12 @@ from .rendered import Rendered
 from .run_card import state_of
 from .runs import AT_ONCE
 from .session import Session, Turn
-from .tables import run_bar
+from .tables import Chip, run_bar
 from .text import HTML
 from .workspace import Workspace
 
 REFRESH = 5.0  # seconds between polls of a run that may still be growing
+SINGLE_CHIPS = 6  # runs that have a chip each in the bar; of more, each configuration has one
 UNKNOWN = object()  # a value that no control has
 
 
@@ -60,6 +63,11 @@ def build(workspace: Workspace) -> gr.Blocks:
         def load(session: Session, request: gr.Request) -> dict:
             return whole(session, "", clean(dict(request.query_params)))
 
+        def relocated(session: Session, located: str, event: gr.EventData) -> dict:
+            """All of the view once more: an older answer came last, or the browser went back to an address."""
+            data = event._data if isinstance(event._data, dict) else {}
+            return whole(session, located, clean(parsed(str(data["address"]))) if "address" in data else None)
+
         def tick(session: Session) -> dict:
             if session.view is None or session.busy or session.stamp == fingerprint(workspace, session.view):
                 return gr.skip()
@@ -82,7 +90,7 @@ def build(workspace: Workspace) -> gr.Blocks:
         quiet = {"outputs": outputs, "show_progress": "hidden", "api_visibility": "private", "queue": False}
         demo.load(load, visitor, **quiet)
         gr.Timer(REFRESH).tick(tick, visitor, **quiet)
-        layout.locator.click(whole, [visitor, layout.locator], **quiet)  # responses arrived out of order
+        layout.locator.click(relocated, [visitor, layout.locator], **quiet)
         for component in layout.shown:
             # not "always_last": it sends a later click with the first one's data
             component.click(clicked, [visitor, layout.locator], trigger_mode="multiple", **quiet)
@@ -117,14 +125,24 @@ def _bar(workspace: Workspace, view: dict) -> str:
     if not PAGES[view["tab"]].reads:
         return ""
     opened, _ = workspace.open_all({**view, "hidden": []})
-    chosen = [{"key": run.run.key, "number": run.run.number, "status": state_of(run, time.time())} for run in opened]
-    others = [key for key in workspace.runs.listed() if key not in {run["key"] for run in chosen}]
-    return run_bar(chosen, others, workspace.runs.allowed, view) if chosen or others or workspace.runs.allowed else ""
+    now = time.time()
+    chips = [
+        Chip(
+            seeds.name([run.run.key for run in group]),
+            tuple(run.run.key for run in group),
+            group[0].run.number,
+            Counter(state_of(run, now) for run in group),
+        )
+        for group in (seeds.grouped(opened) if len(opened) > SINGLE_CHIPS else [[run] for run in opened])
+    ]
+    chosen = {key for chip in chips for key in chip.keys}
+    others = [key for key in workspace.runs.listed() if key not in chosen]
+    return run_bar(chips, others, workspace.runs.allowed, view) if chips or others or workspace.runs.allowed else ""
 
 
 def changes_of(data: dict, chosen: list[str]) -> dict:
-    """What a button asks for: values of the view, or "add", a run to add to the chosen ones. It comes from a browser, so
-    anything may be in it; `clean` decides."""
+    """The changes that a button asks for: values of the view, or "add", a run to add to the chosen ones. It comes from a
+    browser, so anything may be in it; `clean` decides."""
     changes = {name: value for name, value in data.items() if name in PARAMETERS}
     if data.get("add"):
         changes["runs"] = [*chosen, str(data["add"])][-AT_ONCE:]

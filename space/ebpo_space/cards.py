@@ -42,19 +42,20 @@ def group_list(
     count = html("<b>{:,}</b> group{}", len(positions), "" if len(positions) == 1 else "s")
     return html(
         '<nav class="groups" aria-label="Groups"><header><span>{}</span>{}</header><ol>{}</ol></nav>',
-        *(count, _pager(shown, pages), items),
+        *(count, pager("shown", shown, pages, "groups"), items),
     )
 
 
-def _pager(shown: int, pages: int) -> HTML:
+def pager(name: str, shown: int, pages: int, of: str) -> HTML:
+    """Buttons to the page before and after; nothing for a single page. name: of the view's parameter."""
     if pages == 1:
         return HTML()
-    back = "disabled" if shown <= 1 else setting(shown=shown - 1)
-    on = "disabled" if shown >= pages else setting(shown=shown + 1)
+    back = "disabled" if shown <= 1 else setting(**{name: shown - 1})
+    on = "disabled" if shown >= pages else setting(**{name: shown + 1})
     return html(
-        '<span class="pager"><button type="button" {} aria-label="Previous page of groups">‹</button>'
-        '<span>{} / {}</span><button type="button" {} aria-label="Next page of groups">›</button></span>',
-        *(back, shown, pages, on),
+        '<span class="pager"><button type="button" {} aria-label="Previous page of {}">‹</button>'
+        '<span>{} / {}</span><button type="button" {} aria-label="Next page of {}">›</button></span>',
+        *(back, of, shown, pages, on, of),
     )
 
 

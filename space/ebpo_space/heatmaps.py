@@ -19,7 +19,7 @@ from .text import middle_cut, plain
 COLUMNS, ROWS = 120, 32
 NOTHING = 1e-6  # an advantage below it is none: the rounding of means can leave some
 GRPO = estimator_title("group_norm")
-HOW = "A column is a stretch of steps; the fuller the colour of a cell, the more of its responses. The line is their mean."
+HOW = "A column is a stretch of steps; darker = more of its responses. The line is their mean."
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,13 @@
-"""What came of a run, from its start to its end, with an interval: held-out success, or the training reward. numpy alone."""
+"""The outcome of a run from its start to its end, with an interval, and its peak if it fell from there. numpy alone.
+
+Measured on held-out questions if there are evaluations, else by the training reward.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
@@ -24,9 +28,22 @@ SLOWEST = 0.97  # correlation from step to step that is believed: beyond, a run 
 
 
 @dataclass(frozen=True)
+class Peak:
+    """The best point between start and end, from which a run fell by more than chance explains.
+
+    low, high: 95 % interval of the fall (end minus peak), widened for the choice of the best point (Bonferroni). at: in words.
+    """
+
+    at: str
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Outcome:
-    """From `first` to `last`, as fractions where `is_share`; low and high: 95 % interval of the difference, None where the run
-    does not tell. what: of what, in words; how: of the interval."""
+    """From `first` to `last`, fractions if `is_share`; low and high: 95 % interval of the difference, None if unknown.
+    what: what was measured, in words; how: how the interval was made; peak: None if the end is about as good as any step."""
 
     what: str
     first: float
@@ -35,11 +52,14 @@ class Outcome:
     high: float | None
     how: str
     is_share: bool
+    peak: Peak | None = None
 
     @property
     def verdict(self) -> str:
         if self.low is None:
             return "unsure"
+        if self.peak:
+            return "fell"
         return "better" if self.low > 0 else "worse" if self.high < 0 else "open"
 
     @property
@@ -50,12 +70,13 @@ class Outcome:
     def interval(self) -> str:
         if self.low is None:
             return ""
-        return f"95 % {self.written(self.low, signed=True)} to {self.written(self.high, signed=True)}"
+        low, high = (self.written(end, signed=True).removesuffix(" points") for end in (self.low, self.high))
+        return f"95% CI {low} to {high}"
 
     def written(self, value: float, signed: bool = False) -> str:
         if self.is_share:
-            return points(value) if signed else f"{percent(value)} %"
-        return f"{value:+.3g}" if signed else f"{value:.3g}"
+            return f"{points(value)} points" if signed else f"{percent(value)} %"
+        return f"{value:+.3g}".replace("-", "−") if signed else f"{value:.3g}".replace("-", "−")
 
 
 def outcome(run: Run, metrics: Metrics, rewards: tuple[float, float]) -> tuple[Outcome | None, list[str]]:
@@ -87,8 +108,36 @@ def _evaluated(run: Run, found: Sequence[Result]) -> Outcome | None:
     if paired is None:
         return Outcome(what, first, last, None, None, "its answers cannot be read: no interval", True)
     how = f"paired over {paired.questions:,} questions"
-    middle = last - first - paired.difference  # where not all questions are in both
-    return Outcome(what, first, last, paired.low + middle, paired.high + middle, how, True)
+    middle = last - first - paired.difference  # if not all questions are in both
+    low, high = paired.low + middle, paired.high + middle
+    return Outcome(what, first, last, low, high, how, True, _best_checkpoint(run, by, steps, tasks))
+
+
+def _best_checkpoint(run: Run, by: dict, steps: Sequence[int], tasks: Sequence[str]) -> Peak | None:
+    """The checkpoint between the first and the last with the best mean, if it is above both by more than chance explains."""
+    between = [step for step in steps[1:-1] if all((step, task) in by for task in tasks)]
+    if not between:
+        return None
+    means = {step: float(np.mean([by[step, task].metrics["pass@1"]["value"] for task in tasks])) for step in between}
+    best = max(means, key=means.get)
+    try:
+        rise, fall = (
+            change((run, by[a, task], run, by[b, task]) for task in tasks)
+            for a, b in ((steps[0], best), (best, steps[-1]))
+        )
+    except RunError:
+        return None
+    if rise is None or fall is None:
+        return None
+    wider = widened(len(between))
+    low, high = (fall.difference + wider * (end - fall.difference) for end in (fall.low, fall.high))
+    rises = rise.difference + wider * (rise.low - rise.difference) > 0
+    return Peak(f"at step {best:,}", means[best], low, high) if rises and high < 0 else None
+
+
+def widened(choices: int) -> float:
+    """How much longer a 95 % interval is if it shall hold for the best of so many points (Bonferroni)."""
+    return NormalDist().inv_cdf(1 - 0.025 / max(choices, 1)) / NormalDist().inv_cdf(0.975)
 
 
 def _logged(metrics: Metrics) -> Outcome | None:
@@ -121,7 +170,22 @@ def _trained(metrics: Metrics, rewards: tuple[float, float]) -> Outcome | None:
     if half is None:
         return Outcome(what, first, last, None, None, "too few steps for an interval", is_share)
     low, high = last - first - half, last - first + half
-    return Outcome(what, first, last, low, high, "over steps, which are taken as correlated", is_share)
+    peak = _best_part(steps, values, size, half)
+    return Outcome(what, first, last, low, high, "over steps, allowing for autocorrelation", is_share, peak)
+
+
+def _best_part(steps: np.ndarray, values: np.ndarray, size: int, half: float) -> Peak | None:
+    """The best `size` steps between the first and the last ones, if above both by more than chance explains."""
+    if len(values) < 4 * size:
+        return None
+    means = np.convolve(values, np.full(size, 1 / size), "valid")
+    best = size + int(means[size:-size].argmax())
+    half *= widened(len(values) // size - 2)
+    if means[best] - half <= means[0] or means[best] - half <= means[-1]:
+        return None
+    at = f"in steps {int(steps[best]):,} to {int(steps[best + size - 1]):,}"
+    fall = float(means[-1] - means[best])
+    return Peak(at, float(means[best]), fall - half, fall + half)
 
 
 def part(count: int) -> int:

@@ -35,18 +35,33 @@ class Change:
 
     @property
     def needed(self) -> float:
-        """The least difference that these questions could have told from none."""
+        """The smallest difference that these questions could have shown."""
         return self.difference - self.low if self.difference >= 0 else self.high - self.difference
 
     @property
     def words(self) -> str:
-        found = f"{points(self.difference)}, 95 % {points(self.low)} to {points(self.high)}"
-        asked = f"{self.questions:,} question{'s' if self.questions != 1 else ''}"
-        asked += f" of {self.tasks} tasks" if self.tasks > 1 else ""
+        found = f"{self.written}, {self.interval}"
         if self.verdict != "open":
-            return f"{self.verdict} than chance would explain: {found}, {asked}"
-        least = f"it would have to be about {100 * self.needed:.0f} points"
-        return f"no difference that {asked} could show: {found}; {least}"
+            return f"{self.verdict} than chance would explain: {found}, {self.asked}"
+        return f"no difference shown: {found}, {self.asked}; less than {self.least} could not be seen"
+
+    @property
+    def written(self) -> str:
+        return f"{points(self.difference)} points"
+
+    @property
+    def interval(self) -> str:
+        return f"95% CI {points(self.low)} to {points(self.high)}"
+
+    @property
+    def asked(self) -> str:
+        """200 questions of 2 tasks"""
+        asked = f"{self.questions:,} question{'s' if self.questions != 1 else ''}"
+        return asked + (f" of {self.tasks} tasks" if self.tasks > 1 else "")
+
+    @property
+    def least(self) -> str:
+        return f"about {100 * self.needed:.0f} points"
 
 
 def change(pairs: Iterable[tuple[Run, Result, Run, Result]]) -> Change | None:

@@ -11,6 +11,11 @@ from .turns import Part, parts
 
 WHOLE = 16_000  # characters of a part that is not cut; of one that is, its two ends have three eighths each
 ROUTE = "./space/text"
+LOOKED_AT = 20_000  # characters of each end of a text, for repetition
+FEWEST, REPETITIVE = (
+    40,
+    0.5,
+)  # sequences of words; share of them that marks an answer (ordinary reasoning stays below 0.3)
 
 
 def answer(
@@ -93,6 +98,14 @@ def _marked(value) -> str:
 def hits(text, find: str) -> int:
     """How often a text holds what is searched for, whatever its case."""
     return lowered(str(text or "")).count(lowered(find)) if find else 0
+
+
+def repeated(text) -> float:
+    """Share of a text's sequences of four words that occurred before, of 0 to 1; of a long text its two ends are looked at."""
+    text = str(text or "")
+    words = (text if len(text) <= 2 * LOOKED_AT else f"{text[:LOOKED_AT]} {text[-LOOKED_AT:]}").split()
+    sequences = list(zip(*(words[i:] for i in range(4)), strict=False))
+    return 1 - len(set(sequences)) / len(sequences) if len(sequences) >= FEWEST else 0.0
 
 
 def _part(text: str, part: Part, tokens: int | None, room: int, alone: bool) -> HTML:

@@ -63,6 +63,26 @@ def _on_file(path: Path, sign: tuple[int, int], step: int, named: str, config: E
     return Step(found, given, [title(name) for name in left_out])
 
 
+def batch_scale(opened: Opened, step: int, size: int) -> tuple[float, float] | None:
+    """Mean m and deviation s with which training made the advantages of a step's responses: A = (r − V − m) / s. None unless
+    one m and s fit them all.
+
+    Raises:
+        RunError: as `on_step`.
+    """
+    logged = on_step(opened, step, size).logged
+    raw, advantages = logged.batch.rewards - logged.baselines, logged.advantages
+    known = logged.batch.valid & np.isfinite(raw) & np.isfinite(advantages)
+    x, y = raw[known], advantages[known]
+    if not x.size or not np.ptp(x) > 0:
+        return None
+    slope = float(((x - x.mean()) * (y - y.mean())).sum() / ((x - x.mean()) ** 2).sum())
+    offset = float(y.mean() - slope * x.mean())
+    if not slope > 0 or np.abs(slope * x + offset - y).max() > 1e-3 * max(1.0, float(np.abs(y).max())):
+        return None
+    return -offset / slope, 1 / slope
+
+
 def under_every_estimator(opened: Opened, groups: Groups, p: int, ran: str) -> HTML:
     """The section of one group. ran: the name of the estimator that trained."""
     try:

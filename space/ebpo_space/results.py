@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import re
 from collections import Counter
@@ -25,6 +26,7 @@ from .runs import Run, inside
 from .text import middle_cut
 
 COLUMNS = 6  # of a table: checkpoints side by side
+RUNS = 4  # with their first and last checkpoints side by side
 PLACES = ("eval/*/*/step-*/summary.json", "*/*/step-*/summary.json")
 COUNT = 2000  # results of one run
 _LARGEST = 16 * 2**20  # bytes of a summary.json
@@ -81,15 +83,18 @@ def checkpoints(shown: Iterable[tuple[int, Result]]) -> list[Column]:
 
 
 def columns(shown: Iterable[tuple[int, Result]], wanted: Iterable[str] = ()) -> list[Column]:
-    """The wanted checkpoints (`Column.fits`); where none is, all, or of many the first and the last of each run."""
+    """The wanted checkpoints (`Column.fits`); if none is, all, or of many the first and the last of each run, up to RUNS runs,
+    one of each configuration in turn."""
     each, wanted = checkpoints(shown), list(wanted)
     chosen = [column for column in each if any(map(column.fits, wanted))]
     if chosen or len(each) <= COLUMNS:
         return chosen[:COLUMNS] or each
-    runs: dict[str, list[Column]] = {}
+    configurations: dict[int, dict[str, list[Column]]] = {}
     for column in each:
-        runs.setdefault(column.run, []).append(column)
-    return [column for steps in runs.values() for column in dict.fromkeys((steps[0], steps[-1]))]
+        configurations.setdefault(column.number, {}).setdefault(column.run, []).append(column)
+    turns = itertools.zip_longest(*(runs.values() for runs in configurations.values()))
+    runs = [steps for turn in turns for steps in turn if steps][:RUNS]
+    return [column for steps in sorted(runs) for column in dict.fromkeys((steps[0], steps[-1]))]
 
 
 def largest_protocol(found: Sequence[Result]) -> str:

@@ -41,7 +41,7 @@ VERDICT = {
     "better": "more than chance would explain",
     "worse": "a loss that chance does not explain",
     "open": "no change that these numbers could show",
-    "unsure": "an interval is not known",
+    "unsure": "interval unknown",
 }
 
 
@@ -124,11 +124,28 @@ def _outcome(looked: Looked) -> HTML:
     steps, values = next((s for s in map(looked.run.metrics.series, REWARD) if len(s[0])), ((), ()))
     line = sparkline(steps, values, f"Mean reward: {_ends(values)}", looked.run.run.number)
     return html(
-        '<section class="{}"><h3>Outcome</h3><p class="big">{}<small>{}</small></p><p>{}</p><p><b>{}</b> → <b>{}</b> {}</p>'
-        "<p>{}</p>{}</section>",
-        *(found.verdict, found.difference, found.interval, VERDICT[found.verdict]),
-        *(found.written(found.first), found.written(found.last), harmless(found.what, 200), found.how),
-        _named_line("mean reward", values, line),
+        '<section class="{}"><h3>Outcome</h3>{}<p>{} → {} {}</p><p>{}</p>{}</section>',
+        *(found.verdict, _fall(found) if found.peak else _change(found)),
+        *(html("<b>{}</b>", found.written(end)) for end in (found.first, found.last)),
+        *(harmless(found.what, 200), found.how, _named_line("mean reward", values, line)),
+    )
+
+
+def _change(found: Outcome) -> HTML:
+    return html(
+        '<p class="big">{}<small>{}</small></p><p>{}</p>', found.difference, found.interval, VERDICT[found.verdict]
+    )
+
+
+def _fall(found: Outcome) -> HTML:
+    """The peak, and the fall from there, which the difference from start to end hides."""
+    peak = found.peak
+    fall = found.written(found.last - peak.value, signed=True)
+    low, high = (found.written(end, signed=True).removesuffix(" points") for end in (peak.low, peak.high))
+    return html(
+        '<p class="big">{}<small>since its best</small></p><p>rose to <b>{}</b> {}, then fell by more than chance would explain '
+        "(95% CI {} to {}, allowing for the choice of the best)</p>",
+        *(fall, found.written(peak.value), peak.at, low, high),
     )
 
 
@@ -202,7 +219,7 @@ def _seen(looked: Looked) -> str:
 def _warning_list(looked: Looked) -> HTML:
     shown = looked.warnings[:WARNINGS]
     if not shown:
-        words = f"None of {len(RULES)} kinds." if len(looked.run.metrics.steps) else "No metrics yet."
+        words = f"No warnings ({len(RULES)} checks)." if len(looked.run.metrics.steps) else "No metrics yet."
         return html('<section class="warned"><h3>Warnings</h3><p>{}</p></section>', words)
     items = joined(_warning(each, looked) for each in shown)
     more = html("<li>and {} more</li>", len(looked.warnings) - WARNINGS) if len(looked.warnings) > WARNINGS else ""

@@ -23,7 +23,7 @@ from .errors import RunError
 from .fetched import Copy, Fetched
 
 DEPTH = 3  # folders below a given directory in which runs are looked for
-AT_ONCE = 10  # runs in one view
+AT_ONCE = 20  # runs in one view
 LONGEST_KEY = 300  # characters; `links` reads no more
 UNTOLD = ("run", "model")  # last folders of a run's path, in this order, that do not tell it from others
 _MARKS = ("run.json", "metrics.jsonl")
@@ -34,8 +34,8 @@ _LARGEST_JSON = 4 * 2**20  # Python reads it in one piece, and nobody else is se
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory. `key` names it in menus and links, `number` gives it its colour everywhere. remote: a copy of a data
-    set repo."""
+    """A run directory. `key` names it in menus and links, `number` is its colour's (`Workspace.numbers`). remote: a copy of a
+    data set repo."""
 
     key: str
     path: Path

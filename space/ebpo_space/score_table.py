@@ -266,7 +266,10 @@ def _said(scores: Scores) -> HTML:
     ]
     if not own and not others:
         return HTML()
-    return html('<ul class="sentences">{}</ul>', joined([*own, *others]))
+    seeds = (
+        [html("<li>{}</li>", "Intervals are over questions: another training may differ by more.")] if others else []
+    )
+    return html('<ul class="sentences">{}</ul>', joined([*own, *others, *seeds]))
 
 
 def _named(first: Column, last: Column) -> HTML:

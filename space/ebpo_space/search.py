@@ -6,6 +6,7 @@ import json
 import math
 import re
 import time
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,7 @@ from .errors import RunError
 from .groups import Groups, Index, file_of, open_file, read_columns, rows_of
 from .runs import Run
 
-PUSHED_DOWN = "all wrong, pushed down"  # under EBPO, where GRPO would have left them alone
+PUSHED_DOWN = "all fail, penalised"  # under EBPO, where GRPO would have left them alone
 KINDS = {
     "all": "all groups",
     "rescued": PUSHED_DOWN,
@@ -29,6 +30,8 @@ KINDS = {
 SECONDS = 3.0  # a text search ends after
 FOUND = 500  # groups a text search finds at most
 EXPORTED = 64 * 2**20  # characters of an exported group
+ERROR_FILES = 24  # steps whose errors are counted
+MAX_MESSAGES = 1000  # of a step
 _BATCH = 1024
 _STEPS = re.compile(r"(\d{1,9})(?:\s*[-–]\s*(\d{1,9}))?")
 
@@ -136,6 +139,21 @@ def _rows_with(run: Run, step: int, text: str, until: float) -> tuple[np.ndarray
     except (pa.ArrowException, OSError):
         pass  # the index says which files are damaged; what was found before the damage counts
     return np.concatenate(found), True
+
+
+def error_counts(run: Run, groups: Groups, positions: np.ndarray) -> list[tuple[str, int]]:
+    """Messages of failed rewards in the steps of these groups and how often each came, the most frequent first. The latest
+    ERROR_FILES steps with errors are read; a message is its first line."""
+    found: Counter[str] = Counter()
+    steps = np.unique(groups.step[positions[groups.errors[positions] > 0]])[-ERROR_FILES:]
+    for step in steps.tolist():
+        try:
+            counted = pc.value_counts(read_columns(run, file_of(run, step) or "", ("error",))["error"].drop_null())
+            for each in counted.to_pylist()[:MAX_MESSAGES]:
+                found[str(each["values"]).strip().split("\n")[0][:200]] += each["counts"]
+        except (RunError, KeyError, pa.ArrowException, ValueError):
+            continue  # the index says which files are damaged
+    return found.most_common(5)
 
 
 def position_of(groups: Groups, step: int, group: int) -> int | None:

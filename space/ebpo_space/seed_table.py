@@ -15,11 +15,10 @@ from .metrics import smooth
 from .outcome import Outcome
 from .sparkline import SMOOTHED, sparkline
 from .tables import dot, table
-from .text import HTML, html, joined, run_name
+from .text import HTML, html, run_name
 from .warnings import REWARD
 from .workspace import Opened
 
-GRPO = "group_norm"
 Found = tuple[Opened, Outcome | None]
 
 
@@ -31,7 +30,7 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True)
 class Configuration:
-    """what, runs: of those that came to the same kind of outcome; alike: the outcomes by seed."""
+    """Runs that differ only in their seed. alike: by seed, the outcomes that measure the same; what: what they measure."""
 
     name: str
     runs: Sequence[Opened]
@@ -48,11 +47,11 @@ def seed_table(found: Sequence[Found]) -> HTML:
     if not each:
         return HTML()
     rows = [_row(one) for one in each]
-    said = "Runs whose arguments differ in seed, names and paths alone. Of three and more the 95 % t-interval of the mean, of two their range."
+    said = "Runs whose arguments differ only in seed, names and paths. 95 % t-interval of the mean; for two runs their range."
     shown = table(
         ["configuration", "seeds", "start to end", "change", "mean reward"], rows, "Seeds of one configuration", "seeds"
     )
-    return html('<section class="passage spread"><h2>Seeds</h2><p>{}</p>{}{}</section>', said, shown, _against(each))
+    return html('<section class="passage spread"><h2>Seeds</h2><p>{}</p>{}</section>', said, shown)
 
 
 def configurations(found: Sequence[Found]) -> list[Configuration]:
@@ -67,23 +66,28 @@ def _configuration(runs: Sequence[Opened], came: dict[str, Outcome | None]) -> C
 
 
 def _row(one: Configuration) -> list[HTML | str]:
-    dots = joined(dot(run.run.number) for run in one.runs)
-    name = html("{}{}<small>{}</small>", dots, run_name(one.name, 40), title(one.runs[0].estimator)[:40])
+    name = html(
+        "{}{}<small>{}</small>", dot(one.runs[0].run.number), run_name(one.name, 40), title(one.runs[0].estimator)[:40]
+    )
     if len(one.alike) < 2:
         return [name, str(len(one.runs)), "–", "not at the same step yet", _line(one)]
-    first, last = (_spread([getattr(each, end) for each in one.alike.values()]) for end in ("first", "last"))
-    moved = _spread([each.last - each.first for each in one.alike.values()])
+    first, last = (spread([getattr(each, end) for each in one.alike.values()]) for end in ("first", "last"))
+    moved = spread([each.last - each.first for each in one.alike.values()])
     say = next(iter(one.alike.values())).written
     return [
         name,
         f"{len(one.alike)} of {len(one.runs)}" if len(one.alike) < len(one.runs) else str(len(one.runs)),
         html("{} → <b>{}</b><small>{} to {}</small>", say(first.mean), say(last.mean), say(last.low), say(last.high)),
-        html("<b>{}</b><small>{} to {}</small>", *(say(value, True) for value in moved)),
+        html(
+            "<b>{}</b><small>{} to {}</small>",
+            say(moved.mean, True),
+            *(say(end, True).removesuffix(" points") for end in (moved.low, moved.high)),
+        ),
         _line(one),
     ]
 
 
-def _spread(values: Sequence[float]) -> Spread:
+def spread(values: Sequence[float]) -> Spread:
     found = np.array(values, float)
     return Spread(float(found.mean()), *map(float, seeds.spread(found)))
 
@@ -95,25 +99,3 @@ def _line(one: Configuration) -> HTML:
         return HTML("–")
     said = f"Mean reward, {band.words}"
     return sparkline(band.steps, band.mean, said, one.runs[0].run.number, (band.low, band.high))
-
-
-def _against(each: Sequence[Configuration]) -> HTML:
-    """The ends of configurations with the same seeds, paired by seed: against GRPO where it is among them, else the first."""
-    base = next((one for one in each if one.runs[0].estimator == GRPO), each[0])
-    said = [_difference(one, base) for one in each if one is not base]
-    items = joined(html("<li>{}</li>", one) for one in said if one)
-    return html("<h3>At the end, paired by seed</h3><ul>{}</ul>", items) if items else HTML()
-
-
-def _difference(one: Configuration, base: Configuration) -> HTML | None:
-    both = [seed for seed in one.alike if seed in base.alike]
-    if one.what != base.what or len(both) < 2:
-        return None
-    found = _spread([one.alike[seed].last - base.alike[seed].last for seed in both])
-    say = one.alike[both[0]].written
-    kind = "range" if len(both) == 2 else "95 % t-interval"
-    names = run_name(one.name, 40), run_name(base.name, 40)
-    return html(
-        "{} − {}: <b>{}</b>, {} {} to {}, {} seeds",
-        *(*names, say(found.mean, True), kind, say(found.low, True), say(found.high, True), len(both)),
-    )

@@ -11,10 +11,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import Protocol, TypeVar
 
 import numpy as np
 
-from .workspace import Opened
+from .runs import Run
 
 APART = frozenset({"ckpt", "logger", "hub"})  # sections that say what is saved and written, and change no training
 _T = (
@@ -28,6 +29,16 @@ _T = (
     2.306,
     2.262,
 )  # Student's t at 97.5 %, 1 to 9 degrees of freedom
+
+
+class Described(Protocol):
+    """A run and its run.json."""
+
+    run: Run
+    about: dict
+
+
+T = TypeVar("T", bound=Described)
 
 
 @dataclass(frozen=True)
@@ -49,10 +60,10 @@ def spread_words(n: int) -> str:
     return "band: from the lower to the higher" if n == 2 else "band: 95 % t-interval of the mean"
 
 
-def grouped(runs: Sequence[Opened]) -> list[list[Opened]]:
+def grouped(runs: Sequence[T]) -> list[list[T]]:
     """Runs of one configuration together, in their order: the arguments are the same but seed, names and paths of what is
     written. A run without arguments stands alone, and so does the copy of one that is there."""
-    found: dict[object, list[Opened]] = {}
+    found: dict[object, list[T]] = {}
     for run in runs:
         same = configuration(run.about)
         key = run.run.key if same is None or _is_copy(run, found.get(same, [])) else same
@@ -90,7 +101,7 @@ def _in_names(seed: int) -> re.Pattern:
     return re.compile(rf"seed[-_= ]?{seed}(?!\d)", re.IGNORECASE)
 
 
-def _is_copy(run: Opened, others: Sequence[Opened]) -> bool:
+def _is_copy(run: Described, others: Sequence[Described]) -> bool:
     """The same seed, started at the same time: the run and its copy from the Hub would count as two."""
     mark = seed_of(run.about), run.about.get("started")
     return any(mark == (seed_of(other.about), other.about.get("started")) for other in others)

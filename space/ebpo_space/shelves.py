@@ -17,7 +17,7 @@ from .metrics import AXES, positions
 from .text import middle_cut, plain
 from .workspace import Opened
 
-DRAWN = "Faint: every step. Bold: the moving mean, whose end is the number beside the name."
+DRAWN = "Faint: every step. Bold: the moving mean."
 FIRST = ("Outcome", ESTIMATOR)  # what a visitor wants to know stands on the first screen
 OTHERS = 12  # panels of metrics that the catalogue does not know; "More metrics" has all of them
 TITLE = 120  # characters

@@ -10,7 +10,7 @@ from openrlhf_ebpo.estimator.registry import title
 from . import reading
 from .cards import current_mark, signed, tokens
 from .figures import number
-from .tables import setting
+from .tables import choice, setting
 from .text import HTML, harmless, html, joined
 
 EBPO, GRPO = title("ebpo"), title("group_norm")
@@ -18,29 +18,49 @@ MOST = 64  # answers of a group in the strip
 _NAME = 24  # characters of an estimator's name
 
 
-def answers(rows: Sequence[Mapping], chosen: int, *, estimator: str, source: Mapping, raw: bool, find: str) -> HTML:
+def answers(
+    rows: Sequence[Mapping],
+    chosen: int,
+    *,
+    estimator: str,
+    source: Mapping,
+    raw: bool,
+    find: str,
+    longest: bool = False,
+    scale: tuple[float, float] | None = None,
+) -> HTML:
     """Args:
     chosen: which of rows is shown.
     estimator: title of the run's.
     source: of the group's texts, for `reading.answer`.
     find: what is searched for.
+    longest: tiles in order of length, the longest first.
+    scale: the batch's mean and deviation of r − V (`replayed.batch_scale`).
     """
     widest = _widest(rows)
-    tiles = strip(rows, chosen, lambda i: {"answer": i + 1}, find)
+    tiles = strip(rows, chosen, lambda i: {"answer": i + 1}, find, longest)
     left = (
-        html('<p class="more">{} more answers; the export has them.</p>', len(rows) - MOST) if len(rows) > MOST else ""
+        html('<p class="more">{} more answers; the Parquet file has them.</p>', len(rows) - MOST)
+        if len(rows) > MOST
+        else ""
     )
+    order = html('<div class="choices order">{}</div>', choice({"longest": not longest}, "longest first", longest))
+    shown = _answer(rows[chosen], widest, len(rows), estimator, {**source, "sample": chosen}, raw, find, scale)
     return html(
-        '<section class="answers" aria-label="Answers">{}{}{}<p class="more">{}</p></section>',
-        *(tiles, left, _answer(rows[chosen], widest, len(rows), estimator, {**source, "sample": chosen}, raw, find)),
-        harmless(_legend(estimator), 300),
+        '<section class="answers" aria-label="Answers">{}{}{}{}<p class="more">{}</p></section>',
+        *(order if len(rows) > 1 else "", tiles, left, shown, harmless(_legend(estimator), 300)),
     )
 
 
-def strip(rows: Sequence[Mapping], chosen: int, change: Callable[[int], dict], find: str = "") -> HTML:
+def strip(
+    rows: Sequence[Mapping], chosen: int, change: Callable[[int], dict], find: str = "", longest: bool = False
+) -> HTML:
     """The answers as buttons. change: what of the view each changes."""
     widest = _widest(rows)
-    tiles = (_tile(i, row, widest, i == chosen, find, change(i)) for i, row in enumerate(rows[:MOST]))
+    order = list(range(min(len(rows), MOST)))
+    if longest:
+        order.sort(key=lambda i: -(finite(rows[i].get("response_length")) or 0))
+    tiles = (_tile(i, rows[i], widest, i == chosen, find, change(i)) for i in order)
     return html('<ol class="strip">{}</ol>', joined(tiles))
 
 
@@ -61,6 +81,7 @@ def _tile(i: int, row: Mapping, widest: float, current: bool, find: str, change:
         html('<i class="found" title="{0} hits">{0}</i>', found) if found else "",
         HTML('<i class="cut" title="cut off at the length limit">…</i>') if row.get("truncated") else "",
         HTML('<i class="out" title="excluded">!</i>') if not row.get("valid", True) else "",
+        HTML('<i class="again" title="repeats itself">↻</i>') if _repeats(row) else "",
     ]
     said = f"Answer {i + 1}: reward {_number(reward)}, advantage {signed(advantage)}"
     return html(
@@ -71,7 +92,13 @@ def _tile(i: int, row: Mapping, widest: float, current: bool, find: str, change:
     )
 
 
-def _answer(row: Mapping, widest: float, size: int, estimator: str, source: Mapping, raw: bool, find: str) -> HTML:
+def _repeats(row: Mapping) -> bool:
+    return reading.repeated(row.get("response")) >= reading.REPETITIVE
+
+
+def _answer(
+    row: Mapping, widest: float, size: int, estimator: str, source: Mapping, raw: bool, find: str, scale: tuple | None
+) -> HTML:
     advantage, grpo = finite(row.get("advantage")), finite(row.get("grpo_advantage"))
     name = f"Answer {source['sample'] + 1}"
     gains = _gain(estimator, advantage) + (_gain(GRPO, grpo) if estimator != GRPO else "")
@@ -89,10 +116,23 @@ def _answer(row: Mapping, widest: float, size: int, estimator: str, source: Mapp
     )
     return html(
         '<article class="answer {}" style="--strength:{}%"><header><h3>{} <small>of {}</small></h3>{}{}'
-        '<div class="gains">{}</div></header>{}{}</article>',
+        '<div class="gains">{}</div></header>{}{}{}</article>',
         *(_side(advantage), _strength(advantage, widest), name, size, _reward(finite(row.get("reward"))), _flags(row)),
-        *(gains, error, text),
+        *(gains, _arithmetic(row, scale), error, text),
     )
+
+
+def _arithmetic(row: Mapping, scale: tuple[float, float] | None) -> HTML:
+    """r − V = 0 − 0.349 = −0.349, less the batch’s mean 0.012, over its deviation 0.23 = −1.56"""
+    reward, baseline, advantage = (finite(row.get(name)) for name in ("reward", "baseline", "advantage"))
+    if scale is None or None in (reward, baseline, advantage) or not row.get("valid", True):
+        return HTML()
+    mean, deviation = scale
+    minus = lambda value: number(value).replace("-", "−")  # noqa: E731
+    steps = f"r − V = {minus(reward)} − {minus(baseline)} = {minus(reward - baseline)}"
+    if abs(mean) > 1e-6 or abs(deviation - 1) > 1e-6:
+        steps += f", less the batch’s mean {minus(mean)}, over its deviation {minus(deviation)} = {signed(advantage)}"
+    return html('<p class="arithmetic">{}</p>', steps)
 
 
 def _legend(estimator: str) -> str:
@@ -118,7 +158,8 @@ def _strength(advantage: float | None, widest: float) -> int:
 def _flags(row: Mapping) -> HTML:
     cut = HTML('<em class="bad">truncated</em>') if row.get("truncated") else ""
     out = "" if row.get("valid", True) else HTML('<em class="bad">excluded</em>')
-    return joined([cut, out, tokens(row.get("response_length"))])
+    again = html('<em class="bad">repeats itself</em>') if _repeats(row) else ""
+    return joined([cut, out, again, tokens(row.get("response_length"))])
 
 
 def _gain(name: str, value: float | None) -> HTML:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from .figures import colour
@@ -58,16 +58,23 @@ NO_RUNS = empty(
 )
 
 
-def run_bar(chosen: Sequence[dict], others: Sequence[str], allowed: Sequence[str], view: dict) -> HTML:
-    """The chosen runs as chips, a menu of the others, and a field for a Hub repository.
+class Chip(NamedTuple):
+    """One run in the bar, or all seeds of one configuration. states: how many runs are in which of `STATE`."""
 
-    Args:
-        chosen: key, number, status (of `STATE`), of each run in the view, hidden ones included.
-    """
-    keys = [run["key"] for run in chosen]
-    chips = joined(_chip(run, [key for key in keys if key != run["key"]], view) for run in chosen)
-    parts = chips, _menu(keys, others), _hub_field(allowed)
-    return html('<div class="runs" role="group" aria-label="Runs">{}{}{}</div>', *parts)
+    name: str
+    keys: tuple[str, ...]
+    number: int
+    states: Mapping[str, int]
+
+
+def run_bar(chips: Sequence[Chip], others: Sequence[str], allowed: Sequence[str], view: dict) -> HTML:
+    """The chosen runs as chips, hidden ones included, how many runs they are of how many, a menu of the others, and a field
+    for a Hub repository."""
+    keys = [key for chip in chips for key in chip.keys]
+    shown = joined(_chip(chip, [key for key in keys if key not in chip.keys], view) for chip in chips)
+    count = html("<small>{} of {} runs</small>", len(keys), len(keys) + len(others)) if others and keys else ""
+    parts = shown, count, _menu(keys, others), _hub_field(allowed)
+    return html('<div class="runs" role="group" aria-label="Runs">{}{}{}{}</div>', *parts)
 
 
 def dot(number: int, kind: str = "dot") -> HTML:
@@ -75,44 +82,48 @@ def dot(number: int, kind: str = "dot") -> HTML:
     return html('<i class="{}" style="background:var(--{})"></i>', kind, colour(number))
 
 
-def _chip(run: dict, rest: list[str], view: dict) -> HTML:
+def _chip(chip: Chip, rest: list[str], view: dict) -> HTML:
+    name = attribute(chip.name, 60)
     remove = html(
         '<button type="button" class="remove" {} aria-label="Take {} out of the view">×</button>',
-        *(setting(runs=rest), attribute(run["key"], 60)),
+        setting(runs=rest),
+        name,
     )
-    state = seen(run["key"], view)
-    mark = dot(run["number"], "dot live" if run["status"] == "training" else "dot")
+    state = seen(chip.keys, view)
+    mark = dot(chip.number, "dot live" if chip.states.get("training") else "dot")
     switch = html(
         '<button type="button" class="see" {0} title="{2}" aria-label="{1} is {2}">{3}</button>',
-        *(setting(**_next(run["key"], view)), attribute(run["key"], 60), SEEN[state], mark),
+        *(setting(**_next(chip.keys, view)), name, SEEN[state], mark),
     )
     return html(
         '<span class="chip {}" style="--shade:var(--{})">{}<b>{}</b><small>{}</small>{}</span>',
-        *(
-            state,
-            colour(run["number"]),
-            switch,
-            run_name(run["key"], 44),
-            STATE[run["status"]] if run["status"] != "unknown" else "",
-            remove if rest else "",
-        ),
+        *(state, colour(chip.number), switch, run_name(chip.name, 44), _states(chip), remove if rest else ""),
     )
+
+
+def _states(chip: Chip) -> str:
+    """The state of a run; the count of a configuration's runs, and of those that are not complete."""
+    if len(chip.keys) == 1:
+        (kind,) = chip.states
+        return STATE[kind] if kind != "unknown" else ""
+    left = [f"{count} {STATE[kind]}" for kind, count in chip.states.items() if kind != "complete"]
+    return ", ".join([f"{len(chip.keys)} seeds", *left])
 
 
 SEEN = {"shown": "shown; dim it", "dimmed": "dimmed; hide it", "hidden": "hidden; show it"}
 
 
-def seen(key: str, view: dict) -> str:
-    """shown, dimmed or hidden"""
-    return "hidden" if key in view["hidden"] else "dimmed" if key in view["dimmed"] else "shown"
+def seen(keys: Sequence[str], view: dict) -> str:
+    """shown, dimmed or hidden, if all of the runs are"""
+    return next((state for state in ("hidden", "dimmed") if set(keys) <= set(view[state])), "shown")
 
 
-def _next(key: str, view: dict) -> dict:
-    """What a click on a run's dot makes of the view: shown, dimmed, hidden, and shown again."""
-    state = seen(key, view)
-    rest = {name: [each for each in view[name] if each != key] for name in ("dimmed", "hidden")}
+def _next(keys: Sequence[str], view: dict) -> dict:
+    """What a click on a chip's dot makes of the view: shown, dimmed, hidden, and shown again."""
+    state = seen(keys, view)
+    rest = {name: [each for each in view[name] if each not in keys] for name in ("dimmed", "hidden")}
     return rest | {
-        name: [*rest[name], key] for name, before in (("dimmed", "shown"), ("hidden", "dimmed")) if state == before
+        name: [*rest[name], *keys] for name, before in (("dimmed", "shown"), ("hidden", "dimmed")) if state == before
     }
 
 

@@ -143,7 +143,7 @@ def skipped(series: Series, rule: Rule) -> np.ndarray:
 
 # fmt: off
 RULES = (
-    Rule("zero", "No reward", REWARD, stays_at, 0.0, 10, "every response fails for 10 steps, or in all of fewer", "nothing is learnt from groups that fail: the prompts are too hard, or the reward misses right answers", "all_fail"),
+    Rule("zero", "No reward", REWARD, stays_at, 0.0, 10, "every response fails for 10 steps, or in all of fewer", "groups that fail teach nothing: the prompts are too hard, the reward misses right answers or, after steps with a reward, the policy is broken", "all_fail"),
     Rule("errors", "Reward errors", ("ebpo/reward_error_fraction",), above, 0.01, 5, "1 % of the responses of 5 steps or more", "these responses are left out; their errors say why", "errors"),
     Rule("nothing", "Steps that taught nothing", ("ebpo/taught_nothing",), above, 0.3, 10, "3 of 10 steps or more", "all responses, or all of each group, earned the same"),
     Rule("fallen", "Reward has fallen", REWARD, fallen, 0.5, 10, "mean of 10 steps at most half of the best before, beyond noise", "something is unlearnt, or the prompts have become harder", "all"),
@@ -163,10 +163,8 @@ NAMES = {rule.name: rule for rule in RULES}
 
 def found(metrics: Metrics, rewards: tuple[float, float] = (0.0, 1.0), rules: Iterable[Rule] = RULES) -> list[Warned]:
     """The warnings of a run in order of their first step. rewards: what fails and what passes."""
-    each = {rule.name: one for rule in rules if (one := _look(rule, metrics, rewards))}
-    if "zero" in each:
-        each.pop("fallen", None)  # the same, said better
-    return sorted(each.values(), key=lambda one: (one.begins, one.rule.title))
+    each = [one for rule in rules if (one := _look(rule, metrics, rewards))]
+    return sorted(each, key=lambda one: (one.begins, one.rule.title))
 
 
 def _look(rule: Rule, metrics: Metrics, rewards: tuple[float, float]) -> Warned | None:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from openrlhf_ebpo.run.catalogue import Metric
 from openrlhf_ebpo.run.own_metrics import own_metrics
 
+from . import seeds
 from .distributions import Reader
 from .errors import RunError
 from .fetched import ADDED
 from .groups import Index
 from .metrics import Follower, Metrics
 from .notes import Notes
-from .runs import Run, Runs, describe, inside
+from .runs import AT_ONCE, Run, Runs, describe, inside
 
-SHOWN_AT_FIRST = 5  # runs in a view that names none
 ALL_HIDDEN = "All runs are hidden: a click on the dot of a run, above, shows it again."
 
 
@@ -70,20 +72,40 @@ class Workspace:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def chosen(self, view: dict) -> list[str]:
-        """Keys of the view's runs; the first few where it names none."""
-        return view["runs"] or self.runs.listed()[:SHOWN_AT_FIRST]
+        """Keys of the view's runs; if it names none, those of all configurations in turn, up to AT_ONCE."""
+        return view["runs"] or self._first()
+
+    def _first(self) -> list[str]:
+        groups = self.configurations()
+        turns = [key for turn in itertools.zip_longest(*groups) for key in turn if key is not None]
+        return sorted(turns[:AT_ONCE], key=[key for group in groups for key in group].index)
+
+    def configurations(self) -> list[list[str]]:
+        """Keys of the listed runs: those that differ only in their seed together, in the order of their first runs. The place
+        of a configuration is the number of its colour."""
+        known = {key: self.runs.known(key) for key in self.runs.listed()}
+        about = {key: attempt(lambda run=run: describe(run), {}, []) if run else {} for key, run in known.items()}
+        runs = [Opened(run or Run(key, Path(), 0), about[key], Metrics(), ()) for key, run in known.items()]
+        return [[run.run.key for run in group] for group in seeds.grouped(runs)]
+
+    def numbers(self, others: Sequence[str] = ()) -> dict[str, int]:
+        """Key -> number of its colour, of the listed runs and then of others."""
+        groups = self.configurations()
+        numbers = {key: number for number, group in enumerate(groups) for key in group}
+        return numbers | {key: len(groups) + i for i, key in enumerate(key for key in others if key not in numbers)}
 
     def shown(self, view: dict) -> list[str]:
         """Keys of the view's runs that are not hidden."""
         return [key for key in self.chosen(view) if key not in view.get("hidden", ())]
 
-    def open(self, key: str) -> Opened:
+    def open(self, key: str, numbers: Mapping[str, int] | None = None) -> Opened:
         """A run with its metrics and groups; what of it cannot be read is listed in `problems`.
 
         Raises:
             RunError: there is no such run.
         """
         run = self.runs.get(key)
+        run = replace(run, number=(self.numbers([key]) if numbers is None else numbers)[key])
         problems = list(run.problems)
         if not run.path.is_dir():
             problems.append("its directory is gone (moved, renamed or deleted); nothing of it can be shown.")
@@ -94,20 +116,19 @@ class Workspace:
 
     def open_all(self, view: dict) -> tuple[list[Opened], list[str]]:
         """The runs of a view that are not hidden, and what went wrong with those that are missing or incomplete."""
-        opened, problems, listed = [], [], self.runs.listed()
+        opened, problems = [], []
         chosen, shown = self.chosen(view), self.shown(view)
-        own = [key for key in chosen if key not in listed]  # of this view alone: nobody else's runs count
+        numbers = self.numbers(chosen)
         for key in shown:
-            found = attempt(lambda key=key: self.open(key), None, problems)
+            found = attempt(lambda key=key: self.open(key, numbers), None, problems)
             if found is not None:
-                run = found.run if key in listed else replace(found.run, number=len(listed) + own.index(key))
-                opened.append(replace(found, run=run, dimmed=key in view.get("dimmed", ())))
+                opened.append(replace(found, dimmed=key in view.get("dimmed", ())))
                 problems += [f"{key}: {problem}" for problem in found.problems]
         return opened, problems if shown or not chosen else [ALL_HIDDEN]
 
     def warm(self) -> None:
         """Fetch and read what a visitor sees first, so that the first one does not wait for it."""
-        for key in self.runs.listed()[:SHOWN_AT_FIRST]:
+        for key in self._first():
             attempt(lambda key=key: self.index(self.open(key)).read(), None, [])
 
     def index(self, opened: Opened) -> Index:

@@ -111,7 +111,7 @@ def test_two_runs_compared(look):
 def test_evaluation_with_its_questions(look):
     page = look(f"?tab=evaluation&runs={ONE},2,broken", "table.scores")
     assert "<img data-foreign" in page.locator("table.scores").inner_text()
-    page.locator(".questions li button").first.click()
+    page.locator(".questions > ol > li > button").first.click()
     page.wait_for_selector("article.group .answer")
     assert "<img data-foreign" in page.locator("article.group").inner_text()
     panel = page.locator(".panel").first

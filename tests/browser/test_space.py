@@ -94,10 +94,10 @@ def test_a_run_that_is_training_is_followed_without_losing_the_place(visit, serv
 def test_samples_show_groups_that_were_pushed_down_in_one_click(visit):
     page = visit("?tab=samples&runs=ebpo,grpo")
     page.wait_for_selector(".answer")
-    page.get_by_role("button", name="all wrong, pushed down").first.click()
-    page.wait_for_selector(".group .bar em:has-text('pushed down')")
+    page.get_by_role("button", name="all fail, penalised").first.click()
+    page.wait_for_selector(".group .bar em:has-text('penalised')")
     assert page.locator(".groups li").count() > 5
-    assert set(page.locator(".groups li em").all_inner_texts()) == {"all wrong, pushed down"}
+    assert set(page.locator(".groups li em").all_inner_texts()) == {"all fail, penalised"}
     assert page.locator(".tile.minus").count() == 4
     answer = page.locator(".answer")
     text = answer.inner_text()
@@ -199,16 +199,51 @@ def test_evaluation_compares_and_opens_questions(visit):
     panel(page, "pass-aime24").scroll_into_view_if_needed()
     panel(page, "pass-aime24").locator(".main-svg").first.wait_for()
     assert any("(reported)" in (t["name"] or "") for t in lines(page, "steps-aime24"))
-    page.locator(".questions li button").first.click()
+    page.locator(".questions > ol > li > button").first.click()
     page.wait_for_selector("article.group .answer")
     assert "right" in page.locator("article.group summary").first.inner_text()
     assert "question=" in page.url
+    row = page.locator(".questions > ol > li").first
+    assert row.locator("article.group").count() == 1, "the samples open below their question"
     page.get_by_role("button", name="Close").click()
     page.wait_for_selector("article.group .answer", state="detached")
+    hardest = row.inner_text()
+    page.get_by_role("button", name="easiest first").click()
+    page.wait_for_function(f"() => document.querySelector('.questions > ol > li').innerText !== {json.dumps(hardest)}")
     page.get_by_label("Checkpoints").fill("step 20")
     page.keyboard.press("Enter")
     page.wait_for_selector("table.scores thead :text('step 20')")
     assert "columns=step%2020" in page.url and "step 40" not in page.locator("table.scores thead").inner_text()
+
+
+def test_back_goes_to_the_page_before(visit):
+    page = visit("?tab=samples&runs=ebpo")
+    page.wait_for_selector(".strip")
+    first = page.locator(".group h2").inner_text()
+    choose(page, 2)
+    page.get_by_role("tab", name="Evaluation").click()
+    page.wait_for_selector("table.scores")
+    page.go_back()
+    page.wait_for_selector(".strip")
+    assert "group 2" in page.locator(".group h2").inner_text() and "tab=samples" in page.url
+    page.go_back()
+    page.wait_for_function(f"() => document.querySelector('.group h2').innerText === {json.dumps(first)}")
+    page.go_forward()
+    page.wait_for_function("() => document.querySelector('.group h2').innerText.includes('group 2')")
+
+
+def test_tiles_reward_and_list_stay_in_sight_while_a_long_answer_is_read(visit):
+    page = visit("?tab=samples&runs=ebpo&text=is")
+    page.wait_for_selector(".answers > .answer .marks .hits")
+    page.add_style_tag(content=".answers .reading { min-height: 4000px; }")
+    page.evaluate("scrollTo({ top: 1500, behavior: 'instant' })")
+    page.wait_for_function(
+        """() => {
+            const parts = [".answers > .strip", ".answers > .answer > header", ".answers .marks", ".groups ol"];
+            const tops = parts.map((each) => document.querySelector(each).getBoundingClientRect().top);
+            return scrollY > 1000 && tops.every((top) => top >= 0 && top < 250) && tops[0] < tops[1] && tops[1] < tops[2];
+        }"""
+    )
 
 
 def test_answers_of_evaluations_during_training_are_shown(visit):
@@ -216,7 +251,7 @@ def test_answers_of_evaluations_during_training_are_shown(visit):
     page.wait_for_selector("table.scores")
     assert "held-out" in page.locator("table.scores tbody").inner_text()
     assert "step 20" in page.locator("table.scores thead").inner_text()
-    page.locator(".questions li button").first.click()
+    page.locator(".questions > ol > li > button").first.click()
     page.wait_for_selector("article.group .answer")
     shown = page.locator("article.group").first.inner_text()
     assert "Held out" in shown and "At step 40 I say" in shown
@@ -380,7 +415,7 @@ def test_the_quickstarts_run(visit, serve):
     turn(page, "Dynamics")
     assert page.locator(".panel").count() >= 14
     turn(page, "Samples")
-    page.get_by_role("button", name="all wrong, pushed down").first.click()
-    page.wait_for_selector(".group .bar em:has-text('pushed down')")
+    page.get_by_role("button", name="all fail, penalised").first.click()
+    page.wait_for_selector(".group .bar em:has-text('penalised')")
     turn(page, "Evaluation")
     assert "base model" in page.locator("table.scores thead").inner_text()

@@ -62,11 +62,47 @@ def test_only_questions_of_both_count(tmp_path):
 
 def test_a_change_is_said_in_words():
     better = Change(0.121, 0.08, 0.162, 200)
-    assert better.words == "better than chance would explain: +12.1, 95 % +8.0 to +16.2, 200 questions"
-    assert Change(-0.1, -0.2, -0.01, 1).words.startswith("worse than chance would explain: -10.0")
+    assert better.words == "better than chance would explain: +12.1 points, 95% CI +8.0 to +16.2, 200 questions"
+    assert Change(-0.1, -0.2, -0.01, 1).words.startswith("worse than chance would explain: −10.0")
     nothing = Change(0.01, -0.05, 0.07, 200)
-    assert nothing.words.startswith("no difference that 200 questions could show: +1.0, 95 % -5.0 to +7.0; ")
-    assert nothing.words.endswith("it would have to be about 6 points") and nothing.verdict == "open"
+    assert nothing.words.startswith("no difference shown: +1.0 points, 95% CI −5.0 to +7.0, 200 questions; ")
+    assert nothing.words.endswith("less than about 6 points could not be seen") and nothing.verdict == "open"
+
+
+@pytest.mark.parametrize("rates", [[0.1, 0.5, 0.8, 0.4, 0.1], [0.1, 0.8, 0.1]])
+def test_a_run_that_rose_and_fell_names_its_best_checkpoint_and_the_fall(tmp_path, rates):
+    for step, rate in enumerate(rates):
+        evaluation(tmp_path, "aime24", 10 * step, rate, seed=1)
+    found, _ = outcome(Run("x", tmp_path, 0), Metrics(), SHARE)
+    best = 10 * rates.index(max(rates))
+    assert found.verdict == "fell" and found.peak.at == f"at step {best}"
+    assert found.peak.low < found.last - found.peak.value < found.peak.high < 0
+
+
+@pytest.mark.parametrize("rates", [[0.1, 0.3, 0.5, 0.7], [0.7, 0.5, 0.3, 0.1], [0.4, 0.42, 0.41, 0.4], [0.1, 0.8]])
+def test_a_run_that_ends_about_as_good_as_it_ever_was_has_no_peak(tmp_path, rates):
+    for step, rate in enumerate(rates):
+        evaluation(tmp_path, "aime24", 10 * step, rate, seed=1)
+    found, _ = outcome(Run("x", tmp_path, 0), Metrics(), SHARE)
+    assert found.peak is None and found.verdict != "fell"
+
+
+def test_a_training_reward_that_rose_and_fell(tmp_path):
+    rng = np.random.default_rng(0)
+    rise = np.concatenate([np.linspace(0, 0.48, 60), np.linspace(0.48, 0, 40)])
+    values = np.clip(rise + 0.02 * rng.standard_normal(100), 0, 1)
+    found, _ = outcome(Run("x", tmp_path, 0), metrics(rollout__reward_mean=values), SHARE)
+    assert found.verdict == "fell" and found.peak.value == pytest.approx(0.44, abs=0.03)
+    assert found.peak.at == "in steps 55 to 64" or found.peak.at.startswith("in steps 5")
+
+
+def test_noise_alone_rarely_has_a_peak(tmp_path):
+    rng = np.random.default_rng(0)
+    verdicts = [
+        outcome(Run("x", tmp_path, 0), metrics(reward=rng.standard_normal(100)), (0.0, 2.0))[0].verdict
+        for _ in range(200)
+    ]
+    assert verdicts.count("fell") <= 10
 
 
 def test_evaluations_in_the_log_come_before_the_training_reward(tmp_path):

@@ -1,21 +1,27 @@
 """The first page, without a browser: cards, seeds, dimmed and hidden runs; and the table of scores."""
 
+import itertools
 import json
 import os
 import re
 import shutil
 import time
 from html import unescape
+from pathlib import Path
 
+import numpy as np
 import pytest
 from space_runs import hostile_run, learning_run, troubled_run
 
-from openrlhf_ebpo.space.app import fingerprint
+from openrlhf_ebpo import space
+from openrlhf_ebpo.space.app import _bar, fingerprint
+from openrlhf_ebpo.space.headline import ONE_SEED
 from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.pages import PAGES, evaluation, overview
 from openrlhf_ebpo.space.run_card import VERDICT
-from openrlhf_ebpo.space.runs import Runs
-from openrlhf_ebpo.space.tables import STATE, run_bar
+from openrlhf_ebpo.space.runs import AT_ONCE, Runs
+from openrlhf_ebpo.space.tables import STATE, Chip, run_bar
+from openrlhf_ebpo.space.warnings import RULES
 from openrlhf_ebpo.space.workspace import ALL_HIDDEN, Workspace
 
 
@@ -90,15 +96,90 @@ def test_a_failed_run_says_why_and_its_warnings_lead_to_what_shows_them(workspac
 
 def test_the_first_line_counts_runs_and_warnings(workspace):
     found = overview.render(clean({"runs": "ebpo-1,troubled"}), workspace)["sum"]
-    assert "<b>2 runs</b>: 1 complete, 1 failed" in found and re.search(r"\d warnings</b>", found)
-    assert "<b>1 run</b>: complete" in overview.render(clean({"runs": "ebpo-1"}), workspace)["sum"]
+    assert '2 runs: <b class="bad">1 failed, 1 complete</b>' in found and re.search(r"\d warnings<", found)
+    alone = overview.render(clean({"runs": "ebpo-1"}), workspace)["sum"]
+    assert "1 run: <b" in alone and "1 warning<" in alone
+    quiet = overview.render(clean({"runs": "evil"}), workspace)["sum"]
+    assert f"No warnings ({len(RULES)} checks)" in quiet
 
 
 def test_seeds_stand_together_and_are_paired_with_those_of_grpo(workspace):
     found = overview.render(clean({"runs": "ebpo-1,grpo-1,ebpo-2,grpo-2"}), workspace)["seeds"]
     assert "ebpo-*" in found and "grpo-*" in found and found.count('class="spark"') == 2
-    assert "ebpo-* − grpo-*" in found and "range" in found and "2 seeds" in found
+    said = overview.render(clean({"runs": "ebpo-1,grpo-1,ebpo-2,grpo-2"}), workspace)["headline"]
+    assert "EBPO against GRPO" in said and "range" in said and "2 seeds" in said and ONE_SEED not in said
     assert overview.render(clean({"runs": "ebpo-1,grpo-1"}), workspace)["seeds"] == ""
+
+
+def test_the_headline_says_who_won_over_what_and_that_it_is_one_seed(workspace):
+    said = overview.render(clean({"runs": "ebpo-1,grpo-1"}), workspace)["headline"]
+    assert "EBPO did better than GRPO" in said and ONE_SEED in said and "30 questions of 2 tasks" in said
+    assert re.search(r"\+\d+\.\d points</b>.*95% CI \+\d", said)
+    backwards = overview.render(clean({"runs": "grpo-1,ebpo-1"}), workspace)["headline"]
+    assert "EBPO did better than GRPO" in backwards
+    assert overview.render(clean({"runs": "ebpo-1"}), workspace)["headline"] == ""
+    assert overview.render(clean({"runs": "ebpo-1,ebpo-2"}), workspace)["headline"] == "", "one configuration"
+
+
+def changed_run(source, target, **sections):
+    copy = shutil.copytree(source, target)
+    about = json.loads((copy / "run.json").read_text())
+    for section, values in sections.items():
+        about["args"][section] |= values
+    (copy / "run.json").write_text(json.dumps(about))
+    return copy
+
+
+@pytest.mark.parametrize(
+    "sections", [{"actor": {"model_name_or_path": "other"}}, {"data": {"prompt_dataset": "other"}}]
+)
+def test_runs_of_another_model_or_data_are_not_compared(folder, tmp_path, sections):
+    shutil.copytree(folder / "grpo-1", tmp_path / "grpo")
+    changed_run(folder / "ebpo-1", tmp_path / "ebpo", **sections)
+    assert overview.render(clean({}), Workspace(Runs([str(tmp_path)])))["headline"] == ""
+
+
+def test_without_evaluations_the_training_rewards_are_compared(folder, tmp_path):
+    for name, pace in (("ebpo", 1.3), ("grpo", 0.1)):
+        estimator = "ebpo" if name == "ebpo" else "group_norm"
+        learning_run(tmp_path / name, steps=30, seed=1, name=name, prompts=4, pace=pace, estimator=estimator)
+        shutil.rmtree(tmp_path / name / "eval")
+    said = overview.render(clean({}), Workspace(Runs([str(tmp_path)])))["headline"]
+    assert "training reward" in said and "over steps 26 to 30" in said and ONE_SEED in said
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_of_three_seeds_the_interval_is_over_seeds(folder, tmp_path, better):
+    paces = {"ebpo": 1.3, "grpo": 0.2} if better else {"ebpo": 0.5, "grpo": 0.52}
+    for name, pace in paces.items():
+        for seed in (1, 2, 3):
+            estimator = "ebpo" if name == "ebpo" else "group_norm"
+            learning_run(
+                tmp_path / f"{name}-{seed}", steps=4, seed=seed, name=name, prompts=2, pace=pace, estimator=estimator
+            )
+    said = overview.render(clean({}), Workspace(Runs([str(tmp_path)])))["headline"]
+    assert ("EBPO did better than GRPO" if better else "No difference shown between EBPO and GRPO") in said
+    assert "over 3 seeds, paired by seed" in said and (better or "could not be seen" in said)
+
+
+def test_all_configurations_are_shown_in_turn_and_share_a_colour(tmp_path):
+    for name in ("ebpo", "grpo"):
+        for seed in range(AT_ONCE):
+            place = tmp_path / f"{name}-{seed:02d}"
+            place.mkdir()
+            args = {"train": {"seed": seed}, "algo": {"advantage": {"estimator": name}}}
+            (place / "run.json").write_text(json.dumps({"schema": 1, "args": args}))
+    workspace = Workspace(Runs([str(tmp_path)]))
+    chosen = workspace.chosen(clean({}))
+    assert len(chosen) == AT_ONCE and sum(key.startswith("grpo") for key in chosen) == AT_ONCE // 2
+    opened, _ = workspace.open_all(clean({}))
+    assert {run.run.number for run in opened if run.run.key.startswith("ebpo")} == {0}
+    assert {run.run.number for run in opened if run.run.key.startswith("grpo")} == {1}
+    assert workspace.open("grpo-00").run.number == 1
+    bar = _bar(workspace, clean({}))
+    assert bar.count('class="chip') == 2 and f"{AT_ONCE} of {2 * AT_ONCE} runs" in bar and "10 seeds" in bar
+    hidden = sets(bar)[0]["dimmed"]
+    assert len(hidden) == AT_ONCE // 2 and all(key.startswith("ebpo") for key in hidden)
 
 
 @pytest.mark.parametrize("page", ["overview", "dynamics", "samples", "evaluation"])
@@ -111,7 +192,7 @@ def test_a_hidden_run_is_nowhere_but_in_the_bar(workspace, page):
 
 
 def test_a_click_on_the_dot_dims_hides_and_shows_again():
-    run = [{"key": "a", "number": 0, "status": "unknown"}]
+    run = [Chip("a", ("a",), 0, {"unknown": 1})]
     view = clean({"dimmed": "b"})
     states = []
     for _ in range(3):
@@ -202,3 +283,31 @@ def test_lines_of_a_dimmed_run_are_faint(workspace):
     named = {(t["name"].partition(" ")[0], t.get("opacity")) for t in traces if "name" in t}
     assert named == {("ebpo-1", None), ("grpo-1", 0.25)}
     assert found["table"].count('class="scale dimmed"') == 6  # two tasks and the average, two of the columns
+
+
+CONES = {  # what is left of linear RGB (Machado, Oliveira and Fernandes 2009, severity 1)
+    "normal": np.eye(3),
+    "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritan": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+LMS = [[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]]
+LAB = [[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]]
+
+
+def linear(colour: str) -> np.ndarray:
+    values = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    return np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+
+
+@pytest.mark.parametrize(("theme", "page"), [(0, "#ffffff"), (1, "#1b1d1c")])
+def test_colours_of_runs_are_told_apart_by_colour_blind_readers(theme, page):
+    style = (Path(space.__file__).parent / "static" / "style.css").read_text()
+    runs = [linear(found) for found in re.findall(r"--run-\d: (#\w{6})", style)[8 * theme : 8 * theme + 8]]
+    luminance = [float(each @ [0.2126, 0.7152, 0.0722]) for each in (*runs, linear(page))]
+    for each in luminance[:-1]:
+        lighter, darker = max(each, luminance[-1]), min(each, luminance[-1])
+        assert (lighter + 0.05) / (darker + 0.05) >= 2.9
+    for cones in CONES.values():
+        seen = [np.array(LAB) @ np.cbrt(np.array(LMS) @ np.clip(np.array(cones) @ each, 0, 1)) for each in runs]
+        assert min(np.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 0.1

@@ -132,7 +132,7 @@ def test_a_search_shows_the_hit_in_the_list_and_opens_the_answer_that_has_it(wor
 def test_groups_that_are_pushed_down_do_not_look_like_success(workspace):
     found = show(workspace, "samples", kind="rescued", steps="all", run="ebpo")
     for name in ("groups", "decision", "quick"):
-        assert "all wrong, pushed down" in found[name] and "rescued by" not in found[name]
+        assert "all fail, penalised" in found[name] and "rescued by" not in found[name]
     assert 'class="good"' not in found["groups"] + found["decision"].partition("<section")[0]
 
 
@@ -215,7 +215,7 @@ def test_evaluation_marks_the_papers_numbers(workspace):
     assert {"steps-aime24", "pass-aime24", "steps-amc23", "pass-amc23", *votes} == set(panels(found))
     assert re.search(r'<small class="vote">maj@8 [\d.]+ \([\d.]+ to [\d.]+\)</small>', found["table"])
     key = re.search(r"question&#34;: &#34;(\w+)", found["questions"])[1]
-    opened = show(workspace, "evaluation", question=key)["question"]
+    opened = show(workspace, "evaluation", question=key)["questions"]
     assert "of 8 right" in opened and "Sample 8" in opened
     assert "not in the paper" in show(workspace, "evaluation", paper="GPT,1")["notes"]
 
@@ -403,7 +403,7 @@ def test_a_question_shows_every_column_of_the_table(tmp_path):
     many = Workspace(Runs([str(tmp_path)]))
     found = evaluation.render(clean({}), many)
     key = re.search(r"question&#34;: &#34;(\w+)", found["questions"])[1]
-    opened = evaluation.render(clean({"question": key}), many)["question"]
+    opened = evaluation.render(clean({"question": key}), many)["questions"]
     assert opened.count("<details") == 6 and opened.count("<details open") == 3
 
 

@@ -33,7 +33,7 @@ KL = 1e-3 * np.exp(NOISE)
 FALLING = 0.8 * np.exp(-STEPS / 20) + 0.01
 
 FIRES = {
-    "zero": ({"rollout__reward_mean": at(REWARD, range(40, 60), 0.0)}, 40),
+    "zero": ({"rollout__reward_mean": np.where(STEPS <= 20, 0.0, REWARD)}, 1),
     "errors": ({"ebpo__reward_error_fraction": at(np.zeros(N), [70, 71], 0.1)}, 70),
     "nothing": ({"ebpo__taught_nothing": at(np.zeros(N), [30, 33, 36], 1.0)}, 30),
     "fallen": ({"rollout__reward_mean": np.where(STEPS < 60, REWARD, 0.4 * REWARD)}, 66),
@@ -98,9 +98,14 @@ def test_short_runs_and_huge_numbers_stand(count):
 
 def test_rewards_of_minus_and_plus_one():
     failed = metrics(rollout__reward_mean=at(2 * REWARD - 1, range(90, 101), -1.0))
-    assert [each.rule.name for each in found(failed, (-1.0, 1.0))] == ["zero"]
+    assert {each.rule.name for each in found(failed, (-1.0, 1.0))} == {"zero", "fallen"}
     assert found(metrics(rollout__reward_mean=2 * REWARD - 1), (-1.0, 1.0)) == []
     assert found(failed, (1.0, 1.0)) is not None  # run.json may say anything
+
+
+def test_a_reward_that_was_there_and_is_lost_has_fallen_too():
+    lost = found(metrics(rollout__reward_mean=np.where(STEPS < 60, REWARD, 0.0)))
+    assert [each.rule.name for each in lost] == ["zero", "fallen"] and all(each.goes_on for each in lost)
 
 
 def test_what_goes_on_and_what_is_over():

@@ -19,10 +19,10 @@ from ..lines import Line, checkpoint_panel
 from ..page import Page
 from ..parameters import names, text
 from ..parts import Parts, menu
-from ..results import COLUMNS, Result
+from ..results import COLUMNS, Column, Result
 from ..score_table import Scores, score_table
 from ..tables import NO_RUNS, empty, notices
-from ..text import HTML, middle_cut
+from ..text import HTML, html, middle_cut
 from ..workspace import Workspace
 from . import questions
 
@@ -34,8 +34,8 @@ PARAMETERS = {
     "columns": ([], names),
     "task": ("", text),
     "paper": ("", text),
-    "question": ("", text),
     "sort": ("", text),
+    **questions.PARAMETERS,
 }
 
 
@@ -53,16 +53,14 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
     parts.html("table")
     parts.board("board")
     parts.html("questions")
-    parts.html("question")
 
 
 def render(view: dict, workspace: Workspace) -> dict:
-    """table, questions, question, notes: HTML; board: plots."""
+    """table, questions, notes: HTML; board: plots."""
     nothing = {
         "table": "",
         "board": board([]),
         "questions": "",
-        "question": "",
         "notes": "",
         **_menus([], []),
     }
@@ -89,12 +87,22 @@ def render(view: dict, workspace: Workspace) -> dict:
     reported = _reported(view["paper"], problems)
     made = Scores.of(shown, across, tasks, reported, opened, problems)
     return {
-        "table": score_table(made, view["sort"]),
+        "table": score_table(made, view["sort"]) + _left_out(across, every),
         "board": board(dimmed(panels(shown, tasks, reported), made.dimmed)),
         **questions.render(view, workspace, shown, across, tasks, problems),
         "notes": notices(problems),
         **_menus(protocols, [column.name for column in every] if len(every) > COLUMNS else []),
     }
+
+
+def _left_out(across: Sequence[Column], every: Sequence[Column]) -> HTML:
+    shown, runs = ({column.run for column in columns} for columns in (across, every))
+    said = html(
+        '<p class="more">{} of {} runs are in this table; choose checkpoints of others above.</p>',
+        len(shown),
+        len(runs),
+    )
+    return said if len(shown) < len(runs) else HTML()
 
 
 def _menus(protocols: Sequence[str], checkpoints: Sequence[str]) -> dict:

@@ -9,12 +9,15 @@ from collections.abc import Sequence
 from openrlhf_ebpo.run.heartbeat import FILE as HEARTBEAT
 from openrlhf_ebpo.run.run_log import LOCK
 
+from .. import seeds
+from ..headline import headline
 from ..page import Page
 from ..parts import Parts
 from ..run_card import Looked, card, look
 from ..seed_table import seed_table
-from ..tables import NO_RUNS, STATE, notices
-from ..text import HTML, html, joined
+from ..tables import NO_RUNS, STATE, dot, notices
+from ..text import HTML, html, joined, run_name
+from ..warnings import RULES
 from ..workspace import Workspace
 
 READS = ("metrics.jsonl", "run.json", "rollouts", "eval", HEARTBEAT, LOCK)
@@ -23,36 +26,63 @@ READS = ("metrics.jsonl", "run.json", "rollouts", "eval", HEARTBEAT, LOCK)
 def lay_out(parts: Parts, workspace: Workspace) -> None:
     parts.html("notes")
     parts.html("sum")
+    parts.html("headline")
     parts.html("seeds")
     parts.html("cards")
 
 
 def render(view: dict, workspace: Workspace) -> dict:
-    """notes: problems; sum: all runs in a line; seeds: those of one configuration together; cards: one for each run."""
+    """notes: problems; sum: states of all runs; headline: who won; seeds: runs of one configuration; cards: each run."""
     if not workspace.runs.listed() and not view["runs"]:
-        return {"notes": NO_RUNS, "sum": "", "seeds": "", "cards": ""}
+        return {"notes": NO_RUNS, "sum": "", "headline": "", "seeds": "", "cards": ""}
     opened, problems = workspace.open_all(view)
     now = time.time()
     looked = [look(run, now) for run in opened]
     problems += [f"{each.run.run.key}: {problem}" for each in looked for problem in each.problems]
-    cards = joined(card(each) for each in looked)
+    came = [(each.run, each.outcome) for each in looked]
     return {
         "notes": notices(problems),
         "sum": summary(looked) if looked else "",
-        "seeds": seed_table([(each.run, each.outcome) for each in looked]),
-        "cards": html('<div class="cards">{}</div>', cards),
+        "headline": headline(came),
+        "seeds": seed_table(came),
+        "cards": html('<div class="cards">{}</div>', cards(looked)),
     }
 
 
-def summary(looked: Sequence[Looked]) -> HTML:
-    """2 runs: 1 training, 1 failed · 3 warnings"""
-    states = Counter(STATE[each.condition.kind] for each in looked)
-    said = ", ".join(f"{count} {words}" for words, count in states.items()) if len(looked) > 1 else next(iter(states))
-    warned = sum(len(each.warnings) for each in looked)
+def cards(looked: Sequence[Looked]) -> HTML:
+    """One for each run; those of a configuration with several seeds are folded."""
+    each = {one.run.run.key: one for one in looked}
+    groups = [[each[run.run.key] for run in group] for group in seeds.grouped([one.run for one in looked])]
+    return joined(card(group[0]) if len(group) == 1 else _folded(group) for group in groups)
+
+
+def _folded(group: Sequence[Looked]) -> HTML:
+    name = seeds.name([one.run.run.key for one in group])
     return html(
-        '<p class="sum"><b>{} run{}</b>: {} · <b class="{}">{} warning{}</b></p>',
-        *(len(looked), "" if len(looked) == 1 else "s", said),
-        *("bad" if warned else "", warned or "no", "" if warned == 1 else "s"),
+        '<details class="seed-cards"><summary>{}<b>{}</b><small>{}</small></summary>{}</details>',
+        *(dot(group[0].run.run.number), run_name(name, 60), counts(group), joined(map(card, group))),
+    )
+
+
+SEVERITY = ("failed", "silent", "stalled", "interrupted", "unknown", "paused", "training", "complete")  # worst first
+BAD = SEVERITY[:3]
+
+
+def summary(looked: Sequence[Looked]) -> HTML:
+    return html('<p class="sum">{}</p>', counts(looked))
+
+
+def counts(looked: Sequence[Looked]) -> HTML:
+    """3 runs: 1 failed, 2 complete · 3 warnings. The worst state comes first, and no bold "no warnings" hides it."""
+    states = Counter(each.condition.kind for each in looked)
+    kinds = sorted(states, key=SEVERITY.index)
+    words = ", ".join(f"{states[kind]} {STATE[kind]}" for kind in kinds) if len(looked) > 1 else STATE[kinds[0]]
+    warned = sum(len(each.warnings) for each in looked)
+    count = f"{warned} warning{'' if warned == 1 else 's'}" if warned else f"No warnings ({len(RULES)} checks)"
+    return html(
+        '{} run{}: <b class="{}">{}</b> · <span class="{}">{}</span>',
+        *(len(looked), "" if len(looked) == 1 else "s", "bad" if kinds[0] in BAD else "", words),
+        *("bad" if warned else "", count),
     )
 
 

@@ -1,23 +1,37 @@
-"""The questions of a task, each with the success rate of every column of the table, and all samples of one."""
+"""The questions of a task, in any order, each with the success rate of every column of the table; and all samples of one."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from openrlhf_ebpo.run.score_text import whole_percent
 
-from .. import reading, results
-from ..cards import current_mark, tokens
+from .. import parameters, reading, results
+from ..cards import current_mark, pager, tokens
 from ..errors import RunError
 from ..figures import colour
+from ..paired import ends_of
 from ..results import Column, Result
 from ..tables import choice, dot, setting
-from ..text import HTML, attribute, harmless, html, joined, middle_cut
+from ..text import HTML, attribute, harmless, html, joined, middle_cut, run_name
 from ..workspace import Workspace
 
-QUESTIONS = 400
+PER_PAGE = 25
 TEXTS = 720_000  # characters of all samples of one question
+ORDERS = {
+    "hardest": "hardest first",
+    "easiest": "easiest first",
+    "rose": "rose most",
+    "fell": "fell most",
+    "apart": "runs disagree most",
+}
+PARAMETERS = {
+    "question": ("", parameters.text),
+    "by": ("hardest", parameters.one_of(ORDERS)),
+    "leaf": (1, parameters.number(1, 100_000, whole=True)),  # page of questions
+}
+Rates = dict[str, dict[tuple[str, int], float]]  # question -> run, step -> success rate
 
 
 def render(
@@ -28,9 +42,35 @@ def render(
     tasks: Sequence[str],
     problems: list[str],
 ) -> dict:
-    """questions, question: HTML. across: the columns of the table; what goes wrong is added to `problems`."""
+    """questions: HTML. across: the columns of the table; what goes wrong is added to `problems`."""
     task = view["task"] if view["task"] in tasks else tasks[0]
-    rates: dict[str, dict] = {}
+    rates, texts = _read(workspace, shown, across, task, problems)
+    if not rates:
+        return {"questions": HTML()}
+    orders = orders_of(across)
+    by = view["by"] if view["by"] in orders else "hardest"
+    order = ordered(rates, across, by)
+    chosen = next((key for key in order if key_of(key) == view["question"]), None)
+    pages = -(-len(order) // PER_PAGE)
+    page = min(view["leaf"], pages)
+    samples = _samples(workspace, shown, across, task, chosen, problems) if chosen else HTML()
+    items = joined(
+        _question(key, texts[key], rates[key], across, samples if key == chosen else None)
+        for key in order[(page - 1) * PER_PAGE : page * PER_PAGE]
+    )
+    return {
+        "questions": html(
+            '<section class="questions"><h2>Questions</h2><p>Bars: share of right samples, one for each checkpoint of the '
+            "table. Choose a question to read its samples.{}</p>{}{}<ol>{}</ol></section>",
+            *(_moved(rates, across), _orders(orders, by), _heads(tasks, task, across, page, pages), items),
+        )
+    }
+
+
+def _read(
+    workspace: Workspace, shown: Sequence[tuple[int, Result]], across: Sequence[Column], task: str, problems: list[str]
+) -> tuple[Rates, dict[str, str]]:
+    rates: Rates = {}
     texts: dict[str, str] = {}
     for _, run, step in across:
         result = next((r for _, r in shown if (r.run, r.step, r.task) == (run, step, task)), None)
@@ -42,25 +82,64 @@ def render(
                 texts[question.key] = question.text
         except RunError as error:
             problems.append(f"{run}: {error}")
-    if not rates:
-        return {"questions": HTML(), "question": HTML()}
-    order = sorted(rates, key=lambda key: (sum(rates[key].values()) / len(rates[key]), key))
-    chosen = next((key for key in order if key_of(key) == view["question"]), None)
-    items = joined(_question(key, texts[key], rates[key], across, key == chosen) for key in order[:QUESTIONS])
-    more = html("<p>The hardest {} of {} are listed.</p>", QUESTIONS, len(order)) if len(order) > QUESTIONS else ""
-    return {
-        "questions": html(
-            '<section class="questions"><h2>Questions</h2><p>Hardest first. Bars: share of right samples, one for each checkpoint '
-            "of the table. Choose a question to read its samples.</p>{}<ol>{}</ol>{}</section>",
-            *(_heads(tasks, task, across), items, more),
-        ),
-        "question": _samples(workspace, shown, across, task, chosen, problems) if chosen else HTML(),
-    }
+    return rates, texts
 
 
-def _heads(tasks: Sequence[str], task: str, across: Sequence[Column]) -> HTML:
-    """The tasks to choose from, and the names of the bars."""
-    choices = joined(choice({"task": name, "question": ""}, harmless(name, 40), name == task) for name in tasks)
+def orders_of(across: Sequence[Column]) -> list[str]:
+    """Orders that say something: changes need two checkpoints of a run, disagreement two runs."""
+    ends = ends_of(across).values()
+    moved = any(first != last for first, last in ends)
+    return [o for o in ORDERS if (moved or o not in ("rose", "fell")) and (len(ends) > 1 or o != "apart")]
+
+
+def ordered(rates: Rates, across: Sequence[Column], by: str) -> list[str]:
+    """The questions' keys. rose, fell: by the largest change of any run from its first to its last column; apart: by the
+    difference between the runs' last columns."""
+    values = {key: _value(rates[key], across, by) for key in rates}
+    return sorted(rates, key=lambda key: (values[key], key))
+
+
+def _value(of: Mapping[tuple[str, int], float], across: Sequence[Column], by: str) -> float:
+    mean = sum(of.values()) / len(of)
+    if by in ("hardest", "easiest"):
+        return mean if by == "hardest" else -mean
+    if by == "apart":
+        lasts = [of[last[1:]] for _, last in ends_of(across).values() if last[1:] in of]
+        return min(lasts) - max(lasts) if lasts else 0.0
+    changes = _changes(of, across)
+    return (-max(changes) if by == "rose" else min(changes)) if changes else 0.0
+
+
+def _changes(of: Mapping[tuple[str, int], float], across: Sequence[Column]) -> list[float]:
+    return [
+        of[last[1:]] - of[first[1:]]
+        for first, last in ends_of(across).values()
+        if first != last and first[1:] in of and last[1:] in of
+    ]
+
+
+def _moved(rates: Rates, across: Sequence[Column]) -> HTML:
+    """How many questions each run has learnt from nothing, and lost."""
+    said = []
+    for run, (first, last) in ends_of(across).items():
+        both = [(of[first[1:]], of[last[1:]]) for of in rates.values() if first[1:] in of and last[1:] in of]
+        if first == last or not both:
+            continue
+        learnt, lost = sum(a == 0 < b for a, b in both), sum(b == 0 < a for a, b in both)
+        text = f": {learnt} of {len(both)} went from never right to right, {lost} from right to never right."
+        said.append(dot(first.number) + run_name(run, 32) + text)
+    return html('<br><span class="moved">{}</span>', HTML(" ").join(said)) if said else HTML()
+
+
+def _orders(orders: Sequence[str], by: str) -> HTML:
+    buttons = joined(choice({"by": name, "leaf": 1}, ORDERS[name], name == by) for name in orders)
+    return html('<div class="choices" role="group" aria-label="Order">{}</div>', buttons)
+
+
+def _heads(tasks: Sequence[str], task: str, across: Sequence[Column], page: int, pages: int) -> HTML:
+    """The tasks to choose from, the pages, and the names of the bars."""
+    reset = {"question": "", "leaf": 1}
+    choices = joined(choice({"task": name, **reset}, harmless(name, 40), name == task) for name in tasks)
     heads = joined(
         html(
             '<small style="--shade:var(--{})" title="{}">{}</small>',
@@ -69,9 +148,9 @@ def _heads(tasks: Sequence[str], task: str, across: Sequence[Column]) -> HTML:
         for number, run, step in across
     )
     return html(
-        '<div class="between"><div class="choices" role="group" aria-label="Task">{}</div>'
+        '<div class="between"><div class="choices" role="group" aria-label="Task">{}</div>{}'
         '<div class="bars heads" aria-hidden="true">{}</div></div>',
-        *(choices, heads),
+        *(choices, pager("leaf", page, pages, "questions"), heads),
     )
 
 
@@ -80,7 +159,8 @@ def key_of(question: str) -> str:
     return hashlib.sha256(question.encode("utf-8", "replace")).hexdigest()[:12]
 
 
-def _question(key: str, text: str, rates: dict, across: Sequence, current: bool) -> HTML:
+def _question(key: str, text: str, rates: dict, across: Sequence, samples: HTML | None) -> HTML:
+    """samples: shown below the question; None unless it is the chosen one."""
     bars = joined(
         html(
             '<i style="--rate:{0:.0f}%;--shade:var(--{1})" title="{2} step {3}: {4}"></i>',
@@ -92,8 +172,9 @@ def _question(key: str, text: str, rates: dict, across: Sequence, current: bool)
     said = ", ".join(f"{middle_cut(run, 32)} step {step} {whole_percent(rate)}" for (run, step), rate in rates.items())
     return html(
         '<li><button type="button" {}{}><span class="words">{}</span><span class="bars" aria-hidden="true">{}</span>'
-        '<span class="sr">{}</span></button></li>',
-        *(setting(question=key_of(key)), current_mark(current), reading.line(text, 150), bars, harmless(said, 2000)),
+        '<span class="sr">{}</span></button>{}</li>',
+        *(setting(question="" if samples else key_of(key)), current_mark(samples is not None)),
+        *(reading.line(text, 150), bars, harmless(said, 2000), samples or ""),
     )
 
 

@@ -20,13 +20,13 @@ from ..page import Page
 from ..parameters import flag, number, one_of, optional, place, text
 from ..parts import Parts, menu
 from ..picture import Drawn, implied_prior_mean, picture
-from ..replayed import under_every_estimator
-from ..search import KINDS, answers, exported, history, position_of
+from ..replayed import batch_scale, under_every_estimator
+from ..search import KINDS, answers, error_counts, exported, history, position_of
 from ..selection import selected
 from ..strip import MOST, first_with
 from ..strip import answers as strip
 from ..tables import NO_RUNS, choice, empty, notices, setting
-from ..text import HTML, html, joined, run_name
+from ..text import HTML, harmless, html, joined, run_name
 from ..words import words_of
 from ..workspace import ALL_HIDDEN, Opened, Workspace, attempt
 
@@ -50,6 +50,7 @@ PARAMETERS = {
     "prompt": ("", text),
     "shown": (1, number(1, 100_000, whole=True)),
     "raw": (False, flag),
+    "longest": (False, flag),  # answers by length
     **note_box.PARAMETERS,
 }
 _FIRST = {"at": "", "answer": 0, "shown": 1}  # of what a changed filter finds
@@ -131,6 +132,7 @@ def _page(
     shown = min(view["shown"], pages)
     words = words_of(index, groups, found[(shown - 1) * PER_PAGE : shown * PER_PAGE], view["text"].strip())
     listed = exports.links(view, opened.run, groups, found)
+    listed += _errors(opened, groups, found) if view["kind"] == "errors" else HTML()
     listed += group_list(groups, found, words, current, shown, failed, passed)
     if not len(found):
         listed += empty("No group fits", "Look in “all” steps, or take a filter away.")
@@ -149,6 +151,15 @@ def _page(
         "view": {"at": "" if current is None else f"{groups.step[current]}.{groups.group[current]}", **linked},
         **_menu(sorted({str(c) for c in groups.cluster if c is not None})[:500]),
     }
+
+
+def _errors(opened: Opened, groups: Groups, found: np.ndarray) -> HTML:
+    """The messages of failed rewards, counted."""
+    items = joined(
+        html("<li><b>{:,}</b> {}</li>", count, harmless(message, 200))
+        for message, count in error_counts(opened.run, groups, found)
+    )
+    return html('<ol class="messages" aria-label="Errors of the reward">{}</ol>', items) if items else HTML()
 
 
 def _menu(clusters: list[str]) -> dict:
@@ -191,9 +202,12 @@ def _group(view: dict, opened: Opened, index: Index, groups: Groups, p: int, kin
     }
     chosen = min(view["answer"] - 1, len(rows) - 1) if view["answer"] else first_with(rows, find)
     said = {"raw": view["raw"], "find": find}
+    scale = attempt(lambda: batch_scale(opened, place["step"], int(groups.size[p])), None, [])
     return {
         "decision": decision(rows[0], about={**place, **numbers, "kind": kind}, **said, **shown),
-        "answers": strip(rows, chosen, estimator=title(name), source=place, **said),
+        "answers": strip(
+            rows, chosen, estimator=title(name), source=place, longest=view["longest"], scale=scale, **said
+        ),
     }
 
 

@@ -31,9 +31,15 @@
     new MutationObserver(repaint).observe(document.body, { attributes: true, attributeFilter: ["class"] });
   };
 
-  // "12?page=…": the number of an answer, and its address
+  // "12?page=…": the number of an answer, and its address. A new page, run, group or question is a step of the browser's
+  // history; going back asks for the view of that address.
+  const STEPS = ["tab", "runs", "run", "at", "prompt", "question", "task"];
   const locate = (props, trigger, watch) => {
-    let latest = 0;
+    let latest = 0, returned = true; // the answer to going back, and the first one, are no step
+    addEventListener("popstate", () => {
+      returned = true;
+      tell(trigger, { address: location.search });
+    });
     const write = () => {
       if (!props.value) return;
       const number = parseInt(props.value, 10);
@@ -43,7 +49,10 @@
       const theme = new URLSearchParams(location.search).get("__theme");
       const query = props.value.slice(props.value.indexOf("?")).replace(/^\?$/, "");
       const kept = theme ? `${query ? query + "&" : "?"}__theme=${encodeURIComponent(theme)}` : query;
-      history.replaceState(null, "", location.pathname + kept);
+      const [before, after] = [location.search, kept].map((each) => new URLSearchParams(each));
+      const step = !returned && STEPS.some((name) => before.get(name) !== after.get(name));
+      returned = false;
+      history[step ? "pushState" : "replaceState"](null, "", location.pathname + kept);
     };
     write();
     watch("value", write);

@@ -11,6 +11,12 @@
     }
   }));
 
+  // the tiles, an answer's head and its hits stay in sight while it is read: each below the one before
+  const heights = new ResizeObserver((entries) => {
+    for (const { target } of entries) document.body.style.setProperty(target.matches(".strip") ? "--strip" : "--head", `${target.offsetHeight}px`);
+  });
+  renewed.add((root) => root.querySelectorAll(".answers > .strip, .answers > .answer > header").forEach((each) => heights.observe(each)));
+
   const exportGroup = async (button, { server }) => {
     const before = button.textContent;
     button.textContent = "Preparing…";

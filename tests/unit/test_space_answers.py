@@ -1,0 +1,82 @@
+"""What the page says of one answer and of a group's answers: the arithmetic of the advantage, repetition, errors, order."""
+
+import re
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from space_runs import learning_run
+
+from openrlhf_ebpo.space import reading
+from openrlhf_ebpo.space.links import clean
+from openrlhf_ebpo.space.pages import samples
+from openrlhf_ebpo.space.replayed import batch_scale
+from openrlhf_ebpo.space.runs import Runs
+from openrlhf_ebpo.space.search import error_counts
+from openrlhf_ebpo.space.workspace import Workspace
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    learning_run(folder / "ebpo", steps=12, seed=1, name="ebpo", prompts=8)
+    learning_run(folder / "grpo", steps=12, seed=1, name="grpo", prompts=8, estimator="group_norm")
+    return folder
+
+
+@pytest.fixture
+def workspace(folder):
+    return Workspace(Runs([str(folder)]))
+
+
+def test_the_arithmetic_leads_from_reward_to_advantage(folder, workspace):
+    mean, deviation = batch_scale(workspace.open("ebpo"), 12, 4)
+    rows = pq.read_table(folder / "ebpo" / "rollouts" / "step-000012.parquet").to_pylist()
+    rows = [row for row in rows if row["valid"]]
+    made = [(row["reward"] - row["baseline"] - mean) / deviation for row in rows]
+    assert made == pytest.approx([row["advantage"] for row in rows], abs=1e-3)
+    said = samples.render(clean({"runs": "ebpo"}), workspace)["answers"]
+    text = re.search(r'class="arithmetic">([^<]*)<', said)[1]
+    assert text.startswith("r − V = ") and "less the batch’s mean" in text and "over its deviation" in text
+
+
+def test_without_a_logged_baseline_there_is_no_arithmetic(workspace):
+    assert batch_scale(workspace.open("grpo"), 12, 4) is None
+    assert "arithmetic" not in samples.render(clean({"runs": "grpo"}), workspace)["answers"]
+
+
+@pytest.mark.parametrize(
+    ("text", "marked"),
+    [
+        ("Wait, " * 900, True),
+        ("Let me check this again.\n" * 60, True),
+        ("x" * 5_000_000, False),
+        (" ".join(map(str, range(5000))), False),
+        ("Wait, no. " * 5, False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_an_answer_that_repeats_itself_is_marked(text, marked):
+    assert (reading.repeated(text) >= reading.REPETITIVE) == marked
+
+
+def test_ordinary_reasoning_is_not_marked(folder):
+    for path in (folder / "ebpo" / "rollouts").glob("*.parquet"):
+        for text in pq.read_table(path, columns=["response"])["response"].to_pylist():
+            assert reading.repeated(text) < reading.REPETITIVE
+
+
+def test_errors_of_rewards_are_counted_by_message(folder, workspace):
+    groups, _ = workspace.index(workspace.open("ebpo")).read()
+    (message, count), *others = error_counts(workspace.open("ebpo").run, groups, np.arange(len(groups)))
+    assert "TimeoutError: the grader took longer than 10 s" in message and not others
+    assert count == int(groups.errors.sum()) > 0
+    said = samples.render(clean({"runs": "ebpo", "kind": "errors", "steps": "all"}), workspace)["groups"]
+    assert f"<b>{count}</b> TimeoutError" in said
+
+
+def test_answers_are_sorted_by_length(workspace):
+    shown = [samples.render(clean({"runs": "ebpo", "longest": wish}), workspace)["answers"] for wish in ("", "1")]
+    orders = [re.findall(r'aria-label="Answer (\d): ', each) for each in shown]
+    assert orders[0] == ["1", "2", "3", "4"] and sorted(orders[1]) == orders[0] and orders[1] != orders[0]
