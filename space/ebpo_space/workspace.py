@@ -12,7 +12,7 @@ from openrlhf_ebpo.run.catalogue import Metric
 from openrlhf_ebpo.run.own_metrics import own_metrics
 
 from .distributions import Reader
-from .errors import RunError
+from .errors import attempt
 from .fetched import ADDED
 from .groups import Index
 from .metrics import Follower, Metrics
@@ -87,9 +87,9 @@ class Workspace:
         problems = list(run.problems)
         if not run.path.is_dir():
             problems.append("its directory is gone (moved, renamed or deleted); nothing of it can be shown.")
-        about = attempt(lambda: describe(run), {}, problems)
+        about = attempt(lambda: describe(run), {}, problems, "run.json")
         follower = self._kept(self._followers, run, lambda: Follower(inside(run, "metrics.jsonl")), problems)
-        metrics = follower.read() if follower else Metrics()
+        metrics = attempt(follower.read, Metrics(), problems, "metrics.jsonl") if follower else Metrics()
         return Opened(run, about, metrics, (*problems, *metrics.problems))
 
     def open_all(self, view: dict) -> tuple[list[Opened], list[str]]:
@@ -98,7 +98,7 @@ class Workspace:
         chosen, shown = self.chosen(view), self.shown(view)
         own = [key for key in chosen if key not in listed]  # of this view alone: nobody else's runs count
         for key in shown:
-            found = attempt(lambda key=key: self.open(key), None, problems)
+            found = attempt(lambda key=key: self.open(key), None, problems, key)
             if found is not None:
                 run = found.run if key in listed else replace(found.run, number=len(listed) + own.index(key))
                 opened.append(replace(found, run=run, dimmed=key in view.get("dimmed", ())))
@@ -131,15 +131,6 @@ class Workspace:
             for key in added[:-ADDED]:
                 del store[key]
             return store[run.key]
-
-
-def attempt(make: Callable, otherwise, problems: list[str]):
-    """The result of `make` or, where it raises RunError, `otherwise`, with the message added to `problems`."""
-    try:
-        return make()
-    except RunError as error:
-        problems.append(str(error))
-        return otherwise
 
 
 def _number(value, otherwise: float) -> float:
