@@ -8,6 +8,8 @@ import datetime
 import decimal
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -131,3 +133,51 @@ def test_no_value_of_a_metric_or_a_setting_ends_a_page(run, value):
     finally:
         for path, text in saved.items():
             path.write_text(text)
+
+
+READ_ALL = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (3 * 2**30, 3 * 2**30))
+from openrlhf_ebpo.space.links import clean
+from openrlhf_ebpo.space.pages import PAGES
+from openrlhf_ebpo.space.runs import Runs
+from openrlhf_ebpo.space.workspace import Workspace
+workspace = Workspace(Runs([sys.argv[1]]))
+workspace.warm()
+for tab in ("overview", "dynamics", "samples", "evaluation"):
+    print(PAGES[tab].render(clean({"tab": tab}), workspace))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+"""
+
+
+def test_a_small_file_that_unpacks_to_gigabytes_is_a_message(tmp_path):
+    run, count = tmp_path / "packed", 5000
+    repeated = pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), pa.array(["x" * 10**6]))
+    columns = {"group": pa.array([row // 8 for row in range(count)]), "reward": pa.array([1.0] * count)}
+    (run / "rollouts").mkdir(parents=True)
+    names = ("prompt", "response", "prompt_id")
+    written = run / "rollouts" / "step-000001.parquet"
+    pq.write_table(pa.table({**columns, **dict.fromkeys(names, repeated)}), written, compression="zstd")
+    evaluation(run, "t", 0, 0.5, 1, questions=2, n=2)
+    samples = next(run.glob(SAMPLES))
+    many = {"question_id": pa.array(range(500_000)), "correct": pa.array([True] * 500_000)}
+    pq.write_table(
+        pa.table(many),
+        samples,
+        compression="zstd",
+        use_dictionary=False,
+        column_encoding={"question_id": "DELTA_BINARY_PACKED"},
+    )
+    assert written.stat().st_size < 10_000 and samples.stat().st_size < 100_000
+    with open(run / "metrics.jsonl", "w") as file:
+        file.writelines(f'{{"step":{step},"m{step % 600}":1}}\n' for step in range(150_000))
+    done = subprocess.run([sys.executable, "-c", READ_ALL, str(run)], capture_output=True, text=True, timeout=120)
+    assert not done.returncode, done.stderr[-2000:]
+    *_, megabytes = done.stdout.split()
+    assert int(megabytes) < 1500
+    for said in (
+        "step-000001.parquet is left out: more than 256 MiB",
+        "questions are not shown",
+        "the rest is left out",
+    ):
+        assert said in done.stdout, done.stdout[:5000]
