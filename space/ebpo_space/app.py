@@ -11,6 +11,7 @@ import time
 
 import gradio as gr
 
+from openrlhf_ebpo.redact import without_homes
 from openrlhf_ebpo.run.heartbeat import FILE as HEARTBEAT
 from openrlhf_ebpo.run.run_log import LOCK
 
@@ -22,7 +23,7 @@ from .rendered import Rendered
 from .run_card import state_of
 from .runs import AT_ONCE
 from .session import Session, Turn
-from .tables import run_bar
+from .tables import notices, run_bar
 from .text import HTML
 from .workspace import Workspace
 
@@ -119,7 +120,14 @@ def _bar(workspace: Workspace, view: dict) -> str:
     opened, _ = workspace.open_all({**view, "hidden": []})
     chosen = [{"key": run.run.key, "number": run.run.number, "status": state_of(run, time.time())} for run in opened]
     others = [key for key in workspace.runs.listed() if key not in {run["key"] for run in chosen}]
-    return run_bar(chosen, others, workspace.runs.allowed, view) if chosen or others or workspace.runs.allowed else ""
+    awaited = notices(
+        [
+            f"{without_homes(each)} holds no run yet: one is shown here once it is written."
+            for each in workspace.runs.awaited()
+        ]
+    )
+    shown = chosen or others or workspace.runs.allowed
+    return awaited + (run_bar(chosen, others, workspace.runs.allowed, view) if shown else "")
 
 
 def changes_of(data: dict, chosen: list[str]) -> dict:
