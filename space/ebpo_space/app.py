@@ -12,6 +12,7 @@ from collections import Counter
 
 import gradio as gr
 
+from openrlhf_ebpo.redact import without_homes
 from openrlhf_ebpo.run.heartbeat import FILE as HEARTBEAT
 from openrlhf_ebpo.run.run_log import LOCK
 
@@ -24,7 +25,7 @@ from .rendered import Rendered
 from .run_card import state_of
 from .runs import AT_ONCE
 from .session import Session, Turn
-from .tables import Chip, run_bar
+from .tables import Chip, notices, run_bar
 from .text import HTML
 from .workspace import Workspace
 
@@ -137,7 +138,14 @@ def _bar(workspace: Workspace, view: dict) -> str:
     ]
     chosen = {key for chip in chips for key in chip.keys}
     others = [key for key in workspace.runs.listed() if key not in chosen]
-    return run_bar(chips, others, workspace.runs.allowed, view) if chips or others or workspace.runs.allowed else ""
+    awaited = notices(
+        [
+            f"{without_homes(each)} holds no run yet: one is shown here once it is written."
+            for each in workspace.runs.awaited()
+        ]
+    )
+    shown = chips or others or workspace.runs.allowed
+    return awaited + (run_bar(chips, others, workspace.runs.allowed, view) if shown else "")
 
 
 def changes_of(data: dict, chosen: list[str]) -> dict:

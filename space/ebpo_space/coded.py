@@ -9,7 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .errors import RunError
 from .groups import listed
+
+MAX_QUESTIONS = 100_000  # of a result
 
 
 class Numbered(NamedTuple):
@@ -38,6 +41,8 @@ def numbered(table: pa.Table) -> Numbered:
     """
     (ids, id_values), (texts, text_values) = (_coded(table, name) for name in ("question_id", "question"))
     pairs, first, of = np.unique(ids * len(text_values) + texts, return_index=True, return_inverse=True)
+    if len(pairs) > MAX_QUESTIONS:
+        raise RunError(f"More than {MAX_QUESTIONS:,} questions are not shown.")
     numbers: dict[str, int] = {}
     starts, number = [], np.zeros(len(pairs), int)
     for i in np.argsort(first):
@@ -64,8 +69,6 @@ def _coded(table: pa.Table, name: str) -> tuple[np.ndarray, list]:
     if name not in table.column_names:
         return np.zeros(len(table), int), [None]
     column = table[name]
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
     try:
         chunks = pc.dictionary_encode(column, null_encoding="encode").unify_dictionaries().chunks
     except pa.ArrowException:  # lists and the like

@@ -43,11 +43,10 @@ class Condition(NamedTuple):
 
 
 def signs(run: Run) -> Signs:
-    """Of a run that may hold anything: neither a pipe nor a large file is read."""
+    """Of a run that may hold anything: a large file is not read."""
     beat = lock = None
     with contextlib.suppress(OSError, RunError):
-        place = inside(run, FILE)
-        beat = read_beat(run.path) if place.is_file() and place.stat().st_size <= _LARGEST else None
+        beat = read_beat(run.path) if inside(run, FILE).stat().st_size <= _LARGEST else None
     with contextlib.suppress(OSError, RunError):
         lock = inside(run, LOCK).stat().st_mtime
     return Signs(beat, lock)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from .binning import means
-from .errors import RunError
+from .errors import RunError, attempt
 from .groups import open_file, read_columns, rollout_files, step_of
 from .runs import Run
 
@@ -136,12 +136,9 @@ class Reader:
     def _look(self, queue: list[tuple[str, tuple]]) -> None:
         with _AT_ONCE:
             for name, sign in queue:
-                try:
-                    block = (sign, *self._block(name))
-                except RunError as error:
-                    block = (sign, None, None, 0, str(error))
-                except Exception as error:  # of a file from anywhere: it must not keep the others from being read
-                    block = (sign, None, None, 0, f"rollouts/{name} is left out ({type(error).__name__}).")
+                problems: list[str] = []
+                block = attempt(lambda name=name: self._block(name), (None, None, 0, ""), problems, f"rollouts/{name}")
+                block = (sign, *block[:3], *problems) if problems else (sign, *block)
                 with self._lock:
                     self._blocks[name] = block
 
@@ -153,10 +150,7 @@ class Reader:
             else ""
         )
         table = table.slice(0, MOST_OF_STEP)
-        try:
-            found = summarised(step_of(Path(name)), table, (self.fail + self.passing) / 2, self._numbered)
-        except (pa.ArrowException, TypeError, ValueError, KeyError):
-            raise RunError(f"rollouts/{name} is left out: its columns have other types.") from None
+        found = summarised(step_of(Path(name)), table, (self.fail + self.passing) / 2, self._numbered)
         return *found, table.num_rows, said
 
     def _numbered(self, name: str) -> int:

@@ -17,18 +17,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from .errors import RunError
+from .bounded import columns_of, read
+from .errors import RunError, attempt, reading
 from .runs import Run, inside
 
 NUMBERS = ("reward", "group_mean", "baseline", "shrinkage", "advantage", "grpo_advantage")
 LIGHT = ("group", "prompt_id", "cluster", "valid", "error", "truncated", *NUMBERS)
 NEEDED = ("group", "prompt", "response", "reward")
 _NAME = re.compile(r"step-(\d{1,9})\.parquet", re.ASCII)
-_LARGEST = 2 * 2**30  # bytes of the row groups that hold some rows, decompressed: read in batches
-_WHOLE = 512 * 2**20  # of the columns without texts, which the index reads whole
-_KEPT = 256 * 2**20  # of the rows themselves
+MAX_GROUPS = 2**22  # of a run; their index has some 100 bytes each
 _CLOSE = 1e-6
-_AT_A_TIME = 256  # rows
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,8 @@ class Index:
             files = rollout_files(self.run)
             signs = {path.name: _sign(path) for path in files}
             self._blocks = {name: block for name, block in self._blocks.items() if signs.get(name) == block[0]}
-            missing = [path for path in files if path.name not in self._blocks]
+            missing = [path for path in reversed(files) if path.name not in self._blocks]
+            self._count = sum(len(block[1]) for block in self._blocks.values() if block[1] is not None)
             if missing:
                 with ThreadPoolExecutor(4) as pool:
                     for path, (groups, problem) in zip(missing, pool.map(self._block, missing), strict=True):
@@ -92,10 +91,15 @@ class Index:
             return self._joined[1], self._joined[2]
 
     def _block(self, path: Path) -> tuple[Groups | None, str]:
-        try:
-            return _summarise(step_of(path), read_columns(self.run, path.name, LIGHT), self.middle), ""
-        except RunError as error:
-            return None, str(error)
+        def summarised() -> Groups:
+            if self._count > MAX_GROUPS:
+                raise RunError(f"rollouts/{path.name} is left out: the later steps have {MAX_GROUPS:,} groups.")
+            groups = _summarise(step_of(path), read_columns(self.run, path.name, LIGHT), self.middle)
+            self._count += len(groups)
+            return groups
+
+        problems: list[str] = []
+        return attempt(summarised, None, problems, f"rollouts/{path.name}"), "".join(problems)
 
 
 def rollout_files(run: Run) -> list[Path]:
@@ -130,11 +134,9 @@ def open_file(run: Run, name: str, needed: tuple[str, ...] = NEEDED) -> pq.Parqu
     Raises:
         RunError: it cannot be read, leads out of the run, or lacks a column that every schema so far has.
     """
-    try:
+    with reading(f"rollouts/{name}"):
         file = pq.ParquetFile(inside(run, "rollouts", name))
-    except (pa.ArrowException, OSError, ValueError):
-        raise RunError(f"rollouts/{name} is damaged or incomplete and is left out.") from None
-    present = file.schema_arrow.names
+        present = columns_of(file)
     if len(set(present)) < len(present):
         raise RunError(f"rollouts/{name} is left out: it has columns of the same name.")
     lacking = [column for column in needed if column not in present]
@@ -144,40 +146,13 @@ def open_file(run: Run, name: str, needed: tuple[str, ...] = NEEDED) -> pq.Parqu
 
 
 def read_columns(run: Run, name: str, columns: tuple[str, ...], rows: slice | None = None) -> pa.Table:
-    """Those columns that the file has; of the row groups that hold `rows`, and cut to them, if given."""
-    file = open_file(run, name)
-    present = [column for column in columns if column in file.schema_arrow.names]
-    chosen, start = _row_groups(file.metadata, rows)
-    most = _WHOLE if rows is None else _LARGEST
-    if _unpacked(file.metadata, chosen, present) > most:
-        raise RunError(f"rollouts/{name} is left out: more than {most >> 20:,} MiB unpacked.")
-    try:
-        if rows is None or not chosen:
-            return file.read_row_groups(chosen, columns=present) if chosen else file.schema_arrow.empty_table()
-        return cut(file, chosen, present, slice(rows.start - start, rows.stop - start))
-    except (pa.ArrowException, OSError, ValueError):
-        raise RunError(f"rollouts/{name} is damaged or incomplete and is left out.") from None
-
-
-def cut(file: pq.ParquetFile, row_groups: list[int], columns: list[str], rows: slice) -> pa.Table:
-    """Rows of these row groups, counted from the first one's start. Decoded in batches of a few hundred: a step's
-    answers may have hundreds of megabytes, and many visitors may look at once.
+    """Those columns that the file has, cut to `rows` if given.
 
     Raises:
-        RunError: the rows themselves are too large.
+        RunError: as `open_file`, or the rows are too large.
     """
-    parts, at, size = [], 0, 0
-    for batch in file.iter_batches(_AT_A_TIME, row_groups=row_groups, columns=columns):
-        first, last = max(rows.start - at, 0), min(rows.stop - at, batch.num_rows)
-        if first < last:
-            parts.append(batch.slice(first, last - first))
-            size += parts[-1].nbytes
-        if size > _KEPT:
-            raise RunError(f"These rows have more than {_KEPT >> 20} MiB; read the Parquet file.")
-        at += batch.num_rows
-        if at >= rows.stop:
-            break
-    return pa.Table.from_batches(parts) if parts else file.schema_arrow.empty_table().select(columns)
+    file, rows = open_file(run, name), rows or slice(0, None)
+    return read(file, f"rollouts/{name}", columns, rows.start, rows.stop)
 
 
 def rows_of(table: pa.Table) -> list[dict]:
@@ -196,42 +171,20 @@ def listed(column: pa.ChunkedArray) -> list:
     Raises:
         RunError: values that Python does not have.
     """
-    try:
+    with reading(f"A column of type {str(column.type)[:80]}"):
         try:
             return column.to_pylist()
         except UnicodeDecodeError:
-            raw = pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary()
-            return [v if v is None else v.decode("utf-8", "replace") for v in column.cast(raw).to_pylist()]
-    except (pa.ArrowException, ValueError, OverflowError):
-        raise RunError(f"A column cannot be read (its type is {str(column.type)[:80]}).") from None
-
-
-def _row_groups(metadata, rows: slice | None) -> tuple[list[int], int]:
-    """Numbers of the row groups that hold these rows, and the first row of the first."""
-    sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-    starts = np.concatenate([[0], np.cumsum(sizes)]).astype(int)
-    if rows is None:
-        return list(range(len(sizes))), 0
-    chosen = [i for i in range(len(sizes)) if starts[i] < rows.stop and starts[i + 1] > rows.start]
-    return chosen, int(starts[chosen[0]]) if chosen else 0
-
-
-def _unpacked(metadata, chosen: list[int], columns: list[str]) -> int:
-    names = [metadata.schema.column(i).path.split(".")[0] for i in range(metadata.num_columns)]
-    wanted = [i for i, name in enumerate(names) if name in columns]
-    return sum(metadata.row_group(g).column(i).total_uncompressed_size for g in chosen for i in wanted)
+            return [v if v is None else v.decode("utf-8", "replace") for v in column.cast(pa.binary()).to_pylist()]
 
 
 def _summarise(step: int, table: pa.Table, middle: float) -> Groups:
     rows = table.num_rows
-    try:
-        number = {name: _floats(table, name, rows) for name in NUMBERS}
-        group = _whole(table["group"])
-        valid = _flags(table, "valid", rows, default=np.isfinite(number["reward"])) & np.isfinite(number["reward"])
-        truncated = _flags(table, "truncated", rows, default=np.zeros(rows, bool))
-        failed = table["error"].is_valid().to_numpy(zero_copy_only=False) if "error" in table.column_names else ~valid
-    except (pa.ArrowException, TypeError, ValueError):
-        raise RunError(f"rollouts/step-{step:06d}.parquet is left out: its columns have other types.") from None
+    number = {name: _floats(table, name, rows) for name in NUMBERS}
+    group = _whole(table["group"])
+    valid = _flags(table, "valid", rows, default=np.isfinite(number["reward"])) & np.isfinite(number["reward"])
+    truncated = _flags(table, "truncated", rows, default=np.zeros(rows, bool))
+    failed = table["error"].is_valid().to_numpy(zero_copy_only=False) if "error" in table.column_names else ~valid
     starts = np.flatnonzero(np.concatenate([[True], group[1:] != group[:-1]])) if rows else np.zeros(0, int)
 
     def total(values: np.ndarray) -> np.ndarray:

@@ -23,8 +23,9 @@ _FILES = re.compile(
 
 
 def is_repo(text: str) -> bool:
-    """Whether it can name a repo and is no directory here."""
-    return bool(_REPO.fullmatch(text)) and ".." not in text and "--" not in text and not os.path.exists(text)
+    """Whether it names a repo, and not a folder: of a folder the first part exists."""
+    named = bool(_REPO.fullmatch(text)) and ".." not in text and "--" not in text
+    return named and not os.path.exists(text.partition("/")[0])
 
 
 def is_allowed(repo: str, allowed: Iterable[str]) -> bool:
@@ -87,7 +88,8 @@ def fetch(repo: str, cache: Path | None = None) -> tuple[Path, list[str]]:
     except RepositoryNotFoundError:
         raise RunError(f"{repo} is neither a directory here nor a public data set repo of the Hub.") from None
     except Exception as error:  # the client's errors are untyped where the network or the Hub fails
-        raise RunError(f"{repo} cannot be fetched from the Hub ({type(error).__name__}). Try again later.") from error
+        why = f"and as a data set repo of the Hub it cannot be fetched ({type(error).__name__}): try again later"
+        raise RunError(f"{repo} is not a directory here, {why}, or write a directory as ./{repo}.") from error
     return directory, left_out
 
 

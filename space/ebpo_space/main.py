@@ -30,6 +30,8 @@ from openrlhf_ebpo.command import parse as parse_flags
 
 from .limits import RATE
 
+SESSIONS = 500  # of visitors, 0.4 MB each; who comes back later is shown what the address says
+
 
 @error_exit("space")
 def main(argv: Sequence[str] | None = None) -> None:
@@ -45,7 +47,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         nargs="+",
         default=listed("EBPO_SPACE_RUNS"),
         metavar="RUN",
-        help="run directories, folders that hold some, or owner/name of data set repositories on the Hub",
+        help="run directories, folders that hold some or will, or owner/name of data set repositories on the Hub",
     )
     parser.add_argument(
         "--allow",
@@ -103,20 +105,9 @@ def listed(variable: str) -> list[str]:
 
 
 def check_given(parser: argparse.ArgumentParser, given: str) -> None:
-    """Check the arguments, so that a mistake is reported before the app starts."""
-    from .hub import is_repo
-    from .runs import find_runs
-
-    path = Path(given)
-    if path.is_dir():
-        if not find_runs(path):
-            parser.error(
-                f"--runs {given}: no run in it or up to three folders below (run.json, metrics.jsonl or evaluation results)"
-            )
-    elif path.exists():
+    """Check the arguments, so that a mistake is reported before the app starts. A folder may be written later."""
+    if Path(given).exists() and not Path(given).is_dir():
         parser.error(f"--runs {given} is a file; name the run's directory")
-    elif not is_repo(given):
-        parser.error(f"--runs {given}: no such directory, and no owner/name of a repository on the Hub")
 
 
 def serve(options: argparse.Namespace) -> None:
@@ -148,8 +139,11 @@ def serve(options: argparse.Namespace) -> None:
         app_kwargs=server.app_kwargs(__version__, workspace, options.rate, server.hosts_of(options.host)),
         footer_links=[],
         run_history=False,
+        state_session_capacity=SESSIONS,
         enable_monitoring=False,
     )
+    for folder in workspace.runs.awaited():
+        print(f"{folder} holds no run yet: it is shown as soon as one is written there")
     print(f"Open {url} (Ctrl-C ends it)", flush=True)
     workspace.warm()
     demo.block_thread()

@@ -14,11 +14,13 @@ import orjson
 
 AXES = {"step": "step", "rollouts": "rollouts", "time": "hours"}  # what a step may stand at, and its unit
 NAMES = 600  # metrics of one run; more are not kept
+MAX_CELLS = 2**24  # steps times metrics, 8 bytes each; further metrics are not kept
+MAX_NULLS = 2**20  # of one run
 LONGEST = 2**20  # bytes of one line
 FAR = 25  # widths of the middle half (it is 1.35 standard deviations of a normal distribution wide)
 FEW, FEW_SHARE = 3, 0.005  # of a run's steps may lie outside
 LEAST = 8  # steps: of fewer nobody can say what is usual
-AT_A_TIME = 2**23  # bytes whose rows are held at once, some tens of times as large as the file says
+AT_A_TIME = 2**22  # bytes whose rows are held at once, some tens of times as large as the file says
 _TAIL = 64  # bytes before the last position that must still be the same
 
 
@@ -61,7 +63,7 @@ class Follower:
 
     def _reset(self) -> None:
         self._inode, self._offset, self._tail = None, 0, b""
-        self._damaged = self._cut = 0
+        self._damaged, self._cut = 0, False
         self._metrics = Metrics()
 
     def read(self) -> Metrics:
@@ -99,15 +101,13 @@ class Follower:
                 self._damaged += 1
             else:
                 rows.append(row)
-        metrics = _merge(self._metrics, rows)
-        if len(metrics.columns) > NAMES:
-            self._cut = len(metrics.columns) - NAMES
-            metrics = replace(metrics, columns=dict(list(metrics.columns.items())[:NAMES]))
+        self._metrics, cut = _merge(self._metrics, rows)
+        self._cut |= cut
         lines = "1 damaged line is" if self._damaged == 1 else f"{self._damaged} damaged lines are"
         problems = [f"metrics.jsonl: {lines} left out."] if self._damaged else []
-        problems += [f"metrics.jsonl: more than {NAMES} metrics; the rest is left out."] if self._cut else []
-        nulls = {name: steps for name, steps in metrics.nulls.items() if name in metrics.columns}
-        self._metrics = replace(metrics, problems=tuple(problems), nulls=nulls)
+        kept = f"{len(self._metrics.columns)} metrics at {len(self._metrics.steps):,} steps"
+        problems += [f"metrics.jsonl: {kept} are kept; the rest is left out."] if self._cut else []
+        self._metrics = replace(self._metrics, problems=tuple(problems))
 
 
 def _row(line: bytes) -> dict | None:
@@ -129,26 +129,40 @@ def _loaded(line: bytes):
         return row
 
 
-def _merge(metrics: Metrics, rows: list[dict]) -> Metrics:
-    """Rows of a step that is there already are merged into it, as `run_log.read_metrics` does."""
+def _merge(metrics: Metrics, rows: list[dict]) -> tuple[Metrics, bool]:
+    """Rows of a step that is there already are merged into it, as `run_log.read_metrics` does; whether a metric is left out."""
     if not rows:
-        return metrics
-    steps, index = np.unique([row["step"] for row in rows], return_inverse=True)
-    fresh: dict[str, np.ndarray] = {}
-    nulls: dict[str, set[int]] = {}
-    for i, row in zip(index.tolist(), rows, strict=True):
+        return metrics, False
+    fresh_steps, index = np.unique([row["step"] for row in rows], return_inverse=True)
+    steps = np.union1d(metrics.steps, fresh_steps)
+    most = min(NAMES, MAX_CELLS // len(steps))
+    seen = dict.fromkeys(metrics.columns)
+    for row in rows:
+        seen |= dict.fromkeys(name for name in row if name not in seen and _is_logged(row, name))
+    names = list(seen)
+    kept, nulls = names[:most], {name: set(metrics.nulls.get(name, ())) for name in names[:most]}
+    columns = {name: np.full(len(steps), np.nan) for name in kept}
+    was = np.searchsorted(steps, metrics.steps)
+    for name in kept:
+        if name in metrics.columns:
+            columns[name][was] = metrics.columns[name]
+    marks = sum(map(len, nulls.values()))
+    at = np.searchsorted(steps, fresh_steps)[index].tolist()
+    for i, row in zip(at, rows, strict=True):
         for name, value in row.items():
-            if (number := _number(value)) is None or name == "step":
+            if name not in columns or (number := _number(value)) is None:
                 continue
-            if name not in fresh:
-                if len(fresh) > NAMES:  # a column each, as long as the run: too many would fill the memory
-                    continue
-                fresh[name] = np.full(len(steps), np.nan)
             if math.isfinite(number):
-                fresh[name][i] = number
-            else:
-                nulls.setdefault(name, set()).add(row["step"])
-    return _joined(metrics, Metrics(steps, fresh, nulls={name: frozenset(at) for name, at in nulls.items()}))
+                columns[name][i] = number
+            elif marks < MAX_NULLS:
+                nulls[name].add(row["step"])
+                marks += 1
+    marked = {name: frozenset(at) for name, at in nulls.items() if at}
+    return Metrics(steps, columns, nulls=marked), len(names) > most
+
+
+def _is_logged(row: dict, name: str) -> bool:
+    return name != "step" and _number(row[name]) is not None
 
 
 def _number(value) -> float | None:
@@ -159,26 +173,6 @@ def _number(value) -> float | None:
         return float(value) if type(value) in (float, int) else None
     except OverflowError:
         return math.nan
-
-
-def _joined(old: Metrics, new: Metrics) -> Metrics:
-    if not len(old.steps):
-        return new
-    steps = np.union1d(old.steps, new.steps)
-    was, now = np.searchsorted(steps, old.steps), np.searchsorted(steps, new.steps)
-    columns = {}
-    for name in {**old.columns, **new.columns}:
-        column = np.full(len(steps), np.nan)
-        if name in old.columns:
-            column[was] = old.columns[name]
-        if name in new.columns:
-            present = np.isfinite(new.columns[name])
-            column[now[present]] = new.columns[name][present]
-        columns[name] = column
-    nulls = {
-        name: old.nulls.get(name, frozenset()) | new.nulls.get(name, frozenset()) for name in {**old.nulls, **new.nulls}
-    }
-    return Metrics(steps, columns, nulls=nulls)
 
 
 def positions(metrics: Metrics, steps: np.ndarray, axis: str) -> np.ndarray:

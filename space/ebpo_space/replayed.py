@@ -15,7 +15,7 @@ from openrlhf_ebpo.estimator.replay import Logged, logged
 from openrlhf_ebpo.run.rollout_columns import read_columns
 
 from .comparison import Line, comparison
-from .errors import RunError
+from .errors import RunError, reading
 from .estimators import Given, under_every
 from .figures import number
 from .groups import Groups, file_of
@@ -45,15 +45,14 @@ def on_step(opened: Opened, step: int, size: int) -> Step:
     name = file_of(opened.run, step)
     if name is None:
         raise RunError(f"There are no rollouts of step {step}.")
-    path = inside(opened.run, "rollouts", name)
-    try:
+    path, named = inside(opened.run, "rollouts", name), f"rollouts/{name}"
+    with reading(named):
         status = path.stat()
         sign = status.st_mtime_ns, status.st_size
-        return _on_file(path, sign, step, f"rollouts/{name}", EstimatorConfig(size, "paper", *opened.rewards))
-    except (ReportedError, ValueError) as error:
-        raise RunError(str(error)) from None
-    except OSError:
-        raise RunError(f"rollouts/{name} cannot be read.") from None
+        try:
+            return _on_file(path, sign, step, named, EstimatorConfig(size, "paper", *opened.rewards))
+        except (ReportedError, ValueError) as error:  # it says more
+            raise RunError(str(error)) from None
 
 
 @functools.lru_cache(maxsize=4)

@@ -19,9 +19,10 @@ from openrlhf_ebpo.eval.tasks import ordered
 from openrlhf_ebpo.run.results import SCHEMA, TRAINING
 from openrlhf_ebpo.run.score_text import k_of, majorities, passes
 
+from .bounded import read
 from .coded import numbered, truth
-from .errors import RunError
-from .groups import cut, rows_of
+from .errors import RunError, attempt, reading
+from .groups import rows_of
 from .runs import Run, inside
 from .text import middle_cut
 
@@ -32,7 +33,6 @@ COUNT = 2000  # results of one run
 _LARGEST = 16 * 2**20  # bytes of a summary.json
 _NAME = 300  # characters of a task or a protocol, as many as a link has
 _STEP = re.compile(r"step-(\d{1,9})", re.ASCII)
-_ROWS = 5_000_000
 
 
 @dataclass(frozen=True)
@@ -112,10 +112,11 @@ def find(run: Run) -> tuple[list[Result], list[str]]:
     paths = next((found for place in PLACES if (found := sorted(run.path.glob(place)))), [])
     results, problems = [], [f"Only {COUNT} of {len(paths)} results are shown."] if len(paths) > COUNT else []
     for path in paths[:COUNT]:
-        try:
-            results.append(_result(run, path))
-        except RunError as error:
-            problems.append(str(error))
+        place = path.parent.relative_to(run.path).as_posix()
+        if (
+            result := attempt(lambda path=path: _result(run, path), None, problems, f"{place}/summary.json")
+        ) is not None:
+            results.append(result)
     tasks = ordered(result.task for result in results)
     return sorted(results, key=lambda r: (r.protocol, tasks.index(r.task), r.step)), problems
 
@@ -134,7 +135,7 @@ def _read(run: Run, path: Path, place: str) -> Result:
     shown = f"{place}/summary.json"
     if path.stat().st_size > _LARGEST:
         raise RunError(f"{shown} is left out: larger than {_LARGEST >> 20} MiB.")
-    try:
+    with reading(shown):
         summary = json.loads(path.read_text(encoding="utf-8", errors="replace"))
         *_, protocol, _, last = place.split("/")
         if not isinstance(summary["schema"], int) or summary["schema"] > SCHEMA:
@@ -152,10 +153,6 @@ def _read(run: Run, path: Path, place: str) -> Result:
             samples=int(summary["metrics"]["samples_per_question"]),
             place=place,
         )
-    except RunError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
-        raise RunError(f"{shown} is damaged and left out.") from None
 
 
 def _step(folder: str) -> int:
@@ -191,20 +188,12 @@ def _rows(run: Run, place: str, columns: Sequence[str], rows: Sequence[int] | No
 
 def _table(run: Run, place: str, columns: Sequence[str], rows: Sequence[int] | None = None) -> pa.Table:
     """Those columns of samples.parquet, of these rows (ascending) or all."""
-    path = inside(run, place, "samples.parquet")
-    try:
-        file = pq.ParquetFile(path)
-        if file.metadata.num_rows > _ROWS:
-            raise RunError(f"{place}/samples.parquet is left out: more than {_ROWS:,} rows.")
-        present = [name for name in columns if name in file.schema_arrow.names]
+    named = f"{place}/samples.parquet"
+    with reading(named):
+        file = pq.ParquetFile(inside(run, place, "samples.parquet"))
         if rows is None:
-            return file.read(columns=present)
-        groups, span = list(range(file.num_row_groups)), slice(rows[0], rows[-1] + 1)
-        return cut(file, groups, present, span).take([row - span.start for row in rows])
-    except FileNotFoundError:
-        raise RunError(f"{place}/samples.parquet is missing.") from None
-    except (pa.ArrowException, OSError, ValueError):
-        raise RunError(f"{place}/samples.parquet is damaged and left out.") from None
+            return read(file, named, columns)
+        return read(file, named, columns, rows[0], rows[-1] + 1).take([row - rows[0] for row in rows])
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,7 @@ class Runs:
     _known: dict[str, Run] = field(default_factory=dict)
     _named: dict[Path, str] = field(default_factory=dict)
     _numbers: dict[str, int] = field(default_factory=dict)
+    _awaited: list[str] = field(default_factory=list)
     _scanned: float = 0.0
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -76,17 +77,26 @@ class Runs:
 
     def _scan(self) -> None:
         repos = [given for given in self.given if hub.is_repo(given)]
-        local = [Path(given) for given in self.given if given not in repos]
-        found = list(dict.fromkeys(path.resolve() for root in local for path in find_runs(root)))
+        local = {given: find_runs(Path(given)) for given in self.given if given not in repos}
+        self._awaited = [given for given, below in local.items() if not below]
+        found = list(dict.fromkeys(path.resolve() for below in local.values() for path in below))
         self._named |= keys(found, self._named, repos)
         for path in found:
             key = self._named[path]
             self._known[key] = Run(key, path, self._number(key))
         for repo in repos:
             self._number(repo)
+        for given in self.given:  # the folder was written after its name was taken for a repo's
+            if given in self._numbers and given not in repos and given not in self._known:
+                del self._numbers[given]
 
     def _number(self, key: str) -> int:
-        return self._numbers.setdefault(key, len(self._numbers))
+        return self._numbers.setdefault(key, max(self._numbers.values(), default=-1) + 1)
+
+    def awaited(self) -> list[str]:
+        """Folders that the app was started with and that hold no run yet."""
+        self.listed()
+        return self._awaited
 
     def known(self, key: str) -> Run | None:
         """The run of this key if it is here; nothing is fetched."""
@@ -179,14 +189,16 @@ def _linkable(name: str) -> str:
 
 
 def inside(run: Run, *parts: str) -> Path:
-    """A path below the run's directory.
+    """A file below the run's directory, which may be missing.
 
     Raises:
-        RunError: it leads out of it, through .. or a symbolic link.
+        RunError: it leads out of it, through .. or a symbolic link, or is a pipe, a device or a folder.
     """
-    path = run.path.joinpath(*parts)
+    path, named = run.path.joinpath(*parts), "/".join(parts)
     if not path.resolve().is_relative_to(run.path.resolve()):
-        raise RunError(f"{'/'.join(parts)} leads out of the run's directory and is not read.")
+        raise RunError(f"{named} leads out of the run's directory and is not read.")
+    if path.exists() and not path.is_file():
+        raise RunError(f"{named} is not a file and is not read.")
     return path
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -13,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .errors import RunError
+from .bounded import batches, columns_of
+from .errors import RunError, reading
 from .groups import Groups, Index, file_of, open_file, read_columns, rows_of
 from .runs import Run
 
@@ -32,6 +34,7 @@ FOUND = 500  # groups a text search finds at most
 EXPORTED = 64 * 2**20  # characters of an exported group
 ERROR_FILES = 24  # steps whose errors are counted
 MAX_MESSAGES = 1000  # of a step
+MAX_ANSWERS = 4096  # of a group
 _BATCH = 1024
 _STEPS = re.compile(r"(\d{1,9})(?:\s*[-–]\s*(\d{1,9}))?")
 
@@ -125,9 +128,9 @@ def _rows_with(run: Run, step: int, text: str, until: float) -> tuple[np.ndarray
     if name is None:
         return np.zeros(0, int), True
     file, found, row = open_file(run, name), [np.zeros(0, int)], 0
-    columns = [c for c in ("prompt", "response", "label") if c in file.schema_arrow.names]
-    try:
-        for batch in file.iter_batches(batch_size=_BATCH, columns=columns):
+    columns = [c for c in ("prompt", "response", "label") if c in columns_of(file)]
+    with contextlib.suppress(RunError), reading(name):  # the index says which files are damaged; hits before that count
+        for batch in batches(file, columns, range(file.num_row_groups), _BATCH):
             hits = np.zeros(batch.num_rows, bool)
             for column in batch.columns:
                 match = pc.match_substring(column.cast(pa.string()), text, ignore_case=True)
@@ -136,8 +139,6 @@ def _rows_with(run: Run, step: int, text: str, until: float) -> tuple[np.ndarray
             row += batch.num_rows
             if time.monotonic() > until and row < file.metadata.num_rows:
                 return np.concatenate(found), False
-    except (pa.ArrowException, OSError):
-        pass  # the index says which files are damaged; what was found before the damage counts
     return np.concatenate(found), True
 
 
@@ -173,8 +174,8 @@ def answers(run: Run, groups: Groups, position: int) -> list[dict]:
         raise RunError(
             f"The rollouts of step {step} are gone (the run was resumed from an earlier step, or keeps the newest only)."
         )
-    file = open_file(run, name)
-    table = read_columns(run, name, tuple(file.schema_arrow.names), slice(row, row + size))
+    columns = tuple(columns_of(open_file(run, name)))
+    table = read_columns(run, name, columns, slice(row, row + min(size, MAX_ANSWERS)))
     return [{**line, "step": line.get("step", step)} for line in rows_of(table)]
 
 

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from openrlhf_ebpo.redact import REDACTED, is_secret, without_secrets
+from openrlhf_ebpo.redact import REDACTED, redacted, redacted_argv, redacted_text
 
 from .text import plain
 
@@ -59,7 +59,7 @@ def flat(settings: dict, prefix: str = "", depth: int = 0) -> dict[str, object]:
         if isinstance(value, dict) and value and depth < _DEPTH:
             found |= flat(value, f"{prefix}{name}.", depth + 1)
         else:
-            found[f"{prefix}{name}"] = REDACTED if value and is_secret(f"{prefix}{name}") else value
+            found[f"{prefix}{name}"] = redacted(value, f"{prefix}{name}", str) if depth < _DEPTH else value
     return found
 
 
@@ -71,7 +71,7 @@ def shown(value) -> str:
         text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
     except RecursionError:
         return "lists in lists, too deep to be shown"
-    return without_secrets(text[:4000])
+    return redacted_text(text[:4000])
 
 
 def compared(runs: Sequence[dict]) -> list[Setting]:
@@ -117,9 +117,9 @@ def _flag(name: str, value) -> str:
 def command(about: dict) -> str:
     """The command line that was given last."""
     words = about.get("argv")
-    words = [plain(without_secrets(str(word)[:4000])) for word in words[:2000]] if isinstance(words, list) else []
+    words = [str(word)[:4000] for word in words[:2000]] if isinstance(words, list) else []
     lines: list[list[str]] = []
-    for word in words:
+    for word in map(plain, redacted_argv(words)):
         if word.startswith("--") or not lines:
             lines.append([])
         lines[-1].append(shlex.quote(word))

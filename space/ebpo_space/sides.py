@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Sequence
@@ -11,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .errors import RunError
+from .bounded import batches
+from .errors import RunError, reading
 from .groups import Groups, Index, file_of, open_file
 from .search import answers, history, position_of
 from .workspace import Opened
@@ -165,13 +167,11 @@ def visits_of(index: Index, groups: Groups, first: Side) -> np.ndarray:
 def _has_prompt(index: Index, step: int, rows: np.ndarray, prompt: str) -> np.ndarray:
     """Of each of these rows of a step; nothing of a file that cannot be read."""
     found, name = np.zeros(len(rows), bool), file_of(index.run, step)
-    try:
+    with contextlib.suppress(RunError), reading(f"step {step}"):  # the index says which files are damaged
         file, at = open_file(index.run, name or ""), 0
-        for batch in file.iter_batches(1024, columns=["prompt"]):
+        for batch in batches(file, ["prompt"], range(file.num_row_groups), 1024):
             here = (rows >= at) & (rows < at + batch.num_rows)
             texts = batch.column(0).take(pa.array(rows[here] - at)).cast(pa.string())
             found[here] = pc.fill_null(pc.equal(texts, prompt), False).to_numpy(zero_copy_only=False)
             at += batch.num_rows
-    except (RunError, pa.ArrowException, OSError):
-        pass  # the index says which files are damaged
     return found

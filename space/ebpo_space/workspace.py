@@ -15,7 +15,7 @@ from openrlhf_ebpo.run.own_metrics import own_metrics
 
 from . import seeds
 from .distributions import Reader
-from .errors import RunError
+from .errors import attempt
 from .fetched import ADDED
 from .groups import Index
 from .metrics import Follower, Metrics
@@ -109,9 +109,9 @@ class Workspace:
         problems = list(run.problems)
         if not run.path.is_dir():
             problems.append("its directory is gone (moved, renamed or deleted); nothing of it can be shown.")
-        about = attempt(lambda: describe(run), {}, problems)
+        about = attempt(lambda: describe(run), {}, problems, "run.json")
         follower = self._kept(self._followers, run, lambda: Follower(inside(run, "metrics.jsonl")), problems)
-        metrics = follower.read() if follower else Metrics()
+        metrics = attempt(follower.read, Metrics(), problems, "metrics.jsonl") if follower else Metrics()
         return Opened(run, about, metrics, (*problems, *metrics.problems))
 
     def open_all(self, view: dict) -> tuple[list[Opened], list[str]]:
@@ -120,7 +120,7 @@ class Workspace:
         chosen, shown = self.chosen(view), self.shown(view)
         numbers = self.numbers(chosen)
         for key in shown:
-            found = attempt(lambda key=key: self.open(key, numbers), None, problems)
+            found = attempt(lambda key=key: self.open(key, numbers), None, problems, key)
             if found is not None:
                 opened.append(replace(found, dimmed=key in view.get("dimmed", ())))
                 problems += [f"{key}: {problem}" for problem in found.problems]
@@ -152,15 +152,6 @@ class Workspace:
             for key in added[:-ADDED]:
                 del store[key]
             return store[run.key]
-
-
-def attempt(make: Callable, otherwise, problems: list[str]):
-    """The result of `make` or, where it raises RunError, `otherwise`, with the message added to `problems`."""
-    try:
-        return make()
-    except RunError as error:
-        problems.append(str(error))
-        return otherwise
 
 
 def _number(value, otherwise: float) -> float:

@@ -1,7 +1,6 @@
 """How a run is, and what its estimator changed."""
 
 import json
-import os
 
 import numpy as np
 import pyarrow as pa
@@ -83,9 +82,6 @@ def test_a_step_may_take_five_usual_ones():
 
 def test_signs_of_a_run_that_holds_anything(tmp_path):
     assert signs(Run("x", tmp_path, 0)) == (None, None)
-    os.mkfifo(tmp_path / "heartbeat.json")
-    assert signs(Run("x", tmp_path, 0)).beat is None
-    (tmp_path / "heartbeat.json").unlink()
     (tmp_path / "outside").mkdir()
     run = tmp_path / "run"
     run.mkdir()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,10 +19,12 @@ from openrlhf_ebpo.space import hub, results
 from openrlhf_ebpo.space.coded import numbered, truth
 from openrlhf_ebpo.space.errors import RunError
 from openrlhf_ebpo.space.groups import Index, rows_of
+from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.metrics import Follower, decimate, outside, smooth
 from openrlhf_ebpo.space.runs import Run, Runs, describe, inside, keys
 from openrlhf_ebpo.space.search import Filter, answers, choose, exported, history, position_of
 from openrlhf_ebpo.space.words import words_of
+from openrlhf_ebpo.space.workspace import Workspace
 
 ROOT = Path(__file__).parents[2]
 
@@ -228,13 +231,9 @@ IDS = {
 
 
 @pytest.mark.parametrize("kind", IDS)
-@pytest.mark.parametrize("as_dictionary", [False, True])
-def test_which_samples_are_of_a_question(kind, as_dictionary):
+def test_which_samples_are_of_a_question(kind):
     ids, expected = IDS[kind]
-    column = pa.array(ids)
-    if as_dictionary and kind not in ("lists", "nothing"):
-        column = column.dictionary_encode()
-    table = pa.table({"question_id": column, "question": [f"q{i}" for i in range(5)]})
+    table = pa.table({"question_id": pa.array(ids), "question": [f"q{i}" for i in range(5)]})
     for whole in (table, pa.concat_tables([table.slice(0, 2), table.slice(2)])):
         found = numbered(whole)
         assert dict(zip(found.keys, found.rows(), strict=True)) == expected
@@ -363,6 +362,17 @@ def test_a_run_comes_from_the_hub(use_hub, api, learnt, tmp_path):
         runs.get("owner/nothing")
 
 
+def test_a_hub_that_fails_leaves_both_readings_of_a_name(monkeypatch):
+    from huggingface_hub import HfApi
+
+    def unreachable(*_, **__):
+        raise ConnectionError
+
+    monkeypatch.setattr(HfApi, "repo_info", unreachable)
+    with pytest.raises(RunError, match=r"not a directory here.*data set repo of the Hub.*\./owner/name"):
+        hub.fetch("owner/name")
+
+
 # the start
 
 
@@ -387,16 +397,41 @@ def test_the_command_teaches(capsys):
     assert ended.value.code == 0 and "--runs" in said and "EBPO_SPACE_HF_TOKEN" in said
 
 
-@pytest.mark.parametrize(
-    ("given", "said"), [("{tmp}", "no run in it"), ("{tmp}/file", "is a file"), ("{tmp}/nothing", "no such directory")]
-)
-def test_a_wrong_run_is_said_at_the_start(tmp_path, capsys, given, said):
+def test_a_file_as_a_run_is_an_error_at_the_start(tmp_path, capsys):
     from openrlhf_ebpo.space.main import parse
 
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit):
-        parse(["--runs", given.format(tmp=tmp_path)])
-    assert said in capsys.readouterr().err
+        parse(["--runs", str(tmp_path / "file")])
+    assert "is a file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", ["runs/later", "./later", "{tmp}/later", "{tmp}", "later", "a/b/later", "new/later"])
+def test_a_folder_without_a_run_is_awaited_and_shown_once_it_has_one(tmp_path, monkeypatch, learnt, given):
+    from openrlhf_ebpo.space.app import _bar
+    from openrlhf_ebpo.space.main import parse
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    (named,) = parse(["--runs", given.format(tmp=tmp_path)]).runs
+    runs = Runs([named])
+    workspace, view = Workspace(runs), clean({})
+    is_repo = given == "new/later"  # reads as owner/name until the folder is there
+    assert runs.listed() == ([named] if is_repo else []) and runs.awaited() == ([] if is_repo else [named])
+    assert is_repo or "holds no run" in _bar(workspace, view)
+    shutil.copytree(learnt.path, tmp_path / named, dirs_exist_ok=True)
+    runs._scanned = 0.0
+    assert len(runs.listed()) == 1 and runs.get(runs.listed()[0]).path == (tmp_path / named).resolve()
+    assert named not in runs.awaited() and "holds no run" not in _bar(workspace, view)
+
+
+@pytest.mark.parametrize("name", ["run.json", "metrics.jsonl", "rollouts/step-000001.parquet", "heartbeat.json"])
+def test_what_is_not_a_file_is_not_read(tmp_path, name):
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    os.mkfifo(path)
+    with pytest.raises(RunError, match="not a file"):
+        inside(Run("x", tmp_path, 0), name)
 
 
 # names of runs

@@ -2,6 +2,8 @@
 
 import shlex
 
+import pytest
+
 from openrlhf_ebpo.space.settings import as_flags, command, compared, grouped, matching, settings_of
 
 ARGS = {
@@ -33,7 +35,21 @@ def test_secrets_are_never_shown_whatever_the_writer_did():
     text = str(found)
     assert token not in text and "pw" not in text and "0123456789abcdef" not in text and "open'" not in text
     flags = as_flags(settings_of(about()), ["logger.wandb.key", "use_ms"])
-    assert flags == "" and token not in command({"argv": ["--hub.token", token]})
+    assert flags == ""
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        *(["--hub.token", "SECRET"], ["--password", "SECRET"], ["--logger.wandb.key", "SECRET"], ["--api_key=SECRET"]),
+        ["--reward.remote_url", "https://host/grade?token=SECRET"],
+    ],
+    ids=" ".join,
+)
+def test_secrets_of_a_foreign_command_are_not_shown(argv):
+    assert "SECRET" not in command({"argv": argv})
+    name, _, value = "=".join(argv).removeprefix("--").partition("=")
+    assert "SECRET" not in str(compared([settings_of({"args": {name: value, "more": {name: [value]}}})]))
 
 
 def test_a_search_finds_words_in_names_and_values():

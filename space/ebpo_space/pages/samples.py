@@ -12,7 +12,7 @@ from openrlhf_ebpo.estimator.registry import title
 
 from .. import exports, note_box
 from ..cards import PER_PAGE, decision, group_list, history_bar, pushed_down
-from ..errors import RunError
+from ..errors import RunError, attempt
 from ..groups import Groups, Index
 from ..notes import FILE as NOTES
 from ..notes import Notes
@@ -28,7 +28,7 @@ from ..strip import answers as strip
 from ..tables import NO_RUNS, choice, empty, notices, setting
 from ..text import HTML, harmless, html, joined, run_name
 from ..words import words_of
-from ..workspace import ALL_HIDDEN, Opened, Workspace, attempt
+from ..workspace import ALL_HIDDEN, Opened, Workspace
 
 KEYS = (
     "<p class='keys'><kbd>j</kbd> <kbd>k</kbd> next and previous group · <kbd>d</kbd> <kbd>a</kbd> next and previous answer, "
