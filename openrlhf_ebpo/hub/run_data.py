@@ -46,7 +46,7 @@ from openrlhf_ebpo.run.catalogue import Metric
 from openrlhf_ebpo.run.heartbeat import FILE as BEAT
 from openrlhf_ebpo.run.own_metrics import own_metrics
 from openrlhf_ebpo.run.results import PLACES, Result, find_results, whole_name
-from openrlhf_ebpo.run.run_log import DROPPED, LOCK, NOTES, PRIOR_STARTS, read_metrics
+from openrlhf_ebpo.run.run_log import DROPPED, LOCK, PRIOR_STARTS, read_metrics
 
 METRICS = "tables/metrics.parquet"
 EVALUATIONS = "tables/evaluations.parquet"
@@ -66,7 +66,7 @@ IDENTITY = ("protocol_fingerprint", "task_fingerprint", "model_identity")  # wha
 NO_LINKS = Markdown("")
 OWN = (  # of the run directory, and staying in it
     *("superseded", "failed_step-*", "hub", "hub.json", "training.png"),
-    *(LOCK, BEAT, NOTES),
+    *(LOCK, BEAT),
 )
 OURS = (
     *("rollouts/step-*.parquet", "eval/*", "tables/*", "images/*"),

@@ -9,7 +9,6 @@
     checkpoints.jsonl     one object per saved checkpoint
     superseded/           steps that a resumed run rolled back
     training.lock         held while a training is at work here (see run_lock)
-    notes.jsonl           notes and tags that people keep on groups, in the Space
 
 `open_run` and `close_run` are the driver's, run_writer.py the training process's, `read_*` anybody's.
 """
@@ -38,7 +37,6 @@ SCHEMA = 1
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 MAX_ERROR_CHARS_ON_FULL_DISK = 300  # less than run.json's indentation, which makes room for it
 LOCK = "training.lock"
-NOTES = "notes.jsonl"
 PRIOR = "prior.json"  # here, in checkpoints and in exported models
 PRIOR_STARTS = "prior_starts.jsonl"
 DROPPED = "dropped.json"

@@ -70,7 +70,7 @@ def asked_for(workspace: Workspace, parameters: Mapping[str, str]) -> tuple[str,
     opened = workspace.open(view["run"] if view["run"] in keys else keys[0])
     index = workspace.index(opened)
     groups, _ = index.read()
-    found = selected(view, opened, index, workspace.notes.of(opened.run))
+    found = selected(view, index, opened.rewards)
     if found.note:  # a search that did not come to its end
         raise RunError(f"This would be a part only. {found.note}")
     positions = found.positions

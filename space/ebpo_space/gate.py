@@ -1,5 +1,5 @@
 """An allowlist of requests: the few routes that the pages use. Gradio has some fifty: uploads, files, proxies,
-streams, whatever its next version adds. Pages read runs and send a few values, and notes (note_route.py), so everything else
+streams, whatever its next version adds. Pages read runs and send a few values, so everything else
 is refused, and what is admitted is limited (limits.py)."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ READ = re.compile(
     r"|/gradio_api/(app_id|startup-events|heartbeat/[\w-]{1,64})",
     re.ASCII,
 )
-CALL = re.compile(r"/gradio_api/(run/predict|component_server/)|/space/notes")
+CALL = re.compile(r"/gradio_api/(run/predict|component_server/)")
 EXPORT = "/space/export"
 STREAM = re.compile(r"/gradio_api/heartbeat/.*", re.DOTALL)
 HOST = re.compile(r"(?:\[([\da-f:.]+)\]|([\w.-]+))(?::\d{1,5})?", re.ASCII)

@@ -72,13 +72,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         help="where repositories are downloaded to (default: ~/.cache/openrlhf_ebpo_space)",
     )
     parser.add_argument(
-        "--notes",
-        choices=("auto", "on", "off"),
-        default="auto",
-        help="keep notes and tags in notes.jsonl beside local runs: auto (default) where only this machine reaches the app; "
-        "on: for everybody who reaches it. A Space on the Hub keeps none",
-    )
-    parser.add_argument(
         "--rate",
         type=positive,
         default=RATE,
@@ -117,13 +110,12 @@ def serve(options: argparse.Namespace) -> None:
 
     from . import server
     from .app import build
-    from .notes import kept_by
     from .runs import Runs
     from .workspace import Workspace
 
     gc.freeze()
     gc.enable()
-    workspace = Workspace(Runs(options.runs, options.allow, options.cache), kept_by(options.notes, options.host))
+    workspace = Workspace(Runs(options.runs, options.allow, options.cache))
     demo = build(workspace)
     _, url, _ = demo.launch(
         prevent_thread_lock=True,

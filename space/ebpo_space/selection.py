@@ -1,4 +1,4 @@
-"""The groups that a view of Samples selects: its filters, and its tag."""
+"""The groups that a view of Samples selects by its filters."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import math
 from urllib.parse import quote, urlencode
 
 from .groups import Index
-from .notes import Note, tagged
 from .search import Filter, Found, choose
-from .workspace import Opened
 
-FILTERS = ("steps", "kind", "cluster", "from", "to", "rewards_from", "rewards_to", "text", "tag")  # of a view
+FILTERS = ("steps", "kind", "cluster", "from", "to", "rewards_from", "rewards_to", "text")  # of a view
 
 
 def wanted(view: dict) -> Filter:
-    """The view's filters, without its tag."""
+    """The view's filters."""
     low, high = view["rewards_from"], view["rewards_to"]
     reward = None
     if low is not None or high is not None:
@@ -22,13 +20,12 @@ def wanted(view: dict) -> Filter:
     return Filter(view["steps"], view["kind"], view["cluster"], (view["from"], view["to"]), reward, view["text"])
 
 
-def selected(view: dict, opened: Opened, index: Index, notes: dict[tuple[int, int], Note]) -> Found:
+def selected(view: dict, index: Index, rewards: tuple[float, float]) -> Found:
     """
     Raises:
-        RunError: a filter is none, or a file that is searched for a text cannot be read.
+        RunError: a filter cannot be read, or a file that is searched for a text.
     """
-    found = choose(index, wanted(view), *opened.rewards)
-    return Found(tagged(notes, index.read()[0], found.positions, view["tag"]), found.note)
+    return choose(index, wanted(view), *rewards)
 
 
 def query(view: dict, key: str) -> str:

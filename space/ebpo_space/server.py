@@ -15,12 +15,11 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from . import downloads, note_route, texts
+from . import downloads, texts
 from .document import STATIC, Document, head
 from .errors import RunError
 from .gate import EXPORT, Gate
 from .limits import RATE
-from .notes import LOOPBACK
 from .workspace import Workspace
 
 # Text is escaped before it gets here; if an escape were forgotten, a page could neither run it nor load or send anything
@@ -52,6 +51,7 @@ def policy(nonce: str) -> str:
 
 
 HASHED = re.compile(r"/assets/[\w./-]+-[\w-]{8}\.\w+", re.ASCII)
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 OURS = re.compile(r"/space/[\w./-]+\.(js|js\.gz|css|woff2)", re.ASCII)
 VERSION = re.compile(rb"[\w.]+-\d+", re.ASCII)
 KEPT = (b"cache-control", b"public, max-age=31536000, immutable")
@@ -120,7 +120,6 @@ def hosts_of(host: str) -> Container[str] | None:
 def app_kwargs(version: str, workspace: Workspace, rate: float = RATE, hosts: Container[str] | None = None) -> dict:
     """For `launch`: routes before Gradio's own, the page's head, the headers, and what is refused."""
     pages = [_route(path, answer, workspace) for path, answer in ROUTES.items()]
-    pages.append(note_route.route(workspace))  # the one that is no GET
     files = Mount("/space", Files(directory=STATIC))
     inner = [
         Middleware(SafeHeaders),

@@ -19,7 +19,6 @@ from .errors import attempt
 from .fetched import ADDED
 from .groups import Index
 from .metrics import Follower, Metrics
-from .notes import Notes
 from .runs import AT_ONCE, Run, Runs, describe, inside
 
 ALL_HIDDEN = "All runs are hidden: a click on the dot of a run, above, shows it again."
@@ -65,7 +64,6 @@ class Opened:
 @dataclass
 class Workspace:
     runs: Runs
-    notes: Notes = field(default_factory=Notes)
     _followers: OrderedDict[str, Follower] = field(default_factory=OrderedDict)
     _indexes: OrderedDict[str, Index] = field(default_factory=OrderedDict)
     _readers: OrderedDict[str, Reader] = field(default_factory=OrderedDict)

@@ -1,9 +1,8 @@
-"""Compare, notes and exports in a real browser, over runs of this module's own: notes are written beside them."""
+"""Compare and exports in a real browser, over runs of this module's own."""
 
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 
 import pandas
@@ -105,44 +104,6 @@ def test_hostile_answers_stay_text(visit, kept):
     page.locator(".pane .reading").nth(1).wait_for()
     assert page.evaluate(FOREIGN) == 0 and page.evaluate("window.hacked") is None
     assert page.evaluate("document.documentElement.scrollWidth") <= 1440
-
-
-def test_a_note_is_kept_found_by_its_tag_and_survives_a_refresh(visit, kept, folder):
-    page = visit("?tab=samples&runs=a&steps=all&at=7.3", base=kept)
-    note = page.locator(".note textarea")
-    note.fill("<b>odd</b>: right by luck")
-    page.get_by_label("Tags, separated by commas").fill("luck, check")
-    page.get_by_role("button", name="Source").click()
-    page.wait_for_selector(".tools [aria-pressed=true]")
-    assert note.input_value() == "<b>odd</b>: right by luck", "what is being written stays"
-    page.locator("[data-note-save]").click()
-    page.get_by_text("Saved.").wait_for()
-    (line,) = map(json.loads, (folder / "a" / "notes.jsonl").read_text().splitlines())
-    assert (line["step"], line["group"], line["note"], line["tags"]) == (
-        *(7, 3, "<b>odd</b>: right by luck", ["luck", "check"]),
-    )
-    assert "note=" in page.url and "tags=luck,check" in page.url
-    page.get_by_role("button", name="luck 1").click()
-    page.wait_for_function("() => document.querySelectorAll('.groups li').length === 1")
-    other = visit("?tab=samples&runs=a&steps=all&at=7.3", base=kept)
-    other.locator(".note textarea").wait_for()
-    assert other.locator(".note textarea").input_value() == "<b>odd</b>: right by luck"
-
-
-def test_of_two_who_change_a_note_the_second_is_shown_the_first(contexts, kept):
-    both = [contexts("desk").new_page() for _ in range(2)]  # not `visit`: the refusal is in the console
-    for page in both:
-        page.goto(f"{kept}/?tab=samples&runs=b&steps=all&at=7.3")
-        page.locator(".note textarea").fill(f"page {both.index(page)}")
-    both[0].locator("[data-note-save]").click()
-    both[0].get_by_text("Saved.").wait_for()
-    both[1].locator("[data-note-save]").click()
-    both[1].get_by_text("“page 0”").wait_for()
-    assert both[1].locator(".note textarea").input_value() == "page 1"
-    both[1].locator("[data-note-save]").click()
-    both[1].get_by_text("Saved.").wait_for()
-    for page in both:
-        page.close()
 
 
 def test_a_selection_is_downloaded(visit, kept):

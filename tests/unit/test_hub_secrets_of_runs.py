@@ -84,7 +84,7 @@ def test_strangers_in_a_run_stay_and_are_named(tmp_path, hub, commands, capsys):
         (run_dir / name).write_text("NEEDLE")
     push_run(run_dir)
     (said,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("left out")]
-    assert said.endswith(": .env, notes.txt, rollouts/.step-000009.parquet, rollouts/step-x.parquet")
+    assert said.endswith(": .env, notes.jsonl, notes.txt, rollouts/.step-000009.parquet, rollouts/step-x.parquet")
     assert not leaked(hub, ["NEEDLE"])
 
 

@@ -1,4 +1,4 @@
-"""The page Compare and the box of a note, as HTML; what is in them comes from runs and from links."""
+"""The page Compare as HTML; what is in it comes from runs and from links."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 from space_runs import hostile_run, learning_run
 
 from openrlhf_ebpo.space.links import address, clean, parsed
-from openrlhf_ebpo.space.notes import ANY, FILE, Note, Notes
-from openrlhf_ebpo.space.pages import compare, samples
+from openrlhf_ebpo.space.pages import compare
 from openrlhf_ebpo.space.runs import Runs
 from openrlhf_ebpo.space.text import HTML
 from openrlhf_ebpo.space.workspace import Workspace
@@ -27,7 +26,7 @@ def workspace(tmp_path_factory):
     hostile_run(folder / "evil", megabytes=0.05)
     (folder / "empty").mkdir()
     (folder / "empty" / "metrics.jsonl").write_text('{"step": 1}\n')
-    return Workspace(Runs([str(folder)]), Notes(enabled=True))
+    return Workspace(Runs([str(folder)]))
 
 
 def show(workspace, **view) -> dict:
@@ -127,82 +126,3 @@ def test_no_text_of_a_run_becomes_html(workspace):
 def test_a_long_answer_is_cut_and_says_so(workspace, monkeypatch):
     monkeypatch.setattr(compare, "COMPARED", 20)
     assert re.search(r"Compared up to here; [\d,]+ more characters", show(workspace)["answers"])
-
-
-# the box of a note, in Samples
-
-
-def look(workspace, **view) -> dict:
-    return samples.render(clean({"runs": "a", "steps": "all", **view}), workspace)
-
-
-def box(found: dict) -> str:
-    return re.search(r'<section class="note".*?</section>', str(found["decision"]), re.DOTALL)[0]
-
-
-@pytest.fixture
-def noted(workspace):
-    """A note on one group of a."""
-    run = workspace.open("a").run
-    groups, _ = workspace.index(workspace.open("a")).read()
-    workspace.notes.keep(run, (12, 0), groups.prompt_id[groups.step == 12][0], Note(EVIL, (EVIL[:10], "tag, %2C")))
-    yield workspace
-    (run.path / FILE).unlink()
-
-
-def test_a_link_carries_the_note_and_the_tags_of_the_group_that_it_shows(noted):
-    found = look(noted, at="12.0")
-    assert found["view"]["note"] == EVIL and found["view"]["noted"] == "12.0@a"
-    link = parsed(address(clean({"runs": "a", **found["view"]})))
-    assert clean(link)["tags"] == found["view"]["tags"] and clean(link)["note"] == EVIL
-    elsewhere = Workspace(noted.runs)
-    theirs = look(elsewhere, **link)
-    assert "goes into the link" in box(theirs) and theirs["view"]["note"] == EVIL
-    assert look(elsewhere, **{**link, "at": "12.1"})["view"]["note"] == "", "not of another group"
-
-
-def test_a_note_is_text_wherever_it_stands(noted):
-    for found in (look(noted, at="12.0"), look(noted, at="12.0", noted="12.0@a", note=EVIL[::-1] + EVIL, tags=EVIL)):
-        assert tags(box(found)) <= {
-            "section",
-            "header",
-            "h3",
-            "small",
-            "code",
-            "blockquote",
-            "p",
-            "em",
-            "label",
-            "span",
-            "textarea",
-            "input",
-            "button",
-            "wbr",
-        }
-        assert "{{" not in box(found) and "${" not in box(found)
-        assert tags(found["quick"]) <= {"div", "button", "small", "span", "wbr"}
-
-
-def test_where_link_and_file_differ_both_are_shown(noted):
-    found = look(noted, at="12.0", noted="12.0@a", note="what the link says")
-    assert "In this link" in box(found) and "what the link says" in box(found) and "&#62;&#60;img" in box(found)
-    fresh = look(noted, at="12.1", noted="12.1@a", note="of the link alone")
-    assert "In this link" not in box(fresh) and "Save</b> keeps it beside the run" in box(fresh)
-
-
-def test_groups_are_filtered_by_tag(noted):
-    assert "<b>96</b> groups" in look(noted)["groups"]
-    for tag in (ANY, "tag %2C"):
-        found = look(noted, tag=tag)
-        assert "<b>1</b> group" in found["groups"] and found["view"]["at"] == "12.0"
-    off = Workspace(noted.runs)
-    assert 'class="choices tags"' not in look(off)["quick"] and "<b>0</b> groups" in look(off, tag=ANY)["groups"]
-
-
-def test_a_notes_file_that_leads_out_of_the_run_is_named_and_the_rest_is_shown(workspace, tmp_path):
-    (tmp_path / "outside").write_text("{}")
-    path = workspace.open("a").run.path / FILE
-    path.symlink_to(tmp_path / "outside")
-    found = look(workspace, at="12.0")
-    path.unlink()
-    assert "leads out of the run" in found["notes"] and "Step 12, group 0" in found["decision"]

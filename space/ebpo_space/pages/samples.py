@@ -10,12 +10,10 @@ import numpy as np
 
 from openrlhf_ebpo.estimator.registry import title
 
-from .. import exports, note_box
+from .. import exports
 from ..cards import PER_PAGE, decision, group_list, history_bar, pushed_down
 from ..errors import RunError, attempt
 from ..groups import Groups, Index
-from ..notes import FILE as NOTES
-from ..notes import Notes
 from ..page import Page
 from ..parameters import flag, number, one_of, optional, place, text
 from ..parts import Parts, menu
@@ -51,7 +49,6 @@ PARAMETERS = {
     "shown": (1, number(1, 100_000, whole=True)),
     "raw": (False, flag),
     "longest": (False, flag),  # answers by length
-    **note_box.PARAMETERS,
 }
 _FIRST = {"at": "", "answer": 0, "shown": 1}  # of what a changed filter finds
 
@@ -109,16 +106,13 @@ def render(view: dict, workspace: Workspace) -> dict:
         said = HTML("A run writes them at every step unless <code>--logger.rollouts_every</code> says otherwise.")
         notes = notices([*opened.problems, *problems]) + empty("No rollouts in this run", said, kind="nothing")
         return {**nothing, "notes": notes, "quick": quick(view, keys, key, groups)}
-    return _page(view, keys, opened, index, groups, problems, workspace.notes)
+    return _page(view, keys, opened, index, groups, problems)
 
 
-def _page(
-    view: dict, keys: list[str], opened: Opened, index: Index, groups: Groups, problems: list[str], store: Notes
-) -> dict:
+def _page(view: dict, keys: list[str], opened: Opened, index: Index, groups: Groups, problems: list[str]) -> dict:
     notes, found, note = [*opened.problems, *problems], np.zeros(0, int), ""
-    kept = attempt(lambda: store.of(opened.run), {}, notes)
     try:
-        chosen = selected(view, opened, index, kept)
+        chosen = selected(view, index, opened.rewards)
         found, note = chosen.positions, chosen.note
     except RunError as error:
         notes.append(str(error))
@@ -136,19 +130,16 @@ def _page(
     listed += group_list(groups, found, words, current, shown, failed, passed)
     if not len(found):
         listed += empty("No group fits", "Look in “all” steps, or take a filter away.")
-    note_here, linked = HTML(), {}
-    if current is not None:
-        note_here, linked = note_box.box(view, opened.run, store.keeps(opened.run), kept, groups, current)
     return {
         **{"groups": listed, "decision": "", "answers": ""},
         **(
             {}
             if current is None
-            else _group(view, opened, index, groups, current, _kind_of(groups, current, failed, passed), note_here)
+            else _group(view, opened, index, groups, current, _kind_of(groups, current, failed, passed))
         ),
-        "quick": quick(view, keys, opened.run.key, groups) + note_box.tag_choices(view, kept),
+        "quick": quick(view, keys, opened.run.key, groups),
         "notes": notices([*notes, note] if note else notes),
-        "view": {"at": "" if current is None else f"{groups.step[current]}.{groups.group[current]}", **linked},
+        "view": {"at": "" if current is None else f"{groups.step[current]}.{groups.group[current]}"},
         **_menu(sorted({str(c) for c in groups.cluster if c is not None})[:500]),
     }
 
@@ -186,7 +177,7 @@ def _kind_of(groups: Groups, p: int, failed, passed) -> HTML:
     return HTML("<em>all pass</em>") if passed[p] else HTML()
 
 
-def _group(view: dict, opened: Opened, index: Index, groups: Groups, p: int, kind: HTML, note: HTML) -> dict:
+def _group(view: dict, opened: Opened, index: Index, groups: Groups, p: int, kind: HTML) -> dict:
     """decision, answers: HTML."""
     try:
         rows = answers(index.run, groups, p)
@@ -198,7 +189,7 @@ def _group(view: dict, opened: Opened, index: Index, groups: Groups, p: int, kin
     shown = {
         "picture": _picture(opened, groups, p),
         "history": history_bar(groups, history(groups, groups.prompt_id[p]), p),
-        "every": note + under_every_estimator(opened, groups, p, name),
+        "every": under_every_estimator(opened, groups, p, name),
     }
     chosen = min(view["answer"] - 1, len(rows) - 1) if view["answer"] else first_with(rows, find)
     said = {"raw": view["raw"], "find": find}
@@ -299,4 +290,4 @@ def exported_group(workspace: Workspace, wanted: dict) -> tuple[str, str]:
         return "", str(error) if isinstance(error, RunError) else "This is no group."
 
 
-PAGE = Page("samples", PARAMETERS, lay_out, render, settle, ("metrics.jsonl", "run.json", "rollouts", NOTES))
+PAGE = Page("samples", PARAMETERS, lay_out, render, settle, ("metrics.jsonl", "run.json", "rollouts"))
