@@ -102,7 +102,8 @@ class Workspace:
             if found is not None:
                 run = found.run if key in listed else replace(found.run, number=len(listed) + own.index(key))
                 opened.append(replace(found, run=run, dimmed=key in view.get("dimmed", ())))
-                problems += [f"{key}: {problem}" for problem in found.problems]
+                damage = self._indexes[key].damage if key in self._indexes else ""
+                problems += [f"{key}: {problem}" for problem in (*found.problems, damage) if problem]
         return opened, problems if shown or not chosen else [ALL_HIDDEN]
 
     def warm(self) -> None:
