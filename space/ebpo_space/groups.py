@@ -90,6 +90,12 @@ class Index:
                 self._joined = (state, groups, [block[2] for block in blocks if block[2]])
             return self._joined[1], self._joined[2]
 
+    @property
+    def damage(self) -> str:
+        """How many files could not be read when the index was read last; "" for none."""
+        bad = sum(block[1] is None for block in list(self._blocks.values()))
+        return f"{bad} of {len(self._blocks)} rollout files cannot be read; the page Samples names them." if bad else ""
+
     def _block(self, path: Path) -> tuple[Groups | None, str]:
         def summarised() -> Groups:
             if self._count > MAX_GROUPS:

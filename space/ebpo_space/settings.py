@@ -22,6 +22,7 @@ NAMES = ("ckpt.path", "ckpt.output_dir", "logger.run_dir", "logger.tensorboard_d
 NAMED = "logger.wandb."
 _FLAG = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 _DEPTH = 8
+TOO_DEEP = "lists in lists, too deep to be shown"
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def settings_of(about: dict) -> dict[str, object]:
     """Dotted name -> value: the arguments, the versions, and what else run.json says about the run."""
     found = flat(_dict(about.get("args")))
     found |= {f"versions.{name}": value for name, value in flat(_dict(about.get("versions"))).items()}
-    return found | {f"run.{name}": about[name] for name in ABOUT if about.get(name) is not None}
+    return found | {f"run.{name}": _redacted(about[name], name) for name in ABOUT if about.get(name) is not None}
 
 
 def flat(settings: dict, prefix: str = "", depth: int = 0) -> dict[str, object]:
@@ -59,8 +60,15 @@ def flat(settings: dict, prefix: str = "", depth: int = 0) -> dict[str, object]:
         if isinstance(value, dict) and value and depth < _DEPTH:
             found |= flat(value, f"{prefix}{name}.", depth + 1)
         else:
-            found[f"{prefix}{name}"] = redacted(value, f"{prefix}{name}", str) if depth < _DEPTH else value
+            found[f"{prefix}{name}"] = _redacted(value, f"{prefix}{name}")
     return found
+
+
+def _redacted(value, name: str):
+    try:
+        return redacted(value, name, str)  # `shown` looks through the texts
+    except RecursionError:
+        return TOO_DEEP
 
 
 def shown(value) -> str:
@@ -70,7 +78,7 @@ def shown(value) -> str:
     try:
         text = value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
     except RecursionError:
-        return "lists in lists, too deep to be shown"
+        return TOO_DEEP
     return redacted_text(text[:4000])
 
 

@@ -85,7 +85,7 @@ def _tile(i: int, row: Mapping, widest: float, current: bool, find: str, change:
     ]
     said = f"Answer {i + 1}: reward {_number(reward)}, advantage {signed(advantage)}"
     return html(
-        '<li><button type="button" class="tile {}" style="--strength:{}%" {}{} aria-label="{}"><span>{}{}</span>'
+        '<li><button type="button" class="tile {}" style="--strength:{}%" {}{} title="{}"><span>{}{}</span>'
         "<small>r = {}</small><b>{}</b></button></li>",
         *(_side(advantage), _strength(advantage, widest), setting(**change), current_mark(current), said),
         *(i + 1, joined(marks), _number(reward), signed(advantage)),
@@ -115,7 +115,7 @@ def _answer(
         name=name,
     )
     return html(
-        '<article class="answer {}" style="--strength:{}%"><header><h3>{} <small>of {}</small></h3>{}{}'
+        '<article class="answer {}" style="--strength:{}%"><header><h2>{} <small>of {}</small></h2>{}{}'
         '<div class="gains">{}</div></header>{}{}{}</article>',
         *(_side(advantage), _strength(advantage, widest), name, size, _reward(finite(row.get("reward"))), _flags(row)),
         *(gains, _arithmetic(row, scale), error, text),

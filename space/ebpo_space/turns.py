@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, replace
 
 MOST = 80  # parts; what follows them is one
+MARKED = 2**20  # characters in which marks are looked for; what follows belongs to the last part
 _MARKS = re.compile(
     r"(?P<start>\A\s*(?:<bos>|<s>)|<\|begin_of_text\|>|<｜begin▁of▁sentence｜>)"
     r"|<\|im_start\|>(?P<chatml>\w{1,20})\n?"
@@ -39,7 +40,7 @@ def parts(text: str) -> list[Part]:
     """Never empty, in order; marks stand between parts, and blanks alone are none."""
     found: list[Part] = []
     start, role, thinking = 0, "", False
-    for mark in _MARKS.finditer(text):
+    for mark in _MARKS.finditer(text, 0, MARKED):
         if len(found) >= MOST:
             break
         kind = mark.lastgroup
@@ -52,7 +53,7 @@ def parts(text: str) -> list[Part]:
         start, thinking = mark.end(), kind == "think"
         role = _role(mark) or role
     if role or not found or not _blank(text, start, len(text)):
-        found.append(Part(start, len(text), role, thinking, open=thinking))
+        found.append(Part(start, len(text), role, thinking, open=thinking and len(text) <= MARKED))
     return found
 
 

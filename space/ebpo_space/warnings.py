@@ -55,7 +55,7 @@ class Rule:
 
 
 class Warned(NamedTuple):
-    """begins, last: the first and the last step that shows it, of `count`; worst: the value furthest out; goes_on: up to the
+    """begins, last: the first and the last step that shows it (or is missing), of `count`; worst: the value furthest out; goes_on: up to the
     end."""
 
     rule: Rule
@@ -178,8 +178,17 @@ def _look(rule: Rule, metrics: Metrics, rewards: tuple[float, float]) -> Warned 
         return None
     steps, values = series.steps[flags], series.values[flags]
     worst = values.min() if rule.holds in (collapsed, stays_at, fallen) else values[np.abs(values).argmax()]
-    goes_on = rule.holds not in (spiked, skipped) and bool(flags[-rule.window :].any())
+    if rule.holds is skipped:
+        return _missing(rule, series.steps, flags)
+    goes_on = rule.holds is not spiked and bool(flags[-rule.window :].any())
     return Warned(rule, metric, int(steps[0]), int(steps[-1]), len(steps), float(worst), goes_on)
+
+
+def _missing(rule: Rule, steps: np.ndarray, flags: np.ndarray) -> Warned:
+    """flags: steps before which others are missing; the warning counts those."""
+    after = np.flatnonzero(flags)
+    first, last = steps[after - 1] + 1, steps[after] - 1
+    return Warned(rule, "step", int(first[0]), int(last[-1]), int((last - first + 1).sum()), float(last[-1]), False)
 
 
 def _named(metrics: Metrics, pattern: str) -> str | None:

@@ -121,7 +121,8 @@ class Workspace:
             found = attempt(lambda key=key: self.open(key, numbers), None, problems, key)
             if found is not None:
                 opened.append(replace(found, dimmed=key in view.get("dimmed", ())))
-                problems += [f"{key}: {problem}" for problem in found.problems]
+                damage = self._indexes[key].damage if key in self._indexes else ""
+                problems += [f"{key}: {problem}" for problem in (*found.problems, damage) if problem]
         return opened, problems if shown or not chosen else [ALL_HIDDEN]
 
     def warm(self) -> None:

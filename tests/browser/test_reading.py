@@ -243,7 +243,7 @@ def test_a_text_that_takes_too_long_is_shown_as_it_was_written_and_the_next_is_r
     page.wait_for_selector(".answer .piece.plain", timeout=60_000)
     assert "Answer: needle" in page.locator(".answer .piece.plain").inner_text()
     page.locator("body").press("d")
-    page.wait_for_function("() => document.querySelector('.answer h3').innerText.includes('Answer 3')")
+    page.wait_for_function("() => document.querySelector('.answer h2').innerText.includes('Answer 3')")
     page.wait_for_selector(".answer .thought[open] math")
     page.close()
 
@@ -283,11 +283,11 @@ def test_thoughts_are_folded_and_ends_are_said(look):
     assert "system" in prompt and "user" in prompt and "im_start" not in prompt
     assert "im_start" not in page.locator(".groups").inner_text()
     page.locator("body").press("3")
-    page.wait_for_function("() => document.querySelector('.answer h3').innerText.includes('Answer 3')")
+    page.wait_for_function("() => document.querySelector('.answer h2').innerText.includes('Answer 3')")
     said = page.locator(".answer").inner_text()
     assert "never closed" in said and "Cut off at the length limit" in said
     page.locator("body").press("a")
-    page.wait_for_function("() => document.querySelector('.answer h3').innerText.includes('Answer 2')")
+    page.wait_for_function("() => document.querySelector('.answer h2').innerText.includes('Answer 2')")
     page.get_by_role("button", name="prompt", exact=True).click()
     page.wait_for_selector(".middle", state="hidden")
     page.get_by_role("button", name="prompt", exact=True).click()

@@ -282,7 +282,7 @@ def test_a_link_opens_the_same_view(visit):
     page.locator(".groups li button").nth(2).click()
     page.wait_for_selector(".groups li:nth-child(3) button[aria-current]")
     page.locator("body").press("2")
-    page.wait_for_function("() => document.querySelector('.answer h3').innerText.includes('Answer 2')")
+    page.wait_for_function("() => document.querySelector('.answer h2').innerText.includes('Answer 2')")
     page.wait_for_selector(".answer .piece.md")
     url, title, answers = page.url, page.locator(".group h2").inner_text(), page.locator(".answers").inner_text()
     other = visit(url.split("/", 3)[3])

@@ -116,6 +116,16 @@ def test_what_goes_on_and_what_is_over():
     assert twice.count == 2 and twice.since == "2 steps from 50 to 90" and twice.worst == 4.0
 
 
+@pytest.mark.parametrize(
+    ("gone", "said"),
+    [([27], "at step 27"), (range(27, 42), "15 steps from 27 to 41"), ([3, 30], "2 steps from 3 to 30")],
+)
+def test_missing_steps_are_named(gone, said):
+    steps = np.setdiff1d(np.arange(1, 60), list(gone))
+    (warned,) = found(metrics(steps=steps, truncated=np.zeros(len(steps))))
+    assert warned.rule.name == "missing" and warned.since == said
+
+
 def test_a_run_that_fails_from_its_start_is_told_after_three_steps():
     assert found(metrics(steps=[1, 2], reward=[0, 0])) == []
     assert [each.rule.name for each in found(metrics(steps=[1, 2, 3], reward=[0, 0, 0]))] == ["zero"]

@@ -29,8 +29,10 @@ const mathml = (tex, display) => {
 // what models write and LaTeX would not accept: 50% in a formula, rows without an environment
 const drawn = (tex, display) => {
   const source = tex.replace(/(?<!\\)%/g, "\\%").trim();
-  if (/\\begin\s*\{|\\tag\b/.test(source)) return mathml(source, true);
-  return mathml(source, display) || (ROWS.test(source) ? mathml(`\\begin{aligned}${source}\\end{aligned}`, true) : "");
+  const rows = ROWS.test(source) && !/\\begin\s*\{/.test(source);
+  // \tag and the like stand in displays alone: inside a sentence the formula is set as one, rather than not at all
+  const set = (found) => mathml(found, display) || (display ? "" : mathml(found, true));
+  return set(source) || (rows ? set(`\\begin{aligned}${source}\\end{aligned}`) : "");
 };
 
 const formula = (one, source, inline) => {
