@@ -8,7 +8,6 @@ only every k-th file is read.
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -17,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .binning import means
 from .errors import RunError, attempt
 from .groups import open_file, read_columns, rollout_files, step_of
 from .runs import Run
@@ -246,17 +244,3 @@ def concatenated(kind: type, blocks: Sequence):
 def _only(found, cluster: int | None):
     kept = found.cluster == cluster
     return type(found)(*(getattr(found, f.name)[kept] for f in fields(found)))
-
-
-def largest(seen: Seen, most: int) -> list[tuple[int, str]]:
-    """Number and name of the clusters with the most groups."""
-    counts = Counter(seen.groups.cluster[seen.groups.cluster >= 0].tolist())
-    return [(number, seen.clusters[number]) for number, _ in sorted(counts.items(), key=lambda c: (-c[1], c[0]))[:most]]
-
-
-def prior_means(groups: Grouped, place: np.ndarray, count: int) -> np.ndarray:
-    """What the prior expected in each stretch: V = (1 − S)·mean + S·prior, solved for the prior, weighted by S."""
-    weight = groups.shrinkage.astype(float)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        implied = (groups.baseline - (1 - weight) * groups.mean) / weight
-    return means(place, implied, count, np.where(weight > 1e-6, weight, np.nan))

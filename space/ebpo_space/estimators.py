@@ -1,13 +1,9 @@
-"""Every estimator of the registry on one batch, and the error of EBPO's baselines in theory.
-
-What a batch gets comes from the code that trains (openrlhf_ebpo/estimator), without torch. A baseline that is linear in
-the group's mean has an error in closed form: one entry of WEIGHTS.
-"""
+"""Every estimator of the registry on one batch. What it gets comes from the code that trains (openrlhf_ebpo/estimator), without torch."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,58 +115,3 @@ def others(world: World, size: int) -> np.ndarray:
     logs = [math.log(math.comb(size, k)) + log_beta(k + a, size - k + b) - log_beta(a, b) for k in range(size + 1)]
     below = np.cumsum(np.exp(logs))
     return np.minimum(np.searchsorted(below, (np.arange(OTHERS) + 0.5) / OTHERS), size)
-
-
-def bayes_weight(world: World, size: int) -> float:
-    """The S of the posterior mean, which no baseline can beat."""
-    return float(shrinkage_weight(world.within, world.between, size, 1.0))
-
-
-def paper_weight(world: World, size: int) -> float:
-    """S of preset `paper`: σ² is the variance of all rewards, τ² that of group means, both known exactly."""
-    pooled = world.mean * (1 - world.mean)
-    return float(shrinkage_weight(pooled, world.between + world.within / size, size, 1.0))
-
-
-def within_raw_weight(world: World, size: int) -> float:
-    """σ² within groups, τ² still that of group means."""
-    return float(shrinkage_weight(world.within, world.between + world.within / size, size, 1.0))
-
-
-def beta_binomial_weight(world: World, size: int) -> float:
-    """S of the revision's Beta-Binomial prior, fitted by moments to group means: ν / (ν + G)."""
-    spread = world.between + world.within / size
-    total = world.mean * (1 - world.mean) / spread - 1
-    return total / (total + size)
-
-
-WEIGHTS: dict[str, Callable[[World, int], float]] = {
-    "group mean (GRPO, Dr. GRPO)": lambda world, size: 0.0,
-    "EBPO, as in the paper": paper_weight,
-    "within σ², raw τ²": within_raw_weight,
-    "Beta-Binomial (revision)": beta_binomial_weight,
-    "within σ², corrected τ²": bayes_weight,
-}
-
-
-def error_ratio(world: World, size: int, weight: float) -> float:
-    """Mean squared error of the baseline (1 − S)·μ + S·mean against p, divided by the Bayes risk."""
-    noise = world.within / size
-    error = (1 - weight) ** 2 * noise + weight**2 * world.between
-    return error / (noise * world.between / (noise + world.between))
-
-
-def error_curves(world: World, sizes: np.ndarray) -> dict[str, np.ndarray]:
-    return {
-        name: np.array([error_ratio(world, int(size), weight(world, int(size))) for size in sizes])
-        for name, weight in WEIGHTS.items()
-    }
-
-
-def centred_batch(successes: np.ndarray, size: int, setting: Setting) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One batch of groups with 0/1 rewards under EBPO: baselines (M,), and the final, standardised advantages of a right
-    and of a wrong answer of each group (M,), NaN where the group has none."""
-    found = given("ebpo", binary_batch(successes, size), EstimatorConfig(size), setting.state())
-    right = np.where(successes > 0, found.advantages[:, 0], np.nan)
-    wrong = np.where(successes < size, found.advantages[:, -1], np.nan)
-    return found.baselines[:, 0], right, wrong

@@ -261,17 +261,10 @@ def test_understand_answers_at_once(visit):
     page = visit("?tab=understand")
     page.wait_for_selector(".story")
     assert "All 4 answers are wrong" in page.locator(".story").inner_text()
-    ebpo = page.locator("table.estimators tr", has_text="EBPO").inner_text().split("\t")
-    assert ebpo[1] == "0.14" and "−" in ebpo[3]
-    assert page.locator("table.estimators tbody tr").count() > 10
+    assert "= 0.14" in page.locator(".story .formula").inner_text()
     page.get_by_label("range slider for Right answers").press("ArrowRight")
     page.wait_for_function("() => document.querySelector('.story').innerText.includes('1 of 4 answers right')")
     assert "right=1" in page.url
-    rows = page.locator(".centring tbody tr").all_inner_texts()
-    assert all(row.split("\t")[3] == row.split("\t")[4] and row.split("\t")[1] != row.split("\t")[2] for row in rows)
-    panel(page, "error").scroll_into_view_if_needed()
-    panel(page, "error").locator(".main-svg").first.wait_for()
-    assert len(lines(page, "error")) == 5
 
 
 def test_a_link_opens_the_same_view(visit):

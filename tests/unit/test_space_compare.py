@@ -48,12 +48,12 @@ def test_without_a_wish_it_shows_two_groups_and_its_address_names_them(workspace
     assert {name: again[name] for name in ("sides", "answers", "view")} == {
         name: found[name] for name in ("sides", "answers", "view")
     }
-    assert found["sides"].count('class="prompt"') == 1 and found["answers"].count('class="compared"') == 2
+    assert found["sides"].count('class="prompt"') == 1 and found["answers"].count('class="reading"') == 2
     assert not found["notices"]
 
 
 def test_a_prompt_gives_no_answer(workspace):
-    found = show(workspace, marked=0)
+    found = show(workspace, pick_a=0)
     assert "data-given" not in found["sides"] and found["answers"].count("data-given") == 2
 
 
@@ -121,8 +121,3 @@ def test_no_text_of_a_run_becomes_html(workspace):
             "summary",
             "wbr",
         }
-
-
-def test_a_long_answer_is_cut_and_says_so(workspace, monkeypatch):
-    monkeypatch.setattr(compare, "COMPARED", 20)
-    assert re.search(r"Compared up to here; [\d,]+ more characters", show(workspace)["answers"])

@@ -10,7 +10,6 @@ import pytest
 from marked_runs import BROKEN, MARK, marked_run
 from space_runs import learning_run
 
-from openrlhf_ebpo.run.catalogue import Metric
 from openrlhf_ebpo.space import distributions, heatmaps, system
 from openrlhf_ebpo.space.distributions import Reader
 from openrlhf_ebpo.space.figures import packed
@@ -20,7 +19,6 @@ from openrlhf_ebpo.space.metrics import Metrics
 from openrlhf_ebpo.space.pages import configuration, dynamics
 from openrlhf_ebpo.space.runs import Run, Runs
 from openrlhf_ebpo.space.text import HTML
-from openrlhf_ebpo.space.trajectories import cluster_panels, pair_panel, rank_correlation, thinned
 from openrlhf_ebpo.space.workspace import Workspace
 
 
@@ -192,49 +190,6 @@ def test_columns_are_named_by_the_steps_in_them():
     assert heatmaps.column_names(np.array([0.5, 1.5, 2.5])) == ["step 1", "step 2"]
     assert heatmaps.column_names(np.array([0.5, 10.5, 20.5])) == ["steps 1 to 10", "steps 11 to 20"]
     assert heatmaps.column_names(np.array([5.0, 15.0])) == ["steps 5 to 14"]
-
-
-# one against another
-
-
-def test_two_metrics_are_joined_where_both_were_logged():
-    first = metrics(a=np.arange(40.0), b=np.where(np.arange(40) % 2, np.nan, -np.arange(40.0)))
-    panel = pair_panel(
-        [("run", 3, first), ("other", 1, metrics(a=1.0))], Metric("a", "A", "", ""), Metric("b", "B", "s", "")
-    )
-    assert panel["title"] == "B against A" and panel["points"] == ["A", "B (s)"]
-    assert [v["name"] for v in panel["values"]] == ["run"] and panel["values"][0]["text"] == "ρ = -1.00"
-    points = panel["figure"]["data"][1]
-    assert len(points["customdata"]) == 20 and points["customdata"][-1] == 39
-    assert values(points["marker"]["color"]).tolist() == pytest.approx(np.linspace(0, 1, 20).tolist())
-    assert pair_panel([("run", 0, first)], Metric("a", "A", "", ""), Metric("no", "N", "", "")) is None
-
-
-def test_a_trajectory_of_many_steps_is_one_of_means():
-    steps, x = thinned(np.arange(1, 5001), np.arange(1.0, 5001.0))
-    assert len(steps) <= 120 and steps[-1] == 5000 and x[0] == pytest.approx(np.arange(1, 43).mean(), abs=1)
-    y = np.ones(100) + np.arange(100) / 100
-    y[5] = 1e9
-    odd = pair_panel(
-        [("odd", 0, metrics(100, a=np.arange(100.0), b=y))], *(Metric(name, name, "", "") for name in "ab")
-    )
-    assert values(odd["figure"]["data"][1]["y"]).max() < 3, "one absurd step is left out"
-    assert rank_correlation(np.array([1, 2, 2, 9.0]), np.array([1, 3, 3, 100.0])) == pytest.approx(1)
-    assert np.isnan(rank_correlation(np.ones(3), np.arange(3.0)))
-
-
-def test_every_cluster_has_its_prior_and_its_shrinkage(seen):
-    panels = {p["id"]: p for p in cluster_panels(seen, "ebpo", 0, lambda steps: steps, "step")}
-    assert list(panels) == [
-        f"{name}-ebpo" for name in ("cluster-prior", "cluster-shrinkage", "cluster-success", "against")
-    ]
-    names = [v["name"] for v in panels["cluster-prior-ebpo"]["values"]]
-    assert sorted(names) == sorted(seen.clusters) and len(names) == 4
-    assert [v["name"] for v in panels["against-ebpo"]["values"]] == names
-    assert not cluster_panels(seen.only("nowhere"), "ebpo", 0, lambda steps: steps, "step")
-
-
-# system
 
 
 def test_phases_are_stacked_and_one_long_wait_does_not_flatten_them():

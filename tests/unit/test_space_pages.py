@@ -85,7 +85,7 @@ def test_every_figure_is_one_that_plotly_reads(workspace):
     graph_objects = pytest.importorskip("plotly.graph_objects")
     for key in ("ebpo", "grpo"):
         workspace.rollouts(workspace.open(key)).read(wait=60)
-    shown = [("dynamics", {"look": look}) for look in dynamics.LOOKS] + [("evaluation", {}), ("understand", {})]
+    shown = [("dynamics", {"look": look}) for look in dynamics.LOOKS] + [("evaluation", {})]
     for page, view in shown:
         view = {"log": 1, "paper": "Qwen3-8B,4", "more": "kl", **view}
         assert panels(show(workspace, page, **view))
@@ -228,11 +228,9 @@ def test_without_runs_every_page_says_what_to_do():
 
 
 @pytest.mark.parametrize("right", [0, 1, 4])
-def test_understand_tells_what_each_estimator_does(right):
+def test_understand_says_when_estimators_learn_nothing(right):
     found = understand.render(clean({"right": right, "g": 4}))
-    assert found["story"].count('<th scope="row">') == len(ESTIMATORS) - 1  # not a critic's
     assert ("learn nothing here" in found["story"]) == (right in (0, 4))
-    assert set(panels(found)) == {"advantages", "baselines", "error", "spread"}
 
 
 @pytest.mark.parametrize("mean", [0.01, 0.5, 0.99])
@@ -240,7 +238,7 @@ def test_understand_tells_what_each_estimator_does(right):
 @pytest.mark.parametrize("within", [0.0, 0.25])
 def test_understand_stands_the_ends_of_its_sliders(mean, between, within):
     found = understand.render(clean({"mean": mean, "between": between, "within": within, "g": 32, "right": 32}))
-    assert "nan" not in found["story"].lower() and "nan" not in found["centring"].lower()
+    assert "nan" not in found["story"].lower()
 
 
 class Inert(HTMLParser):

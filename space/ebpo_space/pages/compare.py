@@ -1,4 +1,4 @@
-"""Compare: one prompt, two groups of answers to it, and what differs between an answer of each."""
+"""Compare: one prompt, two groups of answers to it, and an answer of each side by side."""
 
 from __future__ import annotations
 
@@ -13,21 +13,19 @@ from ..cards import signed
 from ..errors import RunError
 from ..figures import number as written
 from ..page import Page
-from ..parameters import flag, number, optional, place, text
+from ..parameters import number, optional, place, text
 from ..parts import Parts
 from ..sides import ANSWERS, Side, first_side, number_in, second_side
 from ..strip import strip
 from ..tables import NO_RUNS, choice, dot, notices, setting
-from ..text import HTML, attribute, harmless, html, joined, plain, run_name
+from ..text import HTML, harmless, html, joined, run_name
 from ..workspace import ALL_HIDDEN, Workspace
 
 PARAMETERS = {
     **dict.fromkeys(("run_a", "run_b"), ("", text)),
     **dict.fromkeys(("at_a", "at_b"), ("", place)),
     **{name: (None, optional(number(0, ANSWERS - 1, whole=True))) for name in ("pick_a", "pick_b")},
-    "marked": (True, flag),
 }
-COMPARED = 200_000  # characters of each answer
 _VISITS = 40  # buttons of steps
 
 
@@ -52,7 +50,7 @@ def render(view: dict, workspace: Workspace) -> dict:
     return {
         "notices": notices(problems),
         "sides": html("{}<div class='sides'>{}</div>", _prompts(list(there.values())), shown),
-        "answers": _answers(a, b, view["marked"]) if both else "",
+        "answers": _answers(a, b) if both else "",
         "view": {key: value for name, side in there.items() for key, value in _asked(name, side).items()},
     }
 
@@ -163,21 +161,13 @@ def _number(value: float | None, write: Callable) -> str:
     return "–" if value is None else write(value)
 
 
-def _answers(a: Side, b: Side, marked: bool) -> HTML:
-    modes = ((True, "Differences"), (False, "Side by side"))
-    buttons = joined(choice({"marked": yes}, said, yes == marked) for yes, said in modes)
-    head = html(
-        '<header><div class="choices" role="group" aria-label="Show">{}</div><span class="verdict" role="status"></span></header>',
-        buttons,
-    )
-    panes = joined(_pane(name, side, marked) for name, side in (("a", a), ("b", b)))
-    kind = "marked" if marked else "plain"
+def _answers(a: Side, b: Side) -> HTML:
     return html(
-        '<article class="difference" data-difference="{}">{}<div class="panes">{}</div></article>', kind, head, panes
+        '<article class="difference"><div class="panes">{}</div></article>', joined([_pane("a", a), _pane("b", b)])
     )
 
 
-def _pane(name: str, side: Side, marked: bool) -> HTML:
+def _pane(name: str, side: Side) -> HTML:
     row = side.rows[side.picked]
     estimator = title(side.opened.estimator)
     values = [("reward", "reward", written), (estimator, "advantage", signed), ("GRPO", "grpo_advantage", signed)]
@@ -195,7 +185,7 @@ def _pane(name: str, side: Side, marked: bool) -> HTML:
             where,
             cut,
             facts,
-            _text(side.answer) if marked else _read(side),
+            _read(side),
         ),
     )
 
@@ -210,14 +200,6 @@ def _read(side: Side) -> HTML:
         gold=row.get("label"),
         name=f"Answer {side.picked + 1}",
     )
-
-
-def _text(answer: str) -> HTML:
-    """As the model wrote it, for the script that marks it."""
-    left = len(answer) - COMPARED
-    rest = html('<p class="rest">Compared up to here; {:,} more characters.</p>', left) if left > 0 else ""
-    # HTML drops a line break at the beginning of a <pre>
-    return html('<pre class="compared" tabindex="0">\n{}</pre>{}', attribute(plain(answer[:COMPARED])), rest)
 
 
 PAGE = Page("compare", PARAMETERS, lay_out, render)

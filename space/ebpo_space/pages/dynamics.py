@@ -1,4 +1,4 @@
-"""Training dynamics: metrics of runs overlaid, how what they measure is spread, one metric against another, where time goes."""
+"""Training dynamics: metrics of runs overlaid, how what they measure is spread; where time goes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import partial
 
 import gradio as gr
 
-from .. import heatmaps, seeds, system, trajectories
+from .. import heatmaps, seeds, system
 from ..distributions import Seen
 from ..figures import board
 from ..lines import faded
@@ -15,7 +15,7 @@ from ..metrics import AXES, positions
 from ..page import Page
 from ..parameters import flag, names, number, one_of, span, text
 from ..parts import Parts, menu
-from ..shelves import described, sections, zoomed
+from ..shelves import sections, zoomed
 from ..tables import NO_RUNS, choice, empty, notices
 from ..text import HTML, html, joined, middle_cut, plain
 from ..workspace import Opened, Workspace
@@ -23,10 +23,8 @@ from ..workspace import Opened, Workspace
 LOOKS = {
     "metrics": "metrics",
     "distributions": "distributions",
-    "against": "one against another",
     "system": "system",
 }
-PAIR = ("policy/entropy", "rollout/reward_mean")  # what is set against each other where nobody has chosen
 HEAT_RUNS = 4  # runs with heat maps at once
 PARAMETERS = {
     "look": ("metrics", one_of(LOOKS)),
@@ -37,8 +35,6 @@ PARAMETERS = {
     "zoom": ("", span),
     "seeds": ("mean", one_of(("mean", "each"))),
     "topic": ("", text),
-    "across": ("", text),
-    "up": ("", text),
 }
 
 
@@ -51,11 +47,10 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
             [], value=[], multiselect=True, label="More metrics", allow_custom_value=True, elem_classes=["grow"]
         )
         parts.control("more", more, "change")
-        for name, label in (("topic", "Cluster"), ("up", "Up"), ("across", "Across")):
-            chosen = gr.Dropdown(
-                [], value="", label=label, allow_custom_value=True, visible=False, elem_classes=["short"]
-            )
-            parts.control(name, chosen, "input")
+        topic = gr.Dropdown(
+            [], value="", label="Cluster", allow_custom_value=True, visible=False, elem_classes=["short"]
+        )
+        parts.control("topic", topic, "input")
     parts.html("notes")
     parts.board("board")
 
@@ -72,13 +67,11 @@ def render(view: dict, workspace: Workspace) -> dict:
     notes = notices(problems)
     if opened and not any(section["panels"] for section in shown) and not _unfinished(found):
         notes += NOTHING[view["look"]] if present or found else NO_STEPS
-    pair = dict(zip(("across", "up"), pair_of(present, view), strict=True)) if view["look"] == "against" else {}
     return {
         "board": board(shown, AXES[view["x"]], zoomed(view), _unfinished(found)),
         "notes": notes,
         "quick": quick(view, any(len(group) > 1 for group in seeds.grouped(present))),
-        "controls": controls({**view, **pair}, present, [seen for _, seen in found]),
-        "view": pair,
+        "controls": controls(view, present, [seen for _, seen in found]),
         "unfinished": _unfinished(found),
     }
 
@@ -87,7 +80,6 @@ NO_STEPS = empty("No steps yet", "These runs have no metrics so far. The page lo
 NOTHING = {
     "metrics": NO_STEPS,
     "distributions": empty("No rollouts", "These runs hold no rollouts that could be read."),
-    "against": empty("Nothing to set against each other", "No run has logged both of these metrics at the same steps."),
     "system": empty("No timings", "These runs have logged neither timings nor the time of their steps."),
 }
 
@@ -120,16 +112,7 @@ def controls(view: dict, runs: Sequence[Opened], seen: Sequence[Seen]) -> dict:
             **menu(named, [("all prompts", "")], least=2),
             **({} if look == "distributions" else {"visible": False}),
         },
-        **{name: {"choices": names, "value": view[name], "visible": look == "against"} for name in ("across", "up")},
     }
-
-
-def pair_of(runs: Sequence[Opened], view: dict) -> tuple[str, str]:
-    """The metrics that are set against each other: across, up."""
-    names = sorted({name for run in runs for name in run.metrics.columns} - {"time"})
-    first = next((name for name in (PAIR[0], *names) if name in names), "")
-    second = next((name for name in (PAIR[1], *names) if name in names and name != first), first)
-    return view["across"] or first, view["up"] or second
 
 
 Found = tuple[list[dict], list[tuple[Opened, Seen]]]
@@ -149,20 +132,6 @@ def _distributions(runs: Sequence[Opened], view: dict, workspace: Workspace) -> 
     return shown, found
 
 
-def _against(runs: Sequence[Opened], view: dict, workspace: Workspace) -> Found:
-    own = {name: metric for run in reversed(runs) for name, metric in run.own_metrics.items()}
-    across, up = (described(name, own) for name in pair_of(runs, view))
-    pair = trajectories.pair_panel([(*_named(run), run.metrics) for run in runs], across, up, view["smooth"])
-    found = _read(runs[:HEAT_RUNS], workspace)
-    shown = [{"title": "", "note": "", "panels": [pair] if pair else []}]
-    for run, seen in found:
-        drawn = trajectories.cluster_panels(seen, *_named(run), _axis(run, view), AXES[view["x"]])
-        shown.append(
-            {"title": f"Prior and shrinkage: {plain(middle_cut(run.run.key, 60))}", "note": "", "panels": drawn}
-        )
-    return shown, found
-
-
 def _system(runs: Sequence[Opened], view: dict, workspace: Workspace) -> Found:
     over = partial(_over, axis=view["x"])
     return system.sections(
@@ -170,7 +139,7 @@ def _system(runs: Sequence[Opened], view: dict, workspace: Workspace) -> Found:
     ), []
 
 
-LOOKED = {"metrics": _metrics, "distributions": _distributions, "against": _against, "system": _system}
+LOOKED = {"metrics": _metrics, "distributions": _distributions, "system": _system}
 
 
 def _read(runs: Sequence[Opened], workspace: Workspace) -> list[tuple[Opened, Seen]]:
