@@ -1,6 +1,7 @@
 """What the Space reads of a run's rollouts to draw distributions over training."""
 
 import time
+from collections import Counter
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,7 @@ from space_runs import hostile_run, learning_run
 
 from openrlhf_ebpo.space import distributions
 from openrlhf_ebpo.space.binning import levels, means, places, shares, stretches
-from openrlhf_ebpo.space.distributions import OTHER, Reader, largest, prior_means, spread
+from openrlhf_ebpo.space.distributions import OTHER, Reader, spread
 from openrlhf_ebpo.space.runs import Run
 
 
@@ -45,23 +46,10 @@ def test_what_is_kept_is_what_the_rows_say(learnt):
     groups = valid.groupby(["step", "group"])
     assert seen.groups.success == pytest.approx(groups.reward.mean().to_numpy())
     assert seen.groups.shrinkage == pytest.approx(groups.shrinkage.first().to_numpy(), rel=1e-6)
-    number, name = largest(seen, 1)[0]
+    name = Counter(valid.cluster).most_common(1)[0][0]
+    number = seen.clusters.index(name)
     assert len(seen.only(name).responses.step) == (valid.cluster == name).sum() and seen.clusters[number] == name
     assert not len(seen.only("nowhere").groups.step)
-
-
-def test_the_prior_of_a_step_is_told_by_its_baselines(learnt):
-    seen = whole(Reader(learnt))
-    at = stretches(seen.groups.step, 100)
-    found = prior_means(seen.groups, places(seen.groups.step, at), len(at) - 1)
-    logged = [line["ebpo/prior_mean"] for line in metrics_of(learnt)]
-    assert found == pytest.approx(logged, abs=1e-4)
-
-
-def metrics_of(run: Run) -> list[dict]:
-    from openrlhf_ebpo.run.run_log import read_metrics
-
-    return read_metrics(run.path)
 
 
 def test_a_run_that_grows_and_drops_rollouts_is_followed(tmp_path):

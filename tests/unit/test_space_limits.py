@@ -10,8 +10,7 @@ import pytest
 from openrlhf_ebpo.space import limits
 from openrlhf_ebpo.space.gate import Gate
 from openrlhf_ebpo.space.limits import Allowance, Busy, Places, visitor_of
-from openrlhf_ebpo.space.notes import LOOPBACK
-from openrlhf_ebpo.space.server import hosts_of, is_lasting, policy
+from openrlhf_ebpo.space.server import LOOPBACK, hosts_of, is_lasting, policy
 
 
 class Clock:
