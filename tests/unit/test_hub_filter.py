@@ -121,7 +121,7 @@ def test_private_things_in_every_kind_of_file_are_refused_and_not_repeated(at_ho
      "x.js.gz", "static/x.woff2", "static/vendor/x.tar.gz"],
 )  # fmt: skip
 def test_only_known_kinds_of_files_go(path):
-    with pytest.raises(UsageError, match="no kind of file that is published") as caught:
+    with pytest.raises(UsageError, match="is an unsupported file type") as caught:
         Publishable({path: b""})
     assert "\x1b" not in str(caught.value)
 

@@ -159,7 +159,7 @@ def test_the_spaces_folder(tmp_path, hub, deploy, capsys):
 
 @pytest.mark.parametrize("text", ["hf" + "_" + "NEEDLE" * 6, "cd /home/somebody"])
 def test_an_archive_of_the_package_holds_nothing_private(text, monkeypatch):
-    monkeypatch.setattr("openrlhf_ebpo.hub.content.own_homes", lambda: ("/home/somebody",))
+    monkeypatch.setenv("HOME", "/home/somebody")
     with pytest.raises(UsageError, match=r"x/y\.py, line 2, holds"):
         PublishableZip.of({"x/y.py": f"x = 1\n# {text}".encode()})
     assert PublishableZip.of({"x/y.py": b"x = 1"}) == PublishableZip.of({"x/y.py": b"x = 1"})

@@ -78,7 +78,9 @@ def test_a_file_that_is_longer_than_listed_is_not_taken(hub, client, files, tmp_
     assert sum(path.stat().st_size for path in (tmp_path / "pulled").rglob("*.incomplete")) < 48 << 20
 
 
-@pytest.mark.parametrize("where", [r"GET .*/tree/", r"GET .*/revision/", r"GET .*/resolve/.*/config.json", r"GET /lfs/"])
+@pytest.mark.parametrize(
+    "where", [r"GET .*/tree/", r"GET .*/revision/", r"GET .*/resolve/.*/config.json", r"GET /lfs/"]
+)
 def test_an_answer_that_is_compressed_is_not_unpacked(hub, client, files, tmp_path, no_waiting, where):
     publish(client, REPO, files, message="m")
     bomb = gzip.compress(gzip.compress(bytes(256 << 20)))
