@@ -14,9 +14,9 @@ runs only with --trust_remote_code. An interrupted pull resumes where it stopped
 from __future__ import annotations
 
 import argparse
+import glob
 import json
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -252,7 +252,7 @@ def download(api, repo: str, commit: str, listed: Mapping, folder: Path, report:
     if not listed:
         return
     limit = max(sum(entry.size for entry in listed.values()), len(listed))
-    how = {"allow_patterns": [escape(path) for path in listed], "max_workers": MAX_AT_ONCE}
+    how = {"allow_patterns": [glob.escape(path) for path in listed], "max_workers": MAX_AT_ONCE}
     how |= {"local_dir": folder, "revision": commit, "tqdm_class": bar_up_to(limit)}
 
     def attempt() -> list[str]:
@@ -271,11 +271,6 @@ def download(api, repo: str, commit: str, listed: Mapping, folder: Path, report:
         f"{', '.join(wrong[:5])} of {repo} arrived damaged twice, with another hash than the Hub lists, and was removed",
         permanent=True,
     )
-
-
-def escape(path: str) -> str:
-    """A pattern of fnmatch that only this path matches."""
-    return re.sub(r"([*?[])", r"[\1]", path)
 
 
 def bar_up_to(limit: int) -> type:
