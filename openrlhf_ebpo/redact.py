@@ -40,7 +40,8 @@ LABELLED = (  # what goes before the secret stays
     r"|(\b(?i:password|passwd|pwd)[\"']?\s*[:=]\s*[\"']?)"
     + _mixed(r"A-Za-z0-9._~+/!#$^*\-", 7)
     + r"|(\bmachine\s+\S+\s+login\s+\S+\s+password\s+)[A-Za-z0-9._~+/!#$^*\-]{6,}"  # .netrc
-    r"|(\b(?i:set-cookie|cookie)[\"']?\s*:\s*[\"']?[^\s=;:\"']+=)" + _mixed(r"A-Za-z0-9._~+/%\-", 11)
+    r"|(\b(?i:set-cookie|cookie)[\"']?\s*:\s*[\"']?(?:[^\s=;:\"']+|[^\s=;\"']{1,60})=)"
+    + _mixed(r"A-Za-z0-9._~+/%\-", 11)
 )
 TOKENS = "|".join(
     (
