@@ -36,7 +36,6 @@ PACKAGE = "openrlhf_ebpo"
 ARCHIVE = "package.zip"
 PACKED = (".py", ".md", ".css", ".js", ".txt", ".woff2", ".gz")  # suffixes of the package's files
 RUNS, TOKEN = "EBPO_SPACE_RUNS", "EBPO_SPACE_HF_TOKEN"  # as space/ knows them
-OURS = (f"{PACKAGE}*",)  # what this command may have left behind
 README = Path(__file__).with_name("templates") / "space.md"
 APP = f"""import sys
 import tempfile
@@ -79,7 +78,7 @@ def run(args: argparse.Namespace) -> None:
     api = hub_api()
     files = space_files(args.runs)
     if args.dry_run:
-        print_plan(plan(api, args.repo, files, repo_type="space", delete=OURS, manifest=None), args.repo)
+        print_plan(plan(api, args.repo, files, repo_type="space", manifest=None), args.repo)
         return
     retrying(lambda: check_write_access(api, args.repo, "space", "OWNER/NAME"))
     retrying(lambda: check_ours(api, args.repo))
@@ -143,7 +142,7 @@ def deploy(api, repo: str, files: dict[str, Content], runs: Sequence[str], publi
         UsageError: the owner's plan does not include Spaces.
         HubError: it failed.
     """
-    how = {"repo_type": "space", "private": not public, "delete": OURS, "manifest": None}
+    how = {"repo_type": "space", "private": not public, "manifest": None}
 
     def upload():
         done = publish(api, repo, files, message="the app", create={"space_sdk": "gradio"}, **how)

@@ -89,19 +89,6 @@ def test_the_app_the_package_and_the_runs_go(tmp_path, hub, deploy, capsys):
     assert "(0 files sent" in capsys.readouterr().out and len(repo.history()) == commits
 
 
-def test_files_of_the_package_that_are_gone_here_go_there_too(tmp_path, hub, deploy):
-    push_run(tmp_path)
-    old = {
-        "app.py": File(b"from openrlhf_ebpo.space.main import main", False),
-        "openrlhf_ebpo/gone.py": File(b"", False),
-        "package.zip": File(b"", False),
-    }
-    hub.create(REPO, "space", sdk="gradio").commit("main", {**old, "theirs.txt": File(b"", False)}, "an earlier commit")
-    deploy("--runs", RUN, "--public")
-    files = hub.repo(REPO, "space").files()
-    assert "openrlhf_ebpo/gone.py" not in files and files["package.zip"] and "theirs.txt" in files
-
-
 def test_the_real_app_starts_from_exactly_the_uploaded_files(tmp_path, hub, deploy):
     """With nothing but the packages of requirements.txt, which this environment has too. (An environment made from
     requirements.txt alone takes minutes.)"""
