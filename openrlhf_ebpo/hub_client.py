@@ -96,12 +96,24 @@ def limit_waiting(seconds: float) -> None:
         request.extensions["timeout"] = {part: min(asked.get(part) or seconds, seconds) for part in parts}
 
     limit.seconds = seconds
-    events = {"request": [*hooks, limit], "response": [refuse_long_pause]}
-    set_client_factory(lambda: httpx.Client(event_hooks=events, follow_redirects=True, timeout=seconds))
+    events = {"request": [*hooks, limit], "response": [refuse_compressed, refuse_long_pause]}
+    how = {"headers": {"Accept-Encoding": "identity"}, "follow_redirects": True, "timeout": seconds}
+    set_client_factory(lambda: httpx.Client(event_hooks=events, **how))
     limit_waiting.seconds = seconds
 
 
 limit_waiting.seconds = None
+
+
+def refuse_compressed(response) -> None:
+    """Fail on a compressed body, which is never asked for: 808 bytes can unpack to 1 GB in memory before anything is checked.
+
+    Raises:
+        HubError: with the encoding.
+    """
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if encoding.lower() != "identity":
+        raise HubError(f"the Hub compresses its answer ({encoding[:40]}), which was not asked for", permanent=True)
 
 
 def refuse_long_pause(response) -> None:

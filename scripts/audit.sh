@@ -8,7 +8,7 @@
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
-files=(requirements/*.txt space/requirements.txt)
+files=(requirements/*.txt)
 python=$root/.venv/bin/python # has PyYAML
 [ -x "$python" ] || python=python3
 torch=torch==2.13.0 # scripts/setup.sh installs its CPU build

@@ -77,7 +77,8 @@ def unpack(estimator: Estimator, stored: Any, source: str = "the stored prior") 
     try:
         return estimator.restore({key: value for key, value in stored.items() if key not in ("schema", "identity")})
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
-        raise PriorMismatch(f"{source} is damaged ({error!r}). {WAY_OUT}") from error
+        what = error if type(error) is ValueError else repr(error)
+        raise PriorMismatch(f"{source} is damaged ({what}). {WAY_OUT}") from error
 
 
 def read(estimator: Estimator, path: str | Path) -> Any:

@@ -7,7 +7,6 @@ not drawn for the longest time are forgotten.
 from __future__ import annotations
 
 import itertools
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ import numpy as np
 
 from openrlhf_ebpo.estimator.contract import Batch, Estimator
 from openrlhf_ebpo.estimator.groups import successes
+from openrlhf_ebpo.estimator.prior import MAX_COUNT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -63,8 +63,8 @@ def _parsed(line: str) -> tuple[str, Counts]:
         raise ValueError(f"{line!r} is not a prompt's id, passes and failures")
     name, *numbers = line.rsplit(" ", 2)
     passes, failures = map(float, numbers)
-    if not (0 <= passes < math.inf and 0 <= failures < math.inf):
-        raise ValueError(f"{line!r} is not a prompt's counts")
+    if not (min(passes, failures) >= 0 < passes + failures <= MAX_COUNT):
+        raise ValueError(f"prompts: {line!r} has no counts of 0 to {MAX_COUNT:g}, one of them above 0")
     return name, (passes, failures)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import BinaryIO
 
@@ -18,13 +19,15 @@ SHOWN = 10  # names of files that are left out
 @dataclass(frozen=True)
 class LocalFile:
     """A regular file, as `local_file` found it. size: bytes. modified: ns. sha256: known from when it was queued.
-    cleared: the user says that no secret is in it."""
+    cleared: it has been looked through for secrets, or the user says that it holds none. places: where something was taken
+    out of it."""
 
     path: Path
     size: int
     modified: int
     sha256: str | None = None
-    cleared: bool = False
+    cleared: bool = field(default=False, compare=False)
+    places: tuple[str, ...] = ()
 
     def open(self) -> BinaryIO:
         """Open the file.
@@ -45,6 +48,10 @@ class LocalFile:
     def read_bytes(self) -> bytes:
         with self.open() as file:
             return file.read()
+
+
+def opened(content: LocalFile | bytes) -> BinaryIO:
+    return io.BytesIO(content) if isinstance(content, bytes) else content.open()
 
 
 def local_file(path: str | Path, root: str | Path | None = None) -> LocalFile:

@@ -111,10 +111,9 @@ def refuse_kept_secrets(files: Mapping[str, LocalFile], model: Path) -> None:
     Raises:
         UsageError: a configuration keeps something under the name of a secret; names file and key.
     """
-    looked_at = {name: file for name, file in files.items() if not file.cleared}
-    found = [(model / name, key) for name, file in looked_at.items() for key in secret_keys(pairs_of(name, file))]
+    found = [(name, key) for name, file in files.items() if not file.cleared for key in secret_keys(name, file)]
     if found:
-        kept = "; ".join(f"{path} keeps a secret under {key!r}" for path, key in found)
+        kept = "; ".join(f"{model / name} keeps a secret under {key!r}" for name, key in found)
         raise UsageError(
             f"{kept}. All who can read the repo would read it: take it out of the file, and push again. {NO_SECRET}"
         )
@@ -122,7 +121,7 @@ def refuse_kept_secrets(files: Mapping[str, LocalFile], model: Path) -> None:
 
 def kept_secret(model: str) -> str | None:
     """What would keep every model that is trained from `model`, a folder, from being pushed; None where nothing does.
-    Configurations are handed down from model to model; links are none of our business here."""
+    Configurations are handed down from model to model; links are followed here."""
     files = {name: Path(os.path.realpath(Path(model) / name)) for name in INHERITED}
     try:
         refuse_kept_secrets({name: local_file(path) for name, path in files.items() if path.is_file()}, Path(model))
@@ -131,47 +130,38 @@ def kept_secret(model: str) -> str | None:
     return None
 
 
-def secret_keys(pairs: Iterable[tuple[str, object]]) -> Iterator[str]:
-    return (key for key, value in pairs if any(holds_secret(key, text) for text in texts_of(value)))
+def secret_keys(name: str, file: LocalFile) -> list[str]:
+    """Keys of a JSON file, or of the metadata in a safetensors file, that keep a secret, at any depth and also where a key is
+    repeated. None in an index, whose keys are the weights' names.
 
-
-def pairs_of(name: str, file: LocalFile) -> list[tuple[str, object]]:
-    """Every key of a JSON file, or of the metadata in a safetensors file, with its value, however deep and however
-    often. [] for other files, and for an index, whose keys are the weights' names."""
+    Raises:
+        UsageError: the file is damaged.
+    """
     if named(name, [WEIGHTS]):
         text = header_of(file)
     elif name.endswith(".json") and not named(name, [INDEX]):
         text = file.read_bytes()
     else:
         return []
-    pairs: list[tuple[str, object]] = []
+    found: list[str] = []
 
-    def keep(found: list[tuple[str, object]]) -> dict:
-        pairs.extend(found)
-        return dict(found)
+    def look(pairs: list[tuple[str, object]]) -> dict:
+        found.extend(key for key, value in pairs if any(holds_secret(key, each) for each in texts_of(value)))
+        return dict(pairs)
 
     try:
-        json.loads(text, object_pairs_hook=keep, parse_int=nothing, parse_float=nothing)
+        json.loads(text, object_pairs_hook=look, parse_int=float)  # int() refuses very long ones
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{file.path} is damaged, and is not published: {error}") from error
-    return [pair for pair in pairs if not is_tensor(pair[1])]
-
-
-def nothing(number: str) -> None:
-    """Numbers are no secrets, and Python refuses very long ones."""
-
-
-def is_tensor(value: object) -> bool:
-    return isinstance(value, dict) and "data_offsets" in value
+    return found
 
 
 def texts_of(value: object) -> Iterator[str]:
-    """All texts in a value; of an added token (an object with its text as `content`) that only."""
+    """All texts in a value; of an added token (an object with its text as `content`) that only, of a tensor none."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict):
-        for each in [value["content"]] if "content" in value else value.values():
-            yield from texts_of(each)
-    elif isinstance(value, list):
+    if isinstance(value, dict):
+        value = [] if "data_offsets" in value else [value["content"]] if "content" in value else [*value.values()]
+    if isinstance(value, list):
         for each in value:
             yield from texts_of(each)

@@ -14,9 +14,9 @@ runs only with --trust_remote_code. An interrupted pull resumes where it stopped
 from __future__ import annotations
 
 import argparse
+import glob
 import json
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -43,6 +43,7 @@ SAFE = (".safetensors", ".json", ".jsonl", ".txt", ".md", ".model", ".tiktoken",
 LICENCES = ("LICENSE", "NOTICE")
 MAX_AT_ONCE = 8  # files
 RECORD = ".hub_pull.json"  # in the folder: where its content is from
+LAST = ("config.json", "adapter_config.json")  # without them no loader takes what a killed pull leaves
 
 
 @dataclass(frozen=True)
@@ -144,17 +145,21 @@ def pull(
     record = {"repo": repo, "revision": revision, "commit": commit, "complete": False}
     remove_other_files(folder, commit, wanted)
     write_json(folder / RECORD, {**record, "files": wanted})
+
+    def bring(paths: Iterable[str]) -> None:
+        download(api, repo, commit, {path: remote[path] for path in paths}, folder, report)
+
     rows = None
     if MANIFEST in wanted:
-        download(api, repo, commit, {MANIFEST: remote[MANIFEST]}, folder, report)
+        bring([MANIFEST])
         rows = read_manifest(repo, folder)
         skipped += [path for path in wanted if path not in rows and path not in NOT_IN_MANIFEST]
         wanted = [path for path in wanted if path not in skipped]
-        if not any(path in rows for path in wanted):
-            raise HubError(f"{MANIFEST} of {repo} lists none of its files: it was not made by a push", permanent=True)
-    download(api, repo, commit, {path: remote[path] for path in wanted}, folder, report)
+        check_manifest(repo, folder, {path: remote[path] for path in wanted}, rows, trust_pickle)
+    bring(path for path in wanted if path not in LAST)
+    bring(path for path in wanted if path in LAST)
     if rows is not None:
-        check_manifest(repo, folder, wanted, rows, trust_pickle)
+        check_manifest(repo, folder, {path: remote[path] for path in wanted}, rows, trust_pickle)
     check_model(repo, folder, wanted)
     write_json(folder / RECORD, {**record, "files": wanted, "complete": True})
     return Pulled(folder, commit, tuple(wanted), tuple(skipped), rows is not None)
@@ -188,10 +193,14 @@ def read_record(folder: Path) -> dict | None:
 
 def remove_other_files(folder: Path, commit: str, wanted: Iterable[str]) -> None:
     """Remove what an earlier pull of another commit has left, before anything new comes: files of two models must not be
-    mixed, whenever a pull is interrupted."""
-    before = read_record(folder) or {"files": [], "commit": commit}
-    keep = set(wanted) if before.get("commit") == commit else set()
-    for path in set(before["files"]) - keep:
+    mixed, whenever a pull is killed. From the first removal on the folder does not count as complete."""
+    before = read_record(folder)
+    if not before:
+        return
+    same = before.get("commit") == commit
+    if stale := set(before["files"]) - set(wanted if same else []):
+        write_json(folder / RECORD, {**before, "commit": commit if same else None, "complete": False})
+    for path in stale:
         (folder / path).unlink(missing_ok=True)
 
 
@@ -240,18 +249,20 @@ def download(api, repo: str, commit: str, listed: Mapping, folder: Path, report:
     Raises:
         HubError: one cannot be downloaded, or was damaged twice; a damaged file does not stay. The others stay, complete.
     """
+    if not listed:
+        return
     limit = max(sum(entry.size for entry in listed.values()), len(listed))
-    how = {"allow_patterns": [escape(path) for path in listed], "max_workers": MAX_AT_ONCE}
+    how = {"allow_patterns": [glob.escape(path) for path in listed], "max_workers": MAX_AT_ONCE}
     how |= {"local_dir": folder, "revision": commit, "tqdm_class": bar_up_to(limit)}
 
     def attempt() -> list[str]:
         with hub_errors(f"pulling {repo}"):
             api.snapshot_download(repo, **how)
             found = api.verify_repo_checksums(repo, revision=commit, local_dir=folder)
-        wrong = [each["path"] for each in found.mismatches if each["path"] in listed]
+        wrong = {each["path"] for each in found.mismatches} & set(listed)
         for path in wrong:
             (folder / path).unlink()
-        return wrong + [path for path in found.missing_paths if path in listed and path not in wrong]
+        return sorted(wrong | set(found.missing_paths) & set(listed))
 
     for _ in range(2):
         if not (wrong := retrying(attempt, report=report)):
@@ -260,11 +271,6 @@ def download(api, repo: str, commit: str, listed: Mapping, folder: Path, report:
         f"{', '.join(wrong[:5])} of {repo} arrived damaged twice, with another hash than the Hub lists, and was removed",
         permanent=True,
     )
-
-
-def escape(path: str) -> str:
-    """A pattern of fnmatch that only this path matches."""
-    return re.sub(r"([*?[])", r"[\1]", path)
 
 
 def bar_up_to(limit: int) -> type:
@@ -291,17 +297,23 @@ def read_manifest(repo: str, folder: Path) -> dict[str, str]:
         raise HubError(f"{MANIFEST} of {repo} is damaged ({error!r})", permanent=True) from error
 
 
-def check_manifest(repo: str, folder: Path, pulled: list[str], rows: dict[str, str], trust_pickle: bool) -> None:
-    """Hold every file against sha256.json, which was pushed with it.
+def check_manifest(repo: str, folder: Path, listed: Mapping, rows: Mapping[str, str], trust_pickle: bool) -> None:
+    """Hold files against sha256.json, which was pushed with them: large ones by the Hub's listing, with which they were
+    compared as they came; small ones by their content, as far as they are here.
 
     Raises:
         HubError: other content, or a file is missing: the repo was changed after the push. The files are removed.
     """
-    wrong = [p for p in pulled if p not in NOT_IN_MANIFEST and rows[p] != sha256(local_file(folder / p))]
-    needed, _ = choose_files(rows, trust_pickle)
-    missing = [p for p in needed if p not in pulled]
+    pushed = {path: entry for path, entry in listed.items() if path not in NOT_IN_MANIFEST}
+    if not pushed:
+        raise HubError(f"{MANIFEST} of {repo} lists none of its files: it was not made by a push", permanent=True)
+    small = [path for path, entry in pushed.items() if not entry.lfs and (folder / path).is_file()]
+    known = {path: entry.lfs.sha256 for path, entry in pushed.items() if entry.lfs}
+    known |= {path: sha256(local_file(folder / path)) for path in small}
+    wrong = [path for path, digest in known.items() if rows[path] != digest]
+    missing = [path for path in choose_files(rows, trust_pickle)[0] if path not in listed]
     for path in wrong:
-        (folder / path).unlink()
+        (folder / path).unlink(missing_ok=True)
     if wrong or missing:
         raise HubError(
             f"{repo} is not what was pushed: {', '.join([*wrong, *missing][:5])} differ from {MANIFEST} or are missing. "

@@ -1,7 +1,7 @@
 """Put the app that shows runs on the Hub, as a Space.
 
-Four files are sent: app.py, README.md and requirements.txt of space/, and package.zip with this package, which app.py unpacks
-(a Space installs requirements.txt before it has its own files, so a wheel could not be named there). The runs are data set repos
+Four files are sent: app.py, README.md, requirements.txt, and package.zip with this package as it is installed, which app.py
+unpacks (a Space installs requirements.txt before it has its own files, so a wheel could not be named there). The runs are data set repos
 made by `openrlhf-ebpo hub push-run`, by name or as the run directory that was pushed, whose cards then link to the Space; the
 Space knows them from its variable EBPO_SPACE_RUNS. For private ones give the Space, on its settings page, a secret
 EBPO_SPACE_HF_TOKEN: a token that may only read.
@@ -18,8 +18,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import importlib.util
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from openrlhf_ebpo.command import command
@@ -27,21 +26,30 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import published
 from openrlhf_ebpo.hub.access import check_write_access
 from openrlhf_ebpo.hub.content import Content, PublishableZip
-from openrlhf_ebpo.hub.local_files import LocalFile, files_below, local_file, named, say_left_out
+from openrlhf_ebpo.hub.local_files import LocalFile, files_below, local_file
 from openrlhf_ebpo.hub.places import target
 from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.upload import commit_of, listing, plan, print_plan, publish
 from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors
 
 PACKAGE = "openrlhf_ebpo"
-CHECKOUT = Path(__file__).parents[2]
 ARCHIVE = "package.zip"
 PACKED = (".py", ".md", ".css", ".js", ".txt", ".woff2", ".gz")  # suffixes of the package's files
-NEEDED = ("app.py", "README.md", "requirements.txt")
 RUNS, TOKEN = "EBPO_SPACE_RUNS", "EBPO_SPACE_HF_TOKEN"  # as space/ knows them
-OURS = (f"{PACKAGE}*",)  # what this command may have left behind
-LEFT_OUT = ("__pycache__", "tests")
-MODULES = "ebpo_space"  # of space/; they go with the package, as openrlhf_ebpo.space
+README = Path(__file__).with_name("templates") / "space.md"
+APP = f"""import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+sys.path.insert(0, tempfile.mkdtemp(prefix="{PACKAGE}-"))
+zipfile.ZipFile(Path(__file__).with_name("{ARCHIVE}")).extractall(sys.path[0])
+
+from {PACKAGE}.space.main import main
+
+if __name__ == "__main__":
+    main()
+"""
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -55,26 +63,22 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--public", action="store_true", help="a Space that is made can be seen by everybody")
     parser.add_argument("--dry_run", action="store_true", help="list the files that would go, with sizes, and stop")
-    parser.add_argument("--space_dir", type=Path, default=CHECKOUT / "space", metavar="DIR", help="default: space/")
 
 
 def run(args: argparse.Namespace) -> None:
     """Upload the app, as `add_flags` has it.
 
     Raises:
-        UsageError: a run or space/ is not there, no right to write, or no paid plan.
+        UsageError: a run is not there, no right to write, or no paid plan.
         HubError: the upload failed.
     """
     args.repo = target(args.repo, "OWNER/NAME", "space")
     folders = [Path(name) for name in args.runs if (Path(name) / "run.json").is_file()]
     args.runs = [repo_of(name) for name in args.runs]
-    check_space(args.space_dir)
     api = hub_api()
-    files = space_files(args.space_dir, args.runs)
-    others = files_below(args.space_dir, skip=lambda path: path.name in (*LEFT_OUT, MODULES))
-    say_left_out([path for path in others if not named(path, NEEDED)], "files of the app")
+    files = space_files(args.runs)
     if args.dry_run:
-        print_plan(plan(api, args.repo, files, repo_type="space", delete=OURS, manifest=None), args.repo)
+        print_plan(plan(api, args.repo, files, repo_type="space", manifest=None), args.repo)
         return
     retrying(lambda: check_write_access(api, args.repo, "space", "OWNER/NAME"))
     retrying(lambda: check_ours(api, args.repo))
@@ -99,15 +103,6 @@ def repo_of(run: str) -> str:
     if repo := published.known(Path(run)).get("run"):
         return repo
     raise UsageError(f"--runs {run}: this run was not pushed yet: openrlhf-ebpo hub push-run {run} --repo OWNER/NAME")
-
-
-def check_space(directory: Path) -> None:
-    missing = [name for name in NEEDED if not (directory / name).is_file()]
-    if missing:
-        raise UsageError(
-            f"--space_dir {directory} has no {', '.join(missing)}: the app is in the folder space/ of a checkout of this "
-            "project; run the command there, or name that folder"
-        )
 
 
 def check_ours(api, repo: str) -> None:
@@ -147,7 +142,7 @@ def deploy(api, repo: str, files: dict[str, Content], runs: Sequence[str], publi
         UsageError: the owner's plan does not include Spaces.
         HubError: it failed.
     """
-    how = {"repo_type": "space", "private": not public, "delete": OURS, "manifest": None}
+    how = {"repo_type": "space", "private": not public, "manifest": None}
 
     def upload():
         done = publish(api, repo, files, message="the app", create={"space_sdk": "gradio"}, **how)
@@ -174,18 +169,16 @@ def no_plan(repo: str, runs: Sequence[str]) -> str:
     )
 
 
-def space_files(directory: Path, runs: Sequence[str]) -> dict[str, Content]:
+def space_files(runs: Sequence[str]) -> dict[str, Content]:
     """Everything that the Space consists of, by path in it.
 
     Raises:
-        UsageError: a link leads out of `directory` or of the package, or a file of it holds a secret.
+        UsageError: a file of the package is a link out of it, or holds a secret.
     """
-    app = {name: local_file(directory / name, directory) for name in NEEDED}
-    own = app["requirements.txt"].read_bytes().decode()
     return {
-        **app,
-        "README.md": with_datasets(app["README.md"].read_bytes().decode(), runs).encode(),
-        "requirements.txt": requirements(own, base_requirements()).encode(),
+        "app.py": APP.encode(),
+        "README.md": with_datasets(README.read_text(), runs).encode(),
+        "requirements.txt": "".join(f"{line}\n" for line in requirements()).encode(),
         ARCHIVE: PublishableZip.of(package_files()),
     }
 
@@ -210,23 +203,10 @@ def with_datasets(readme: str, runs: Sequence[str]) -> str:
     return str(card)
 
 
-def requirements(own: str, base: Iterable[str]) -> str:
-    """requirements.txt of the app, and what the package needs beside it; the app's own version of a package wins. A line
-    that asks for the package itself goes: the package is in the Space."""
-    kept = [line.strip() for line in own.splitlines() if PACKAGE not in line.replace("-", "_")]
-    named = set(map(_name, kept))
-    return "\n".join([*kept, *(line for line in base if _name(line) not in named)]) + "\n"
-
-
-def _name(requirement: str) -> str:
-    """Normalised name of a package in a line of requirements, "" where there is none."""
-    match = re.match(r"[A-Za-z0-9][\w.-]*", requirement)
-    return re.sub(r"[-_.]+", "-", match[0]).lower() if match else ""
-
-
-def base_requirements() -> list[str]:
-    """Packages that this one needs without extras."""
-    return [line for line in importlib.metadata.requires(PACKAGE) or [] if "extra ==" not in line]
+def requirements() -> list[str]:
+    """Packages that this one needs to show runs: those without an extra, and those of the extra `space`."""
+    rows = [line.replace("'", '"').partition(";") for line in importlib.metadata.requires(PACKAGE) or []]
+    return [name.strip() for name, _, marker in rows if marker.strip() in ("", 'extra == "space"')]
 
 
 main = command("openrlhf-ebpo hub deploy-space", __doc__, add_flags, run, extra="hub")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import io
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +11,7 @@ import pyarrow.parquet as pq
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import columns
-from openrlhf_ebpo.hub.local_files import LocalFile, local_file
+from openrlhf_ebpo.hub.local_files import LocalFile, local_file, opened
 from openrlhf_ebpo.hub.public import public_data, public_text
 from openrlhf_ebpo.redact import find_private, own_homes, private_pattern
 
@@ -21,14 +20,7 @@ ROW_GROUP_BYTES = 8 << 20
 KNOWN = {**columns.ROLLOUTS, **columns.SAMPLES}
 
 
-@dataclass(frozen=True)
-class CleanTable(LocalFile):
-    """A table that has been looked through. places: columns that are not as they were."""
-
-    places: tuple[str, ...] = ()
-
-
-def publishable_parquet(source: LocalFile, scratch: Path) -> CleanTable:
+def publishable_parquet(source: LocalFile, scratch: Path) -> LocalFile:
     """The file itself or, where something in it must not go, or its row groups are too large to be read lazily, a copy in
     `scratch`. Read and written in pieces.
 
@@ -36,35 +28,35 @@ def publishable_parquet(source: LocalFile, scratch: Path) -> CleanTable:
         UsageError: it is damaged.
     """
     try:
-        with source.open() as opened:
-            file = pq.ParquetFile(opened)
+        with source.open() as table:
+            file = pq.ParquetFile(table)
             if goes_as_it_is(file):
-                return CleanTable(**vars(source))
+                return replace(source, cleared=True)
             scratch.mkdir(parents=True, exist_ok=True)
             copy = scratch / f"{len(list(scratch.iterdir()))}.parquet"
-            changed = _copy(file, copy)
+            places = _copy(file, copy)
     except (pa.ArrowException, OSError) as error:
         raise UsageError(f"{source.path} cannot be read as Parquet: {error}; move it away, or repair it") from error
-    return CleanTable(**vars(local_file(copy)), places=changed)
+    return replace(local_file(copy), cleared=True, places=places)
 
 
 def private_column(content: LocalFile | bytes) -> str | None:
-    """The first column of a table, made by whomever, that has something private; "schema" where its notes have.
+    """The first column of any table that has something private; "schema" where its notes have.
 
     Raises:
-        UsageError: it is no table.
+        UsageError: it is not a table.
     """
     try:
-        with io.BytesIO(content) if isinstance(content, bytes) else content.open() as opened:
-            file = pq.ParquetFile(opened)
+        with opened(content) as source:
+            file = pq.ParquetFile(source)
             if find_private(file.schema_arrow.to_string(truncate_metadata=False), own_homes()) is not None:
-                return "schema"
+                return "column schema"
             for batch in file.iter_batches(batch_size=4096):
                 for name, column in zip(batch.schema.names, batch.columns, strict=True):
                     if not is_text(column.type) and not pa.types.is_primitive(column.type):
                         column = pa.array(map(str, column.to_pylist()), pa.string())
                     if is_text(column.type) and _is_private(column):
-                        return name
+                        return f"column {name}"
     except (pa.ArrowException, OSError) as error:
         raise UsageError(f"a table that is to be published cannot be read as Parquet: {error}") from error
     return None
@@ -75,9 +67,14 @@ def _is_private(column: pa.Array) -> bool:
     return any(find_private(text, own_homes()) is not None for text in texts)
 
 
+def suspicious(column: pa.Array) -> pa.Array:
+    """Which texts may hold something private: True also for placeholders."""
+    return pc.fill_null(pc.match_substring_regex(_plain(column), private_pattern(own_homes())), False)
+
+
 def read_schema(file: LocalFile) -> pa.Schema:
-    with file.open() as opened:
-        return pq.read_schema(opened)
+    with file.open() as table:
+        return pq.read_schema(table)
 
 
 def goes_as_it_is(file: pq.ParquetFile) -> bool:
@@ -87,7 +84,7 @@ def goes_as_it_is(file: pq.ParquetFile) -> bool:
     if large or noted or publishable(schema) != schema.names:
         return False
     texts = [field.name for field in schema if is_text(field.type)]
-    return not any(map(must_change, file.iter_batches(columns=texts))) if texts else True
+    return not any(changed(batch, public_batch(batch)) for batch in file.iter_batches(4096, columns=texts))
 
 
 def publishable(schema: pa.Schema) -> list[str]:
@@ -95,24 +92,9 @@ def publishable(schema: pa.Schema) -> list[str]:
     return [f.name for f in schema if f.name in KNOWN and not pa.types.is_nested(f.type) and not _is_binary(f.type)]
 
 
-def must_change(batch: pa.RecordBatch) -> bool:
-    """Whether there is an error, which may name local paths, or a secret in any column."""
-    named = dict(zip(batch.schema.names, batch.columns, strict=True))
-    error = named.pop("error", None)
-    if error is not None and error.null_count < len(error):
-        return True
-    texts = [_plain(column).cast(pa.large_string()) for column in named.values()]
-    return (
-        bool(texts) and pc.any(suspicious(pa.concat_arrays(texts))).as_py()
-    )  # at once: RE2 reads its pattern every time
-
-
-def suspicious(column: pa.Array) -> pa.Array:
-    return pc.fill_null(pc.match_substring_regex(_plain(column), _pattern()), False)
-
-
-def _pattern() -> str:
-    return private_pattern(own_homes())
+def changed(batch: pa.RecordBatch, public: pa.RecordBatch) -> list[str]:
+    """Columns that are not as they were."""
+    return [name for name in public.schema.names if not public[name].equals(_plain(batch[name]))]
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -135,12 +117,12 @@ def _copy(file: pq.ParquetFile, target: Path) -> tuple[str, ...]:
     rows = max(1, metadata.num_rows * ROW_GROUP_BYTES // max(size, 1))
     schema = public_batch(pa.RecordBatch.from_pylist([], schema=file.schema_arrow).select(names)).schema
     with pq.ParquetWriter(target, schema, compression="zstd") as writer:
-        changed = dict.fromkeys(name for name in file.schema_arrow.names if name not in names)
+        places = dict.fromkeys(name for name in file.schema_arrow.names if name not in names)
         for batch in file.iter_batches(batch_size=min(rows, metadata.num_rows or 1), columns=names):
             public = public_batch(batch)
             writer.write_batch(public)
-            changed |= dict.fromkeys(name for name in names if not public[name].equals(_plain(batch[name])))
-    return tuple(changed)
+            places |= dict.fromkeys(changed(batch, public))
+    return tuple(places)
 
 
 def public_batch(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -26,6 +26,7 @@ from openrlhf_ebpo.hub.notes import BEGIN, END, notes_of, with_notes
 from openrlhf_ebpo.hub.public import changes, public, public_data, public_text
 from openrlhf_ebpo.hub.push import drain
 from openrlhf_ebpo.hub.run_data import run_files
+from openrlhf_ebpo.hub_client import HubError
 from openrlhf_ebpo.redact import own_homes, without_homes
 
 ROOT = Path(__file__).parents[2]
@@ -77,6 +78,18 @@ def test_what_has_been_looked_at_does_not_change(tmp_path):
         files["y.txt"] = b"y"
 
 
+def test_a_file_is_looked_through_once_and_goes_no_more_when_it_has_changed(tmp_path):
+    path = tmp_path / "x.txt"
+    path.write_text("x")
+    files = Publishable({"x.txt": local_file(path)})
+    path.write_text(TOKEN)
+    assert files["x.txt"].cleared and dict(Publishable(files)) == dict(files)
+    with pytest.raises(HubError, match="has changed"):
+        files["x.txt"].open()
+    with pytest.raises(UsageError, match="secret"):
+        Publishable({"x.txt": local_file(path)})
+
+
 @pytest.mark.parametrize(
     ("path", "content"),
     [
@@ -121,7 +134,7 @@ def test_private_things_in_every_kind_of_file_are_refused_and_not_repeated(at_ho
      "x.js.gz", "static/x.woff2", "static/vendor/x.tar.gz"],
 )  # fmt: skip
 def test_only_known_kinds_of_files_go(path):
-    with pytest.raises(UsageError, match="no kind of file that is published") as caught:
+    with pytest.raises(UsageError, match="is an unsupported file type") as caught:
         Publishable({path: b""})
     assert "\x1b" not in str(caught.value)
 

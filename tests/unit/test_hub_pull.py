@@ -17,7 +17,7 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.content import git_hash
 from openrlhf_ebpo.hub.local_files import local_file
-from openrlhf_ebpo.hub.pull import MAX_AT_ONCE, RECORD, pull, remove_other_files
+from openrlhf_ebpo.hub.pull import MAX_AT_ONCE, RECORD, pull, read_record, remove_other_files
 from openrlhf_ebpo.hub.upload import publish
 from openrlhf_ebpo.hub_client import HubError, hub_api
 
@@ -289,17 +289,49 @@ def test_one_file_that_is_not_to_be_had_ends_all_and_what_came_is_whole(hub, cli
     assert hub.count("GET /lfs/") - downloads == len(set(files) - set(before) - set(SMALL))
 
 
-def test_ctrl_c_ends_a_pull_at_once(hub, hub_environment, client, tmp_path):
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
+def test_a_pull_that_is_ended_is_not_complete_and_a_repeated_one_completes_it(
+    hub, hub_environment, client, tmp_path, sign
+):
     files = {f"model-{i:05}-of-00009.safetensors": hub_runs.weights(3_000_000, i) for i in range(9)} | SMALL
     publish(client, "owner/shards", files, message="m")
     fault = hub.fail(r"GET /lfs/", stall=True, times=99)
-    argv = [sys.executable, "-m", "openrlhf_ebpo.cli.hub", "pull", "owner/shards", str(tmp_path / "pulled")]
+    folder = tmp_path / "pulled"
+    argv = [sys.executable, "-m", "openrlhf_ebpo.cli.hub", "pull", "owner/shards", str(folder)]
     pulling = subprocess.Popen(argv, env=hub_environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while not fault.hits and pulling.poll() is None:
         time.sleep(0.05)
-    pulling.send_signal(signal.SIGINT)
+    pulling.send_signal(sign)
     _, said = pulling.communicate(timeout=8)  # less than any limit of a download
-    assert pulling.returncode == 130 and "interrupted; repeat the command to resume" in said and "Traceback" not in said
+    if sign == signal.SIGINT:
+        assert pulling.returncode == 130 and "interrupted; repeat the command to resume" in said
+        assert "Traceback" not in said
+    assert read_record(folder)["complete"] is False and not (folder / "config.json").exists()
+    hub.faults.clear()
+    pull(client, "owner/shards", folder)
+    assert read_record(folder)["complete"] is True
+    assert {name: content for name, content in files_in(folder).items() if name in files} == files
+
+
+def test_a_pull_that_ends_while_it_removes_another_revision_does_not_count_as_complete(client, pushed, tmp_path):
+    folder = tmp_path / "pulled"
+    pull(client, REPO, folder, revision="step-000001")
+    (folder / "config.json").unlink()
+    (folder / "config.json").mkdir()  # cannot be removed like a file
+    with pytest.raises(OSError):
+        pull(client, REPO, folder)
+    assert read_record(folder)["complete"] is False
+    (folder / "config.json").rmdir()
+    pull(client, REPO, folder)
+    assert read_record(folder)["complete"] is True
+    assert {name: content for name, content in files_in(folder).items() if name != "sha256.json"} == pushed
+
+
+def test_weights_that_were_changed_after_the_push_are_refused_before_they_are_downloaded(client, hub, pushed, tmp_path):
+    publish(client, REPO, {"model.safetensors": hub_runs.weights(3_000_000, 9)}, message="edit", manifest=None)
+    with pytest.raises(HubError, match=r"not what was pushed: model\.safetensors"):
+        pull(client, REPO, tmp_path / "pulled")
+    assert not hub.count("GET /lfs/") and not (tmp_path / "pulled" / "model.safetensors").exists()
 
 
 def test_a_file_that_the_hub_claims_to_keep_in_git_is_not_read_as_a_whole(tmp_path):

@@ -13,6 +13,7 @@ import sysconfig
 import time
 import urllib.request
 import zipfile
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -26,33 +27,19 @@ from openrlhf_ebpo.run.run_log import read_metrics
 from openrlhf_ebpo.space.document import STATIC
 
 REPO, RUN = "owner/ebpo", "owner/tiny-run"
-README = "---\ntitle: Runs\nsdk: gradio\nsdk_version: 6.31.0\npython_version: '3.11'\napp_file: app.py\n---\n# Runs\n"
 
 
 @pytest.fixture
-def deploy(api, hub, monkeypatch, no_waiting, tmp_path):
-    """The command, given more flags; it uploads a small app, unless told otherwise."""
+def deploy(api, hub, monkeypatch, no_waiting):
+    """The command, given more flags."""
     for module in (data_repo, space):
         monkeypatch.setattr(module, "hub_api", lambda: api)
     monkeypatch.setenv("OPENRLHF_EBPO_HUB_PAUSE", "0.01")
-    app = tmp_path / "space"
-    for name, text in {
-        "app.py": (space.CHECKOUT / "space" / "app.py").read_text().partition("from openrlhf")[0]
-        + "import openrlhf_ebpo.eval.metrics, openrlhf_ebpo.run.results\nprint(openrlhf_ebpo.__file__)\n",
-        "README.md": README,
-        "requirements.txt": "gradio==6.31.0  # the app\npyarrow>=14\nopenrlhf_ebpo\n",
-        "ebpo_space/page.py": "",
-        "ebpo_space/__pycache__/page.pyc": "",
-        "notes.txt": "",
-        ".hidden": "",
-    }.items():
-        (app / name).parent.mkdir(parents=True, exist_ok=True)
-        (app / name).write_text(text)
 
-    def command(*flags, repo=REPO, space_dir=app):
+    def command(*flags, repo=REPO):
         parser = argparse.ArgumentParser()
         space.add_flags(parser)
-        space.run(parser.parse_args([repo, "--space_dir", str(space_dir), *flags]))
+        space.run(parser.parse_args([repo, *flags]))
 
     return command
 
@@ -81,53 +68,32 @@ def test_the_app_the_package_and_the_runs_go(tmp_path, hub, deploy, capsys):
     capsys.readouterr()
     deploy("--runs", RUN)
     said = capsys.readouterr().out
-    assert f"\ndeployed: {hub.url}/spaces/{REPO}" in said and "secret" not in said
+    assert said.startswith(f"deployed: {hub.url}/spaces/{REPO}") and "secret" not in said
     repo = hub.repo(REPO, "space")
     files = repo.files()
     assert set(files) == {".gitattributes", "app.py", "README.md", "requirements.txt", "package.zip"}
     packed = set(zipfile.ZipFile(io.BytesIO(files["package.zip"])).namelist())
     assert {"space/main.py", "eval/metrics.py", "run/run_log.py"} <= {name.partition("/")[2] for name in packed}
     assert {f"openrlhf_ebpo/space/static/{path.relative_to(STATIC)}" for path in STATIC.rglob("*.*")} <= packed
-    assert not [name for name in packed if any(word in name for word in ("pycache", "hidden", "tests", "notes.txt"))]
-    assert "left out, not being files of the app: .hidden, notes.txt\n" in said
-    assert files["requirements.txt"].decode().splitlines() == [
-        "gradio==6.31.0  # the app",
-        "pyarrow>=14",
-        "numpy",
-        "psutil",
-        "safetensors",
-        "wrapt",
-    ]
+    assert not [name for name in packed if any(word in name for word in ("pycache", "tests", "/."))]
+    needed = files["requirements.txt"].decode().splitlines()
+    assert {"numpy", "pyarrow", "safetensors"} <= set(needed) and not any("extra" in line for line in needed)
     front = yaml.safe_load(files["README.md"].decode().split("\n---\n")[0])
-    assert front["datasets"] == [RUN] and front["sdk_version"] == "6.31.0" and front["python_version"] == "3.11"
+    gradio = next(line for line in needed if line.startswith("gradio=="))
+    assert front["datasets"] == [RUN] and fnmatch(f"gradio=={front['sdk_version']}", gradio)
+    assert front["app_file"] == "app.py" and len(files["app.py"].splitlines()) < 20
     assert repo.private and repo.settings["sdk"] == "gradio"
     assert [(v["key"], v["value"]) for v in repo.settings["variables"]] == [("EBPO_SPACE_RUNS", RUN)]
     commits = len(repo.history())
     deploy("--runs", RUN)
     assert "(0 files sent" in capsys.readouterr().out and len(repo.history()) == commits
-    folder = downloaded(hub, tmp_path / "copy")
-    done = subprocess.run([sys.executable, "-S", "app.py"], cwd=folder, capture_output=True, **bare_python(True))
-    assert re.fullmatch(r".*/openrlhf_ebpo-\w+/openrlhf_ebpo/__init__\.py", done.stdout.strip()), done.stderr
-
-
-def test_files_of_the_package_that_are_gone_here_go_there_too(tmp_path, hub, deploy):
-    push_run(tmp_path)
-    old = {
-        "app.py": File(b"from openrlhf_ebpo.space.main import main", False),
-        "openrlhf_ebpo/gone.py": File(b"", False),
-        "package.zip": File(b"", False),
-    }
-    hub.create(REPO, "space", sdk="gradio").commit("main", {**old, "theirs.txt": File(b"", False)}, "an earlier commit")
-    deploy("--runs", RUN, "--public")
-    files = hub.repo(REPO, "space").files()
-    assert "openrlhf_ebpo/gone.py" not in files and files["package.zip"] and "theirs.txt" in files
 
 
 def test_the_real_app_starts_from_exactly_the_uploaded_files(tmp_path, hub, deploy):
     """With nothing but the packages of requirements.txt, which this environment has too. (An environment made from
     requirements.txt alone takes minutes.)"""
     run_dir = push_run(tmp_path)
-    deploy("--runs", RUN, space_dir=space.CHECKOUT / "space")
+    deploy("--runs", RUN)
     folder = downloaded(hub, tmp_path / "copy")
     how = bare_python(True)
     how["env"] |= {"EBPO_SPACE_RUNS": RUN, "HF_ENDPOINT": hub.url}
@@ -218,13 +184,11 @@ def test_a_run_directory_that_was_not_pushed_is_no_run(tmp_path, deploy):
         deploy("--runs", str(write_run(tmp_path)))
 
 
-def test_dry_run_lists_sizes_and_what_is_wrong_is_said_first(tmp_path, hub, deploy, capsys):
+def test_dry_run_lists_sizes_and_what_is_wrong_is_said_first(hub, deploy, capsys):
     deploy("--runs", RUN, "--dry_run")
     said = capsys.readouterr().out
     assert "package.zip" in said and "app.py" in said
     assert f"would go to {REPO}; nothing was sent" in said
-    with pytest.raises(UsageError, match=r"has no app\.py, README\.md, requirements\.txt"):
-        deploy("--runs", RUN, space_dir=tmp_path / "nothing")
     with pytest.raises(UsageError, match="owner/name"):
         deploy("--runs", "not-a-repo")
     with pytest.raises(UsageError, match="not for somebody"):
@@ -235,7 +199,9 @@ def test_dry_run_lists_sizes_and_what_is_wrong_is_said_first(tmp_path, hub, depl
 def test_an_installed_package_gives_what_the_checkout_gives(tmp_path):
     target, wheels = tmp_path / "site", tmp_path / "wheel"
     pip = [sys.executable, "-m", "pip"]
-    source = shutil.copytree(space.CHECKOUT, tmp_path / "source", ignore=shutil.ignore_patterns(".*", "docs", "tests"))
+    source = shutil.copytree(
+        Path(__file__).parents[2], tmp_path / "source", ignore=shutil.ignore_patterns(".*", "docs", "tests")
+    )
     build = ["wheel", "-q", "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), str(source)]
     subprocess.run([*pip, *build], check=True, capture_output=True)
     (wheel,) = wheels.glob("*.whl")
@@ -244,22 +210,13 @@ def test_an_installed_package_gives_what_the_checkout_gives(tmp_path):
     program = (
         "import sys; sys.path[:0] = sys.argv[1:]\n"
         "from openrlhf_ebpo.hub import space\n"
-        "print(*sorted(space.package_files()), sep='\\n')"
+        "print(*sorted(space.package_files()), sep='\\n')\n"
+        "assert space.README.is_file()"
     )
     argv = [sys.executable, "-S", "-c", program, str(target), sysconfig.get_path("purelib")]
     done = subprocess.run(argv, capture_output=True, cwd=tmp_path, **bare_python(False))
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == sorted(space.package_files())
-
-
-def test_requirements_of_app_and_package_are_put_together():
-    own = "gradio==6.31.0\n# a comment\nNumPy>=1.26 ; python_version > '3.9'\nopenrlhf-ebpo[space]\n./openrlhf_ebpo-0.1.0-py3-none-any.whl\n"
-    assert space.requirements(own, ["numpy", "pyarrow"]).splitlines() == [
-        "gradio==6.31.0",
-        "# a comment",
-        "NumPy>=1.26 ; python_version > '3.9'",
-        "pyarrow",
-    ]
 
 
 def test_a_space_with_another_app_is_not_overwritten(tmp_path, hub, deploy):

@@ -1,6 +1,8 @@
 """A Hub that sends nothing for a while ends an attempt, wherever it does so; one that sends without end is refused."""
 
+import gzip
 import json
+import resource
 
 import hub_runs
 import pytest
@@ -74,6 +76,21 @@ def test_a_file_that_is_longer_than_listed_is_not_taken(hub, client, files, tmp_
         pull(client, REPO, tmp_path / "pulled", report=lambda *_: None)
     assert not (tmp_path / "pulled" / "config.json").exists()
     assert sum(path.stat().st_size for path in (tmp_path / "pulled").rglob("*.incomplete")) < 48 << 20
+
+
+@pytest.mark.parametrize(
+    "where", [r"GET .*/tree/", r"GET .*/revision/", r"GET .*/resolve/.*/config.json", r"GET /lfs/"]
+)
+def test_an_answer_that_is_compressed_is_not_unpacked(hub, client, files, tmp_path, no_waiting, where):
+    publish(client, REPO, files, message="m")
+    bomb = gzip.compress(gzip.compress(bytes(256 << 20)))
+    assert len(bomb) < 2000
+    hub.fail(where, 200, headers={"Content-Encoding": "gzip, gzip"}, body=bomb, times=99)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(HubError, match=r"compresses its answer \(gzip, gzip\)") as caught:
+        pull(client, REPO, tmp_path / "pulled", report=lambda *_: None)
+    assert caught.value.permanent and hub.faults[0].hits == 1
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 128 << 10  # kB
 
 
 def test_a_slow_hub_that_goes_on_is_waited_for(hub, client):

@@ -2,14 +2,18 @@
 
 import itertools
 import json
+import math
+from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.estimator import stored as storage
 from openrlhf_ebpo.estimator.config import EstimatorConfig
+from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.estimator.ebpo import EBPO
 from openrlhf_ebpo.estimator.prior import Moments, Prior
 from openrlhf_ebpo.estimator.stored import SCHEMA, PriorMismatch, pack, unpack
@@ -105,6 +109,8 @@ def read(tmp_path, state) -> Prior:
 
 def test_a_prior_that_fits_is_read(tmp_path):
     assert read(tmp_path, stored()) == Prior.of([1.0, 0.0, 0.0, 0.0], [0.25])
+    recorded = Path(__file__).parents[1] / "data" / "quickstart_run" / "prior.json"
+    assert storage.read(EBPO_4, recorded).rewards.count == 30720
 
 
 @pytest.mark.parametrize(
@@ -136,7 +142,7 @@ def test_all_differences_are_named_at_once(tmp_path):
         (stored(schema=SCHEMA + 1), f"prior schema {SCHEMA + 1}, this version reads {SCHEMA}"),
         ({}, "prior schema None"),
         ([1, 2], "prior schema 'list'"),
-        ({k: v for k, v in stored().items() if k != "rewards"}, "damaged (ValueError("),
+        ({k: v for k, v in stored().items() if k != "rewards"}, "damaged (rewards.count is 0"),
         ({k: v for k, v in stored().items() if k != "batches"}, "damaged"),
         (stored(rewards=[1, 2, 3]), "damaged"),
         (stored(group_means={"count": 1, "mean": 0.5, "median": 0.5}), "damaged"),
@@ -187,6 +193,103 @@ def test_a_damaged_prior_is_refused(tmp_path, state, shown):
     with pytest.raises(PriorMismatch) as error:
         read(tmp_path, state)
     assert_helps(error, tmp_path, shown)
+
+
+ADAPTIVE = {"preset": "corrected"}
+CLUSTERED = {"clusters": "cluster"}
+
+
+def saved_by(choice: dict, batches: int = 3) -> tuple[EBPO, dict]:
+    """An estimator, and what it stores after some batches."""
+    estimator = EBPO(EstimatorConfig(n_samples_per_prompt=4, **choice))
+    rng, state = np.random.default_rng(0), estimator.initial()
+    for _ in range(batches):
+        batch = Batch.of(rng.integers(0, 2, (6, 4)), rng.random((6, 4)) < 0.9, clusters=("a", "b", "c") * 2)
+        state = estimator.step(batch, state).state
+    return estimator, pack(estimator, state)
+
+
+@pytest.mark.parametrize(
+    ("choice", "changes", "shown"),
+    [
+        ({}, {"rewards.count": 10**30, "group_means.count": 10**30}, f"rewards.count is {10**30}"),
+        ({}, {"rewards.count": 10**15}, f"rewards.count is {10**15}"),
+        ({}, {"rewards.count": 5}, "rewards.count is 5"),
+        ({}, {"group_means.count": 400}, "rewards.count is "),
+        ({}, {"batches": 10**30}, f"batches is {10**30}"),
+        ({"reward_clip_range": (0.0, 1.0)}, {"rewards.mean": 1.5}, "rewards.mean is 1.5: it lies between 0 and 1"),
+        ({"reward_clip_range": (0.0, 1.0)}, {"group_means.mean": -1e30}, "group_means.mean is -1e+30"),
+        ({"reward_clip_range": (0.0, 1.0)}, {"rewards.m2": 100.0}, "rewards.m2 is 100.0"),
+        ({"reward_clip_range": (0.0, math.inf)}, {"rewards.mean": -0.1}, "rewards.mean is -0.1"),
+        ({"prior": "beta_binomial"}, {"group_means.mean": 1.01}, "group_means.mean is 1.01"),
+        ({"within_variance": "within"}, {"within.mean": -0.1}, "within.mean is -0.1"),
+        ({"within_variance": "within"}, {"within.count": 1e6}, "within.count is 1000000.0"),
+        ({"within_variance": "within"}, {"inverse_sizes.mean": 0.2}, "inverse_sizes.mean is 0.2"),
+        ({"within_variance": "within"}, {"inverse_sizes.mean": 1.2}, "inverse_sizes.mean is 1.2"),
+        (ADAPTIVE, {"priors.4.rewards.count": 1e30}, "rewards.count is 1e+30"),
+        (CLUSTERED, {"run.rewards.count": 1e30}, "rewards.count is 1e+30"),
+        (CLUSTERED, {"clusters.moments.rewards.count.1": 1e30}, "rewards.count is 1e+30"),
+        (CLUSTERED, {"clusters.moments.group_means.m2.2": -1.0}, "group_means.m2 is -1.0"),
+        (CLUSTERED, {"clusters.moments.within.mean.0": float("nan")}, "finite"),
+        (CLUSTERED, {"clusters.names.0": 7}, "clusters have texts as names"),
+    ],
+)
+def test_a_prior_that_no_rewards_lead_to_is_refused_by_its_field(tmp_path, choice, changes, shown):
+    estimator, state = saved_by(choice)
+    for path, value in changes.items():
+        *way, last = [int(part) if part.isdigit() else part for part in path.split(".")]
+        place = state
+        for part in way:
+            place = place[part]
+        assert last in place or isinstance(last, int)
+        place[last] = value
+    path = tmp_path / "prior.json"
+    path.write_text(json.dumps(state))
+    with pytest.raises(PriorMismatch) as error:
+        storage.read(estimator, path)
+    assert_helps(error, path, "damaged", shown)
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "shown"),
+    [
+        ("spo", {"prompts": ["a 1e30 0.0"]}, "prompts: 'a 1e30 0.0'"),
+        ("dbb", {"prompts": ["a 0.0 0.0"]}, "prompts: 'a 0.0 0.0'"),
+        ("dbb", {"prompts": ["a nan 1.0"]}, "prompts: 'a nan 1.0'"),
+        ("ha_dw", {"batch_means": [0.5, 1e30]}, "batch_means is [0.5, 1e+30]"),
+        ("ha_dw", {"batch_means": [0.5] * 11}, "batch_means is "),
+        ("ha_dw", {"batch_means": ["0.5"]}, "'0.5'"),
+    ],
+)
+def test_states_of_other_estimators_have_bounds_too(tmp_path, name, state, shown):
+    estimator = registry.offline(name, EstimatorConfig(n_samples_per_prompt=4))
+    path = tmp_path / "prior.json"
+    path.write_text(json.dumps({**pack(estimator, estimator.initial()), **state}))
+    with pytest.raises(PriorMismatch) as error:
+        storage.read(estimator, path)
+    assert_helps(error, path, "damaged", shown)
+
+
+@given(
+    st.sampled_from(
+        [{}, ADAPTIVE, CLUSTERED, {**ADAPTIVE, **CLUSTERED}, {"preset": "robust", **CLUSTERED}, {"preset": "release"}]
+    ),
+    st.integers(0, 2**32),
+    st.sampled_from([0.1, 1.0, 1e6]),
+)
+@settings(max_examples=60, deadline=None)
+def test_every_prior_that_clipped_rewards_lead_to_is_within_its_bounds(choice, seed, high):
+    """Rewards at both ends of the range and, being float32, a little beyond; groups of one response and of none."""
+    rng, size = np.random.default_rng(seed), int(np.random.default_rng(seed).integers(2, 6))
+    estimator = EBPO(EstimatorConfig(size, reward_clip_range=(-high, high), **choice))
+    state = estimator.initial()
+    for _ in range(12):
+        rewards = np.clip(rng.normal(0, 3 * high, (5, size)), -high, high).astype(np.float32)
+        valid = rng.random((5, size)) < 0.5
+        valid[0, 0] = True
+        weights = rng.random((5, size)) * 10.0 ** rng.integers(-3, 4)
+        batch = Batch.of(rewards, valid, clusters=tuple(rng.choice(["a", "b", None], 5)), score_weights=weights)
+        state = unpack(estimator, pack(estimator, estimator.step(batch, state).state))
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path):

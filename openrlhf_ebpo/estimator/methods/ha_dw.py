@@ -9,6 +9,7 @@ import numpy as np
 from openrlhf_ebpo.estimator.advantage import grpo_advantages
 from openrlhf_ebpo.estimator.contract import Batch, Step
 from openrlhf_ebpo.estimator.groups import GroupEstimator, successes
+from openrlhf_ebpo.estimator.prior import finite
 from openrlhf_ebpo.estimator.shrinkage import group_mean
 
 WINDOW = 10  # batches
@@ -31,6 +32,12 @@ class HADW(GroupEstimator):
 
     def initial(self) -> dict:
         return {"batch_means": []}
+
+    def restore(self, saved: dict) -> dict:
+        means = super().restore(saved)["batch_means"]
+        if len(means) > WINDOW or not all(0 <= finite(mean) <= 1 for mean in means):
+            raise ValueError(f"batch_means is {means}: it is a list of at most {WINDOW} numbers between 0 and 1")
+        return saved
 
     def step(self, batch: Batch, state: dict) -> Step:
         shares, valid = successes(batch, self.config), batch.valid
