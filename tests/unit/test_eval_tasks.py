@@ -93,6 +93,43 @@ def test_copies_of_one_benchmark_ask_the_same(tmp_path):
     assert tasks.load(f"aime24={other}").fingerprint() != loaded[0].fingerprint()
 
 
+PINNED = {
+    "HuggingFaceH4/aime_2024": "ca6be3c79127",
+    "math-ai/aime25": "ca6be3c79127",
+    "math-ai/amc23": "b0cd7f754b8d",
+    "HuggingFaceH4/MATH-500": "a079bf3cc8ba",
+    "Hothan/OlympiadBench": "361f8dc7e899",
+    "Qwen2.5-Math's OlympiadBench": "3729d0ea6029",
+}
+
+
+@pytest.mark.parametrize("copy", PINNED)
+def test_fingerprints_stay_the_same_from_release_to_release(tmp_path, copy):
+    """A result is continued and compared only under the fingerprint that it was made with."""
+    name, count, row = SCHEMAS[copy]
+    file = write(tmp_path / "rows.jsonl", [row(i) for i in range(count)])
+    assert tasks.load(f"{name}={file}").fingerprint() == PINNED[copy]
+
+
+def test_the_fingerprint_of_multiple_choice_and_of_rules_stays_the_same(tmp_path):
+    wrong = (1, 2, 3)
+    choices = [
+        {"Question": text(i), "Correct Answer": str(i), **{f"Incorrect Answer {k}": str(i + k) for k in wrong}}
+        for i in range(198)
+    ]
+    rules = [
+        {"question": "Q1", "final_answer": ["$2$", "$-3$"], "is_multiple_answer": True, "answer_type": "Numerical"},
+        {"question": "Q2", "final_answer": ["$(1,2)$"], "answer_type": "Tuple", "context": "Let."},
+        {"question": "Q3", "final_answer": ["3.5"], "answer_type": "Numerical", "unit": "$\\mathrm{cm}^2$", "error": ".1"},
+    ]
+    files = {"gpqa_diamond": choices, "olympiadbench": rules}
+    found = {name: tasks.load(f"{name}={write(tmp_path / f'{name}.jsonl', rows)}") for name, rows in files.items()}
+    assert {name: task.fingerprint() for name, task in found.items()} == {
+        "gpqa_diamond": "b77b939acf21",
+        "olympiadbench": "568e3c5e2a0c",
+    }
+
+
 @pytest.mark.parametrize(
     ("row", "gold_answer", "rules"),
     [
