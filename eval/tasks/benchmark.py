@@ -60,7 +60,6 @@ class Benchmark:
         the same name, and which they are; these are refused.
     notes: what is worth knowing of a copy, as a list of sentences.
     released_n: responses per question under the protocol `released`, where it is not the protocol's own number.
-    reported: pass@1 in percent in the paper (arXiv 2602.05165) by (model, G) and method.
 
     `prompt`, `gold` and `rules` raise ValueError, in words, for a row that cannot be used; it is named and left out.
 
@@ -88,7 +87,6 @@ class Benchmark:
     other_sets: Mapping[int, str] = field(default_factory=dict)
     notes: Callable[[Rows], Sequence[str]] = no_notes
     released_n: int | None = None
-    reported: Mapping[tuple[str, int], Mapping[str, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name) or LIMITED.search(self.name):

@@ -12,6 +12,7 @@ import pytest
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import metrics, paper, plots, report
+from openrlhf_ebpo.eval.tasks import BENCHMARKS
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.run import results
 from openrlhf_ebpo.run.score_text import between, score
@@ -297,6 +298,12 @@ def test_the_papers_averages():
     for (choice, method), average in averages.items():
         (values,) = [v for title, v in paper.reported(choice).items() if title.startswith(f"{method},")]
         assert np.mean(list(values.values())) == pytest.approx(average, abs=0.011)
+
+
+def test_every_reported_number_has_its_source():
+    published = json.loads(Path(paper.__file__).with_name("reported.json").read_text())
+    assert {row["source"] for row in published["rows"]} == set(published["sources"])
+    assert all(set(row["pass@1"]) <= set(BENCHMARKS) for row in published["rows"])
 
 
 def test_reported_rows_are_found_or_listed():

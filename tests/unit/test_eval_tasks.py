@@ -120,7 +120,13 @@ def test_the_fingerprint_of_multiple_choice_and_of_rules_stays_the_same(tmp_path
     rules = [
         {"question": "Q1", "final_answer": ["$2$", "$-3$"], "is_multiple_answer": True, "answer_type": "Numerical"},
         {"question": "Q2", "final_answer": ["$(1,2)$"], "answer_type": "Tuple", "context": "Let."},
-        {"question": "Q3", "final_answer": ["3.5"], "answer_type": "Numerical", "unit": "$\\mathrm{cm}^2$", "error": ".1"},
+        {
+            "question": "Q3",
+            "final_answer": ["3.5"],
+            "answer_type": "Numerical",
+            "unit": "$\\mathrm{cm}^2$",
+            "error": ".1",
+        },
     ]
     files = {"gpqa_diamond": choices, "olympiadbench": rules}
     found = {name: tasks.load(f"{name}={write(tmp_path / f'{name}.jsonl', rows)}") for name, rows in files.items()}
