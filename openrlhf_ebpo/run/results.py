@@ -7,6 +7,7 @@ complete. They are a part of the run directory, which evaluation, Hub and Space 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -70,6 +71,11 @@ class Result:
         """Samples per question, as the protocol has them."""
         return self.protocol.get("n_by_task", {}).get(whole_name(self.task), self.protocol["n"])
 
+    @property
+    def metrics(self) -> dict:
+        """As metrics.summarise gives them."""
+        return self.summary["metrics"]
+
     @cached_property
     def samples(self) -> Samples:
         return read_samples(self.path, self.n)
@@ -127,7 +133,7 @@ def find_results(directory: str | Path) -> list[Result]:
     bases = [base for base in (directory / "eval", directory) if base.is_dir()]
     for base, place in ((base, place) for base in bases for place in PLACES):
         paths = base.glob(f"{place}/summary.json" if place else "summary.json")
-        if found := [_read_result(path) for path in sorted(paths)]:
+        if found := [read_result(path.parent) for path in sorted(paths)]:
             return sorted(found, key=lambda result: (result.task, result.step))
     raise UsageError(
         f"{directory} holds no evaluation results (<protocol>/<task>/step-*/summary.json of schema {SCHEMA}); make "
@@ -135,9 +141,17 @@ def find_results(directory: str | Path) -> list[Result]:
     )
 
 
-def _read_result(path: Path) -> Result:
+def read_result(directory: str | Path) -> Result:
+    """The result in one directory step-…
+
+    Raises:
+        UsageError: there is none, it is damaged, or it was written by another version.
+    """
+    path = Path(directory) / "summary.json"
     try:
         summary = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UsageError(f"{path} is missing; evaluate again") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is damaged: {error}; evaluate again") from None
     if not isinstance(summary, dict):
@@ -146,7 +160,26 @@ def _read_result(path: Path) -> Result:
         raise UsageError(f"{path} has schema {schema}, this version reads schema {SCHEMA}; evaluate again")
     if lacking := [name for name in REQUIRED if name not in summary]:
         raise UsageError(f"{path} is damaged: it has no {', '.join(lacking)}; evaluate again")
+    if wrong := [name for name in REQUIRED if not _fits(name, summary[name])]:
+        raise UsageError(f"{path} is damaged: {', '.join(wrong)} cannot be read; evaluate again")
     return Result(path.parent, summary)
+
+
+def _fits(name: str, value: object) -> bool:
+    """Whether a field of a summary.json is what readers take it for."""
+    if name in ("task", "protocol"):
+        return isinstance(value, dict) and isinstance(value.get("name"), str)
+    if name == "metrics":
+        return isinstance(value, dict) and all(_is_metric(each) for each in value.values() if isinstance(each, dict))
+    return name != "step" or type(value) is int
+
+
+def _is_metric(metric: dict) -> bool:
+    ends = [metric.get("interval"), metric.get("run_interval") or (0, 0)]
+    if not all(isinstance(each, (list, tuple)) and len(each) == 2 for each in ends):
+        return False
+    numbers = [metric.get("value"), metric.get("standard_error") or 0, *ends[0], *ends[1]]
+    return all(type(number) in (int, float) and math.isfinite(number) for number in numbers)
 
 
 def read_samples(directory: str | Path, n: int) -> Samples:

@@ -383,7 +383,7 @@ def test_refused_questions_are_left_out_where_that_is_wanted_and_named(serve, tm
     first, _ = sorted(task["skipped"])
     assert "row 3 of " in first and "q.jsonl@" in first and "HTTP 400: content [1m policy" in first
     page = Path(report.write_report([tmp_path / "out"])).read_text()
-    assert "2 of 6 questions were refused" in page and "| file-q | 4 | 1 |" in page and page.count("| 2 |\n") == 1
+    assert "2 of 6 questions were refused" in page and "| file-q | out | 4 | 1 |" in page and page.count("| 2 |\n") == 1
     asked = len(server.asked)
     run.main(arguments(tmp_path, server))
     assert len(server.asked) == asked and "2 questions were refused" in capsys.readouterr().out
