@@ -17,7 +17,7 @@ from openrlhf_ebpo.generation.rendering import Prompt, prompt_lengths, tokenizer
 
 from . import endpoint_questions, prompts, thinking
 from .endpoint_client import GaveUp, Refused
-from .job import Job
+from .jobs import Job
 from .prompts import PromptForm
 from .protocols import Protocol
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from openrlhf_ebpo.files import replacing
 
 from . import effort
-from .job import Job
+from .jobs import Job
 
 COLUMNS = ["question_id", "sample", "response", "length", "finish_reason", "seed"]
 

@@ -50,11 +50,11 @@ from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
-from openrlhf_ebpo.eval import endpoint, generate, jobs, models, prompts, protocols, report, shots, tasks
+from openrlhf_ebpo.eval import endpoint, generate, jobs, models, prompts, protocols, report, rescore, shots, tasks
 from openrlhf_ebpo.eval.effort import Pass, hardware
 from openrlhf_ebpo.eval.flags import ENGINE_FLAGS, add_flags, check, chosen_protocol
 from openrlhf_ebpo.eval.grader import NO_GOLD, Grader
-from openrlhf_ebpo.eval.job import Job, StorageError
+from openrlhf_ebpo.eval.jobs import Job, StorageError
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.eval.protocols import Protocol
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> None:
     print(f"{protocol.describe()}\n{described(asked, chosen, form)}", flush=True)
     with ExitStack() as stack:
         planned = [jobs.plan(model, asked, protocol, form, results) for model in chosen]
-        jobs.open_jobs(stack, [job for row in planned for job in row], results, args.force)
+        claim(stack, [job for row in planned for job in row], results, args.force)
         steps = {model.step for model in chosen}
         try:
             for row in planned:
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> None:
 def show(args: argparse.Namespace, results: Path, protocol: Protocol, asked: Sequence[Task], steps: set[int]) -> None:
     """Print the scores that there are, and write the report."""
     found = found_now(results / protocol.name, asked, steps)
-    print(table(found), *unanswered(found, protocol), *without_refused(found), sep="\n")
+    print(table(found), *notes(found, protocol), sep="\n")
     print(f"\nreport     {write_report(args, results, protocol)}\nresults    {results / protocol.name}", flush=True)
 
 
@@ -188,6 +188,22 @@ def try_scorer(task: Task, grader: Grader) -> None:
         logging.warning("%s: tried with the response %.60r, its scorer fails: %s", task.name, answer, error)
 
 
+def claim(stack: ExitStack, planned: Sequence[Job], results: Path, force: bool) -> None:
+    """Open the jobs' directories until `stack` closes: with force, empty; results of another scorer, to be scored again.
+
+    Raises:
+        UsageError: as jobs.open_jobs.
+    """
+    if force:
+        jobs.move_aside(planned, results)
+    aside = jobs.superseded(results)
+    for job in planned:
+        if job.finished and rescore.has_another_scorer(job):
+            with jobs.storing(job.directory):
+                rescore.reopen(job, aside / job.directory.relative_to(results))
+    jobs.open_jobs(stack, planned)
+
+
 def described(asked: Sequence[Task], chosen: Sequence[Model], form: PromptForm) -> str:
     begun = ", after the begin token" if form.bos else ""
     lines = [f"prompt: {form.template!r}, chat template {'on' if form.chat_template else 'off'}{begun} ({form.source})"]
@@ -257,45 +273,35 @@ def found_now(directory: Path, asked: Sequence[Task], steps: set[int]) -> list[R
     return [each for each in find_results(directory) if each.task in names and each.step in steps]
 
 
-def unanswered(found: Sequence[Result], protocol: Protocol) -> list[str]:
-    """Notes on tasks in which hardly a response gives an answer that the protocol finds, or many have no score of the task's
-    own scorer: their score says little."""
-    own = [each for each in found if "asked" in each.summary["task"]]
-    tasks = sorted(
-        {each.task for each in found if each.summary["metrics"]["no_answer"] > MOSTLY} - {each.task for each in own}
-    )
-    failed = [
-        f"\nwarning: {each.task}, step {each.step}: {'; '.join(unscored(each))}. If that is the scorer's fault, mend it and repeat "
-        "the command: responses are kept, and scored anew"
-        for each in own
-        if each.summary["counts"]["errors"]
-    ]
-    return failed + [
-        f"\nnote: {task}: hardly a response gives an answer ({protocol.extraction}). A reward of your own may read others; "
-        "this command does not use it"
-        for task in tasks
-    ]
-
-
-def unscored(result: Result) -> list[str]:
-    return [note for note in result.summary["task"]["notes"] if jobs.UNSCORED in note]
-
-
-def without_refused(found: Sequence[Result]) -> list[str]:
-    """Notes on results that lack questions."""
-    counts = {f"{each.task}, step {each.step}": each.summary.get("counts", {}).get("refused", 0) for each in found}
-    return [
-        f"\nnote: {name}: {count} questions were refused and are in no score; summary.json names them"
-        for name, count in counts.items()
-        if count
-    ]
+def notes(found: Sequence[Result], protocol: Protocol) -> list[str]:
+    """Notes on results that say little: hardly a response gives an answer that the protocol finds, many have no score of the
+    task's own scorer, or questions were refused."""
+    lines = []
+    for each in found:
+        name, task, counts = f"{each.task}, step {each.step}", each.summary["task"], each.summary.get("counts", {})
+        if "asked" in task and counts.get("errors"):
+            failed = "; ".join(note for note in task["notes"] if jobs.UNSCORED in note)
+            lines.append(
+                f"\nwarning: {name}: {failed}. If that is the scorer's fault, correct it and repeat the command: responses are "
+                "kept, and scored again"
+            )
+        elif "asked" not in task and each.metrics["no_answer"] > MOSTLY:
+            lines.append(
+                f"\nnote: {each.task}: hardly a response gives an answer ({protocol.extraction}). A reward of your own may read "
+                "others; this command does not use it"
+            )
+        if refused := counts.get("refused"):
+            lines.append(
+                f"\nnote: {name}: {refused} questions were refused and are in no score; summary.json names them"
+            )
+    return list(dict.fromkeys(lines))
 
 
 def table(found: Sequence[Result]) -> str:
     """The scores of this command, as text."""
     rows = [["task", "step", "pass@1 (95 % interval)", "maj@k (95 % interval)", "truncated %", "no answer %"]]
     for result in sorted(found, key=lambda each: (order(each.task), each.step)):
-        metrics = result.summary["metrics"]
+        metrics = result.metrics
         majority = majorities(metrics)[-1]
         rows.append(
             [

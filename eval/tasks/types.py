@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from string import ascii_uppercase
 
@@ -97,6 +97,20 @@ class Task:
         kept = (_kept(question, scorers) for question in self.questions)
         questions = json.dumps([*kept, *self.shots], sort_keys=True)
         return hashlib.sha256(questions.encode()).hexdigest()[:12]
+
+    def record(self, notes: Sequence[str] = ()) -> dict:
+        """The task as a result keeps it; `asked`, of a task with its own scorer, is the fingerprint without that."""
+        asked = {"asked": self.fingerprint(scorers=False)} if self.questions[0].rules.kind == OWN else {}
+        return {
+            "name": self.name,
+            "source": self.source,
+            "questions": len(self.questions),
+            "rows": self.rows,
+            "fingerprint": self.fingerprint(),
+            **asked,
+            "notes": list(notes),
+            "skipped": list(self.skipped),
+        }
 
 
 def _kept(question: Question, scorers: bool) -> dict:

@@ -24,6 +24,7 @@ from openrlhf_ebpo.files import replacing, write_json
 
 LIMITED = re.compile(r"-first\d+$")  # the suffix that --limit adds to a task's name
 SCHEMA = 1
+SUMMARY, SAMPLES_FILE = "summary.json", "samples.parquet"
 SERVER = "openai:"  # how the name of a model begins whose responses came from a server: openai:URL#NAME
 TRAINING = "training"  # the protocol of evaluations during training
 REQUIRED = ("model", "step", "task", "protocol", "metrics")  # of a summary.json
@@ -115,10 +116,10 @@ def save_result(directory: str | Path, summary: dict, rows: Sequence[dict]) -> N
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "summary.json").unlink(missing_ok=True)  # a training that was resumed may evaluate a step again
-    with replacing(directory / "samples.parquet") as temporary:
+    (directory / SUMMARY).unlink(missing_ok=True)  # a training that was resumed may evaluate a step again
+    with replacing(directory / SAMPLES_FILE) as temporary:
         pq.write_table(pa.Table.from_pylist(list(rows), schema=SAMPLES), temporary, compression="zstd")
-    write_json(directory / "summary.json", {"schema": SCHEMA, **summary})
+    write_json(directory / SUMMARY, {"schema": SCHEMA, **summary})
 
 
 def find_results(directory: str | Path) -> list[Result]:
@@ -132,7 +133,7 @@ def find_results(directory: str | Path) -> list[Result]:
         raise UsageError(f"{directory} is not a directory; name a run or a directory with evaluation results")
     bases = [base for base in (directory / "eval", directory) if base.is_dir()]
     for base, place in ((base, place) for base in bases for place in PLACES):
-        paths = base.glob(f"{place}/summary.json" if place else "summary.json")
+        paths = base.glob(f"{place}/{SUMMARY}" if place else SUMMARY)
         if found := [read_result(path.parent) for path in sorted(paths)]:
             return sorted(found, key=lambda result: (result.task, result.step))
     raise UsageError(
@@ -147,7 +148,7 @@ def read_result(directory: str | Path) -> Result:
     Raises:
         UsageError: there is none, it is damaged, or it was written by another version.
     """
-    path = Path(directory) / "summary.json"
+    path = Path(directory) / SUMMARY
     try:
         summary = json.loads(path.read_text())
     except FileNotFoundError:
@@ -188,7 +189,7 @@ def read_samples(directory: str | Path, n: int) -> Samples:
     Raises:
         UsageError: the file is missing or cannot be read, or samples are missing or too many.
     """
-    path = Path(directory) / "samples.parquet"
+    path = Path(directory) / SAMPLES_FILE
     columns = ["question_id", "sample", "correct", "class", "length", "finish_reason"]
     try:
         table = pq.read_table(path, columns=columns, partitioning=None)

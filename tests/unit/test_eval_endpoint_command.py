@@ -28,7 +28,7 @@ from openrlhf_ebpo.eval import (
 )
 from openrlhf_ebpo.eval.endpoint import Endpoint
 from openrlhf_ebpo.eval.endpoint_client import GaveUp, Limits, Refused
-from openrlhf_ebpo.eval.job import Job
+from openrlhf_ebpo.eval.jobs import Job
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.eval.tasks import Question, Task

@@ -13,7 +13,7 @@ from model_server import GREEDY, KEY, RAW, SAMPLED, respond
 from openrlhf_ebpo.eval import endpoint_client, endpoint_questions
 from openrlhf_ebpo.eval.endpoint import Endpoint
 from openrlhf_ebpo.eval.endpoint_client import Pace
-from openrlhf_ebpo.eval.job import StorageError
+from openrlhf_ebpo.eval.jobs import StorageError
 from openrlhf_ebpo.generation.engines import GenerationError
 from openrlhf_ebpo.redact import Secret
 
