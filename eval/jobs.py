@@ -21,7 +21,7 @@ import numpy as np
 
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.progress import Append, progress_file
-from openrlhf_ebpo.run.results import SUMMARY, check_counts, read_result, save_result, step_directory
+from openrlhf_ebpo.run.results import SUMMARY, check_counts, read_result, sample_rows, save_result, step_directory
 from openrlhf_ebpo.run.run_log import versions
 
 from . import effort, endpoint_notes, models
@@ -226,23 +226,10 @@ def question_rows(question: Question, record: Mapping, grades: Sequence[dict]) -
         "response": record["responses"],
         "length": record["lengths"],
         "finish_reason": record["finish_reasons"],
+        "seed": [record["seed"]] * len(grades),
         **{name: [grade[name] for grade in grades] for name in grades[0]},
     }
-    return [{**row, "seed": record["seed"]} for row in sample_rows(question, columns)]
-
-
-def sample_rows(question: Question, columns: Mapping[str, Sequence]) -> list[dict]:
-    """Rows of samples.parquet for the responses to a question. columns: their values, a list each."""
-    common = {
-        "question_id": question.id,
-        "question": question.question,
-        "gold": question.gold,
-        "rules": rules_text(question.rules),
-    }
-    return [
-        {**common, "sample": sample, **dict(zip(columns, values, strict=True))}
-        for sample, values in enumerate(zip(*columns.values(), strict=True))
-    ]
+    return sample_rows(question.id, question.question, question.gold, rules_text(question.rules), columns)
 
 
 # The summary of its result

@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -102,6 +102,15 @@ def whole_name(task: str) -> str:
 def step_directory(results_dir: str | Path, protocol: str, task: str, step: int) -> Path:
     """Where a result belongs; results_dir is a run's `eval/`."""
     return Path(results_dir) / protocol / task / f"step-{step:06d}"
+
+
+def sample_rows(question_id: str, question: str, gold: str, rules: str, columns: Mapping[str, Sequence]) -> list[dict]:
+    """Rows of SAMPLES for the responses to one question. columns: the columns that differ between them, in order of samples."""
+    common = {"question_id": question_id, "question": question, "gold": gold, "rules": rules}
+    return [
+        {**common, "sample": sample, **dict(zip(columns, values, strict=True))}
+        for sample, values in enumerate(zip(*columns.values(), strict=True))
+    ]
 
 
 def save_result(directory: str | Path, summary: dict, rows: Sequence[dict]) -> None:
