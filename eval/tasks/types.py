@@ -1,4 +1,4 @@
-"""What the rest of the evaluation knows of a task: its questions, their gold answers, and how to score them."""
+"""A task as the rest of the evaluation knows it: its questions, their gold answers, and how to score them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ KINDS = (MATH, REASONING_GYM, OWN, CHOICE)
 
 @dataclass(frozen=True)
 class Rules:
-    """What scoring needs to know of one question beside its gold answer.
+    """How the answers to one question are compared with its gold answer.
 
-    kind: MATH, REASONING_GYM for reasoning-gym's own scorer, OWN for that of a benchmark of one's own,
+    kind: MATH, REASONING_GYM for reasoning-gym's own scorer, OWN for a benchmark's own,
         CHOICE where the answer is the letter of a choice.
     answer_type: Numerical, Expression, Equation, Interval or Tuple; several with commas; "" unknown.
     is_multiple_answer: the gold is several answers with commas between them; all are asked for, once each.
@@ -92,7 +92,7 @@ class Task:
     def fingerprint(self, scorers: bool = True) -> str:
         """12 hex digits of questions, golds, rules and shots: the same for two copies that ask and accept the same.
 
-        scorers: with the digests of scorers of one's own, on which responses do not depend.
+        scorers: with the digests of benchmarks' own scorers, on which responses do not depend.
         """
         kept = (_kept(question, scorers) for question in self.questions)
         questions = json.dumps([*kept, *self.shots], sort_keys=True)

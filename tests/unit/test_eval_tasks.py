@@ -16,7 +16,7 @@ import pytest
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, question_id
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import tasks
-from openrlhf_ebpo.eval.tasks import Rules, gold
+from openrlhf_ebpo.eval.tasks import Rules, benchmark
 from openrlhf_ebpo.rewards import gym
 
 ROOT = Path(__file__).parents[2]
@@ -196,20 +196,20 @@ def test_olympiadbench_notes_what_a_copy_lacks_and_puts_context_first(tmp_path):
     ],
 )
 def test_gold_text(value, expected):
-    assert gold.gold_text(value) == expected
+    assert benchmark.gold_text(value) == expected
 
 
 @pytest.mark.parametrize("value", [None, "", "  ", [], [None], "\\boxed{}", float("nan"), {"a": 1}, True])
 def test_what_is_no_gold_answer(value):
     with pytest.raises(ValueError, match="gold answer"):
-        gold.gold_text(value)
+        benchmark.gold_text(value)
 
 
 @pytest.mark.parametrize(
     ("answer", "expected"), [("025", "25"), ("000", "0"), ("27.0", "27"), ("336^\\circ", "336"), ("1,024", "1024")]
 )
 def test_integer_golds(answer, expected):
-    assert gold.integer_text(answer) == expected
+    assert benchmark.integer_text(answer) == expected
 
 
 def test_a_row_that_cannot_be_used_is_named_and_left_out(tmp_path):
@@ -217,7 +217,7 @@ def test_a_row_that_cannot_be_used_is_named_and_left_out(tmp_path):
     rows += [{"problem": text(28), "answer": "B"}, {"problem": " ", "answer": "1"}]
     task = tasks.load(f"aime24={write(tmp_path / 'a.jsonl', rows)}")
     assert len(task.questions) == 28 and task.rows == 30
-    assert "row 29 of" in task.skipped[0] and "'B' is no integer" in task.skipped[0]
+    assert "row 29 of" in task.skipped[0] and "'B' is not an integer" in task.skipped[0]
     assert "row 30 of" in task.skipped[1] and "no question in column 'problem'" in task.skipped[1]
 
 
@@ -425,5 +425,5 @@ except UsageError as error:
     assert done.returncode == 0, done.stderr
     loaded, refused = done.stdout.split("\n", 1)
     assert loaded == f"Maxwell-Jia/AIME_2024@{'0123456789' * 4} 30 29 ()"
-    assert "--tasks math500: HuggingFaceH4/MATH-500 cannot be had from the Hub" in refused
+    assert "--tasks math500: HuggingFaceH4/MATH-500 cannot be downloaded from the Hub" in refused
     assert "--tasks math500=FILE" in refused and "--data_dir FOLDER" in refused
