@@ -131,7 +131,8 @@ def gather(directories: Sequence[Path], protocol: str | None, names: Sequence[st
         raise UsageError(f"two directories have one name: {', '.join(labels)}; tell them apart with --names")
     found = [_of_protocol(directory, protocol) for directory in directories]
     check_comparable([result for results in found for result in results])
-    return [Model(*row) for row in zip(labels, directories, map(_history, labels, found), strict=True)]
+    rows = zip(labels, directories, found, strict=True)
+    return [Model(label, directory, _history(label, each, len(found) > 1)) for label, directory, each in rows]
 
 
 def _of_protocol(directory: Path, protocol: str | None) -> list[Result]:
@@ -145,9 +146,16 @@ def _of_protocol(directory: Path, protocol: str | None) -> list[Result]:
     return chosen
 
 
-def _history(label: str, results: Sequence[Result]) -> dict[int, Column]:
+def _history(label: str, results: Sequence[Result], several: bool) -> dict[int, Column]:
+    """Columns by step; of several steps, named by the step, and by the model where there are several of these too."""
     steps = sorted({result.step for result in results})
-    return {step: Column(label, {result.task: result for result in results if result.step == step}) for step in steps}
+    names = {step: f"{label}, step {step}" if several else f"step {step}" for step in steps}
+    return {
+        step: Column(
+            names[step] if len(steps) > 1 else label, {each.task: each for each in results if each.step == step}
+        )
+        for step in steps
+    }
 
 
 def labels_of(directories: Sequence[Path]) -> list[str]:
@@ -169,10 +177,7 @@ def choose(models: Sequence[Model], step: int | None) -> list[Column]:
     if len(models) > 1:
         return [model.history[max(model.history) if step is None else step] for model in models]
     history = models[0].history
-    steps = sorted({min(history), max(history) if step is None else step})
-    if len(steps) == 1:
-        return [history[steps[0]]]
-    return [Column(f"step {each}", history[each].results) for each in steps]
+    return [history[each] for each in sorted({min(history), max(history) if step is None else step})]
 
 
 def curves(models: Sequence[Model]) -> dict[str, Mapping[int, Column]]:
@@ -206,7 +211,11 @@ def markdown(models: Sequence[Model], columns: Sequence[Column], numbers: Mappin
         "## Questions and answers",
         tables.answers(columns),
         "Truncated: the response reached the token limit. Mean length in tokens.",
-        *_section("Tokens, time and cost", tables.took(_every_step(models), price), EFFORT),
+        *_section(
+            "Tokens, time and cost",
+            tables.took([column for model in models for column in model.history.values()], price),
+            EFFORT,
+        ),
         "## How it was measured",
         tables.table(["setting", "value"], tables.settings(protocol), text=2),
         tables.sources(columns),
@@ -228,21 +237,6 @@ def _comparisons(columns: Sequence[Column]) -> list[str]:
             parts += [tables.comparison(columns[0], other)]
     note = "Interval over questions; p of a two-sided paired sign-flip test, not corrected for many tests."
     return _section("Compared on the same questions", *parts, note) if parts else []
-
-
-def _every_step(models: Sequence[Model]) -> list[Column]:
-    """The columns of all steps, also of those that the other tables leave out."""
-    return [
-        Column(_label(model, step, len(models) > 1), column.results)
-        for model in models
-        for step, column in model.history.items()
-    ]
-
-
-def _label(model: Model, step: int, several: bool) -> str:
-    if len(model.history) == 1:
-        return model.label
-    return f"{model.label}, step {step}" if several else f"step {step}"
 
 
 main = command("openrlhf-ebpo eval report", __doc__, add_flags, run, extra="plot")

@@ -169,7 +169,7 @@ def test_several_runs_with_several_steps(tmp_path):
         save(tmp_path / name / "eval", "aime24", last, 10)
     path = report.write_report([tmp_path / "grpo", tmp_path / "ebpo"], tmp_path / "out")
     assert [cell.split()[0] for cell in table(path.read_text(), "pass@1")[1]] == ["aime24", "16.7", "66.7"]
-    assert "**ebpo minus grpo**" in path.read_text()
+    assert "**ebpo, step 10 minus grpo, step 10**" in path.read_text()
     assert {each.name for each in path.parent.iterdir()} == {"report.md", report.PICTURE}
 
 
