@@ -1,4 +1,4 @@
-"""What an evaluation took: tokens, time, GPU-hours, and what these cost.
+"""Tokens, time, GPU-hours and cost of an evaluation.
 
 A pass is one go of generation, over all tasks of a model. Every question that it answers is stamped with it in the progress
 file, so that a kill loses no more than the time since the last answer, and a repeated command adds up all passes.
@@ -77,7 +77,7 @@ def seconds_of(passes: Iterable[Mapping]) -> float:
 def cost(passes: Sequence[Mapping], price: float | None = None) -> dict:
     """gpu_hours (None where it is not known), and total, None without a price of each pass; `price` stands for all.
 
-    The price is of an hour of one GPU; where there is none, of an hour of the machine.
+    The price is of an hour of one GPU; without GPUs, of an hour of the machine.
     """
     priced = [{**each, "price_per_hour": each.get("price_per_hour") if price is None else price} for each in passes]
     gpus = [each.get("gpus") for each in priced]

@@ -265,7 +265,7 @@ def summary(job: Job, protocol: Protocol, form: PromptForm, rows: Sequence[dict]
 
 
 def notes(job: Job, protocol: Protocol, rows: Sequence[dict]) -> list[str]:
-    """What a reader of the scores should know of the responses."""
+    """Notes on the responses for a reader of the scores."""
     total = len(job.task.questions) + len(job.left_out)
     refused = f"{len(job.left_out)} of {total} questions were refused and are in no score"
     server = endpoint_notes.notes(endpoint_notes.of(job.records.values()), protocol)

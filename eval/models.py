@@ -99,7 +99,7 @@ def base_of(adapter: str) -> str:
 
 
 def identity(path: str) -> dict[str, str]:
-    """What tells a model and its tokenizer apart from others of the same name."""
+    """Fingerprints of a model and its tokenizer, which others of the same name do not have."""
     folder = Path(path)
     tokenizer = fingerprint(b"".join(p.read_bytes() for name in TOKENIZER if (p := folder / name).is_file()))
     if not is_adapter(path):

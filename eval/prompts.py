@@ -2,8 +2,8 @@
 
 A model is asked as it was trained: in the instruction that its training prompts had, in the tokenizer's chat template
 if training used it, in --data.input_template if there was one. The run directory records the last two, and the training
-data set, from whose rows the instruction is read: each holds the prompt and, in the column that `data prepare` writes
-beside it, the bare question.
+data set, from whose rows the instruction is read: each holds the prompt and, in a column that `data prepare`
+writes, the bare question.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class PromptForm:
     shots: tuple[tuple[str, str], ...] | None = None
 
     def given(self) -> dict:
-        """What the chat template is given besides the messages."""
+        """Further arguments of the chat template, by name."""
         return {name: json.loads(value) for name, value in self.template_kwargs or ()}
 
 
@@ -124,10 +124,10 @@ def with_bos(form: PromptForm, add_bos: bool | None, run_dir: str | Path | None)
 
 
 def check_shots(form: PromptForm, shots: int, stop: tuple[str, ...]) -> None:
-    """Raises UsageError where a model would go on with questions of its own, whose answers would be read."""
+    """Raise UsageError where a model would continue with further questions, whose answers would be read."""
     if shots and not (form.chat_template or stop):
         raise UsageError(
-            f"--shots {shots}: without a chat template a model goes on with questions of its own, and the last answer is "
+            f"--shots {shots}: without a chat template a model continues with further questions, and the last answer is "
             "read: add --stop with a text that begins them, such as --stop $'\\n\\n'"
         )
 

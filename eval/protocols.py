@@ -52,7 +52,7 @@ class Protocol:
     extraction: a name in EXTRACTORS. scorer: MATH_VERIFY or MINERVA_TEXT, for questions without a scorer of their own.
     top_k: only the k likeliest tokens are drawn from, -1 for all; min_p: only those that are at least min_p times as likely
         as the likeliest. stop: texts that end a response, left out of it.
-    template_kwargs: (name, value as JSON) of what the chat template is given besides the messages, sorted.
+    template_kwargs: (name, value as JSON) of further arguments of the chat template, sorted.
     strip_think: what a response says up to </think> is not read for its answer.
     shots: answered questions before each question; shots_file: NAME@DIGEST of the file they are from, "" for the task's own.
     """
@@ -95,7 +95,7 @@ class Protocol:
         return hashlib.sha256(json.dumps(self.settings(), sort_keys=True).encode()).hexdigest()[:12]
 
     def record(self) -> dict:
-        """What results keep of their protocol."""
+        """The protocol as results keep it."""
         return {"name": self.name, "fingerprint": self.fingerprint(), **self.settings()}
 
     def describe(self) -> str:
@@ -187,7 +187,7 @@ def check(protocol: Protocol) -> None:
         problems.append("--shots_file goes with --shots N, how many of its questions are shown")
     if protocol.max_model_len is not None and protocol.max_model_len <= protocol.max_new_tokens:
         problems.append(
-            f"--max_model_len {protocol.max_model_len}: leaves no room for a prompt beside --max_new_tokens "
+            f"--max_model_len {protocol.max_model_len}: leaves no room for a prompt with --max_new_tokens "
             f"{protocol.max_new_tokens}"
         )
     if protocol.extraction not in EXTRACTORS:

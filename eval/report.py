@@ -64,7 +64,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output",
         metavar="DIR",
-        help=f"where report.md and its picture go (default: beside the results of one directory; {MANY}/ for several)",
+        help=f"where report.md and its picture go (default: with the results of one directory; {MANY}/ for several)",
     )
     parser.add_argument("--protocol", metavar="NAME", help="only results of this protocol, such as default or greedy")
     parser.add_argument("--step", type=int, metavar="N", help="tables show this step (default: each model's last)")
@@ -79,7 +79,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--price_per_hour",
         type=float,
         metavar="P",
-        help="of one GPU, or of the machine where there was none (default: what the evaluations were given)",
+        help="of one GPU, or of a machine without GPUs (default: what the evaluations were given)",
     )
 
 

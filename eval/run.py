@@ -68,7 +68,7 @@ from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 ANSWER = "42"  # a response with which scorers are tried
-MOSTLY = 0.95  # share of responses without an answer from which on a score is about the form of the answers
+MAX_NO_ANSWER = 0.95  # share of responses without an answer above which a score is about the form of the answers
 
 
 def run(args: argparse.Namespace) -> None:
@@ -132,7 +132,7 @@ def load_tasks(args: argparse.Namespace, protocol: Protocol, form: PromptForm) -
     shots.
 
     Raises:
-        UsageError: none, one that cannot be had, two of one name, or too few questions for --shots.
+        UsageError: none, one that cannot be loaded, two of one name, or too few questions for --shots.
     """
     specs = tasks.split_specs(args.tasks)
     if not specs:
@@ -151,7 +151,7 @@ def load_tasks(args: argparse.Namespace, protocol: Protocol, form: PromptForm) -
 
 
 def first(task: Task, limit: int | None) -> Task:
-    """The task cut to its first `limit` questions, under a name of its own: it must not be taken for the task."""
+    """The task cut to its first `limit` questions, renamed: it must not be taken for the task."""
     if limit is None:
         return task
     return dataclasses.replace(task, name=f"{task.name}-first{limit}", questions=task.questions[:limit])
@@ -179,7 +179,7 @@ def readable(task: Task, grader: Grader) -> Task:
 
 
 def try_scorer(task: Task, grader: Grader) -> None:
-    """Warn where a scorer of one's own fails: better now than when all responses are there."""
+    """Warn where the task's own scorer fails: better now than when all responses are there."""
     question = task.questions[0]
     if question.rules.kind != OWN:
         return
@@ -230,7 +230,7 @@ def evaluate(row: Sequence[Job], protocol: Protocol, form: PromptForm, results: 
                 generate_missing(todo, protocol, form, results, args)
         except (ClusterError, GenerationError) as error:
             failure = error
-        score_whole(todo, protocol, form)
+        score_complete(todo, protocol, form)
         if failure:
             raise failure
     except (ClusterError, GenerationError, StorageError, GraderError) as error:
@@ -239,15 +239,15 @@ def evaluate(row: Sequence[Job], protocol: Protocol, form: PromptForm, results: 
         raise KeyboardInterrupt(saved(todo, total)) from None
 
 
-def score_whole(todo: Sequence[Job], protocol: Protocol, form: PromptForm) -> None:
-    """Results of the jobs that lack nothing."""
-    passes, whole = jobs.passes_of(todo), [job for job in todo if not job.missing]
-    if not whole:
+def score_complete(todo: Sequence[Job], protocol: Protocol, form: PromptForm) -> None:
+    """Score the jobs that lack no response."""
+    passes, complete = jobs.passes_of(todo), [job for job in todo if not job.missing]
+    if not complete:
         return
     print("scoring", flush=True)
     # not earlier: Ray's shutdown kills all child processes
     with Grader(protocol.extraction, protocol.scorer, strip_think=protocol.strip_think) as grader:
-        for job in whole:
+        for job in complete:
             jobs.finish(job, grader, protocol, form, passes)
 
 
@@ -285,7 +285,7 @@ def notes(found: Sequence[Result], protocol: Protocol) -> list[str]:
                 f"\nwarning: {name}: {failed}. If that is the scorer's fault, correct it and repeat the command: responses are "
                 "kept, and scored again"
             )
-        elif "asked" not in task and each.metrics["no_answer"] > MOSTLY:
+        elif "asked" not in task and each.metrics["no_answer"] > MAX_NO_ANSWER:
             lines.append(
                 f"\nnote: {each.task}: hardly a response gives an answer ({protocol.extraction}). A reward of your own may read "
                 "others; this command does not use it"

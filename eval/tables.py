@@ -63,7 +63,7 @@ def _mean(metrics: Sequence[Mapping]) -> dict:
 
 
 def _votes(names: Iterable[str]) -> list[str]:
-    """One sample is no vote."""
+    """The maj@k of several samples: one is not a vote."""
     return [name for name in majorities(names) if k_of(name) > 1]
 
 
@@ -159,7 +159,7 @@ def _check_questions(first: Column, other: Column, task: str) -> None:
 
 
 def answers(columns: Sequence[Column]) -> str:
-    """What else a score depends on: questions, runs, truncation, length, missing answers, errors."""
+    """Conditions of the scores: questions, runs, truncation, length, missing answers, errors."""
     rows = []
     for task, column in ((task, column) for task in tasks_of(columns) for column in columns if task in column.results):
         metrics, counts = column.metrics(task), column.results[task].summary.get("counts", {})
