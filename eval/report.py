@@ -75,20 +75,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="add the paper's numbers for this model and group size, such as Qwen3-8B,4; none: leave them out (default: "
         "those that fit the first run's run.json, if any)",
     )
-    parser.add_argument(
-        "--price_per_hour",
-        type=float,
-        metavar="P",
-        help="of one GPU, or of a machine without GPUs (default: what the evaluations were given)",
-    )
 
 
 def run(args: argparse.Namespace) -> None:
     names = args.names.split(",") if args.names else None
     try:
-        path = write_report(
-            args.directories, args.output, args.protocol, args.step, names, args.reported, args.price_per_hour
-        )
+        path = write_report(args.directories, args.output, args.protocol, args.step, names, args.reported)
     except OSError as error:
         raise ReportedError(f"the report cannot be written: {error}") from error
     print(f"report: {path}")
@@ -101,20 +93,17 @@ def write_report(
     step: int | None = None,
     names: Sequence[str] | None = None,
     reported: str | None = None,
-    price_per_hour: float | None = None,
 ) -> Path:
     """Write report.md and its picture; arguments as the flags. Returns the path of report.md.
 
     Raises:
-        UsageError: no results, different protocols or questions, a step or a name that is not there, no price.
+        UsageError: no results, different protocols or questions, or a step or a name that is not there.
     """
-    if price_per_hour is not None and not 0 <= price_per_hour < float("inf"):
-        raise UsageError(f"--price_per_hour {price_per_hour} makes no sense")
     models = gather([Path(directory) for directory in directories], protocol, names)
     columns = choose(models, step)
     choice = reported or paper.row_of_run(read_run(models[0].directory))
     numbers = paper.reported(choice) if choice and choice != "none" else {}
-    text = markdown(models, columns, numbers, price_per_hour)
+    text = markdown(models, columns, numbers)
     output = Path(output) if output else default_output(models)
     output.mkdir(parents=True, exist_ok=True)
     if histories := curves(models):
@@ -196,7 +185,7 @@ def first_result(columns: Sequence[Column]) -> Result:
     return next(iter(columns[0].results.values()))
 
 
-def markdown(models: Sequence[Model], columns: Sequence[Column], numbers: Mapping, price: float | None = None) -> str:
+def markdown(models: Sequence[Model], columns: Sequence[Column], numbers: Mapping) -> str:
     protocol = first_result(columns).protocol
     parts = [
         f"# Evaluation of {', '.join(model.label for model in models)}",
@@ -213,7 +202,7 @@ def markdown(models: Sequence[Model], columns: Sequence[Column], numbers: Mappin
         "Truncated: the response reached the token limit. Mean length in tokens.",
         *_section(
             "Tokens, time and cost",
-            tables.took([column for model in models for column in model.history.values()], price),
+            tables.took([column for model in models for column in model.history.values()]),
             EFFORT,
         ),
         "## How it was measured",

@@ -180,23 +180,22 @@ def answers(columns: Sequence[Column]) -> str:
     return table(["task", "model", *names], rows, text=2)
 
 
-def took(columns: Sequence[Column], price: float | None = None) -> str:
-    """Tokens, time and cost of each column, and of all; "" where no result says its time. price: of an hour, instead of what they
-    say."""
+def took(columns: Sequence[Column]) -> str:
+    """Tokens, time and cost of each column, and of all; "" where no result says its time."""
     results = {column.label: list(column.results.values()) for column in columns}
     known = {label: each for label, each in results.items() if all(effort.recorded(one.summary) for one in each)}
     if not known:
         return ""
-    rows = [_took(label, each, price) for label, each in known.items()]
+    rows = [_took(label, each) for label, each in known.items()]
     if len(known) > 1:
-        rows.append(_took("all of these", [one for each in known.values() for one in each], price))
+        rows.append(_took("all of these", [one for each in known.values() for one in each]))
     names = ["prompt tokens", "generated tokens", "generated / s", "time", "commands", "engines", "GPU", "GPU-hours"]
     return table(["model", *names, "cost"], rows)
 
 
-def _took(label: str, results: Sequence[Result], price: float | None) -> list[str]:
+def _took(label: str, results: Sequence[Result]) -> list[str]:
     passes = effort.merged(one for result in results for one in effort.recorded(result.summary))
-    seconds, cost = effort.seconds_of(passes), effort.cost(passes, price)
+    seconds, cost = effort.seconds_of(passes), effort.cost(passes)
     generated = sum(int(result.samples.lengths.sum()) for result in results)
     prompts = [(result.summary.get("tokens") or {}).get("prompt") for result in results]
     return [
