@@ -8,18 +8,17 @@ from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
 
-SOURCE = "reported by the authors (arXiv 2602.05165), not measured here"
 
-
-def read_reported() -> dict[tuple[str, int], dict[str, dict[str, float]]]:
-    """pass@1 in percent by (model, G), method and task."""
+def read_reported() -> tuple[str, dict[tuple[str, int], dict[str, dict[str, float]]]]:
+    """Where the numbers are from, and pass@1 in percent by (model, G), method and task."""
+    published = json.loads(Path(__file__).with_name("reported.json").read_text())
     found: dict[tuple[str, int], dict[str, dict[str, float]]] = {}
-    for row in json.loads(Path(__file__).with_name("reported.json").read_text())["rows"]:
+    for row in published["rows"]:
         found.setdefault((row["model"], row["group"]), {})[row["method"]] = row["pass@1"]
-    return found
+    return published["source"], found
 
 
-REPORTED = read_reported()
+SOURCE, REPORTED = read_reported()
 
 
 def reported(choice: str) -> dict[str, dict[str, float]]:

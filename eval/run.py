@@ -106,7 +106,9 @@ def run(args: argparse.Namespace) -> None:
 
 def show(args: argparse.Namespace, results: Path, protocol: Protocol, asked: Sequence[Task], steps: set[int]) -> None:
     """Print the scores that there are, and write the report."""
-    found = found_now(results / protocol.name, asked, steps)
+    names = {task.name for task in asked}
+    everything = find_results(results / protocol.name)
+    found = [each for each in everything if each.task in names and each.step in steps]
     print(table(found), *notes(found, protocol), sep="\n")
     print(f"\nreport     {write_report(args, results, protocol)}\nresults    {results / protocol.name}", flush=True)
 
@@ -265,12 +267,6 @@ def generate_missing(todo, protocol: Protocol, form: PromptForm, results: Path, 
 def saved(todo: Sequence[Job], total: int) -> str:
     count = sum(len(job.task.questions) if job.finished else len(job.records) for job in todo)
     return f"{count} of {total} questions are in {todo[0].directory.parent.parent}: repeat the command to go on"
-
-
-def found_now(directory: Path, asked: Sequence[Task], steps: set[int]) -> list[Result]:
-    """The results of this command."""
-    names = {task.name for task in asked}
-    return [each for each in find_results(directory) if each.task in names and each.step in steps]
 
 
 def notes(found: Sequence[Result], protocol: Protocol) -> list[str]:
