@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.run.run_log import dig
 
 
 def read_reported() -> tuple[str, dict[tuple[str, int], dict[str, dict[str, float]]]]:
@@ -40,7 +41,7 @@ def row_of_run(run: dict | None) -> str | None:
     if not run:
         return None
     model = str(run.get("model", "")).rstrip("/").rpartition("/")[2]
-    group = run.get("args", {}).get("rollout", {}).get("n_samples_per_prompt")
+    group = dig(run, "args", "rollout", "n_samples_per_prompt")
     return next((f"{name},{n}" for name, n in REPORTED if _plain(name) == _plain(model) and n == group), None)
 
 

@@ -23,7 +23,7 @@ from openrlhf_ebpo.data.source import lookup
 from openrlhf_ebpo.data.table import READ_SUFFIXES, read_rows
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run.checkpoints import saved
-from openrlhf_ebpo.run.run_log import RunDirectoryError, read_run
+from openrlhf_ebpo.run.run_log import RunDirectoryError, dig, read_run
 
 from .tasks import Question, Task
 
@@ -196,7 +196,7 @@ def _data_of(run_dir: str | Path) -> dict:
         raise UsageError(str(error)) from error
     if run is None:
         raise UsageError(f"--run_dir {run_dir}: there is no run.json")
-    return run.get("args", {}).get("data", {})
+    return dig(run, "args", "data") or {}
 
 
 def _instruction(dataset: str, column: str, run_dir: str | Path) -> tuple[str, str | None]:
@@ -253,9 +253,9 @@ def run_of(model: str) -> Path | None:
 
 
 def _exported(run_dir: Path) -> set[Path]:
-    if not (run_dir / "run.json").is_file():
+    run = read_run(run_dir)
+    if run is None:
         return set()
-    run = read_run(run_dir) or {}
     models = [each.recorded for each in saved(run_dir)]
-    models.append(run.get("args", {}).get("ckpt", {}).get("output_dir"))
+    models.append(dig(run, "args", "ckpt", "output_dir"))
     return {Path(model).resolve() for model in models if model}
