@@ -189,7 +189,7 @@ def markdown(models: Sequence[Model], columns: Sequence[Column], numbers: Mappin
     protocol = first_result(columns).protocol
     parts = [
         f"# Evaluation of {', '.join(model.label for model in models)}",
-        f"Protocol **{protocol['name']}**; its settings are at the end. Scores in percent.",
+        f"Protocol **{tables.escape(protocol['name'])}**; its settings are at the end. Scores in percent.",
         "## pass@1",
         tables.pass_at_1(columns, numbers),
         PASS_AT_1,

@@ -7,7 +7,6 @@ complete. They are a part of the run directory, which evaluation, Hub and Space 
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ import pyarrow.parquet as pq
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import replacing, write_json
+from openrlhf_ebpo.run.score_text import k_of
 
 LIMITED = re.compile(r"-first\d+$")  # the suffix that --limit adds to a task's name
 SCHEMA = 1
@@ -28,6 +28,8 @@ SUMMARY, SAMPLES_FILE = "summary.json", "samples.parquet"
 SERVER = "openai:"  # how the name of a model begins whose responses came from a server: openai:URL#NAME
 TRAINING = "training"  # the protocol of evaluations during training
 REQUIRED = ("model", "step", "task", "protocol", "metrics")  # of a summary.json
+MAX_NUMBER = 1e12  # in its metrics: a larger one is damage
+NUMBERS = ("questions", "samples_per_question", "truncated", "mean_length")  # of its metrics, with pass@1
 SAMPLES = pa.schema(
     [
         ("question_id", pa.string()),
@@ -180,16 +182,27 @@ def _fits(name: str, value: object) -> bool:
     if name in ("task", "protocol"):
         return isinstance(value, dict) and isinstance(value.get("name"), str)
     if name == "metrics":
-        return isinstance(value, dict) and all(_is_metric(each) for each in value.values() if isinstance(each, dict))
+        return (
+            isinstance(value, dict)
+            and all(_is_number(value.get(each)) for each in NUMBERS)
+            and _is_metric(value.get("pass@1"))
+            and all(_is_metric(each) for name, each in value.items() if isinstance(each, dict) or k_of(name))
+        )
     return name != "step" or type(value) is int
 
 
-def _is_metric(metric: dict) -> bool:
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) and abs(value) < MAX_NUMBER
+
+
+def _is_metric(metric: object) -> bool:
+    if not isinstance(metric, dict):
+        return False
     ends = [metric.get("interval"), metric.get("run_interval") or (0, 0)]
     if not all(isinstance(each, (list, tuple)) and len(each) == 2 for each in ends):
         return False
     numbers = [metric.get("value"), metric.get("standard_error") or 0, *ends[0], *ends[1]]
-    return all(type(number) in (int, float) and math.isfinite(number) for number in numbers)
+    return all(map(_is_number, numbers))
 
 
 def read_samples(directory: str | Path, n: int) -> Samples:

@@ -260,10 +260,13 @@ def test_what_cannot_be_read_is_said(tmp_path):
     write_json(summary, {"schema": 1, "model": "m", "step": 0, "task": {}})
     with pytest.raises(UsageError, match="damaged: it has no protocol, metrics"):
         results.find_results(tmp_path)
-    metric = {"value": 0.5, "interval": [0, 1]}
-    for wrong in ({"task": []}, {"step": "1"}, {"metrics": {"pass@1": {**metric, "interval": [0, "<b>"]}}}):
-        given = {"schema": 1, "model": "m", "step": 0, "task": {"name": "t"}, "protocol": {"name": "p"}}
-        write_json(summary, {**given, "metrics": {"pass@1": metric}, **wrong})
+    whole, metric = json.loads((save(tmp_path / "b", "amc23", EASY) / "summary.json").read_text()), {"value": 0.5}
+    metrics_of = [
+        {**whole["metrics"], **each}
+        for each in ({"pass@1": 1}, {"maj@4": metric}, {"mean_length": "<b>"}, {"questions": 10**400})
+    ]
+    for wrong in ({"task": []}, {"step": "1"}, {"protocol": "p"}, *({"metrics": each} for each in metrics_of)):
+        write_json(summary, {**whole, **wrong})
         with pytest.raises(UsageError, match=f"damaged: {next(iter(wrong))} cannot be read"):
             results.find_results(tmp_path)
     write_json(summary, {"pass@1": 0.5})
