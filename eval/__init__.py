@@ -7,13 +7,13 @@ tasks/        what is asked: questions, gold answers, rules for scoring
 protocols.py  how it is asked and scored: named, versioned sets of settings
 prompts.py    how a question becomes a prompt, as in the model's training
 released.py   how the authors' released script scores
-run.py        the command: models.py (which models), jobs.py (what is done, on disk), generate.py (vLLM)
-grader.py     answers against golds in processes of their own: answer_match.py (by the question's rules), units.py
+run.py        the command: models.py (which models), jobs.py (each task: its storage and summary), generate.py (vLLM)
+grader.py     answers against golds in separate processes: answer_match.py (by the question's rules), units.py
 score.py      the command that scores a file: pairs.py
 metrics.py    pass@k, maj@k, intervals: intervals.py, of differences: resampling.py
 effort.py     tokens, time and cost
 in_training.py  answers of evaluations during training, as results
-report.py     the command that writes report.md from results: scores.py, tables.py, figures.py, plots.py, paper.py
+report.py     the command that writes report.md from results: tables.py, plots.py, paper.py (reported.json)
 
 Results on disk are a part of the run directory: openrlhf_ebpo/run/results.py.
 """

@@ -1,4 +1,4 @@
-"""What an evaluation took: tokens, time, GPU-hours, and what these cost.
+"""Tokens, time, GPU-hours and cost of an evaluation.
 
 A pass is one go of generation, over all tasks of a model. Every question that it answers is stamped with it in the progress
 file, so that a kill loses no more than the time since the last answer, and a repeated command adds up all passes.
@@ -74,19 +74,19 @@ def seconds_of(passes: Iterable[Mapping]) -> float:
     return sum(each["seconds"] for each in passes)
 
 
-def cost(passes: Sequence[Mapping], price: float | None = None) -> dict:
-    """gpu_hours (None where it is not known), and total, None without a price of each pass; `price` stands for all.
+def cost(passes: Sequence[Mapping]) -> dict:
+    """gpu_hours and total, None where a pass does not say its GPUs or its price.
 
-    The price is of an hour of one GPU; where there is none, of an hour of the machine.
+    The price is of an hour of one GPU; without GPUs, of an hour of the machine.
     """
-    priced = [{**each, "price_per_hour": each.get("price_per_hour") if price is None else price} for each in passes]
-    gpus = [each.get("gpus") for each in priced]
-    known = bool(priced) and None not in gpus
-    hours = sum(n * each["seconds"] for n, each in zip(gpus, priced, strict=True)) / HOUR if known else None
-    if not priced or any(each["price_per_hour"] is None for each in priced):
-        return {"gpu_hours": hours, "total": None}
-    paid = sum(each["price_per_hour"] * (each.get("gpus") or 1) * each["seconds"] for each in priced)
-    return {"gpu_hours": hours, "total": paid / HOUR}
+    gpus, prices = ([each.get(name) for each in passes] for name in ("gpus", "price_per_hour"))
+    found: dict = {"gpu_hours": None, "total": None}
+    if passes and None not in gpus:
+        found["gpu_hours"] = sum(n * each["seconds"] for n, each in zip(gpus, passes, strict=True)) / HOUR
+    if passes and None not in prices:
+        paid = (price * (n or 1) * each["seconds"] for price, n, each in zip(prices, gpus, passes, strict=True))
+        found["total"] = sum(paid) / HOUR
+    return found
 
 
 def tokens(records: Iterable[Mapping]) -> dict:

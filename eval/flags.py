@@ -1,4 +1,4 @@
-"""The flags of `eval run`: what there is, what can be found wrong with them alone, and the protocol that they ask for."""
+"""The flags of `eval run`: their definition, their check, and the protocol that they ask for."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--price_per_hour",
         type=float,
         metavar="P",
-        help="of one GPU, or of the machine where there is none: the report then says what the evaluation cost",
+        help="of one GPU, or of a machine without GPUs: the report then has the cost",
     )
     remote_code.add_flag(parser)
     parser.add_argument("--output_dir", metavar="DIR", help="where results go; needed with --model")
@@ -104,7 +104,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def check(args: argparse.Namespace) -> None:
-    """All that can be found wrong with the flags alone; makes the model's path absolute.
+    """Check the flags, without reading what they name; makes the model's path absolute.
 
     Raises:
         UsageError: all problems, one per line.

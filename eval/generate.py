@@ -17,7 +17,7 @@ from openrlhf_ebpo.generation.rendering import Prompt, prompt_lengths, tokenizer
 
 from . import endpoint_questions, prompts, thinking
 from .endpoint_questions import GaveUp, Refused
-from .job import Job
+from .jobs import Job
 from .prompts import PromptForm
 from .protocols import Protocol
 
@@ -130,7 +130,7 @@ def _from_engines(
 
 
 def check_thinking(protocol: Protocol, model: str) -> None:
-    """Raises UsageError where the thoughts of a response could not be told from its answer."""
+    """Raise UsageError where <think> is lost in decoding, so that thoughts could be read for an answer."""
     if protocol.strip_think and set(tokenizer_of(model).all_special_tokens) & {thinking.THINK, thinking.END}:
         raise UsageError(
             f"--strip_think: to the tokenizer of {model}, {thinking.THINK} is a special token, which no text of it has"
@@ -166,7 +166,7 @@ def sampling_of(protocol: Protocol, n: int) -> Sampling:
 
 
 def to_record(samples: Sequence[Sample], model: str, seed: int, stop: Sequence[str] = (), opened: str = "") -> dict:
-    """What progress keeps of a question; response i is the i-th run's. opened: what the prompt has begun the response with."""
+    """A question's record in the progress file; response i is the i-th run's. opened: the <think> that the prompt ends with."""
     decode = functools.partial(tokenizer_of(model).decode, skip_special_tokens=True)
     return {
         "responses": [opened + until(stop, decode, sample.tokens) for sample in samples],

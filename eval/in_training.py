@@ -4,7 +4,6 @@ data source, as the trainer's metrics have them."""
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from openrlhf_ebpo.data.questions import question_id
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.rewards import gym
 from openrlhf_ebpo.rewards.answers import GYM, packaged
-from openrlhf_ebpo.run.results import TRAINING, save_result, step_directory
+from openrlhf_ebpo.run.results import TRAINING, sample_rows, save_result, step_directory
 from openrlhf_ebpo.run.run_log import versions
 
 from .metrics import asked_for, scored, summarise
@@ -24,7 +23,7 @@ from .protocols import Protocol
 from .tasks import REASONING_GYM, Question, Rules, Task
 from .tasks.rows import folder_name
 
-LONGEST = 80  # characters of a data source in a folder's name
+MAX_NAME_CHARS = 80  # of a data source in a folder's name
 
 
 def save(run_dir: Path, step: int, answered: Sequence, args, asked: Sequence[str]) -> None:
@@ -44,7 +43,7 @@ def save(run_dir: Path, step: int, answered: Sequence, args, asked: Sequence[str
 
 def task_name(source: str) -> str:
     """A folder's name that no other data source gets."""
-    name = folder_name(source)[:LONGEST]
+    name = folder_name(source)[:MAX_NAME_CHARS]
     return name if name == source else f"{name}-{hashlib.sha256(source.encode()).hexdigest()[:8]}"
 
 
@@ -61,7 +60,7 @@ def questions_of(prompts: Iterable, kind: str | None) -> tuple[Question, ...]:
 
 
 def protocol_of(args, kind: str | None) -> Protocol:
-    """What decides what the scores mean: upstream samples without a seed of its own, and the reward scores."""
+    """The settings of the scores: upstream samples without a seed, and the reward scores."""
     return Protocol(
         TRAINING,
         n=args.eval.n_samples_per_prompt,
@@ -79,7 +78,6 @@ def protocol_of(args, kind: str | None) -> Protocol:
 
 
 def rows_of(question: Question, answered) -> list[dict]:
-    rules, n = rules_text(question.rules), len(answered.rewards)
     columns = {
         "response": answered.responses,
         "extracted": answered.answers,
@@ -87,27 +85,17 @@ def rows_of(question: Question, answered) -> list[dict]:
         "error": answered.errors,
         "length": answered.lengths,
         "finish_reason": ["length" if cut else "stop" for cut in answered.truncated],
-        "sample": range(n),
-        "class": answered.classes or [None] * n,
+        "class": answered.classes or [None] * len(answered.rewards),
     }
-    common = {"question_id": question.id, "question": question.question, "gold": question.gold, "rules": rules}
-    return [{**common, **dict(zip(columns, row, strict=True))} for row in zip(*columns.values(), strict=True)]
+    return sample_rows(question.id, question.question, question.gold, rules_text(question.rules), columns)
 
 
 def summary(step: int, task: Task, protocol: Protocol, prompts: Sequence, args, asked: Sequence[str]) -> dict:
     return {
         "model": args.actor.model_name_or_path,
         "step": step,
-        "task": {
-            "name": task.name,
-            "source": task.source,
-            "questions": len(task.questions),
-            "rows": task.rows,
-            "fingerprint": task.fingerprint(),
-            "notes": [],
-            "skipped": [],
-        },
-        "protocol": json.loads(json.dumps(protocol.record())),
+        "task": task.record(),
+        "protocol": protocol.record(),
         "metrics": metrics_of(prompts, asked),
         "versions": versions(),
         "seeds": [],
@@ -118,12 +106,12 @@ def summary(step: int, task: Task, protocol: Protocol, prompts: Sequence, args, 
 
 
 def metrics_of(prompts: Sequence, asked: Iterable[str]) -> dict:
-    """metrics.summarise, and those that are asked for beside."""
+    """metrics.summarise, and those that --eval.metrics adds."""
     passed, lengths, truncated = (
         np.array([getattr(each, name) for each in prompts]) for name in ("passed", "lengths", "truncated")
     )
-    told = all(each.classes is not None for each in prompts)
-    classes = np.array([each.classes for each in prompts]) if told else None
+    known = all(each.classes is not None for each in prompts)
+    classes = np.array([each.classes for each in prompts]) if known else None
     found = summarise(passed, classes, lengths, truncated)
     more = asked_for(passed, classes, [name for name in asked if name not in found])
     return found | {name: scored(name, values) for name, values in more.items()}

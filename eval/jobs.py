@@ -1,7 +1,7 @@
-"""One task for one model: what has been generated, on disk as it comes, and the result made of it.
+"""One task for one model: the job, its storage, and the summary of its result.
 
 <results>/<protocol>/<task>/step-000000/
-  progress.jsonl    settings, then one line per question with all its responses; gone once the result is there
+  progress.jsonl    settings, then one line per question with all its responses; deleted once the result is there
   samples.parquet, summary.json    the result (run/results.py)
 """
 
@@ -11,21 +11,21 @@ import dataclasses
 import importlib.metadata
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 
-from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.progress import progress_file
-from openrlhf_ebpo.run.results import check_counts, save_result, step_directory
+from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.progress import Append, progress_file
+from openrlhf_ebpo.run.results import SUMMARY, check_counts, read_result, sample_rows, save_result, step_directory
 from openrlhf_ebpo.run.run_log import versions
 
-from . import effort, endpoint_questions, models, rescore
+from . import effort, endpoint_questions, models
 from .grader import Grader
-from .job import Job, storing
 from .metrics import summarise
 from .models import Model
 from .pairs import rules_text
@@ -33,57 +33,140 @@ from .prompts import PromptForm
 from .protocols import Protocol
 from .tasks import OWN, Question, Task
 
+PROGRESS = "progress.jsonl"
 CAUSES = 3  # of failed scores that are named
 UNSCORED = "responses could not be scored and count as wrong: "
+
+
+class StorageError(ReportedError, RuntimeError):
+    """Something cannot be written; what was written before is complete."""
+
+
+# The job
+
+
+@dataclass
+class Job:
+    """A task with n responses to a question, for a model.
+
+    settings: what the responses depend on, as JSON. records: finished questions by id (generate.to_record). left_out: why
+    the model refused questions that the result does without, by id; they are in no file, so a repeated command asks them
+    again. append: writes a line of the progress file. effort: the pass that generates now, with which records are stamped.
+    """
+
+    task: Task
+    n: int
+    model: Model
+    directory: Path
+    settings: dict
+    records: dict[str, dict] = field(default_factory=dict)
+    append: Append | None = None
+    effort: effort.Pass | None = None
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def progress(self) -> Path:
+        return self.directory / PROGRESS
+
+    @property
+    def finished(self) -> bool:
+        return (self.directory / SUMMARY).is_file()
+
+    @property
+    def result(self) -> dict:
+        """summary.json of a finished job."""
+        return read_result(self.directory).summary
+
+    @property
+    def asked(self) -> dict:
+        """The settings that the responses depend on, without the task's own scorer: it may change while they come."""
+        return {**self.settings, "task": f"{self.task.name}@{self.task.fingerprint(scorers=False)}"}
+
+    @property
+    def missing(self) -> list[Question]:
+        return [each for each in self.task.questions if each.id not in self.records and each.id not in self.left_out]
+
+    @property
+    def answered_task(self) -> Task:
+        """The task without what was left out: other questions, and so another fingerprint."""
+        if not self.left_out:
+            return self.task
+        kept = tuple(question for question in self.task.questions if question.id not in self.left_out)
+        why = [
+            f"row {self.task.row_of.get(key, '?')} of {self.task.source} is left out, question {key}: {error}"
+            for key, error in self.left_out.items()
+        ]
+        return dataclasses.replace(self.task, questions=kept, skipped=(*self.task.skipped, *why))
+
+    def add(self, question_id: str, record: dict) -> None:
+        """Append a finished question to the progress file.
+
+        Raises:
+            StorageError: it cannot be written; the question then counts as not done.
+        """
+        record = {**record, "pass": self.effort.now()} if self.effort else record
+        with storing(self.progress):
+            self.append({"id": question_id, **record})
+        self.records[question_id] = record
 
 
 def plan(model: Model, tasks: Sequence[Task], protocol: Protocol, form: PromptForm, results: Path) -> list[Job]:
     """The jobs of a model, nothing read or written yet."""
     identity = model.endpoint.identity() if model.endpoint else models.identity(model.path)
+    common = {"prompt": prompt_settings(form), "protocol": f"{protocol.name} ({protocol.fingerprint()})"}
     return [
         Job(
             task,
             protocol.samples(task.name),
             model,
             step_directory(results, protocol.name, task.name, model.step),
-            {
-                **identity,
-                "task": f"{task.name}@{task.fingerprint()}",
-                "prompt": prompt_settings(form),
-                "protocol": f"{protocol.name} ({protocol.fingerprint()})",
-            },
+            {**identity, "task": f"{task.name}@{task.fingerprint()}", **common},
         )
         for task in tasks
     ]
 
 
 def prompt_settings(form: PromptForm) -> dict:
-    """The settings of a form as JSON has them, without its source."""
-    settings = {
-        name: value for name, value in dataclasses.asdict(form).items() if name != "source" and value is not None
-    }
+    """The settings of a form as JSON has them, without its source; bos where it is on."""
+    settings = {name: value for name, value in dataclasses.asdict(form).items() if value is not None}
     if form.template_kwargs:
         settings["template_kwargs"] = form.given()
-    if not form.bos:  # recorded where it is on
-        del settings["bos"]
-    return settings
+    return {name: value for name, value in settings.items() if name != "source" and (name != "bos" or value)}
 
 
-def open_jobs(stack: ExitStack, jobs: Sequence[Job], results: Path, force: bool) -> None:
-    """Claim the jobs' directories until `stack` closes, and read what they hold. force: move that aside first.
+# Its storage
+
+
+@contextmanager
+def storing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def superseded(results: Path) -> Path:
+    """Where this command moves earlier results."""
+    return results / "superseded" / f"{datetime.now():%Y%m%dT%H%M%S.%f}"
+
+
+def move_aside(jobs: Sequence[Job], results: Path) -> None:
+    """Move what the jobs' directories hold to superseded/."""
+    aside = superseded(results)
+    for job in jobs:
+        if job.directory.exists():
+            target = aside / job.directory.relative_to(results)
+            target.parent.mkdir(parents=True)
+            job.directory.rename(target)
+
+
+def open_jobs(stack: ExitStack, jobs: Sequence[Job]) -> None:
+    """Claim the jobs' directories until `stack` closes, and read what they hold.
 
     Raises:
         UsageError: what is there is from other settings, or another process has it locked.
     """
-    aside = results / "superseded" / f"{datetime.now():%Y%m%dT%H%M%S.%f}"
     for job in jobs:
-        if force and job.directory.exists():
-            target = aside / job.directory.relative_to(results)
-            target.parent.mkdir(parents=True)
-            job.directory.rename(target)
-        if job.finished and rescore.has_another_scorer(job):
-            with storing(job.directory):
-                rescore.reopen(job, aside / job.directory.relative_to(results))
         if job.finished:
             check_finished(job)
             continue
@@ -108,14 +191,8 @@ def check_finished(job: Job) -> None:
         )
 
 
-def passes_of(jobs: Sequence[Job]) -> list[dict]:
-    """The passes that generated the jobs' responses, the one under way among them."""
-    stamps = [record["pass"] for job in jobs for record in job.records.values() if "pass" in record]
-    return effort.merged([*stamps, *(job.effort.now() for job in jobs if job.effort)])
-
-
 def finish(job: Job, grader: Grader, protocol: Protocol, form: PromptForm, passes: Sequence[dict]) -> None:
-    """Score the responses and write the result; the progress file goes.
+    """Score the responses, write the result, and delete the progress file.
 
     passes: that generated them, with all tasks (passes_of).
 
@@ -123,16 +200,17 @@ def finish(job: Job, grader: Grader, protocol: Protocol, form: PromptForm, passe
         StorageError: it cannot be written; the responses stay in the progress file.
     """
     job = dataclasses.replace(job, task=job.answered_task)  # settings stay: they say what was asked
-    rows, scoring = score(job, grader)
+    started = time.monotonic()
+    rows = score(job, grader)
+    seconds = {"generation": round(effort.seconds_of(passes), 1), "scoring": round(time.monotonic() - started, 1)}
     with storing(job.directory):
-        save_result(job.directory, summary(job, protocol, form, rows, scoring, passes), rows)
+        save_result(job.directory, {**summary(job, protocol, form, rows, passes), "seconds": seconds}, rows)
         job.progress.unlink()
     job.records.clear()  # responses of many steps would not fit into memory
 
 
-def score(job: Job, grader: Grader) -> tuple[list[dict], float]:
-    """Rows of samples.parquet, and the seconds that scoring took."""
-    started = time.monotonic()
+def score(job: Job, grader: Grader) -> list[dict]:
+    """Rows of samples.parquet."""
     grades = grader.map(lambda q: grader.grade_samples(q, job.records[q.id]["responses"]), job.task.questions)
     rows = [
         row
@@ -140,49 +218,35 @@ def score(job: Job, grader: Grader) -> tuple[list[dict], float]:
         for row in question_rows(question, job.records[question.id], each)
     ]
     check_counts([row["question_id"] for row in rows], [row["sample"] for row in rows], job.n)
-    return rows, time.monotonic() - started
+    return rows
 
 
-def question_rows(question: Question, record: dict, grades: Sequence[dict]) -> list[dict]:
-    rules = rules_text(question.rules)
-    columns = zip(record["responses"], record["lengths"], record["finish_reasons"], grades, strict=True)
-    return [
-        {
-            "question_id": question.id,
-            "question": question.question,
-            "gold": question.gold,
-            "response": response,
-            "length": length,
-            "finish_reason": reason,
-            "seed": record["seed"],
-            "sample": sample,
-            "rules": rules,
-            **each,
-        }
-        for sample, (response, length, reason, each) in enumerate(columns)
-    ]
+def question_rows(question: Question, record: Mapping, grades: Sequence[dict]) -> list[dict]:
+    columns = {
+        "response": record["responses"],
+        "length": record["lengths"],
+        "finish_reason": record["finish_reasons"],
+        "seed": [record["seed"]] * len(grades),
+        **{name: [grade[name] for grade in grades] for name in grades[0]},
+    }
+    return sample_rows(question.id, question.question, question.gold, rules_text(question.rules), columns)
 
 
-def summary(
-    job: Job, protocol: Protocol, form: PromptForm, rows: Sequence[dict], scoring: float, passes: Sequence[dict]
-) -> dict:
+# The summary of its result
+
+
+def summary(job: Job, protocol: Protocol, form: PromptForm, rows: Sequence[dict], passes: Sequence[dict]) -> dict:
+    """summary.json without `seconds`. rows: of samples.parquet. passes: as `finish` takes them."""
+
     def grid(name: str) -> np.ndarray:
         return np.array([row[name] for row in rows]).reshape(-1, job.n)
 
     truncated = grid("finish_reason") == "length"
+    left_out = {"refused": len(job.left_out)} if job.left_out else {}
     return {
         "model": job.model.path,
         "step": job.model.step,
-        "task": {
-            "name": job.task.name,
-            "source": job.task.source,
-            "questions": len(job.task.questions),
-            "rows": job.task.rows,
-            "fingerprint": job.task.fingerprint(),
-            **({"asked": job.task.fingerprint(scorers=False)} if job.task.questions[0].rules.kind == OWN else {}),
-            "notes": [*job.task.notes, *_left_out(job), *_of_server(job, protocol), *failed_scores(job.task, rows)],
-            "skipped": list(job.task.skipped),
-        },
+        "task": job.task.record([*job.task.notes, *notes(job, protocol, rows)]),
         "protocol": protocol.record(),
         "prompt": {**prompt_settings(form), "source": form.source},
         "metrics": summarise(grid("correct").astype(bool), grid("class"), grid("length"), truncated),
@@ -190,10 +254,9 @@ def summary(
         "seeds": sorted({row["seed"] for row in rows}),
         "counts": {
             "excluded_golds": len(job.task.skipped) - len(job.left_out),
-            **({"refused": len(job.left_out)} if job.left_out else {}),
+            **left_out,
             "errors": sum(row["error"] is not None for row in rows),
         },
-        "seconds": {"generation": round(effort.seconds_of(passes), 1), "scoring": round(scoring, 1)},
         "tokens": effort.tokens(job.records.values()),
         "passes": list(passes),
         "cost": effort.cost(passes),
@@ -201,13 +264,12 @@ def summary(
     }
 
 
-def _left_out(job: Job) -> list[str]:
+def notes(job: Job, protocol: Protocol, rows: Sequence[dict]) -> list[str]:
+    """Notes on the responses for a reader of the scores."""
     total = len(job.task.questions) + len(job.left_out)
-    return [f"{len(job.left_out)} of {total} questions were refused and are in no score"] if job.left_out else []
-
-
-def _of_server(job: Job, protocol: Protocol) -> list[str]:
-    return endpoint_questions.notes(job.records.values(), protocol)
+    refused = f"{len(job.left_out)} of {total} questions were refused and are in no score"
+    server = endpoint_questions.notes(job.records.values(), protocol)
+    return [*([refused] if job.left_out else []), *server, *failed_scores(job.task, rows)]
 
 
 def failed_scores(task: Task, rows: Sequence[dict]) -> list[str]:
@@ -216,6 +278,12 @@ def failed_scores(task: Task, rows: Sequence[dict]) -> list[str]:
         return []
     causes = Counter(row["error"] for row in rows if row["error"])
     return [f"{count} of {len(rows)} {UNSCORED}{cause}" for cause, count in causes.most_common(CAUSES)]
+
+
+def passes_of(jobs: Sequence[Job]) -> list[dict]:
+    """The passes that generated the jobs' responses, the one under way among them."""
+    stamps = [record["pass"] for job in jobs for record in job.records.values() if "pass" in record]
+    return effort.merged([*stamps, *(job.effort.now() for job in jobs if job.effort)])
 
 
 def _scorer_version() -> dict[str, str]:

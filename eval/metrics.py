@@ -1,4 +1,4 @@
-"""What a set of graded samples says: pass@1, pass@k, maj@k, with errors and intervals.
+"""Metrics of graded samples: pass@1, pass@k, maj@k, with errors and intervals.
 
 Everything takes one row per question and one column per run: correct (Q, n) bool, classes (Q, n) int, where two
 samples of a question have the same class when their answers are equivalent, and -1 says that there is no answer.
@@ -36,7 +36,7 @@ def per_question(correct: np.ndarray, classes: np.ndarray | None, maj_k: int = M
 
 
 def asked_for(correct: np.ndarray, classes: np.ndarray | None, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """(Q,) arrays of those of the names that are pass@k or maj@k and can be had."""
+    """(Q,) arrays of those of the names that are pass@k or maj@k with k of at most n."""
     wanted = {name: k for name in names if (k := k_of(name)) and k <= correct.shape[1]}
     return {
         name: pass_at_k(correct, k) if name.startswith("pass@") else majority_at_k(correct, classes, k)

@@ -15,7 +15,7 @@ from openrlhf_ebpo.checks.preflight import check_fetched, model_problems
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.progress import fingerprint, model_identity
 from openrlhf_ebpo.run.checkpoints import saved
-from openrlhf_ebpo.run.run_log import RunDirectoryError, read_metrics, read_run
+from openrlhf_ebpo.run.run_log import RunDirectoryError, dig, read_metrics, read_run
 from openrlhf_ebpo.seams.install import install
 from openrlhf_ebpo.seams.model_folder import problems as folder_problems
 from openrlhf_ebpo.seams.remote_code import trusted
@@ -73,7 +73,7 @@ def _listed(run_dir: Path) -> dict[int, str]:
 
 def _final(run: dict, run_dir: Path) -> dict[int, str]:
     """The model at the end of a complete run."""
-    folder = Path(run.get("args", {}).get("ckpt", {}).get("output_dir") or run_dir / "none")
+    folder = Path(dig(run, "args", "ckpt", "output_dir") or run_dir / "none")
     steps = [row["step"] for row in read_metrics(run_dir)]
     there = any((folder / name).is_file() for name in ("config.json", ADAPTER))
     return {max(steps): str(folder)} if run.get("status") == "complete" and steps and there else {}
@@ -99,7 +99,7 @@ def base_of(adapter: str) -> str:
 
 
 def identity(path: str) -> dict[str, str]:
-    """What tells a model and its tokenizer apart from others of the same name."""
+    """Fingerprints of a model and its tokenizer, which others of the same name do not have."""
     folder = Path(path)
     tokenizer = fingerprint(b"".join(p.read_bytes() for name in TOKENIZER if (p := folder / name).is_file()))
     if not is_adapter(path):

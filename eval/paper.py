@@ -1,31 +1,25 @@
-"""The paper's pass@1, in percent: reported by the authors (arXiv 2602.05165), not measured here.
-
-GRPO, EBPO-naive and EBPO-topic at G = 4 are those of the paper's first version. Dr. GRPO, DAPO and EntropyMech, the other group
-sizes and LLaMA's EBPO-topic are those of its later revision: recipe/ebpo/neurips_2026_v2.tex of github.com/Tonyzhou98/verl, commit
-75b0147, read on 22 November 2026. (One score of GRPO's, of Qwen3-14B, is 85.47 there and 85.00 in the first version.)
-"""
+"""The paper's pass@1, reported by the authors and not measured here: reported.json has the numbers and where they are from."""
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
-
-from .tasks import BENCHMARKS
-
-SOURCE = "reported by the authors (arXiv 2602.05165), not measured here"
+from openrlhf_ebpo.run.run_log import dig
 
 
-def _collected() -> dict[tuple[str, int], dict[str, dict[str, float]]]:
-    found: dict = {}
-    for task in BENCHMARKS.values():
-        for row, methods in task.reported.items():
-            for method, value in methods.items():
-                found.setdefault(row, {}).setdefault(method, {})[task.name] = value
-    return found
+def read_reported() -> tuple[str, dict[tuple[str, int], dict[str, dict[str, float]]]]:
+    """Where the numbers are from, and pass@1 in percent by (model, G), method and task."""
+    published = json.loads(Path(__file__).with_name("reported.json").read_text())
+    found: dict[tuple[str, int], dict[str, dict[str, float]]] = {}
+    for row in published["rows"]:
+        found.setdefault((row["model"], row["group"]), {})[row["method"]] = row["pass@1"]
+    return published["source"], found
 
 
-REPORTED = _collected()  # pass@1 by (model, G), method and task
+SOURCE, REPORTED = read_reported()
 
 
 def reported(choice: str) -> dict[str, dict[str, float]]:
@@ -47,9 +41,8 @@ def row_of_run(run: dict | None) -> str | None:
     if not run:
         return None
     model = str(run.get("model", "")).rstrip("/").rpartition("/")[2]
-    group = run.get("args", {}).get("rollout", {}).get("n_samples_per_prompt")
-    found = [f"{name},{n}" for name, n in REPORTED if _plain(name) == _plain(model) and n == group]
-    return found[0] if found else None
+    group = dig(run, "args", "rollout", "n_samples_per_prompt")
+    return next((f"{name},{n}" for name, n in REPORTED if _plain(name) == _plain(model) and n == group), None)
 
 
 def _plain(name: str) -> str:

@@ -2,8 +2,8 @@
 
 A model is asked as it was trained: in the instruction that its training prompts had, in the tokenizer's chat template
 if training used it, in --data.input_template if there was one. The run directory records the last two, and the training
-data set, from whose rows the instruction is read: each holds the prompt and, in the column that `data prepare` writes
-beside it, the bare question.
+data set, from whose rows the instruction is read: each holds the prompt and, in a column that `data prepare`
+writes, the bare question.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from openrlhf_ebpo.data.source import lookup
 from openrlhf_ebpo.data.table import READ_SUFFIXES, read_rows
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run.checkpoints import saved
-from openrlhf_ebpo.run.run_log import RunDirectoryError, read_run
+from openrlhf_ebpo.run.run_log import RunDirectoryError, dig, read_run
 
 from .tasks import Question, Task
 
@@ -61,7 +61,7 @@ class PromptForm:
     shots: tuple[tuple[str, str], ...] | None = None
 
     def given(self) -> dict:
-        """What the chat template is given besides the messages."""
+        """Further arguments of the chat template, by name."""
         return {name: json.loads(value) for name, value in self.template_kwargs or ()}
 
 
@@ -124,10 +124,10 @@ def with_bos(form: PromptForm, add_bos: bool | None, run_dir: str | Path | None)
 
 
 def check_shots(form: PromptForm, shots: int, stop: tuple[str, ...]) -> None:
-    """Raises UsageError where a model would go on with questions of its own, whose answers would be read."""
+    """Raise UsageError where a model would continue with further questions, whose answers would be read."""
     if shots and not (form.chat_template or stop):
         raise UsageError(
-            f"--shots {shots}: without a chat template a model goes on with questions of its own, and the last answer is "
+            f"--shots {shots}: without a chat template a model continues with further questions, and the last answer is "
             "read: add --stop with a text that begins them, such as --stop $'\\n\\n'"
         )
 
@@ -196,7 +196,7 @@ def _data_of(run_dir: str | Path) -> dict:
         raise UsageError(str(error)) from error
     if run is None:
         raise UsageError(f"--run_dir {run_dir}: there is no run.json")
-    return run.get("args", {}).get("data", {})
+    return dig(run, "args", "data") or {}
 
 
 def _instruction(dataset: str, column: str, run_dir: str | Path) -> tuple[str, str | None]:
@@ -253,9 +253,9 @@ def run_of(model: str) -> Path | None:
 
 
 def _exported(run_dir: Path) -> set[Path]:
-    if not (run_dir / "run.json").is_file():
+    run = read_run(run_dir)
+    if run is None:
         return set()
-    run = read_run(run_dir) or {}
     models = [each.recorded for each in saved(run_dir)]
-    models.append(run.get("args", {}).get("ckpt", {}).get("output_dir"))
+    models.append(dig(run, "args", "ckpt", "output_dir"))
     return {Path(model).resolve() for model in models if model}

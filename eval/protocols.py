@@ -37,6 +37,7 @@ MATH_VERIFY = "math-verify"
 MINERVA_TEXT = "minerva-text"  # released.is_equal
 # left out of records and fingerprints while they are off
 OPTIONAL = ("top_k", "min_p", "stop", "template_kwargs", "strip_think", "shots", "shots_file")
+UNSET = {"chat_template": "as the model was trained", "max_model_len": "what the longest prompt needs"}
 IN_FOLDER = re.compile(r"[\w.:-]{0,60}")
 NOT_TEMPLATE_KWARGS = ("conversation", "tokenize", "add_generation_prompt", "chat_template", "tools", "documents")
 
@@ -52,7 +53,7 @@ class Protocol:
     extraction: a name in EXTRACTORS. scorer: MATH_VERIFY or MINERVA_TEXT, for questions without a scorer of their own.
     top_k: only the k likeliest tokens are drawn from, -1 for all; min_p: only those that are at least min_p times as likely
         as the likeliest. stop: texts that end a response, left out of it.
-    template_kwargs: (name, value as JSON) of what the chat template is given besides the messages, sorted.
+    template_kwargs: (name, value as JSON) of further arguments of the chat template, sorted.
     strip_think: what a response says up to </think> is not read for its answer.
     shots: answered questions before each question; shots_file: NAME@DIGEST of the file they are from, "" for the task's own.
     """
@@ -95,14 +96,17 @@ class Protocol:
         return hashlib.sha256(json.dumps(self.settings(), sort_keys=True).encode()).hexdigest()[:12]
 
     def record(self) -> dict:
-        """What results keep of their protocol."""
+        """The protocol as results keep it."""
         return {"name": self.name, "fingerprint": self.fingerprint(), **self.settings()}
 
     def describe(self) -> str:
-        """All settings, one per line."""
+        """All settings by name, one per line."""
         lines = [f"protocol {self.name}, version {self.version} ({self.fingerprint()})"]
-        for label, value in _described(self):
-            lines.append(f"  {label:<24}{value}")
+        for name, value in self.settings().items():
+            if name != "version" and value != {}:
+                text = UNSET[name] if value is None else value
+                text = text if isinstance(text, str) and text.isprintable() else json.dumps(text)
+                lines.append(f"  {name:<24}{text}")
         return "\n".join(lines)
 
 
@@ -187,7 +191,7 @@ def check(protocol: Protocol) -> None:
         problems.append("--shots_file goes with --shots N, how many of its questions are shown")
     if protocol.max_model_len is not None and protocol.max_model_len <= protocol.max_new_tokens:
         problems.append(
-            f"--max_model_len {protocol.max_model_len}: leaves no room for a prompt beside --max_new_tokens "
+            f"--max_model_len {protocol.max_model_len}: leaves no room for a prompt with --max_new_tokens "
             f"{protocol.max_new_tokens}"
         )
     if protocol.extraction not in EXTRACTORS:
@@ -243,24 +247,3 @@ def _short(value) -> str:
 
 def _digest(text: str) -> str:
     return "text-" + hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-def _described(protocol: Protocol) -> list[tuple[str, str]]:
-    settings = protocol.settings()
-    exceptions = "".join(f", {n} of {task}" for task, n in protocol.n_by_task)
-    chat = {None: "as the model was trained", True: "on", False: "off"}[protocol.chat_template]
-    template = "the model's training template" if protocol.template == TRAINING else repr(protocol.template)
-    length = "what the longest prompt needs" if protocol.max_model_len is None else f"{protocol.max_model_len:,}"
-    return [
-        ("responses per question", f"{protocol.n}{exceptions}"),
-        ("temperature", f"{protocol.temperature:g}"),
-        ("top-p", f"{protocol.top_p:g}"),
-        ("max new tokens", f"{protocol.max_new_tokens:,}"),
-        ("max model length", length),
-        ("prompt template", template),
-        ("chat template", chat),
-        ("answer", protocol.extraction),
-        ("scorer", f"{protocol.scorer} {protocol.scorer_version}"),
-        ("seed", str(protocol.seed)),
-        *((name.replace("_", " "), json.dumps(settings[name])) for name in OPTIONAL if name in settings),
-    ]

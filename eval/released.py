@@ -1,4 +1,4 @@
-r"""How the authors' released script scores a response; kept apart, since it is no grader to recommend.
+r"""Scoring as in the authors' released script; kept apart, since this grader is not recommended.
 
 Source: github.com/Tonyzhou98/verl, recipe/ebpo/ebpo_eval.py. It looks at the last 300 characters alone and takes what
 follows "Answer:", the second-to-last one where there are several. Answer and gold are spelled alike by the rules of
@@ -35,7 +35,7 @@ UNWRAPPED = (
 
 
 def extract(response: str) -> str | None:
-    """What the script takes for the answer; None where the end of the response has no "Answer:"."""
+    """The answer that the script reads; None where the end of the response has no "Answer:"."""
     found = ANSWER.findall(SPECIAL.sub("", response).strip()[-TAIL:])
     return found[max(len(found) - 2, 0)] if found else None
 

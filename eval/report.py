@@ -1,4 +1,4 @@
-"""A report of evaluations: report.md with tables, and pictures beside it.
+"""A report of evaluations: report.md with tables and, of several steps, the validation curve as a picture.
 
 One directory: its results, and where it holds several steps, the first against the last and the validation curve.
 Several directories: the models side by side, each at its last step, and every one compared with the first.
@@ -28,19 +28,29 @@ from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
-from openrlhf_ebpo.eval import figures, paper, tables
-from openrlhf_ebpo.eval.scores import Column, Score
-from openrlhf_ebpo.eval.tasks import ordered
+from openrlhf_ebpo.eval import paper, plots, tables
+from openrlhf_ebpo.eval.tables import Column
 from openrlhf_ebpo.files import write_text
 from openrlhf_ebpo.run.results import TRAINING, Result, check_comparable, find_results
 from openrlhf_ebpo.run.run_log import read_run
 
 MANY = "eval_report"
+PICTURE = "validation.png"
+PASS_AT_1 = (
+    "Mean over all samples ± standard error across runs: these questions, answered again. In brackets the 95 % interval over "
+    "questions: others of their kind."
+)
+PASS_AT_K = "Unbiased pass@k; maj@k is the expected correctness of the majority vote of k samples, ties averaged."
+CURVE = "In percent; bands are 95 % over questions."
+EFFORT = (
+    "Of generation, with the start of the engines; repeated commands add up. Prompts count once, whatever the number of "
+    "responses. GPU-hours are those of the GPUs that the engines held."
+)
 
 
 @dataclass(frozen=True)
 class Model:
-    """What one directory holds: one column per step, in step order."""
+    """A directory and its results: one column per step, in step order."""
 
     label: str
     directory: Path
@@ -54,7 +64,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output",
         metavar="DIR",
-        help=f"where report.md and the pictures go (default: beside the results of one directory; {MANY}/ for several)",
+        help=f"where report.md and its picture go (default: with the results of one directory; {MANY}/ for several)",
     )
     parser.add_argument("--protocol", metavar="NAME", help="only results of this protocol, such as default or greedy")
     parser.add_argument("--step", type=int, metavar="N", help="tables show this step (default: each model's last)")
@@ -66,20 +76,11 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "those that fit the first run's run.json, if any)",
     )
 
-    parser.add_argument(
-        "--price_per_hour",
-        type=float,
-        metavar="P",
-        help="of one GPU, or of the machine where there was none (default: what the evaluations were given)",
-    )
-
 
 def run(args: argparse.Namespace) -> None:
     names = args.names.split(",") if args.names else None
     try:
-        path = write_report(
-            args.directories, args.output, args.protocol, args.step, names, args.reported, args.price_per_hour
-        )
+        path = write_report(args.directories, args.output, args.protocol, args.step, names, args.reported)
     except OSError as error:
         raise ReportedError(f"the report cannot be written: {error}") from error
     print(f"report: {path}")
@@ -92,22 +93,22 @@ def write_report(
     step: int | None = None,
     names: Sequence[str] | None = None,
     reported: str | None = None,
-    price_per_hour: float | None = None,
 ) -> Path:
-    """Write report.md and its pictures; arguments as the flags. Returns the path of report.md.
+    """Write report.md and its picture; arguments as the flags. Returns the path of report.md.
 
     Raises:
-        UsageError: no results, different protocols or questions, a step or a name that is not there, no price.
+        UsageError: no results, different protocols or questions, or a step or a name that is not there.
     """
-    if price_per_hour is not None and not 0 <= price_per_hour < float("inf"):
-        raise UsageError(f"--price_per_hour {price_per_hour} makes no sense")
     models = gather([Path(directory) for directory in directories], protocol, names)
     columns = choose(models, step)
     choice = reported or paper.row_of_run(read_run(models[0].directory))
     numbers = paper.reported(choice) if choice and choice != "none" else {}
+    text = markdown(models, columns, numbers)
     output = Path(output) if output else default_output(models)
-    pictures = figures.draw(output, columns, {model.label: model.history for model in models})
-    write_text(output / "report.md", markdown(models, columns, numbers, pictures, price_per_hour))
+    output.mkdir(parents=True, exist_ok=True)
+    if histories := curves(models):
+        plots.draw_validation(output / PICTURE, histories)
+    write_text(output / "report.md", text)
     return output / "report.md"
 
 
@@ -119,7 +120,8 @@ def gather(directories: Sequence[Path], protocol: str | None, names: Sequence[st
         raise UsageError(f"two directories have one name: {', '.join(labels)}; tell them apart with --names")
     found = [_of_protocol(directory, protocol) for directory in directories]
     check_comparable([result for results in found for result in results])
-    return [Model(*row) for row in zip(labels, directories, map(_history, labels, found), strict=True)]
+    rows = zip(labels, directories, found, strict=True)
+    return [Model(label, directory, _history(label, each, len(found) > 1)) for label, directory, each in rows]
 
 
 def _of_protocol(directory: Path, protocol: str | None) -> list[Result]:
@@ -133,12 +135,16 @@ def _of_protocol(directory: Path, protocol: str | None) -> list[Result]:
     return chosen
 
 
-def _history(label: str, results: Sequence[Result]) -> dict[int, Column]:
+def _history(label: str, results: Sequence[Result], several: bool) -> dict[int, Column]:
+    """Columns by step; of several steps, named by the step, and by the model where there are several of these too."""
     steps = sorted({result.step for result in results})
-    history = {step: Column(label, {}) for step in steps}
-    for result in results:
-        history[result.step].tasks[result.task] = Score(result)
-    return history
+    names = {step: f"{label}, step {step}" if several else f"step {step}" for step in steps}
+    return {
+        step: Column(
+            names[step] if len(steps) > 1 else label, {each.task: each for each in results if each.step == step}
+        )
+        for step in steps
+    }
 
 
 def labels_of(directories: Sequence[Path]) -> list[str]:
@@ -160,105 +166,66 @@ def choose(models: Sequence[Model], step: int | None) -> list[Column]:
     if len(models) > 1:
         return [model.history[max(model.history) if step is None else step] for model in models]
     history = models[0].history
-    steps = sorted({min(history), max(history) if step is None else step})
-    if len(steps) == 1:
-        return [history[steps[0]]]
-    return [Column(f"step {each}", history[each].tasks) for each in steps]
+    return [history[each] for each in sorted({min(history), max(history) if step is None else step})]
+
+
+def curves(models: Sequence[Model]) -> dict[str, Mapping[int, Column]]:
+    """The histories of the models that were evaluated at several steps."""
+    return {model.label: model.history for model in models if len(model.history) > 1}
 
 
 def default_output(models: Sequence[Model]) -> Path:
     """One model: the directory of its protocol, which holds the tasks' directories."""
     if len(models) > 1:
         return Path(MANY)
-    score = next(iter(next(iter(models[0].history.values())).tasks.values()))
-    return score.result.path.parent.parent
+    return first_result(list(models[0].history.values())).path.parent.parent
 
 
-def markdown(
-    models: Sequence[Model],
-    columns: Sequence[Column],
-    numbers: Mapping,
-    pictures: Mapping[str, str],
-    price: float | None = None,
-) -> str:
-    tasks = ordered(task for column in columns for task in column.tasks)
-    first = columns[0].tasks[next(iter(columns[0].tasks))].result
+def first_result(columns: Sequence[Column]) -> Result:
+    return next(iter(columns[0].results.values()))
+
+
+def markdown(models: Sequence[Model], columns: Sequence[Column], numbers: Mapping) -> str:
+    protocol = first_result(columns).protocol
     parts = [
         f"# Evaluation of {', '.join(model.label for model in models)}",
-        f"Protocol **{first.protocol['name']}**; its settings are at the end. Scores in percent.",
+        f"Protocol **{tables.escape(protocol['name'])}**; its settings are at the end. Scores in percent.",
         "## pass@1",
-        tables.pass_at_1(columns, tasks, numbers),
-        "Mean over all samples ± standard error across runs (95 % interval over questions).",
-        "### Two errors of pass@1",
-        tables.two_errors(columns, tasks),
-        tables.TWO_ERRORS,
-        tables.reported_note(numbers),
-        "## pass@k and maj@k",
-        tables.pass_at_k(columns, tasks),
-        "Unbiased pass@k; maj@k is the expected correctness of the majority vote of k samples, ties averaged.",
-        pictures.get("pass_at_k", ""),
+        tables.pass_at_1(columns, numbers),
+        PASS_AT_1,
+        f"Columns marked *(reported)*: {paper.SOURCE}." if numbers else "",
+        *_section("pass@k and maj@k", tables.pass_at_k(columns), PASS_AT_K),
         *_comparisons(columns),
-        *_validation(models, pictures),
+        *_section("Validation curve", f"![Scores over training steps]({PICTURE})" if curves(models) else "", CURVE),
         "## Questions and answers",
-        tables.answers(columns, tasks),
+        tables.answers(columns),
         "Truncated: the response reached the token limit. Mean length in tokens.",
-        pictures.get("difficulty", ""),
-        *_took(models, price),
+        *_section(
+            "Tokens, time and cost",
+            tables.took([column for model in models for column in model.history.values()]),
+            EFFORT,
+        ),
         "## How it was measured",
-        tables.table(["setting", "value"], tables.settings(first.protocol), text=2),
-        tables.sources(columns, tasks),
-        _models(columns),
+        tables.table(["setting", "value"], tables.settings(protocol), text=2),
+        tables.sources(columns),
+        tables.models(columns),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _took(models: Sequence[Model], price: float | None) -> list[str]:
-    """Of every step, also of those that the other tables leave out."""
-    columns = [
-        Column(_label(model, step, len(models) > 1), column.tasks)
-        for model in models
-        for step, column in model.history.items()
-    ]
-    table = tables.took(columns, price)
-    return ["## Tokens, time and cost", table, tables.EFFORT] if table else []
-
-
-def _label(model: Model, step: int, several: bool) -> str:
-    if len(model.history) == 1:
-        return model.label
-    return f"{model.label}, step {step}" if several else f"step {step}"
+def _section(title: str, *parts: str) -> list[str]:
+    """Nothing where its first part is empty."""
+    return [f"## {title}", *parts] if parts[0] else []
 
 
 def _comparisons(columns: Sequence[Column]) -> list[str]:
-    if len(columns) == 1:
-        return []
-    parts = ["## Compared on the same questions"]
+    parts = []
     for other in columns[1:]:
-        if set(other.tasks) & set(columns[0].tasks):
+        if set(other.results) & set(columns[0].results):
             parts += [f"**{other.label} minus {columns[0].label}**, pass@1 in points:"]
             parts += [tables.comparison(columns[0], other)]
-    parts.append("Interval over questions; p of a two-sided paired sign-flip test, not corrected for many tests.")
-    return parts
-
-
-def _validation(models: Sequence[Model], pictures: Mapping[str, str]) -> list[str]:
-    parts = []
-    for model in models:
-        tasks = figures.steady_tasks(model.history)
-        if len(model.history) > 1 and tasks:
-            parts += [f"### {model.label}, average of {', '.join(tasks)}", tables.validation(model.history, tasks)]
-    return ["## Validation curve", pictures.get("validation", ""), *parts] if parts else []
-
-
-def _models(columns: Sequence[Column]) -> str:
-    rows = []
-    for column in columns:
-        summary = next(iter(column.tasks.values())).result.summary
-        versions = ", ".join(f"{name} {version}" for name, version in summary.get("versions", {}).items())
-        prompt = ", ".join(f"{name} {value}" for name, value in tables.settings(summary.get("prompt") or {}))
-        rows.append([column.label, summary["model"], summary["step"], prompt or tables.NONE, versions or tables.NONE])
-    note = "The models were asked in different prompts." if len({row[3] for row in rows}) > 1 else ""
-    return "\n\n".join([tables.table(["column", "model", "step", "prompt", "versions"], rows, text=5), note]).strip()
+    note = "Interval over questions; p of a two-sided paired sign-flip test, not corrected for many tests."
+    return _section("Compared on the same questions", *parts, note) if parts else []
 
 
 main = command("openrlhf-ebpo eval report", __doc__, add_flags, run, extra="plot")

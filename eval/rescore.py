@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from openrlhf_ebpo.files import replacing
 
 from . import effort
-from .job import Job
+from .jobs import Job
 
 COLUMNS = {"responses": "response", "lengths": "length", "finish_reasons": "finish_reason"}  # of a record: of a row
 

@@ -50,11 +50,11 @@ from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
-from openrlhf_ebpo.eval import endpoint, generate, jobs, models, prompts, protocols, report, shots, tasks
+from openrlhf_ebpo.eval import endpoint, generate, jobs, models, prompts, protocols, report, rescore, shots, tasks
 from openrlhf_ebpo.eval.effort import Pass, hardware
 from openrlhf_ebpo.eval.flags import ENGINE_FLAGS, add_flags, check, chosen_protocol
 from openrlhf_ebpo.eval.grader import NO_GOLD, Grader
-from openrlhf_ebpo.eval.job import Job, StorageError
+from openrlhf_ebpo.eval.jobs import Job, StorageError
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.eval.protocols import Protocol
@@ -68,7 +68,7 @@ from openrlhf_ebpo.seams import remote_code
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 ANSWER = "42"  # a response with which scorers are tried
-MOSTLY = 0.95  # share of responses without an answer from which on a score is about the form of the answers
+MAX_NO_ANSWER = 0.95  # share of responses without an answer above which a score is about the form of the answers
 
 
 def run(args: argparse.Namespace) -> None:
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> None:
     print(f"{protocol.describe()}\n{described(asked, chosen, form)}", flush=True)
     with ExitStack() as stack:
         planned = [jobs.plan(model, asked, protocol, form, results) for model in chosen]
-        jobs.open_jobs(stack, [job for row in planned for job in row], results, args.force)
+        claim(stack, [job for row in planned for job in row], results, args.force)
         steps = {model.step for model in chosen}
         try:
             for row in planned:
@@ -106,8 +106,10 @@ def run(args: argparse.Namespace) -> None:
 
 def show(args: argparse.Namespace, results: Path, protocol: Protocol, asked: Sequence[Task], steps: set[int]) -> None:
     """Print the scores that there are, and write the report."""
-    found = found_now(results / protocol.name, asked, steps)
-    print(table(found), *unanswered(found, protocol), *without_refused(found), sep="\n")
+    names = {task.name for task in asked}
+    everything = find_results(results / protocol.name)
+    found = [each for each in everything if each.task in names and each.step in steps]
+    print(table(found), *notes(found, protocol), sep="\n")
     print(f"\nreport     {write_report(args, results, protocol)}\nresults    {results / protocol.name}", flush=True)
 
 
@@ -132,7 +134,7 @@ def load_tasks(args: argparse.Namespace, protocol: Protocol, form: PromptForm) -
     shots.
 
     Raises:
-        UsageError: none, one that cannot be had, two of one name, or too few questions for --shots.
+        UsageError: none, one that cannot be loaded, two of one name, or too few questions for --shots.
     """
     specs = tasks.split_specs(args.tasks)
     if not specs:
@@ -151,7 +153,7 @@ def load_tasks(args: argparse.Namespace, protocol: Protocol, form: PromptForm) -
 
 
 def first(task: Task, limit: int | None) -> Task:
-    """The task cut to its first `limit` questions, under a name of its own: it must not be taken for the task."""
+    """The task cut to its first `limit` questions, renamed: it must not be taken for the task."""
     if limit is None:
         return task
     return dataclasses.replace(task, name=f"{task.name}-first{limit}", questions=task.questions[:limit])
@@ -179,13 +181,29 @@ def readable(task: Task, grader: Grader) -> Task:
 
 
 def try_scorer(task: Task, grader: Grader) -> None:
-    """Warn where a scorer of one's own fails: better now than when all responses are there."""
+    """Warn where the task's own scorer fails: better now than when all responses are there."""
     question = task.questions[0]
     if question.rules.kind != OWN:
         return
     answer = question.gold or ANSWER
     if error := grader.grade(question.gold, question.rules, answer)["error"]:
         logging.warning("%s: tried with the response %.60r, its scorer fails: %s", task.name, answer, error)
+
+
+def claim(stack: ExitStack, planned: Sequence[Job], results: Path, force: bool) -> None:
+    """Open the jobs' directories until `stack` closes: with force, empty; results of another scorer, to be scored again.
+
+    Raises:
+        UsageError: as jobs.open_jobs.
+    """
+    if force:
+        jobs.move_aside(planned, results)
+    aside = jobs.superseded(results)
+    for job in planned:
+        if job.finished and rescore.has_another_scorer(job):
+            with jobs.storing(job.directory):
+                rescore.reopen(job, aside / job.directory.relative_to(results))
+    jobs.open_jobs(stack, planned)
 
 
 def described(asked: Sequence[Task], chosen: Sequence[Model], form: PromptForm) -> str:
@@ -214,7 +232,7 @@ def evaluate(row: Sequence[Job], protocol: Protocol, form: PromptForm, results: 
                 generate_missing(todo, protocol, form, results, args)
         except (ClusterError, GenerationError) as error:
             failure = error
-        score_whole(todo, protocol, form)
+        score_complete(todo, protocol, form)
         if failure:
             raise failure
     except (ClusterError, GenerationError, StorageError, GraderError) as error:
@@ -223,15 +241,15 @@ def evaluate(row: Sequence[Job], protocol: Protocol, form: PromptForm, results: 
         raise KeyboardInterrupt(saved(todo, total)) from None
 
 
-def score_whole(todo: Sequence[Job], protocol: Protocol, form: PromptForm) -> None:
-    """Results of the jobs that lack nothing."""
-    passes, whole = jobs.passes_of(todo), [job for job in todo if not job.missing]
-    if not whole:
+def score_complete(todo: Sequence[Job], protocol: Protocol, form: PromptForm) -> None:
+    """Score the jobs that lack no response."""
+    passes, complete = jobs.passes_of(todo), [job for job in todo if not job.missing]
+    if not complete:
         return
     print("scoring", flush=True)
     # not earlier: Ray's shutdown kills all child processes
     with Grader(protocol.extraction, protocol.scorer, strip_think=protocol.strip_think) as grader:
-        for job in whole:
+        for job in complete:
             jobs.finish(job, grader, protocol, form, passes)
 
 
@@ -251,51 +269,35 @@ def saved(todo: Sequence[Job], total: int) -> str:
     return f"{count} of {total} questions are in {todo[0].directory.parent.parent}: repeat the command to go on"
 
 
-def found_now(directory: Path, asked: Sequence[Task], steps: set[int]) -> list[Result]:
-    """The results of this command."""
-    names = {task.name for task in asked}
-    return [each for each in find_results(directory) if each.task in names and each.step in steps]
-
-
-def unanswered(found: Sequence[Result], protocol: Protocol) -> list[str]:
-    """Notes on tasks in which hardly a response gives an answer that the protocol finds, or many have no score of the task's
-    own scorer: their score says little."""
-    own = [each for each in found if "asked" in each.summary["task"]]
-    tasks = sorted(
-        {each.task for each in found if each.summary["metrics"]["no_answer"] > MOSTLY} - {each.task for each in own}
-    )
-    failed = [
-        f"\nwarning: {each.task}, step {each.step}: {'; '.join(unscored(each))}. If that is the scorer's fault, mend it and repeat "
-        "the command: responses are kept, and scored anew"
-        for each in own
-        if each.summary["counts"]["errors"]
-    ]
-    return failed + [
-        f"\nnote: {task}: hardly a response gives an answer ({protocol.extraction}). A reward of your own may read others; "
-        "this command does not use it"
-        for task in tasks
-    ]
-
-
-def unscored(result: Result) -> list[str]:
-    return [note for note in result.summary["task"]["notes"] if jobs.UNSCORED in note]
-
-
-def without_refused(found: Sequence[Result]) -> list[str]:
-    """Notes on results that lack questions."""
-    counts = {f"{each.task}, step {each.step}": each.summary.get("counts", {}).get("refused", 0) for each in found}
-    return [
-        f"\nnote: {name}: {count} questions were refused and are in no score; summary.json names them"
-        for name, count in counts.items()
-        if count
-    ]
+def notes(found: Sequence[Result], protocol: Protocol) -> list[str]:
+    """Notes on results that say little: hardly a response gives an answer that the protocol finds, many have no score of the
+    task's own scorer, or questions were refused."""
+    lines = []
+    for each in found:
+        name, task, counts = f"{each.task}, step {each.step}", each.summary["task"], each.summary.get("counts", {})
+        if "asked" in task and counts.get("errors"):
+            failed = "; ".join(note for note in task["notes"] if jobs.UNSCORED in note)
+            lines.append(
+                f"\nwarning: {name}: {failed}. If that is the scorer's fault, correct it and repeat the command: responses are "
+                "kept, and scored again"
+            )
+        elif "asked" not in task and each.metrics["no_answer"] > MAX_NO_ANSWER:
+            lines.append(
+                f"\nnote: {each.task}: hardly a response gives an answer ({protocol.extraction}). A reward of your own may read "
+                "others; this command does not use it"
+            )
+        if refused := counts.get("refused"):
+            lines.append(
+                f"\nnote: {name}: {refused} questions were refused and are in no score; summary.json names them"
+            )
+    return list(dict.fromkeys(lines))
 
 
 def table(found: Sequence[Result]) -> str:
     """The scores of this command, as text."""
     rows = [["task", "step", "pass@1 (95 % interval)", "maj@k (95 % interval)", "truncated %", "no answer %"]]
     for result in sorted(found, key=lambda each: (order(each.task), each.step)):
-        metrics = result.summary["metrics"]
+        metrics = result.metrics
         majority = majorities(metrics)[-1]
         rows.append(
             [

@@ -1,20 +1,77 @@
-"""Markdown tables of a report. Values are fractions and shown in percent."""
+"""Results side by side, and the Markdown tables of a report. Values are fractions and shown in percent."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+
+import numpy as np
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.run.results import Result
-from openrlhf_ebpo.run.score_text import NONE, between, k_of, majorities, passes, percent, points, score
+from openrlhf_ebpo.run.score_text import NONE, k_of, majorities, passes, percent, points, score
 from openrlhf_ebpo.run.score_text import reported as reported_text
 
-from . import effort, paper
+from . import effort
+from .intervals import Estimate, of_average
 from .resampling import compare
-from .scores import AVERAGE, Column, average, average_title, common_tasks
+from .tasks import ordered
 
-SHOWN = 5  # notes on a task
+AVERAGE = "average"
+MAX_NOTES = 5  # on a task
+
+
+@dataclass(frozen=True)
+class Column:
+    """A model at one step, with its results by task."""
+
+    label: str
+    results: Mapping[str, Result]
+
+    def metrics(self, task: str) -> dict:
+        return self.results[task].metrics if task in self.results else {}
+
+
+def tasks_of(columns: Iterable[Column]) -> list[str]:
+    return ordered(task for column in columns for task in column.results)
+
+
+def common_tasks(columns: Sequence[Column]) -> list[str]:
+    return ordered(set.intersection(*[set(column.results) for column in columns]))
+
+
+def average_title(shared: Sequence[str], tasks: Sequence[str]) -> str:
+    """Names the tasks unless it is all of them."""
+    return AVERAGE if list(shared) == list(tasks) else f"{AVERAGE} of {', '.join(shared)}"
+
+
+def average(column: Column, tasks: Sequence[str]) -> dict:
+    """Mean over tasks of each pass@k and maj@k that all of them have; the tasks' errors are independent of each other."""
+    scores = [column.metrics(task) for task in tasks]
+    common = set.intersection(*map(set, scores))
+    found = {name: _mean([score[name] for score in scores]) for name in [*passes(common), *majorities(common)]}
+    errors = [score["pass@1"].get("standard_error") for score in scores]
+    known = None not in errors
+    found["pass@1"]["standard_error"] = float(np.linalg.norm(errors) / len(errors)) if known else None
+    return found
+
+
+def _mean(metrics: Sequence[Mapping]) -> dict:
+    found = of_average([Estimate(metric["value"], *metric["interval"]) for metric in metrics])
+    return {"value": found.value, "interval": [found.low, found.high]}
+
+
+def _votes(names: Iterable[str]) -> list[str]:
+    """The maj@k of several samples: one is not a vote."""
+    return [name for name in majorities(names) if k_of(name) > 1]
+
+
+def curve_names(metrics: Sequence[Mapping]) -> list[str]:
+    """pass@1, maj@k and the pass@k of that k, those that all have."""
+    common = set.intersection(*map(set, metrics))
+    votes = _votes(common)[-1:]
+    return [name for name in ("pass@1", *votes, *(f"pass@{k_of(name)}" for name in votes)) if name in common]
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence], text: int = 1) -> str:
@@ -27,23 +84,26 @@ def escape(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def pass_at_1(columns: Sequence[Column], tasks: Sequence[str], reported: Mapping[str, Mapping[str, float]]) -> str:
+def pass_at_1(columns: Sequence[Column], reported: Mapping[str, Mapping[str, float]]) -> str:
     """Tasks against models, and the paper's columns behind."""
-    shared = common_tasks(columns)
+    tasks, shared = tasks_of(columns), common_tasks(columns)
     rows = [
         [
             task,
-            *[score(column.metric(task, "pass@1")) for column in columns],
-            *[reported_text(values[task]) if task in values else NONE for values in reported.values()],
+            *[score(column.metrics(task).get("pass@1")) for column in columns],
+            *[_mean_reported(values, [task]) for values in reported.values()],
         ]
         for task in tasks
     ]
     if len(shared) > 1:
-        rows.append([f"**{average_title(shared, tasks)}**"])
-        rows[-1] += [f"**{score(average(column, shared)['pass@1'])}**" for column in columns]
-        rows[-1] += [_mean_reported(values, shared) for values in reported.values()]
-    titles = [f"{name} (reported)" for name in reported]
-    return table(["task", *[column.label for column in columns], *titles], rows)
+        rows.append(
+            [
+                f"**{average_title(shared, tasks)}**",
+                *[f"**{score(average(column, shared)['pass@1'])}**" for column in columns],
+                *[_mean_reported(values, shared) for values in reported.values()],
+            ]
+        )
+    return table(["task", *[column.label for column in columns], *[f"{name} (reported)" for name in reported]], rows)
 
 
 def _mean_reported(values: Mapping[str, float], tasks: Sequence[str]) -> str:
@@ -52,111 +112,90 @@ def _mean_reported(values: Mapping[str, float], tasks: Sequence[str]) -> str:
     return reported_text(sum(values[task] for task in tasks) / len(tasks))
 
 
-TWO_ERRORS = (
-    "95 % intervals. *These questions, answered again*: only the responses vary; this error shrinks with more responses to a "
-    "question, and says nothing of other questions. *Questions like these*: it counts for what the model can do, and shrinks "
-    "with more questions. With one response a question, the first cannot be told; the second holds it."
-)
-
-
-def two_errors(columns: Sequence[Column], tasks: Sequence[str]) -> str:
-    """Across runs, and over questions."""
-    found = [(task, column, column.metric(task, "pass@1")) for task in tasks for column in columns]
-    rows = [
-        [*_head(columns, task, column), percent(each["value"]), _runs(each), between(each["interval"])]
-        for task, column, each in found
-        if each
+def pass_at_k(columns: Sequence[Column]) -> str:
+    """One row per task and model: pass@k from k = 2 on, and maj@k with its interval; "" with one response to a question."""
+    tasks, shared = tasks_of(columns), common_tasks(columns)
+    blocks = [
+        (task, column.label, column.metrics(task)) for task in tasks for column in columns if task in column.results
     ]
-    titles = _titles(columns)
-    names = ["pass@1", "these questions, answered again", "questions like these"]
-    return table([*titles, *names], rows, text=len(titles))
-
-
-def _runs(metric: Mapping) -> str:
-    return between(metric["run_interval"]) if metric["run_interval"] else "not known: one response"
-
-
-def pass_at_k(columns: Sequence[Column], tasks: Sequence[str]) -> str:
-    """One row per task and model; maj@k with its interval."""
-    shared = common_tasks(columns)
-    blocks = [(task, column, column.metrics(task)) for task in tasks for column in columns]
     if len(shared) > 1:
-        blocks += [(average_title(shared, tasks), column, average(column, shared)) for column in columns]
+        blocks += [(average_title(shared, tasks), column.label, average(column, shared)) for column in columns]
     found = {name for _, _, metrics in blocks for name in metrics}
-    names = [*passes(found), *_votes(found)]
+    several, votes = passes(found)[1:], _votes(found)
     rows = [
-        [*_head(columns, task, column), *[_plain(name, metrics.get(name)) for name in names]]
-        for task, column, metrics in blocks
-        if metrics
+        [
+            *head,
+            *[percent(metrics[name]["value"]) if name in metrics else NONE for name in several],
+            *[score(metrics.get(name)) for name in votes],
+        ]
+        for *head, metrics in blocks
     ]
-    titles = _titles(columns)
-    return table([*titles, *names], rows, text=len(titles))
+    return table(["task", "model", *several, *votes], rows, text=2) if several or votes else ""
 
 
-def _votes(names: Iterable[str]) -> list[str]:
-    """One sample is no vote."""
-    return [name for name in majorities(names) if k_of(name) > 1]
-
-
-def _plain(name: str, metric: dict | None) -> str:
-    return percent(metric["value"]) if metric and name.startswith("pass@") else score(metric)
-
-
-def _titles(columns: Sequence[Column]) -> list[str]:
-    return ["task"] if len(columns) == 1 else ["task", "model"]
-
-
-def _head(columns: Sequence[Column], task: str, column: Column) -> list[str]:
-    return [task] if len(columns) == 1 else [task, column.label]
-
-
-def answers(columns: Sequence[Column], tasks: Sequence[str]) -> str:
-    """What else a score depends on: questions, runs, truncation, length, missing answers, errors."""
+def comparison(first: Column, other: Column) -> str:
+    """Other minus first, in points, on the tasks that both have."""
+    shared = common_tasks([first, other])
+    for task in shared:
+        _check_questions(first, other, task)
+    groups = [(task, [task]) for task in shared] + ([(AVERAGE, shared)] if len(shared) > 1 else [])
     rows = []
-    for task in tasks:
-        for column in columns:
-            if metrics := column.metrics(task):
-                counts = column.tasks[task].result.summary.get("counts", {})
-                rows.append(
-                    [
-                        *_head(columns, task, column),
-                        metrics["questions"],
-                        metrics["samples_per_question"],
-                        percent(metrics["truncated"]),
-                        f"{metrics['mean_length']:,.0f}",
-                        percent(metrics["no_answer"]) if "no_answer" in metrics else NONE,
-                        counts.get("errors", 0),
-                        counts.get("excluded_golds", 0) + counts.get("refused", 0),
-                    ]
-                )
+    for name, tasks in groups:
+        a, b = ([column.results[task].samples.correct.mean(axis=1) for task in tasks] for column in (first, other))
+        found = compare(a, b, [min(column.results[task].n for column in (first, other)) for task in tasks])
+        p = "< 0.001" if found["p"] < 0.001 else f"{found['p']:.3f}"
+        interval = " to ".join(map(points, found["interval"]))
+        rows.append([name, sum(map(len, a)), points(found["difference"]), interval, p])
+    return table(["task", "questions", "difference", "95 % interval", "p"], rows)
+
+
+def _check_questions(first: Column, other: Column, task: str) -> None:
+    ids = [set(column.results[task].samples.question_ids) for column in (first, other)]
+    if lacking := sorted(ids[0] ^ ids[1]):
+        raise UsageError(
+            f"{task}: {first.label} and {other.label} have answers to different questions ({len(lacking)} are in one "
+            f"only, such as {lacking[0]!r}); evaluate both with the same version"
+        )
+
+
+def answers(columns: Sequence[Column]) -> str:
+    """Conditions of the scores: questions, runs, truncation, length, missing answers, errors."""
+    rows = []
+    for task, column in ((task, column) for task in tasks_of(columns) for column in columns if task in column.results):
+        metrics, counts = column.metrics(task), column.results[task].summary.get("counts", {})
+        rows.append(
+            [
+                task,
+                column.label,
+                metrics["questions"],
+                metrics["samples_per_question"],
+                percent(metrics["truncated"]),
+                f"{metrics['mean_length']:,.0f}",
+                percent(metrics["no_answer"]) if "no_answer" in metrics else NONE,
+                counts.get("errors", 0),
+                counts.get("excluded_golds", 0) + counts.get("refused", 0),
+            ]
+        )
     names = ["questions", "runs", "truncated %", "mean length", "no answer %", "grading errors", "rows left out"]
-    titles = _titles(columns)
-    return table([*titles, *names], rows, text=len(titles))
+    return table(["task", "model", *names], rows, text=2)
 
 
-EFFORT = (
-    "Of generation, with the start of the engines; repeated commands add up. Prompts count once, whatever the number of "
-    "responses. GPU-hours are those of the GPUs that the engines held."
-)
-
-
-def took(columns: Sequence[Column], price: float | None = None) -> str:
-    """Tokens, time and cost of each column, and of all; "" where no result says its time. price: of an hour, instead of what they
-    say."""
-    results = {column.label: [score.result for score in column.tasks.values()] for column in columns}
+def took(columns: Sequence[Column]) -> str:
+    """Tokens, time and cost of each column, and of all; "" where no result says its time."""
+    results = {column.label: list(column.results.values()) for column in columns}
     known = {label: each for label, each in results.items() if all(effort.recorded(one.summary) for one in each)}
     if not known:
         return ""
-    rows = [_took(label, each, price) for label, each in known.items()]
+    rows = [_took(label, each) for label, each in known.items()]
     if len(known) > 1:
-        rows.append(_took("all of these", [one for each in known.values() for one in each], price))
+        rows.append(_took("all of these", [one for each in known.values() for one in each]))
     names = ["prompt tokens", "generated tokens", "generated / s", "time", "commands", "engines", "GPU", "GPU-hours"]
     return table(["model", *names, "cost"], rows)
 
 
-def _took(label: str, results: Sequence[Result], price: float | None) -> list[str]:
+def _took(label: str, results: Sequence[Result]) -> list[str]:
     passes = effort.merged(one for result in results for one in effort.recorded(result.summary))
-    seconds, cost = effort.seconds_of(passes), effort.cost(passes, price)
+    seconds, cost = effort.seconds_of(passes), effort.cost(passes)
     generated = sum(int(result.samples.lengths.sum()) for result in results)
     prompts = [(result.summary.get("tokens") or {}).get("prompt") for result in results]
     return [
@@ -177,68 +216,28 @@ def _several(values: Iterable) -> str:
     return ", ".join(dict.fromkeys(NONE if value is None else str(value) for value in values))
 
 
-def sources(columns: Sequence[Column], tasks: Sequence[str]) -> str:
+def sources(columns: Sequence[Column]) -> str:
     """Where each task's questions are from, and what a reader should know of them: notes, and rows left out."""
     rows = []
-    for task in tasks:
-        found = [column.tasks[task].result.summary["task"] for column in columns if task in column.tasks]
+    for task in tasks_of(columns):
+        found = [column.results[task].summary["task"] for column in columns if task in column.results]
         notes = [*dict.fromkeys(note for each in found for key in ("notes", "skipped") for note in each.get(key, []))]
-        more = [f"… and {len(notes) - SHOWN} more in summary.json"] if len(notes) > SHOWN else []
-        from_where = dict.fromkeys(each["source"] for each in found)
-        rows.append([task, ", ".join(from_where), "; ".join(notes[:SHOWN] + more) or NONE])
+        more = [f"… and {len(notes) - MAX_NOTES} more in summary.json"] if len(notes) > MAX_NOTES else []
+        from_where = dict.fromkeys(str(each.get("source", NONE)) for each in found)
+        rows.append([task, ", ".join(from_where), "; ".join(notes[:MAX_NOTES] + more) or NONE])
     return table(["task", "source", "notes"], rows, text=3)
 
 
-def comparison(first: Column, other: Column) -> str:
-    """Other minus first, in points, on the tasks that both have."""
-    shared = common_tasks([first, other])
-    for task in shared:
-        _check_questions(first, other, task)
-    groups = [(task, [task]) for task in shared] + ([(AVERAGE, shared)] if len(shared) > 1 else [])
+def models(columns: Sequence[Column]) -> str:
+    """Which model each column is, and in which prompt it was asked."""
     rows = []
-    for name, tasks in groups:
-        a, b = ([column.tasks[task].values["pass@1"] for task in tasks] for column in (first, other))
-        n = [min(column.metrics(task)["samples_per_question"] for column in (first, other)) for task in tasks]
-        found = compare(a, b, n)
-        rows.append(
-            [
-                name,
-                sum(map(len, a)),
-                points(found["difference"]),
-                " to ".join(map(points, found["interval"])),
-                _p(found["p"]),
-            ]
-        )
-    return table(["task", "questions", "difference", "95 % interval", "p"], rows)
-
-
-def _check_questions(first: Column, other: Column, task: str) -> None:
-    ids = [set(column.tasks[task].result.samples.question_ids) for column in (first, other)]
-    if lacking := sorted(ids[0] ^ ids[1]):
-        raise UsageError(
-            f"{task}: {first.label} and {other.label} have answers to different questions ({len(lacking)} are in one "
-            f"only, such as {lacking[0]!r}); evaluate both with the same version"
-        )
-
-
-def _p(value: float) -> str:
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-
-def validation(history: Mapping[int, Column], tasks: Sequence[str]) -> str:
-    """One row per step: pass@1, maj@k, pass@k, averaged over the tasks that every step has."""
-    averages = {step: average(column, tasks) for step, column in history.items()}
-    names = curve_names(averages.values())
-    rows = [[step, *[score(metrics.get(name)) for name in names]] for step, metrics in averages.items()]
-    return table(["step", *names], rows)
-
-
-def curve_names(metrics: Sequence[Mapping]) -> list[str]:
-    """pass@1, maj@k and the pass@k of that k, those that all have."""
-    every = list(metrics)
-    votes = _votes(every[0])
-    names = ["pass@1", *votes, *[f"pass@{k_of(name)}" for name in votes]]
-    return [name for name in names if all(name in each for each in every)]
+    for column in columns:
+        summary = next(iter(column.results.values())).summary
+        versions = ", ".join(f"{name} {version}" for name, version in summary.get("versions", {}).items())
+        prompt = ", ".join(f"{name} {value}" for name, value in settings(summary.get("prompt") or {}))
+        rows.append([column.label, summary["model"], summary["step"], prompt or NONE, versions or NONE])
+    note = "\n\nThe models were asked in different prompts." if len({row[3] for row in rows}) > 1 else ""
+    return table(["column", "model", "step", "prompt", "versions"], rows, text=5) + note
 
 
 def settings(protocol: Mapping, prefix: str = "") -> list[tuple[str, str]]:
@@ -248,7 +247,3 @@ def settings(protocol: Mapping, prefix: str = "") -> list[tuple[str, str]]:
         nested = isinstance(value, dict) and value
         found += settings(value, f"{prefix}{name}.") if nested else [(f"{prefix}{name}", f"`{value!r}`")]
     return found
-
-
-def reported_note(reported: Mapping) -> str:
-    return f"Columns marked *(reported)*: {paper.SOURCE}." if reported else ""

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from lab.tables import table
 from openrlhf_ebpo.data.passes import steps_a_pass
+from openrlhf_ebpo.eval.paper import REPORTED
 from openrlhf_ebpo.eval.tasks import BENCHMARKS
 
 QUESTIONS, PROMPTS, MINI_BATCH = (
@@ -27,7 +28,7 @@ QUESTIONS, PROMPTS, MINI_BATCH = (
 PASS = steps_a_pass(QUESTIONS, PROMPTS, 4, MINI_BATCH * 4)  # 33, with every G
 LONGEST, LONGEST_IN_EVALUATION = 8192, 20480
 EVERY, VALIDATION, SAMPLES = 50, 500, 16  # one evaluation of 500 prompts x 16 every 50 steps
-BENCHMARK_RESPONSES = 32 * sum(task.rows[0] for task in BENCHMARKS.values() if task.reported)
+BENCHMARK_RESPONSES = 32 * sum(BENCHMARKS[task].rows[0] for task in REPORTED["Qwen3-8B", 4]["GRPO"])
 DIFFICULTY_RESPONSES = 16 * QUESTIONS
 
 

@@ -1,4 +1,4 @@
-"""Tasks by name: the benchmarks of registry.py and of one's own, reasoning-gym's generated ones, and any file.
+"""Tasks by name: the benchmarks of FILES and outside this package, reasoning-gym's generated ones, and any file.
 
 NAME                                           from the Hugging Face Hub, or NAME.parquet|.jsonl in --data_dir
 NAME=FILE, NAME=OWNER/NAME[@REVISION]          from a local file, or another of its known copies on the Hub
@@ -6,7 +6,7 @@ my_package.my_module:TASK                      a benchmark outside this package 
 reasoning_gym:chain_sum[:{"size": 100, …}]     generated; settings are those of the data set's configuration
 file:questions.jsonl                           any .parquet or .jsonl file with a question and an answer
 
-A file of its own for each benchmark; benchmark.py says what it holds, loading.py makes a Task of it.
+Each benchmark is a file of this folder and its name in FILES; benchmark.py has its fields, loading.py makes a Task of it.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from __future__ import annotations
 import contextlib
 import difflib
 import json
+from collections.abc import Iterable
 from dataclasses import replace
+from importlib import import_module
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import is_import_path
 
-from .benchmark import Benchmark, as_it_is, no_notes
+from .benchmark import Benchmark, as_it_is, gold_text, no_notes
 from .choices import lettered_choices, listed_choices, named_choices
 from .files import load_file
-from .gold import gold_text
 from .gym import PREFIX as GYM
 from .gym import load_gym
 from .loading import load_benchmark
 from .own import own_benchmark
-from .registry import BENCHMARKS, described, order, ordered
 from .rows import FLAG, HubSet
 from .scoring_columns import column_rules
 from .types import CHOICE, MATH, OWN, REASONING_GYM, Question, Rules, Task
@@ -58,7 +58,32 @@ __all__ = [
     "split_specs",
 ]
 
+FILES = (  # in the order that every list and table has them
+    "aime24",
+    "aime25",
+    "amc23",
+    "math500",
+    "olympiadbench",
+    "gpqa_diamond",
+)
+BENCHMARKS: dict[str, Benchmark] = {
+    task.name: task for task in (import_module(f".{file}", __name__).TASK for file in FILES)
+}
 FILE = "file:"
+
+
+def order(task: str) -> tuple[int, str]:
+    """Sorts tasks: the benchmarks first, others by name."""
+    return (list(BENCHMARKS).index(task) if task in BENCHMARKS else len(BENCHMARKS), task)
+
+
+def ordered(tasks: Iterable[str]) -> list[str]:
+    return sorted(set(tasks), key=order)
+
+
+def described() -> str:
+    """The benchmarks for --help, one per line."""
+    return "\n".join(f"  {task.name:<15} {task.about}" for task in BENCHMARKS.values())
 
 
 def load(
@@ -69,7 +94,7 @@ def load(
     data_dir: folder with local copies of benchmarks. question_column, answer_column: of `file:` tasks.
 
     Raises:
-        UsageError: no such task, or its rows cannot be had; rows that cannot be used are in Task.skipped.
+        UsageError: no such task, or its rows cannot be read; rows that cannot be used are in Task.skipped.
     """
     spec = spec.strip()
     if spec.startswith(FILE):
@@ -103,13 +128,18 @@ def find(name: str, flag: str) -> Benchmark:
     """A benchmark by its name or its import path.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, or one outside this package that has the name of another.
     """
     if name in BENCHMARKS:
         return BENCHMARKS[name]
-    if is_import_path(name):
-        return own_benchmark(name, flag)
-    raise UsageError(_unknown(name, flag))
+    if not is_import_path(name):
+        raise UsageError(_unknown(name, flag))
+    found = own_benchmark(name, flag)
+    if BENCHMARKS.get(found.name, found) is not found:
+        raise UsageError(f"{flag} {name}: its name is {found.name}, which is another benchmark here; rename it")
+    if found.released_n and found.name not in BENCHMARKS:
+        raise UsageError(f"{flag} {name}: released_n is for the benchmarks of the paper; leave it out")
+    return found
 
 
 def split_specs(text: str) -> list[str]:

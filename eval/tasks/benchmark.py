@@ -1,6 +1,6 @@
-"""What a benchmark is: where its rows are, which columns hold what, how a question is asked and its answers compared.
+"""A benchmark: where its rows are, which columns hold what, how a question is asked and its answers compared.
 
-A file of this folder, or a module of one's own (own.py), holds one as TASK; everything special about it is there.
+A file of this folder, or a module outside the package (own.py), holds one as TASK; everything special about it is there.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from openrlhf_ebpo.data.questions import answer_key, answer_text
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.rewards.grading import extract_answer
 from openrlhf_ebpo.run.results import LIMITED
 
 from .choices import lettered
-from .gold import gold_text, integer_text
 from .rows import HubSet, Rows
 from .types import Rules
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
+DEGREES = re.compile(r"\s*(?:\^\s*\{?\s*\\circ\s*\}?|°)$")
+ANSWER_MARK = "####"  # GSM8K writes its answers behind this mark, after the solution
 
 
 def as_it_is(question: str, row: Mapping) -> str:
@@ -33,6 +36,39 @@ def plain_rules(row: Mapping, answer) -> Rules:
 
 def no_notes(rows: Rows) -> Sequence[str]:
     return ()
+
+
+def gold_text(value) -> str:
+    r"""A gold answer in one spelling: "025", "25.0", 25.0, ["25"], "$25$" and "\boxed{25}" are all 25; a list with commas.
+
+    Raises:
+        ValueError: there is none, or it is neither text nor number; in words.
+    """
+    texts = [_one_gold(piece) for piece in (value if isinstance(value, (list, tuple)) else [value])]
+    if not texts or not all(texts):
+        raise ValueError("it has no gold answer")
+    return ", ".join(texts)
+
+
+def integer_text(text: str) -> str:
+    """A gold answer that has to be an integer, without leading zeros, decimals, separators and degrees.
+
+    Raises:
+        ValueError: it is not an integer.
+    """
+    number = answer_key(DEGREES.sub("", text))
+    if not re.fullmatch(r"-?\d+", number):
+        raise ValueError(f"its gold answer {text[:60]!r} is not an integer")
+    return number
+
+
+def _one_gold(value) -> str:
+    text = None if isinstance(value, bool) else answer_text(value)
+    if text is None:
+        raise ValueError(f"its gold answer is neither text nor number but {type(value).__name__}: {str(value)[:60]}")
+    if r"\boxed" in text:
+        text = extract_answer(text) or ""
+    return re.sub(r"\\?\$", "", text.rpartition(ANSWER_MARK)[2]).strip()
 
 
 @dataclass(frozen=True)
@@ -60,7 +96,6 @@ class Benchmark:
         the same name, and which they are; these are refused.
     notes: what is worth knowing of a copy, as a list of sentences.
     released_n: responses per question under the protocol `released`, where it is not the protocol's own number.
-    reported: pass@1 in percent in the paper (arXiv 2602.05165) by (model, G) and method.
 
     `prompt`, `gold` and `rules` raise ValueError, in words, for a row that cannot be used; it is named and left out.
 
@@ -88,7 +123,6 @@ class Benchmark:
     other_sets: Mapping[int, str] = field(default_factory=dict)
     notes: Callable[[Rows], Sequence[str]] = no_notes
     released_n: int | None = None
-    reported: Mapping[tuple[str, int], Mapping[str, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not NAME.fullmatch(self.name) or LIMITED.search(self.name):
@@ -106,7 +140,7 @@ class Benchmark:
             raise ValueError(f"{self.name}: {problem}")
 
     def _problem(self) -> str | None:
-        """What does not go together."""
+        """Name the fields that exclude each other."""
         for which in ("prompt", "gold", "rules", "choices", "score", "extract", "notes"):
             if (function := getattr(self, which)) is not None and not callable(function):
                 return f"{which} must be a function, not {function!r:.60}"
@@ -140,7 +174,7 @@ class Benchmark:
         found = self._call("choices", tuple, row, answer)
         if len(found) != 2 or not isinstance(found[0], (list, tuple)) or type(found[1]) is not int:
             raise UsageError(
-                f"{self._said('choices', (row, answer))} is {found!r:.60}; it has to be a list of choices and the index of "
+                f"{self._call_text('choices', (row, answer))} is {found!r:.60}; it has to be a list of choices and the index of "
                 "the right one"
             )
         return lettered(question, *found, self.shuffle)
@@ -167,12 +201,12 @@ class Benchmark:
         except (ValueError, UsageError):
             raise
         except (Exception, SystemExit) as error:  # user code: any exception
-            raise UsageError(f"{self._said(which, arguments)} raised {type(error).__name__}: {error}") from error
+            raise UsageError(f"{self._call_text(which, arguments)} raised {type(error).__name__}: {error}") from error
         if not isinstance(found, kind):
-            raise UsageError(f"{self._said(which, arguments)} is {found!r:.60}; it has to be a {kind.__name__}")
+            raise UsageError(f"{self._call_text(which, arguments)} is {found!r:.60}; it has to be a {kind.__name__}")
         if found == "":
             raise ValueError(f"its {which} is empty")
         return found
 
-    def _said(self, which: str, arguments: Sequence) -> str:
+    def _call_text(self, which: str, arguments: Sequence) -> str:
         return f"benchmark {self.name}: {which}({', '.join(f'{each!r:.60}' for each in arguments)})"

@@ -11,6 +11,7 @@ from openrlhf_ebpo.data.source import ANSWER_COLUMNS, PROMPT_COLUMNS, lookup
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards import gym
 
+from .benchmark import gold_text
 from .choices import (
     CORRECT,
     INCORRECT,
@@ -23,7 +24,6 @@ from .choices import (
     named_choices,
     refuse_unread,
 )
-from .gold import gold_text
 from .rows import FLAG, Rows, choose_column, file_rows, folder_name, make_task
 from .scoring_columns import column_rules
 from .types import REASONING_GYM, Rules, Task
@@ -95,7 +95,7 @@ def _bare(value, column: str) -> str:
 
 
 def _gym_entry(value) -> dict | None:
-    """What `data gym` writes in place of an answer; None of any other answer."""
+    """The entry that `data gym` writes in place of an answer; None for any other answer."""
     if not (isinstance(value, str) and value.startswith("{")):
         return None
     try:

@@ -37,26 +37,4 @@ TASK = Benchmark(
     rows=(674, 675),
     notes=missing_columns,
     released_n=4,
-    reported={
-        ("Qwen3-8B", 4): {
-            "GRPO": 45.99,
-            "Dr. GRPO": 44.91,
-            "DAPO": 43.62,
-            "EntropyMech": 43.69,
-            "EBPO-naive": 48.44,
-            "EBPO-topic": 54.93,
-        },
-        ("Qwen3-14B", 4): {
-            "GRPO": 50.77,
-            "Dr. GRPO": 51.08,
-            "DAPO": 46.03,
-            "EntropyMech": 41.21,
-            "EBPO-naive": 48.41,
-            "EBPO-topic": 48.52,
-        },
-        ("LLaMA3.1-8B", 4): {"GRPO": 6.97, "Dr. GRPO": 6.65, "DAPO": 6.05, "EntropyMech": 5.30, "EBPO-topic": 7.75},
-        ("Qwen3-8B", 8): {"GRPO": 44.06, "DAPO": 35.75, "EBPO-topic": 50.44},
-        ("Qwen3-8B", 16): {"GRPO": 51.89, "DAPO": 47.07, "EBPO-topic": 53.41},
-        ("Qwen3-8B", 32): {"GRPO": 51.34, "DAPO": 46.77, "EBPO-topic": 48.52},
-    },
 )

@@ -83,7 +83,7 @@ def hub_rows(hub: HubSet, columns: Sequence[str], named: str, name: str) -> Rows
     except Exception as error:  # the Hub's client raises errors of several libraries
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise UsageError(
-            f"{FLAG} {named}: {hub.repo} cannot be had from the Hub ({reason}).{_conditions(hub)} {_local_file(named, name)}"
+            f"{FLAG} {named}: {hub.repo} cannot be downloaded from the Hub ({reason}).{_conditions(hub)} {_local_file(named, name)}"
         ) from error
     found = [name for name in data.column_names if name in columns]
     rows = data.select_columns(found).with_format("arrow")[:].to_pylist()

@@ -1,11 +1,11 @@
-"""What the rest of the evaluation knows of a task: its questions, their gold answers, and how to score them."""
+"""A task as the rest of the evaluation knows it: its questions, their gold answers, and how to score them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from string import ascii_uppercase
 
@@ -18,9 +18,9 @@ KINDS = (MATH, REASONING_GYM, OWN, CHOICE)
 
 @dataclass(frozen=True)
 class Rules:
-    """What scoring needs to know of one question beside its gold answer.
+    """How the answers to one question are compared with its gold answer.
 
-    kind: MATH, REASONING_GYM for reasoning-gym's own scorer, OWN for that of a benchmark of one's own,
+    kind: MATH, REASONING_GYM for reasoning-gym's own scorer, OWN for a benchmark's own,
         CHOICE where the answer is the letter of a choice.
     answer_type: Numerical, Expression, Equation, Interval or Tuple; several with commas; "" unknown.
     is_multiple_answer: the gold is several answers with commas between them; all are asked for, once each.
@@ -92,11 +92,25 @@ class Task:
     def fingerprint(self, scorers: bool = True) -> str:
         """12 hex digits of questions, golds, rules and shots: the same for two copies that ask and accept the same.
 
-        scorers: with the digests of scorers of one's own, on which responses do not depend.
+        scorers: with the digests of benchmarks' own scorers, on which responses do not depend.
         """
         kept = (_kept(question, scorers) for question in self.questions)
         questions = json.dumps([*kept, *self.shots], sort_keys=True)
         return hashlib.sha256(questions.encode()).hexdigest()[:12]
+
+    def record(self, notes: Sequence[str] = ()) -> dict:
+        """The task as a result keeps it; `asked`, of a task with its own scorer, is the fingerprint without that."""
+        asked = {"asked": self.fingerprint(scorers=False)} if self.questions[0].rules.kind == OWN else {}
+        return {
+            "name": self.name,
+            "source": self.source,
+            "questions": len(self.questions),
+            "rows": self.rows,
+            "fingerprint": self.fingerprint(),
+            **asked,
+            "notes": list(notes),
+            "skipped": list(self.skipped),
+        }
 
 
 def _kept(question: Question, scorers: bool) -> dict:

@@ -3,7 +3,7 @@
 openrlhf-ebpo eval --model Qwen/Qwen3-0.6B --template boxed --chat_template --tasks measures:TASK --output_dir results
 
 Elsewhere, put the folder on PYTHONPATH. It is scored, resumed, reported and pushed like every other task. A benchmark of
-the package is the same: a file in eval/tasks/, and its name in eval/tasks/registry.py.
+the package is the same: a file in eval/tasks/, and its name in eval/tasks/__init__.py.
 """
 
 from pathlib import Path

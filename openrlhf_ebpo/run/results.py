@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,12 +20,16 @@ import pyarrow.parquet as pq
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import replacing, write_json
+from openrlhf_ebpo.run.score_text import k_of
 
 LIMITED = re.compile(r"-first\d+$")  # the suffix that --limit adds to a task's name
 SCHEMA = 1
+SUMMARY, SAMPLES_FILE = "summary.json", "samples.parquet"
 SERVER = "openai:"  # how the name of a model begins whose responses came from a server: openai:URL#NAME
 TRAINING = "training"  # the protocol of evaluations during training
 REQUIRED = ("model", "step", "task", "protocol", "metrics")  # of a summary.json
+MAX_NUMBER = 1e12  # in its metrics: a larger one is damage
+NUMBERS = ("questions", "samples_per_question", "truncated", "mean_length")  # of its metrics, with pass@1
 SAMPLES = pa.schema(
     [
         ("question_id", pa.string()),
@@ -70,6 +74,11 @@ class Result:
         """Samples per question, as the protocol has them."""
         return self.protocol.get("n_by_task", {}).get(whole_name(self.task), self.protocol["n"])
 
+    @property
+    def metrics(self) -> dict:
+        """As metrics.summarise gives them."""
+        return self.summary["metrics"]
+
     @cached_property
     def samples(self) -> Samples:
         return read_samples(self.path, self.n)
@@ -97,6 +106,15 @@ def step_directory(results_dir: str | Path, protocol: str, task: str, step: int)
     return Path(results_dir) / protocol / task / f"step-{step:06d}"
 
 
+def sample_rows(question_id: str, question: str, gold: str, rules: str, columns: Mapping[str, Sequence]) -> list[dict]:
+    """Rows of SAMPLES for the responses to one question. columns: the columns that differ between them, in order of samples."""
+    common = {"question_id": question_id, "question": question, "gold": gold, "rules": rules}
+    return [
+        {**common, "sample": sample, **dict(zip(columns, values, strict=True))}
+        for sample, values in enumerate(zip(*columns.values(), strict=True))
+    ]
+
+
 def save_result(directory: str | Path, summary: dict, rows: Sequence[dict]) -> None:
     """Write both files.
 
@@ -109,10 +127,10 @@ def save_result(directory: str | Path, summary: dict, rows: Sequence[dict]) -> N
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "summary.json").unlink(missing_ok=True)  # a training that was resumed may evaluate a step again
-    with replacing(directory / "samples.parquet") as temporary:
+    (directory / SUMMARY).unlink(missing_ok=True)  # a training that was resumed may evaluate a step again
+    with replacing(directory / SAMPLES_FILE) as temporary:
         pq.write_table(pa.Table.from_pylist(list(rows), schema=SAMPLES), temporary, compression="zstd")
-    write_json(directory / "summary.json", {"schema": SCHEMA, **summary})
+    write_json(directory / SUMMARY, {"schema": SCHEMA, **summary})
 
 
 def find_results(directory: str | Path) -> list[Result]:
@@ -126,8 +144,8 @@ def find_results(directory: str | Path) -> list[Result]:
         raise UsageError(f"{directory} is not a directory; name a run or a directory with evaluation results")
     bases = [base for base in (directory / "eval", directory) if base.is_dir()]
     for base, place in ((base, place) for base in bases for place in PLACES):
-        paths = base.glob(f"{place}/summary.json" if place else "summary.json")
-        if found := [_read_result(path) for path in sorted(paths)]:
+        paths = base.glob(f"{place}/{SUMMARY}" if place else SUMMARY)
+        if found := [read_result(path.parent) for path in sorted(paths)]:
             return sorted(found, key=lambda result: (result.task, result.step))
     raise UsageError(
         f"{directory} holds no evaluation results (<protocol>/<task>/step-*/summary.json of schema {SCHEMA}); make "
@@ -135,9 +153,17 @@ def find_results(directory: str | Path) -> list[Result]:
     )
 
 
-def _read_result(path: Path) -> Result:
+def read_result(directory: str | Path) -> Result:
+    """The result in one directory step-…
+
+    Raises:
+        UsageError: there is none, it is damaged, or it was written by another version.
+    """
+    path = Path(directory) / SUMMARY
     try:
         summary = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UsageError(f"{path} is missing; evaluate again") from None
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is damaged: {error}; evaluate again") from None
     if not isinstance(summary, dict):
@@ -146,7 +172,37 @@ def _read_result(path: Path) -> Result:
         raise UsageError(f"{path} has schema {schema}, this version reads schema {SCHEMA}; evaluate again")
     if lacking := [name for name in REQUIRED if name not in summary]:
         raise UsageError(f"{path} is damaged: it has no {', '.join(lacking)}; evaluate again")
+    if wrong := [name for name in REQUIRED if not _fits(name, summary[name])]:
+        raise UsageError(f"{path} is damaged: {', '.join(wrong)} cannot be read; evaluate again")
     return Result(path.parent, summary)
+
+
+def _fits(name: str, value: object) -> bool:
+    """Whether a field of a summary.json is what readers take it for."""
+    if name in ("task", "protocol"):
+        return isinstance(value, dict) and isinstance(value.get("name"), str)
+    if name == "metrics":
+        return (
+            isinstance(value, dict)
+            and all(_is_number(value.get(each)) for each in NUMBERS)
+            and _is_metric(value.get("pass@1"))
+            and all(_is_metric(each) for name, each in value.items() if isinstance(each, dict) or k_of(name))
+        )
+    return name != "step" or type(value) is int
+
+
+def _is_number(value: object) -> bool:
+    return type(value) in (int, float) and abs(value) < MAX_NUMBER
+
+
+def _is_metric(metric: object) -> bool:
+    if not isinstance(metric, dict):
+        return False
+    ends = [metric.get("interval"), metric.get("run_interval") or (0, 0)]
+    if not all(isinstance(each, (list, tuple)) and len(each) == 2 for each in ends):
+        return False
+    numbers = [metric.get("value"), metric.get("standard_error") or 0, *ends[0], *ends[1]]
+    return all(map(_is_number, numbers))
 
 
 def read_samples(directory: str | Path, n: int) -> Samples:
@@ -155,7 +211,7 @@ def read_samples(directory: str | Path, n: int) -> Samples:
     Raises:
         UsageError: the file is missing or cannot be read, or samples are missing or too many.
     """
-    path = Path(directory) / "samples.parquet"
+    path = Path(directory) / SAMPLES_FILE
     columns = ["question_id", "sample", "correct", "class", "length", "finish_reason"]
     try:
         table = pq.read_table(path, columns=columns, partitioning=None)

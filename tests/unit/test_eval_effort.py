@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from recorded_runs import GOOD, save_result
 
-from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import effort, report
 
 FIRST = {"began": "2026-01-01T10:00", "seconds": 1800, "engines": 4, "gpus": 8, "gpu": "H100", "price_per_hour": None}
@@ -19,19 +18,18 @@ def test_each_pass_counts_once_with_its_latest_stamp():
 
 
 @pytest.mark.parametrize(
-    ("passes", "price", "expected"),
+    ("passes", "expected"),
     [
-        ([FIRST, SECOND], None, {"gpu_hours": 6, "total": None}),
-        ([FIRST, SECOND], 2.5, {"gpu_hours": 6, "total": 15}),
-        ([{**FIRST, "price_per_hour": 1}, {**SECOND, "price_per_hour": 3}], None, {"gpu_hours": 6, "total": 10}),
-        ([{**FIRST, "price_per_hour": 1}, SECOND], None, {"gpu_hours": 6, "total": None}),
-        ([{**FIRST, "gpus": 0, "gpu": None}], 2, {"gpu_hours": 0, "total": 1}),  # of the machine
-        ([{**FIRST, "gpus": None}], 2, {"gpu_hours": None, "total": 1}),  # of a server elsewhere
-        ([], 2, {"gpu_hours": None, "total": None}),
+        ([FIRST, SECOND], {"gpu_hours": 6, "total": None}),
+        ([{**FIRST, "price_per_hour": 1}, {**SECOND, "price_per_hour": 3}], {"gpu_hours": 6, "total": 10}),
+        ([{**FIRST, "price_per_hour": 1}, SECOND], {"gpu_hours": 6, "total": None}),
+        ([{**FIRST, "gpus": 0, "price_per_hour": 2}], {"gpu_hours": 0, "total": 1}),  # of the machine
+        ([{**FIRST, "gpus": None, "price_per_hour": 2}], {"gpu_hours": None, "total": 1}),  # of a server elsewhere
+        ([], {"gpu_hours": None, "total": None}),
     ],
 )
-def test_the_price_is_of_a_gpus_hour_or_of_the_machines(passes, price, expected):
-    assert effort.cost(passes, price) == expected
+def test_the_price_is_of_a_gpus_hour_or_of_the_machines(passes, expected):
+    assert effort.cost(passes) == expected
 
 
 def test_what_generates():
@@ -75,17 +73,17 @@ def test_passes_that_are_none_of_ours_are_not_read(passes):
 
 def test_the_report_adds_up_what_the_tasks_of_a_model_took_together(tmp_path):
     """Passes are of all tasks: a task that was finished later has one more."""
-    save_result(tmp_path / "a", "aime24", GOOD, passes=[FIRST], tokens={"prompt": 1000, "generated": 300})
-    save_result(tmp_path / "a", "amc23", GOOD, passes=[{**FIRST, "seconds": 1700}, SECOND], tokens={"prompt": 500})
+    first, second = ({**each, "price_per_hour": 2} for each in (FIRST, SECOND))
+    save_result(tmp_path / "a", "aime24", GOOD, passes=[first], tokens={"prompt": 1000, "generated": 300})
+    save_result(tmp_path / "a", "amc23", GOOD, passes=[{**first, "seconds": 1700}, second], tokens={"prompt": 500})
     save_result(tmp_path / "old", "aime24", GOOD)
-    text = report.write_report([tmp_path / "a", tmp_path / "old"], tmp_path / "out", price_per_hour=2).read_text()
+    text = report.write_report([tmp_path / "a", tmp_path / "old"], tmp_path / "out").read_text()
     assert "\n| a | 1,500 | 240 | 0.09 | 0:45:00 | 2 | 4, 8 | 8 x H100 | 6.00 | 12.00 |\n" in text
     assert "\n| old | 1" not in text  # says nothing of its time
-    text = report.write_report([tmp_path / "a"], tmp_path / "out").read_text()
-    assert "| 8 x H100 | 6.00 | – |" in text and "all of these" not in text
+    save_result(tmp_path / "free", "aime24", GOOD, passes=[FIRST], tokens={"prompt": 1000, "generated": 300})
+    text = report.write_report([tmp_path / "free"], tmp_path / "out").read_text()
+    assert "| 8 x H100 | 4.00 | – |" in text and "all of these" not in text
     assert "Tokens, time and cost" not in report.write_report([tmp_path / "old"], tmp_path / "out").read_text()
-    with pytest.raises(UsageError, match=r"--price_per_hour -1"):
-        report.write_report([tmp_path / "a"], tmp_path / "out", price_per_hour=-1)
 
 
 def test_every_step_is_counted_though_the_tables_show_the_first_and_the_last(tmp_path):

@@ -28,7 +28,7 @@ from openrlhf_ebpo.eval import (
 )
 from openrlhf_ebpo.eval.endpoint import Endpoint, Limits
 from openrlhf_ebpo.eval.endpoint_questions import GaveUp, Refused
-from openrlhf_ebpo.eval.job import Job
+from openrlhf_ebpo.eval.jobs import Job
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.eval.tasks import Question, Task
@@ -396,7 +396,7 @@ def test_refused_questions_are_left_out_where_that_is_wanted_and_named(serve, tm
     first, _ = sorted(task["skipped"])
     assert "row 3 of " in first and "q.jsonl@" in first and "HTTP 400: content [1m policy" in first
     page = Path(report.write_report([tmp_path / "out"])).read_text()
-    assert "2 of 6 questions were refused" in page and "| file-q | 4 | 1 |" in page and page.count("| 2 |\n") == 1
+    assert "2 of 6 questions were refused" in page and "| file-q | out | 4 | 1 |" in page and page.count("| 2 |\n") == 1
     asked = len(server.asked)
     run.main(arguments(tmp_path, server))
     assert len(server.asked) == asked and "2 questions were refused" in capsys.readouterr().out

@@ -11,7 +11,7 @@ from model_server import GREEDY, KEY, RAW, respond
 
 from openrlhf_ebpo.eval import endpoint_questions
 from openrlhf_ebpo.eval.endpoint import Endpoint
-from openrlhf_ebpo.eval.job import StorageError
+from openrlhf_ebpo.eval.jobs import StorageError
 from openrlhf_ebpo.generation.engines import GenerationError
 from openrlhf_ebpo.redact import Secret
 

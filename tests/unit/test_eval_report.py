@@ -12,9 +12,10 @@ import pytest
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import metrics, paper, plots, report
+from openrlhf_ebpo.eval.tasks import BENCHMARKS
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.run import results
-from openrlhf_ebpo.run.score_text import between, score
+from openrlhf_ebpo.run.score_text import score
 
 PROTOCOL = {"name": "default", "fingerprint": "f", "version": 1, "n": 4, "n_by_task": {}, "temperature": 1.0}
 EASY = [[0, 0, 0, 1], [0, 0, 0, 0], [1, 1, 0, -1]]  # pass@1 8/12, maj@4 2/3
@@ -42,13 +43,14 @@ def save(root: Path, name: str, classes: list[list[int]], step: int = 0, protoco
         for q, group in enumerate(classes)
         for i, found in enumerate(group)
     ]
+    lengths = np.broadcast_to(10 * np.arange(1, classes.shape[1] + 1), classes.shape)
     directory = results.step_directory(root, protocol["name"], name, step)
     whole = {
         "model": f"some/model{step}",
         "step": step,
         "task": {"name": name, "source": "here", "questions": len(classes), "fingerprint": f"of {name}"},
         "protocol": protocol,
-        "metrics": metrics.summarise(classes == 0, classes, np.ones(classes.shape), classes < 0),
+        "metrics": metrics.summarise(classes == 0, classes, lengths, classes < 0),
         "versions": {"vllm": "1.2"},
         "counts": {"errors": 3, "excluded_golds": 5},
     }
@@ -99,19 +101,15 @@ def test_one_model(tmp_path):
     assert rows[0] == ["task", "mine"] and [row[0] for row in rows[1:]] == ["aime24", "other", "**average**"]
     metric = metrics.summarise(np.array(EASY) == 0, *[np.array(EASY)] * 3)["pass@1"]
     assert rows[1][1] == score(metric) and "66.7 ± 11.8 (" in rows[1][1]
-    rows_of_errors = table(text, "Two errors of pass@1")
-    assert rows_of_errors[1] == ["aime24", "66.7", between(metric["run_interval"]), between(metric["interval"])]
     assert rows[3][1].startswith("**41.7 ± ")
     rows = table(text, "pass@k and maj@k")
-    assert rows[0] == ["task", "pass@1", "pass@2", "pass@4", "maj@4"]
-    assert rows[1][1:4] == ["66.7", "83.3", "100.0"] and rows[1][4].startswith("66.7 (")
+    assert rows[0] == ["task", "model", "pass@2", "pass@4", "maj@4"]
+    assert rows[1][:4] == ["aime24", "mine", "83.3", "100.0"] and rows[1][4].startswith("66.7 (")
     rows = table(text, "Questions and answers")
-    assert rows[1] == ["aime24", "3", "4", "8.3", "25", "8.3", "3", "5"]
+    assert rows[1] == ["aime24", "mine", "3", "4", "8.3", "25", "8.3", "3", "5"]
     assert "Validation" not in text and "Compared" not in text and "reported" not in text
     assert "| temperature | `1.0` |" in text and "| some/model0 |" in text
-    pictures = re.findall(r"!\[.*?\]\((.*?)\)", text)
-    assert pictures == ["pass_at_k.png", "difficulty.png"]
-    assert all((path.parent / name).read_bytes().startswith(b"\x89PNG") for name in pictures)
+    assert not list(path.parent.glob("*.png"))
 
 
 def test_models_side_by_side_with_a_missing_task_and_the_papers_numbers(tmp_path):
@@ -157,12 +155,9 @@ def test_several_steps_of_a_run(tmp_path):
     text = path.read_text()
     assert table(text, "pass@1")[0][:3] == ["task", "step 0", "step 20"]
     assert "EBPO-topic, Qwen3-14B, G = 4 (reported)" in text
-    rows = table(text, "Validation curve")
-    assert rows[0] == ["step", "pass@1", "maj@4", "pass@4"]
-    assert [row[0] for row in rows[1:]] == ["0", "10", "20"]
-    assert [row[1].split()[0] for row in rows[1:]] == ["16.7", "66.7", "91.7"]
     assert "**step 20 minus step 0**" in text
-    assert (path.parent / "validation.png").exists()
+    (picture,) = re.findall(r"!\[.*?\]\((.*?)\)", text.partition("## Validation curve")[2])
+    assert (path.parent / picture).read_bytes().startswith(b"\x89PNG")
     assert table(report.write_report([tmp_path], step=10).read_text(), "pass@1")[0][2] == "step 10"
     with pytest.raises(UsageError, match=r"--step 5; it has 0, 10, 20"):
         report.write_report([tmp_path], step=5)
@@ -174,16 +169,32 @@ def test_several_runs_with_several_steps(tmp_path):
         save(tmp_path / name / "eval", "aime24", last, 10)
     path = report.write_report([tmp_path / "grpo", tmp_path / "ebpo"], tmp_path / "out")
     assert [cell.split()[0] for cell in table(path.read_text(), "pass@1")[1]] == ["aime24", "16.7", "66.7"]
-    assert "**ebpo minus grpo**" in path.read_text()
-    assert {"validation_pass_at_1.png", "validation_maj_at_4.png"} <= {each.name for each in path.parent.iterdir()}
+    assert "**ebpo, step 10 minus grpo, step 10**" in path.read_text()
+    assert {each.name for each in path.parent.iterdir()} == {"report.md", report.PICTURE}
+
+
+def test_the_validation_curve_has_each_task_each_metric_and_the_average_of_what_all_steps_have(tmp_path):
+    pytest.importorskip("matplotlib")
+    for name, last in (("grpo", HARD), ("ebpo", EASY)):
+        for step, classes in ((0, HARD), (10, last)):
+            for task in ("aime24", "amc23", *(["math500"] if step else [])):
+                save(tmp_path / name / "eval", task, classes, step)
+    models = report.gather([tmp_path / "grpo", tmp_path / "ebpo"], None, None)
+    figure = plots.validation(report.curves(models))
+    metrics_shown = ("pass@1", "maj@4", "pass@4")
+    rows = ["aime24", "amc23", "math500", "average of aime24, amc23"]
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [f"{r}: {m}" for r in rows for m in metrics_shown]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["grpo", "ebpo"]
+    steps, scores = figure.axes[9].lines[1].get_data()
+    assert list(steps) == [0, 10] and list(scores) == pytest.approx([100 * 2 / 12, 100 * 8 / 12])
+    figure.canvas.draw()
 
 
 def test_greedy_has_no_curve(tmp_path):
     save(tmp_path, "aime24", [[0], [1]], protocol={**PROTOCOL, "name": "greedy", "n": 1})
     path = report.write_report([tmp_path])
     assert table(path.read_text(), "pass@1")[1][1] == "50.0 (9.5 to 90.5)"
-    assert table(path.read_text(), "Two errors of pass@1")[1][2] == "not known: one response"
-    assert not list(path.parent.glob("*.png"))
+    assert "pass@k and maj@k" not in path.read_text()
 
 
 def test_protocols_do_not_share_a_table(tmp_path):
@@ -219,18 +230,19 @@ def test_questions_that_one_model_lacks_are_not_compared(tmp_path):
 
 
 def test_a_wrong_number_of_samples_is_named(tmp_path):
-    directory = save(tmp_path, "aime24", EASY)
-    file = directory / "samples.parquet"
+    directories = [tmp_path / "a", tmp_path / "b"]
+    file, _ = (save(directory, "aime24", EASY) / "samples.parquet" for directory in directories)
     whole = pq.read_table(file)
     pq.write_table(whole.slice(1), file)
     with pytest.raises(UsageError, match=r"samples\.parquet: question 'aime24-2' has 3 samples, 4 are needed"):
-        report.write_report([tmp_path])
+        report.write_report(directories, tmp_path / "out")
     pq.write_table(whole.drop_columns(["class"]), file)
     with pytest.raises(UsageError, match="columns question_id"):
-        report.write_report([tmp_path])
+        report.write_report(directories, tmp_path / "out")
     file.unlink()
     with pytest.raises(UsageError, match="is missing"):
-        report.write_report([tmp_path])
+        report.write_report(directories, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_cannot_be_read_is_said(tmp_path):
@@ -248,6 +260,15 @@ def test_what_cannot_be_read_is_said(tmp_path):
     write_json(summary, {"schema": 1, "model": "m", "step": 0, "task": {}})
     with pytest.raises(UsageError, match="damaged: it has no protocol, metrics"):
         results.find_results(tmp_path)
+    whole, metric = json.loads((save(tmp_path / "b", "amc23", EASY) / "summary.json").read_text()), {"value": 0.5}
+    metrics_of = [
+        {**whole["metrics"], **each}
+        for each in ({"pass@1": 1}, {"maj@4": metric}, {"mean_length": "<b>"}, {"questions": 10**400})
+    ]
+    for wrong in ({"task": []}, {"step": "1"}, {"protocol": "p"}, *({"metrics": each} for each in metrics_of)):
+        write_json(summary, {**whole, **wrong})
+        with pytest.raises(UsageError, match=f"damaged: {next(iter(wrong))} cannot be read"):
+            results.find_results(tmp_path)
     write_json(summary, {"pass@1": 0.5})
     with pytest.raises(UsageError, match="schema None, this version reads schema 1"):
         results.find_results(tmp_path)
@@ -299,6 +320,12 @@ def test_the_papers_averages():
         assert np.mean(list(values.values())) == pytest.approx(average, abs=0.011)
 
 
+def test_every_reported_number_has_its_source():
+    published = json.loads(Path(paper.__file__).with_name("reported.json").read_text())
+    assert {row["source"] for row in published["rows"]} == set(published["sources"])
+    assert all(set(row["pass@1"]) <= set(BENCHMARKS) for row in published["rows"])
+
+
 def test_reported_rows_are_found_or_listed():
     assert paper.reported("meta-llama/Llama-3.1-8B,4") == paper.reported("LLaMA3.1-8B,4")
     with pytest.raises(UsageError, match="'Qwen3-8B,4'"):
@@ -308,32 +335,11 @@ def test_reported_rows_are_found_or_listed():
     assert paper.row_of_run({"model": "x/Qwen3-8B", "args": {}}) is None
 
 
-def test_pass_rate_shares_are_no_comb():
-    every = np.arange(33) / 32
-    shares = plots.pass_rate_shares(every) * 33
-    np.testing.assert_allclose(shares, [1, 3.5, *[4] * 6, 3.5, 1])
-    np.testing.assert_allclose(
-        plots.pass_rate_shares(np.array([0.0, 0.0, 1.0, 0.5])), [0.5, *[0] * 3, 1 / 8, 1 / 8, 0, 0, 0, 0.25]
-    )
-
-
 def test_sources_and_what_to_know_of_them_are_in_the_report(tmp_path):
     task = {"name": "amc23", "source": "a/b@1", "questions": 3, "fingerprint": "f"}
     save(tmp_path, "amc23", EASY, task={**task, "notes": ["46 rows"], "skipped": [f"row {i}" for i in range(9)]})
     text = report.write_report([tmp_path]).read_text()
     assert "| amc23 | a/b@1 | 46 rows; row 0; row 1; row 2; row 3; … and 5 more in summary.json |" in text
-
-
-@pytest.mark.parametrize(("top", "labels"), [(0.0, ["0 %", "1 %"]), (0.1, ["0 %", "2.5 %"]), (1.0, ["0 %", "25 %"])])
-def test_labels_of_an_axis_are_what_they_say(monkeypatch, tmp_path, top, labels):
-    figures = []
-    monkeypatch.setattr(plots, "_save", lambda figure, path: figures.append(figure))
-    line = plots.Line("pass@k", plots.ACCENT, [1, 2], [top, top], ([top, top], [top, top]))
-    plots.curves(tmp_path / "a.png", {"aime24": [line]}, "pass@k", "k", powers=True)
-    axes = figures[0].axes[0]
-    figures[0].canvas.draw()
-    shown = [label.get_text() for label in axes.get_yticklabels()]
-    assert shown[:2] == labels and len(set(shown)) == len(shown)
 
 
 def test_the_command(tmp_path, capsys):

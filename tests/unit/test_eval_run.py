@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import effort, generate, jobs, models, pairs, prompts, protocols, run
-from openrlhf_ebpo.eval.job import StorageError
+from openrlhf_ebpo.eval.jobs import StorageError
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.generation.cluster import ClusterError
@@ -354,7 +354,7 @@ def opened(stack: ExitStack, folder: Path):
     planned = jobs.plan(
         Model(str(folder / "model")), run.load_tasks(args, protocol, FORM), protocol, FORM, folder / "out"
     )
-    jobs.open_jobs(stack, planned, folder / "out", force=False)
+    jobs.open_jobs(stack, planned)
     return planned[0]
 
 

@@ -184,7 +184,7 @@ def test_the_rules_of_olympiadbench_and_its_output_scored_again(scored, tmp_path
 def test_golds_of_aime_must_be_integers():
     for gold in ("025", "25.0", "\\boxed{25}", 25):
         assert read_pair({"gold": gold, "response": ""}, BENCHMARKS["aime24"]) == Pair("25", Rules(), "")
-    with pytest.raises(GoldError, match="its gold answer 'x' is no integer"):
+    with pytest.raises(GoldError, match="its gold answer 'x' is not an integer"):
         read_pair({"gold": "x", "response": ""}, BENCHMARKS["aime24"])
     assert read_pair({"gold": "025", "response": ""}).gold == "025"
 

@@ -16,7 +16,7 @@ import pytest
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, question_id
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import tasks
-from openrlhf_ebpo.eval.tasks import Rules, gold
+from openrlhf_ebpo.eval.tasks import Rules, benchmark
 from openrlhf_ebpo.rewards import gym
 
 ROOT = Path(__file__).parents[2]
@@ -93,6 +93,49 @@ def test_copies_of_one_benchmark_ask_the_same(tmp_path):
     assert tasks.load(f"aime24={other}").fingerprint() != loaded[0].fingerprint()
 
 
+PINNED = {
+    "HuggingFaceH4/aime_2024": "ca6be3c79127",
+    "math-ai/aime25": "ca6be3c79127",
+    "math-ai/amc23": "b0cd7f754b8d",
+    "HuggingFaceH4/MATH-500": "a079bf3cc8ba",
+    "Hothan/OlympiadBench": "361f8dc7e899",
+    "Qwen2.5-Math's OlympiadBench": "3729d0ea6029",
+}
+
+
+@pytest.mark.parametrize("copy", PINNED)
+def test_fingerprints_stay_the_same_from_release_to_release(tmp_path, copy):
+    """A result is continued and compared only under the fingerprint that it was made with."""
+    name, count, row = SCHEMAS[copy]
+    file = write(tmp_path / "rows.jsonl", [row(i) for i in range(count)])
+    assert tasks.load(f"{name}={file}").fingerprint() == PINNED[copy]
+
+
+def test_the_fingerprint_of_multiple_choice_and_of_rules_stays_the_same(tmp_path):
+    wrong = (1, 2, 3)
+    choices = [
+        {"Question": text(i), "Correct Answer": str(i), **{f"Incorrect Answer {k}": str(i + k) for k in wrong}}
+        for i in range(198)
+    ]
+    rules = [
+        {"question": "Q1", "final_answer": ["$2$", "$-3$"], "is_multiple_answer": True, "answer_type": "Numerical"},
+        {"question": "Q2", "final_answer": ["$(1,2)$"], "answer_type": "Tuple", "context": "Let."},
+        {
+            "question": "Q3",
+            "final_answer": ["3.5"],
+            "answer_type": "Numerical",
+            "unit": "$\\mathrm{cm}^2$",
+            "error": ".1",
+        },
+    ]
+    files = {"gpqa_diamond": choices, "olympiadbench": rules}
+    found = {name: tasks.load(f"{name}={write(tmp_path / f'{name}.jsonl', rows)}") for name, rows in files.items()}
+    assert {name: task.fingerprint() for name, task in found.items()} == {
+        "gpqa_diamond": "b77b939acf21",
+        "olympiadbench": "568e3c5e2a0c",
+    }
+
+
 @pytest.mark.parametrize(
     ("row", "gold_answer", "rules"),
     [
@@ -153,20 +196,20 @@ def test_olympiadbench_notes_what_a_copy_lacks_and_puts_context_first(tmp_path):
     ],
 )
 def test_gold_text(value, expected):
-    assert gold.gold_text(value) == expected
+    assert benchmark.gold_text(value) == expected
 
 
 @pytest.mark.parametrize("value", [None, "", "  ", [], [None], "\\boxed{}", float("nan"), {"a": 1}, True])
 def test_what_is_no_gold_answer(value):
     with pytest.raises(ValueError, match="gold answer"):
-        gold.gold_text(value)
+        benchmark.gold_text(value)
 
 
 @pytest.mark.parametrize(
     ("answer", "expected"), [("025", "25"), ("000", "0"), ("27.0", "27"), ("336^\\circ", "336"), ("1,024", "1024")]
 )
 def test_integer_golds(answer, expected):
-    assert gold.integer_text(answer) == expected
+    assert benchmark.integer_text(answer) == expected
 
 
 def test_a_row_that_cannot_be_used_is_named_and_left_out(tmp_path):
@@ -174,7 +217,7 @@ def test_a_row_that_cannot_be_used_is_named_and_left_out(tmp_path):
     rows += [{"problem": text(28), "answer": "B"}, {"problem": " ", "answer": "1"}]
     task = tasks.load(f"aime24={write(tmp_path / 'a.jsonl', rows)}")
     assert len(task.questions) == 28 and task.rows == 30
-    assert "row 29 of" in task.skipped[0] and "'B' is no integer" in task.skipped[0]
+    assert "row 29 of" in task.skipped[0] and "'B' is not an integer" in task.skipped[0]
     assert "row 30 of" in task.skipped[1] and "no question in column 'problem'" in task.skipped[1]
 
 
@@ -382,5 +425,5 @@ except UsageError as error:
     assert done.returncode == 0, done.stderr
     loaded, refused = done.stdout.split("\n", 1)
     assert loaded == f"Maxwell-Jia/AIME_2024@{'0123456789' * 4} 30 29 ()"
-    assert "--tasks math500: HuggingFaceH4/MATH-500 cannot be had from the Hub" in refused
+    assert "--tasks math500: HuggingFaceH4/MATH-500 cannot be downloaded from the Hub" in refused
     assert "--tasks math500=FILE" in refused and "--data_dir FOLDER" in refused

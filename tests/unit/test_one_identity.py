@@ -48,9 +48,9 @@ def test_the_apps_script_ends_in_the_installed_modules():
 def test_an_error_of_one_is_an_error_of_the_other(tmp_path):
     """python -m eval.run and a library user meet in the same classes."""
     code = (
-        "import runpy; from openrlhf_ebpo.eval import job, run\n"
+        "import runpy; from openrlhf_ebpo.eval import jobs, run\n"
         "main = runpy.run_module('eval.run', run_name='not_main')\n"
-        "assert main['StorageError'] is job.StorageError is run.StorageError"
+        "assert main['StorageError'] is jobs.StorageError is run.StorageError"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

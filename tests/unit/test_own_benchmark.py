@@ -14,7 +14,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import score, tasks
 from openrlhf_ebpo.eval.grader import Grader
 from openrlhf_ebpo.eval.protocols import PROTOCOLS
-from openrlhf_ebpo.eval.tasks import BENCHMARKS, Benchmark, HubSet, Rules, registry
+from openrlhf_ebpo.eval.tasks import BENCHMARKS, FILES, Benchmark, HubSet, Rules
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "benchmark"
@@ -104,7 +104,7 @@ BAD = {
     "a copy": ("TASK = Benchmark('x', copies=('me/x',))", "mine:TASK", r"copies must be a tuple of HubSet or Path, not \('me"),
     "a column": ("TASK = Benchmark('x', question='q')", "mine:TASK", "question must be a tuple of str, not 'q'"),
     "no data": ("TASK = Benchmark('x')", "mine:TASK", "no data of its own; name a file, --tasks mine:TASK=FILE"),
-    "the paper's": ("TASK = Benchmark('x', released_n=4)", "mine:TASK", "released_n and reported are for the benchmarks"),
+    "the paper's": ("TASK = Benchmark('x', released_n=4)", "mine:TASK", "released_n is for the benchmarks"),
     "a prompt": ("TASK = Benchmark('x', prompt=lambda q, row: row['no'])", "mine:TASK=q.jsonl", r"x: prompt\('Q'.* raised KeyErr"),
     "an empty prompt": ("TASK = Benchmark('x', prompt=lambda q, row: '')", "mine:TASK=q.jsonl", "its prompt is empty"),
     "a gold": ("TASK = Benchmark('x', gold=int)", "mine:TASK=q.jsonl", r"x: gold\('1'\) is 1; it has to be a str"),
@@ -171,10 +171,10 @@ def test_no_file_of_the_working_directory_stands_in_for_an_installed_package(her
 
 
 def test_a_new_file_is_in_every_list(monkeypatch):
-    """What one line of the registry does: names, order, the Hub's tables."""
+    """What one line in FILES does: names, order, the Hub's tables."""
     from openrlhf_ebpo.hub import evaluations
 
-    assert list(BENCHMARKS) == list(registry.FILES), "each file's name is its benchmark's"
+    assert list(BENCHMARKS) == list(FILES), "each file's name is its benchmark's"
     monkeypatch.setitem(BENCHMARKS, "new", Benchmark("new", copies=(HubSet("me/new", "test"),), about="NEW"))
     names = ["other", "new", "olympiadbench", "aime24"]
     assert tasks.ordered(names) == ["aime24", "olympiadbench", "new", "other"]
@@ -186,22 +186,26 @@ def test_a_new_file_is_in_every_list(monkeypatch):
         tasks.load("unknown")
 
 
-def test_the_list_is_light():
-    """The Space and the Hub's cards read it."""
-    code = "import sys, openrlhf_ebpo.eval.paper; print(*{name.partition('.')[0] for name in sys.modules})"
+@pytest.mark.parametrize("module", ["paper", "tasks", "in_training"])
+def test_what_others_import_is_light(module):
+    """The Space and the Hub's cards read the first two; a training needs no package of the evaluation for the third."""
+    code = f"import sys, openrlhf_ebpo.eval.{module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert "openrlhf_ebpo" in done.stdout.split(), done.stderr
-    assert not {"torch", "ray", "vllm", "sympy", "math_verify", "datasets", "transformers"} & {*done.stdout.split()}
+    assert not {"torch", "ray", "vllm", "sympy", "math_verify", "datasets", "transformers", "aiohttp"} & {
+        *done.stdout.split()
+    }
 
 
 def test_no_benchmark_is_named_outside_its_file():
-    """But in examples of command lines, such as those of --help, and beside the paper's own numbers."""
+    """But in the list, and in examples of command lines, such as those of --help."""
     found = []
     for place in ("eval", "openrlhf_ebpo", "space"):
         for path in ROOT.joinpath(place).rglob("*.py"):
             if path.parent != ROOT / "eval" / "tasks" or path.stem not in BENCHMARKS:
                 found += [(path.name, line.strip()) for line in path.read_text().splitlines() if named(line)]
-    assert [each for each in found if each[0] not in ("registry.py", "reported.py") and "--task" not in each[1]] == []
+    listed = [("__init__.py", f'"{name}",') for name in FILES]
+    assert [each for each in found if each not in listed and "--task" not in each[1]] == []
 
 
 def named(line: str) -> bool:

@@ -287,9 +287,7 @@ def test_a_mended_scorer_scores_the_responses_that_are_there(tmp_path, monkeypat
     assert "tried with the response '42', its scorer fails: score: KeyError: 'words_' (counting.py" in caplog.text
     output = capsys.readouterr().out
     assert "warning: count, step 0: 6 of 6 responses could not be scored and count as wrong: score: KeyError" in output
-    assert (
-        "If that is the scorer's fault, mend it and repeat the command" in output and "hardly a response" not in output
-    )
+    assert "correct it and repeat the command" in output and "hardly a response" not in output
     asked, took = len(server.asked), before["passes"]
 
     caplog.clear()

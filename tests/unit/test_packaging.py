@@ -53,9 +53,10 @@ def test_a_source_archive_makes_a_wheel_that_works_elsewhere(tmp_path):
     code = f"""
 import sys
 sys.path += [{str(site)!r}, {sysconfig.get_path("purelib")!r}]
-import openrlhf_ebpo.eval.run, openrlhf_ebpo.hub.markdown, openrlhf_ebpo.space.server
+import openrlhf_ebpo.eval.paper, openrlhf_ebpo.eval.run, openrlhf_ebpo.hub.markdown, openrlhf_ebpo.space.server
 from openrlhf_ebpo.cli import main
 assert openrlhf_ebpo.eval.__file__.startswith({str(site)!r})
+assert openrlhf_ebpo.eval.paper.REPORTED
 assert openrlhf_ebpo.hub.markdown.TEMPLATES.joinpath("model_card.md").is_file()
 assert openrlhf_ebpo.space.server.STATIC.joinpath("style.css").is_file()
 main(["--help"])
