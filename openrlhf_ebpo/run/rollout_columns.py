@@ -45,7 +45,7 @@ def read_columns(path: Path, named: str = "", max_rows: int = MAX_ROWS) -> dict[
     """
     try:
         return _read(path, named or str(path), max_rows)
-    except (pa.ArrowException, OSError, ValueError, TypeError, MemoryError) as error:
+    except (pa.ArrowException, OSError, LookupError, ValueError, TypeError, MemoryError) as error:
         if isinstance(error, RunDirectoryError):
             raise
         why = "" if named else f": {str(error)[:300]}"  # it may hold the path
@@ -54,10 +54,10 @@ def read_columns(path: Path, named: str = "", max_rows: int = MAX_ROWS) -> dict[
 
 def _read(path: Path, named: str, max_rows: int) -> dict[str, np.ndarray]:
     metadata = pq.read_metadata(path)
-    names = [metadata.schema.column(i).path for i in range(metadata.num_columns)]  # of a list: name.list.element
+    names = metadata.schema.to_arrow_schema().names
     if lacking := [name for name in COLUMNS if names.count(name) != 1]:
         raise RunDirectoryError(f"{named} must have one column {' and one '.join(lacking)}; its columns: {len(names)}")
-    columns = [i for i in range(metadata.num_columns) if names[i] in COLUMNS]
+    columns = [i for i in range(metadata.num_columns) if metadata.schema.column(i).path.split(".")[0] in COLUMNS]
     groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
     size = sum(group.column(i).total_uncompressed_size for group in groups for i in columns)
     if metadata.num_rows > max_rows or size > MAX_BYTES:

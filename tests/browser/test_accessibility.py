@@ -52,6 +52,20 @@ def test_axe_finds_nothing_on_any_page_light_or_dark(visit, axe):
     assert not said, "\n".join(said)
 
 
+def test_no_choice_of_dynamics_is_cut_at_200_percent(visit):
+    page = visit("?tab=dynamics&runs=ebpo,grpo")
+    page.set_viewport_size({"width": 720, "height": 450})
+    try:
+        page.wait_for_selector(".panel[data-drawn]:visible")
+        ends = page.evaluate(
+            "() => [...document.querySelectorAll('.choices button')].filter(b => b.offsetParent)"
+            ".map(b => b.getBoundingClientRect().right)"
+        )
+        assert ends and max(ends) <= 720
+    finally:
+        page.set_viewport_size({"width": 1440, "height": 900})
+
+
 def describe(violation: dict) -> str:
     first = violation["nodes"][0]
     return f"{violation['id']} ({violation['impact']}) {len(violation['nodes'])} times, first {first['target']} {first['html'][:120]} {first['failureSummary'][:300]}"

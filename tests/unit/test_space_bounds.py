@@ -135,6 +135,12 @@ def test_no_value_of_a_metric_or_a_setting_ends_a_page(run, value):
             path.write_text(text)
 
 
+def test_the_first_page_counts_damaged_rollout_files(tmp_path):
+    path = learning_run(tmp_path / "a", steps=3, seed=1, name="a", prompts=1)
+    (path / "rollouts" / "step-000002.parquet").write_bytes(b"PAR1")
+    assert "1 of 3 rollout files" in rendered(path, "overview")
+
+
 READ_ALL = """
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (3 * 2**30, 3 * 2**30))

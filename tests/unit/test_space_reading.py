@@ -12,7 +12,7 @@ from openrlhf_ebpo.space.errors import RunError
 from openrlhf_ebpo.space.reading import WHOLE, answer, hits, line
 from openrlhf_ebpo.space.runs import Runs
 from openrlhf_ebpo.space.texts import LARGEST, chunk
-from openrlhf_ebpo.space.turns import MOST, Part, asked, parts
+from openrlhf_ebpo.space.turns import MARKED, MOST, Part, asked, parts
 from openrlhf_ebpo.space.workspace import Workspace
 
 EDGE = 3 * WHOLE // 8
@@ -153,6 +153,14 @@ def test_only_texts_of_open_runs_are_given(workspace, changes):
     query = {"run": "ebpo", "step": "2", "group": "3", "sample": "1", "from": "0", "to": "9"}
     with pytest.raises(RunError):
         chunk(workspace, query | changes)
+
+
+def test_a_text_of_millions_of_characters_has_its_ends_on_the_page():
+    text = "<think>" + "word " * MARKED + "</think>\\boxed{7}"
+    found = parts(text)
+    assert [(part.start, part.stop, part.open) for part in found] == [(7, len(text), False)]
+    shown = reading.answer(text)
+    assert "boxed" in shown and "more characters" in shown and len(shown) < 100_000
 
 
 def test_files_of_other_projects_come_with_their_licences_and_are_small():
