@@ -36,7 +36,7 @@ from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors
 PACKAGE = "openrlhf_ebpo"
 CHECKOUT = Path(__file__).parents[2]
 ARCHIVE = "package.zip"
-PACKED = (".py", ".md", ".css", ".js", ".txt", ".woff2", ".gz")  # suffixes of the package's files
+PACKED = (".py", ".json", ".md", ".css", ".js", ".txt", ".woff2", ".gz")  # suffixes of the package's files
 NEEDED = ("app.py", "README.md", "requirements.txt")
 RUNS, TOKEN = "EBPO_SPACE_RUNS", "EBPO_SPACE_HF_TOKEN"  # as space/ knows them
 OURS = (f"{PACKAGE}*",)  # what this command may have left behind
