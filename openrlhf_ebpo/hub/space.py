@@ -34,7 +34,7 @@ from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors
 
 PACKAGE = "openrlhf_ebpo"
 ARCHIVE = "package.zip"
-PACKED = (".py", ".md", ".css", ".js", ".txt", ".woff2", ".gz")  # suffixes of the package's files
+PACKED = (".py", ".json", ".md", ".css", ".js", ".txt", ".woff2", ".gz")  # suffixes of the package's files
 RUNS, TOKEN = "EBPO_SPACE_RUNS", "EBPO_SPACE_HF_TOKEN"  # as space/ knows them
 README = Path(__file__).with_name("templates") / "space.md"
 APP = f"""import sys

@@ -33,7 +33,9 @@ from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.eval.tasks import Question, Task
 from openrlhf_ebpo.generation.engines import GenerationError
+from openrlhf_ebpo.hub import evaluations as hub_evaluations
 from openrlhf_ebpo.hub import results as hub_results
+from openrlhf_ebpo.hub import run_data
 from openrlhf_ebpo.run import results
 from openrlhf_ebpo.space import results as space_results
 from openrlhf_ebpo.space.runs import Run
@@ -305,16 +307,16 @@ def test_report_hub_and_space_take_such_results_but_no_card_of_a_model(serve, tm
     model = f"openai:{server.url}#m"
     page = Path(report.write_report([tmp_path / "out"])).read_text()
     assert model in page
-    rows = hub_results.evaluations.rows_of(results.find_results(tmp_path / "out"))
+    rows = hub_evaluations.rows_of(results.find_results(tmp_path / "out"))
     assert {row["model"] for row in rows} == {model} and rows[0]["model_identity"].startswith("openai:127.0.0.1")
-    card = hub_results.data_card(rows, "me/results", None, hub_results.NO_LINKS)
-    assert model in card
+    files = run_data.results_files(tmp_path / "out", run_data.results_of(tmp_path / "out"), "me/results", tmp_path)
+    assert model in files["README.md"].decode()
     (shown,), problems = space_results.find(Run("served", tmp_path / "out", 0))
     assert shown.task == "file-q" and not problems
-    argv = [str(tmp_path / "out"), "--repo", "me/results", "--dry_run", "--model", "me/model"]
+    argv = [str(tmp_path / "out"), "--dry_run", "--model", "me/model"]
     with pytest.raises(SystemExit, match="behind a server") as stopped:
         hub_results.main(argv)
-    assert "without --model" in str(stopped.value)
+    assert "push-run" in str(stopped.value)
 
 
 def test_neither_torch_nor_vllm_nor_ray_is_loaded_on_this_side(serve, tmp_path):

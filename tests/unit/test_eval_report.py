@@ -14,6 +14,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import metrics, paper, plots, report
 from openrlhf_ebpo.eval.tasks import BENCHMARKS
 from openrlhf_ebpo.files import write_json
+from openrlhf_ebpo.hub.space import package_files
 from openrlhf_ebpo.run import results
 from openrlhf_ebpo.run.score_text import score
 
@@ -324,6 +325,10 @@ def test_every_reported_number_has_its_source():
     published = json.loads(Path(paper.__file__).with_name("reported.json").read_text())
     assert {row["source"] for row in published["rows"]} == set(published["sources"])
     assert all(set(row["pass@1"]) <= set(BENCHMARKS) for row in published["rows"])
+
+
+def test_the_reported_numbers_go_to_the_space_with_the_code_that_reads_them():
+    assert "openrlhf_ebpo/eval/reported.json" in package_files()
 
 
 def test_reported_rows_are_found_or_listed():
