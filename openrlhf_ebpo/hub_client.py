@@ -1,4 +1,4 @@
-"""The client of the Hub, and what its errors mean.
+"""The client of the Hub, its errors in words, and the only place where this project repeats a call to the Hub.
 
 Endpoint and token come from the usual places: HF_ENDPOINT, HF_TOKEN, `hf auth login`. A token is never printed.
 """
@@ -11,15 +11,24 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.redact import redacted_text
 
 TIMEOUT = "OPENRLHF_EBPO_HUB_TIMEOUT"  # seconds without progress; the client's own default is: for ever
 TIMEOUT_SECONDS = 60.0
-MAX_PAUSE_SECONDS = 60.0  # for which the client itself sleeps when the Hub asks for it; retry.py waits for longer ones
+PAUSE = "OPENRLHF_EBPO_HUB_PAUSE"  # seconds before the first repetition
+FIRST_PAUSE = 5.0
+LONGEST_PAUSE = 600.0
+LONGEST_ASKED = 3600.0  # whatever the Hub asks for
+ATTEMPTS = 5
+MAX_PAUSE_SECONDS = (
+    60.0  # for which the client itself sleeps when the Hub asks for it; `retrying` waits for longer ones
+)
 RETRIED = (408, 429, 500, 502, 503, 504)  # statuses after which the client retries
 HOW_TO_LOG_IN = (
     "set HF_TOKEN, or run `hf auth login`, with a token that may write (https://huggingface.co/settings/tokens)"
@@ -41,6 +50,8 @@ PERMANENT = {400, 401, 402, 403, 413, 422}
 GATED = "it is gated: ask for access on its page at the Hub, logged in as the token's owner"
 OFFLINE = "the Hub is not asked, for HF_HUB_OFFLINE is set: unset it"
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG, errno.EFBIG}  # never of a connection
+
+T = TypeVar("T")
 
 
 class HubError(ReportedError):
@@ -108,7 +119,7 @@ def refuse_long_pause(response) -> None:
     """Fail where the Hub asks for a pause above MAX_PAUSE_SECONDS: the client would sleep for as long as a header says.
 
     Raises:
-        HfHubHTTPError: with the response, whose header retry.py reads.
+        HfHubHTTPError: with the response, whose header `pause_after` reads.
     """
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -223,3 +234,36 @@ def _server_message(response) -> str:
         except Exception:  # the body may be anything, or not read
             said = ""
     return " ".join(str(said).split())[:300]
+
+
+# Trying again
+
+
+def pause_after(failures: int, error: HubError | None = None) -> float:
+    """Seconds to wait after `failures` >= 1 failures in a row: 5, 10, 20 … 600, or longer, an hour at most, where the Hub asks for it."""
+    asked = (error.retry_after if error else None) or 0.0
+    own = seconds_of(PAUSE, FIRST_PAUSE) * 2.0 ** min(failures - 1, 20)
+    return max(min(own, LONGEST_PAUSE), min(asked, LONGEST_ASKED))
+
+
+def retrying(
+    action: Callable[[], T],
+    attempts: int = ATTEMPTS,
+    report: Callable[[str], None] = print,
+    sleep: Callable[[float], None] = time.sleep,
+) -> T:
+    """The result of `action`, called up to `attempts` times while it raises a HubError that may pass.
+
+    Raises:
+        HubError: the last one, or the first permanent one.
+    """
+    for failures in range(1, attempts + 1):
+        try:
+            return action()
+        except HubError as error:
+            if error.permanent or failures == attempts:
+                raise
+            seconds = pause_after(failures, error)
+            report(f"{error}\n  trying again in {seconds:g} s ({failures} of {attempts} attempts)")
+            sleep(seconds)
+    raise AssertionError("not reached")

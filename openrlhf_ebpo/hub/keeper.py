@@ -10,7 +10,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import outbox, pusher
-from openrlhf_ebpo.hub.retry import pause_after
+from openrlhf_ebpo.hub_client import pause_after
 
 LOOK_SECONDS = 2.0
 MAX_STARTS = 5  # in a row, without a step that was pushed or queued in between

@@ -18,9 +18,8 @@ from openrlhf_ebpo.hub.content import PICKLES, Content, Publishable
 from openrlhf_ebpo.hub.model_files import FULL_STATE
 from openrlhf_ebpo.hub.notes import CARD, keeping_notes
 from openrlhf_ebpo.hub.outbox import Item, step_tag
-from openrlhf_ebpo.hub.retry import ATTEMPTS, pause_after
 from openrlhf_ebpo.hub.upload import Published, commit_of, listing, publish
-from openrlhf_ebpo.hub_client import HubError, card_refused, hub_errors, local_problem
+from openrlhf_ebpo.hub_client import ATTEMPTS, HubError, card_refused, hub_errors, local_problem, pause_after
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run.run_log import read_metrics
 

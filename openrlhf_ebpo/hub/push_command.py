@@ -20,22 +20,23 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub import outbox, to_folder
-from openrlhf_ebpo.hub.access import check_write_access
-from openrlhf_ebpo.hub.content import size
+from openrlhf_ebpo.hub import outbox
+from openrlhf_ebpo.hub.content import Content, size
+from openrlhf_ebpo.hub.local_files import LocalFile
 from openrlhf_ebpo.hub.model_files import FULL_STATE, contents, say_what_stays
 from openrlhf_ebpo.hub.outbox import Item, step_tag
-from openrlhf_ebpo.hub.places import target
+from openrlhf_ebpo.hub.places import check_write_access, target
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.push import STALE, card, check_same_run, drain
-from openrlhf_ebpo.hub.retry import ATTEMPTS
 from openrlhf_ebpo.hub.upload import MANIFEST, complete, megabytes, plan, print_plan
-from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors
+from openrlhf_ebpo.hub_client import ATTEMPTS, HubError, hub_api, hub_errors
 from openrlhf_ebpo.run.checkpoints import beside, saved
 from openrlhf_ebpo.run.run_log import read_metrics, read_run
 from openrlhf_ebpo.seams.remote_code import FLAG, trust
@@ -246,17 +247,36 @@ def dry_run(args: argparse.Namespace, run_dir: Path, api) -> None:
 
 
 def write_folder(args: argparse.Namespace, run_dir: Path) -> None:
-    """What a push would come to, without a Hub."""
-    to_folder.check_free(args.folder)
+    """Write the files that a push would send, all or none, into a new folder; no Hub is asked.
+
+    Raises:
+        UsageError: something is at `--folder` already, and stays.
+    """
+    folder = args.folder
+    if folder.is_symlink() or (folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))):
+        raise UsageError(f"--folder {folder} is there already; remove it, or name another one")
     step, model, full_state = chosen_model(args, run_dir)
     say_what_stays(run_dir, model, full_state)
     found = {**contents(run_dir, model, full_state, args.not_secret), **card(run_dir, step, args.repo)}
     files = complete(found, MANIFEST, allow_pickle=True)
-    to_folder.write(files, args.folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as part:
+        for name, content in files.items():
+            copy_file(content, Path(part, "files", name))
+        Path(part, "files").replace(folder)
     total = megabytes(sum(size(file) for file in files.values()))
     print(
-        f"step {step}: {len(files)} files, {total}, are in {args.folder} as they would stand in {args.repo}; nothing was sent"
+        f"step {step}: {len(files)} files, {total}, are in {folder} as they would stand in {args.repo}; nothing was sent"
     )
+
+
+def copy_file(content: Content, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, LocalFile):
+        with content.open() as source, open(path, "wb") as target:
+            shutil.copyfileobj(source, target, 1 << 20)
+    else:
+        path.write_bytes(content)
 
 
 def chosen_model(args: argparse.Namespace, run_dir: Path) -> tuple[int, Path, list[Path]]:

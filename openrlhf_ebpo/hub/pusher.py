@@ -22,8 +22,7 @@ import psutil
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.push import POLL_SECONDS, drain
-from openrlhf_ebpo.hub.retry import pause_after
-from openrlhf_ebpo.hub_client import hub_api
+from openrlhf_ebpo.hub_client import hub_api, pause_after
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run.run_log import RunDirectoryError, read_run, timestamp
 

@@ -26,18 +26,16 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval.tasks import BENCHMARKS
 from openrlhf_ebpo.hub import columns, data_repo, evaluations, published
-from openrlhf_ebpo.hub.access import check_write_access
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.local_files import files_below, local_file, say_left_out
 from openrlhf_ebpo.hub.markdown import Markdown, identifier, render
 from openrlhf_ebpo.hub.notes import with_slot
-from openrlhf_ebpo.hub.places import target
+from openrlhf_ebpo.hub.places import check_write_access, target
 from openrlhf_ebpo.hub.public import edited_json, public, public_name
 from openrlhf_ebpo.hub.push import newest_step
-from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.tables import publishable_parquet, read_schema
 from openrlhf_ebpo.hub.upload import commit_of, publish
-from openrlhf_ebpo.hub_client import hub_api, hub_errors
+from openrlhf_ebpo.hub_client import hub_api, hub_errors, retrying
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run.results import SERVER, TRAINING, Result, find_results, whole_name
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.hub import outbox
-from openrlhf_ebpo.hub.access import check_write_access
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.model_files import FULL_STATE, kept_secret
-from openrlhf_ebpo.hub.places import place, target
+from openrlhf_ebpo.hub.places import check_write_access, place, target
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.pull import pull, read_record, revision_of
 from openrlhf_ebpo.hub.push import check_same_run
