@@ -8,7 +8,7 @@ from __future__ import annotations
 import fnmatch
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,7 +65,6 @@ def publish(
     allow_pickle: bool = False,
     create: Mapping | None = None,
     based_on: str | object | None = ANY,
-    still: Callable[[], None] = lambda: None,
 ) -> Published:
     """Put `files` (path in repo -> file or bytes) into a repo, which is created where it does not exist. A Path stands
     for the regular file there, which no link may lead out of its folder.
@@ -83,7 +82,6 @@ def publish(
         create: more arguments of huggingface_hub's create_repo (space_sdk).
         based_on: commit of the branch that the files were made for, None where there was none: nothing is pushed where
             somebody else has pushed since. The commit itself always fails then (412).
-        still: raises where the files are not any more what they were; called before the tag is set.
 
     Raises:
         HubError: in words; `permanent` says whether repeating it is of use.
@@ -112,7 +110,6 @@ def publish(
                 raise HubError(
                     f"pushing to {repo}: the Hub does not list {', '.join([*wrong, *left][:5])} as it was sent"
                 )
-        still()
         if tag:
             set_tag(api, repo, repo_type, tag, commit)
     url = url_of(api, repo, repo_type, tag or revision)
