@@ -18,6 +18,7 @@ from openrlhf_ebpo.hub.content import PICKLES, Content, Publishable
 from openrlhf_ebpo.hub.model_files import FULL_STATE
 from openrlhf_ebpo.hub.notes import CARD, keeping_notes
 from openrlhf_ebpo.hub.outbox import Item, step_tag
+from openrlhf_ebpo.hub.places import check_write_access
 from openrlhf_ebpo.hub.upload import Published, commit_of, listing, publish
 from openrlhf_ebpo.hub_client import ATTEMPTS, HubError, card_refused, hub_errors, local_problem, pause_after
 from openrlhf_ebpo.redact import redacted_text
@@ -266,6 +267,32 @@ def check_same_run(api, repo: str, here: dict) -> str | None:
             permanent=True,
         )
     return commit
+
+
+def check_target(api, repo: str, private: bool, run: dict | None, flag: str = "--repo") -> list[str]:
+    """Check, before anything is queued for a repo, that the token may write to it, and that it holds no other run than
+    `run`; None asks the token alone. Returns notices. A Hub that cannot be reached is a notice.
+
+    Raises:
+        UsageError: the token has no right to write, or the repo holds something else.
+    """
+    try:
+        check_write_access(api, repo, flag=flag)
+        if run is not None:
+            check_same_run(api, repo, run)
+        with hub_errors(f"looking at {repo}"):
+            there = api.repo_info(repo).private if api.repo_exists(repo) else None
+    except HubError as error:
+        if error.permanent:
+            raise UsageError(f"{flag} {repo}: {error}") from error
+        return [f"warning: the Hub cannot be reached ({error}): what is to be pushed to {repo} waits"]
+    if there is None:
+        return [f"models will be pushed to {repo}, a new {'private' if private else 'public'} repo"]
+    if private and not there:
+        return [f"warning: {repo} exists and is public: everybody can read what is pushed there"]
+    if there and not private:
+        return [f"warning: {repo} exists and is private, and stays so: make it public on its page at the Hub"]
+    return [f"models will be pushed to {repo}, which exists and is {'private' if private else 'public'}"]
 
 
 def _identity(run: dict) -> tuple:

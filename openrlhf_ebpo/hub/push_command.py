@@ -32,11 +32,11 @@ from openrlhf_ebpo.hub.content import Content, size
 from openrlhf_ebpo.hub.local_files import LocalFile
 from openrlhf_ebpo.hub.model_files import FULL_STATE, contents, say_what_stays
 from openrlhf_ebpo.hub.outbox import Item, step_tag
-from openrlhf_ebpo.hub.places import check_write_access, target
+from openrlhf_ebpo.hub.places import target
 from openrlhf_ebpo.hub.public import public_run
-from openrlhf_ebpo.hub.push import STALE, card, check_same_run, drain
+from openrlhf_ebpo.hub.push import STALE, card, check_target, drain
 from openrlhf_ebpo.hub.upload import MANIFEST, complete, megabytes, plan, print_plan
-from openrlhf_ebpo.hub_client import ATTEMPTS, HubError, hub_api, hub_errors
+from openrlhf_ebpo.hub_client import ATTEMPTS, hub_api
 from openrlhf_ebpo.run.checkpoints import beside, saved
 from openrlhf_ebpo.run.run_log import read_metrics, read_run
 from openrlhf_ebpo.seams.remote_code import FLAG, trust
@@ -92,9 +92,13 @@ def run(args: argparse.Namespace) -> None:
         dry_run(args, run_dir, api)
         return
     with held_lock(run_dir):
-        waiting = {item.repo: item.private for item in outbox.items(run_dir)}
-        for repo, private in {args.repo: not args.public}.items() if args.repo else sorted(waiting.items()):
-            check_access(api, repo, private, read_run(run_dir) if args.repo else None)
+        if args.repo:
+            targets = {args.repo: not args.public}
+        else:
+            targets = {item.repo: item.private for item in outbox.items(run_dir)}
+        for repo, private in targets.items():
+            run = public_run(read_run(run_dir)) if args.repo else None
+            print(*check_target(api, repo, private, run), sep="\n", file=sys.stderr)
         if args.repo:
             queue(args, run_dir)
         waiting = [item.step for item in outbox.items(run_dir)]
@@ -138,29 +142,6 @@ def held_lock(run_dir: Path):
     return lock
 
 
-def check_access(api, repo: str, private: bool, run: dict | None) -> None:
-    """As at a training's start, before anything is queued for `repo`, but a Hub that cannot be reached is left to the
-    attempts.
-
-    Raises:
-        UsageError: no right to write, or the repo holds something else than `run`.
-    """
-    try:
-        check_write_access(api, repo)
-        if run:
-            check_same_run(api, repo, public_run(run))
-        with hub_errors(f"looking at {repo}"):
-            if api.repo_exists(repo) and api.repo_info(repo).private != private:
-                stays = (
-                    "public: everybody can read what is pushed there" if private else "private, in spite of --public"
-                )
-                print(f"warning: {repo} exists and is {stays}", file=sys.stderr)
-    except HubError as error:
-        if error.permanent:
-            raise UsageError(f"--repo {repo}: {error}") from error
-        print(f"warning: {error}", file=sys.stderr)
-
-
 def queue(args: argparse.Namespace, run_dir: Path) -> Item:
     step, model, full_state = chosen_model(args, run_dir)
     check_waiting(args, run_dir, step)
@@ -169,10 +150,10 @@ def queue(args: argparse.Namespace, run_dir: Path) -> Item:
 
 
 def check_waiting(args: argparse.Namespace, run_dir: Path, step: int) -> None:
-    """A snapshot takes the place of one of the same step that waits, which must not be lost by that.
+    """Check that no snapshot of the step is lost: a new one replaces it.
 
     Raises:
-        UsageError: the one that waits goes to another repo, or holds more.
+        UsageError: the snapshot that waits goes to another repo, or holds more.
     """
     item = next((item for item in outbox.items(run_dir) if item.step == step), None)
     if not item:
@@ -191,7 +172,7 @@ def saved_model(run_dir: Path, step: int | None) -> tuple[int, Path, Path | None
     """(step, exported model, DeepSpeed checkpoint or None) of a saved step, the last one for None.
 
     Raises:
-        UsageError: there is none; names those that are there.
+        UsageError: it does not exist; names those that do.
     """
     found: dict[int, tuple[Path, Path | None]] = {}
     gone = []
@@ -212,7 +193,7 @@ def saved_model(run_dir: Path, step: int | None) -> tuple[int, Path, Path | None
 
 
 def final_model(run_dir: Path) -> tuple[int, tuple[Path, None]] | None:
-    """What a complete training leaves in --ckpt.output_dir."""
+    """(step, (model, None)) of --ckpt.output_dir once a training is complete."""
     run = read_run(run_dir)
     recorded = run["args"].get("ckpt", {}).get("output_dir")
     folder = beside(run_dir, recorded) if recorded else run_dir.parent
