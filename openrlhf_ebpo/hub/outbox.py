@@ -132,7 +132,7 @@ def add(
     tidy(run_dir)
     try:
         for name, content in files.items():
-            _put(content, temporary / "files" / name)
+            put(content, temporary / "files" / name)
         sizes = {name: (temporary / "files" / name).stat().st_size for name in files}
         hashes = _hashes(temporary / "files", sizes, step)
         settings = {"step": step, "repo": repo, "private": private, "branch_per_step": branch_per_step}
@@ -166,29 +166,19 @@ def _hashes(files: Path, sizes: Mapping[str, int], step: int) -> dict[str, str]:
         return dict(zip(sizes, pool.map(lambda name: sha256(local_file(files / name, files)), sizes), strict=True))
 
 
-def _put(content: Content, target: Path) -> None:
+def put(content: Content, target: Path, links: bool = True) -> None:
+    """Write a file, and its folders. A large one becomes a hard link where the disk has them, which keeps its content when
+    the other name goes; without `links` every file is copied."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(content, bytes):
         target.write_bytes(content)
-    else:
-        link(content, target)
-
-
-def link(source: LocalFile, target: Path) -> None:
-    """Give a large file a second name, which stays when the first one goes; copy where that is not possible."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if source.size >= LINK_FROM and _linked(source, target):
         return
-    with source.open() as opened, open(target, "wb") as copy:
-        shutil.copyfileobj(opened, copy)
-
-
-def _linked(source: LocalFile, target: Path) -> bool:
-    try:
-        os.link(source.path, target)
-    except OSError:  # another file system, or one without hard links
-        return False
-    return True
+    if links and content.size >= LINK_FROM:
+        with contextlib.suppress(OSError):  # another file system, or one without hard links
+            os.link(content.path, target)
+            return
+    with content.open() as source, open(target, "wb") as copy:
+        shutil.copyfileobj(source, copy, 1 << 20)
 
 
 def remove(item: Item) -> None:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -29,9 +28,8 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.content import Content, size
-from openrlhf_ebpo.hub.local_files import LocalFile
 from openrlhf_ebpo.hub.model_files import FULL_STATE, contents, say_what_stays
-from openrlhf_ebpo.hub.outbox import Item, step_tag
+from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.places import target
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.push import STALE, card, check_target, drain
@@ -92,23 +90,15 @@ def run(args: argparse.Namespace) -> None:
         dry_run(args, run_dir, api)
         return
     with held_lock(run_dir):
-        if args.repo:
-            targets = {args.repo: not args.public}
-        else:
-            targets = {item.repo: item.private for item in outbox.items(run_dir)}
-        for repo, private in targets.items():
-            run = public_run(read_run(run_dir)) if args.repo else None
-            print(*check_target(api, repo, private, run), sep="\n", file=sys.stderr)
+        check_targets(args, run_dir, api)
         if args.repo:
             queue(args, run_dir)
-        waiting = [item.step for item in outbox.items(run_dir)]
-        if not waiting:
+        elif not outbox.pending(run_dir):
             print("\n".join(nothing_to_do(run_dir)))
-            return
         error = drain(run_dir, api, attempts=args.attempts)
     if left := [item.step for item in outbox.items(run_dir)]:
         raise UsageError(
-            f"steps {', '.join(map(str, left))} are not pushed ({error}); they stay queued, and repeating the command goes on"
+            f"steps {', '.join(map(str, left))} are not pushed ({error}); they stay queued: repeat the command to continue"
         )
 
 
@@ -142,11 +132,23 @@ def held_lock(run_dir: Path):
     return lock
 
 
-def queue(args: argparse.Namespace, run_dir: Path) -> Item:
+def check_targets(args: argparse.Namespace, run_dir: Path, api) -> None:
+    """Check --repo, or the repos of what waits, and print notices.
+
+    Raises:
+        UsageError: no right to write there, or the repo holds something else.
+    """
+    targets = {args.repo: not args.public} if args.repo else {i.repo: i.private for i in outbox.items(run_dir)}
+    run = public_run(read_run(run_dir)) if args.repo else None
+    for repo, private in targets.items():
+        print(*check_target(api, repo, private, run), sep="\n", file=sys.stderr)
+
+
+def queue(args: argparse.Namespace, run_dir: Path) -> None:
     step, model, full_state = chosen_model(args, run_dir)
     check_waiting(args, run_dir, step)
     how = {"private": not args.public, "branch_per_step": args.branch_per_step, "not_secret": args.not_secret}
-    return outbox.add(run_dir, step, model, repo=args.repo, full_state=full_state, **how)
+    outbox.add(run_dir, step, model, repo=args.repo, full_state=full_state, **how)
 
 
 def check_waiting(args: argparse.Namespace, run_dir: Path, step: int) -> None:
@@ -210,13 +212,18 @@ def nothing_to_do(run_dir: Path) -> list[str]:
     return [f"nothing is waiting; step {step}: {row['state']}, {row.get('url')}" for step, row in steps.items()]
 
 
+def chosen_files(args: argparse.Namespace, run_dir: Path) -> tuple[int, dict[str, Content]]:
+    """(step, path in the repo -> content) that --repo would get, card included."""
+    step, model, full_state = chosen_model(args, run_dir)
+    say_what_stays(run_dir, model, full_state)
+    return step, {**contents(run_dir, model, full_state, args.not_secret), **card(run_dir, step, args.repo)}
+
+
 def dry_run(args: argparse.Namespace, run_dir: Path, api) -> None:
     """List what would go, without leaving a trace."""
     if args.repo:
-        step, model, full_state = chosen_model(args, run_dir)
-        say_what_stays(run_dir, model, full_state)
-        wanted = {**contents(run_dir, model, full_state, args.not_secret), **card(run_dir, step, args.repo)}
-        pushes = [(step, args.repo, wanted)]
+        step, files = chosen_files(args, run_dir)
+        pushes = [(step, args.repo, files)]
     else:
         made = [(item, outbox.snapshot_files(item)) for item in outbox.items(run_dir)]
         pushes = [(i.step, i.repo, f if "README.md" in f else {**f, **card(run_dir, i.step, i.repo)}) for i, f in made]
@@ -236,28 +243,17 @@ def write_folder(args: argparse.Namespace, run_dir: Path) -> None:
     folder = args.folder
     if folder.is_symlink() or (folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))):
         raise UsageError(f"--folder {folder} is there already; remove it, or name another one")
-    step, model, full_state = chosen_model(args, run_dir)
-    say_what_stays(run_dir, model, full_state)
-    found = {**contents(run_dir, model, full_state, args.not_secret), **card(run_dir, step, args.repo)}
+    step, found = chosen_files(args, run_dir)
     files = complete(found, MANIFEST, allow_pickle=True)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as part:
         for name, content in files.items():
-            copy_file(content, Path(part, "files", name))
+            outbox.put(content, Path(part, "files", name), links=False)
         Path(part, "files").replace(folder)
     total = megabytes(sum(size(file) for file in files.values()))
     print(
         f"step {step}: {len(files)} files, {total}, are in {folder} as they would stand in {args.repo}; nothing was sent"
     )
-
-
-def copy_file(content: Content, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(content, LocalFile):
-        with content.open() as source, open(path, "wb") as target:
-            shutil.copyfileobj(source, target, 1 << 20)
-    else:
-        path.write_bytes(content)
 
 
 def chosen_model(args: argparse.Namespace, run_dir: Path) -> tuple[int, Path, list[Path]]:

@@ -217,4 +217,4 @@ def _place_state(folder: Path, ckpt: Path, wanted: str) -> None:
         for path in sorted(group.rglob("*"), key=_turn):
             if path.is_file():
                 (ckpt / path.relative_to(folder / FULL_STATE)).unlink(missing_ok=True)
-                outbox.link(local_file(path, folder), ckpt / path.relative_to(folder / FULL_STATE))
+                outbox.put(local_file(path, folder), ckpt / path.relative_to(folder / FULL_STATE))

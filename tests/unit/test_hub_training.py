@@ -155,20 +155,20 @@ def test_resuming_with_the_optimizers_state_only_after_an_explicit_word(pushed, 
 def test_a_state_that_was_half_placed_is_placed_again(pushed, tmp_path, monkeypatch, placed):
     argv = ["--hub.resume_from", f"{REPO}@2", "--hub.trust_pickle"]
     start = {"ckpt.path": str(tmp_path / "new"), "actor.model_name_or_path": "base"}
-    link, calls = outbox.link, itertools.count()
+    put, calls = outbox.put, itertools.count()
 
     def killed(source, target):
         if next(calls) == placed:
             raise KeyboardInterrupt
-        link(source, target)
+        put(source, target)
 
-    monkeypatch.setattr(outbox, "link", killed)
+    monkeypatch.setattr(outbox, "put", killed)
     with pytest.raises(KeyboardInterrupt):
         training_flags.resolve_resume(flags(*argv, **start))
     actor = tmp_path / "new" / "_actor"
     assert {path.name for path in actor.rglob("*.*")} <= {"manifest.json", "prior.json", "mp_rank_00_model_states.pt"}
     assert (actor / "global_step2" / "manifest.json").exists() and not (actor / "latest").exists()
-    monkeypatch.setattr(outbox, "link", link)
+    monkeypatch.setattr(outbox, "put", put)
     training_flags.resolve_resume(flags(*argv, **start))
     assert manifest.damage(actor / "global_step2") is None
 
