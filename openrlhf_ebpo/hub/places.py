@@ -103,7 +103,7 @@ def check_repo_id(repo: str, flag: str = "--repo", text: str | None = None) -> N
 
 
 def check_write_access(api, repo: str, repo_type: str = "model", flag: str = "--repo") -> None:
-    """That the token may write to `repo`, which need not exist yet; nothing is created.
+    """Check that the token may write to `repo`, which need not exist yet; nothing is created.
 
     Raises:
         UsageError: no token, a wrong one, or one without the right; says what to do.
@@ -136,7 +136,7 @@ def _check_existing(api, repo: str, repo_type: str) -> None:
 
 
 def _lacks_rights(account: dict, repo: str) -> str | None:
-    """What is wrong with the account of /api/whoami-v2, or None."""
+    """Why the account of /api/whoami-v2 may not write to `repo`; None if it may. For a new repo auth_check cannot tell."""
     owner = repo.partition("/")[0]
     token = account.get("auth", {}).get("accessToken", {})
     if token.get("role") == "read":

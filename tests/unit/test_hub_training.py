@@ -114,6 +114,12 @@ def test_an_existing_repo_is_described_and_another_runs_repo_is_refused(hub, pus
         training_flags.check_access(flags("--hub.repo", REPO, **own, force=True))
 
 
+def test_what_stays_private_although_it_was_to_be_public_is_said(hub, use_hub):
+    hub.create("owner/old", private=True)
+    (warning,) = training_flags.check_access(flags("--hub.repo", "owner/old", "--hub.private", "false"))
+    assert warning.startswith("warning: owner/old exists and is private")
+
+
 @pytest.mark.parametrize(
     ("text", "place"),
     [
