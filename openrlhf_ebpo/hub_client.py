@@ -1,4 +1,4 @@
-"""The client of the Hub, and what its errors mean.
+"""The client of the Hub, its errors in words, and the only place where this project repeats a call to the Hub.
 
 Endpoint and token come from the usual places: HF_ENDPOINT, HF_TOKEN, `hf auth login`. A token is never printed.
 """
@@ -11,15 +11,24 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.redact import redacted_text
 
-TIMEOUT = "OPENRLHF_EBPO_HUB_TIMEOUT"  # seconds without progress; the client's own default is: for ever
+TIMEOUT = "OPENRLHF_EBPO_HUB_TIMEOUT"  # seconds without a byte; the client's default is no limit
 TIMEOUT_SECONDS = 60.0
-MAX_PAUSE_SECONDS = 60.0  # for which the client itself sleeps when the Hub asks for it; retry.py waits for longer ones
+PAUSE = "OPENRLHF_EBPO_HUB_PAUSE"  # seconds before the first repetition
+FIRST_PAUSE = 5.0
+LONGEST_PAUSE = 600.0
+LONGEST_ASKED = 3600.0  # whatever the Hub asks for
+ATTEMPTS = 5
+MAX_PAUSE_SECONDS = (
+    60.0  # for which the client itself sleeps when the Hub asks for it; `retrying` waits for longer ones
+)
 RETRIED = (408, 429, 500, 502, 503, 504)  # statuses after which the client retries
 HOW_TO_LOG_IN = (
     "set HF_TOKEN, or run `hf auth login`, with a token that may write (https://huggingface.co/settings/tokens)"
@@ -42,12 +51,14 @@ GATED = "it is gated: ask for access on its page at the Hub, logged in as the to
 OFFLINE = "the Hub is not asked, for HF_HUB_OFFLINE is set: unset it"
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENAMETOOLONG, errno.EFBIG}  # never of a connection
 
+T = TypeVar("T")
+
 
 class HubError(ReportedError):
-    """A call to the Hub failed, in words.
+    """A call to the Hub failed; its message says what to do.
 
-    status: of the Hub's answer, None where there was none. permanent: trying again is of no use before somebody has
-    done something. retry_after: seconds that the Hub asks to wait, None where it does not say.
+    status: of the Hub's answer, or None. permanent: a retry fails again until somebody has done something. retry_after:
+    seconds that the Hub asks to wait, or None.
     """
 
     def __init__(
@@ -75,14 +86,14 @@ def hub_api(endpoint: str | None = None, token: str | None = None):
 
 
 def require_client() -> None:
-    """Raises UsageError where huggingface_hub is not installed."""
+    """Raise UsageError if huggingface_hub is not installed."""
     if importlib.util.find_spec("huggingface_hub") is None:
         raise UsageError("huggingface_hub is not installed: pip install 'openrlhf_ebpo[hub]'")
 
 
 def limit_waiting(seconds: float) -> None:
-    """Limit every call of this process to `seconds` without a byte. The client has no limit by default, and some of its
-    calls ask for none, so a default of httpx is not enough."""
+    """Limit every call of this process to `seconds` without a byte: the client sets no limit, and some of its calls turn
+    httpx's default off."""
     import httpx
     from huggingface_hub import get_session, set_client_factory
 
@@ -120,7 +131,7 @@ def refuse_long_pause(response) -> None:
     """Fail where the Hub asks for a pause above MAX_PAUSE_SECONDS: the client would sleep for as long as a header says.
 
     Raises:
-        HfHubHTTPError: with the response, whose header retry.py reads.
+        HfHubHTTPError: with the response, whose header `pause_after` reads.
     """
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -129,7 +140,7 @@ def refuse_long_pause(response) -> None:
 
 
 def retry_after(response) -> float | None:
-    """Seconds that the Hub asks to wait; None where it does not ask."""
+    """Seconds that the Hub asks to wait, or None."""
     from huggingface_hub.utils import parse_ratelimit_headers
 
     limit = parse_ratelimit_headers(response.headers)
@@ -163,8 +174,8 @@ def redact_record(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def hub_errors(doing: str) -> Iterator[None]:
-    """Whatever the client raises inside becomes a HubError: some of its failures come untyped (a JSON error for a 503,
-    a RuntimeError for a refused upload, a bare transport error)."""
+    """Turn every error of the client into a HubError. Some of them are untyped: a JSON error for a 503, a RuntimeError for
+    a refused upload, a transport error."""
     try:
         yield
     except (HubError, UsageError):
@@ -194,7 +205,7 @@ def hub_error(error: Exception, doing: str) -> HubError:
 
 
 def local_problem(error: BaseException) -> OSError | None:
-    """What this machine's disk refused (full, no right, a file that is gone), not a connection that failed."""
+    """The error of this machine's disk (full, not writable, a missing file) behind `error`, not of a connection."""
     for each in _chain(error):
         named = each is error and getattr(each, "filename", None) is not None  # a context may be an older story
         if isinstance(each, OSError) and each.errno and (named or each.errno in FULL):
@@ -227,7 +238,7 @@ def _short(error: Exception) -> str:
 
 
 def _server_message(response) -> str:
-    """What the Hub says itself: a header, or the body's `error`."""
+    """The Hub's own message: a header, or the body's `error`."""
     said = response.headers.get("X-Error-Message", "")
     if not said:
         try:
@@ -235,3 +246,36 @@ def _server_message(response) -> str:
         except Exception:  # the body may be anything, or not read
             said = ""
     return " ".join(str(said).split())[:300]
+
+
+# Trying again
+
+
+def pause_after(failures: int, error: HubError | None = None) -> float:
+    """Seconds to wait after `failures` >= 1 failures in a row: 5, 10, 20 … 600, or as long as the Hub asks, an hour at most."""
+    asked = (error.retry_after if error else None) or 0.0
+    own = seconds_of(PAUSE, FIRST_PAUSE) * 2.0 ** min(failures - 1, 20)
+    return max(min(own, LONGEST_PAUSE), min(asked, LONGEST_ASKED))
+
+
+def retrying(
+    action: Callable[[], T],
+    attempts: int = ATTEMPTS,
+    report: Callable[[str], None] = print,
+    sleep: Callable[[float], None] = time.sleep,
+) -> T:
+    """The result of `action`, called up to `attempts` times while it raises a HubError that may pass.
+
+    Raises:
+        HubError: the last one, or the first permanent one.
+    """
+    for failures in range(1, attempts + 1):
+        try:
+            return action()
+        except HubError as error:
+            if error.permanent or failures == attempts:
+                raise
+            seconds = pause_after(failures, error)
+            report(f"{error}\n  trying again in {seconds:g} s ({failures} of {attempts} attempts)")
+            sleep(seconds)
+    raise AssertionError("not reached")

@@ -13,14 +13,13 @@ import pyarrow.parquet as pq
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import columns
-from openrlhf_ebpo.hub.access import check_write_access
 from openrlhf_ebpo.hub.content import Content
 from openrlhf_ebpo.hub.markdown import Markdown, fenced, table, words
 from openrlhf_ebpo.hub.notes import CARD, keeping_notes
+from openrlhf_ebpo.hub.places import check_write_access
 from openrlhf_ebpo.hub.public import slug
-from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.upload import MANIFEST, commit_of, listing, plan, print_plan, publish
-from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors
+from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying
 
 T = TypeVar("T")
 DATASET = "dataset"

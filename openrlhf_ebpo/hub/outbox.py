@@ -1,15 +1,16 @@
-"""The outbox of a run: what is still to be pushed, in snapshots that neither clean-up nor a crash can touch.
+"""The queue of a run: snapshots of saved models that are still to be pushed, safe from clean-up and from crashes.
 
-    <run>/hub/outbox/step-000010/push.json     where it goes; written last, so a folder without it does not count
-                                 files/        what goes, under its path in the repo
-                                 card/         README.md and pictures, made at the first attempt
-    <run>/hub.json                             what became of every step, with errors; written by whoever pushes
-    <run>/hub/lock                             held by the one process that pushes
+    <run>/hub/outbox/step-000010.<token>/push.json   where it goes; a folder without it does not count
+                                         files/      what goes, under its path in the repo
+                                         card/       README.md and pictures, made at the first attempt
+    <run>/hub.json                                   the result of every step, with errors; written by the process that pushes
+    <run>/hub/lock                                   held by the one process that pushes
 
-The training process adds, `openrlhf_ebpo.hub.push` takes away.
+The training adds snapshots, `openrlhf_ebpo.hub.push` removes them. A snapshot never changes: a repeated step gets a new
+folder, and the newest one of a step counts.
 
-Not huggingface_hub's CommitScheduler or run_as_future: their queue is a thread's, which ends with the process, and a
-folder that is uploaded while training writes into it is no snapshot of a step.
+Not huggingface_hub's CommitScheduler or run_as_future: their queue is a thread's, which ends with the process, and they
+upload a folder while the training writes into it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import contextlib
 import json
 import os
 import shutil
-import uuid
+import time
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -71,9 +72,10 @@ def outbox(run_dir: str | Path) -> Path:
 
 
 def items(run_dir: str | Path) -> list[Item]:
-    """What is to be pushed, in the order of the steps."""
-    found = [_read(path) for path in sorted(outbox(run_dir).glob("step-*"))]
-    return [item for item in found if item]
+    """The newest snapshot of each step that waits, in the order of the steps."""
+    found = [item for path in sorted(outbox(run_dir).glob("step-*")) if (item := _read(path))]
+    newest = {item.step: item for item in found}
+    return [newest[step] for step in sorted(newest)]
 
 
 def pending(run_dir: str | Path) -> int:
@@ -86,7 +88,7 @@ def damaged(run_dir: str | Path) -> list[Path]:
 
 
 def _read(path: Path) -> Item | None:
-    """None where it was taken away meanwhile, or is damaged: what has become of one step must not hold the others up."""
+    """None for a damaged snapshot, or one that has been removed meanwhile: other steps must not wait for it."""
     try:
         if not (path / "push.json").is_file():  # a FIFO would make its reader wait
             return None
@@ -110,9 +112,8 @@ def add(
     full_state: Iterable[Path] = (),
     not_secret: Collection[str] = (),
 ) -> Item:
-    """Take a snapshot of an exported model, by hard links where the disk has them, and queue it.
-
-    A snapshot of the same step that still waits is replaced: the step has been repeated.
+    """Take a snapshot of an exported model, by hard links where the disk has them, and queue it. It replaces a snapshot
+    of the same step that still waits.
 
     Args:
         full_state: folders of DeepSpeed checkpoints to go along, `<ckpt.path>/_actor/global_step10`.
@@ -125,27 +126,37 @@ def add(
     run_dir = Path(run_dir)
     files = contents(run_dir, Path(model), full_state, not_secret)
     say_what_stays(run_dir, Path(model), full_state)
-    target = outbox(run_dir) / step_tag(step)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.new")
-    finish_left_overs(run_dir)
+    token = _new_token(run_dir)
+    target = outbox(run_dir) / f"{step_tag(step)}.{token}"
+    temporary = target.with_name(f".{os.getpid()}.new")
+    tidy(run_dir)
     try:
         for name, content in files.items():
-            _put(content, temporary / "files" / name)
+            put(content, temporary / "files" / name)
         sizes = {name: (temporary / "files" / name).stat().st_size for name in files}
         hashes = _hashes(temporary / "files", sizes, step)
         settings = {"step": step, "repo": repo, "private": private, "branch_per_step": branch_per_step}
         settings["not_secret"] = sorted(not_secret)
-        what = {"files": sizes, "sha256": hashes, "token": uuid.uuid4().hex, "time": timestamp()}
+        what = {"files": sizes, "sha256": hashes, "token": token, "time": timestamp()}
         write_json(temporary / "push.json", {**settings, **what})
-        _put_in_place(temporary, target)
+        temporary.rename(target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+    for older in outbox(run_dir).glob(f"{step_tag(step)}.*"):
+        if older.name < target.name:
+            _remove(older)
     return _read(target)
 
 
+def _new_token(run_dir: Path) -> str:
+    """The time in nanoseconds, and later than every snapshot that waits, whatever the clock says."""
+    waiting = (path.name.partition(".")[2] for path in outbox(run_dir).glob("step-*"))
+    return f"{max(time.time_ns(), *(int(token) + 1 for token in waiting if token.isdigit()), 0):020d}"
+
+
 def _hashes(files: Path, sizes: Mapping[str, int], step: int) -> dict[str, str]:
-    """Of a snapshot's files. Its large ones have another name, through which they could change while they wait, and
-    their size would not tell. Read once, several at a time: shards lie in the system's cache, having just been written."""
+    """SHA-256 of the files of a snapshot. A linked file can change through its other name while it waits, which its size
+    would not show. Shards are read several at a time, from the system's cache: they were written a moment ago."""
     if (total := sum(sizes.values())) > 1e9:
         print(
             f"hub: step {step}: reading {total / 1e9:.1f} GB once, for the hashes that the push is held against",
@@ -155,59 +166,48 @@ def _hashes(files: Path, sizes: Mapping[str, int], step: int) -> dict[str, str]:
         return dict(zip(sizes, pool.map(lambda name: sha256(local_file(files / name, files)), sizes), strict=True))
 
 
-def _put(content: Content, target: Path) -> None:
+def put(content: Content, target: Path, links: bool = True) -> None:
+    """Write a file, and its folders. A large one becomes a hard link where the disk has them, which keeps its content when
+    the other name goes; without `links` every file is copied."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(content, bytes):
         target.write_bytes(content)
-    else:
-        link(content, target)
-
-
-def link(source: LocalFile, target: Path) -> None:
-    """Give a large file a second name, which stays when the first one goes; copy where that is not possible."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if source.size >= LINK_FROM and _linked(source, target):
         return
-    with source.open() as opened, open(target, "wb") as copy:
-        shutil.copyfileobj(opened, copy)
-
-
-def _linked(source: LocalFile, target: Path) -> bool:
-    try:
-        os.link(source.path, target)
-    except OSError:  # another file system, or one without hard links
-        return False
-    return True
+    if links and content.size >= LINK_FROM:
+        with contextlib.suppress(OSError):  # another file system, or one without hard links
+            os.link(content.path, target)
+            return
+    with content.open() as source, open(target, "wb") as copy:
+        shutil.copyfileobj(source, copy, 1 << 20)
 
 
 def remove(item: Item) -> None:
-    """Take a pushed snapshot away, unless a repeated step has put a new one in its place meanwhile."""
-    aside = item.path.with_name(f".{item.path.name}.pushed")
-    shutil.rmtree(aside, ignore_errors=True)
-    item.path.rename(aside)
-    found = _read(aside)
-    if found and found.token != item.token:
-        aside.rename(item.path)
-        return
-    shutil.rmtree(aside, ignore_errors=True)  # what a network disk still holds is left to `tidy`
+    """Remove a pushed snapshot, and older ones of its step that a killed process has left."""
+    for path in item.path.parent.glob(f"{step_tag(item.step)}.*"):
+        if path.name <= item.path.name:
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """push.json goes first, so that half a snapshot never counts. `tidy` removes what a network disk still holds."""
+    (path / "push.json").unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def tidy(run_dir: str | Path) -> None:
-    """Finish what a process was killed at in `remove`. For whoever holds the lock."""
-    finish_left_overs(run_dir)
-    done = {row.get("token") for row in read_state(run_dir)["steps"].values() if row["state"] == "pushed"}
-    for aside in outbox(run_dir).glob(".step-*.pushed"):
-        target = aside.with_name(aside.name[1:].removesuffix(".pushed"))
-        found = _read(aside)
-        if found and found.token not in done and not target.exists():
-            aside.rename(target)
-        else:
-            shutil.rmtree(aside, ignore_errors=True)
+    """Remove parts of snapshots that killed processes have left: their links keep deleted weights on the disk."""
+    for path in outbox(run_dir).glob(".*.new"):
+        pid = int(path.name.split(".")[1])
+        if pid == os.getpid() or not psutil.pid_exists(pid):
+            shutil.rmtree(path, ignore_errors=True)
+    for path in outbox(run_dir).glob("step-*"):
+        if not (path / "push.json").exists():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def snapshot_files(item: Item) -> dict[str, LocalFile]:
-    """Path in the repo -> file, of a snapshot that is still as it was queued: a power failure may truncate files, a user
-    delete some. Large files have another name, through which they may have changed; `upload.send` compares their hashes.
+    """Path in the repo -> file of a snapshot, compared with what was queued: a power failure may cut files, a user may
+    delete some. `upload.send` compares the hashes of large files.
 
     Raises:
         UsageError: files are missing or have changed, are links, or the model is not complete.
@@ -227,59 +227,30 @@ def snapshot_files(item: Item) -> dict[str, LocalFile]:
     return {name: replace(file, **known[name]) for name, file in files.items()}
 
 
-def current(item: Item) -> bool:
-    """Whether the snapshot is still the one that was read: a repeated step replaces it."""
-    found = _read(item.path)
-    return bool(found) and found.token == item.token
+def is_current(item: Item) -> bool:
+    """Whether the snapshot still waits; False once the step has been saved again."""
+    return (item.path / "push.json").exists()
 
 
-def finish_left_overs(run_dir: str | Path) -> None:
-    """What processes left in `add` that were killed: a whole snapshot, which may have been about to replace one, is put
-    in its place; a part of one is removed, since its links keep deleted weights on the disk."""
-    for path in outbox(run_dir).glob(".step-*.new"):
-        _, name, pid, _ = path.name.split(".")
-        if int(pid) != os.getpid() and psutil.pid_exists(int(pid)):
-            continue
-        mine = path.with_name(f".{name}.{os.getpid()}.new")
-        with contextlib.suppress(FileNotFoundError):  # another process was faster
-            path.rename(mine)
-            if _read(mine):
-                _put_in_place(mine, path.with_name(name))
-        shutil.rmtree(mine, ignore_errors=True)
-
-
-def _put_in_place(whole: Path, target: Path) -> None:
-    _remove(target)
-    whole.rename(target)
-
-
-def _remove(path: Path) -> None:
-    """Remove a folder so that it never counts half removed."""
-    (path / "push.json").unlink(missing_ok=True)
-    shutil.rmtree(path, ignore_errors=True)
-
-
-# What became of every step
+# The result of every step
 
 
 def read_state(run_dir: str | Path) -> dict:
-    """hub.json: {"failed": failed attempts so far, "steps": {"10": {"state": pushing | pushed | failed, "repo", "attempts", "error", "commit", "time"}}}"""
-    found = _whole_state(Path(run_dir) / "hub.json")
-    return found or {"schema": 1, "failed": 0, "steps": {}}
+    """hub.json: {"failed": failed attempts so far, "steps": {"10": {"state": pushing | pushed | failed, "repo", "attempts",
+    "error", "commit", "time"}}}; empty if it is missing or damaged, which must not stop a push."""
+    return _valid_state(Path(run_dir) / "hub.json") or {"schema": 1, "failed": 0, "steps": {}}
 
 
-def _whole_state(path: Path) -> dict | None:
-    """None where there is none, or a damaged one: it only tells, and must not keep anything from being pushed."""
+def _valid_state(path: Path) -> dict | None:
     try:
         found = json.loads(path.read_text())
-        whole = isinstance(found["failed"], int) and all(map(_whole_entry, found["steps"].items()))
+        valid = isinstance(found["failed"], int) and all(_is_entry(*row) for row in found["steps"].items())
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return found if whole else None
+    return found if valid else None
 
 
-def _whole_entry(row: tuple[str, object]) -> bool:
-    step, entry = row
+def _is_entry(step: str, entry: object) -> bool:
     if not (step.isascii() and step.isdigit() and len(step) < 20 and isinstance(entry, dict)):
         return False
     return entry.get("state") in STATES and isinstance(entry.get("attempts"), int)
@@ -288,7 +259,7 @@ def _whole_entry(row: tuple[str, object]) -> bool:
 def write_state(run_dir: str | Path, step: int, **changes) -> dict:
     """Change a step's entry; returns it."""
     path = Path(run_dir) / "hub.json"
-    if path.exists() and not _whole_state(path):
+    if path.exists() and not _valid_state(path):
         path.rename(path.with_name("hub.json.damaged"))
     state = read_state(run_dir)
     entry = {"attempts": 0, "error": None, "commit": None, **state["steps"].get(str(step), {})}

@@ -31,9 +31,8 @@ from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.model_files import FULL_STATE
 from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.places import place
-from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.upload import MANIFEST, NOT_IN_MANIFEST, commit_of, listing, megabytes
-from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors
+from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying
 from openrlhf_ebpo.seams.auto_map import ModelFileError, own_code
 from openrlhf_ebpo.seams.model_folder import INDEX, missing_files, problems
 from openrlhf_ebpo.seams.remote_code import FLAG

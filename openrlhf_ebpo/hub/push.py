@@ -1,4 +1,4 @@
-"""Pushing the outbox of a run, in order, again and again until it is empty."""
+"""Push the queue of a run. The way of one step: `drain` → `push_all` → `attempt` → `push_item` → `upload.publish`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from openrlhf_ebpo.hub.content import PICKLES, Content, Publishable
 from openrlhf_ebpo.hub.model_files import FULL_STATE
 from openrlhf_ebpo.hub.notes import CARD, keeping_notes
 from openrlhf_ebpo.hub.outbox import Item, step_tag
-from openrlhf_ebpo.hub.retry import ATTEMPTS, pause_after
+from openrlhf_ebpo.hub.places import check_write_access
 from openrlhf_ebpo.hub.upload import Published, commit_of, listing, publish
-from openrlhf_ebpo.hub_client import HubError, card_refused, hub_errors, local_problem
+from openrlhf_ebpo.hub_client import ATTEMPTS, HubError, card_refused, hub_errors, local_problem, pause_after
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run.run_log import read_metrics
 
@@ -48,16 +48,19 @@ def drain(
     over: Callable[[], bool] = lambda: True,
     sleep: Callable[[float], None] = time.sleep,
 ) -> HubError | None:
-    """Push what lies in the outbox, until it is empty and `over()`, or until `attempts` rounds in a row have failed.
+    """Push what waits, until the queue is empty and `over()`, or until `attempts` rounds in a row have failed.
 
-    Returns the error that it gave up at. With finitely many attempts, one that no repetition helps ends it at once.
+    Returns the error at which it gave up. With finitely many attempts, a permanent error ends it at once.
     """
-    outbox.tidy(run_dir)
     failures, ended = 0, over()
     while True:
-        error = push_all(run_dir, api, report)
+        try:
+            error = push_all(run_dir, api, report)
+        except OSError as caught:  # hub.json or the queue cannot be read
+            error = _in_words(caught, f"reading the queue of {run_dir}")
+            report(f"hub: {error}")
         if over() and not ended:
-            failures, ended = 0, True  # the training has ended: what waits for a long pause is tried again soon
+            failures, ended = 0, True  # the training has ended: no long pause is left
         if error is None:
             failures = 0
             if ended and not outbox.items(run_dir):
@@ -73,24 +76,24 @@ def drain(
 
 
 def push_all(run_dir: Path, api, report: Report = print) -> HubError | None:
-    """One attempt at every item, oldest first. An error that may pass ends the round: the Hub is away, and the order
-    of the steps is kept. One that stays (a step's own) lets the later steps go first."""
+    """Attempt every step once, oldest first; returns the last error. One that may pass ends the round, which keeps the
+    order of the steps. A permanent one, of a step alone, lets the later steps go first."""
     last = None
+    outbox.tidy(run_dir)
     for item in outbox.items(run_dir):
         error = attempt(run_dir, item, api, report)
-        if error is None:
-            continue
-        last = error
-        if not error.permanent:
+        last = error or last
+        if error and not error.permanent:
             break
     return last
 
 
 def attempt(run_dir: Path, item: Item, api, report: Report = print) -> HubError | None:
-    """Push one item and say in hub.json what became of it. Nothing that goes wrong here may end the others' turn."""
-    record = functools.partial(_record, run_dir, item, report)
-    number = _attempts(run_dir, item) + 1
-    record(state="pushing", attempts=number)
+    """Push one step and write the result into hub.json. Returns the error, whatever it is: other steps get their turn."""
+    before = outbox.read_state(run_dir)["steps"].get(str(item.step), {})
+    number = before["attempts"] + 1 if before.get("token") == item.token else 1
+    record = functools.partial(_record, run_dir, item, report, attempts=number)
+    record(state="pushing")
     limit = ATTEMPT_SECONDS + sum(item.sizes.values()) / MIN_BYTES_PER_SECOND
 
     def give_up() -> None:
@@ -108,7 +111,9 @@ def attempt(run_dir: Path, item: Item, api, report: Report = print) -> HubError 
         record(state="pushed", error=None, commit=published.commit, url=published.url)
         outbox.remove(item)
     except Exception as caught:
-        error = caught if isinstance(caught, HubError) else _own_error(caught, item)
+        error = _in_words(caught, f"pushing step {item.step}")
+        if not outbox.is_current(item):
+            error = HubError(f"step {item.step} was saved again while it was being pushed; the new one is pushed next")
         record(state="failed", error=str(error))
         report(f"hub: step {item.step}, attempt {number} failed: {error}")
         return error
@@ -119,58 +124,52 @@ def attempt(run_dir: Path, item: Item, api, report: Report = print) -> HubError 
     return None
 
 
-def _attempts(run_dir: Path, item: Item) -> int:
-    before = outbox.read_state(run_dir)["steps"].get(str(item.step), {})
-    return before.get("attempts", 0) if before.get("token") == item.token else 0
-
-
 def _record(run_dir: Path, item: Item, report: Report, **changes) -> None:
-    """Into hub.json. A full disk must not keep anything from being pushed: that makes room."""
+    """Write into hub.json. A full disk must not stop a push, which makes room."""
     try:
         outbox.write_state(run_dir, item.step, repo=item.repo, token=item.token, **changes)
     except OSError as error:
-        report(f"hub: step {item.step} is {changes['state']}, which hub.json could not be told: {error}")
+        report(f"hub: step {item.step} is {changes['state']}, which could not be written to hub.json: {error}")
 
 
-def _own_error(caught: Exception, item: Item) -> HubError:
-    permanent = isinstance(caught, UsageError) or local_problem(caught) is not None
-    words = str(caught) if isinstance(caught, UsageError) else f"{type(caught).__name__}: {caught}"
-    return HubError(f"pushing step {item.step}: {words}", permanent=permanent)
+def _in_words(caught: Exception, doing: str) -> HubError:
+    if isinstance(caught, HubError):
+        return caught
+    if isinstance(caught, UsageError):
+        return HubError(f"{doing}: {caught}", permanent=True)
+    return HubError(f"{doing}: {type(caught).__name__}: {caught}", permanent=local_problem(caught) is not None)
 
 
 def push_item(run_dir: Path, item: Item, api, report: Report = print) -> Published:
-    """Commit a step to main and tag it. A step older than the newest one there goes to a branch of its own, since main
-    must not move backwards; with `branch_per_step` every step gets such a branch too.
+    """Commit a step to main and tag it. A step older than the newest one there goes to a branch `checkpoint-000010`, since
+    main must not move backwards; with `branch_per_step` every step gets such a branch too.
 
     Raises:
-        HubError: in words.
+        HubError: the Hub refuses it, cannot be reached, or holds another run.
+        UsageError: the snapshot is damaged.
     """
-    made = make_card(run_dir, item, report)
-    files = {**made, **outbox.snapshot_files(item)}
-    if CARD in files:  # at every attempt: somebody may write while a push waits
-        own = files[CARD] if isinstance(files[CARD], bytes) else files[CARD].read_bytes()
-        files[CARD] = keeping_notes(api, item.repo, own, report)
+    files = {**make_card(run_dir, item, report), **outbox.snapshot_files(item)}
+    if CARD in files:  # at every attempt: somebody may edit the card on the Hub while a push waits
+        files[CARD] = keeping_notes(api, item.repo, _bytes(files[CARD]), report)
     try:
-        return _push_files(run_dir, item, files, api)
+        return _publish_step(run_dir, item, files, api)
     except HubError as error:
         if not card_refused(error):
             raise
         report(f"hub: step {item.step} goes without its card's metadata, which the Hub refuses: {error}")
-    return _push_files(run_dir, item, {**files, "README.md": without_metadata(files["README.md"])}, api)
+    return _publish_step(run_dir, item, {**files, CARD: without_metadata(_bytes(files[CARD]))}, api)
 
 
-def _push_files(run_dir: Path, item: Item, files: Mapping[str, Content], api) -> Published:
+def _publish_step(run_dir: Path, item: Item, files: Mapping[str, Content], api) -> Published:
     tag, branch = step_tag(item.step), f"checkpoint-{item.step:06d}"
     how = {
         "private": item.private,
         "message": f"step {item.step}",
         "delete": STALE,
         "allow_pickle": any(path.startswith(f"{FULL_STATE}/") for path in files),
-        "still": functools.partial(still_current, item),
     }
     head = check_same_run(api, item.repo, json.loads(files["run.json"].read_bytes()))
-    older = newest_step(api, item.repo, last_step(run_dir)) > item.step
-    if older:
+    if newest_step(api, item.repo, last_step(run_dir)) > item.step:
         return publish(api, item.repo, files, revision=branch, tag=tag, **how)
     published = publish(api, item.repo, files, tag=tag, based_on=head, **how)
     if item.branch_per_step:
@@ -178,26 +177,22 @@ def _push_files(run_dir: Path, item: Item, files: Mapping[str, Content], api) ->
     return published
 
 
-def still_current(item: Item) -> None:
-    """Check that the step has not been saved again since its files were listed.
-
-    Raises:
-        HubError: it has, and its files are other ones now.
-    """
-    if not outbox.current(item):
-        raise HubError(f"step {item.step} was saved again while it was being pushed; the new one is pushed next")
+# The card
 
 
-def without_metadata(card: Content) -> bytes:
+def _bytes(content: Content) -> bytes:
+    return content if isinstance(content, bytes) else content.read_bytes()
+
+
+def without_metadata(card: bytes) -> bytes:
     from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
-    text = (card if isinstance(card, bytes) else card.read_bytes()).decode()
-    return REGEX_YAML_BLOCK.sub("", text, count=1).lstrip().encode()
+    return REGEX_YAML_BLOCK.sub("", card.decode(), count=1).lstrip().encode()
 
 
 def make_card(run_dir: Path, item: Item, report: Report = print) -> dict[str, bytes]:
-    """The card's files, {} where they lie beside the snapshot: they are written there once, and every attempt sends the
-    same. A full disk must not keep the model here."""
+    """Make the card's files once, and keep them with the snapshot: every attempt sends the same, so that a repeated one makes
+    no second commit. Returns {} then, or the files if a full disk cannot keep them."""
     if (item.path / "card").is_dir():
         return {}
     made = card(run_dir, item.step, item.repo, report)
@@ -217,19 +212,21 @@ def make_card(run_dir: Path, item: Item, report: Report = print) -> dict[str, by
 
 
 def card(run_dir: Path, step: int, repo: str, report: Report = print) -> dict[str, bytes]:
-    """The model card's files. A model without a card is worth more than no model, so a card that cannot be made is
-    reported and left out."""
+    """Files of the model card; {} if it cannot be made, which is reported and must not stop the model."""
     try:
         from openrlhf_ebpo.hub.card import model_card
 
-        return dict(Publishable(model_card(run_dir, step, repo)))  # what the filter refuses must not hold the model up
+        return dict(Publishable(model_card(run_dir, step, repo)))
     except Exception as error:
         report(f"hub: step {step} goes without a model card: {type(error).__name__}: {redacted_text(str(error))}")
         return {}
 
 
+# The repo
+
+
 def newest_step(api, repo: str, last: float = float("inf")) -> int:
-    """The highest step up to `last` that the repo has a tag of; -1 where there is none."""
+    """The highest step up to `last` that the repo has a tag of, or -1."""
     with hub_errors(f"looking at the tags of {repo}"):
         if not commit_of(api, repo, "model", "main"):
             return -1
@@ -238,7 +235,7 @@ def newest_step(api, repo: str, last: float = float("inf")) -> int:
 
 
 def last_step(run_dir: Path) -> float:
-    """The step that the run has come to: what a resumed run rolled back has later ones, which do not hold main."""
+    """The newest step of the run. Tags of later steps, which a resumed run has rolled back, do not hold main."""
     try:
         return max((row["step"] for row in read_metrics(run_dir)), default=float("inf"))
     except (ValueError, KeyError, OSError):
@@ -246,19 +243,23 @@ def last_step(run_dir: Path) -> float:
 
 
 def check_same_run(api, repo: str, here: dict) -> str | None:
-    """The commit of main, None where there is no repo yet. One repo holds one run: another one's tags would be moved,
-    and another model's weights taken away.
+    """Return the commit of main, None for a new repo. A repo holds one run: a second one would move its tags and delete
+    its weights.
 
     Raises:
-        HubError: the repo has been filled by another run, or by something else.
+        HubError: the repo holds another run, or a model of something else.
     """
     with hub_errors(f"looking at {repo}"):
         commit = commit_of(api, repo, "model", "main")
         names = list(listing(api, repo, "model", commit)) if commit else []
     if "run.json" in names:
         there = remote_run(api, repo, commit)
-        if run_identity(there) != run_identity(here):
-            raise HubError(another_run(repo, there), permanent=True)
+        if _identity(there) != _identity(here):
+            raise HubError(
+                f"{repo} holds the steps of another run ({there.get('name')}, started {there.get('started')}), whose tags "
+                "this one would move: choose another repo, or delete that one on the Hub",
+                permanent=True,
+            )
     elif weights := [name for name in names if name.endswith(WEIGHTS)]:
         raise HubError(
             f"{repo} holds a model that is not of a run ({weights[0]}), which would be overwritten: choose another repo, "
@@ -268,15 +269,34 @@ def check_same_run(api, repo: str, here: dict) -> str | None:
     return commit
 
 
-def another_run(repo: str, there: dict) -> str:
-    return (
-        f"{repo} holds the steps of another run ({there.get('name')}, started {there.get('started')}), whose tags this one "
-        "would move: choose another repo, or delete that one on the Hub"
-    )
+def check_target(api, repo: str, private: bool, run: dict | None, flag: str = "--repo") -> list[str]:
+    """Check, before anything is queued for a repo, that the token may write to it, and that it holds no other run than
+    `run`; None asks the token alone. Returns notices. A Hub that cannot be reached is a notice.
+
+    Raises:
+        UsageError: the token has no right to write, or the repo holds something else.
+    """
+    try:
+        check_write_access(api, repo, flag=flag)
+        if run is not None:
+            check_same_run(api, repo, run)
+        with hub_errors(f"looking at {repo}"):
+            there = api.repo_info(repo).private if api.repo_exists(repo) else None
+    except HubError as error:
+        if error.permanent:
+            raise UsageError(f"{flag} {repo}: {error}") from error
+        return [f"warning: the Hub cannot be reached ({error}): what is to be pushed to {repo} waits"]
+    if there is None:
+        return [f"models will be pushed to {repo}, a new {'private' if private else 'public'} repo"]
+    if private and not there:
+        return [f"warning: {repo} exists and is public: everybody can read what is pushed there"]
+    if there and not private:
+        return [f"warning: {repo} exists and is private, and stays so: make it public on its page at the Hub"]
+    return [f"models will be pushed to {repo}, which exists and is {'private' if private else 'public'}"]
 
 
-def run_identity(run: dict) -> tuple:
-    """What stays the same when a run is resumed (its name is the time of day)."""
+def _identity(run: dict) -> tuple:
+    """Fields of run.json that stay the same when a run is resumed."""
     return run.get("started"), run.get("model"), run.get("dataset")
 
 
@@ -286,14 +306,3 @@ def remote_run(api, repo: str, commit: str) -> dict:
         path = api.hf_hub_download(repo, "run.json", revision=commit, local_dir=folder)
         found = json.loads(Path(path).read_text())
     return found if isinstance(found, dict) else {}
-
-
-def describe(step: str, entry: dict) -> str:
-    """One line about a step's state in hub.json."""
-    if entry["state"] == "pushed":
-        return f"hub: step {step} is pushed and verified: {entry.get('url')}"
-    if entry["state"] == "failed":
-        return (
-            f"hub: step {step}: attempt {entry['attempts']} failed, will be repeated: {redacted_text(entry['error'])}"
-        )
-    return f"hub: step {step}: {entry['state']}"

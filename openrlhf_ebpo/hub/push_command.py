@@ -21,21 +21,20 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+import tempfile
 from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub import outbox, to_folder
-from openrlhf_ebpo.hub.access import check_write_access
-from openrlhf_ebpo.hub.content import size
+from openrlhf_ebpo.hub import outbox
+from openrlhf_ebpo.hub.content import Content, size
 from openrlhf_ebpo.hub.model_files import FULL_STATE, contents, say_what_stays
-from openrlhf_ebpo.hub.outbox import Item, step_tag
+from openrlhf_ebpo.hub.outbox import step_tag
 from openrlhf_ebpo.hub.places import target
 from openrlhf_ebpo.hub.public import public_run
-from openrlhf_ebpo.hub.push import STALE, card, check_same_run, drain
-from openrlhf_ebpo.hub.retry import ATTEMPTS
+from openrlhf_ebpo.hub.push import STALE, card, check_target, drain
 from openrlhf_ebpo.hub.upload import MANIFEST, complete, megabytes, plan, print_plan
-from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors
+from openrlhf_ebpo.hub_client import ATTEMPTS, hub_api
 from openrlhf_ebpo.run.checkpoints import beside, saved
 from openrlhf_ebpo.run.run_log import read_metrics, read_run
 from openrlhf_ebpo.seams.remote_code import FLAG, trust
@@ -91,19 +90,15 @@ def run(args: argparse.Namespace) -> None:
         dry_run(args, run_dir, api)
         return
     with held_lock(run_dir):
-        waiting = {item.repo: item.private for item in outbox.items(run_dir)}
-        for repo, private in {args.repo: not args.public}.items() if args.repo else sorted(waiting.items()):
-            check_access(api, repo, private, read_run(run_dir) if args.repo else None)
+        check_targets(args, run_dir, api)
         if args.repo:
             queue(args, run_dir)
-        waiting = [item.step for item in outbox.items(run_dir)]
-        if not waiting:
+        elif not outbox.pending(run_dir):
             print("\n".join(nothing_to_do(run_dir)))
-            return
         error = drain(run_dir, api, attempts=args.attempts)
     if left := [item.step for item in outbox.items(run_dir)]:
         raise UsageError(
-            f"steps {', '.join(map(str, left))} are not pushed ({error}); they stay queued, and repeating the command goes on"
+            f"steps {', '.join(map(str, left))} are not pushed ({error}); they stay queued: repeat the command to continue"
         )
 
 
@@ -137,41 +132,30 @@ def held_lock(run_dir: Path):
     return lock
 
 
-def check_access(api, repo: str, private: bool, run: dict | None) -> None:
-    """As at a training's start, before anything is queued for `repo`, but a Hub that cannot be reached is left to the
-    attempts.
+def check_targets(args: argparse.Namespace, run_dir: Path, api) -> None:
+    """Check --repo, or the repos of what waits, and print notices.
 
     Raises:
-        UsageError: no right to write, or the repo holds something else than `run`.
+        UsageError: no right to write there, or the repo holds something else.
     """
-    try:
-        check_write_access(api, repo)
-        if run:
-            check_same_run(api, repo, public_run(run))
-        with hub_errors(f"looking at {repo}"):
-            if api.repo_exists(repo) and api.repo_info(repo).private != private:
-                stays = (
-                    "public: everybody can read what is pushed there" if private else "private, in spite of --public"
-                )
-                print(f"warning: {repo} exists and is {stays}", file=sys.stderr)
-    except HubError as error:
-        if error.permanent:
-            raise UsageError(f"--repo {repo}: {error}") from error
-        print(f"warning: {error}", file=sys.stderr)
+    targets = {args.repo: not args.public} if args.repo else {i.repo: i.private for i in outbox.items(run_dir)}
+    run = public_run(read_run(run_dir)) if args.repo else None
+    for repo, private in targets.items():
+        print(*check_target(api, repo, private, run), sep="\n", file=sys.stderr)
 
 
-def queue(args: argparse.Namespace, run_dir: Path) -> Item:
+def queue(args: argparse.Namespace, run_dir: Path) -> None:
     step, model, full_state = chosen_model(args, run_dir)
     check_waiting(args, run_dir, step)
     how = {"private": not args.public, "branch_per_step": args.branch_per_step, "not_secret": args.not_secret}
-    return outbox.add(run_dir, step, model, repo=args.repo, full_state=full_state, **how)
+    outbox.add(run_dir, step, model, repo=args.repo, full_state=full_state, **how)
 
 
 def check_waiting(args: argparse.Namespace, run_dir: Path, step: int) -> None:
-    """A snapshot takes the place of one of the same step that waits, which must not be lost by that.
+    """Check that no snapshot of the step is lost: a new one replaces it.
 
     Raises:
-        UsageError: the one that waits goes to another repo, or holds more.
+        UsageError: the snapshot that waits goes to another repo, or holds more.
     """
     item = next((item for item in outbox.items(run_dir) if item.step == step), None)
     if not item:
@@ -190,7 +174,7 @@ def saved_model(run_dir: Path, step: int | None) -> tuple[int, Path, Path | None
     """(step, exported model, DeepSpeed checkpoint or None) of a saved step, the last one for None.
 
     Raises:
-        UsageError: there is none; names those that are there.
+        UsageError: it does not exist; names those that do.
     """
     found: dict[int, tuple[Path, Path | None]] = {}
     gone = []
@@ -211,7 +195,7 @@ def saved_model(run_dir: Path, step: int | None) -> tuple[int, Path, Path | None
 
 
 def final_model(run_dir: Path) -> tuple[int, tuple[Path, None]] | None:
-    """What a complete training leaves in --ckpt.output_dir."""
+    """(step, (model, None)) of --ckpt.output_dir once a training is complete."""
     run = read_run(run_dir)
     recorded = run["args"].get("ckpt", {}).get("output_dir")
     folder = beside(run_dir, recorded) if recorded else run_dir.parent
@@ -228,13 +212,18 @@ def nothing_to_do(run_dir: Path) -> list[str]:
     return [f"nothing is waiting; step {step}: {row['state']}, {row.get('url')}" for step, row in steps.items()]
 
 
+def chosen_files(args: argparse.Namespace, run_dir: Path) -> tuple[int, dict[str, Content]]:
+    """(step, path in the repo -> content) that --repo would get, card included."""
+    step, model, full_state = chosen_model(args, run_dir)
+    say_what_stays(run_dir, model, full_state)
+    return step, {**contents(run_dir, model, full_state, args.not_secret), **card(run_dir, step, args.repo)}
+
+
 def dry_run(args: argparse.Namespace, run_dir: Path, api) -> None:
     """List what would go, without leaving a trace."""
     if args.repo:
-        step, model, full_state = chosen_model(args, run_dir)
-        say_what_stays(run_dir, model, full_state)
-        wanted = {**contents(run_dir, model, full_state, args.not_secret), **card(run_dir, step, args.repo)}
-        pushes = [(step, args.repo, wanted)]
+        step, files = chosen_files(args, run_dir)
+        pushes = [(step, args.repo, files)]
     else:
         made = [(item, outbox.snapshot_files(item)) for item in outbox.items(run_dir)]
         pushes = [(i.step, i.repo, f if "README.md" in f else {**f, **card(run_dir, i.step, i.repo)}) for i, f in made]
@@ -246,16 +235,24 @@ def dry_run(args: argparse.Namespace, run_dir: Path, api) -> None:
 
 
 def write_folder(args: argparse.Namespace, run_dir: Path) -> None:
-    """What a push would come to, without a Hub."""
-    to_folder.check_free(args.folder)
-    step, model, full_state = chosen_model(args, run_dir)
-    say_what_stays(run_dir, model, full_state)
-    found = {**contents(run_dir, model, full_state, args.not_secret), **card(run_dir, step, args.repo)}
+    """Write the files that a push would send, all or none, into a new folder; no Hub is asked.
+
+    Raises:
+        UsageError: something is at `--folder` already, and stays.
+    """
+    folder = args.folder
+    if folder.is_symlink() or (folder.exists() and not (folder.is_dir() and not any(folder.iterdir()))):
+        raise UsageError(f"--folder {folder} is there already; remove it, or name another one")
+    step, found = chosen_files(args, run_dir)
     files = complete(found, MANIFEST, allow_pickle=True)
-    to_folder.write(files, args.folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as part:
+        for name, content in files.items():
+            outbox.put(content, Path(part, "files", name), links=False)
+        Path(part, "files").replace(folder)
     total = megabytes(sum(size(file) for file in files.values()))
     print(
-        f"step {step}: {len(files)} files, {total}, are in {args.folder} as they would stand in {args.repo}; nothing was sent"
+        f"step {step}: {len(files)} files, {total}, are in {folder} as they would stand in {args.repo}; nothing was sent"
     )
 
 

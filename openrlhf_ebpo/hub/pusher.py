@@ -1,18 +1,20 @@
-"""The process that pushes while a training runs: not a child of it, so neither can end or delay the other.
+"""The detached process that pushes while a training runs, and the driver's thread that restarts it.
 
     python -m openrlhf_ebpo.hub.pusher RUN_DIR DRIVER_PID SECONDS
 
-It runs until the training is over and everything is pushed, or SECONDS have passed since the training's end; an attempt that
-is running then ends first (push.py limits it). What is left stays in the outbox, for `openrlhf-ebpo hub push RUN_DIR`.
+The process is not a child of the training, so neither can end or delay the other. It runs until the training is over and
+everything is pushed, or until SECONDS after the training's end; a running attempt then ends first (push.py limits it).
+What is left stays queued for `openrlhf-ebpo hub push RUN_DIR`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
+import shlex
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,61 +24,15 @@ import psutil
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import outbox
 from openrlhf_ebpo.hub.push import POLL_SECONDS, drain
-from openrlhf_ebpo.hub.retry import pause_after
-from openrlhf_ebpo.hub_client import hub_api
-from openrlhf_ebpo.redact import redacted_text
+from openrlhf_ebpo.hub_client import hub_api, pause_after
 from openrlhf_ebpo.run.run_log import RunDirectoryError, read_run, timestamp
 
 SLICE_SECONDS = 0.5
+LOOK_SECONDS = 2.0
+MAX_STARTS = 5  # in a row, without a step that was pushed or queued in between
 
 
-def log(line: str) -> None:
-    with contextlib.suppress(OSError):  # the disk with push.log is full
-        print(timestamp(), line, flush=True)
-
-
-class Expired(Exception):
-    """The time after the training's end is up."""
-
-
-class Clock:
-    """When the training ended, and how long to go on. One training, one Clock."""
-
-    def __init__(self, run_dir: Path, driver: psutil.Process | None, seconds: float):
-        self.run_dir, self.driver, self.seconds = run_dir, driver, seconds
-        self.ended: float | None = None
-
-    def over(self) -> bool:
-        """Whether the training has ended: its driver is gone, or run.json says so."""
-        if self.ended is None and not (_lives(self.driver) and _runs(self.run_dir)):
-            self.ended = time.monotonic()
-        return self.ended is not None
-
-    def expired(self) -> bool:
-        return self.over() and time.monotonic() - self.ended > self.seconds
-
-    def sleep(self, seconds: float) -> None:
-        """Wait, but not past the training's end (then the next attempt comes at once), nor past the last moment."""
-        was_over, until = self.over(), time.monotonic() + seconds
-        while time.monotonic() < until and self.over() == was_over:
-            if self.expired():
-                raise Expired
-            time.sleep(min(SLICE_SECONDS, seconds))
-
-
-def _lives(process: psutil.Process | None) -> bool:
-    """A process that was killed stays as a zombie until its parent asks for it, in some containers for ever."""
-    try:
-        return bool(process) and process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _runs(run_dir: Path) -> bool:
-    try:
-        return (read_run(run_dir) or {}).get("status") == "running"
-    except RunDirectoryError:
-        return False
+# In the driver
 
 
 def start(run_dir: Path, seconds: float) -> None:
@@ -104,6 +60,136 @@ def start(run_dir: Path, seconds: float) -> None:
         )
 
 
+class Keeper:
+    """Restarts the process that pushes when it has died before its work: at once, then after growing pauses, MAX_STARTS
+    times. A step that is pushed or queued begins a new count."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        seconds: float,
+        start: Callable[[Path, float], None] = start,
+        report: Callable[[str], None] = lambda line: print(line, flush=True),
+    ):
+        self.run_dir, self.seconds, self.start, self.report = run_dir, seconds, start, report
+        self.starts, self.next_start, self.progress = 0, 0.0, self._progress()
+        self.gave_up = False
+        self.stopped = threading.Event()
+        self.thread = threading.Thread(target=self._watch, name="hub", daemon=True)
+
+    def watch(self) -> None:
+        """Check again and again, in a thread, until `stop`."""
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.stopped.set()
+        if self.thread.is_alive():
+            self.thread.join()
+
+    def _watch(self) -> None:
+        while not self.stopped.wait(LOOK_SECONDS):
+            try:
+                self.check()
+            except Exception as error:  # must not stop the training
+                self.report(f"warning: hub: the process that pushes is not restarted any more: {error}")
+                return
+
+    def check(self) -> bool:
+        """Start a process if one is missing and its pause is over. Returns False once it has given up.
+
+        Raises:
+            UsageError: the disk has no locks.
+        """
+        if outbox.is_locked(self.run_dir) or not outbox.pending(self.run_dir):
+            return True
+        if (progress := self._progress()) != self.progress:
+            self.starts, self.next_start, self.gave_up, self.progress = 0, 0.0, False, progress
+        if time.monotonic() < self.next_start:
+            return True
+        if self.starts < MAX_STARTS:
+            self._restart()
+        elif not self.gave_up:
+            self.gave_up = True
+            self._report_death("is not started any more")
+        return not self.gave_up
+
+    def _restart(self) -> None:
+        self.starts += 1
+        self.next_start = time.monotonic() + pause_after(self.starts)
+        if self.starts == 1:
+            self._report_death("is started again, and repeats what was under way")
+        try:
+            self.start(self.run_dir, self.seconds)
+        except UsageError as error:
+            self.report(f"warning: hub: {error}")
+
+    def _report_death(self, what: str) -> None:
+        log, finish = self.run_dir / "hub" / "push.log", f"openrlhf-ebpo hub push {shlex.quote(str(self.run_dir))}"
+        self.report(f"hub: the process that pushes has ended before its work ({log}); it {what}. By hand: {finish}")
+
+    def _progress(self) -> tuple:
+        """Number of steps that are pushed, and the newest one that is queued."""
+        steps = outbox.read_state(self.run_dir)["steps"]
+        pushed = sum(entry["state"] == "pushed" for entry in steps.values())
+        return pushed, max((item.step for item in outbox.items(self.run_dir)), default=None)
+
+
+# In the process
+
+
+def log(line: str) -> None:
+    with contextlib.suppress(OSError):  # the disk with push.log is full
+        print(timestamp(), line, flush=True)
+
+
+class Expired(Exception):
+    """The time limit after the training's end has passed."""
+
+
+class Clock:
+    """Tells when the training has ended, and when the time limit after that has passed."""
+
+    def __init__(self, run_dir: Path, driver: psutil.Process | None, seconds: float):
+        self.run_dir, self.driver, self.seconds = run_dir, driver, seconds
+        self.ended: float | None = None
+
+    def over(self) -> bool:
+        """Whether the training has ended: its driver is gone, or run.json says so."""
+        if self.ended is None and not (_lives(self.driver) and _runs(self.run_dir)):
+            self.ended = time.monotonic()
+        return self.ended is not None
+
+    def expired(self) -> bool:
+        return self.over() and time.monotonic() - self.ended > self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        """Wait, but not past the training's end, after which the next attempt comes at once.
+
+        Raises:
+            Expired: the time limit has passed.
+        """
+        was_over, until = self.over(), time.monotonic() + seconds
+        while time.monotonic() < until and self.over() == was_over:
+            if self.expired():
+                raise Expired
+            time.sleep(min(SLICE_SECONDS, seconds))
+
+
+def _lives(process: psutil.Process | None) -> bool:
+    """False for a zombie too: in some containers no parent ever reaps it."""
+    try:
+        return bool(process) and process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _runs(run_dir: Path) -> bool:
+    try:
+        return (read_run(run_dir) or {}).get("status") == "running"
+    except RunDirectoryError:
+        return False
+
+
 def main() -> None:
     run_dir, pid, seconds = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     try:
@@ -117,28 +203,23 @@ def main() -> None:
     if os.fork():
         os._exit(0)  # the process left belongs to nobody: Ray's shutdown ends all children of the driver
     os.nice(10)
-    clock = Clock(run_dir, driver, seconds)
     try:
-        work(run_dir, clock, lock)
+        work(run_dir, Clock(run_dir, driver, seconds), lock)
     except Expired:
         log(f"hub: time is up; steps that are left: {[item.step for item in outbox.items(run_dir)]}")
 
 
 def work(run_dir: Path, clock: Clock, lock=None, report: Callable[[str], None] = log) -> None:
-    """Push until the clock says that it is over. No error ends it before: there is nobody to start it again."""
-    while not (lock := lock or outbox.take_lock(run_dir)):  # of the run before this one, or of `hub push`
+    """Push until the training has ended and nothing waits.
+
+    Raises:
+        Expired: the time limit has passed.
+    """
+    while not (lock := lock or outbox.take_lock(run_dir)):  # held by an earlier training's process or by `hub push`
         clock.sleep(POLL_SECONDS)
     with lock:
-        for failures in itertools.count(1):
-            try:
-                outbox.write_pid(lock)
-                drain(run_dir, hub_api(), report, attempts=float("inf"), over=clock.over, sleep=clock.sleep)
-                return
-            except Expired:
-                raise
-            except Exception as error:  # a full disk, a damaged hub.json
-                report(f"hub: {redacted_text(f'{type(error).__name__}: {error}')}; trying again")
-                clock.sleep(pause_after(failures))
+        outbox.write_pid(lock)
+        drain(run_dir, hub_api(), report, attempts=float("inf"), over=clock.over, sleep=clock.sleep)
 
 
 if __name__ == "__main__":

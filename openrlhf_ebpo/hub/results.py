@@ -19,12 +19,10 @@ from pathlib import Path
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import evaluations, published
-from openrlhf_ebpo.hub.access import check_write_access
-from openrlhf_ebpo.hub.places import target
+from openrlhf_ebpo.hub.places import check_write_access, target
 from openrlhf_ebpo.hub.push import newest_step
-from openrlhf_ebpo.hub.retry import retrying
 from openrlhf_ebpo.hub.upload import commit_of, publish
-from openrlhf_ebpo.hub_client import hub_api, hub_errors
+from openrlhf_ebpo.hub_client import hub_api, hub_errors, retrying
 from openrlhf_ebpo.run.results import SERVER, TRAINING, find_results
 
 ROW = ("type", "config", "split", "revision")  # of a data set: what makes one row of the model-index

@@ -24,13 +24,11 @@ from pathlib import Path
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub import published
-from openrlhf_ebpo.hub.access import check_write_access
 from openrlhf_ebpo.hub.content import Content, PublishableZip
 from openrlhf_ebpo.hub.local_files import LocalFile, files_below, local_file
-from openrlhf_ebpo.hub.places import target
-from openrlhf_ebpo.hub.retry import retrying
+from openrlhf_ebpo.hub.places import check_write_access, target
 from openrlhf_ebpo.hub.upload import commit_of, listing, plan, print_plan, publish
-from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors
+from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors, retrying
 
 PACKAGE = "openrlhf_ebpo"
 ARCHIVE = "package.zip"

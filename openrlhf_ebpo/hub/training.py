@@ -1,5 +1,5 @@
-"""The Hub in a training: what driver and trainer do. Nothing here may stop a training, nor make it wait
-but for one reading of what is queued, whose hashes the push is held against."""
+"""The Hub in a training: what driver and trainer do. Nothing here may stop a training, and the training waits for its
+snapshots alone."""
 
 from __future__ import annotations
 
@@ -7,20 +7,19 @@ import shlex
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from openrlhf_ebpo.files import append_json_line, read_json_lines, unlink_shared
 from openrlhf_ebpo.hub import outbox
-from openrlhf_ebpo.hub.keeper import Keeper
-from openrlhf_ebpo.hub.push import describe
+from openrlhf_ebpo.hub.pusher import Keeper
 from openrlhf_ebpo.redact import redacted_text
 from openrlhf_ebpo.run.run_log import read_metrics
 
 
 @contextmanager
 def never_stops_training() -> Iterator[None]:
-    """Whatever goes wrong about the Hub is a line of output."""
+    """Turn any error into a line of output."""
     try:
         yield
     except Exception as error:
@@ -28,7 +27,7 @@ def never_stops_training() -> Iterator[None]:
 
 
 def queue(args, step: int, model: Path, full_state: list[Path]) -> None:
-    """Put a step into the outbox; where that is not possible, say so and count it with the failed pushes."""
+    """Queue a step; a failure is printed, and counted with the failed pushes."""
     hub, run_dir = args.hub, Path(args.logger.run_dir)
     how = {"repo": hub.repo, "private": hub.private, "branch_per_step": hub.branch_per_step}
     with never_stops_training():
@@ -50,15 +49,14 @@ def _note(run_dir: Path, step: int, words: str) -> None:
 
 
 def has_room(run_dir: Path, full_state: list[Path]) -> bool:
-    """Whether the disk bears one more checkpoint that clean-up cannot take away: a Hub that stays away must not fill it,
-    for a training dies of that. Asked only while others wait."""
+    """Whether the disk holds one more checkpoint that clean-up cannot delete while the Hub is away: a full disk would stop
+    the training. True while nothing waits."""
     need = sum(path.stat().st_size for folder in full_state for path in folder.rglob("*") if path.is_file())
     return not outbox.pending(run_dir) or shutil.disk_usage(run_dir).free > 2 * need
 
 
 class Pushes:
-    """The trainer's side: snapshots of what it has saved, metrics, and what there is to tell. Does nothing without
-    --hub.repo."""
+    """The trainer's side: snapshots of what it has saved, metrics and news. Without --hub.repo it only unlinks."""
 
     def __init__(self, args):
         self.args = args
@@ -71,15 +69,14 @@ class Pushes:
         if not self.args.hub.repo:
             return {}
         with never_stops_training():
-            print(*(f"{line}\n" for line in news(self.run_dir, self.seen)), sep="", end="", flush=True)
+            print_news(self.run_dir, self.seen)
             return metrics(self.run_dir)
         return {}
 
     def before_saving(self, step: int) -> None:
-        """A repeated step must not write through the files that an earlier snapshot of it shares, one of `hub push` in
-        a training without --hub.repo too."""
+        """Unlink files that an earlier snapshot of the step shares, also one of `hub push`: they would be written through."""
         with never_stops_training():
-            unlink_shared(self._model(step))  # a checkpoint of the step is not written over
+            unlink_shared(self._model(step))
 
     def queue_saved(self, step: int) -> None:
         ckpt, hub = self.args.ckpt, self.args.hub
@@ -95,7 +92,7 @@ class Pushes:
 
 
 def queue_final(args) -> None:
-    """Called by the driver when the final model is written; it may be of a step that has been queued already."""
+    """Queue the final model, unless its step has been queued already. Called by the driver."""
     if not args.hub.repo:
         return
     with never_stops_training():
@@ -123,14 +120,25 @@ def news(run_dir: str | Path, seen: dict) -> list[str]:
     lines = []
     for step, entry in outbox.read_state(run_dir)["steps"].items():
         mark = entry["state"], entry["attempts"], entry.get("token")
-        if entry["state"] in ("pushed", "failed") and seen.get(step) != mark:
-            seen[step] = mark
-            lines.append(describe(step, entry))
+        if entry["state"] == "pushing" or seen.get(step) == mark:
+            continue
+        seen[step] = mark
+        if entry["state"] == "pushed":
+            lines.append(f"hub: step {step} is pushed and verified: {entry.get('url')}")
+        else:
+            error = redacted_text(str(entry.get("error")))
+            lines.append(f"hub: step {step}: attempt {entry['attempts']} failed, will be repeated: {error}")
     return lines
 
 
+def print_news(run_dir: Path, seen: dict) -> None:
+    for line in news(run_dir, seen):
+        print(line, flush=True)
+
+
 def start_pushing(args) -> Keeper | None:
-    """Called by the driver, in whose environment the token is; for `finish`."""
+    """Start the process that pushes, and the thread that restarts it; for `finish`. Called by the driver, whose
+    environment has the token."""
     if not args.hub.repo:
         return None
     with never_stops_training():
@@ -145,42 +153,31 @@ def start_pushing(args) -> Keeper | None:
 
 
 def finish(args, keeper: Keeper | None = None) -> None:
-    """Wait, for --hub.wait at most, until everything is pushed, and say what came of it. The run is complete already:
+    """Wait until everything is pushed, --hub.wait seconds at most, and print a summary. The run is complete already:
     neither the Hub nor Ctrl-C changes its exit status."""
     if not args.hub.repo:
         return
-    with never_stops_training():
-        try:
-            _finish(args, keeper)
-        except KeyboardInterrupt:
-            print()
+    with never_stops_training(), suppress(KeyboardInterrupt):
+        wait(keeper or Keeper(Path(args.logger.run_dir), args.hub.wait), args.hub.wait)
     with never_stops_training():
         print(*summary(args), sep="\n", flush=True)
 
 
-def _finish(args, keeper: Keeper | None) -> None:
-    run_dir, seen = Path(args.logger.run_dir), {}
+def wait(keeper: Keeper, seconds: float) -> None:
+    """Wait until everything is pushed, nobody pushes any more, or the time limit has passed."""
+    keeper.stop()  # from here on this thread checks
+    run_dir, until, seen = keeper.run_dir, time.monotonic() + seconds, {}
     news(run_dir, seen)
     if left := outbox.pending(run_dir):
-        print(
-            f"hub: {left} {'step is' if left == 1 else 'steps are'} still to be pushed (Ctrl-C: do not wait)",
-            flush=True,
-        )
-    keeper = keeper or Keeper(run_dir, args.hub.wait)
-    keeper.stop()  # from here on it is this thread that looks
-    _wait(keeper, args.hub.wait, seen)
-
-
-def _wait(keeper: Keeper, seconds: float, seen: dict) -> None:
-    """Until nothing waits, nobody will push it, or the time is up."""
-    until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0 and outbox.pending(keeper.run_dir):
+        words = "step is" if left == 1 else "steps are"
+        print(f"hub: {left} {words} still to be pushed; waiting up to {seconds:g} s (Ctrl-C: do not wait)", flush=True)
+    while (left := until - time.monotonic()) > 0 and outbox.pending(run_dir):
         keeper.seconds = left
-        if not keeper.look():
+        if not keeper.check():
             break
-        print(*(line + "\n" for line in news(keeper.run_dir, seen)), sep="", end="", flush=True)
+        print_news(run_dir, seen)
         time.sleep(0.5)
-    print(*(line + "\n" for line in news(keeper.run_dir, seen)), sep="", end="", flush=True)
+    print_news(run_dir, seen)
 
 
 def summary(args) -> list[str]:
@@ -202,7 +199,7 @@ def how_to_finish(args) -> str:
 
 
 def when_stopped(args) -> str:
-    """What to add to the last words of a training that did not come to its end."""
+    """A line for the last message of a training that did not complete; empty if nothing waits."""
     left = outbox.pending(args.logger.run_dir) if args.hub.repo else 0
     if not left:
         return ""

@@ -8,14 +8,13 @@ from pathlib import Path
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.hub import outbox
-from openrlhf_ebpo.hub.access import check_write_access
 from openrlhf_ebpo.hub.local_files import local_file
 from openrlhf_ebpo.hub.model_files import FULL_STATE, kept_secret
 from openrlhf_ebpo.hub.places import place, target
 from openrlhf_ebpo.hub.public import public_run
 from openrlhf_ebpo.hub.pull import pull, read_record, revision_of
-from openrlhf_ebpo.hub.push import check_same_run
-from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors
+from openrlhf_ebpo.hub.push import check_target
+from openrlhf_ebpo.hub_client import HubError, hub_api
 from openrlhf_ebpo.run.manifest import MANIFEST
 from openrlhf_ebpo.run.resume import latest_checkpoint
 from openrlhf_ebpo.run.run_log import PRIOR, read_run
@@ -125,48 +124,19 @@ def check_flags(values: dict) -> None:
 
 
 def check_access(values: dict) -> list[str]:
-    """That the token may write to --hub.repo, and that no other run lives there; returns notices.
+    """Check that the token may write to --hub.repo, and that no other run lives there; returns notices.
 
     Raises:
         UsageError: a wrong token, missing rights, or another run's repo. A Hub that cannot be reached is a notice.
     """
-    repo = values["hub.repo"]
-    if not repo:
+    if not values["hub.repo"]:
         return []
-    api = hub_api()
-    try:
-        check_write_access(api, repo, flag="--hub.repo")
-        _check_other_run(api, repo, Path(values["logger.run_dir"]), values["ckpt.load_enable"] and not values["force"])
-        return [*_visibility(api, repo, values["hub.private"]), *_inherited_secret(values)]
-    except HubError as error:
-        if error.permanent:
-            raise UsageError(f"--hub.repo {repo}: {error}") from error
-        return [
-            f"warning: the Hub cannot be reached ({error}): training goes on, and what is to be pushed to {repo} waits"
-        ]
-
-
-def _inherited_secret(values: dict) -> list[str]:
+    resumes = values["ckpt.load_enable"] and not values["force"]
+    run = public_run(read_run(Path(values["logger.run_dir"])) or {}) if resumes else {}
+    notices = check_target(hub_api(), values["hub.repo"], values["hub.private"], run, "--hub.repo")
     model = values["actor.model_name_or_path"]
     problem = model and kept_secret(model)
-    return [f"warning: what is saved will not be pushed while {problem}"] if problem else []
-
-
-def _check_other_run(api, repo: str, run_dir: Path, resumes: bool) -> None:
-    check_same_run(api, repo, public_run(read_run(run_dir) or {}) if resumes else {})
-
-
-def _visibility(api, repo: str, private: bool) -> list[str]:
-    from huggingface_hub.errors import RepositoryNotFoundError
-
-    with hub_errors(f"looking at {repo}"):
-        try:
-            found = api.repo_info(repo)
-        except RepositoryNotFoundError:
-            return [f"models will be pushed to {repo}, a new {'private' if private else 'public'} repo"]
-    if private and not found.private:
-        return [f"warning: {repo} exists and is public: what is pushed there can be read by anybody"]
-    return [f"models will be pushed to {repo}, which exists and is {'private' if found.private else 'public'}"]
+    return notices + ([f"warning: what is saved will not be pushed while {problem}"] if problem else [])
 
 
 def resolve_resume(values: dict) -> list[str]:
@@ -247,4 +217,4 @@ def _place_state(folder: Path, ckpt: Path, wanted: str) -> None:
         for path in sorted(group.rglob("*"), key=_turn):
             if path.is_file():
                 (ckpt / path.relative_to(folder / FULL_STATE)).unlink(missing_ok=True)
-                outbox.link(local_file(path, folder), ckpt / path.relative_to(folder / FULL_STATE))
+                outbox.put(local_file(path, folder), ckpt / path.relative_to(folder / FULL_STATE))

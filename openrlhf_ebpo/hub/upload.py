@@ -1,4 +1,5 @@
-"""One push: files into a repo in one commit, and "pushed" only after the remote listing shows them all, right.
+"""One push: files into a repo in one commit. "Pushed" means that the listing of the commit shows every file with the right
+size and hash; then the tag is set.
 
 publish(api, "owner/name", {"config.json": Path("..."), "prior.json": b"{}"}, message="step 10", tag="step-000010")
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +29,7 @@ MAX_FILES = 100_000  # of a repo
 
 @dataclass(frozen=True)
 class Published:
-    """What a push came to. commit: that holds it. sent: paths that had changed. unchanged: how many had not."""
+    """The result of a push. commit: holds it. sent: paths that had changed. unchanged: number of the others."""
 
     repo: str
     repo_type: str
@@ -41,8 +42,8 @@ class Published:
 
 @dataclass(frozen=True)
 class Planned:
-    """One file of a push that has not happened. state: new, changed, unchanged, deleted, or unknown (Hub not asked).
-    places: where something is taken out of it before it goes."""
+    """One file of a dry run. state: new, changed, unchanged, deleted, or unknown (the Hub cannot be asked). places: where
+    something is taken out of it before it goes."""
 
     path: str
     size: int
@@ -65,14 +66,12 @@ def publish(
     allow_pickle: bool = False,
     create: Mapping | None = None,
     based_on: str | object | None = ANY,
-    still: Callable[[], None] = lambda: None,
 ) -> Published:
     """Put `files` (path in repo -> file or bytes) into a repo, which is created where it does not exist. A Path stands
     for the regular file there, which no link may lead out of its folder.
 
-    Files that the repo has already are not sent again; where nothing has changed there is no commit. The tag is set
-    last, on a commit whose listing shows every file with the right size and hash. Calling it again after any failure
-    goes on where that one stopped.
+    Files that the repo has already are not sent again; without a change there is no commit. The tag is set last, on a
+    commit whose listing shows every file with the right size and hash. It may be repeated after any failure.
 
     Args:
         private: of a repo that is created; the visibility of an existing one stays as it is.
@@ -81,9 +80,8 @@ def publish(
         manifest: name of the file with every file's sha256 that is added; None for none.
         allow_pickle: let files through that execute code when they are loaded.
         create: more arguments of huggingface_hub's create_repo (space_sdk).
-        based_on: commit of the branch that the files were made for, None where there was none: nothing is pushed where
-            somebody else has pushed since. The commit itself always fails then (412).
-        still: raises where the files are not any more what they were; called before the tag is set.
+        based_on: commit of the branch that the files were made for, None for a new branch: the push fails (412) if
+            somebody else has pushed since. Between listing and commit it always does.
 
     Raises:
         HubError: in words; `permanent` says whether repeating it is of use.
@@ -96,15 +94,10 @@ def publish(
         if based_on is not ANY and head != based_on:
             raise HubError(f"pushing to {repo}: {ADVICE[412]}", 412)
         head = head or create_branch(api, repo, repo_type, branch, private, create or {})
-        remote = listing(api, repo, repo_type, head)
         tagged = commit_of(api, repo, repo_type, tag) if tag else None
-        there = remote if tagged in (None, head) else listing(api, repo, repo_type, tagged)
-        changed, stale = difference(files, there, delete)
-        if tagged and not changed and not stale:
+        if tagged and not any(difference(files, listing(api, repo, repo_type, tagged), delete)):
             return Published(repo, repo_type, tagged, url_of(api, repo, repo_type, tag), tag, (), len(files))
-        if there is not remote:
-            changed, stale = difference(files, remote, delete)
-        commit = head
+        commit, (changed, stale) = head, difference(files, listing(api, repo, repo_type, head), delete)
         if changed or stale:
             commit = send(api, repo, repo_type, branch, head, files, changed, stale, message)
             wrong, left = difference(files, listing(api, repo, repo_type, commit), delete)
@@ -112,7 +105,6 @@ def publish(
                 raise HubError(
                     f"pushing to {repo}: the Hub does not list {', '.join([*wrong, *left][:5])} as it was sent"
                 )
-        still()
         if tag:
             set_tag(api, repo, repo_type, tag, commit)
     url = url_of(api, repo, repo_type, tag or revision)
@@ -130,42 +122,33 @@ def plan(
     manifest: str | None = MANIFEST,
     allow_pickle: bool = False,
 ) -> list[Planned]:
-    """What `publish` would do, for --dry_run; nothing is created. Where the Hub cannot be asked, or there is no such
-    repo or branch, every file would go."""
+    """List what `publish` would do, for --dry_run; nothing is created. Every file would go to a new repo or branch."""
     files = complete(files, manifest, allow_pickle)
     try:
         with hub_errors(f"looking at {repo}"):
             commit = commit_of(api, repo, repo_type, revision or "main")
-            remote = listing(api, repo, repo_type, commit) if commit else {}
+            remote, new = listing(api, repo, repo_type, commit) if commit else {}, "new"
     except HubError as error:
-        missing = error.status in (401, 404)
-        state = "new" if missing else "unknown"
-        return [Planned(path, size(file), state, places(file)) for path, file in sorted(files.items())]
+        remote, new = {}, "new" if error.status in (401, 404) else "unknown"
     changed, stale = difference(files, remote, tuple(delete))
-    states = {path: ("changed" if path in remote else "new") for path in changed}
+    states = {path: "changed" if path in remote else new for path in changed}
     planned = [
-        Planned(path, size(file), states.get(path, "unchanged"), places(file)) for path, file in sorted(files.items())
+        Planned(path, size(file), states.get(path, "unchanged"), getattr(file, "places", ()))
+        for path, file in sorted(files.items())
     ]
     return planned + [Planned(path, remote[path].size, "deleted") for path in stale]
 
 
 def print_plan(planned: list[Planned], repo: str) -> None:
-    """A line a file, and a total of what would be sent."""
+    """Print a line for each file, and a total of what would be sent."""
     for file in planned:
         print(f"  {megabytes(file.size):>12}  {file.state:<9}  {file.path}")
         if file.places:
-            print(f"{'':27}secrets, home folders or local paths are taken out of: {shown(file.places)}")
+            places = [place if place.isprintable() else ascii(place)[1:-1] for place in file.places[:12]]
+            more = f" and {len(file.places) - 12} more" if len(file.places) > 12 else ""
+            print(f"{'':27}secrets, home folders or local paths are taken out of: {', '.join(places)}{more}")
     sent = [file.size for file in planned if file.state not in ("unchanged", "deleted")]
     print(f"dry run: {len(sent)} of {len(planned)} files, {megabytes(sum(sent))}, would go to {repo}; nothing was sent")
-
-
-def places(content: Content) -> tuple[str, ...]:
-    return getattr(content, "places", ())
-
-
-def shown(places: tuple[str, ...]) -> str:
-    more = f" and {len(places) - 12} more" if len(places) > 12 else ""
-    return ", ".join(place if place.isprintable() else ascii(place)[1:-1] for place in places[:12]) + more
 
 
 def megabytes(size: int) -> str:
@@ -195,7 +178,7 @@ def manifest_of(files: Mapping[str, Content]) -> bytes:
 
 
 def create_branch(api, repo: str, repo_type: str, branch: str, private: bool, create: Mapping) -> str:
-    """Create the branch, and the repo where it does not exist; returns the commit that the branch points at."""
+    """Create the branch, and the repo if it does not exist; returns the commit that the branch points at."""
     if branch == "main" or not commit_of(api, repo, repo_type, "main"):
         api.create_repo(repo, repo_type=repo_type, private=private, exist_ok=True, **create)
     if branch != "main":
@@ -206,7 +189,7 @@ def create_branch(api, repo: str, repo_type: str, branch: str, private: bool, cr
 
 
 def commit_of(api, repo: str, repo_type: str, revision: str) -> str | None:
-    """The commit that a branch or tag points at; None where there is no such repo or revision."""
+    """The commit that a branch or tag points at; None if the repo or the revision does not exist."""
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
     try:
@@ -242,8 +225,8 @@ def difference(files: Mapping[str, Content], remote: Mapping, delete: tuple[str,
 
 
 def send(api, repo, repo_type, branch, head, files: Publishable, changed, stale, message) -> str:
-    """Commit `changed` on top of `head`; a commit of somebody else's in between makes it fail (412). The one place where
-    files leave this machine. The client reads every file for its hash, which is held against ours.
+    """Commit `changed` on top of `head`; fails (412) if somebody else has pushed in between. The one place where files
+    leave this machine. The client hashes every file, and its hash must be that of the queued file.
 
     Raises:
         TypeError: the files have not been through the filter. UsageError: a file is not as it was queued.

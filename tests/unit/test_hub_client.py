@@ -6,10 +6,8 @@ import logging
 import pytest
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.hub.access import check_write_access
-from openrlhf_ebpo.hub.places import check_repo_id
-from openrlhf_ebpo.hub.retry import LONGEST_PAUSE, pause_after, retrying
-from openrlhf_ebpo.hub_client import HubError, hub_api, hub_errors
+from openrlhf_ebpo.hub.places import check_repo_id, check_write_access
+from openrlhf_ebpo.hub_client import LONGEST_PAUSE, HubError, hub_api, hub_errors, pause_after, retrying
 from openrlhf_ebpo.redact import redacted_text
 
 

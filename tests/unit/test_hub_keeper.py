@@ -11,7 +11,7 @@ import pytest
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
 from openrlhf_ebpo.hub import outbox, pusher, training
-from openrlhf_ebpo.hub.keeper import MAX_STARTS, Keeper
+from openrlhf_ebpo.hub.pusher import MAX_STARTS, Keeper
 from openrlhf_ebpo.run.run_log import read_run
 
 REPO = "owner/model"
@@ -23,7 +23,7 @@ def environment(hub, hub_environment, monkeypatch):
     fast = {"OPENRLHF_EBPO_HUB_PAUSE": "0.02", "OPENRLHF_EBPO_HUB_TIMEOUT": "5", "OMP_NUM_THREADS": "1"}
     for name, value in {**hub_environment, **fast}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr("openrlhf_ebpo.hub.keeper.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("openrlhf_ebpo.hub.pusher.LOOK_SECONDS", 0.05)
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_killed_at_any_moment_nothing_is_lost_and_nothing_goes_twice(hub, runnin
     def strike():
         nonlocal kills
         keeper.starts, keeper.next_start = 0, 0.0  # more often than it would let itself be killed
-        keeper.look()
+        keeper.check()
         time.sleep(chance.uniform(0.0, 1.6))
         if next(deaths, None) is not None:
             kills += kill(running)
@@ -134,21 +134,21 @@ def test_one_that_dies_at_once_is_given_up_after_pauses_that_grow_and_has_hope_a
     run_dir = make_run(status="running")
     queue(run_dir, 2)
     clock, started, said = [0.0], [], []
-    monkeypatch.setattr("openrlhf_ebpo.hub.keeper.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("openrlhf_ebpo.hub.pusher.time.monotonic", lambda: clock[0])
     monkeypatch.delenv("OPENRLHF_EBPO_HUB_PAUSE", raising=False)
     keeper = Keeper(run_dir, 60.0, start=lambda *_: started.append(clock[0]), report=said.append)
-    while keeper.look():
+    while keeper.check():
         clock[0] += 1.0
     assert started == [0, 5, 15, 35, 75] and len(started) == MAX_STARTS
-    assert not keeper.look() and len(said) == 2 and "is not started any more" in said[1]
+    assert not keeper.check() and len(said) == 2 and "is not started any more" in said[1]
     assert f"openrlhf-ebpo hub push {run_dir}" in said[1]
     outbox.write_state(run_dir, 4, state="pushed")
-    assert keeper.look() and len(started) == MAX_STARTS + 1
+    assert keeper.check() and len(started) == MAX_STARTS + 1
     clock[0] += 1e6
-    while keeper.look():
+    while keeper.check():
         clock[0] += 1.0
     queue(run_dir, 4)  # a new step begins a new count
-    assert keeper.look() and len(started) == 2 * MAX_STARTS + 1
+    assert keeper.check() and len(started) == 2 * MAX_STARTS + 1
 
 
 def test_what_cannot_be_started_is_said_and_ends_no_training(make_run):
@@ -157,27 +157,28 @@ def test_what_cannot_be_started_is_said_and_ends_no_training(make_run):
 
     run_dir, said = make_run(status="running"), []
     queue(run_dir, 2)
-    assert Keeper(run_dir, 60.0, start=refuse, report=said.append).look()
+    assert Keeper(run_dir, 60.0, start=refuse, report=said.append).check()
     assert said[-1] == "warning: hub: no room for a process"
 
 
 def test_nothing_is_started_while_somebody_pushes_or_nothing_waits(make_run):
     run_dir = make_run(status="running")
     keeper = Keeper(run_dir, 60.0, start=pytest.fail)
-    assert keeper.look()
+    assert keeper.check()
     queue(run_dir, 2)
     with outbox.take_lock(run_dir):
-        assert keeper.look()
+        assert keeper.check()
 
 
 def test_a_snapshot_that_nobody_can_read_holds_no_other_up(hub, use_hub, make_run, sections, capsys):
     run_dir = make_run()
     queue(run_dir, 2, 4)
-    (outbox.outbox(run_dir) / "step-000002" / "push.json").write_text('{"step": "two"}')
+    broken = outbox.items(run_dir)[0].path
+    (broken / "push.json").write_text('{"step": "two"}')
     pusher.work(run_dir, pusher.Clock(run_dir, None, 60.0), report=lambda *_: None)
     assert pushed(run_dir) == [4] and outbox.pending(run_dir) == 0
     training.finish(arguments(sections, run_dir))
-    assert f"the snapshot {outbox.outbox(run_dir) / 'step-000002'} is damaged" in capsys.readouterr().out
+    assert f"the snapshot {broken} is damaged" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

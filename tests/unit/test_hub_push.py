@@ -128,32 +128,41 @@ def test_a_snapshot_that_came_during_the_push_stays(make_run):
     assert outbox.items(run_dir) == [] and list(outbox.outbox(run_dir).iterdir()) == []
 
 
-def test_what_a_kill_left_half_done_is_tidied_up(make_run, monkeypatch):
+def test_parts_of_snapshots_are_removed_and_a_damaged_one_stays(make_run):
     run_dir = make_run()
     queue(run_dir, 2, 4)
     two, four = outbox.items(run_dir)
-    half_taken = outbox.outbox(run_dir) / ".step-000006.99999999.new"
-    half_taken.mkdir()
-    four.path.rename(four.path.with_name(".step-000004.pushed"))
-    outbox.write_state(run_dir, 4, state="pushed", token=four.token)
-    two.path.rename(two.path.with_name(".step-000002.pushed"))
-    outbox.write_state(run_dir, 2, state="pushed", token="an earlier snapshot's")
+    (outbox.outbox(run_dir) / ".99999999.new" / "files").mkdir(parents=True)  # killed in `add`
+    (two.path / "push.json").unlink()  # killed in `remove`
+    (four.path / "push.json").write_text("{")
     outbox.tidy(run_dir)
-    assert [item.token for item in outbox.items(run_dir)] == [two.token]
-    queue(run_dir, 2)
-    assert [path.name for path in outbox.outbox(run_dir).iterdir()] == ["step-000002"]
+    assert list(outbox.outbox(run_dir).iterdir()) == [four.path] == outbox.damaged(run_dir)
 
 
-def test_a_step_that_waits_is_not_lost_where_its_replacement_is_killed(make_run):
+@pytest.mark.parametrize("call", ["pathlib.Path.rename", "pathlib.Path.unlink", "shutil.rmtree"])
+def test_a_step_that_waits_is_not_lost_where_its_replacement_is_killed(make_run, monkeypatch, call):
     run_dir = make_run()
     queue(run_dir, 2)
     if not (child := os.fork()):
-        outbox._put_in_place = lambda _, target: (outbox._remove(target), os._exit(9))
+        monkeypatch.setattr(call, lambda *_, **__: os._exit(9))
         queue(run_dir, 2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9 and not outbox.items(run_dir)
-    outbox.tidy(run_dir)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     (item,) = outbox.items(run_dir)
-    assert outbox.snapshot_files(item) and [path.name for path in outbox.outbox(run_dir).iterdir()] == ["step-000002"]
+    assert outbox.snapshot_files(item)
+    outbox.tidy(run_dir)
+    outbox.remove(item)
+    assert list(outbox.outbox(run_dir).iterdir()) == []
+
+
+def test_the_newest_snapshot_counts_though_the_clock_was_set_back(make_run, monkeypatch):
+    run_dir = make_run()
+    queue(run_dir, 2)
+    (old,) = outbox.items(run_dir)
+    monkeypatch.setattr("time.time_ns", lambda: 1)
+    queue(run_dir, 2)
+    (new,) = outbox.items(run_dir)
+    assert new.token > old.token and not outbox.is_current(old)
 
 
 # Emptying it
@@ -254,17 +263,30 @@ def test_what_a_resumed_run_rolled_back_does_not_hold_main(hub, client, make_run
     assert_pushed(hub, run_dir, 3)
 
 
-def test_a_step_that_is_saved_again_during_its_push_gets_no_tag_of_mixed_files(hub, client, make_run):
+@pytest.mark.parametrize("call", ["/preupload/", "PUT /lfs/", "/commit/", "/tag/"])
+def test_a_step_that_is_saved_again_during_its_push_gets_no_tag_of_mixed_files(hub, client, make_run, call):
     run_dir = make_run()
     queue(run_dir, 2)
     (old,) = outbox.items(run_dir)
-    hub_runs.export_model(run_dir.parent / "repeated", 2)
-    outbox.add(run_dir, 2, run_dir.parent / "repeated", repo=REPO)
+    again = hub_runs.export_model(run_dir.parent / "again", 9)
+
+    def meanwhile(request, found=hub.fault_for):
+        if call in request and outbox.is_current(old):
+            outbox.add(run_dir, 2, again, repo=REPO)
+        return found(request)
+
+    hub.fault_for = meanwhile
     error = attempt(run_dir, old, client)
-    assert "was saved again while it was being pushed" in str(error) and not error.permanent
-    assert not hub.repo(REPO).tags and outbox.pending(run_dir) == 1
+    assert not outbox.is_current(old) and outbox.pending(run_dir) == 1
+    assert error is None or ("was saved again while it was being pushed" in str(error) and not error.permanent)
+    if error is None:
+        assert_pushed(hub, run_dir, 2)
+    else:
+        assert not hub.repo(REPO).tags
     assert drain(run_dir, client) is None
-    assert_pushed(hub, run_dir, 2)
+    found = hub.repo(REPO).files("step-000002")
+    for name in ("model.safetensors", "config.json", "prior.json"):
+        assert found[name] == (again / name).read_bytes(), name
 
 
 @pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"cut")])
@@ -291,7 +313,7 @@ def test_a_full_disk_keeps_nothing_from_being_pushed(hub, client, make_run, monk
     monkeypatch.setattr("openrlhf_ebpo.hub.outbox.write_json", refuse)
     monkeypatch.setattr("pathlib.Path.write_bytes", refuse)
     assert drain(run_dir, client, lines.append, sleep=pytest.fail) is None
-    assert "hub.json could not be told: [Errno 28]" in said(lines) and outbox.pending(run_dir) == 0
+    assert "could not be written to hub.json: [Errno 28]" in said(lines) and outbox.pending(run_dir) == 0
     assert "could not be kept: [Errno 28]" in said(lines) and hub.repo(REPO).files()["README.md"] == b"# card\n"
     monkeypatch.undo()
     assert_pushed(hub, run_dir, 2)

@@ -118,6 +118,29 @@ def test_a_saved_step_that_nothing_tells_of_is_lost(make_run, status):
     assert status(run_dir)[0] == 0
 
 
+def test_a_step_that_could_not_be_queued_is_lost_until_it_is_pushed(make_run, status):
+    run_dir = make_run()
+    (run_dir / "hub").mkdir()
+    append_json_line(run_dir / "hub" / "not_queued.jsonl", {"step": 2, "error": "never queued: OSError: disk full"})
+    code, out = status(run_dir)
+    assert code == 1 and "lost" in out and "disk full" in out
+    outbox.write_state(run_dir, 2, state="pushed", attempts=1, url="u")
+    code, out = status(run_dir)
+    assert code == 0 and "disk full" not in out
+    append_json_line(run_dir / "hub" / "not_queued.jsonl", {"step": 2, "error": "without the optimizer's state"})
+    assert "u; without the optimizer's state" in status(run_dir)[1]
+
+
+def test_a_damaged_snapshot_is_named_though_an_earlier_one_was_pushed(make_run, status):
+    run_dir = make_run()
+    outbox.write_state(run_dir, 2, state="pushed", attempts=1, url="u")
+    queue(run_dir, 2)
+    (item,) = outbox.items(run_dir)
+    (item.path / "push.json").write_text("{")
+    code, out = status(run_dir)
+    assert code == 1 and "damaged" in out and str(item.path) in out and "remove it" in out
+
+
 def test_a_snapshot_that_was_taken_away_is_not_forgotten(make_run, status):
     run_dir = make_run()
     outbox.write_state(run_dir, 2, state="failed", attempts=1, error="no")

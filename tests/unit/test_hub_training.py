@@ -114,6 +114,12 @@ def test_an_existing_repo_is_described_and_another_runs_repo_is_refused(hub, pus
         training_flags.check_access(flags("--hub.repo", REPO, **own, force=True))
 
 
+def test_what_stays_private_although_it_was_to_be_public_is_said(hub, use_hub):
+    hub.create("owner/old", private=True)
+    (warning,) = training_flags.check_access(flags("--hub.repo", "owner/old", "--hub.private", "false"))
+    assert warning.startswith("warning: owner/old exists and is private")
+
+
 @pytest.mark.parametrize(
     ("text", "place"),
     [
@@ -155,20 +161,20 @@ def test_resuming_with_the_optimizers_state_only_after_an_explicit_word(pushed, 
 def test_a_state_that_was_half_placed_is_placed_again(pushed, tmp_path, monkeypatch, placed):
     argv = ["--hub.resume_from", f"{REPO}@2", "--hub.trust_pickle"]
     start = {"ckpt.path": str(tmp_path / "new"), "actor.model_name_or_path": "base"}
-    link, calls = outbox.link, itertools.count()
+    put, calls = outbox.put, itertools.count()
 
     def killed(source, target):
         if next(calls) == placed:
             raise KeyboardInterrupt
-        link(source, target)
+        put(source, target)
 
-    monkeypatch.setattr(outbox, "link", killed)
+    monkeypatch.setattr(outbox, "put", killed)
     with pytest.raises(KeyboardInterrupt):
         training_flags.resolve_resume(flags(*argv, **start))
     actor = tmp_path / "new" / "_actor"
     assert {path.name for path in actor.rglob("*.*")} <= {"manifest.json", "prior.json", "mp_rank_00_model_states.pt"}
     assert (actor / "global_step2" / "manifest.json").exists() and not (actor / "latest").exists()
-    monkeypatch.setattr(outbox, "link", link)
+    monkeypatch.setattr(outbox, "put", put)
     training_flags.resolve_resume(flags(*argv, **start))
     assert manifest.damage(actor / "global_step2") is None
 

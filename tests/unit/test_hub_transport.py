@@ -122,7 +122,7 @@ def test_a_listing_that_never_ends_is_no_listing(hub, client, monkeypatch):
 @pytest.mark.parametrize("text", ["abc", "0", "-1", "inf", "nan"])
 @pytest.mark.parametrize("variable", ["OPENRLHF_EBPO_HUB_TIMEOUT", "OPENRLHF_EBPO_HUB_PAUSE"])
 def test_a_limit_that_is_no_number_is_named(monkeypatch, variable, text):
-    from openrlhf_ebpo.hub.retry import pause_after
+    from openrlhf_ebpo.hub_client import pause_after
 
     monkeypatch.setenv(variable, text)
     with pytest.raises(UsageError, match=f"{variable} is '{text}'"):
