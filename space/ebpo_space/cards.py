@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 
@@ -10,13 +9,13 @@ import numpy as np
 
 from openrlhf_ebpo.run.score_text import whole_percent
 
-from . import reading
+from . import downloads, reading
 from .figures import number
 from .groups import Groups
 from .search import PUSHED_DOWN
 from .sides import asked_with
 from .tables import setting
-from .text import HTML, attribute, harmless, html, joined, snippet
+from .text import HTML, harmless, html, joined, snippet
 from .turns import asked
 from .words import Words
 
@@ -138,11 +137,10 @@ def _label(row: Mapping) -> HTML:
 
 def _heading(row: Mapping, about: Mapping, raw: bool) -> HTML:
     cluster = html("<small>{}</small>", str(row["cluster"])[:60]) if row.get("cluster") else ""
-    place = attribute(json.dumps({name: about[name] for name in ("run", "step", "group")}))
     return html(
         '<header class="bar"><h2>Step {}, group {} {}</h2>{}<span class="tools"><button type="button" {} '
         'aria-pressed="{}" title="Texts as they were written, nothing drawn or folded">Source</button>'
-        '<button type="button" {}>Compare</button><button type="button" data-export="{}">Export</button><button type="button" data-copy-link>Copy link</button></span></header>',
+        '<button type="button" {}>Compare</button>{}<button type="button" data-copy-link>Copy link</button></span></header>',
         *(
             about["step"],
             about["group"],
@@ -151,7 +149,7 @@ def _heading(row: Mapping, about: Mapping, raw: bool) -> HTML:
             setting(raw=not raw),
             "true" if raw else "false",
             setting(**asked_with(about["run"], about["step"], about["group"])),
-            place,
+            downloads.button(about["run"], about["step"]),
         ),
     )
 

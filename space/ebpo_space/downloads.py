@@ -1,79 +1,41 @@
-"""GET /space/export: the rollouts of all groups that a view of Samples selects, sent while they are read."""
+"""GET /space/rollouts: the Parquet file of one step's rollouts, as it lies in the run directory."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Mapping
 
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import FileResponse, Response
 
 from .errors import RunError
-from .exports import FORMATS, SECONDS, export, name_of
-from .links import clean
-from .selection import selected
+from .groups import file_of
+from .runs import inside
+from .text import HTML, attribute, html
 from .workspace import Workspace
 
-AT_ONCE = 2  # downloads; a further one is asked to come again
-_places = threading.BoundedSemaphore(AT_ONCE)
+ROUTE = "/space/rollouts"
 
 
-class Download(StreamingResponse):
-    """done: called when it has ended, however that is: after SECONDS too, as a browser may stop reading and say nothing."""
-
-    def __init__(self, pieces: Iterator[bytes], name: str, media_type: str, done: Callable[[], None]):
-        headers = {"content-disposition": f'attachment; filename="{name}"', "cache-control": "no-store"}
-        super().__init__(pieces, headers=headers, media_type=media_type)
-        self.done = done
-
-    async def __call__(self, scope, receive, send) -> None:
-        try:
-            await asyncio.wait_for(super().__call__(scope, receive, send), SECONDS)
-        finally:
-            self.done()
+def button(key: str, step: int) -> HTML:
+    """Download the rollouts of a step."""
+    return html(
+        '<button type="button" data-download="{}" data-run="{}" data-step="{}">Parquet of step {}</button>',
+        *(attribute(f".{ROUTE}"), attribute(key), step, step),
+    )
 
 
 def answer(workspace: Workspace, parameters: Mapping[str, str]) -> Response:
-    """The file; with `check`, nothing, where it could be had.
+    """The file.
 
     Raises:
-        RunError: as `asked_for` does.
+        RunError: there is no such run or step, or its file leads out of the run.
     """
-    if not _places.acquire(blocking=False):
-        return PlainTextResponse(f"{AT_ONCE} downloads are under way, and no more run at a time. Try again later.", 503)
-    download = None
-    try:
-        name, kind, pieces = asked_for(workspace, parameters)
-        if "check" in parameters:
-            return Response(status_code=204)
-        download = Download(pieces, name, kind, _places.release)
-        return download
-    finally:
-        if download is None:
-            _places.release()
-
-
-def asked_for(workspace: Workspace, parameters: Mapping[str, str]) -> tuple[str, str, Iterator[bytes]]:
-    """Name, media type and pieces of a file.
-
-    Raises:
-        RunError: there is no such run or format, the filters are wrong or let nothing through, or it would be too large or a
-            part only.
-    """
-    kind = parameters.get("format", "")
-    if kind not in FORMATS:
-        raise RunError(f"format is one of {', '.join(FORMATS)}.")
-    view = clean(parameters)
-    keys = workspace.chosen(view)
-    if not keys:
-        raise RunError("There are no runs.")
-    opened = workspace.open(view["run"] if view["run"] in keys else keys[0])
-    index = workspace.index(opened)
-    groups, _ = index.read()
-    found = selected(view, index, opened.rewards)
-    if found.note:  # a search that did not come to its end
-        raise RunError(f"This would be a part only. {found.note}")
-    positions = found.positions
-    if not len(positions):
-        raise RunError("No group fits.")
-    return name_of(opened.run, kind), FORMATS[kind].media_type, export(opened.run, groups, positions, kind)
+    run = workspace.runs.get(parameters.get("run", ""))
+    step = parameters.get("step", "")
+    name = file_of(run, int(step)) if re.fullmatch(r"\d{1,9}", step, re.ASCII) else None
+    if name is None:
+        raise RunError(f"There are no rollouts of step {step[:20]}.")
+    prefix = re.sub(r"[^A-Za-z0-9.-]+", "_", run.key).strip("._")[-80:] or "run"
+    return FileResponse(
+        inside(run, "rollouts", name), filename=f"{prefix}-{name}", headers={"cache-control": "no-store"}
+    )

@@ -13,15 +13,14 @@ from collections.abc import Container
 
 from starlette.responses import JSONResponse, PlainTextResponse
 
-from .limits import EXPORTS, RATE, STREAMS, Allowance, Busy, Places, visitor_of
+from .limits import RATE, STREAMS, Allowance, Busy, Places, visitor_of
 
 READ = re.compile(
     r"/(config|theme\.css|favicon\.ico|manifest\.json|robots\.txt)?|/(assets|static|space)/.+"
     r"|/gradio_api/(app_id|startup-events|heartbeat/[\w-]{1,64})",
     re.ASCII,
 )
-CALL = re.compile(r"/gradio_api/(run/predict|component_server/)")
-EXPORT = "/space/export"
+CALL = re.compile(r"/gradio_api/run/predict")
 STREAM = re.compile(r"/gradio_api/heartbeat/.*", re.DOTALL)
 HOST = re.compile(r"(?:\[([\da-f:.]+)\]|([\w.-]+))(?::\d{1,5})?", re.ASCII)
 FILE = 1 / 16  # of a call: what a file, or a refusal, costs
@@ -51,7 +50,7 @@ class Gate:
     def __init__(self, app, worked_on: Container[str] = (), rate: float = RATE, hosts: Container[str] | None = None):
         self.app, self.worked_on, self.hosts = app, worked_on, hosts
         self.allowance, self.places = Allowance(rate), Places()
-        self.held: Counter[tuple[str, str]] = Counter()  # what a visitor has of each kind that lasts
+        self.streams: Counter[str] = Counter()  # open heartbeats of each visitor
 
     async def __call__(self, scope, receive, send):
         if scope["type"] == "lifespan":
@@ -77,24 +76,20 @@ class Gate:
             async with self.places.one(visitor):
                 await self.app(scope, receive, send)
         elif STREAM.fullmatch(scope["path"]):
-            with self._holding(visitor, "streams", STREAMS, Busy(60)):
-                await self.app(scope, receive, send)
-        elif scope["path"] == EXPORT:
-            full = Refused(503, "A download of yours is under way. Try again when it has ended.")
-            with self._holding(visitor, "exports", EXPORTS, full):
+            with self._streaming(visitor):
                 await self.app(scope, receive, send)
         else:
             await self.app(scope, receive, send)
 
     @contextlib.contextmanager
-    def _holding(self, visitor: str, kind: str, most: int, full: Exception):
-        if self.held[visitor, kind] >= most:
-            raise full
-        self.held[visitor, kind] += 1
+    def _streaming(self, visitor: str):
+        if self.streams[visitor] >= STREAMS:
+            raise Busy(60)
+        self.streams[visitor] += 1
         try:
             yield
         finally:
-            self.held -= Counter([(visitor, kind)])  # leaves no entry with 0
+            self.streams -= Counter([visitor])  # leaves no entry with 0
 
 
 def host_of(scope: dict) -> str:

@@ -17,7 +17,6 @@ BURST = 4.0  # seconds of them at once
 VISITORS = 10_000  # remembered; the one that was silent for longest is forgotten, and starts anew
 AT_ONCE, EACH = 8, 2  # answers worked on, in all and for one visitor
 WAITING, SECONDS = 32, 20.0  # calls of one visitor that wait for that, and how long
-EXPORTS = 1  # downloads of one visitor at a time
 STREAMS = 60  # open heartbeats of one visitor; every page has one
 
 

@@ -98,7 +98,7 @@ def score_table(scores: Scores, sort: str) -> HTML:
         '<section class="passage"><h2>Results</h2><p>pass@1 in percent, protocol <code>{}</code>; below a task, its questions × '
         "samples of each. maj@k: the chance that the majority of k answers is right. The bar ends at the score; the line over it is the 95 % interval over questions, as if others of their kind "
         "were asked. ± is the standard error across runs, as if the same questions were answered again. A click on a column’s name "
-        "sorts.</p>{}{}</section>",
+        'sorts.</p>{}<p><button type="button" class="csv" data-csv="scores">Table as CSV</button></p>{}</section>',
         *(harmless(scores.protocol, 80), shown, _said(scores)),
     )
 

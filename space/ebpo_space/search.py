@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import math
 import re
 import time
 from collections import Counter
@@ -31,7 +29,6 @@ KINDS = {
 }
 SECONDS = 3.0  # a text search ends after
 FOUND = 500  # groups a text search finds at most
-EXPORTED = 64 * 2**20  # characters of an exported group
 ERROR_FILES = 24  # steps whose errors are counted
 MAX_MESSAGES = 1000  # of a step
 MAX_ANSWERS = 4096  # of a group
@@ -182,21 +179,3 @@ def answers(run: Run, groups: Groups, position: int) -> list[dict]:
 def history(groups: Groups, prompt_id: str | None) -> np.ndarray:
     """Positions of the groups of one prompt, in order of step."""
     return np.flatnonzero(groups.prompt_id == prompt_id) if prompt_id else np.zeros(0, int)
-
-
-def exported(rows: list[dict], **about) -> str:
-    """One group as JSON: everything its rows hold.
-
-    Raises:
-        RunError: it is too large for a browser.
-    """
-    if sum(len(str(row.get("response") or "")) for row in rows) > EXPORTED:
-        raise RunError(
-            f"This group's answers have more than {EXPORTED >> 20} million characters; read the Parquet file."
-        )
-    return json.dumps({**about, "responses": [finite(row) for row in rows]}, ensure_ascii=False, indent=2, default=str)
-
-
-def finite(row: dict) -> dict:
-    """JSON has no NaN."""
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from urllib.parse import quote, urlencode
 
 from .groups import Index
 from .search import Filter, Found, choose
-
-FILTERS = ("steps", "kind", "cluster", "from", "to", "rewards_from", "rewards_to", "text")  # of a view
 
 
 def wanted(view: dict) -> Filter:
@@ -26,9 +23,3 @@ def selected(view: dict, index: Index, rewards: tuple[float, float]) -> Found:
         RunError: a filter cannot be read, or a file that is searched for a text.
     """
     return choose(index, wanted(view), *rewards)
-
-
-def query(view: dict, key: str) -> str:
-    """What selects the same groups of this run, in an address."""
-    values = {name: view[name] for name in FILTERS if view.get(name) not in (None, "")}
-    return urlencode({"runs": quote(key, safe="/"), **values})

@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 from . import downloads, texts
 from .document import STATIC, Document, head
 from .errors import RunError
-from .gate import EXPORT, Gate
+from .gate import Gate
 from .limits import RATE
 from .workspace import Workspace
 
@@ -99,7 +99,7 @@ class Files(StaticFiles):
 # Of pages, by address: what a GET with these parameters is answered with. They find runs as pages do, through the workspace,
 # and run in a thread, under the limits of gate.py. A RunError is answered with 404 and its message.
 Answer = Callable[[Workspace, Mapping[str, str]], Response]
-ROUTES: dict[str, Answer] = {"/space/text": texts.answer, EXPORT: downloads.answer}
+ROUTES: dict[str, Answer] = {"/space/text": texts.answer, downloads.ROUTE: downloads.answer}
 
 
 def _route(path: str, answer: Answer, workspace: Workspace) -> Route:
@@ -123,8 +123,8 @@ def app_kwargs(version: str, workspace: Workspace, rate: float = RATE, hosts: Co
     files = Mount("/space", Files(directory=STATIC))
     inner = [
         Middleware(SafeHeaders),
-        # an export has a limit of its own, and may take minutes: it holds none of its visitor's places
-        Middleware(Gate, worked_on=ROUTES.keys() - {EXPORT}, rate=rate, hosts=hosts),
+        # a file may take minutes to send: it holds none of its visitor's places
+        Middleware(Gate, worked_on=ROUTES.keys() - {downloads.ROUTE}, rate=rate, hosts=hosts),
         Middleware(Document, head=head(version)),
     ]
     return {"routes": [*pages, files], "middleware": inner, "docs_url": None, "redoc_url": None}

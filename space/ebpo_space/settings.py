@@ -1,4 +1,4 @@
-"""The settings of runs, from run.json: flat, grouped, compared, searched, and as flags. Pure.
+"""The settings of runs, from run.json: flat, compared, and searched. Pure.
 
 A run may come from anywhere, so secrets are looked for here once more, though the writer of run.json has left them out.
 """
@@ -6,12 +6,11 @@ A run may come from anywhere, so secrets are looked for here once more, though t
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from openrlhf_ebpo.redact import REDACTED, redacted, redacted_argv, redacted_text
+from openrlhf_ebpo.redact import redacted, redacted_argv, redacted_text
 
 from .text import plain
 
@@ -20,7 +19,6 @@ ABOUT = ("model", "dataset", "seed", "schema", "started", "ended")  # of run.jso
 # names of folders, of the run itself and its place in a table: they always differ, and decide nothing
 NAMES = ("ckpt.path", "ckpt.output_dir", "logger.run_dir", "logger.tensorboard_dir", "run.started", "run.ended")
 NAMED = "logger.wandb."
-_FLAG = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 _DEPTH = 8
 TOO_DEEP = "lists in lists, too deep to be shown"
 
@@ -39,10 +37,6 @@ class Setting:
     @property
     def decides(self) -> bool:
         return self.name not in NAMES and not self.name.startswith(NAMED)
-
-    @property
-    def group(self) -> str:
-        return self.name.partition(".")[0] if "." in self.name else "general"
 
 
 def settings_of(about: dict) -> dict[str, object]:
@@ -96,30 +90,6 @@ def matching(settings: Sequence[Setting], text: str) -> list[Setting]:
 
 def _searched(setting: Setting) -> list[str]:
     return [setting.name.casefold(), *(value.casefold() for value in setting.values if value)]
-
-
-def grouped(settings: Sequence[Setting]) -> dict[str, list[Setting]]:
-    """By the first part of the name."""
-    found: dict[str, list[Setting]] = {}
-    for setting in settings:
-        found.setdefault(setting.group, []).append(setting)
-    return found
-
-
-def as_flags(run: dict[str, object], names: Sequence[str]) -> str:
-    """Settings of one run as flags of the training command, a line each, quoted for a shell. What is off or not set,
-    secret, no argument, or has a name that no flag has, is left out."""
-    lines = [line for name in names if name in run and (line := _flag(name, run[name]))]
-    return " \\\n".join(lines)
-
-
-def _flag(name: str, value) -> str:
-    if value is None or value is False or not _FLAG.fullmatch(name) or name.startswith(("run.", "versions.")):
-        return ""
-    words = [] if value is True else [shown(each) for each in (value if isinstance(value, list) else [value])]
-    # a terminal obeys control characters in what is pasted, quoted or not
-    words = [plain(word) for word in words]
-    return "" if any(REDACTED in word for word in words) else " ".join([f"--{name}", *map(shlex.quote, words)])
 
 
 def command(about: dict) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from markupsafe import Markup
 
-SHOWN = 20_000  # characters of one text on a page; an export has all of them
+SHOWN = 20_000  # characters of one text on a page; the Parquet file has all
 # &<>"' end HTML text and attributes. The others start a template of gr.HTML (${…}, {{…}}, `…`, \…): as character
 # references they stay text, whatever reads them first.
 _REFERENCES = {ord(c): f"&#{ord(c)};" for c in "&<>\"'`${}\\"} | {0: "<wbr>"}

@@ -81,7 +81,8 @@ def test_maps_and_the_system(visit):
         page.wait_for_timeout(500)
     assert reading.inner_text().startswith("step 40 · 0: ") and reading.inner_text().endswith(" % of responses")
 
-    look(page, "system")
+    look(page, "metrics")
+    panel(page, "system-clock").scroll_into_view_if_needed()
     page.wait_for_selector('.panel[data-panel="system-clock"][data-drawn]')
 
 
@@ -131,8 +132,8 @@ def test_configuration_is_searched_and_copied(visit):
     page.keyboard.press("Enter")
     page.wait_for_function("() => document.querySelectorAll('table.settings tbody tr').length === 2")
     assert "setting=adam" in page.url
-    copied = page.locator("details.copied", has_text="as flags").first
+    copied = page.locator("details.copied").first
     copied.locator("summary").click()
-    assert copied.locator("pre").inner_text() == "--actor.adam.lr 1.3e-06"
+    assert copied.locator("pre").inner_text() == "--rollout.n_samples_per_prompt 4"
     copied.get_by_role("button").click()
     page.wait_for_function("() => [...document.querySelectorAll('[data-copy]')].some(b => b.textContent !== 'Copy')")

@@ -27,7 +27,7 @@ OFFERED = {
         "/gradio_api/startup-events",
         "/gradio_api/heartbeat/{session_hash}",
     ),
-    *("/gradio_api/run/{api_name}", "/gradio_api/component_server/"),
+    "/gradio_api/run/{api_name}",
 }
 BOUNDARY = "xxBOUNDARYxx"
 FORM = (

@@ -148,17 +148,6 @@ def test_samples_by_keyboard_history_and_filters(visit):
     page.wait_for_selector("text=No group fits")
 
 
-def test_a_group_is_exported_whole(visit):
-    page = visit("?tab=samples&runs=ebpo&at=40.3")
-    page.wait_for_selector(".answer")
-    with page.expect_download() as download:
-        page.get_by_role("button", name="Export").click()
-    found = json.loads(Path(download.value.path()).read_text())
-    assert download.value.suggested_filename == "step-000040-group-3.json"
-    assert (found["run"], found["step"], found["group"], len(found["responses"])) == ("ebpo", 40, 3, 4)
-    assert found["responses"][0]["response"].endswith(("<|im_end|>", "So we"))
-
-
 def test_formulas_are_drawn_and_their_source_is_one_click_away(visit):
     page = visit("?tab=samples&runs=ebpo&at=40.3")
     page.wait_for_selector(".answer math")
@@ -199,6 +188,14 @@ def test_evaluation_compares_and_opens_questions(visit):
     panel(page, "pass-aime24").scroll_into_view_if_needed()
     panel(page, "pass-aime24").locator(".main-svg").first.wait_for()
     assert any("(reported)" in (t["name"] or "") for t in lines(page, "steps-aime24"))
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Table as CSV").click()
+    table = Path(download.value.path()).read_text().splitlines()
+    assert (
+        table[0].startswith('"task","ebpo')
+        and table[1].startswith('"aime24')
+        and not any(',"+' in row for row in table)
+    )
     page.locator(".questions > ol > li > button").first.click()
     page.wait_for_selector("article.group .answer")
     assert "right" in page.locator("article.group summary").first.inner_text()

@@ -103,7 +103,7 @@ def test_dimmed_and_hidden_runs_are_so_in_every_panel(tmp_path):
     panel = page(Workspace(Runs([str(tmp_path)])), dimmed="b", hidden="c")["rollout/reward_mean"]
     assert [(v["name"], v["dimmed"]) for v in panel["values"]] == [("a", False), ("b", True)]
     assert [trace.get("opacity") for trace in panel["figure"]["data"]] == [None, 0.25]
-    panel = page(Workspace(Runs([str(tmp_path)])), dimmed="b", hidden="c", look="system")["system-clock"]
+    panel = page(Workspace(Runs([str(tmp_path)])), dimmed="b", hidden="c")["system-clock"]
     assert {trace["name"] for trace in panel["figure"]["data"] if trace.get("opacity") == 0.25} == {"b"}
     assert [value.get("dimmed", False) for value in panel["values"]] == [False, True]
 
@@ -131,7 +131,7 @@ def test_no_look_fails_on_whatever_a_run_holds(tmp_path, name):
     shown = Workspace(Runs([str(path)]))
     shown.rollouts(shown.open_all(clean({}))[0][0]).read(wait=60)
     for look in dynamics.LOOKS:
-        for more in ({}, {"topic": MARK, "across": MARK, "up": "x"}):
+        for more in ({}, {"topic": MARK}):
             view = clean({"look": look, "x": "time", **more})
             found = dynamics.render(view, shown)
             assert json.loads(found["board"])["unit"] == "hours" and "onerror=" not in str(found["notes"])

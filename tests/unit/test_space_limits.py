@@ -131,15 +131,13 @@ async def empty(scope, receive, send):
 
 def test_too_many_calls_are_told_to_wait_and_files_are_cheap():
     async def story():
-        gate = Gate(empty, worked_on={"/space/export"}, rate=1)
+        gate = Gate(empty, worked_on={"/space/text"}, rate=1)
         files = [(await ask(gate, "/assets/x.js"))[0] for _ in range(16)]
         calls = [await ask(gate, "/gradio_api/run/predict", "POST") for _ in range(4)]
         assert set(files) == {200} and [status for status, _, _ in calls] == [200, 200, 200, 429]
         _, headers, said = calls[-1]
         assert headers[b"retry-after"] == b"1" and "Wait 1 s" in json.loads(said)["error"]
-        assert (await ask(gate, "/space/export"))[0] == 429 and (await ask(gate, "/gradio_api/upload", "POST"))[
-            0
-        ] == 429
+        assert (await ask(gate, "/space/text"))[0] == 429 and (await ask(gate, "/gradio_api/upload", "POST"))[0] == 429
 
     asyncio.run(story())
 
@@ -159,29 +157,7 @@ def test_open_streams_of_a_visitor_are_counted(monkeypatch):
         await asyncio.sleep(0)
         assert (await ask(gate, "/gradio_api/heartbeat/b"))[0] == 429
         ends.set()
-        assert (await first)[0] == 200 and not gate.held
-
-    asyncio.run(story())
-
-
-def test_one_visitor_has_one_download_at_a_time_and_leaves_the_other_place():
-    async def story():
-        ends = asyncio.Event()
-
-        async def download(scope, receive, send):
-            await send({"type": "http.response.start", "status": 200, "headers": []})
-            await ends.wait()
-
-        gate = Gate(download)
-        first = asyncio.create_task(ask(gate, "/space/export"))
-        await asyncio.sleep(0)
-        status, _, body = await ask(gate, "/space/export")
-        assert status == 503 and b"A download of yours is under way" in body
-        others = asyncio.create_task(ask(gate, "/space/export", client="10.0.0.2"))
-        await asyncio.sleep(0)
-        ends.set()
-        assert (await first)[0] == (await others)[0] == 200
-        assert (await ask(gate, "/space/export"))[0] == 200 and not gate.held
+        assert (await first)[0] == 200 and not gate.streams
 
     asyncio.run(story())
 
@@ -228,8 +204,8 @@ def test_other_sites_frame_the_app_on_the_hub_alone(monkeypatch, space, ancestor
         ("/assets/index-DphvyggB.js", b"", True),
         ("/assets/x.js", b"", False),
         ("/space/style.css", b"", False),
-        ("/space/export", b"run=a-1", False),
-        ("/space/export", b"0.1.0-1", False),
+        ("/space/text", b"run=a-1", False),
+        ("/space/text", b"0.1.0-1", False),
         ("/", b"0.1.0-1", False),
     ],
 )

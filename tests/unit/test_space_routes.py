@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 
 import pytest
@@ -10,7 +9,7 @@ from space_runs import learning_run
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from openrlhf_ebpo.space import downloads, exports, search, server
+from openrlhf_ebpo.space import server
 from openrlhf_ebpo.space.document import PLOTLY, STATIC
 from openrlhf_ebpo.space.runs import Runs
 from openrlhf_ebpo.space.workspace import Workspace
@@ -53,85 +52,40 @@ def test_plotly_is_sent_packed_and_is_the_file_of_its_package(app):
 # downloads
 
 
-@pytest.mark.parametrize(
-    ("query", "rows"),
-    [
-        ("runs=a&steps=all", 48),
-        ("runs=a", 16),
-        ("runs=b", 16),
-        ("runs=a,b&run=b&steps=all", 16),
-        ("", 16),
-        ("runs=a&steps=1-2&kind=nonsense", 32),
-    ],
-)
-def test_a_download_has_the_groups_of_the_view(app, query, rows):
-    answer = app().get(f"/space/export?{query}&format=jsonl")
-    assert answer.status_code == 200 and len(answer.text.splitlines()) == rows
-    assert answer.headers["content-disposition"].startswith('attachment; filename="')
+def test_the_rollouts_of_a_step_come_as_they_lie_in_the_run(app, folder):
+    answer = app().get("/space/rollouts?run=a&step=2")
+    assert answer.status_code == 200
+    assert answer.content == (folder / "a" / "rollouts" / "step-000002.parquet").read_bytes()
+    assert answer.headers["content-disposition"] == 'attachment; filename="a-step-000002.parquet"'
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ("runs=a&format=exe", "format is one of csv, parquet, jsonl"),
-        ("runs=a", "format is one of"),
-        ("runs=gone&format=csv", "no run called"),
-        ("runs=../../etc&format=csv", "no run called"),
-        ("runs=someone/else&format=csv", "not on this app's list"),
-        ("runs=a&steps=never&format=csv", "Steps are"),
-        ("runs=a&steps=99&format=csv", "No group fits"),
+        ("run=gone&step=1", "no run called"),
+        ("run=../../etc&step=1", "no run called"),
+        ("run=someone/else&step=1", "not on this app's list"),
+        ("run=a&step=99", "no rollouts of step 99"),
+        ("run=a&step=1/../../run", "no rollouts"),
+        ("run=a&step=\u0661", "no rollouts"),
+        ("run=a", "no rollouts"),
+        ("", "no run called"),
     ],
 )
 def test_what_cannot_be_downloaded_is_said(app, query, said):
-    answer = app().get(f"/space/export?{query}")
+    answer = app().get(f"/space/rollouts?{query}")
     assert answer.status_code == 404 and said in answer.text
     assert answer.headers["content-type"].startswith("text/plain")
 
 
-def test_a_check_sends_nothing_and_frees_its_place(app, monkeypatch):
-    client = app()
-    for _ in range(2 * downloads.AT_ONCE):
-        answer = client.get("/space/export?runs=a&format=csv&check=1")
-        assert answer.status_code == 204 and not answer.content
-    monkeypatch.setattr(exports, "ROWS", 3)
-    assert "at most 3" in client.get("/space/export?runs=a&format=csv&check=1").text
-
-
-def test_few_downloads_run_at_once_and_one_that_breaks_frees_its_place(app, monkeypatch):
-    client = app()
-    for _ in range(downloads.AT_ONCE):
-        assert downloads._places.acquire(blocking=False)
-    assert client.get("/space/export?runs=a&format=csv").status_code == 503
-    for _ in range(downloads.AT_ONCE):
-        downloads._places.release()
-    monkeypatch.setattr(exports, "BYTES", 10)
-    for _ in range(2 * downloads.AT_ONCE):
-        assert not client.get("/space/export?runs=a&format=csv").content
-    monkeypatch.undo()
-    assert client.get("/space/export?runs=a&format=csv").status_code == 200
-
-
-async def receive_nothing():
-    await asyncio.Event().wait()
-
-
-def test_a_download_that_nobody_reads_ends_and_frees_its_place(monkeypatch):
-    async def stuck(message):
-        await asyncio.Event().wait()
-
-    async def sent(download):
-        return await asyncio.wait({asyncio.create_task(download({"type": "http"}, receive_nothing, stuck))}, timeout=10)
-
-    freed = []
-    monkeypatch.setattr(downloads, "SECONDS", 0.01)
-    ended, _ = asyncio.run(sent(downloads.Download(iter([b"a"]), "a.csv", "text/csv", lambda: freed.append(True))))
-    assert freed and [type(each.exception()) for each in ended] == [asyncio.TimeoutError]
-
-
-def test_a_search_without_an_end_is_no_download(app, monkeypatch):
-    client, asked = app(), "/space/export?runs=a&steps=all&format=jsonl&text=a"
-    assert client.get(asked).status_code == 200
-    monkeypatch.setattr(search, "FOUND", 1)
-    answer = client.get(asked)
-    assert answer.status_code == 404 and "part only" in answer.text
+def test_a_link_out_of_the_run_is_not_followed(app, folder, tmp_path):
+    path = folder / "b" / "rollouts" / "step-000001.parquet"
+    kept = path.read_bytes()
+    (tmp_path / "secret").write_text("NEEDLE")
+    path.unlink()
+    path.symlink_to(tmp_path / "secret")
+    answer = app().get("/space/rollouts?run=b&step=1")
+    path.unlink()
+    path.write_bytes(kept)
+    assert answer.status_code == 404 and "NEEDLE" not in answer.text

@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from openrlhf_ebpo.space.settings import as_flags, command, compared, grouped, matching, settings_of
+from openrlhf_ebpo.space.settings import command, compared, matching, settings_of
 
 ARGS = {
     "actor": {"adam": {"lr": 9e-07, "betas": [0.9, 0.95]}, "gradient_checkpointing_enable": True, "aux": None},
@@ -25,8 +25,6 @@ def test_settings_are_flat_and_those_that_differ_are_known():
     assert found["ckpt.path"].differs and not found["ckpt.path"].decides
     assert found["ckpt.save_hf"].values == ("false", None) and found["ckpt.save_hf"].decides
     assert found["versions.torch"].values[0] == "2.9.0" and found["run.seed"].values[0] == "3"
-    names = list(grouped(list(found.values())))
-    assert names == ["actor", "ckpt", "data", "logger", "run", "general", "versions"]
 
 
 def test_secrets_are_never_shown_whatever_the_writer_did():
@@ -34,8 +32,6 @@ def test_secrets_are_never_shown_whatever_the_writer_did():
     found = compared([settings_of(about(reward={"remote_url": [f"http://u:pw@host/{token}"], "api_key": "open"}))])
     text = str(found)
     assert token not in text and "pw" not in text and "0123456789abcdef" not in text and "open'" not in text
-    flags = as_flags(settings_of(about()), ["logger.wandb.key", "use_ms"])
-    assert flags == ""
 
 
 @pytest.mark.parametrize(
@@ -59,15 +55,10 @@ def test_a_search_finds_words_in_names_and_values():
     assert len(matching(settings, "")) == len(settings) and not matching(settings, "adam nowhere")
 
 
-def test_settings_become_flags_that_a_shell_reads_back():
-    run = settings_of(about(x={"y": "a'b $(touch /tmp/x)", "z": "\x1b[201~rm"}, **{"q; rm": 1}))
-    flags = as_flags(run, list(run))
-    assert shlex.split(flags.replace(" \\\n", " ")) == [
-        *("--actor.adam.lr", "9e-07", "--actor.adam.betas", "0.9", "0.95", "--actor.gradient_checkpointing_enable"),
-        *("--ckpt.path", "/data/a", "--data.input_template", "{}\n", "--data.input_key", "prompt"),
-        *("--x.y", "a'b $(touch /tmp/x)", "--x.z", "⟨U+001B⟩[201~rm"),
-    ]
-    assert command({"argv": ["--a", "b c", "--flag"]}) == "--a 'b c' \\\n--flag"
+def test_a_command_is_quoted_for_a_shell_and_holds_no_control_characters():
+    words = ["--a", "b c", "--x.y", "a'b $(touch /tmp/x)", "--flag", "\x1b[201~rm"]
+    shown = command({"argv": words})
+    assert shlex.split(shown.replace(" \\\n", " ")) == [*words[:-1], "⟨U+001B⟩[201~rm"]
 
 
 def test_what_is_no_run_has_no_settings():

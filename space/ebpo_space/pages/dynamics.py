@@ -23,7 +23,6 @@ from ..workspace import Opened, Workspace
 LOOKS = {
     "metrics": "metrics",
     "distributions": "distributions",
-    "system": "system",
 }
 HEAT_RUNS = 4  # runs with heat maps at once
 PARAMETERS = {
@@ -80,7 +79,6 @@ NO_STEPS = empty("No steps yet", "These runs have no metrics so far. The page lo
 NOTHING = {
     "metrics": NO_STEPS,
     "distributions": empty("No rollouts", "These runs hold no rollouts that could be read."),
-    "system": empty("No timings", "These runs have logged neither timings nor the time of their steps."),
 }
 
 
@@ -88,9 +86,7 @@ def quick(view: dict, several: bool = False) -> HTML:
     """What is looked at, what stands on the x axis, the log scale; and, where there are several, how seeds are drawn."""
     looks = joined(choice({"look": name}, shown, name == view["look"]) for name, shown in LOOKS.items())
     axes = joined(choice({"x": name, "zoom": ""}, shown, name == view["x"]) for name, shown in AXES.items())
-    log = (
-        choice({"log": not view["log"]}, "log scale", view["log"]) if view["look"] in ("metrics", "system") else HTML()
-    )
+    log = choice({"log": not view["log"]}, "log scale", view["log"]) if view["look"] == "metrics" else HTML()
     each = {"seeds": "mean" if view["seeds"] == "each" else "each"}
     log += choice(each, "every seed", view["seeds"] == "each") if several and view["look"] == "metrics" else HTML()
     return html(
@@ -119,7 +115,9 @@ Found = tuple[list[dict], list[tuple[Opened, Seen]]]
 
 
 def _metrics(runs: Sequence[Opened], view: dict, workspace: Workspace) -> Found:
-    return sections(runs, view), []
+    over = partial(_over, axis=view["x"])
+    named = [(*_named(run), run.metrics) for run in runs]
+    return [*sections(runs, view), *system.sections(named, over, AXES[view["x"]], view["smooth"], view["log"])], []
 
 
 def _distributions(runs: Sequence[Opened], view: dict, workspace: Workspace) -> Found:
@@ -132,14 +130,7 @@ def _distributions(runs: Sequence[Opened], view: dict, workspace: Workspace) -> 
     return shown, found
 
 
-def _system(runs: Sequence[Opened], view: dict, workspace: Workspace) -> Found:
-    over = partial(_over, axis=view["x"])
-    return system.sections(
-        [(*_named(run), run.metrics) for run in runs], over, AXES[view["x"]], view["smooth"], view["log"]
-    ), []
-
-
-LOOKED = {"metrics": _metrics, "distributions": _distributions, "system": _system}
+LOOKED = {"metrics": _metrics, "distributions": _distributions}
 
 
 def _read(runs: Sequence[Opened], workspace: Workspace) -> list[tuple[Opened, Seen]]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import gradio as gr
 import numpy as np
 
 from openrlhf_ebpo.estimator.registry import title
 
-from .. import exports
 from ..cards import PER_PAGE, decision, group_list, history_bar, pushed_down
 from ..errors import RunError, attempt
 from ..groups import Groups, Index
@@ -19,7 +17,7 @@ from ..parameters import flag, number, one_of, optional, place, text
 from ..parts import Parts, menu
 from ..picture import Drawn, implied_prior_mean, picture
 from ..replayed import batch_scale, under_every_estimator
-from ..search import KINDS, answers, error_counts, exported, history, position_of
+from ..search import KINDS, answers, error_counts, history, position_of
 from ..selection import selected
 from ..strip import MOST, first_with
 from ..strip import answers as strip
@@ -31,7 +29,7 @@ from ..workspace import ALL_HIDDEN, Opened, Workspace
 KEYS = (
     "<p class='keys'><kbd>j</kbd> <kbd>k</kbd> next and previous group · <kbd>d</kbd> <kbd>a</kbd> next and previous answer, "
     "<kbd>1</kbd>–<kbd>9</kbd> choose one · <kbd>[</kbd> <kbd>]</kbd> step · <kbd>n</kbd> <kbd>p</kbd> next and previous hit "
-    "· <kbd>e</kbd> export</p>"
+    "</p>"
 )
 PARAMETERS = {
     "run": ("", text),
@@ -64,7 +62,7 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
     parts.html("notes")
     with gr.Row(elem_classes=["reader"]):
         parts.html("groups", classes=("left",))
-        parts.html("decision", classes=("middle",), server_functions=[_exporter(workspace)])
+        parts.html("decision", classes=("middle",))
         parts.html("answers", classes=("right",))
     gr.HTML(KEYS, apply_default_css=False, elem_classes=["own"])
 
@@ -80,13 +78,6 @@ def _filters(parts: Parts) -> None:
     parts.control("to", gr.Slider(0, 1, 1, step=0.05, label="Success rate to"), "release", also=_FIRST)
     parts.control("rewards_from", gr.Number(None, label="Mean reward from"), "submit", "blur", also=_FIRST)
     parts.control("rewards_to", gr.Number(None, label="Mean reward to"), "submit", "blur", also=_FIRST)
-
-
-def _exporter(workspace: Workspace) -> Callable:
-    def export_group(wanted: dict) -> list[str]:  # Gradio calls it by its name
-        return list(exported_group(workspace, wanted))
-
-    return export_group
 
 
 def render(view: dict, workspace: Workspace) -> dict:
@@ -125,8 +116,7 @@ def _page(view: dict, keys: list[str], opened: Opened, index: Index, groups: Gro
     pages = max(math.ceil(len(found) / PER_PAGE), 1)
     shown = min(view["shown"], pages)
     words = words_of(index, groups, found[(shown - 1) * PER_PAGE : shown * PER_PAGE], view["text"].strip())
-    listed = exports.links(view, opened.run, groups, found)
-    listed += _errors(opened, groups, found) if view["kind"] == "errors" else HTML()
+    listed = _errors(opened, groups, found) if view["kind"] == "errors" else HTML()
     listed += group_list(groups, found, words, current, shown, failed, passed)
     if not len(found):
         listed += empty("No group fits", "Look in “all” steps, or take a filter away.")
@@ -273,21 +263,6 @@ def _stepper(view: dict, steps: list[int]) -> HTML:
         *(go(before[-1:], "‹", "earlier", "Earlier step"), label, go(after[:1], "›", "later", "Later step")),
         *(latest, every),
     )
-
-
-def exported_group(workspace: Workspace, wanted: dict) -> tuple[str, str]:
-    """File name and JSON of one group; name "" and a message where it cannot be."""
-    try:
-        opened = workspace.open(str(wanted["run"]))
-        groups, _ = workspace.index(opened).read()
-        position = position_of(groups, int(wanted["step"]), int(wanted["group"]))
-        if position is None:
-            raise RunError("This group is gone.")
-        rows = answers(opened.run, groups, position)
-        name = f"step-{int(wanted['step']):06d}-group-{int(wanted['group'])}.json"
-        return name, exported(rows, run=opened.run.key, step=int(wanted["step"]), group=int(wanted["group"]))
-    except (RunError, KeyError, TypeError, ValueError, OverflowError) as error:
-        return "", str(error) if isinstance(error, RunError) else "This is no group."
 
 
 PAGE = Page("samples", PARAMETERS, lay_out, render, settle, ("metrics.jsonl", "run.json", "rollouts"))

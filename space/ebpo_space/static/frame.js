@@ -1,7 +1,7 @@
 // What stands on every page: tabs, light and dark, the address.
 (() => {
   "use strict";
-  const { clicks, repaint, tell } = window.space;
+  const { clicks, repaint, save, tell } = window.space;
 
   const toggleTheme = () => {
     const dark = document.body.classList.toggle("dark");
@@ -17,6 +17,16 @@
   };
 
   clicks.set("[data-copy-link]", copyLink);
+
+  // a spreadsheet runs a cell that begins with one of these signs
+  const cell = (text) => `"${(/^\s*[=+\-@＝＋－＠']/.test(text) ? `'${text}` : text).replaceAll('"', '""')}"`;
+  clicks.set("[data-csv]", (button) => {
+    const rows = [...button.closest("section").querySelectorAll("table tr")];
+    const lines = rows.map((row) => [...row.cells].map((each) => cell(each.innerText.replace(/\s+/g, " ").trim())).join(","));
+    const url = URL.createObjectURL(new Blob([lines.join("\n") + "\n"], { type: "text/csv" }));
+    save(`${button.dataset.csv}.csv`, url);
+    setTimeout(() => URL.revokeObjectURL(url), 10000);
+  });
 
   // Gradio's own event of a tab is also sent while the page opens, and would race with what the address asks for
   const turns = (trigger) => document.addEventListener("click", (event) => {

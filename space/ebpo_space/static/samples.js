@@ -17,20 +17,10 @@
   });
   renewed.add((root) => root.querySelectorAll(".answers > .strip, .answers > .answer > header").forEach((each) => heights.observe(each)));
 
-  const exportGroup = async (button, { server }) => {
-    const before = button.textContent;
-    button.textContent = "Preparing…";
-    try {
-      const [name, text] = await server.export_group(JSON.parse(button.dataset.export));
-      if (!name) throw new Error(text);
-      const url = URL.createObjectURL(new Blob([text], { type: "application/json" }));
-      save(name, url);
-      setTimeout(() => URL.revokeObjectURL(url), 10000);
-      button.textContent = before;
-    } catch (error) { button.textContent = String(error.message || "Export failed").slice(0, 120); }
-  };
-
-  clicks.set("[data-export]", exportGroup);
+  clicks.set("[data-download]", (button) => {
+    const { download, run, step } = button.dataset;
+    save("", `${download}?${new URLSearchParams({ run, step })}`);
+  });
 
   // columns are folded here alone, not in the link; on a phone the list and the decision are, until they are asked for
   const FOLDED = "space-folded";
@@ -84,9 +74,6 @@
     } else if (event.key === "[" || event.key === "]") {
       const button = document.querySelector(event.key === "[" ? "[data-key=earlier]" : "[data-key=later]");
       if (button && !button.disabled) { event.preventDefault(); button.click(); }
-    } else if (event.key === "e") {
-      const button = document.querySelector("[data-export]");
-      if (button) { event.preventDefault(); button.click(); }
     }
   });
 })();
