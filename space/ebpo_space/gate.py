@@ -1,19 +1,15 @@
 """An allowlist of requests: the few routes that the pages use. Gradio has some fifty: uploads, files, proxies,
 streams, whatever its next version adds. Pages read runs and send a few values, so everything else
-is refused, and what is admitted is limited (limits.py)."""
+is refused."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import re
-from collections import Counter
 from collections.abc import Container
 
-from starlette.responses import JSONResponse, PlainTextResponse
-
-from .limits import RATE, STREAMS, Allowance, Busy, Places, visitor_of
+from starlette.responses import PlainTextResponse
 
 READ = re.compile(
     r"/(config|theme\.css|favicon\.ico|manifest\.json|robots\.txt)?|/(assets|static|space)/.+"
@@ -21,9 +17,7 @@ READ = re.compile(
     re.ASCII,
 )
 CALL = re.compile(r"/gradio_api/run/predict")
-STREAM = re.compile(r"/gradio_api/heartbeat/.*", re.DOTALL)
 HOST = re.compile(r"(?:\[([\da-f:.]+)\]|([\w.-]+))(?::\d{1,5})?", re.ASCII)
-FILE = 1 / 16  # of a call: what a file, or a refusal, costs
 LONGEST = 2**18  # bytes of what a page sends: values of controls, names of runs
 SECONDS = 30.0  # to send it
 
@@ -37,20 +31,17 @@ class Refused(Exception):
 
 
 class Gate:
-    """ASGI middleware: READ and CALL go through to Gradio, and nothing else; each visitor's within their share.
+    """ASGI middleware: READ and CALL go through to Gradio, and nothing else.
 
     A call's body is read here, whole: Gradio looks in it for descriptions of files ({"path": …, "meta": …}) whatever the
     component, and downloads to its disk what an address there names.
 
-    worked_on: addresses of READ whose answers take work.
     hosts: names of this server; None: any. Another site's name may point here (DNS rebinding), and its pages then read
         what they ask for.
     """
 
-    def __init__(self, app, worked_on: Container[str] = (), rate: float = RATE, hosts: Container[str] | None = None):
-        self.app, self.worked_on, self.hosts = app, worked_on, hosts
-        self.allowance, self.places = Allowance(rate), Places()
-        self.streams: Counter[str] = Counter()  # open heartbeats of each visitor
+    def __init__(self, app, hosts: Container[str] | None = None):
+        self.app, self.hosts = app, hosts
 
     async def __call__(self, scope, receive, send):
         if scope["type"] == "lifespan":
@@ -58,38 +49,14 @@ class Gate:
         if scope["type"] != "http":
             return await send({"type": "websocket.close", "code": 1008})
         try:
-            await self._within_limits(scope, receive, send)
+            if self.hosts is not None and host_of(scope) not in self.hosts:
+                raise Refused(
+                    403, "This app answers on this machine alone: open it as 127.0.0.1, or start it with --host."
+                )
+            receive = await admitted(scope, receive)
         except Refused as error:
-            await PlainTextResponse(str(error), error.status)(scope, receive, send)
-        except Busy as error:  # "error" is where Gradio's page looks for what to say
-            said = JSONResponse({"error": str(error)}, 429, {"retry-after": str(error.seconds)})
-            await said(scope, receive, send)
-
-    async def _within_limits(self, scope, receive, send):
-        if self.hosts is not None and host_of(scope) not in self.hosts:
-            raise Refused(403, "This app answers on this machine alone: open it as 127.0.0.1, or start it with --host.")
-        visitor = visitor_of(scope)
-        work = scope["method"] == "POST" or scope["path"] in self.worked_on
-        self.allowance.spend(visitor, 1 if work else FILE)
-        receive = await admitted(scope, receive)
-        if work:
-            async with self.places.one(visitor):
-                await self.app(scope, receive, send)
-        elif STREAM.fullmatch(scope["path"]):
-            with self._streaming(visitor):
-                await self.app(scope, receive, send)
-        else:
-            await self.app(scope, receive, send)
-
-    @contextlib.contextmanager
-    def _streaming(self, visitor: str):
-        if self.streams[visitor] >= STREAMS:
-            raise Busy(60)
-        self.streams[visitor] += 1
-        try:
-            yield
-        finally:
-            self.streams -= Counter([visitor])  # leaves no entry with 0
+            return await PlainTextResponse(str(error), error.status)(scope, receive, send)
+        await self.app(scope, receive, send)
 
 
 def host_of(scope: dict) -> str:

@@ -28,9 +28,8 @@ from openrlhf_ebpo import __version__
 from openrlhf_ebpo.command import Parser, error_exit
 from openrlhf_ebpo.command import parse as parse_flags
 
-from .limits import RATE
-
 SESSIONS = 500  # of visitors, 0.4 MB each; who comes back later is shown what the address says
+THREADS = 8  # answers worked on at a time
 
 
 @error_exit("space")
@@ -71,26 +70,11 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="DIR",
         help="where repositories are downloaded to (default: ~/.cache/openrlhf_ebpo_space)",
     )
-    parser.add_argument(
-        "--rate",
-        type=positive,
-        default=RATE,
-        metavar="N",
-        help="calls a second that one visitor may make (default %(default)g); whoever makes more waits",
-    )
     parser.add_argument("--open", action="store_true", help="open a browser")
     options = parse_flags(parser, argv)
     for given in options.runs:
         check_given(parser, given)
     return options
-
-
-def positive(text: str) -> float:
-    """A number above 0, for argparse."""
-    number = float(text)
-    if not 0 < number < 1e6:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and a million")
-    return number
 
 
 def listed(variable: str) -> list[str]:
@@ -128,10 +112,11 @@ def serve(options: argparse.Namespace) -> None:
         theme=gr.themes.Base(
             font=["IBM Plex Sans", "system-ui", "sans-serif"], font_mono=["IBM Plex Mono", "ui-monospace", "monospace"]
         ),
-        app_kwargs=server.app_kwargs(__version__, workspace, options.rate, server.hosts_of(options.host)),
+        app_kwargs=server.app_kwargs(__version__, workspace, server.hosts_of(options.host)),
         footer_links=[],
         run_history=False,
         state_session_capacity=SESSIONS,
+        max_threads=THREADS,
         enable_monitoring=False,
     )
     for folder in workspace.runs.awaited():

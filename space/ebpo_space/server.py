@@ -19,7 +19,6 @@ from . import downloads, texts
 from .document import STATIC, Document, head
 from .errors import RunError
 from .gate import Gate
-from .limits import RATE
 from .workspace import Workspace
 
 # Text is escaped before it gets here; if an escape were forgotten, a page could neither run it nor load or send anything
@@ -97,7 +96,7 @@ class Files(StaticFiles):
 
 
 # Of pages, by address: what a GET with these parameters is answered with. They find runs as pages do, through the workspace,
-# and run in a thread, under the limits of gate.py. A RunError is answered with 404 and its message.
+# and run in a thread. A RunError is answered with 404 and its message.
 Answer = Callable[[Workspace, Mapping[str, str]], Response]
 ROUTES: dict[str, Answer] = {"/space/text": texts.answer, downloads.ROUTE: downloads.answer}
 
@@ -117,14 +116,13 @@ def hosts_of(host: str) -> Container[str] | None:
     return LOOPBACK if host in LOOPBACK and not os.environ.get("SPACE_ID") else None
 
 
-def app_kwargs(version: str, workspace: Workspace, rate: float = RATE, hosts: Container[str] | None = None) -> dict:
+def app_kwargs(version: str, workspace: Workspace, hosts: Container[str] | None = None) -> dict:
     """For `launch`: routes before Gradio's own, the page's head, the headers, and what is refused."""
     pages = [_route(path, answer, workspace) for path, answer in ROUTES.items()]
     files = Mount("/space", Files(directory=STATIC))
     inner = [
         Middleware(SafeHeaders),
-        # a file may take minutes to send: it holds none of its visitor's places
-        Middleware(Gate, worked_on=ROUTES.keys() - {downloads.ROUTE}, rate=rate, hosts=hosts),
+        Middleware(Gate, hosts=hosts),
         Middleware(Document, head=head(version)),
     ]
     return {"routes": [*pages, files], "middleware": inner, "docs_url": None, "redoc_url": None}

@@ -137,31 +137,3 @@ def test_the_page_and_its_events_are_still_there(started):
     assert ask(f"{url}/{asset}")[0] == 200
     status, said = ask(f"{url}/gradio_api/run/predict", "POST", event())
     assert status == 200 and b"ebpo" in said
-
-
-def test_a_page_that_asks_too_often_says_so_and_loses_no_click(visit, serve, runs):
-    url = serve("--runs", str(runs / "ebpo"), "--rate", "5")
-    page = visit("?tab=understand", base=url)
-    page.wait_for_selector(".story")
-    said = page.evaluate("""() => {
-        const ask = () => {  // not as the page does, which asks again
-            const request = new XMLHttpRequest();
-            request.open("POST", "./gradio_api/run/predict", false);
-            request.setRequestHeader("content-type", "application/json");
-            request.send(JSON.stringify({fn_index: 0, data: [null], session_hash: "x"}));
-            return request;
-        };
-        const line = () => document.querySelector(".asked-again")?.textContent;
-        new MutationObserver(() => window.waiting ||= line()).observe(document.body, {childList: true});  // it stands for a second alone
-        for (let i = 0; i < 60; i++) {
-            const answer = ask();
-            if (answer.status !== 429) continue;
-            for (const name of ["dynamics", "evaluation", "samples"]) document.querySelector(`[role=tab][data-tab-id=${name}]`).click();
-            const more = setInterval(() => window.waiting ? clearInterval(more) : ask(), 50);  // a slow page clicks late
-            return answer.responseText;
-        }
-    }""")
-    assert "Too many requests. Wait" in said
-    assert "Too many requests: waiting" in page.wait_for_function("window.waiting").json_value()
-    page.wait_for_selector(".answer")
-    page.wait_for_selector(".asked-again", state="detached")

@@ -1,0 +1,84 @@
+"""Which requests the server admits, by name and by sender; what browsers may keep."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from openrlhf_ebpo.space.gate import Gate
+from openrlhf_ebpo.space.server import LOOPBACK, hosts_of, is_lasting, policy
+
+
+async def ask(
+    gate: Gate, path: str, method: str = "GET", body: bytes = b"{}", client: str = "1.2.3.4", host: str | None = None
+) -> tuple[int, dict, bytes]:
+    """One request; its status, headers and body."""
+    sent = []
+
+    async def receive():
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": method, "path": path, "client": (client, 1)}
+    named = [] if host is None else [(b"host", host.encode())]
+    await gate({**scope, "headers": [(b"content-type", b"application/json"), *named]}, receive, send)
+    return sent[0]["status"], dict(sent[0].get("headers", ())), sent[-1].get("body", b"")
+
+
+async def empty(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:7860", "127.0.0.1:7860", "127.0.0.1", "[::1]:7860", "[::1]"])
+def test_an_app_for_this_machine_answers_to_its_names(host):
+    assert asyncio.run(ask(Gate(empty, hosts=LOOPBACK), "/", host=host))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.test", "evil.test:7860", "127.0.0.1.evil.test", "localhost.evil.test", "x@localhost", "[::1", "", None,
+             "localhost:7860, evil.test", "localhost:x", "[::1]x"]
+)  # fmt: skip
+def test_an_app_for_this_machine_refuses_other_names_which_may_point_here(host):
+    """DNS rebinding: another site's name that now means 127.0.0.1, so that its page may read what it asks for."""
+    status, _, body = asyncio.run(ask(Gate(empty, hosts=LOOPBACK), "/", host=host))
+    assert status == 403 and b"--host" in body
+    assert asyncio.run(ask(Gate(empty), "/", host=host))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "space", "expected"), [("127.0.0.1", "", LOOPBACK), ("localhost", "", LOOPBACK), ("::1", "", LOOPBACK),
+                                    ("0.0.0.0", "", None), ("gpu7.lab", "", None), ("127.0.0.1", "me/app", None)]
+)  # fmt: skip
+def test_whoever_names_another_address_is_found_by_any_name(monkeypatch, host, space, expected):
+    monkeypatch.setenv("SPACE_ID", space)
+    assert hosts_of(host) == expected
+
+
+@pytest.mark.parametrize(
+    ("space", "ancestors"),
+    [("", "frame-ancestors 'self'"), ("me/app", "frame-ancestors 'self' https://huggingface.co")],
+)
+def test_other_sites_frame_the_app_on_the_hub_alone(monkeypatch, space, ancestors):
+    monkeypatch.setenv("SPACE_ID", space)
+    assert policy("n").split("; ")[-1] == ancestors and "'nonce-n'" in policy("n")
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "lasts"),
+    [
+        ("/space/style.css", b"0.1.0-1795371944", True),
+        ("/space/vendor/plotly/plotly-cartesian.min.js.gz", b"0.1.0-1", True),
+        ("/assets/index-DphvyggB.js", b"", True),
+        ("/assets/x.js", b"", False),
+        ("/space/style.css", b"", False),
+        ("/space/text", b"run=a-1", False),
+        ("/space/text", b"0.1.0-1", False),
+        ("/", b"0.1.0-1", False),
+    ],
+)
+def test_only_files_stay_in_the_browser(path, query, lasts):
+    assert is_lasting({"path": path, "query_string": query}) == lasts
