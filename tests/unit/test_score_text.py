@@ -8,7 +8,7 @@ import pytest
 from recorded_runs import GOOD, GREEDY, POOR, PROTOCOL, save_result, write_run
 
 from openrlhf_ebpo.eval import report
-from openrlhf_ebpo.hub import evaluations, results
+from openrlhf_ebpo.hub import run_data
 from openrlhf_ebpo.hub.card import model_card
 from openrlhf_ebpo.run.results import find_results
 from openrlhf_ebpo.run.score_text import NONE, between, k_of, majorities, order, passes, percent, points, score
@@ -23,7 +23,7 @@ def test_a_score_has_its_error_and_its_interval():
     assert score(metric) == "68.4 ± 0.8 (64.4 to 72.3)"
     assert score({**metric, "standard_error": None}) == score({"value": 0.684, "interval": metric["interval"]})
     assert score({**metric, "standard_error": None}) == "68.4 (64.4 to 72.3)" and score(None) == NONE
-    assert (percent(0), percent(1), points(0.0312), points(-0.0312)) == ("0.0", "100.0", "+3.1", "-3.1")
+    assert (percent(0), percent(1), points(0.0312), points(-0.0312)) == ("0.0", "100.0", "+3.1", "−3.1")
 
 
 def test_names_of_metrics_that_are_none_are_left_alone():
@@ -41,7 +41,8 @@ def test_a_result_is_the_same_text_in_report_cards_and_space(tmp_path, protocol,
     found = find_results(run_dir)
     written = report.write_report([run_dir], tmp_path / "report").read_text()
     card = model_card(run_dir, 3, "owner/tiny")["README.md"].decode()
-    data_card = results.data_card(evaluations.rows_of(found), "owner/results", None, results.NO_LINKS)
+    published = run_data.results_of(run_dir / "eval")
+    data_card = run_data.results_files(run_dir / "eval", published, "owner/results", tmp_path)["README.md"].decode()
     page = evaluation.render(clean({}), Workspace(Runs([str(run_dir)])))["table"]
     page = re.sub(r'<small class="vote">.*?</small>', "", page)
     cells = [re.sub(r"<[^>]*>", "", cell) for cell in re.findall(r"<td>(.*?)</td>", page)]

@@ -78,5 +78,5 @@ def test_errors_of_rewards_are_counted_by_message(folder, workspace):
 
 def test_answers_are_sorted_by_length(workspace):
     shown = [samples.render(clean({"runs": "ebpo", "longest": wish}), workspace)["answers"] for wish in ("", "1")]
-    orders = [re.findall(r'aria-label="Answer (\d): ', each) for each in shown]
+    orders = [re.findall(r'class="tile [^>]*>.*?<span>(\d)', each) for each in shown]
     assert orders[0] == ["1", "2", "3", "4"] and sorted(orders[1]) == orders[0] and orders[1] != orders[0]
