@@ -12,7 +12,7 @@ READY = {
     "overview": ".run-card",
     "dynamics": ".panel[data-drawn]",
     "samples": ".answer",
-    "compare": ".difference[data-compared]",
+    "compare": ".pane .reading",
     "evaluation": "table.scores",
     "configuration": "table.settings",
     "understand": ".story",

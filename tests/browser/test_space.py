@@ -289,7 +289,7 @@ READY = {
     "Overview": ".run-card",
     "Dynamics": DRAWN,
     "Samples": ".answer",
-    "Compare": ".difference[data-compared]",
+    "Compare": ".pane .reading",
     "Evaluation": "table.scores",
     "Understand": ".story",
 }
@@ -322,9 +322,11 @@ def test_a_hostile_run_is_shown_and_does_nothing(visit):
     turn(page, "Dynamics")
     assert "damaged lines are left out" in notice(page)
     turn(page, "Evaluation")
-    assert "broken/step-000001/summary.json is damaged" in notice(page) and "schema 99" in notice(page)
+    assert "broken/step-000001/summary.json is left out: it is damaged" in notice(page) and "schema 99" in notice(page)
     turn(page, "Samples")
-    assert "step-000002.parquet is damaged" in notice(page) and "leads out of the run's directory" in notice(page)
+    assert "step-000002.parquet is left out: it is damaged" in notice(
+        page
+    ) and "leads out of the run's directory" in notice(page)
     assert "step-000004.parquet is left out" in notice(page)
     assert page.locator(".groups li").count() == 10, "the group behind the link is not there"
     for i in range(10):
