@@ -233,9 +233,9 @@ def test_tiles_reward_and_list_stay_in_sight_while_a_long_answer_is_read(visit):
     page = visit("?tab=samples&runs=ebpo&text=is")
     page.wait_for_selector(".answers > .answer .marks .hits")
     page.add_style_tag(content=".answers .reading { min-height: 4000px; }")
-    page.evaluate("scrollTo({ top: 1500, behavior: 'instant' })")
-    page.wait_for_function(
+    page.wait_for_function(  # scrolls at every look: the page may still have been short at the one before
         """() => {
+            scrollTo({ top: 1500, behavior: 'instant' });
             const parts = [".answers > .strip", ".answers > .answer > header", ".answers .marks", ".groups ol"];
             const tops = parts.map((each) => document.querySelector(each).getBoundingClientRect().top);
             return scrollY > 1000 && tops.every((top) => top >= 0 && top < 250) && tops[0] < tops[1] && tops[1] < tops[2];

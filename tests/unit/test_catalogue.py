@@ -92,32 +92,36 @@ def board(*folders: Path, **view) -> list[dict]:
     return json.loads(found["board"])["sections"]
 
 
+def others(folder: Path) -> dict:
+    return next(section for section in board(folder) if section["title"] == "Other")
+
+
 def panels(section: dict) -> list[str]:
     return [panel["id"] for panel in section["panels"]]
 
 
 def test_a_metric_of_somebody_elses_is_shown_under_other(tmp_path):
     sections = board(run_with(tmp_path / "run", [], "own/b", "<img src=x>", "eval_math_pass1"))
-    assert [section["title"] for section in sections] == ["Outcome", "Estimator", "Other"]
-    assert panels(sections[-1]) == ["<img src=x>", "own/b"] and sections[-1]["panels"][1]["title"] == "own/b"
+    assert [section["title"] for section in sections] == ["Outcome", "Estimator", "Other", "Speed"]
+    assert panels(sections[2]) == ["<img src=x>", "own/b"] and sections[2]["panels"][1]["title"] == "own/b"
     assert "moving mean" in sections[0]["note"] and "moving mean" not in sections[1]["note"]
 
 
 def test_a_metric_stands_once_on_the_page(tmp_path):
     sections = board(run_with(tmp_path / "run", [], "own/b", "kl"), more="own/b,ebpo/shrinkage,kl")
-    assert [panels(section) for section in sections] == [["own/b", "ebpo/shrinkage", "kl"]]
+    assert [panels(section) for section in sections[:1]] == [["own/b", "ebpo/shrinkage", "kl"]]
     assert [panel["title"] for panel in sections[0]["panels"]] == ["own/b", "Shrinkage S", "KL to the reference"]
 
 
 def test_of_many_unknown_ones_the_rest_is_counted(tmp_path):
     names = [f"x/{i:03}" for i in range(40)]
-    other = board(run_with(tmp_path / "run", [{"name": "x/039", "title": "Last"}], *names, "y" * 301))[-1]
+    other = others(run_with(tmp_path / "run", [{"name": "x/039", "title": "Last"}], *names, "y" * 301))
     assert panels(other) == ["x/039", *names[: shelves.OTHERS - 1]] and "28 more are among" in other["note"]
 
 
 def test_a_run_says_what_its_own_metrics_are(tmp_path):
     entries = own.read_entries(EXAMPLE)
-    (panel,) = board(run_with(tmp_path / "run", entries, NAME))[-1]["panels"]
+    (panel,) = others(run_with(tmp_path / "run", entries, NAME))["panels"]
     assert panel["id"] == NAME and panel["title"] == "Distinct characters"
     assert panel["note"] == "different characters among all of a response · fraction"
     assert panel["worry"] == "falls towards 0: the policy repeats itself"
@@ -127,7 +131,7 @@ def test_a_run_says_what_its_own_metrics_are(tmp_path):
 
 def test_markup_that_a_run_brings_along_is_text(tmp_path):
     run = marked_run(tmp_path / "run")
-    panel = next(each for each in board(run)[-1]["panels"] if each["id"] == PLOTLY)
+    panel = next(each for each in others(run)["panels"] if each["id"] == PLOTLY)
     assert panel["title"] == SHORT and panel["note"].endswith(f" · {UNIT}")  # space.js shows both by textContent
     meaning = columns.metric_meaning(PLOTLY, own.own_metrics(read_run(run)["metrics"]))
     assert meaning.startswith("&#60;b data&#45;foreign&#62;b") and not re.search(r"[<>|`\[*]", meaning)
@@ -160,7 +164,7 @@ def test_a_wrong_entry_is_refused_at_the_start_and_left_out_of_a_run(tmp_path, e
     with pytest.raises(UsageError, match=r"--logger\.metrics .*metrics\.json: entry 2: "):
         own.read_entries(path)
     run = run_with(tmp_path / "run", [entry, good], "own/good", "own/x")
-    assert [panel["title"] for panel in board(run)[-1]["panels"]] == ["Good", "own/x"]
+    assert [panel["title"] for panel in others(run)["panels"]] == ["Good", "own/x"]
 
 
 def test_lists_without_end_and_things_that_are_no_list(tmp_path):
