@@ -29,7 +29,7 @@ from lab.tables import table
 from lab.warm_starts import warm_start
 
 TRUE = "dr_grpo"
-ESTIMATORS = ["group_norm", "ebpo", "james_stein", "score_weighted", "ebpo.robust", "lab.variants:NoBaseline"]
+ESTIMATORS = ["group_norm", "ebpo", "james_stein", "score_weighted", "ebpo.robust", "raw_reward"]
 AT_THE_START = ["g2-5", "g4-5", "g4-30", "g4-60", "mixed", "wrong", "sort"]
 
 

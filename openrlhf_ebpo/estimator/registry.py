@@ -100,6 +100,18 @@ ESTIMATORS = {
         "the batch's mean, then divided by the batch's standard deviation",
         code="openrlhf_ebpo.estimator.methods.global_mean:GlobalMean",
     ),
+    "raw_reward": Entry(
+        "Raw reward",
+        "the reward of a failure, then divided by the root mean square",
+        "2504.11343",
+        "openrlhf_ebpo.estimator.methods.raw_reward:RawReward",
+    ),
+    "mc_grpo": Entry(
+        "MC-GRPO",
+        "the group's median, then divided by the median deviation",
+        "2601.22582",
+        "openrlhf_ebpo.estimator.methods.mc_grpo:MCGRPO",
+    ),
     "grpo_batch_norm": Entry(
         "GRPO, batch-normalised",
         "the group's mean, then standardised over the batch",

@@ -10,7 +10,12 @@ LR = 8e-4  # of all regimes, unless a grid of learning rates is asked for
 @dataclass(frozen=True)
 class Cell:
     """A regime. start: success rate of the warm start; rollouts: responses a step; examples: what the warm start showed
-    (EXAMPLES in tasks.py); mini_batches: optimizer steps a rollout batch."""
+    (EXAMPLES in tasks.py); mini_batches: optimizer steps a rollout batch.
+
+    Off-policy (sampling.py): steps_old: age of the weights that draw the rollouts; rounding: of these, bf16, int8 or int4;
+    temperature: at which they draw, while the learner's is 1; old: whose log-probabilities the policy loss takes for the old
+    ones, "trainer" or "sampler"; correction: by upstream's token ratio.
+    """
 
     start: float
     group: int = 4
@@ -19,6 +24,15 @@ class Cell:
     task: str = "backward"
     mini_batches: int = 1
     rollouts: int = 128
+    steps_old: int = 0
+    rounding: str = ""
+    temperature: float = 1.0
+    old: str = "trainer"
+    correction: bool = False
+
+    @property
+    def off_policy(self) -> bool:
+        return bool(self.steps_old or self.rounding or self.temperature != 1)
 
     @property
     def prompts(self) -> int:
@@ -31,6 +45,11 @@ class Cell:
         parts += ["mixed difficulty"] * (self.examples == "mixed")
         parts += ["sorting"] * (self.task == "sort")
         parts += [f"{self.mini_batches} mini-batches a step"] * (self.mini_batches > 1)
+        parts += [f"samples {self.steps_old} steps old"] * (self.steps_old > 0)
+        parts += [f"sampler in {self.rounding}"] * bool(self.rounding)
+        parts += [f"sampler at temperature {self.temperature:g}"] * (self.temperature != 1)
+        parts += ["the sampler's log-probabilities as old ones"] * (self.old == "sampler")
+        parts += ["token correction"] * self.correction
         return ", ".join([*parts, f"{self.steps} steps of {self.rollouts} rollouts"])
 
 
@@ -55,6 +74,19 @@ CELLS = {
     "quickstart": Cell(0.05, group=2, rollouts=256, steps=80),
     "long-sort": Cell(0.1, task="sort", steps=600),
     "longest-sort": Cell(0.1, task="sort", steps=1800),
+    "g2-5-bf16": Cell(0.05, group=2, rounding="bf16"),
+    "g2-5-int4": Cell(0.05, group=2, rounding="int4"),
+    "g2-5-cooler": Cell(0.05, group=2, temperature=0.8),
+    "g2-5-1-old": Cell(0.05, group=2, steps_old=1),
+    "g2-5-4-old": Cell(0.05, group=2, steps_old=4),
+    "g2-5-16-old": Cell(0.05, group=2, steps_old=16),
+    "g2-5-16-old-sampler": Cell(0.05, group=2, steps_old=16, old="sampler"),
+    "g2-5-16-old-corrected": Cell(0.05, group=2, steps_old=16, correction=True),
+    "g2-5-mini-batches": Cell(0.05, group=2, mini_batches=4),
+    "g4-30-4-old": Cell(0.3, steps_old=4),
+    "g4-30-16-old": Cell(0.3, steps_old=16),
+    "g3-5": Cell(0.05, group=3, rollouts=129),
+    "g3-5-16-old": Cell(0.05, group=3, rollouts=129, steps_old=16),
 }
 
 

@@ -17,6 +17,7 @@ import torch
 
 from lab import policy, tasks
 from lab.cells import LR, Cell, parsed
+from lab.sampling import Sampler
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.estimator import registry
 from openrlhf_ebpo.estimator.config import EstimatorConfig
@@ -46,7 +47,7 @@ def train(
     """
     estimator, entropy = build(spec, cell.group)
     states = [estimator.initial() for _ in weights]
-    weights = weights.clone().requires_grad_()
+    weights, sampler = weights.clone().requires_grad_(), Sampler(cell, shape)
     adam = torch.optim.AdamW([weights], lr=lr, betas=BETAS, weight_decay=0.0)
     heldout = examples(cell.task, [tasks.words()[0]] * len(weights))
     rows = [{"step": 0, "rollouts": 0, **success(shape, weights, heldout)}]
@@ -54,14 +55,17 @@ def train(
     for step, (words, uniforms) in enumerate(batches, 1):
         adam.param_groups[0]["lr"] = lr * min(1.0, step / max(1, round(WARMUP * cell.steps)))
         prompts, answers = examples(cell.task, words)
-        rollouts = policy.generate(shape, weights, prompts, uniforms)
+        rollouts, corrections = sampler.draw(weights, prompts, uniforms)
         rewards = ((rollouts.tokens == answers[:, :, None]).all(-1)).double()
         advantages, states = estimated(estimator, states, words, rollouts, rewards)
         since.append(of_batch(rewards, advantages))
         for part in range(cell.mini_batches):
             chosen = slice(part * cell.prompts // cell.mini_batches, (part + 1) * cell.prompts // cell.mini_batches)
             mini_batch = policy.Rollouts(*(each[:, chosen] for each in rollouts))
-            since[-1] |= update(shape, weights, adam, prompts[:, chosen], mini_batch, advantages[:, chosen], entropy)
+            correction = 1.0 if corrections is None else corrections[:, chosen]
+            since[-1] |= update(
+                shape, weights, adam, prompts[:, chosen], mini_batch, advantages[:, chosen], entropy, correction
+            )
         if step % max(cell.steps // EVALUATIONS, 1) == 0:
             means = {name: torch.stack([each[name] for each in since]).mean(0) for name in since[0]}
             rows.append({"step": step, "rollouts": step * cell.rollouts, **success(shape, weights, heldout), **means})
@@ -130,7 +134,9 @@ def estimated(estimator, states: list, words, rollouts: policy.Rollouts, rewards
     return torch.tensor(np.stack([step.advantages for step in steps]), dtype=torch.float32), [s.state for s in steps]
 
 
-def update(shape, weights, adam, prompts, rollouts: policy.Rollouts, advantages, entropy_weight: float) -> dict:
+def update(
+    shape, weights, adam, prompts, rollouts: policy.Rollouts, advantages, entropy_weight: float, correction=1.0
+) -> dict:
     """One optimizer step; of each seed (S,) the gradient's norm before it is cut to MAX_NORM, the entropy, and the KL of
     the policy before to that after, exact over the vocabulary at the tokens that were drawn."""
     log_probs, distributions = policy.log_probs(shape, weights, prompts, rollouts.tokens)
@@ -138,7 +144,7 @@ def update(shape, weights, adam, prompts, rollouts: policy.Rollouts, advantages,
     ratio = (log_probs - rollouts.log_probs).exp()
     advantages = advantages[..., None]
     surrogate = torch.min(ratio * advantages, ratio.clamp(1 - CLIP, 1 + CLIP) * advantages)
-    loss = -(surrogate * rollouts.mask).sum((1, 2, 3)) / count
+    loss = -(correction * surrogate * rollouts.mask).sum((1, 2, 3)) / count
     with torch.set_grad_enabled(entropy_weight > 0):
         entropy = (-(distributions.exp() * distributions).sum(-1) * rollouts.mask).sum((1, 2, 3)) / count
     adam.zero_grad()

@@ -176,15 +176,15 @@ def inputs(tokens: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def generate(shape: Shape, weights: Tensor, prompts: Tensor, uniforms: Tensor) -> Rollouts:
-    """Responses at temperature 1 to prompts (S, M, P), by inverse transform of `uniforms` (S, M, G, T)."""
+def generate(shape: Shape, weights: Tensor, prompts: Tensor, uniforms: Tensor, temperature: float = 1.0) -> Rollouts:
+    """Responses to prompts (S, M, P), by inverse transform of `uniforms` (S, M, G, T)."""
     w = unpack(shape, weights)
     read_prompts, cache = read(shape, w, prompts), empty_cache(shape, uniforms[..., 0].numel())
     token = torch.full(uniforms.shape[:3], END)
     running = torch.ones(uniforms.shape[:3], dtype=torch.bool)
     steps = []
     for t in range(shape.response):
-        found = logits(shape, w, read_prompts, token[..., None], t, cache)[..., 0, :].log_softmax(-1)
+        found = logits(shape, w, read_prompts, token[..., None], t, cache)[..., 0, :].div(temperature).log_softmax(-1)
         token = (found.exp().cumsum(-1) < uniforms[..., t, None]).sum(-1).clamp(max=VOCABULARY - 1)
         steps.append((token, found.gather(-1, token[..., None])[..., 0], running))
         running = running & (token != END)

@@ -5,11 +5,14 @@ The numbers are what the functions named in the estimators' docstrings give for 
 
 import math
 import operator
+import statistics
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from batches import drawn, groups_of, mean, of_rewards, placed, run, standardised, std
+
+from openrlhf_ebpo.estimator.config import EstimatorConfig
 
 SEEDS = range(8)
 REWARDS = [[1, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0], [1, 1, 0, 1]]
@@ -73,6 +76,30 @@ def test_score_weighted_gives_nothing_where_all_rewards_are_equal():
     batch = drawn()
     batch = replace(batch, rewards=np.where(batch.valid, 0.3, 0.0))
     assert (run("score_weighted", batch).advantages == 0).all()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_raw_reward(seed):
+    batch = drawn(seed)
+    scale = math.sqrt(mean([r**2 for group in groups_of(batch, batch.rewards) for r in group])) + 1e-6
+    own("raw_reward", batch, lambda group: [r / scale for r in group])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_mc_grpo(seed):
+    def formula(group: list[float]) -> list[float]:
+        median = statistics.median_low(group)
+        spread = statistics.median_low([abs(r - median) for r in group]) + 1e-3
+        differing = sum(r != median for r in group) or 1
+        return [len(group) / differing * (r - median) / spread for r in group]
+
+    own("mc_grpo", drawn(seed), formula)
+
+
+def test_mc_grpo_of_two_and_one_more_pushes_the_odd_one_out():
+    result = run("mc_grpo", of_rewards([[1, 0, 0], [0, 1, 1], [0, 0, 0]]), config=EstimatorConfig(3))
+    assert result.baselines[:, 0].tolist() == [0, 1, 0]
+    assert result.advantages == pytest.approx(np.array([[3000, 0, 0], [-3000, 0, 0], [0, 0, 0]]))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -15,7 +15,7 @@ from openrlhf_ebpo.estimator.stored import made_up
 
 METHODS = [name for name, entry in registry.ESTIMATORS.items() if ".methods." in (entry.code or "")]
 UNSCALED = {"opo", "james_stein"}  # their advantages are in units of the reward
-OF_GROUPS = {"opo", "james_stein", "bnpo", "maxrl", "ngrpo", "ha_dw", "grpo_batch_norm"}
+OF_GROUPS = {"opo", "james_stein", "bnpo", "maxrl", "ngrpo", "ha_dw", "mc_grpo", "grpo_batch_norm"}
 
 
 def constant(reward: float) -> Batch:
