@@ -13,6 +13,7 @@ the direction is right. Both with 95 % t-intervals over seeds. A minute or two a
 from __future__ import annotations
 
 import argparse
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from lab.statistics import interval
 from lab.summaries import title
 from lab.tables import table
 from lab.warm_starts import warm_start
+from openrlhf_ebpo.files import write_text
 
 TRUE = "dr_grpo"
 ESTIMATORS = ["group_norm", "ebpo", "james_stein", "score_weighted", "ebpo.robust", "raw_reward"]
@@ -37,11 +39,14 @@ def main(argv: list[str] | None = None) -> None:
     args = parse(argv)
     torch.set_num_threads(args.threads)
     names = list(dict.fromkeys([TRUE, *args.estimators]))
-    sizes, cosines = [], []
+    sizes, cosines, exported = [], [], {}
     for cell in args.cells:
         gradients = measured(CELLS[cell], names, list(range(args.seeds)), args.batches, args.output)
         sizes.append([f"`{cell}`", *(with_interval(log_ratio(gradients, name), np.exp, 2) for name in names)])
+        exported[cell] = {name: [round(float(x), 4) for x in log_ratio(gradients, name)] for name in names}
         cosines.append([f"`{cell}`", *(with_interval(cosine(gradients, name), float, 3) for name in names)])
+    if args.export:
+        write_text(args.export, json.dumps(exported, indent=1) + "\n")
     columns = ["cell", *map(title, names)]
     print(f"Effective sample size ({args.seeds} seeds, {args.batches} batches each):\n\n{table(columns, sizes)}\n")
     print(f"Cosine of the mean gradient and the true one:\n\n{table(columns, cosines)}")
@@ -56,6 +61,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2, help="of torch (2)")
     parser.add_argument(
         "--output", type=Path, default=Path("runs/learning"), help="where learning.py keeps warm starts"
+    )
+    parser.add_argument(
+        "--export", type=Path, metavar="FILE", help="write the logarithms of the effective sample sizes, one a seed"
     )
     return parser.parse_args(argv)
 

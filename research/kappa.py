@@ -1,0 +1,258 @@
+"""The two numbers that say which baseline wins, p and κ, measured on the small transformer; and what they predict.
+
+κ = E[‖s‖² | fail] / E[‖s‖² | pass] with the true gradient s of every single response, at the warm start of each cell, beside the
+proxy that training has for nothing, Σ (1 − π)² over a response's tokens. Predicted is the effective sample size that
+gradient_variance.py measures: how many of Dr. GRPO's batches one batch of another estimator is worth (lab/law.py).
+
+    python research/kappa.py --output runs/learning --export docs/results/kappa.json     measure and predict
+    python research/kappa.py --compare docs/results/kappa.json --plot kappa.png          the predictions beside what was measured
+
+--compare reads measurements that `gradient_variance.py --export FILE` wrote (--measured FILE).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lab import law, policy, tasks
+from lab.cells import CELLS, Cell
+from lab.learner import build, draws, examples
+from lab.statistics import interval
+from lab.summaries import title
+from lab.tables import table
+from lab.warm_starts import warm_start
+from openrlhf_ebpo.command import command
+from openrlhf_ebpo.files import write_text
+
+PREDICTED = ["ebpo", "global_mean", "score_weighted", "raw_reward"]
+AT_THE_START = [
+    "g2-5",
+    "g4-5",
+    "g8-5",
+    "g16-5",
+    "g4-1",
+    "g4-10",
+    "g2-30",
+    "g4-30",
+    "g8-30",
+    "g4-60",
+    "mixed",
+    "wrong",
+    "sort",
+]
+AT_ONCE = 256  # responses whose gradients are computed together
+MEASURED = Path("docs/results/gradient_variance.json")
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--cells", nargs="+", choices=[*CELLS], default=AT_THE_START, metavar="CELL")
+    add("--seeds", type=int, default=10)
+    add("--responses", type=int, default=2048, help="of each seed, 8 to a prompt (2048)")
+    add("--threads", type=int, default=2, help="of torch (2)")
+    add("--output", type=Path, default=Path("runs/learning"), help="where learning.py keeps warm starts")
+    add("--export", type=Path, metavar="FILE", help="write what was measured and predicted")
+    add("--compare", type=Path, metavar="FILE", help="measure nothing: read the predictions of --export")
+    add("--measured", type=Path, metavar="FILE", default=MEASURED, help=f"for --compare ({MEASURED})")
+    add("--plot", type=Path, metavar="FILE", help="of --compare: a PNG")
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.compare:
+        compare(json.loads(args.compare.read_text()), json.loads(args.measured.read_text()), args.plot)
+        return
+    torch.set_num_threads(args.threads)
+    found = []
+    for name in args.cells:
+        cell, start = CELLS[name], (CELLS[name].task, CELLS[name].examples, CELLS[name].start)
+        weights = warm_start(args.output / "warm_starts", tasks.shape(), *start, list(range(args.seeds)))
+        found.append({"cell": name, **of_cell(cell, weights, args.responses)})
+    print(table(list(COLUMNS), [[column(each) for column in COLUMNS.values()] for each in found]))
+    print("\nPredicted effective sample size, prompts with their own success rates (in brackets: all alike):\n")
+    print(table(["cell", *map(title, PREDICTED)], [predicted_row(each) for each in found]))
+    if args.export:
+        write_text(args.export, "[\n" + ",\n".join(map(json.dumps, found)) + "\n]\n")
+
+
+def of_cell(cell: Cell, weights: torch.Tensor, responses: int) -> dict:
+    """Success rates, κ by true gradients and by the proxy, and predictions: a number a seed in each list."""
+    measured = [of_seed(cell, seed, weights[seed : seed + 1], responses) for seed in range(len(weights))]
+    return {key: [round(float(each[key]), 5) for each in measured] for key in measured[0]}
+
+
+def of_seed(cell: Cell, seed: int, weights: torch.Tensor, responses: int) -> dict:
+    shape, group = tasks.shape(), 8
+    many = replace(cell, group=group, rollouts=responses, steps=1)
+    words, uniforms = next(draws(many, [seed], replicate=0))
+    prompts, answers = examples(cell.task, words)
+    rollouts = policy.generate(shape, weights, prompts, uniforms)
+    passed = (rollouts.tokens == answers[:, :, None]).all(-1)[0].numpy()
+    rates = policy.success(shape, weights, prompts, answers)[0].double().numpy()
+    norms, gradient = scores(shape, weights, prompts, rollouts, passed)
+    proxy = ((1 - rollouts.log_probs.exp()) ** 2 * rollouts.mask).sum(-1)[0].double().numpy()
+    kappa, p = norms[~passed].mean() / norms[passed].mean(), rates.mean()
+    shrinkage = law.leave_one_out_shrinkage(ebpo_shrinkage(cell, seed, weights), cell.group)
+    found = {
+        "p": p,
+        "spread": rates.std(),
+        "kappa": kappa,
+        "kappa_within": within(norms, passed),
+        "proxy": proxy[~passed].mean() / proxy[passed].mean(),
+        "gradient": gradient / (p * norms[passed].mean()),
+        "shrinkage": shrinkage,
+    }
+    for name, (alike, by_prompt) in predictions(rates, kappa, shrinkage, cell.group).items():
+        found |= {f"{name} alike": alike, name: by_prompt}
+    return found
+
+
+def scores(shape, weights, prompts, rollouts: policy.Rollouts, passed: np.ndarray) -> tuple[np.ndarray, float]:
+    """‖s‖² of each response, (M, G), and ‖E[r s]‖², from pairs of different responses.
+
+    Every response has a copy of the weights for itself, so that one backward pass gives all their gradients apart.
+    """
+    _, count, group, length = rollouts.tokens.shape
+    tokens = rollouts.tokens.view(-1, 1, 1, length)
+    mask = rollouts.mask.view(-1, 1, 1, length)
+    repeated = prompts[0].repeat_interleave(group, 0)[:, None]
+    norms, total, right = [], torch.zeros(weights.shape[1], dtype=torch.double), torch.as_tensor(passed.ravel())
+    for at in range(0, count * group, AT_ONCE):
+        some = slice(at, at + AT_ONCE)
+        copies = weights.detach().expand(len(tokens[some]), -1).clone().requires_grad_()
+        log_probs = policy.log_probs(shape, copies, repeated[some], tokens[some])[0] * mask[some]
+        (gradients,) = torch.autograd.grad(log_probs.sum(), copies)
+        norms.append(gradients.double().square().sum(-1))
+        total += gradients[right[some]].double().sum(0)
+    found = torch.cat(norms)
+    pairs = float(total.square().sum() - found[right].sum()) / (len(found) * (len(found) - 1))
+    return found.view(count, group).numpy(), pairs
+
+
+def within(norms: np.ndarray, passed: np.ndarray) -> float:
+    """κ among the responses of the same prompts, those that have both: each prompt counts once."""
+    both = passed.any(1) & ~passed.all(1)
+    pairs = [(row[~right].mean(), row[right].mean()) for row, right in zip(norms[both], passed[both], strict=True)]
+    return float(np.divide(*np.sum(pairs, 0))) if pairs else float("nan")
+
+
+def ebpo_shrinkage(cell: Cell, seed: int, weights: torch.Tensor, steps: int = 10) -> float:
+    """The mean S of the paper's preset over a few batches of this policy."""
+    estimator, shape = build("ebpo", cell.group)[0], tasks.shape()
+    state, found = estimator.initial(), []
+    for words, uniforms in draws(replace(cell, steps=steps), [seed], replicate=1):
+        prompts, answers = examples(cell.task, words)
+        rollouts = policy.generate(shape, weights, prompts, uniforms)
+        rewards = (rollouts.tokens == answers[:, :, None]).all(-1)[0].double().numpy()
+        step = estimator.step(batch_of(rewards), state)
+        state = step.state
+        found.append(float(step.shrinkage.mean()))
+    return float(np.mean(found[2:]))
+
+
+def predictions(rates: np.ndarray, kappa: float, shrinkage: float, group: int) -> dict[str, tuple[float, float]]:
+    """Effective sample size over leave-one-out's, Dr. GRPO's up to scale: with all prompts at the mean rate, and each at its own."""
+    mean, best = rates.mean(), law.best_constant(rates, kappa)
+    found = {}
+    for name in PREDICTED:
+        both = []
+        for p in (np.full(1, mean), rates):
+            baselines = {
+                "ebpo": law.variance(p, kappa, shrinkage, group, mean),
+                "global_mean": law.with_baseline(p, kappa, mean),
+                "score_weighted": law.with_baseline(p, kappa, best),
+                "raw_reward": law.with_baseline(p, kappa, 0.0),
+            }
+            both.append(law.variance(p, kappa, 0.0, group) / baselines[name])
+        found[name] = tuple(both)
+    return found
+
+
+def batch_of(rewards: np.ndarray):
+    from openrlhf_ebpo.estimator.contract import Batch
+
+    return Batch.of(rewards, np.ones_like(rewards, dtype=bool))
+
+
+def text(values: list[float], digits: int = 2) -> str:
+    return interval(np.array(values)).text(digits).lstrip("+")
+
+
+COLUMNS = {
+    "cell": lambda each: f"`{each['cell']}`",
+    "p": lambda each: f"{np.mean(each['p']):.3f}",
+    "its deviation over prompts": lambda each: f"{np.mean(each['spread']):.3f}",
+    "κ": lambda each: text(each["kappa"], 1),
+    "κ within prompts": lambda each: text(each["kappa_within"], 1),
+    "κ by Σ(1−π)²": lambda each: text(each["proxy"], 1),
+    "threshold": lambda each: f"{law.threshold(float(np.mean(each['p']))):.2f}",
+    "‖g‖² / pP": lambda each: f"{np.mean(each['gradient']):.3f}",
+}
+
+
+def predicted_row(each: dict) -> list[str]:
+    """The mean over seeds of the logarithm, as gradient_variance.py has it."""
+    geometric = lambda name: np.exp(np.mean(np.log(each[name])))  # noqa: E731
+    return [f"`{each['cell']}`", *(f"{geometric(n):.2f} ({geometric(f'{n} alike'):.2f})" for n in PREDICTED)]
+
+
+def compare(predicted: list[dict], measured: dict[str, dict[str, list[float]]], plot: Path | None) -> None:
+    """A row for each cell and estimator: predicted, measured, and their ratio; log ratios, a number a seed, in `measured`."""
+    rows, series = [], {name: [] for name in PREDICTED}
+    for each in predicted:
+        for name in PREDICTED:
+            values = measured.get(each["cell"], {}).get(name)
+            if values:
+                guess, found = np.exp(np.mean(np.log(each[name]))), np.exp(np.mean(values))
+                series[name].append((guess, values))
+                half = interval(np.array(values)).half
+                low, high = found * np.exp(-half), found * np.exp(half)
+                rows.append(
+                    [
+                        f"`{each['cell']}`",
+                        title(name),
+                        f"{guess:.2f}",
+                        f"{found:.2f} ({low:.2f} to {high:.2f})",
+                        f"{found / guess:.2f}",
+                    ]
+                )
+    print(table(["cell", "estimator", "predicted", "measured", "measured over predicted"], rows))
+    if plot:
+        scatter(plot, series)
+
+
+def scatter(path: Path, series: dict[str, list[tuple[float, list[float]]]]) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure((5.2, 4.6), dpi=110, layout="constrained")
+    axes = figure.subplots()
+    for (name, points), marker in zip(series.items(), "osD^", strict=True):
+        guesses = [guess for guess, _ in points]
+        logs = [interval(np.array(values)) for _, values in points]
+        means = np.exp([each.mean for each in logs])
+        errors = [
+            means - np.exp([each.mean - each.half for each in logs]),
+            np.exp([each.mean + each.half for each in logs]) - means,
+        ]
+        axes.errorbar(guesses, means, errors, fmt=marker, ms=5, lw=1, alpha=0.85, label=title(name))
+    ends = [0.7, 12]
+    axes.plot(ends, ends, color="#6b7178", lw=1)
+    axes.set(xscale="log", yscale="log", xlabel="predicted from p and κ", ylabel="measured")
+    ticks = [0.7, 1, 1.5, 2, 3, 5, 8, 12]
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_ticks(ticks, labels=[f"{tick:g}" for tick in ticks], minor=False)
+        axis.set_ticks([], minor=True)
+    axes.set_title("Batches of Dr. GRPO that one batch is worth", fontsize=10)
+    axes.legend(frameon=False, fontsize=8)
+    figure.savefig(path)
+
+
+main = command("python research/kappa.py", __doc__, add_flags, run)
+
+if __name__ == "__main__":
+    main()
