@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> None:
         weights = warm_start(args.output / "warm_starts", tasks.shape(), *start, list(range(args.seeds)))
         found.append({"cell": name, **of_cell(cell, weights, args.responses)})
     print(table(list(COLUMNS), [[column(each) for column in COLUMNS.values()] for each in found]))
-    print("\nPredicted effective sample size, prompts with their own success rates (in brackets: all alike):\n")
+    print("\nPredicted effective sample size, from every response's norm (in brackets: from p and κ alone):\n")
     print(table(["cell", *map(title, PREDICTED)], [predicted_row(each) for each in found]))
     if args.export:
         write_text(args.export, "[\n" + ",\n".join(map(json.dumps, found)) + "\n]\n")
@@ -94,9 +94,10 @@ def of_seed(cell: Cell, seed: int, weights: torch.Tensor, responses: int) -> dic
     rollouts = policy.generate(shape, weights, prompts, uniforms)
     passed = (rollouts.tokens == answers[:, :, None]).all(-1)[0].numpy()
     rates = policy.success(shape, weights, prompts, answers)[0].double().numpy()
-    norms, gradient = scores(shape, weights, prompts, rollouts, passed)
+    norms, gradient, shared = scores(shape, weights, prompts, rollouts, passed)
     proxy = ((1 - rollouts.log_probs.exp()) ** 2 * rollouts.mask).sum(-1)[0].double().numpy()
     kappa, p = norms[~passed].mean() / norms[passed].mean(), rates.mean()
+    unit = (norms * passed).mean()
     shrinkage = law.leave_one_out_shrinkage(ebpo_shrinkage(cell, seed, weights), cell.group)
     found = {
         "p": p,
@@ -104,16 +105,19 @@ def of_seed(cell: Cell, seed: int, weights: torch.Tensor, responses: int) -> dic
         "kappa": kappa,
         "kappa_within": within(norms, passed),
         "proxy": proxy[~passed].mean() / proxy[passed].mean(),
-        "gradient": gradient / (p * norms[passed].mean()),
+        "gradient": gradient / unit,
+        "shared": shared / unit,
         "shrinkage": shrinkage,
     }
-    for name, (alike, by_prompt) in predictions(rates, kappa, shrinkage, cell.group).items():
-        found |= {f"{name} alike": alike, name: by_prompt}
+    for name in PREDICTED:
+        found[f"{name} alike"] = of_two_numbers(name, p, kappa, shrinkage, cell.group)
+        found[name] = of_every_response(name, rates, passed, norms / unit, found, cell.group)
     return found
 
 
-def scores(shape, weights, prompts, rollouts: policy.Rollouts, passed: np.ndarray) -> tuple[np.ndarray, float]:
-    """‖s‖² of each response, (M, G), and ‖E[r s]‖², from pairs of different responses.
+def scores(shape, weights, prompts, rollouts: policy.Rollouts, passed: np.ndarray) -> tuple[np.ndarray, float, float]:
+    """‖s‖² of each response, (M, G); ‖E[r s]‖² from pairs of responses to different prompts, and the mean of each prompt's own from
+    pairs of responses to the same.
 
     Every response has a copy of the weights for itself, so that one backward pass gives all their gradients apart.
     """
@@ -121,17 +125,21 @@ def scores(shape, weights, prompts, rollouts: policy.Rollouts, passed: np.ndarra
     tokens = rollouts.tokens.view(-1, 1, 1, length)
     mask = rollouts.mask.view(-1, 1, 1, length)
     repeated = prompts[0].repeat_interleave(group, 0)[:, None]
-    norms, total, right = [], torch.zeros(weights.shape[1], dtype=torch.double), torch.as_tensor(passed.ravel())
+    norms, shares, total = [], [], torch.zeros(weights.shape[1], dtype=torch.double)
+    right = torch.as_tensor(passed.ravel())
     for at in range(0, count * group, AT_ONCE):
         some = slice(at, at + AT_ONCE)
         copies = weights.detach().expand(len(tokens[some]), -1).clone().requires_grad_()
         log_probs = policy.log_probs(shape, copies, repeated[some], tokens[some])[0] * mask[some]
         (gradients,) = torch.autograd.grad(log_probs.sum(), copies)
         norms.append(gradients.double().square().sum(-1))
-        total += gradients[right[some]].double().sum(0)
-    found = torch.cat(norms)
-    pairs = float(total.square().sum() - found[right].sum()) / (len(found) * (len(found) - 1))
-    return found.view(count, group).numpy(), pairs
+        by_prompt = (gradients * right[some, None]).view(-1, group, weights.shape[1]).double().sum(1)
+        shares.append(by_prompt.square().sum(-1))
+        total += by_prompt.sum(0)
+    found, own = torch.cat(norms), torch.cat(shares)
+    shared = float(own.sum() - found[right].sum()) / (count * group * (group - 1))
+    gradient = float(total.square().sum() - own.sum()) / (count * (count - 1) * group**2)
+    return found.view(count, group).numpy(), gradient, shared
 
 
 def within(norms: np.ndarray, passed: np.ndarray) -> float:
@@ -155,22 +163,30 @@ def ebpo_shrinkage(cell: Cell, seed: int, weights: torch.Tensor, steps: int = 10
     return float(np.mean(found[2:]))
 
 
-def predictions(rates: np.ndarray, kappa: float, shrinkage: float, group: int) -> dict[str, tuple[float, float]]:
-    """Effective sample size over leave-one-out's, Dr. GRPO's up to scale: with all prompts at the mean rate, and each at its own."""
-    mean, best = rates.mean(), law.best_constant(rates, kappa)
-    found = {}
-    for name in PREDICTED:
-        both = []
-        for p in (np.full(1, mean), rates):
-            baselines = {
-                "ebpo": law.variance(p, kappa, shrinkage, group, mean),
-                "global_mean": law.with_baseline(p, kappa, mean),
-                "score_weighted": law.with_baseline(p, kappa, best),
-                "raw_reward": law.with_baseline(p, kappa, 0.0),
-            }
-            both.append(law.variance(p, kappa, 0.0, group) / baselines[name])
-        found[name] = tuple(both)
-    return found
+def of_two_numbers(name: str, p: float, kappa: float, shrinkage: float, group: int) -> float:
+    """Effective sample size over leave-one-out's, Dr. GRPO's up to scale, from p and κ alone: as if all prompts were alike."""
+    constants = {"score_weighted": law.best_constant(p, kappa), "raw_reward": 0.0}
+    if name in constants:
+        mine = law.with_baseline(p, kappa, constants[name])
+    else:
+        mine = law.variance(p, kappa, shrinkage if name == "ebpo" else 1.0, group)
+    return law.variance(p, kappa, 0.0, group) / mine
+
+
+def of_every_response(
+    name: str, rates: np.ndarray, passed: np.ndarray, norms: np.ndarray, found: dict, group: int
+) -> float:
+    """The same from each prompt's success rate and each response's norm, and with what the responses to a prompt share."""
+
+    def noise(shrinkage: float, target: float) -> float:
+        means = ((1 - shrinkage) * rates + shrinkage * target)[:, None]
+        spread = ((1 - shrinkage) ** 2 * rates * (1 - rates) / (group - 1))[:, None]
+        variance = float((norms * ((passed - means) ** 2 + spread)).mean())
+        return law.of_a_group(variance, found["shared"], found["gradient"], shrinkage, group)
+
+    mean = float(rates.mean())
+    constants = {"global_mean": mean, "score_weighted": float((norms * passed).sum() / norms.sum()), "raw_reward": 0.0}
+    return noise(0.0, mean) / (noise(1.0, constants[name]) if name in constants else noise(found["shrinkage"], mean))
 
 
 def batch_of(rewards: np.ndarray):
@@ -191,7 +207,8 @@ COLUMNS = {
     "κ within prompts": lambda each: text(each["kappa_within"], 1),
     "κ by Σ(1−π)²": lambda each: text(each["proxy"], 1),
     "threshold": lambda each: f"{law.threshold(float(np.mean(each['p']))):.2f}",
-    "‖g‖² / pP": lambda each: f"{np.mean(each['gradient']):.3f}",
+    "‖g‖²": lambda each: f"{np.mean(each['gradient']):.3f}",
+    "of each prompt": lambda each: f"{np.mean(each['shared']):.3f}",
 }
 
 

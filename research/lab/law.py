@@ -35,6 +35,19 @@ def with_baseline(rates: Rates, kappa: float, mean: Rates, noise: Rates = 0.0) -
     return float((passes + failures).mean() / p.mean())
 
 
+def of_a_group(variance: float, shared: float, gradient: float, shrinkage: float, group: int) -> float:
+    """The variance of the mean over a group of G responses, which share their prompt's own gradient; the premise that ‖∇p‖² is small
+    is not needed.
+
+    Args:
+        variance: E‖(r − b)s‖² of a response, as `variance` gives it.
+        shared: the mean over prompts of ‖∇p_m‖², in the same units.
+        gradient: ‖∇p‖² of all prompts together, likewise.
+    """
+    between = shared * (1 + ((1 - shrinkage) / (group - 1)) ** 2)
+    return (variance - gradient) / group + (group - 1) / group * (between - gradient)
+
+
 def best_constant(rates: Rates, kappa: float) -> float:
     """E[r‖s‖²] / E[‖s‖²]: the constant baseline of least variance (Weaver and Tao 2001)."""
     p = float(np.mean(rates))
