@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "estimator": set(),
     "run": set(),
     "supervisor": {"run"},
+    "integrations": {"estimator"},
     "rewards": {"estimator", "seams"},
     "seams": set(),
     "generation": {"rewards", "seams"},

@@ -1,0 +1,132 @@
+"""An estimator of the registry with its state, for a trainer that hands over rewards and takes advantages."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.estimator import registry, stored
+from openrlhf_ebpo.estimator.advantage import Estimate, estimate
+from openrlhf_ebpo.estimator.config import EstimatorConfig
+from openrlhf_ebpo.estimator.contract import Batch
+from openrlhf_ebpo.files import write_json
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+PRIOR = "prior.json"
+
+
+class RunningEstimator:
+    """Every process of a trainer has one and gives it the same gathered batches, so that all states are equal.
+
+    Attributes:
+        state: after the latest batch; before: as it was before that.
+
+    Args:
+        name: of the registry, or MODULE:NAME; OpenRLHF's own (group_norm, rloo ...) too.
+        group: responses per prompt.
+        settings: of EstimatorConfig: preset, fail_reward, pass_reward, init_prior, reset_prior, EBPO's parts.
+
+    Raises:
+        UsageError: no such estimator or setting, or one that no batch of rewards tells (gae).
+    """
+
+    def __init__(self, name: str, group: int, settings: Mapping[str, Any] | None = None):
+        try:
+            config = EstimatorConfig(n_samples_per_prompt=group, **(settings or {}))
+            estimator = registry.offline(registry.known(name), config)
+        except UsageError:
+            raise
+        except Exception as error:  # argparse's, dataclasses' and the presets' own kinds
+            raise UsageError(f"estimator {name!r} with {dict(settings or {})}: {error}") from error
+        if estimator is None:
+            raise UsageError(f"estimator {name!r}: it needs more than rewards; choose another one")
+        if config.clusters == "cluster":
+            raise UsageError(
+                f"estimator {name!r}: clusters='cluster' needs each prompt's cluster, which trainers do not hand over"
+            )
+        self.estimator, self.config, self.group = estimator, config, group
+        init = config.init_prior
+        self.state = self.before = stored.read(estimator, init) if init else estimator.initial()
+
+    def step(
+        self,
+        rewards: ArrayLike,
+        prompt_ids: Sequence[str] = (),
+        lengths: ArrayLike | None = None,
+        score_weights: Callable[[], ArrayLike] | None = None,
+    ) -> Estimate:
+        """Advantages (M, G) of the next batch; the state moves on.
+
+        Args:
+            rewards: (M·G,), the responses of a prompt one after the other; NaN: excluded, with advantage 0.
+            prompt_ids: M strings, for estimators that remember prompts.
+            lengths: (M·G,) tokens. score_weights: gives (M·G,), Σ_t (1 − π(y_t))²; called where the estimator reads them.
+
+        Raises:
+            ValueError: no whole groups, or no reward at all. EstimatorError: the estimator broke its contract.
+        """
+        rewards = np.asarray(rewards, np.float64)
+        if rewards.ndim != 1 or len(rewards) % self.group:
+            raise ValueError(f"{rewards.shape} rewards are not groups of {self.group}")
+
+        def grouped(values: ArrayLike) -> np.ndarray:
+            return np.asarray(values, np.float64).reshape(-1, self.group)
+
+        batch = Batch.of(
+            grouped(rewards),
+            np.isfinite(grouped(rewards)),
+            prompt_ids,
+            (),
+            None if lengths is None else grouped(lengths),
+            (lambda: grouped(score_weights())) if score_weights else self._refuse_weights,
+        )
+        found = estimate(self.estimator, batch, self.state)
+        self.before, self.state = self.state, found.state
+        return found
+
+    def rehearse_without_log_probabilities(self) -> None:
+        """For trainers that hand over none.
+
+        Raises:
+            UsageError: the estimator reads score weights.
+        """
+        made_up = replace(stored.made_up(self.config), give_score_weights=self._refuse_weights)
+        estimate(self.estimator, made_up, self.estimator.initial())
+
+    def _refuse_weights(self) -> ArrayLike:
+        raise UsageError(
+            f"estimator {self.estimator.name!r} weighs responses by their log-probabilities, which this trainer does not hand "
+            "over; choose one that does not (ebpo with preset corrected, raw_reward)"
+        )
+
+    def save(self, folder: str | Path, before: bool = False) -> None:
+        """Write prior.json. before: the state before the latest batch, for a checkpoint after which the trainer draws it again."""
+        write_json(Path(folder, PRIOR), stored.pack(self.estimator, self.before if before else self.state))
+
+    def restore(self, folder: str | Path) -> None:
+        """Read the prior.json of a checkpoint, unless the setting reset_prior leaves it out.
+
+        Raises:
+            PriorMismatch: there is none, it is damaged, or another estimator's.
+        """
+        if not self.config.reset_prior:
+            self.state = self.before = stored.read(self.estimator, Path(folder, PRIOR))
+
+
+def metrics(found: Estimate) -> dict[str, float]:
+    """Numbers of a step for the trainer's log, by the names that metrics.jsonl has."""
+    shrinkage = {"ebpo/shrinkage": float(found.shrinkage.mean())} if np.isfinite(found.shrinkage).all() else {}
+    return {**shrinkage, **{name: float(value) for name, value in found.metrics.items()}}
+
+
+def prompt_id(prompt: object) -> str:
+    """The same for the same prompt (text, or a conversation) in every run."""
+    return hashlib.blake2b(repr(prompt).encode(), digest_size=8).hexdigest()

@@ -1,0 +1,121 @@
+"""EBPO and every other estimator of the registry in TRL's GRPOTrainer (TRL 1.16).
+
+    from openrlhf_ebpo.integrations.trl import EBPOTrainer
+
+    EBPOTrainer(model=..., reward_funcs=..., args=GRPOConfig(num_generations=2, ...), train_dataset=...,
+                estimator="ebpo", estimator_settings={"preset": "robust"})
+
+A trainer of your own takes EBPOMixin before GRPOTrainer. `scale_rewards` has no effect: the estimator scales. The state is prior.json in
+every checkpoint and in the output directory; `train(resume_from_checkpoint=...)` brings it back.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from trl import GRPOTrainer
+
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.integrations.running import RunningEstimator, metrics, prompt_id
+
+LOGGED = "advantages"  # in TRL's table of completions
+
+
+class EBPOMixin:
+    """Replaces the advantages of GRPOTrainer's training batches; evaluation stays as it is.
+
+    Args:
+        estimator: a name of `openrlhf-ebpo replay --help`, or MODULE:NAME. estimator_settings: of EstimatorConfig.
+
+    Raises:
+        UsageError: the estimator, or a setting of TRL that hides the rewards from it.
+    """
+
+    def __init__(self, *args, estimator: str = "ebpo", estimator_settings: dict | None = None, **kwargs):
+        super().__init__(*args, **kwargs)
+        if not isinstance(self, GRPOTrainer):
+            raise UsageError(
+                "EBPOMixin goes before trl.GRPOTrainer; AsyncGRPOTrainer computes advantages in its worker"
+            )
+        if self.multi_objective_aggregation != "sum_then_normalize":
+            raise UsageError(
+                f"multi_objective_aggregation={self.multi_objective_aggregation!r} normalises each reward by itself; "
+                "estimators take their weighted sum: leave it at 'sum_then_normalize'"
+            )
+        self.running = RunningEstimator(estimator, self.num_generations, estimator_settings)
+        self._gathered: torch.Tensor | None = None
+
+    def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
+        self._gathered = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        return self._gathered
+
+    def _generate_and_score_completions(self, inputs):
+        output = super()._generate_and_score_completions(inputs)
+        if not self.model.training:
+            return output
+        each = self._gathered
+        rewards = (each * self.reward_weights.to(each.device)).nansum(1)
+        rewards[each.isnan().all(1)] = torch.nan  # no function scored it
+        if rewards.isnan().all():
+            return output  # TRL's advantages are 0, and there is nothing to learn from
+        prompts = list(self._logs["prompt"])[-len(rewards) :: self.num_generations]
+        found = self.running.step(
+            rewards.cpu().numpy(),
+            [*map(prompt_id, prompts)],
+            self._of_all(output["completion_mask"].sum(1)),
+            lambda: self._of_all(self._score_weights(output)),
+        )
+        advantages = found.advantages.ravel()
+        local = len(output["advantages"])
+        mine = advantages[self.accelerator.process_index * local :][:local]
+        output["advantages"] = torch.as_tensor(mine).to(output["advantages"])
+        for _ in advantages:
+            self._logs[LOGGED].pop()
+        self._logs[LOGGED].extend(advantages.tolist())
+        for name, value in metrics(found).items():
+            self._metrics["train"][name].append(value)
+        return output
+
+    def _of_all(self, local: torch.Tensor):
+        """Of all processes, (M·G,), in the order of the gathered rewards."""
+        return self.accelerator.gather(local.contiguous()).double().cpu().numpy()
+
+    @torch.no_grad()
+    def _score_weights(self, output) -> torch.Tensor:
+        """Σ_t (1 − π(y_t))² of this process's completions, by a forward pass where TRL has made none.
+
+        Raises:
+            UsageError: the prompts have images, which the forward pass would need.
+        """
+        log_probs, mask = output.get("old_per_token_logps"), output["completion_mask"]
+        if log_probs is None:
+            if {"pixel_values", "tool_mask"} & output.keys():
+                raise UsageError(
+                    f"estimator {self.running.estimator.name!r}: score weights are for text alone, without tools"
+                )
+            tokens = torch.cat([output["prompt_ids"], output["completion_ids"]], 1)
+            attended = torch.cat([output["prompt_mask"], mask], 1)
+            size = self.args.per_device_train_batch_size
+            log_probs = self._get_per_token_logps_and_entropies(self.model, tokens, attended, mask.shape[1], size)[0]
+        return ((1 - log_probs.double().exp()) ** 2 * mask).sum(1)
+
+    def _save(self, output_dir=None, state_dict=None):
+        """With the weights, so that the prior lies in a checkpoint before TRL pushes it or removes an older one.
+
+        Within a generation cycle (steps_per_generation x num_iterations) a resumed run draws the cycle's prompts again: it gets
+        the state from before them, and none enters the prior twice. The copy in the output directory is what `hub_strategy="every_save"` uploads.
+        """
+        super()._save(output_dir, state_dict)
+        within = bool(self._step % (self.args.steps_per_generation * self.num_iterations))
+        for folder in {Path(output_dir or self.args.output_dir), Path(self.args.output_dir)}:
+            self.running.save(folder, before=within)
+
+    def _load_optimizer_and_scheduler(self, checkpoint):
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None:
+            self.running.restore(checkpoint)
+
+
+class EBPOTrainer(EBPOMixin, GRPOTrainer):
+    """GRPOTrainer with `estimator` and `estimator_settings`."""

@@ -1,0 +1,104 @@
+"""EBPO and other estimators of the registry in verl's PPO trainer (verl 0.9.1).
+
+    algorithm.adv_estimator=ebpo
+    trainer.checkpoint_callback_class=openrlhf_ebpo.integrations.verl.PriorCheckpoint
+    +algorithm.ebpo.preset=corrected        # optional: settings of EstimatorConfig
+
+verl finds this module by the entry point `verl.plugins`. The callback makes the estimator, saves prior.json in every checkpoint and reads that
+of the checkpoint which verl resumes from; without it the estimator is refused, so that no run loses its prior. Names that verl has already
+(rloo, opo, gae ...) stay verl's.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import torch
+from verl.trainer.ppo.checkpoint_callback import CheckpointCallback
+from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, AdvantageEstimator, register_adv_est
+from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
+
+from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.estimator import registry
+from openrlhf_ebpo.estimator.tracker import TrackerEstimator
+from openrlhf_ebpo.integrations.running import RunningEstimator
+
+CALLBACK = "trainer.checkpoint_callback_class=openrlhf_ebpo.integrations.verl.PriorCheckpoint"
+VERLS = {each.value for each in AdvantageEstimator}
+NAMES = [name for name, entry in registry.ESTIMATORS.items() if entry.code and name not in VERLS]
+
+_running: RunningEstimator | None = None  # of this process: verl computes advantages where it makes the callback
+
+
+class PriorCheckpoint(CheckpointCallback):
+    """Makes the estimator of the run, and keeps its state with verl's checkpoints.
+
+    Args:
+        config: verl's whole configuration.
+
+    Raises:
+        UsageError: the estimator, or a setting that hides rewards or prompts from it. PriorMismatch: the checkpoint to resume from has no
+            prior.json (verl was killed before this callback was called), or another estimator's; +algorithm.ebpo.reset_prior=true starts afresh.
+    """
+
+    def __init__(self, config=None):
+        global _running
+        super().__init__(config)
+        name = config.algorithm.adv_estimator
+        if config.algorithm.get("use_kl_in_reward", False):
+            raise UsageError("algorithm.use_kl_in_reward=True mixes the KL into the rewards; use actor.use_kl_loss")
+        running = RunningEstimator(name, config.actor_rollout_ref.rollout.n, config.algorithm.get("ebpo", {}))
+        if isinstance(running.estimator, TrackerEstimator):
+            raise UsageError(
+                f"algorithm.adv_estimator={name} remembers prompts, and verl gives them a new id in every step"
+            )
+        running.rehearse_without_log_probabilities()
+        folder = resumed_from(config.trainer)
+        if folder is not None:
+            running.restore(folder)
+        self.running = _running = running
+
+    def on_save(self, trainer, global_step, checkpoint_dir, async_save=False, **kwargs):
+        self.running.save(checkpoint_dir)
+
+
+def resumed_from(trainer) -> str | None:
+    """The checkpoint that verl is about to load, by its own rules; None: it starts from scratch."""
+    if trainer.resume_mode == "disable":
+        return None
+    if trainer.resume_mode == "resume_path":
+        return os.path.abspath(trainer.resume_from_path)
+    return find_latest_ckpt_path(os.path.abspath(trainer.default_local_dir))
+
+
+def advantages(token_level_rewards: torch.Tensor, response_mask: torch.Tensor, index, config=None, **_):
+    """Advantages and returns (B, T), as verl's own: one number a response, on its tokens.
+
+    Args:
+        token_level_rewards, response_mask: (B, T). index: (B,), the prompt that a response answers.
+
+    Raises:
+        UsageError: no callback made an estimator, or a prompt has more responses than rollout.n.
+    """
+    if _running is None:
+        raise UsageError(f"this advantage estimator keeps a state: add {CALLBACK}")
+    _, rows, counts = np.unique(np.asarray(index).astype(str), return_inverse=True, return_counts=True)
+    if counts.max() > _running.group:
+        raise UsageError(f"a prompt has {counts.max()} responses, and actor_rollout_ref.rollout.n is {_running.group}")
+    order = np.argsort(rows, kind="stable")
+    place = np.empty_like(rows)
+    place[order] = np.concatenate([np.arange(count) for count in counts])
+    mask = response_mask.double()
+    rewards = torch.where(mask.sum(-1) > 0, token_level_rewards.double().sum(-1), torch.nan)
+    table, lengths = np.full((2, len(counts), _running.group), np.nan)
+    table[rows, place], lengths[rows, place] = rewards.cpu().numpy(), mask.sum(-1).cpu().numpy()
+    found = _running.step(table.ravel(), lengths=np.nan_to_num(lengths).ravel()).advantages[rows, place]
+    spread = torch.as_tensor(found).to(token_level_rewards)[:, None] * response_mask
+    return spread, spread
+
+
+for _name in NAMES:
+    register_adv_est(_name)(advantages)
+if missing := [name for name in NAMES if ADV_ESTIMATOR_REGISTRY.get(name) is not advantages]:
+    raise RuntimeError(f"verl did not register {missing}")
