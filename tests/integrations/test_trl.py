@@ -20,6 +20,8 @@ from trl_training import Recorded, has_an_a, model, tokenizer
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.integrations.running import RunningEstimator, prompt_id
 
+TABLE = Path(__file__).parents[1] / "data" / "golden_advantages.json"
+GOLDEN = json.loads(TABLE.read_text())
 SCRIPT = Path(__file__).with_name("trl_training.py")
 
 
@@ -62,6 +64,14 @@ def test_advantages_are_those_of_the_estimator(tmp_path, unbroken, name):
             advantage == 0 for advantage, reward in zip(found, rewards(batch), strict=True) if math.isnan(reward)
         )
     assert any(map(any, (batch["advantages"] for batch in batches(output))))
+
+
+@pytest.mark.parametrize("name", GOLDEN["advantages"])
+def test_the_golden_rewards_give_the_golden_advantages(tmp_path, name):
+    trl = {"num_generations": GOLDEN["group"], "per_device_train_batch_size": 12, "max_steps": 3, "save_steps": 9}
+    train(tmp_path, "--estimator", name, "--golden", str(TABLE), **trl)
+    for batch, golden in zip(batches(tmp_path), GOLDEN["advantages"][name], strict=True):
+        assert batch["advantages"] == pytest.approx(golden, rel=1e-6, abs=1e-6)
 
 
 def test_metrics_are_logged(unbroken):

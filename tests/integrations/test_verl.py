@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.integrations import verl as integration
 from openrlhf_ebpo.integrations.running import RunningEstimator
 
+GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "golden_advantages.json").read_text())
 GROUP, TOKENS = 4, 5
 
 
@@ -87,6 +89,17 @@ def test_advantages_are_those_of_the_estimator(tmp_path, name):
             values = expected[int(uid[4:])]
             equal = [value for value, reward in zip(values, rewards[int(uid[4:])], strict=True) if reward == sums[row]]
             assert found[row].item() == pytest.approx(equal[0], rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", GOLDEN["advantages"])
+def test_the_golden_rewards_give_the_golden_advantages(tmp_path, name):
+    if name in integration.VERLS:
+        pytest.skip(f"{name} is verl's own")
+    build_checkpoint_callback(config(tmp_path, name))
+    ids = np.repeat(["a", "b", "c"], GROUP).astype(object)
+    for rewards, golden in zip(GOLDEN["rewards"], GOLDEN["advantages"][name], strict=True):
+        found = integration.advantages(torch.tensor(rewards, dtype=torch.float32)[:, None], torch.ones(12, 1), ids)[0]
+        assert found[:, 0].tolist() == pytest.approx(golden, rel=1e-6, abs=1e-6)
 
 
 def test_saved_and_resumed_it_goes_on_as_if_never_stopped(tmp_path):

@@ -45,6 +45,12 @@ def has_an_a(prompts, completions, **_) -> list[float | None]:
     return [1.0 if "a" in text else None if "p" in text else 0.0 for text in completions]
 
 
+def golden(batches: list[list[float]]):
+    """A reward function that gives these, a batch a call."""
+    left = iter(batches)
+    return lambda prompts, completions, **_: next(left)
+
+
 class Recorded(EBPOTrainer):
     """Keeps the rewards and advantages of every training batch of this process."""
 
@@ -77,6 +83,7 @@ def main() -> None:
     parser.add_argument("--estimator", default="ebpo")
     parser.add_argument("--estimator_settings", type=json.loads, default={})
     parser.add_argument("--trl", type=json.loads, default={}, help="settings of GRPOConfig")
+    parser.add_argument("--golden", type=Path, help="rewards of this table in place of the task's")
     parser.add_argument("--die_at", type=int, default=0)
     parser.add_argument("--resume", action="store_true")
     args = parser.parse_args()
@@ -87,8 +94,9 @@ def main() -> None:
         learning_rate=1e-2, seed=1, temperature=1.0, disable_tqdm=True, beta=0.0, **settings,
     )  # fmt: skip
     prompts = [{"prompt": a + b} for a in "bcdefgh" for b in "bcdefgh"]
+    reward = golden(json.loads(args.golden.read_text())["rewards"]) if args.golden else has_an_a
     trainer = Recorded(
-        model(), has_an_a, config, Dataset.from_list(prompts), Dataset.from_list(prompts[:4]), tokenizer(),
+        model(), reward, config, Dataset.from_list(prompts), Dataset.from_list(prompts[:4]), tokenizer(),
         estimator=args.estimator, estimator_settings=args.estimator_settings,
     )  # fmt: skip
     trainer.batches, trainer.die_at = [], args.die_at

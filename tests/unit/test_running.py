@@ -1,0 +1,101 @@
+"""RunningEstimator, which the integrations of other trainers share: OpenRLHF's numbers, its state on disk, what it refuses."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.integrations.running import RunningEstimator, metrics, prompt_id
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "data" / "golden_advantages.json").read_text())
+
+
+@pytest.mark.parametrize("name", GOLDEN["advantages"])
+def test_it_gives_the_golden_advantages(name):
+    running = RunningEstimator(name, GOLDEN["group"])
+    for rewards, golden in zip(GOLDEN["rewards"], GOLDEN["advantages"][name], strict=True):
+        assert running.step(rewards).advantages.ravel() == pytest.approx(golden, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["ebpo", "spo", "dbb", "ha_dw", "group_norm"])
+def test_saved_and_restored_it_continues_bit_for_bit(tmp_path, name):
+    first, second, third = GOLDEN["rewards"]
+    ids = ["a", "b", "c"]
+    running = RunningEstimator(name, 4)
+    running.step(first, ids)
+    running.step(second, ids)
+    running.save(tmp_path)
+    expected = running.step(third, ids).advantages
+    other = RunningEstimator(name, 4)
+    other.restore(tmp_path)
+    assert np.array_equal(other.step(third, ids).advantages, expected)
+
+
+def test_the_state_before_the_latest_batch_can_be_saved(tmp_path):
+    running = RunningEstimator("ebpo", 4)
+    running.step(GOLDEN["rewards"][0])
+    (tmp_path / "after").mkdir()
+    running.save(tmp_path / "after")
+    running.step(GOLDEN["rewards"][1])
+    running.save(tmp_path, before=True)
+    assert (tmp_path / "prior.json").read_text() == (tmp_path / "after" / "prior.json").read_text()
+
+
+def test_a_reward_that_is_nan_is_excluded():
+    found = RunningEstimator("ebpo", 2).step([1, 0, np.nan, 1, 0, 0])
+    assert not found.valid[1, 0] and found.advantages[1, 0] == 0 and found.advantages[0].all()
+    assert metrics(found)["ebpo/all_fail_fraction"] == pytest.approx(1 / 3) and 0 < metrics(found)["ebpo/shrinkage"] < 1
+
+
+def test_a_run_starts_from_a_prior_that_is_named(tmp_path):
+    running = RunningEstimator("ebpo", 4)
+    running.step(GOLDEN["rewards"][0])
+    running.save(tmp_path)
+    again = RunningEstimator("ebpo", 4, {"init_prior": str(tmp_path / "prior.json")})
+    assert again.state == running.state
+    fresh = RunningEstimator("ebpo", 4, {"reset_prior": True})
+    fresh.restore(tmp_path)
+    assert fresh.state == fresh.estimator.initial()
+
+
+@pytest.mark.parametrize(
+    ("named", "arguments"),
+    [
+        ("no estimator 'ebop'. Did you mean ebpo", ("ebop", 4)),
+        ("gae", ("gae", 4)),
+        ("presett", ("ebpo", 4, {"presett": "paper"})),
+        ("preset", ("ebpo", 4, {"preset": "papper"})),
+        ("pass_reward", ("ebpo", 4, {"pass_reward": -1.0})),
+        ("clusters", ("ebpo", 4, {"clusters": "cluster"})),
+        ("needs at least 2", ("ebpo", 1)),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(named, arguments):
+    with pytest.raises(UsageError, match=named):
+        RunningEstimator(*arguments)
+
+
+def test_score_weights_are_refused_where_the_trainer_gives_none():
+    for name, settings in (("score_weighted", {}), ("ebpo", {"preset": "robust"})):
+        running = RunningEstimator(name, 4, settings)
+        with pytest.raises(UsageError, match="log-probabilities"):
+            running.rehearse_without_log_probabilities()
+        assert running.step([1, 0, 0, 0], score_weights=lambda: [1, 2, 3, 4]).advantages.any()
+    RunningEstimator("ebpo", 4).rehearse_without_log_probabilities()
+
+
+def test_damage_and_anothers_prior_are_refused(tmp_path):
+    with pytest.raises(ReportedError, match="no such prior file"):
+        RunningEstimator("ebpo", 4).restore(tmp_path)
+    RunningEstimator("ebpo", 2).save(tmp_path)
+    with pytest.raises(ReportedError, match="n_samples_per_prompt was 2 and is now 4"):
+        RunningEstimator("ebpo", 4).restore(tmp_path)
+    with pytest.raises(ValueError, match="groups of 4"):
+        RunningEstimator("ebpo", 4).step([1, 0, 0])
+
+
+def test_a_prompt_has_one_id():
+    assert prompt_id([{"role": "user", "content": "1 + 1"}]) == prompt_id([{"role": "user", "content": "1 + 1"}])
+    assert prompt_id("1 + 1") != prompt_id("1 + 2")
