@@ -11,12 +11,14 @@ from openrlhf_ebpo.checks import preflight
 from openrlhf_ebpo.checks.model_check import MODEL
 from openrlhf_ebpo.checks.prompt_rows import read_rows, render_rows
 from openrlhf_ebpo.command import one_line
+from openrlhf_ebpo.estimator import law
 from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.engines import EngineSettings, Sample, Sampling
 from openrlhf_ebpo.generation.rendering import Prompt, tokenizer_of
 from openrlhf_ebpo.rewards.limits import Limits
 
 DEFAULT_PROMPTS = 4  # with an answer each
+ENOUGH_OF_EACH, MANY_PROMPTS = 8, 128  # passes and failures, for a ratio of means
 MAX_CHARS = 240  # of a prompt or an answer
 MAX_WAIT_SECONDS = 1800.0  # for the engine's start, and for the next answer
 NO_ANSWER = "no_answer"  # how a reward's log of responses without an answer ends
@@ -47,7 +49,7 @@ def sample(args, count: int) -> Iterator[str]:
     engines.prepare_process()
     rows = read_rows(args.data.prompt_dataset.split(",")[0].strip(), args.data.prompt_split, args, count)
     prompts, settings = render_rows(rows, args, model), engine_settings(args)
-    sampling = Sampling(1, args.rollout.temperature, args.rollout.top_p, args.rollout.max_new_tokens)
+    sampling = Sampling(1, args.rollout.temperature, args.rollout.top_p, args.rollout.max_new_tokens, weigh=True)
     yield f"sample: starting vLLM with {model}, for answers to the first {len(prompts)} prompts"
     found, started = [], time.monotonic()
     with engines.started(settings) as actors:
@@ -56,6 +58,7 @@ def sample(args, count: int) -> Iterator[str]:
             found += samples
             yield from answer_lines(prompt, samples[0], tokenizer_of(model))
     yield from verdict(found, args)
+    yield from advice(found, args.algo.advantage.ebpo.pass_reward, args.rollout.n_samples_per_prompt)
 
 
 def engine_settings(args) -> EngineSettings:
@@ -119,3 +122,33 @@ def verdict(samples: Sequence[Sample], args) -> list[str]:
             "instruct model (--data.apply_chat_template), or warm-start the model on answers of that form (openrlhf-ebpo sft)"
         )
     return lines
+
+
+def advice(samples: Sequence[Sample], pass_reward: float, group: int) -> list[str]:
+    """Say which baseline two numbers of these answers speak for (docs/estimator.md); nothing where none is graded and weighed."""
+    weighed = [each for each in samples if each.reward is not None and each.score_weight is not None]
+    passes, failures = (
+        [e.score_weight for e in weighed if (e.reward >= pass_reward) == right] for right in (True, False)
+    )
+    if not weighed:
+        return []
+    p = len(passes) / len(weighed)
+    if min(len(passes), len(failures)) < ENOUGH_OF_EACH:
+        return [
+            f"which estimator: {len(passes)} passes and {len(failures)} failures are too few to say; {ENOUGH_OF_EACH} of each are "
+            f"needed (--sample {MANY_PROMPTS}, at a success rate of {p:.0%} or more)"
+        ]
+    kappa = statistics.fmean(failures) / max(statistics.fmean(passes), 1e-9)
+    facts = f"which estimator: success rate p = {p:.2f}; a failure's score is κ = {kappa:.1f} times as long, squared, as a pass's"
+    if kappa > law.threshold(p):
+        choice = (
+            f"above {law.threshold(p):.1f}, so that no mean reward is a better baseline than none: take `ebpo` with "
+            "--algo.advantage.ebpo.preset robust, or score_weighted"
+        )
+    else:
+        saved = 1 - 1 / law.most_saved(p, kappa, group) if group > 1 else 0.0
+        choice = (
+            f"below {law.threshold(p):.1f}: a mean is a good baseline, and a better one than the group's saves up to {saved:.0%} of the "
+            f"rollouts at G = {group}: take `ebpo` with --algo.advantage.ebpo.preset corrected"
+        )
+    return [f"{facts}, {choice}. Estimated from log-probabilities, which understates κ; docs/estimator.md says more"]

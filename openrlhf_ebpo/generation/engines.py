@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import textwrap
 import time
@@ -74,7 +75,7 @@ class EngineSettings:
 @dataclass(frozen=True)
 class Sampling:
     """n responses per prompt; max_new_tokens None: as many as `max_len` leaves room for. top_k -1: all tokens. stop: texts
-    after which a response ends; its tokens are those up to there, the text's own among them."""
+    after which a response ends; its tokens are those up to there, the text's own among them. weigh: samples have a score weight."""
 
     n: int
     temperature: float = 1.0
@@ -83,6 +84,7 @@ class Sampling:
     top_k: int = -1
     min_p: float = 0.0
     stop: tuple[str, ...] = ()
+    weigh: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class Sample:
     truncated: it ended because max_new_tokens were used up.
     reward: None without reward function, and where it failed; `error` then says why.
     logs: further numbers of the reward.
+    score_weight: Σ_t (1 − π(y_t))² over its generated tokens, where it was asked for.
     """
 
     tokens: list[int]
@@ -100,6 +103,7 @@ class Sample:
     reward: float | None = None
     error: str | None = None
     logs: dict[str, float] = field(default_factory=dict)
+    score_weight: float | None = None
 
 
 def prepare_process() -> None:
@@ -256,6 +260,8 @@ def _sender(sampling: Sampling, settings: EngineSettings):
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
+    from openrlhf_ebpo.generation.log_probs import SAMPLED_TOKEN_ONLY
+
     params = SamplingParams(  # as upstream's SamplesGenerator. No seed: it would make all n samples the same
         temperature=sampling.temperature,
         top_p=sampling.top_p,
@@ -265,6 +271,7 @@ def _sender(sampling: Sampling, settings: EngineSettings):
         max_tokens=sampling.max_new_tokens,
         min_tokens=1,
         skip_special_tokens=False,
+        logprobs=SAMPLED_TOKEN_ONLY if sampling.weigh else None,
         output_kind=RequestOutputKind.FINAL_ONLY,  # upstream discards partial outputs
         # only an agent, and the search for a stop text, read vLLM's text; all else takes token ids
         detokenize=settings.agent is not None or bool(sampling.stop),
@@ -296,7 +303,15 @@ def _sample(response: dict) -> Sample:
             reward = float(finite_number(reward, "reward"))  # an agent's has not been validated yet
         except RewardError as found:
             reward, error = None, str(found)
-    return Sample(tokens, bool(response["truncated"]), reward, error, _numbers(response.get("extra_logs")))
+    logs = _numbers(response.get("extra_logs"))
+    return Sample(tokens, bool(response["truncated"]), reward, error, logs, _score_weight(response, ranges))
+
+
+def _score_weight(response: dict, ranges: list[tuple[int, int]]) -> float | None:
+    found = response.get("rollout_log_probs")
+    if found is None:
+        return None
+    return sum((1 - math.exp(value)) ** 2 for start, end in ranges for value in found[start:end])
 
 
 def _numbers(logs) -> dict[str, float]:

@@ -1,11 +1,10 @@
-"""The law of p and κ (research/lab/law.py) against Monte Carlo, and its consequences against each other."""
-
-import importlib
+"""The law of p and κ (estimator/law.py) against Monte Carlo, and its consequences against each other."""
 
 import numpy as np
 import pytest
 
-law = pytest.fixture(lambda: importlib.import_module("lab.law"))
+from openrlhf_ebpo.estimator import law
+
 GROUPS = 150_000
 
 
@@ -31,7 +30,7 @@ def variance_of_mean(passed, baselines, along, rest) -> float:
 @pytest.mark.parametrize("group", [2, 4, 16])
 @pytest.mark.parametrize("shrinkage", [0.0, 0.4, 1.0])
 @pytest.mark.parametrize(("p", "kappa"), [(0.05, 1.0), (0.05, 10.0), (0.3, 0.4), (0.3, 5.0), (0.8, 3.0)])
-def test_the_variance_is_that_of_a_simulation(law, p, kappa, shrinkage, group):
+def test_the_variance_is_that_of_a_simulation(p, kappa, shrinkage, group):
     rates = np.full(GROUPS // group, p)
     passed, along, rest = drawn(rates, kappa, group, push=0.02)
     others = (passed.sum(1, keepdims=True) - passed) / (group - 1)
@@ -41,7 +40,7 @@ def test_the_variance_is_that_of_a_simulation(law, p, kappa, shrinkage, group):
 
 @pytest.mark.parametrize("group", [2, 4, 8])
 @pytest.mark.parametrize("shrinkage", [0.0, 0.5, 1.0])
-def test_responses_to_one_prompt_share_its_gradient(law, shrinkage, group):
+def test_responses_to_one_prompt_share_its_gradient(shrinkage, group):
     """Here ‖∇p_m‖² is no small thing, and prompts differ in difficulty."""
     rates = np.minimum(np.random.default_rng(1).beta(1, 4, GROUPS // group), 0.6)
     kappa, push = 4.0, 0.9
@@ -58,13 +57,13 @@ def test_responses_to_one_prompt_share_its_gradient(law, shrinkage, group):
 
 
 @pytest.mark.parametrize("p", [0.01, 0.05, 0.3, 0.6, 0.9])
-def test_beyond_the_threshold_no_baseline_beats_the_true_mean(law, p):
+def test_beyond_the_threshold_no_baseline_beats_the_true_mean(p):
     for kappa in (0.5, 1.0, 2.0, 3.0, 12.0, 40.0):
         assert (law.variance(p, kappa, 1.0, 4) > 1) == (kappa > law.threshold(p))
 
 
 @pytest.mark.parametrize("kappa", [0.3, 1.0, 7.5])
-def test_the_best_constant_is_the_best_and_a_better_mean_saves_no_more_than_it_says(law, kappa):
+def test_the_best_constant_is_the_best_and_a_better_mean_saves_no_more_than_it_says(kappa):
     p, group = 0.2, 4
     constants = np.linspace(0, 1, 1001)
     variances = [law.with_baseline(p, kappa, b) for b in constants]
@@ -74,10 +73,10 @@ def test_the_best_constant_is_the_best_and_a_better_mean_saves_no_more_than_it_s
 
 
 @pytest.mark.parametrize("group", [2, 4, 8, 16])
-def test_with_scores_of_one_norm_it_is_the_known_bound(law, group):
+def test_with_scores_of_one_norm_it_is_the_known_bound(group):
     assert law.most_saved(0.3, 1.0, group) == pytest.approx(group / (group - 1))
 
 
-def test_ebpos_baseline_is_leave_one_out_with_a_larger_shrinkage(law):
+def test_ebpos_baseline_is_leave_one_out_with_a_larger_shrinkage():
     assert law.leave_one_out_shrinkage(0.4, 2) == pytest.approx(0.8 / 1.4)
     assert law.leave_one_out_shrinkage(1.0, 4) == 1.0
