@@ -69,22 +69,6 @@ def test_the_first_rows_are_looked_at_as_training_makes_prompts_of_them(name, ar
     assert model_fit.training_warnings(args(name=name, input_template="{} Now!", add_bos=True)) == []
 
 
-@pytest.mark.parametrize(
-    ("passes", "failures", "said"),
-    [
-        ([2.0] * 10, [20.0] * 30, ("p = 0.25", "κ = 10.0", "preset robust")),
-        ([2.0] * 10, [1.0] * 30, ("κ = 0.5", "up to 42% of the rollouts at G = 2", "preset corrected")),
-        ([2.0] * 3, [1.0] * 30, ("3 passes and 30 failures are too few", "--sample 128")),
-    ],
-)
-def test_a_sample_says_which_baseline_its_two_numbers_speak_for(passes, failures, said):
-    samples = [Sample([1], False, 1.0, score_weight=w) for w in passes]
-    samples += [Sample([1], False, 0.0, score_weight=w) for w in failures]
-    (line,) = train_sample.advice([*samples, Sample([1], False, None, score_weight=1.0)], 1.0, 2)
-    assert all(words in line for words in said), line
-    assert train_sample.advice([Sample([1], False, 1.0)], 1.0, 2) == []
-
-
 def test_without_a_limit_of_new_tokens_a_prompt_may_fill_all_but_one(args, tmp_path):
     save(tmp_path / "model", begins=False)
     assert model_fit.training_warnings(args(new_tokens=None, max_len=10)) == []
