@@ -116,12 +116,12 @@ def found(given: str, rows: list[Row]) -> list[Row]:
 
 
 def nearest(words: set[str], rows: list[Row]) -> list[Row]:
-    """The rows that have the most of these words, at least half of them; rare words decide between equals."""
-    texts = [set(re.findall(r"[\w./-]+", row.text())) for row in rows]
-    frequency = Counter(word for text in texts for word in words & text)
-    shared = [(sum(1 / frequency[word] for word in words & text), len(words & text)) for text in texts]
-    ranked = sorted(zip(shared, range(len(rows)), strict=True), key=lambda each: (-each[0][1], -each[0][0], each[1]))
-    return [rows[index] for (_, count), index in ranked[:NEAREST] if words and 2 * count >= len(words)]
+    """The rows that have the most of these words, at least half of them; among equals, those with the rarer words."""
+    shared = [words & set(re.findall(r"[\w./-]+", row.text())) for row in rows]
+    frequency = Counter(word for each in shared for word in each)
+    ranks = [(len(each), sum(1 / frequency[word] for word in each)) for each in shared]
+    best = sorted(range(len(rows)), key=ranks.__getitem__, reverse=True)[:NEAREST]
+    return [rows[index] for index in best if shared[index] and 2 * len(shared[index]) >= len(words)]
 
 
 def printed(row: Row) -> str:
@@ -144,14 +144,8 @@ def run(args: argparse.Namespace) -> None:
     topics = Counter(row.topic for row in rows)
     given = " ".join(" ".join(args.words).split())
     if not given:
-        print(
-            "\n".join(
-                [
-                    "usage: openrlhf-ebpo explain WORDS or a topic:",
-                    *(f"  {name:<10}{count:>4} rows" for name, count in topics.items()),
-                ]
-            )
-        )
+        print("usage: openrlhf-ebpo explain WORDS, or one of these topics:")
+        print("\n".join(f"  {name:<10}{count:>4} rows" for name, count in topics.items()))
     elif given in topics:
         print("\n\n".join(printed(row) for row in rows if row.topic == given))
     elif hits := found(given, rows):
