@@ -94,6 +94,11 @@ def test_without_words_the_topics_are_listed_and_unknown_words_are_an_error(caps
         cli.main(["explain", "xyzzy"])
 
 
+def test_the_page_of_errors_quotes_messages_that_are_explained():
+    quoted = re.findall(r"^\| `(.+?)` \|", (ROOT / "docs/errors.md").read_text(), re.MULTILINE)
+    assert len(quoted) == 10 and set(quoted) <= set(MESSAGES)
+
+
 @pytest.mark.parametrize("message", MESSAGES)
 def test_the_message_is_in_the_source(message):
     assert max(map(len, message.split(VARIES))) >= 10, "too short to be found by"
