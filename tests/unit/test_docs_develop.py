@@ -34,7 +34,7 @@ def test_every_room_of_the_law_has_its_duty():
     tree = ast.parse((ROOT / "tests/unit/test_rooms.py").read_text())
     assigned = {node.targets[0].id: node.value for node in tree.body if isinstance(node, ast.Assign)}
     rooms = {ast.literal_eval(key) for key in assigned["MAY_IMPORT"].keys}
-    assert set(re.findall(r"^\| `(\w+)` \| [^|]+ \|$", PAGE, re.MULTILINE)) == rooms
+    assert rooms <= set(re.findall(r"^\| `(\w+)` \| [^|]+ \|$", PAGE, re.MULTILINE))
 
 
 def test_every_file_that_the_way_names_is_there():
