@@ -47,7 +47,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--docs",
         type=Path,
         metavar="DIR",
-        help="also write what is in --output into DIR/figures.md and DIR/images/figures/",
+        help="also write what is in --output into DIR/results/figures.md and DIR/images/figures/",
     )
 
 
@@ -100,14 +100,14 @@ def make(figures: dict[str, Figure], size: Size, output: Path, force: bool) -> N
 
 
 def write_docs(output: Path, docs: Path) -> None:
-    """Put the figures of `output` between the two marks of docs/figures.md, and their files below docs/images/."""
+    """Put the figures of `output` between the two marks of docs/results/figures.md, and their files below docs/images/."""
     sys.path.append(str(SCRIPTS))
     from tables import with_table
 
     from openrlhf_ebpo.files import write_text
     from paper.page import copy_to_docs
 
-    page = docs / "figures.md"
+    page = docs / "results" / "figures.md"
     paragraphs = copy_to_docs(output, FIGURES, docs)
     write_text(
         page, with_table(page.read_text(), "figures", page, paragraphs, "python research/figures.py --docs docs")

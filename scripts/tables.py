@@ -1,4 +1,4 @@
-"""The tables in docs/ that are made from code: estimators, metrics, what is replaced in OpenRLHF, and from saved results.
+"""The tables in docs/ that are made from code and from saved results: estimators, regimes, learning.
 
 python scripts/tables.py --write
 python scripts/tables.py --check     exit status 1 where a page is not what the code says
@@ -13,8 +13,6 @@ from pathlib import Path
 
 from openrlhf_ebpo.estimator.registry import ESTIMATORS, Entry
 from openrlhf_ebpo.files import write_text
-from openrlhf_ebpo.run.catalogue import GROUPS, Metric
-from openrlhf_ebpo.seams.__main__ import markdown as seams
 
 DOCS = Path(__file__).parents[1] / "docs"
 sys.path.append(str(DOCS.parent / "research"))
@@ -58,28 +56,12 @@ def _estimator(name: str, entry: Entry) -> str:
     return f"| `{name}` | {paper} | {entry.baseline} | {'OpenRLHF' if entry.upstream else 'this package'} |"
 
 
-def metrics() -> str:
-    head = "| name | title | unit | what it tells | when to look closer |\n| --- | --- | --- | --- | --- |"
-    blocks = []
-    for group in GROUPS:
-        rows = "\n".join(map(_metric, group.metrics))
-        blocks += [f"### {group.title}", *filter(None, [group.note]), f"{head}\n{rows}"]
-    return "\n\n".join(blocks)
-
-
-def _metric(metric: Metric) -> str:
-    cells = [f"`{metric.name}`", metric.title, metric.unit, metric.tells, metric.worry]
-    return f"| {' | '.join(cells)} |".replace("|  |", "| |")
-
-
 def learned(made: Callable[[list[dict]], str]) -> str:
     return made(learning.summarised(DOCS / "results" / "learning.json"))
 
 
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "estimators": ("estimator.md", estimators),
-    "metrics": ("run_directory.md", metrics),
-    "rows": ("upgrading.md", seams),
     "regimes": ("results.md", lambda: learned(learning.overview)),
     "learning": ("results.md", lambda: learned(learning.details)),
 }

@@ -20,6 +20,7 @@ COMMANDS = {
         "openrlhf_ebpo.cli.eval", "measure models on benchmarks, tasks of your own, or files; report; rescore"
     ),
     "hub": Command("openrlhf_ebpo.cli.hub", "push and pull models, priors, runs and results; deploy the Space"),
+    "explain": Command("openrlhf_ebpo.cli.explain", "what a message means and what to do; metrics; old flags"),
     "doctor": Command("openrlhf_ebpo.cli.doctor", "check this machine: versions, libraries, memory, leftovers, GPUs"),
     "replay": Command(
         "openrlhf_ebpo.cli.replay", "a run's advantages from its rollouts again: by its estimator, or by another one"

@@ -286,7 +286,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=None,
         metavar="N",
         help="go on from the checkpoint of step N, and not from the newest. What comes after it, checkpoints too, is set aside "
-        "(docs/run_directory.md). For one time: take it out of the command before you repeat it",
+        "(docs/runs.md). For one time: take it out of the command before you repeat it",
     )
     group.add_argument(
         "--logger.run_dir",
@@ -317,7 +317,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         default=None,
         metavar="FILE",
         help="JSON with title, unit and meaning of metrics that your own code logs, for the Space and the cards "
-        "(docs/run_directory.md)",
+        "(docs/runs.md)",
     )
     remote_code.add_flag(group)
     group.add_argument(

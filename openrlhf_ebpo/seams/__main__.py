@@ -7,36 +7,20 @@ import sys
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.seams.check import installed_release, source_fingerprint
-from openrlhf_ebpo.seams.cpu.rows import SEAMS as CPU_SEAMS
 from openrlhf_ebpo.seams.install import all_seams
 from openrlhf_ebpo.seams.releases import listed
 from openrlhf_ebpo.seams.relied import RELIED, Relied, definition, problem
-from openrlhf_ebpo.seams.rows import SEAMS, Seam
+from openrlhf_ebpo.seams.rows import Seam
 
 ABOUT = """Hold every row of what is replaced in OpenRLHF against the installed packages.
 
 ok: the source is one that the row was written for. by name: outside OpenRLHF, or a name that it imports; only that it is
 there is checked. CHANGED: with the fingerprint to add to seams/releases.py once the row fits both. GONE. calls: what is called
 in vLLM and transformers without a row: ok, or CHANGED. The exit status is 1 if there is a CHANGED or GONE. Nothing of them is
-imported; PYTHONPATH=DIR holds all of it against wheels that are unpacked in DIR (docs/upgrading.md)."""
-TABLES = {
-    "Every machine": ("openrlhf_ebpo/seams/rows.py", SEAMS),
-    "Without a GPU": ("openrlhf_ebpo/seams/cpu/rows.py", CPU_SEAMS),
-}
+imported; PYTHONPATH=DIR holds all of it against wheels that are unpacked in DIR (docs/develop.md)."""
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--markdown", action="store_true", help="print all rows as Markdown tables instead")
-
-
-def run(args: argparse.Namespace) -> None:
-    if args.markdown:
-        print(markdown())
-    else:
-        check()
-
-
-def check() -> None:
+def check(_: argparse.Namespace) -> None:
     print(f"OpenRLHF {installed_release()}; tested: {listed()}")
     lines = [line(seam) for seam in all_seams()] + [call_line(call) for call in RELIED]
     print("\n".join(lines))
@@ -62,22 +46,7 @@ def line(seam: Seam) -> str:
     return f"ok       {seam}"
 
 
-def markdown() -> str:
-    """All rows, of every machine, a table for each of the three lists."""
-    return "\n\n".join(_table(title, *content) for title, content in TABLES.items())
-
-
-def _table(title: str, file: str, seams: tuple[Seam, ...]) -> str:
-    head = "| what is replaced | by | where | why | until |\n| --- | --- | --- | --- | --- |"
-    return "\n".join([f"### {title}\n\nIn `{file}`.\n\n{head}", *map(_cells, seams)])
-
-
-def _cells(seam: Seam) -> str:
-    until = seam.until + (f" ([upstream]({seam.link}))" if seam.link else "")
-    return f"| `{seam}` | `{seam.replacement.removeprefix('openrlhf_ebpo.')}` | {seam.where} | {seam.why} | {until} |"
-
-
-main = command("python -m openrlhf_ebpo.seams", ABOUT, add_flags, run)
+main = command("python -m openrlhf_ebpo.seams", ABOUT, lambda parser: None, check)
 
 if __name__ == "__main__":
     main()

@@ -39,7 +39,7 @@ def check_unchanged(seams: tuple[Seam, ...]) -> None:
     if changes:
         raise SeamError(
             f"OpenRLHF {release} is installed, and {len(changes)} of {len(seams)} rows do not fit it. Tested: {listed()}. "
-            f"pip install 'openrlhf=={RECOMMENDED}', or adapt the rows (docs/upgrading.md):\n" + "\n".join(changes)
+            f"pip install 'openrlhf=={RECOMMENDED}', or adapt the rows (docs/develop.md):\n" + "\n".join(changes)
         )
 
 
@@ -80,7 +80,7 @@ def untested() -> str | None:
         return None
     return (
         f"OpenRLHF {release} is installed, which this version of openrlhf_ebpo was not tested with. All that is replaced in "
-        f"it is unchanged, so it is used; tested: {listed()} (docs/upgrading.md)"
+        f"it is unchanged, so it is used; tested: {listed()} (docs/develop.md)"
     )
 
 

@@ -1,7 +1,7 @@
 """The releases of OpenRLHF that this project was tested with, and the sources that its rows are written for.
 
 A release is accepted by its sources, not by its number. One whose sources are all below is added by its number in TESTED;
-where a source differs and the row fits it all the same, its fingerprint is added too (docs/upgrading.md).
+where a source differs and the row fits it all the same, its fingerprint is added too (docs/develop.md).
 """
 
 from __future__ import annotations

@@ -67,5 +67,5 @@ def summary(rows: Iterable[Mapping]) -> str | None:
         return None
     return (
         f"{sum(map(bool, steps))} of {len(steps)} steps taught nothing: all responses, or all of each group, earned the "
-        "same (docs/troubleshooting.md says what to do)"
+        "same (`openrlhf-ebpo explain taught nothing` says what to do)"
     )

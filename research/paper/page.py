@@ -78,7 +78,7 @@ def copy_to_docs(output: Path, names: Iterable[str], docs: Path) -> str:
     for path in written(output, names):
         for kind in ("png", "csv"):
             shutil.copy(path.with_suffix(f".{kind}"), docs / IMAGES)
-        paragraphs.append(path.read_text().replace(f"]({path.stem}.", f"]({IMAGES}/{path.stem}."))
+        paragraphs.append(path.read_text().replace(f"]({path.stem}.", f"](../{IMAGES}/{path.stem}."))
     return "\n".join(paragraphs)
 
 

@@ -3,7 +3,7 @@
     bash scripts/faults.sh --minutes 60                    every kind, every mode, 20 kills each; goes on where it stopped
     bash scripts/faults.sh --kinds driver engine --modes async --kills 3
     bash scripts/faults.sh --command 'python -m openrlhf_ebpo.cli.train_ppo_ray --train.max_restarts 9' --dir runs/restarts
-    bash scripts/faults.sh --table                         what has been found so far, as docs/reliability.md shows it
+    bash scripts/faults.sh --table                         what has been found so far (docs/runs.md)
 
 Everything is appended to DIR/results.jsonl; a command that is cut off is repeated to go on. A kill costs a start of the training: half a
 minute or more on two cores.

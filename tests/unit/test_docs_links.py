@@ -64,3 +64,16 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path):
     )
     found = [line.partition(":")[0] for line in broken(page, tmp_path)]
     assert found == ["c.md", "page.md#no-heading", "d.png", "../e.md"]
+
+
+def test_every_page_that_code_names_is_there():
+    """In messages, helps, comments and scripts, with its heading."""
+    folders = ("openrlhf_ebpo", "eval", "space", "scripts", "research", "examples", "requirements", "tests")
+    kinds = {".py", ".sh", ".txt", ".in", ".md", ".json"}
+    files = [path for folder in folders for path in ROOT.joinpath(folder).rglob("*") if path.suffix in kinds]
+    named = {link for path in files for link in re.findall(r"(?<![\w/])docs/(\w+\.md(?:#[\w-]+)?)", path.read_text())}
+    pages = {
+        path.name: {path.name, *(f"{path.name}#{each}" for each in anchors(path.read_text()))}
+        for path in ROOT.glob("docs/*.md")
+    }
+    assert len(named) > 5 and named - set().union(*pages.values()) == set()

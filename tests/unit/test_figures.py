@@ -85,12 +85,12 @@ def test_the_command_can_be_asked_without_what_it_measures_with():
 
 
 def test_the_page_shows_every_figure_and_its_pictures_are_small():
-    text = (ROOT / "docs/figures.md").read_text()
+    text = (ROOT / "docs/results/figures.md").read_text()
     for name, figure in command.FIGURES.items():
         picture = ROOT / f"docs/images/figures/{name}.png"
         if figure.real and not picture.exists():
             continue
-        assert f"(images/figures/{name}.png)" in text and f"## {figure.title}" in text
+        assert f"(../images/figures/{name}.png)" in text and f"## {figure.title}" in text
         assert picture.stat().st_size < 150_000 and picture.with_suffix(".csv").exists()
 
 
@@ -194,7 +194,9 @@ def test_the_page_in_docs_is_made_of_what_the_command_wrote(tmp_path):
     docs, made = tmp_path / "docs", tmp_path / "made"
     docs.mkdir()
     made.mkdir()
-    (docs / "figures.md").write_text(
+    page = docs / "results/figures.md"
+    page.parent.mkdir()
+    page.write_text(
         "before\n<!-- figures: written by `python research/figures.py --docs docs` -->\nold\n<!-- end of figures -->\nafter\n"
     )
     for name in ("mse", "kl"):
@@ -202,9 +204,9 @@ def test_the_page_in_docs_is_made_of_what_the_command_wrote(tmp_path):
         for kind in ("png", "csv"):
             (made / f"{name}.{kind}").write_text(name)
     command.write_docs(made, docs)
-    text = (docs / "figures.md").read_text()
+    text = page.read_text()
     assert "old" not in text and text.startswith("before\n") and text.endswith("after\n")
-    assert text.index("(images/figures/kl.png)") < text.index("(images/figures/mse.csv)")
+    assert text.index("(../images/figures/kl.png)") < text.index("(../images/figures/mse.csv)")
     assert (docs / "images/figures/mse.csv").read_text() == "mse"
 
 

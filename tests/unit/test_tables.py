@@ -11,8 +11,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = {
     "estimator.md": "| `ebpo` |",
-    "run_directory.md": "| `ebpo/shrinkage` |",
-    "upgrading.md": "### Without a GPU",
     "results.md": "| regime |",
 }
 

@@ -1,4 +1,4 @@
-"""docs/architecture.md names rooms, files and functions: they are there, under these names."""
+"""docs/develop.md names rooms, files and functions: they are there, under these names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from openrlhf_ebpo.seams.stack import module_path
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/architecture.md").read_text()
+PAGE = (ROOT / "docs/develop.md").read_text()
 WAY = PAGE.partition("## The way of one reward")[2].partition("\n## ")[0]
 OURS = [path for place in ("openrlhf_ebpo", "eval", "space/ebpo_space") for path in ROOT.joinpath(place).rglob("*.py")]
 NO_CODE = {"info", "client_states"}
@@ -29,15 +29,12 @@ def defined(path: Path) -> Iterator[str]:
                     yield from (member.name, f"{node.name}.{member.name}")
 
 
-def law() -> dict[str, set[str]]:
+def test_every_room_of_the_law_has_its_duty():
+    """tests/unit/test_rooms.py says who may import whom."""
     tree = ast.parse((ROOT / "tests/unit/test_rooms.py").read_text())
     assigned = {node.targets[0].id: node.value for node in tree.body if isinstance(node, ast.Assign)}
-    return ast.literal_eval(assigned["MAY_IMPORT"])
-
-
-def test_the_table_of_rooms_is_the_law():
-    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| ([^|]+) \|$", PAGE, re.MULTILINE)
-    assert {room: set() if may.startswith("nothing") else set(may.split(", ")) for room, may in rows} == law()
+    rooms = {ast.literal_eval(key) for key in assigned["MAY_IMPORT"].keys}
+    assert rooms <= set(re.findall(r"^\| `(\w+)` \| [^|]+ \|$", PAGE, re.MULTILINE))
 
 
 def test_every_file_that_the_way_names_is_there():
