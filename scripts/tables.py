@@ -81,7 +81,6 @@ TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "metrics": ("run_directory.md", metrics),
     "rows": ("upgrading.md", seams),
     "regimes": ("results.md", lambda: learned(learning.overview)),
-    "learning": ("results.md", lambda: learned(learning.details)),
 }
 
 if __name__ == "__main__":
