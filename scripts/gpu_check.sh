@@ -3,7 +3,7 @@
 #
 #   bash scripts/gpu_check.sh [REPORT_DIR] [--minutes N] [--only PART ...] [--large] [--cpu] [--dry_run]     --help
 #
-# REPORT_DIR: default runs/gpu_check. For Linux with an NVIDIA GPU and the stack installed (docs/gpu.md): the python3 on PATH must have
+# REPORT_DIR: default runs/gpu_check. For Linux with an NVIDIA GPU and the stack installed (docs/gpus.md): the python3 on PATH must have
 # it, or an environment of this project builds on it. With --cpu, or without a GPU, the CPU stack is installed where there is none.
 # Called again, it resumes with what is left.
 set -euo pipefail
@@ -17,7 +17,7 @@ has_gpu() {
 }
 fail() {
     printf 'error: this machine has a GPU, and %s: %s\n' "$(command -v python3)" "$1" >&2
-    printf 'Install the stack (docs/gpu.md), or add --cpu for a rehearsal on the CPU:\n%s\n' \
+    printf 'Install the stack (docs/gpus.md), or add --cpu for a rehearsal on the CPU:\n%s\n' \
         "$(python3 -c 'from openrlhf_ebpo.seams.releases import GPU_INSTALL; print(GPU_INSTALL)')" >&2
     exit 1
 }

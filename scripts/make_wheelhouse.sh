@@ -9,7 +9,7 @@
 #
 # For machines that come with Python 3.12 and torch 2.11 for CUDA 13, on x86-64. Here it needs Linux on x86-64, Python 3.12 with pip
 # (PYTHON names the Python), and the package index that pip is set to. Then copy DIR/parts to the machine, and type there:
-# bash install.sh VENV (docs/gpu.md).
+# bash install.sh VENV (docs/gpus.md).
 set -euo pipefail
 
 fail() {
@@ -31,7 +31,7 @@ python=${PYTHON:-python3.12}
 pinned() { sed -n 's/^\([A-Za-z0-9][^ ]*\).*/\1/p' "$1" | sed 's/+.*//' | tr '[:upper:]_' '[:lower:]-' | sort; } # a local part (+cu130) is not on the index
 torch=$(pinned "$machine" | grep '^torch==' || true)
 [ -z "$torch" ] || pinned "$pins" | grep -qx "$torch" ||
-    fail "$machine has $torch, and this set is for $(pinned "$pins" | grep '^torch=='): vLLM is built for one torch alone (docs/gpu.md)"
+    fail "$machine has $torch, and this set is for $(pinned "$pins" | grep '^torch=='): vLLM is built for one torch alone (docs/gpus.md)"
 
 mkdir -p "$folder"
 comm -23 <(pinned "$pins") <(pinned "$machine") >"$folder/lacking.new"

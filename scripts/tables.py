@@ -63,7 +63,6 @@ def learned(made: Callable[[list[dict]], str]) -> str:
 TABLES: dict[str, tuple[str, Callable[[], str]]] = {
     "estimators": ("estimator.md", estimators),
     "regimes": ("results.md", lambda: learned(learning.overview)),
-    "learning": ("results.md", lambda: learned(learning.details)),
 }
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 #
 # No GPU is needed. Every stage prints its command, which can be typed alone, and its time; its output is in RUN_DIR/logs. Called
 # again, it passes over what is there, so an interrupted walkthrough goes on. STEPS=60 (a multiple of 10) in the environment
-# trains longer than the usual 40 steps. docs/walkthrough.md explains the stages.
+# trains longer than the usual 40 steps. docs/start.md explains the stages.
 set -euo pipefail
 case " $* " in *" --help "* | *" -h "*) sed -n '2,8s/^# \{0,1\}//p' "$0" && exit ;; esac
 steps=${STEPS:-40}

@@ -143,7 +143,7 @@ def _training_notices(size: Size, args, gigabytes: float | None) -> list[str]:
     more = f"that is more than the {gigabytes:.0f} GB of a GPU"
     less = "--ds.adam_offload, or more GPUs with --ds.zero_stage 3"
     if logit_bytes(args) > 10:
-        less += ", or flash-attn (docs/gpu.md), with which logits take 10 bytes for 16"
+        less += ", or flash-attn (docs/gpus.md), with which logits take 10 bytes for 16"
     if args.actor.loss_mean == "micro_batch":
         raise UsageError(
             f"{needed}: {more}. In the released track (--actor.loss_mean micro_batch) the {args.train.micro_batch_size} responses "

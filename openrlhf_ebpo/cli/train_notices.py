@@ -78,7 +78,7 @@ def stale_notices(args) -> list[str]:
     if not causes or (found and not found.centred):
         return []
     return [
-        f"warning: {' and '.join(causes)}, and {estimator} is centred, which suffers most from stale samples (docs/theory.md has "
+        f"warning: {' and '.join(causes)}, and {estimator} is centred, which suffers most from stale samples (docs/estimator.md has "
         f"measurements). Consider {mismatch.CENTRED_REMEDIES}, and watch mismatch/*"
     ]
 

@@ -112,7 +112,7 @@ class Estimator:
     Attributes:
         centred: the baseline is a mean of rewards, or the advantages are centred afterwards. Such an estimator pushes the
             failures of hard prompts down, which only on-policy samples bring back: with stale ones it collapses
-            (docs/theory.md), so training warns.
+            (docs/estimator.md), so training warns.
 
     Args:
         config: the settings, checked.

@@ -22,7 +22,7 @@ from openrlhf_ebpo.files import append_json_line, read_json_lines, replacing, wr
 from openrlhf_ebpo.run.run_log import DROPPED, PRIOR, PRIOR_STARTS, first_kept, rollouts_path, step_files
 
 ROW_GROUP_SIZE = 128  # rows per Parquet row group: the least that is read to show one answer
-RESPONSE_BYTES, TOKEN_BYTES = 150, 1.5  # of a row, compressed, and of a token of its text (docs/scaling.md)
+RESPONSE_BYTES, TOKEN_BYTES = 150, 1.5  # of a row, compressed, and of a token of its text (docs/gpus.md)
 
 
 class RunLog:

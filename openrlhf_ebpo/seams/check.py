@@ -54,7 +54,7 @@ def installed_release() -> str:
     except importlib.metadata.PackageNotFoundError:
         raise SeamError(
             "OpenRLHF is not installed. Without a GPU, bash scripts/quickstart.sh sets everything up (requirements/cpu.txt). "
-            f"With one (docs/gpu.md):\n{GPU_INSTALL}"
+            f"With one (docs/gpus.md):\n{GPU_INSTALL}"
         ) from None
 
 

@@ -10,7 +10,7 @@ TESTED = ("0.11.0", "0.11.1", "0.11.2")  # by tests/contract/test_releases.py
 RECOMMENDED = "0.11.2"  # what our pins install, and all other tests run with
 
 # With a GPU. vLLM brings torch, for which flash-attn is then compiled: it has no wheel for this torch, and its build imports torch
-# and wheel. docs/gpu.md#install says the rest, and a test holds the two against each other.
+# and wheel. docs/gpus.md#install says the rest, and a test holds the two against each other.
 FLASH_ATTN_INSTALL = "MAX_JOBS=8 pip install --no-build-isolation flash-attn==2.8.3"
 GPU_INSTALL = f"""  pip install vllm==0.29.0 wheel
   {FLASH_ATTN_INSTALL}

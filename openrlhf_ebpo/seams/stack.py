@@ -27,7 +27,7 @@ def torch_version() -> dict[str, str | None]:
     """
     spec = importlib.util.find_spec("torch")
     if spec is None:
-        raise SeamError("torch is not installed; docs/gpu.md and docs/cpu.md have the two ways to install the stack")
+        raise SeamError("torch is not installed; docs/gpus.md and docs/start.md have the two ways to install the stack")
     version = {}
     exec((Path(spec.origin).parent / "version.py").read_text(), version)
     return version

@@ -95,7 +95,7 @@ def apply_restart(values: dict) -> None:
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("supervision (docs/training.md)")
+    group = parser.add_argument_group("supervision (docs/train.md)")
     group.add_argument(
         f"--{STALL_MINUTES}",
         type=float,

@@ -32,7 +32,7 @@ TOO_FAR = 0.05  # nats per token, where no step before says what is usual
 NEAR_ENOUGH = 1e-4  # nats per token
 CENTRED_REMEDIES = (
     "--advantage_estimator ebpo with --algo.advantage.ebpo.preset robust, or --algo.advantage.is_correction_level token "
-    "(docs/theory.md#when-to-choose-what)"
+    "(docs/estimator.md#which-to-choose)"
 )
 
 
@@ -152,7 +152,7 @@ class Watch:
         more = f" ({self._stale_steps} such steps so far)" if self._stale_steps > 1 else ""
         return (
             f"warning: step {step}: the rollouts do not seem to come from the weights that are trained: {K3} is "
-            f"{metrics[K3]:.2g}{usual}. Do the engines get the weights (docs/health.md)?{more}{self._advice}"
+            f"{metrics[K3]:.2g}{usual}. Do the engines get the weights (docs/train.md)?{more}{self._advice}"
         )
 
 
@@ -163,7 +163,7 @@ def summary(rows: Iterable[Mapping]) -> str | None:
         return None
     return (
         f"{sum(map(bool, steps))} of {len(steps)} steps had rollouts that did not seem to come from the weights that were "
-        "trained (docs/health.md)"
+        "trained (docs/train.md)"
     )
 
 

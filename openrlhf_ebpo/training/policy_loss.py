@@ -9,7 +9,7 @@ Clip-Cov takes tokens of high covariance out of the policy gradient; KL-Cov puts
 
 The batch is the micro-batch of one rank, as in the released code (verl's clip_cov and kl_cov): the loss sees no
 more than that. The ⌊ratio·N⌋ tokens are at least one, so with few tokens per micro-batch more are chosen than the
-ratio says; the metric policy/cov_selected_fraction tells. docs/policy_loss.md has the formulas and what differs.
+ratio says; the metric policy/cov_selected_fraction tells. docs/train.md has the formulas and what differs.
 
 Both are written as upstream's own PPO loss with changed advantages: clipping, vLLM importance correction,
 aggregation over ranks and micro-batches and the reported numbers stay upstream's.
@@ -186,7 +186,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "Clip-Cov and KL-Cov",
         f"arXiv 2505.22617; used with {TYPE} clip_cov or kl_cov. Tokens are chosen inside each micro-batch, at least "
-        "one; a greater ratio or coefficient keeps more entropy (docs/policy_loss.md).",
+        "one; a greater ratio or coefficient keeps more entropy (docs/train.md).",
     )
     group.add_argument(
         "--actor.clip_cov.ratio",

@@ -23,7 +23,7 @@ ABOUT = """Does everything run on this machine's GPU? Checks versions, runs the 
 in every mode, compares trainer and vLLM, times EBPO against group_norm, and writes REPORT_DIR/report.md and report.json.
 
 Under 15 minutes on one H100-class GPU (an estimate). Called again it resumes with what is left or has failed: parts that have passed
-are kept, until the code, the versions or the GPU change. docs/gpu.md says what each part is.
+are kept, until the code, the versions or the GPU change. docs/gpus.md says what each part is.
 
 exit status: 0 everything passed (or cannot be run here), 1 something failed, 2 a mistake in the flags, 3 something is left to run"""
 

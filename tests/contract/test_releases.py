@@ -124,13 +124,13 @@ def test_the_pins_are_those_of_the_recommended_release():
 
 
 def test_the_way_to_install_it_with_a_gpu_is_said_once():
-    """Messages have it from GPU_INSTALL; pages refer to docs/gpu.md, where it stands line by line."""
+    """Messages have it from GPU_INSTALL; pages refer to docs/gpus.md, where it stands line by line."""
     assert f"openrlhf[vllm]=={releases.RECOMMENDED}" in releases.GPU_INSTALL
     pages = {path.name: path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))}
     commands = [line.strip() for line in releases.GPU_INSTALL.splitlines() if " pip " in f" {line}"]
     assert len(commands) == 4
     for command in commands:
-        assert [name for name, text in pages.items() if command in text] == ["gpu.md"], command
+        assert [name for name, text in pages.items() if command in text] == ["gpus.md"], command
 
 
 def test_the_pins_for_a_gpu_are_those_that_openrlhf_and_vllm_ask_for():

@@ -157,7 +157,7 @@ def test_centring_cancels_the_prior_mean_where_all_groups_share_one_weight(rows)
 
 @pytest.mark.parametrize("size", [2, 3, 4, 8])
 def test_it_is_a_leave_one_out_james_stein_baseline_up_to_scale(size):
-    """docs/theory.md: r − V = c·(r − [(1 − λ)·mean of the others + λ·μ_glob])."""
+    """docs/estimator.md: r − V = c·(r − [(1 − λ)·mean of the others + λ·μ_glob])."""
     rewards = torch.rand(20, size, generator=torch.Generator().manual_seed(size), dtype=torch.float64)
     result = ebpo_step(rewards, torch.ones_like(rewards).bool(), Prior(), EstimatorConfig(n_samples_per_prompt=size))
     weight = result.shrinkage[0, 0]

@@ -135,7 +135,7 @@ def test_models_are_those_of_the_paper():
 
 
 def test_the_document_has_every_method_and_its_commands_run():
-    text = (ROOT / "docs" / "reproduce.md").read_text()
+    text = (ROOT / "docs" / "paper.md").read_text()
     assert [name for name in (*MODELS, *METHODS) if f"`{name}`" not in text] == []
     lines = [line.partition("#")[0].split() for line in text.splitlines() if "bash scripts/launch/run.sh qwen" in line]
     assert len(lines) >= 2

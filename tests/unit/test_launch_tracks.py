@@ -259,7 +259,7 @@ def test_dapos_warm_up_is_ten_rollout_batches_of_the_real_data(place):
 
 
 def test_the_document_names_both_axes():
-    text = (ROOT / "docs" / "reproduce.md").read_text()
+    text = (ROOT / "docs" / "paper.md").read_text()
     assert [name for name in ("--track released", "--order difficulty", *OWN) if name not in text] == []
 
 

@@ -144,7 +144,7 @@ def test_lines_name_the_numbers_and_are_few():
     said = [line for line in lines if line]
     assert said[0] == (
         "warning: step 2: the rollouts do not seem to come from the weights that are trained: mismatch/k3_kl is 0.012, "
-        "0.0004 in the steps before. Do the engines get the weights (docs/health.md)?"
+        "0.0004 in the steps before. Do the engines get the weights (docs/train.md)?"
     )
     assert len(said) == 7 and said[1].endswith("(2 such steps so far)")
     assert Watch(0).line(1, {}) is None
