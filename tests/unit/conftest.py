@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 
 import pytest
-from patience import seconds
 
 
 @pytest.fixture
@@ -30,7 +29,7 @@ def grader():
     """The shared pool that grades answers, with a short limit."""
     from openrlhf_ebpo.rewards import pool as pool_module
 
-    pool = pool_module._pools[pool_module.GRADER] = pool_module.Pool(workers=2, seconds=seconds(1))
+    pool = pool_module._pools[pool_module.GRADER] = pool_module.Pool(workers=2, seconds=1)
     yield pool
     pool.close()
     del pool_module._pools[pool_module.GRADER]

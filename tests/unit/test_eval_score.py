@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-from patience import seconds
 
 from openrlhf_ebpo.data.table import read_table, write_table
 from openrlhf_ebpo.eval import score
@@ -34,7 +33,7 @@ DEFAULT, RELEASED = PROTOCOLS["default"], PROTOCOLS["released"]
 
 @pytest.fixture(scope="module")
 def grader():
-    with Grader(BOX_OR_ANSWER_LINE, MATH_VERIFY, workers=2, seconds=seconds(1)) as grader:
+    with Grader(BOX_OR_ANSWER_LINE, MATH_VERIFY, workers=2, seconds=1) as grader:
         yield grader
 
 
@@ -76,7 +75,7 @@ def test_labelled_pairs_through_the_command_killed_and_resumed(tmp_path):
     renamed = [{**row, "label": row["correct"]} for row in rows]
     source, output = write_lines(tmp_path / "pairs.jsonl", renamed), tmp_path / "scored.jsonl"
     progress = tmp_path / "scored.progress.jsonl"
-    flags = ["--input", source, "--output", output, "--seconds", str(seconds(1)), "--workers", "2"]
+    flags = ["--input", source, "--output", output, "--seconds", "1", "--workers", "2"]
     command = [sys.executable, "-m", "eval.score", *map(str, flags)]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
     deadline = time.time() + 120
@@ -120,7 +119,7 @@ def test_labelled_pairs_through_the_library(grader):
 
 def test_an_answer_that_never_ends_is_wrong_and_holds_up_nothing(scored):
     rows = [{"gold": "42", "response": f"\\boxed{{{answer}}}"} for answer in (ENDLESS, "42", ENDLESS, "43")]
-    found, printed = scored([*rows, {"gold": ENDLESS, "response": "\\boxed{1}"}], "--seconds", str(seconds(0.5)))
+    found, printed = scored([*rows, {"gold": ENDLESS, "response": "\\boxed{1}"}], "--seconds", "0.5")
     assert [row["correct"] for row in found] == [False, True, False, False, False]
     assert [row["error"] for row in found[:4]] == ["timeout", None, "timeout", None]
     assert found[4]["error"].startswith("gold: reading the gold answer")

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from patience import seconds
 
 from openrlhf_ebpo.rewards.grading import GoldError
 from openrlhf_ebpo.rewards.pool import GraderError, Pool, Verdict, default_workers, number_from
@@ -26,7 +25,7 @@ LARGE = "(a+b)^{60}(c+d)^{60}(e+f)^{60}"  # expanded: 226,981 terms
 @pytest.fixture(scope="module")
 def pool():
     """For tests that leave it as it was."""
-    pool = Pool(workers=2, seconds=seconds(1.5))
+    pool = Pool(workers=2, seconds=1.5)
     yield pool
     pool.close()
 
@@ -87,13 +86,13 @@ def kill_at_work(pool: Pool) -> None:
 
 
 def test_an_answer_that_takes_all_memory_is_wrong_and_the_pool_goes_on(start):
-    pool = start(workers=1, seconds=seconds(20), memory_mb=16)
+    pool = start(workers=1, seconds=20, memory_mb=16)
     assert pool.grade_answer("42", LARGE).outcome in ("crash", "wrong")
     assert pool.grade_answer("43", "43").correct
 
 
 def test_an_answer_whose_process_is_killed_is_graded_again(start):
-    pool = start(workers=1, seconds=seconds(2))
+    pool = start(workers=1, seconds=2)
     thread, verdicts = grade_in_thread(pool, "42", ENDLESS)
     kill_at_work(pool)
     thread.join()
