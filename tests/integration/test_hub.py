@@ -143,6 +143,7 @@ def test_no_token_is_anywhere(story):
     assert not any(token in text for text in texts)
 
 
+@pytest.mark.nightly  # daily: unit/test_hub_training.py, unit/test_hub_client.py
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
