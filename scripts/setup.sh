@@ -95,10 +95,32 @@ purelib() {
     python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
 }
 
-install_cpu_stack() {
-    echo "Installing the CPU stack into .venv (two minutes) ..."
+install_with_uv() { # the same pins from the same places in a third of pip's time; fails where uv or a place cannot be had
+    local tool=$venv/uv settings
+    python -m pip install -q --target "$tool" 'uv>=0.9,<1' 2>/dev/null || return 1
+    settings=$(python -m pip config list 2>/dev/null)
+    setting() { sed -n "s/^\(global\|install\|:env:\)\.$1='\(.*\)'\$/\2/p" <<<"$settings" | tail -n 1 | sed 's/\\n/ /g' | xargs; }
+    (
+        export UV_NO_CONFIG=1 UV_NO_CACHE=1 UV_HTTP_TIMEOUT=180 VIRTUAL_ENV=$venv
+        index=$(setting index-url) more=$(setting extra-index-url) links=$(setting find-links) cert=$(setting cert)
+        [ -z "$index" ] || export UV_DEFAULT_INDEX=$index
+        [ -z "$more" ] || export UV_INDEX=$more
+        [ -z "$links" ] || export UV_FIND_LINKS=${links// /,}
+        [ -z "$cert" ] || export SSL_CERT_FILE=$cert
+        "$tool/bin/uv" pip install -q --no-deps --index-strategy unsafe-best-match 'torch==2.13.0+cpu' &&
+            "$tool/bin/uv" pip install -q --no-deps --index-strategy unsafe-best-match -r "$root/requirements/cpu.txt"
+    ) 2>"$venv/uv.log"
+}
+
+install_with_pip() {
     install_torch || fail "torch 2.13.0+cpu could not be installed; the lines above say why."
     python -m pip install -qq --no-compile --no-deps -r "$root/requirements/cpu.txt" || fail "requirements/cpu.txt could not be installed; the lines above say why."
+}
+
+install_cpu_stack() {
+    echo "Installing the CPU stack into .venv (a minute or two) ..."
+    install_with_uv || install_with_pip
+    rm -rf "$venv/uv"
     python -m compileall -qq -j 0 "$(purelib)" || true # pip compiles on one core; templates of code are no code
     python -c 'import sys; sys.exit(sys.version_info < (3, 13))' || return 0
     local openrlhf

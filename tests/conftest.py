@@ -1,4 +1,4 @@
-"""Fixtures that all kinds of tests share: a Hugging Face Hub on this machine."""
+"""What all kinds of tests share: a time limit for each, and a Hugging Face Hub on this machine."""
 
 from __future__ import annotations
 
@@ -16,6 +16,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported; th
 os.environ.setdefault("OPENRLHF_EBPO_MATH_WORKERS", "1")  # each imports what it grades with: two seconds of a core
 gc.set_threshold(10_000, 20, 50)  # a tenth of the time went into walking through all that tests have imported
 os.environ["NO_PROXY"] = os.environ["no_proxy"] = "127.0.0.1,localhost"
+
+
+def pytest_collection_modifyitems(items):
+    """Every test has a time limit, so that one that hangs is a failure with a name; a marker `timeout` sets another."""
+    from patience import MAX_TEST_SECONDS, seconds
+
+    for item in items:
+        folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        if not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(seconds(MAX_TEST_SECONDS[folder])))
 
 
 @pytest.fixture

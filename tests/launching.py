@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -50,8 +51,10 @@ def dry_run(argv):
     arguments, end = json.JSONDecoder().raw_decode(text[start:])
     return {"args": arguments, "notices": text[start + end :]}
 
-answers = [dry_run(argv) for argv in json.load(sys.stdin)]
-sys.__stdout__.write("\\n" + json.dumps(answers))
+for line in sys.stdin:
+    answers = [dry_run(argv) for argv in json.loads(line)]
+    sys.__stdout__.write(json.dumps({"answers": answers}) + "\\n")
+    sys.__stdout__.flush()
 """
 
 
@@ -74,13 +77,22 @@ def value(argv: list[str], flag: str) -> str:
     return argv[len(argv) - argv[::-1].index(flag)]
 
 
+@functools.cache
+def dry_runner() -> subprocess.Popen:
+    """One process for all dry runs of a session; it ends when the session's end closes its input."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return subprocess.Popen([sys.executable, "-c", DRY_RUNS], text=True, env=CLEAN, cwd=ROOT, **pipes)
+
+
 def dry_runs(argvs: list[list[str]]) -> list[dict]:
     """Of each command line what it says: `args` and `notices`, or an `error`."""
-    result = subprocess.run(
-        [sys.executable, "-c", DRY_RUNS], input=json.dumps(argvs), capture_output=True, text=True, env=CLEAN, cwd=ROOT
-    )
-    assert result.returncode == 0, result.stderr
-    return json.loads(result.stdout.splitlines()[-1])
+    process = dry_runner()
+    process.stdin.write(json.dumps(argvs) + "\n")
+    process.stdin.flush()
+    for line in process.stdout:  # what libraries print comes before the answers
+        if line.startswith('{"answers": '):
+            return json.loads(line)["answers"]
+    raise AssertionError(f"the process of dry runs ended with status {process.wait()}; its errors stand above")
 
 
 def furnish(root: Path) -> Path:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from patience import seconds
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
@@ -76,7 +77,7 @@ def serve(tmp_path_factory):
                 command, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, **environment}
             )
         started.append(process)
-        url, until = f"http://127.0.0.1:{port}", time.monotonic() + 120
+        url, until = f"http://127.0.0.1:{port}", time.monotonic() + seconds(120)
         while time.monotonic() < until and process.poll() is None:
             try:
                 urllib.request.urlopen(f"{url}/space/space.js", timeout=2).close()
@@ -131,7 +132,7 @@ def visit(contexts, app):
     def open_page(query: str = "", base: str = app, kind: str = "desk"):
         page = contexts(kind).new_page()
         pages.append(page)
-        page.set_default_timeout(60_000)
+        page.set_default_timeout(seconds(60) * 1000)
         page.on("request", lambda r: r.url.startswith((base, "data:", "blob:")) or seen.outside.append(r.url))
         page.on("dialog", lambda d: (seen.dialogs.append(d.message), d.dismiss()))
         page.on("pageerror", lambda e: seen.errors.append(str(e)))

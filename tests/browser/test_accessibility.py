@@ -31,6 +31,7 @@ def axe(tmp_path_factory):
     return folder / "node_modules" / "axe-core" / "axe.min.js"
 
 
+@pytest.mark.nightly  # contrast and names of all elements are seen here alone; daily: unit/test_space_pages.py
 def test_axe_finds_nothing_on_any_page_light_or_dark(visit, axe):
     page = visit("?runs=ebpo,grpo,troubled")
     said = []

@@ -37,7 +37,8 @@ FORM = (
 FILE = {"path": "http://evil.test/file.bin", "meta": {"_type": "gradio.FileData"}}
 
 
-@pytest.fixture(scope="module", params=list(STARTED_BY))
+# started by the command, it is nightly; daily: unit/test_space_gate.py has the gate that all start with
+@pytest.fixture(scope="module", params=["space/app.py", pytest.param("openrlhf-ebpo space", marks=pytest.mark.nightly)])
 def started(request, serve, runs, tmp_path_factory):
     """(address, folder of everything temporary) of an app."""
     folder = tmp_path_factory.mktemp("temporary")

@@ -120,6 +120,7 @@ def test_evaluation_with_its_questions(look):
     assert hover(page, panel.get_attribute("data-panel").replace("\\", "\\\\").replace('"', '\\"'), 0.5)
 
 
+@pytest.mark.nightly  # daily: unit/test_space_markup.py
 @pytest.mark.parametrize("tab", PAGES)
 def test_every_page_shows_what_runs_hold_and_what_a_visitor_asks_for_as_text(look, tab):
     page = look(f"?tab={tab}&runs={ONE},2,broken&steps=all&at=2.0", ANSWERED)

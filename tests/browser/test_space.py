@@ -363,6 +363,7 @@ def test_only_what_was_given_can_be_read(visit, app, runs):
         assert refused.value.code in (403, 404)
 
 
+@pytest.mark.nightly  # daily: unit/test_space_visitors.py, unit/test_space_session.py
 def test_five_visitors_at_once(visit):  # of twenty, and their time: research/space.py
     queries = [
         "?tab=dynamics",
@@ -399,6 +400,7 @@ QUICKSTART = Path(__file__).parents[2] / "runs" / "quickstart"
 RECORDED = Path(__file__).parents[1] / "data" / "quickstart_run"  # an earlier one, by tests/record_run.py
 
 
+@pytest.mark.nightly  # daily: unit/test_quickstart.py, unit/test_space_overview.py
 def test_the_quickstarts_run(visit, serve):
     page = visit("", base=serve("--runs", str(QUICKSTART if (QUICKSTART / "result.json").exists() else RECORDED)))
     page.wait_for_selector(".run-card")

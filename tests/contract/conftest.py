@@ -2,11 +2,13 @@
 
 import dataclasses
 import importlib
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from deepspeed_engine import Engine
+from two_ranks import outcomes_of
 
 from openrlhf_ebpo.seams.install import all_seams, install
 
@@ -17,6 +19,12 @@ def installed():
     install()
     for seam in all_seams():
         importlib.import_module(seam.module)
+
+
+@pytest.fixture(scope="session")
+def of_two_ranks(tmp_path_factory) -> list[dict]:
+    """What each case of health_ranks.py and loss_mean_ranks.py has come to, for each of the two ranks."""
+    return outcomes_of(Path(__file__).with_name("health_ranks.py"), tmp_path_factory.mktemp("ranks"))
 
 
 @pytest.fixture

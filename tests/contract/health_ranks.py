@@ -1,6 +1,7 @@
 """One of two ranks that train the tiny model with upstream's own trainers and DeepSpeed, without Ray and engines.
 
-python health_ranks.py MODEL OUTPUT RENDEZVOUS RANK: one case after the other; OUTPUT gets what each has come to, as JSON.
+python health_ranks.py MODEL OUTPUT RENDEZVOUS RANK: one case after the other, and then those of loss_mean_ranks.py; OUTPUT
+gets what each has come to, as JSON.
 """
 
 from __future__ import annotations
@@ -163,10 +164,10 @@ def main() -> None:
     from openrlhf_ebpo.seams.install import install
 
     install()
-    results = {}
-    for name in CASES:
-        results[name] = outcome(model, name)
-        output.write_text(json.dumps(results))
+    from loss_mean_ranks import outcomes_of_means  # it imports this module
+
+    found = {"health": {name: outcome(model, name) for name in CASES}, "loss_mean": outcomes_of_means(model)}
+    output.write_text(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,13 @@
 """One of two ranks that take an optimizer step of two micro-batches with responses of unequal lengths.
 
-python loss_mean_ranks.py MODEL OUTPUT RENDEZVOUS RANK: upstream's trainer and DeepSpeed. OUTPUT gets, for each case, how far
+Called by health_ranks.py: upstream's trainer and DeepSpeed. `outcomes_of_means` finds, for each case, how far
 the step's gradient lies from the one that plain autograd gives for either mean, one response at a time.
 """
 
 from __future__ import annotations
 
 import copy
-import json
 import os
-import sys
 from pathlib import Path
 
 from health_ranks import ACTIONS, RESPONSES, arguments, experience, trainer_of
@@ -139,16 +137,6 @@ def critic_gradient(model: Path, stage: int) -> list[float]:
     return gradient
 
 
-def main() -> None:
-    model, output, rendezvous, rank = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], sys.argv[4]
-    os.environ.update(RANK=rank, LOCAL_RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=rendezvous)
-    from openrlhf_ebpo.seams.install import install
-
-    install()
+def outcomes_of_means(model: Path) -> dict:
     found = {name: outcome(model, name) for name in CASES}
-    found["critic"] = {stage: critic_gradient(model, stage) for stage in (2, 3)}
-    output.write_text(json.dumps(found))
-
-
-if __name__ == "__main__":
-    main()
+    return {**found, "critic": {stage: critic_gradient(model, stage) for stage in (2, 3)}}

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from two_ranks import outcomes_of
 
 from openrlhf_ebpo.errors import HealthError
 from openrlhf_ebpo.training import health
 
-RANKS = Path(__file__).with_name("health_ranks.py")
 WEIGHT = "model.layers.1.mlp.up_proj.weight"
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory) -> list[dict]:
+def outcomes(of_two_ranks) -> list[dict]:
     """What each case has come to, for each of the two ranks."""
-    return outcomes_of(RANKS, tmp_path_factory.mktemp("ranks"))
+    return [rank["health"] for rank in of_two_ranks]
 
 
 def test_a_healthy_step_goes_on(outcomes):

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 import torch
-from two_ranks import outcomes_of
 
 from openrlhf_ebpo.cli import train_ppo_ray
 from openrlhf_ebpo.cli.upstream_main import UpstreamMain
 from openrlhf_ebpo.command import parse
 from openrlhf_ebpo.training.loss_mean import within_micro_batch
 
-RANKS = Path(__file__).with_name("loss_mean_ranks.py")
 DYNAMIC = ["step, dynamic, ZeRO 2", "micro_batch, dynamic, ZeRO 1", "micro_batch, dynamic, ZeRO 3"]
 LOSS = torch.tensor([[8.0, 2.0, 4.0], [16.0, 1.0, 1.0], [32.0, 8.0, 2.0], [1.0, 1.0, 1.0]], dtype=torch.float64)
 MASK = torch.tensor([[1, 1, 1], [1, 0, 0], [1, 1, 0], [0, 0, 0]])
@@ -59,9 +56,9 @@ def test_the_flag_survives_upstreams_validation(argv, expected):
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory) -> dict:
+def outcomes(of_two_ranks) -> dict:
     """Gradients of two ranks, as each case of loss_mean_ranks.py found and expected them."""
-    return outcomes_of(RANKS, tmp_path_factory.mktemp("ranks"))[0]
+    return of_two_ranks[0]["loss_mean"]
 
 
 @pytest.mark.parametrize("case", ["step", "micro_batch", "micro_batch, clip_cov", *DYNAMIC])

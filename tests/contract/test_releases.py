@@ -109,6 +109,7 @@ def test_every_known_source_is_one_of_a_tested_release(published):
     assert {target: set(sources) for target, sources in releases.SOURCES.items()} == known
 
 
+@pytest.mark.nightly  # daily: contract/test_seams.py and the rest of tests/contract, with the pinned release; the fingerprints of all, above
 @pytest.mark.parametrize("release", [release for release in releases.TESTED if release != releases.RECOMMENDED])
 def test_the_contract_holds_with_the_published_release(published, release):
     """RECOMMENDED is installed: all tests run with it."""

@@ -6,6 +6,7 @@ import pickle
 from types import SimpleNamespace
 
 import pytest
+from patience import seconds
 
 from openrlhf_ebpo.rewards.guard import ERROR_KEY, INFO_KEY, LimitedRolloutActor, RewardError
 from openrlhf_ebpo.rewards.limits import Limits, default_calls
@@ -132,23 +133,25 @@ def test_under_another_estimator_it_stops_the_run_and_good_samples_pass(response
 
 
 def test_calls_that_hang_are_failed_rewards_and_the_others_get_theirs(responses):
-    found = responses(*["hangs", "good"] * 4, seconds=1.5)
+    limit = seconds(1.5)
+    found = responses(*["hangs", "good"] * 4, seconds=limit)
     assert [response["reward"] for response in found] == [None, 1.0] * 4
     assert {response.get(ERROR_KEY) for response in found} == {
-        "reward_func took longer than 1.5 s (--reward.timeout)",
+        f"reward_func took longer than {limit:g} s (--reward.timeout)",
         None,
     }
 
 
 def test_waiting_for_a_free_place_does_not_count(responses):
-    found = responses(*["takes its time"] * 20 * default_calls(), seconds=1.5)  # the last ones wait longer
+    found = responses(*["takes its time"] * 20 * default_calls(), seconds=seconds(1.5))  # the last ones wait longer
     assert all(response["reward"] == 1.0 for response in found)
 
 
 def test_where_every_call_hangs_the_run_stops_with_the_cause(responses):
-    cause = "reward_func is not called any more: its last .* hung or .*; the last: reward_func took longer than 0.2 s"
+    limit = seconds(0.2)
+    cause = f"reward_func is not called any more: its last .* hung or .*; the last: reward_func took longer than {limit:g} s"
     with pytest.raises(RewardSourceError, match=cause) as stopped:
-        responses(*["hangs"] * 4 * max(MIN_FAILED, 4 * default_calls()), seconds=0.2)
+        responses(*["hangs"] * 4 * max(MIN_FAILED, 4 * default_calls()), seconds=limit)
     assert str(pickle.loads(pickle.dumps(stopped.value))) == str(stopped.value), "it goes through Ray"
 
 
@@ -161,9 +164,9 @@ def test_an_actor_says_how_many_rewards_have_not_come_back_and_since_when(respon
             seen.append(LimitedRolloutActor.rewards_under_way(None))
             await asyncio.sleep(0.05)
 
-    responses("hangs", "good", "hangs", seconds=1.0, beside=watch)
+    responses("hangs", "good", "hangs", seconds=seconds(1.0), beside=watch)
     assert max(count for count, _ in seen) >= 2 and seen[-1] == (0, None)
-    assert any(seconds and seconds > 0.3 for count, seconds in seen if count == 2)
+    assert any(since and since > 0.3 for count, since in seen if count == 2)
 
 
 def test_only_the_packaged_rewards_run_in_the_actor(responses, tmp_path):
@@ -182,13 +185,13 @@ def test_only_the_packaged_rewards_run_in_the_actor(responses, tmp_path):
 def test_a_reward_server_that_refuses_is_a_failed_reward_and_where_none_answers_the_run_stops():
     from openrlhf.utils.agent import SingleTurnAgentExecutor
 
-    executor = SingleTurnAgentExecutor(["http://127.0.0.1:1/a", "http://127.0.0.1:1/b"])
-    (response,) = run_all(executor, ["good"], seconds=0.5)
+    executor, limit = SingleTurnAgentExecutor(["http://127.0.0.1:1/a", "http://127.0.0.1:1/b"]), seconds(0.5)
+    (response,) = run_all(executor, ["good"], seconds=limit)
     assert response["reward"] is None
-    assert "the reward server took longer than 0.5 s (--reward.timeout)" in response[ERROR_KEY]
+    assert f"the reward server took longer than {limit:g} s (--reward.timeout)" in response[ERROR_KEY]
     executor._source.failure = "no reward server has given a reward for 60 s"
     with pytest.raises(RewardSourceError, match="no reward server has given a reward"):
-        run_all(executor, ["good"], seconds=0.5)
+        run_all(executor, ["good"], seconds=limit)
 
 
 def agent(step: str, reset: str = "return states"):
@@ -220,7 +223,7 @@ class AgentExecutor(agent.MultiTurnAgentExecutor):
     [
         (
             ["if label == 'bad': await asyncio.sleep(1000)"],
-            "the agent's step took longer than 0.3 s (--reward.timeout)",
+            f"the agent's step took longer than {seconds(0.3):g} s (--reward.timeout)",
         ),
         (["pass", "await asyncio.sleep(1000 * (states['label'] == 'bad')); return states"], "the agent's reset took"),
         (["if label == 'bad': {}['key']"], "KeyError: 'key'"),
@@ -230,7 +233,7 @@ class AgentExecutor(agent.MultiTurnAgentExecutor):
     ids=["step hangs", "reset hangs", "raises", "exits", "cancels itself"],
 )
 def test_an_agent_whose_turn_fails_is_a_failed_reward_and_its_response_is_kept(bodies, shown):
-    good, bad = run_all(agent(*bodies), ["good", "bad"], seconds=0.3)
+    good, bad = run_all(agent(*bodies), ["good", "bad"], seconds=seconds(0.3))
     assert good["reward"] == 1.0 and ERROR_KEY not in good
     assert bad["reward"] is None and shown in bad[ERROR_KEY]
     assert [range_of["action_ranges"] for range_of in (good, bad)] == [[(6, 8)], [(5, 7)]]
@@ -238,8 +241,9 @@ def test_an_agent_whose_turn_fails_is_a_failed_reward_and_its_response_is_kept(b
 
 def test_an_agent_that_does_not_let_itself_be_cancelled_is_not_waited_for():
     executor = agent("if label == 'bad': await asyncio.shield(asyncio.sleep(1000))")
-    (bad,) = run_all(executor, ["bad"], seconds=0.2)
-    assert "took longer than 0.2 s" in bad[ERROR_KEY]
+    limit = seconds(0.2)
+    (bad,) = run_all(executor, ["bad"], seconds=limit)
+    assert f"took longer than {limit:g} s" in bad[ERROR_KEY]
 
 
 def test_a_failed_agent_is_left_out_under_ebpo(rollout_args, to_samples):

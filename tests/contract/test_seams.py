@@ -130,15 +130,22 @@ def test_engines_keep_statistics_that_their_log_shows(tmp_path, monkeypatch, lev
     assert engine_config(tmp_path)[1] is kept
 
 
-def test_rays_workers_can_import_what_is_put_over_the_rollout_actor_before_upstream():
-    """They unpickle the actor's class, which imports the mixins first; one that imported upstream's module would need itself."""
+def test_what_a_process_that_installs_imports_and_replaces():
+    """Ray's workers unpickle the actor's class, which imports the mixins before upstream's module; one that imported
+    that module would need itself. Then upstream's is imported, and replaced, without scikit-learn."""
     modules = {seam.replacement.partition(":")[0] for seam in all_seams() if seam.name == "RolloutRayActor"}
-    code = (
+    assert modules and importlib.util.find_spec("sklearn")
+    compiler = () if is_cpu_stack() else ("torch._inductor.lowering",)
+    python(
         "import importlib, sys\nfrom openrlhf_ebpo.seams.install import install\ninstall()\n"
         f"for name in {sorted(modules)}: importlib.import_module(name)\n"
-        "print('openrlhf.trainer.ray.vllm_engine' in sys.modules)"
+        "assert 'openrlhf.trainer.ray.vllm_engine' not in sys.modules\n"
+        "import openrlhf.trainer.ray.vllm_engine\n"
+        "from openrlhf.utils import agent\n"
+        "assert agent.SingleTurnAgentExecutor._ebpo_seams == ('openrlhf_ebpo.rewards.guard:GuardedSingleTurnExecutor',)\n"
+        "heavy = tuple(name for name in ('sklearn', 'torch._inductor.lowering') if name in sys.modules)\n"
+        f"assert heavy == {compiler}, heavy\n"
     )
-    assert modules and python(code).splitlines()[-1] == "False"
 
 
 def test_no_row_is_there_twice():
@@ -173,15 +180,6 @@ def test_installing_again_changes_nothing():
     before = [target(seam) for seam in all_seams()]
     install()
     assert [target(seam) for seam in all_seams()] == before
-
-
-def test_training_does_not_import_scikit_learn_nor_what_corrects_torchs_compiler():
-    code = (
-        "import sys\nfrom openrlhf_ebpo.seams.install import install\ninstall()\nimport openrlhf.trainer.ray.vllm_engine\n"
-        "print([name for name in ('sklearn', 'torch._inductor.lowering') if name in sys.modules])"
-    )
-    assert importlib.util.find_spec("sklearn")
-    assert python(code).splitlines()[-1] == str([] if is_cpu_stack() else ["torch._inductor.lowering"])
 
 
 def test_names_that_upstream_imported_from_a_replaced_module_are_the_replacements():
@@ -326,15 +324,6 @@ def test_without_install_nothing_is_replaced():
         "assert agent.SingleTurnAgentExecutor.__bases__ == (agent.AgentExecutorBase,)\n"
         "assert 'Guard' not in agent.SingleTurnAgentExecutor.__name__\n"
         "assert not any('openrlhf_ebpo' in type(finder).__module__ for finder in sys.meta_path)\n"
-    )
-
-
-def test_with_install_the_same_process_start_replaces_them():
-    python(
-        "from openrlhf_ebpo.seams.install import install\n"
-        "install()\n"
-        "from openrlhf.utils import agent\n"
-        "assert agent.SingleTurnAgentExecutor._ebpo_seams == ('openrlhf_ebpo.rewards.guard:GuardedSingleTurnExecutor',)\n"
     )
 
 

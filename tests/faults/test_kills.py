@@ -6,9 +6,15 @@ import sys
 
 import campaign
 import pytest
+from patience import seconds
 
 from openrlhf_ebpo.files import read_json_lines
 from openrlhf_ebpo.seams.stack import is_cpu_stack
+
+pytestmark = [
+    pytest.mark.nightly,  # daily: integration/test_train_and_resume.py, integration/test_supervisor.py, unit/test_checkpoint.py
+    pytest.mark.timeout(seconds(600)),
+]
 
 PLAN = ["policy@saving:2"]
 
@@ -19,7 +25,7 @@ def rows(tmp_path_factory):
         pytest.skip("its GPUs are logical only")
     folder = tmp_path_factory.mktemp("faults")
     command = [sys.executable, campaign.__file__, "--dir", str(folder), "--modes", "async", "--episodes", "1"]
-    done = subprocess.run([*command, "--forked", "--plan", *PLAN], capture_output=True, text=True, timeout=900)
+    done = subprocess.run([*command, "--forked", "--plan", *PLAN], capture_output=True, text=True, timeout=seconds(550))
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return read_json_lines(folder / "results.jsonl")
 

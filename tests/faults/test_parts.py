@@ -225,6 +225,7 @@ def test_the_training_is_one_that_the_checks_can_follow():
     assert workshop.ROWS == 4 * 2 * 3, "as many prompts as build() writes"
 
 
+@pytest.mark.nightly  # of trainings that are nightly themselves; daily: unit/test_preflight.py
 @pytest.mark.parametrize("mode", workshop.RANKS)
 def test_the_training_passes_its_own_checks(mode, tmp_path):
     workshop.build(tmp_path)
@@ -285,6 +286,7 @@ def test_a_training_is_killed_repeated_and_given_up_where_it_does_not_start(tmp_
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.nightly  # of a harness that runs nightly; daily: faults/test_parts.py, the other tests
 def test_a_campaign_that_is_told_to_stop_leaves_nothing_behind(tmp_path):
     """Its training is another program here, which never ends."""
     command = [sys.executable, campaign.__file__, "--dir", str(tmp_path), "--modes", "sync", "--kinds", "driver"]

@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from forked_driver import ForkedDriver, forkserver
 from forked_engines import FORKED
 from forked_workers import forked_workers
+from patience import seconds
 
 from openrlhf_ebpo.supervisor.restarts import PAUSE
 
@@ -170,12 +171,12 @@ class Training:
     def output(self) -> str:
         return self.log.read_text(errors="replace")
 
-    def wait(self, seconds: int = 240) -> str:
+    def wait(self, limit: float = 240) -> str:
         try:
-            self.process.wait(seconds)
+            self.process.wait(seconds(limit))
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
-            pytest.fail(f"still running after {seconds} s:\n{self.output[-4000:]}")
+            pytest.fail(f"still running after {seconds(limit):g} s:\n{self.output[-4000:]}")
         return self.output
 
     def succeed(self) -> str:
@@ -188,17 +189,17 @@ class Training:
         assert self.process.returncode != 0, output[-3000:]
         return output
 
-    def wait_for_step(self, run_dir: Path, step: int, seconds: int = 240) -> None:
+    def wait_for_step(self, run_dir: Path, step: int, limit: float = 240) -> None:
         from openrlhf_ebpo.run.run_log import read_metrics
 
-        deadline = time.time() + seconds
+        deadline = time.time() + seconds(limit)
         while time.time() < deadline:
             rows = read_metrics(run_dir)
             if rows and rows[-1]["step"] >= step:
                 return
             assert self.process.poll() is None, self.output[-6000:]
             time.sleep(0.1)
-        pytest.fail(f"no step {step} after {seconds} s:\n{self.output[-4000:]}")
+        pytest.fail(f"no step {step} after {seconds(limit):g} s:\n{self.output[-4000:]}")
 
 
 @pytest.fixture(scope="session")

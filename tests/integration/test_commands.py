@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from safetensors.torch import load_file
 
 ROOT = Path(__file__).parents[2]
@@ -18,6 +19,7 @@ def run(*argv: str) -> str:
     return result.stdout
 
 
+@pytest.mark.nightly  # daily: contract/test_command_line.py has its flags and validation, integration/test_train_and_resume.py an export
 def test_train_sft_runs_without_a_launcher_and_exports_a_model(workshop, tmp_path):
     examples = tmp_path / "examples.jsonl"
     rows = [json.loads(line) for line in (workshop / "prompts.jsonl").read_text().splitlines()]
@@ -41,11 +43,13 @@ def test_train_sft_runs_without_a_launcher_and_exports_a_model(workshop, tmp_pat
     assert not before["model.embed_tokens.weight"].equal(after["model.embed_tokens.weight"])
 
 
+@pytest.mark.nightly  # daily: unit/test_advantage.py has the values
 def test_the_advantage_benchmark_checks_its_values_and_ends_with_the_speedup():
     last = run("benchmarks/advantage.py", "--quick", "--repeats", "1").splitlines()[-1]
     assert last.startswith("speedup ") and float(last.split()[1]) > 1
 
 
+@pytest.mark.nightly  # a forecast of time, on which nothing rests; daily: unit/test_run_log.py
 def test_the_scaling_benchmark_forecasts_and_measures_a_step():
     sizes = ("64x50", "128x50", "64x100")
     rows = run("research/scaling.py", "--sizes", *sizes, "--responses", "128", "--tokens", "100", "--measure")

@@ -14,6 +14,10 @@ from openrlhf_ebpo.run import checkpoints
 from openrlhf_ebpo.run.manifest import damage
 from openrlhf_ebpo.run.run_log import read_metrics, read_run
 
+pytestmark = (
+    pytest.mark.nightly
+)  # daily: unit/test_resume.py, unit/test_manifest.py, unit/test_checkpoints.py, unit/test_run_lock.py
+
 
 @pytest.fixture(scope="module")
 def story(train, command, run_in_process, tmp_path_factory):

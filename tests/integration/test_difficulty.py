@@ -8,6 +8,10 @@ import time
 import pyarrow.parquet as pq
 import pytest
 
+pytestmark = (
+    pytest.mark.nightly
+)  # daily: unit/test_data_difficulty.py has the records, integration/test_eval.py the same engines, killed
+
 # about half pass; d's always fail. It notes its verdicts, so that the test knows them from elsewhere.
 REWARD = """
 import json, os

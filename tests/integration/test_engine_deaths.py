@@ -100,6 +100,7 @@ def check_run(run_dir: Path, training, *causes: str, age: int = 0) -> None:
     )
 
 
+@pytest.mark.nightly  # daily: contract/test_health.py, unit/test_engine_deaths.py
 def test_a_huge_reward_stops_before_anything_is_saved_and_an_engine_that_dies_in_a_weight_sync_ends_the_run(
     train, command, stage, cluster
 ):
@@ -138,6 +139,7 @@ def test_a_huge_reward_stops_before_anything_is_saved_and_an_engine_that_dies_in
     assert read_metrics(run_dir)[-1]["policy/kl_per_step"] > 0.001, "the weights have moved by then"
 
 
+@pytest.mark.nightly  # daily: unit/test_engine_deaths.py; integration/test_eval.py loses an engine
 def test_in_async_training_the_death_of_an_engine_or_of_its_actor_ends_the_run_too(train, command, stage, cluster):
     changes = {**STEP, **WATCHED, "reward__remote_url": stage / "reward.py", "data__max_samples": 48}
     argv = command(stage, **changes, train__async_enable=True, train__max_restarts=1)

@@ -16,6 +16,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+pytestmark = pytest.mark.nightly  # daily: unit/test_eval_endpoint.py, unit/test_eval_endpoint_command.py
+
 KEY = "token-abc-0123456789"
 QUESTIONS, TOKENS = 24, 8
 BEGIN = {"SpecialToken": {"id": "<|unk|>", "type_id": 0}}

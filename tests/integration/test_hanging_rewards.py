@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
+
 from openrlhf_ebpo.run.run_log import read_metrics, read_rollouts, read_run
+
+pytestmark = pytest.mark.nightly  # daily: contract/test_reward_errors.py, unit/test_reward_processes.py
 
 REWARD = """
 import ctypes, os, re, sys, time

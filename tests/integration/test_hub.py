@@ -84,6 +84,7 @@ def assert_pushed(story, repo: str, step: int, model: Path) -> None:
         assert hashlib.sha256(found[path]).hexdigest() == row["sha256"], path
 
 
+@pytest.mark.nightly  # daily: unit/test_hub_push.py, unit/test_hub_upload.py
 def test_every_saved_step_is_on_the_hub_under_a_tag_and_a_branch_in_spite_of_faults(story):
     repo = story.hub.repo("owner/first")
     assert all(fault.hits for fault in story.hub.faults)
@@ -96,6 +97,7 @@ def test_every_saved_step_is_on_the_hub_under_a_tag_and_a_branch_in_spite_of_fau
     assert any(path.startswith("full_state/_actor/global_step2/") for path in repo.files())
 
 
+@pytest.mark.nightly  # daily: unit/test_hub_training.py
 def test_the_training_knew_and_ended_well(story):
     run_dir = run_of(story, "first")
     assert read_run(run_dir)["status"] == "complete"
@@ -107,6 +109,7 @@ def test_the_training_knew_and_ended_well(story):
     assert "hub: 2 pushed and verified at owner/first: steps 1, 2" in story.first.output
 
 
+@pytest.mark.nightly  # daily: unit/test_hub_training.py, unit/test_hub_keeper.py
 def test_a_hub_that_is_down_for_a_whole_run_is_a_warning_and_the_pushes_wait(story):
     run_dir = run_of(story, "second")
     assert "warning: the Hub cannot be reached" in story.second.output
@@ -118,6 +121,7 @@ def test_a_hub_that_is_down_for_a_whole_run_is_a_warning_and_the_pushes_wait(sto
     assert_pushed(story, "team/second", 3, story.output / "second" / "ckpt" / "global_step3_hf")
 
 
+@pytest.mark.nightly  # daily: unit/test_hub_pull.py, integration/test_train_and_resume.py
 def test_the_second_training_went_on_from_what_the_first_had_pushed(story):
     run_dir = run_of(story, "second")
     assert [row["step"] for row in read_metrics(run_dir)] == [3]
@@ -129,6 +133,7 @@ def test_the_second_training_went_on_from_what_the_first_had_pushed(story):
     assert second["rewards"]["count"] == first["rewards"]["count"] + 32
 
 
+@pytest.mark.nightly  # daily: unit/test_hub_secrets_of_runs.py, integration/test_train_and_resume.py
 def test_no_token_is_anywhere(story):
     token = story.hub.token
     texts = [story.first.output, story.second.output, story.pulled.output, story.done.stdout, story.done.stderr]
@@ -138,6 +143,7 @@ def test_no_token_is_anywhere(story):
     assert not any(token in text for text in texts)
 
 
+@pytest.mark.nightly  # daily: unit/test_hub_training.py, unit/test_hub_client.py
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

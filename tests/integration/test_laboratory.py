@@ -19,6 +19,10 @@ from openrlhf_ebpo.estimator.config import EstimatorConfig
 from openrlhf_ebpo.run.run_log import read_metrics, read_rollouts, read_run
 from openrlhf_ebpo.training.rollouts import prompt_id
 
+pytestmark = (
+    pytest.mark.nightly
+)  # daily: integration/test_own_estimator.py is killed and resumed async; contract/test_methods_in_upstream.py
+
 HERE = str(Path(__file__).parent)
 NAME = "in_turn:InTurn"
 PROMPTS, BATCH, EPISODE = 48, 8, 6  # prompts, prompts a step, steps an episode

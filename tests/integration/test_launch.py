@@ -71,6 +71,7 @@ def test_two_ranks_zero_2_on_two_nodes_with_kl_and_failing_rewards(train, comman
     assert (tmp_path / "ckpt" / "_actor" / "global_step3" / "prior.json").is_file()
 
 
+@pytest.mark.nightly  # daily: contract/test_resuming.py, contract/test_loss_mean.py (ZeRO 3, dynamic), unit/test_retention.py
 def test_zero_3_two_ranks_with_dynamic_batches_evaluation_failing_rewards_and_the_newest_rollouts_only(
     train, command, tmp_path, workshop, capsys
 ):
@@ -109,6 +110,7 @@ def test_zero_3_two_ranks_with_dynamic_batches_evaluation_failing_rewards_and_th
     assert all(row["actor_grad_norm"] > 0 and row["policy/entropy"] > 0 for row in metrics)
 
 
+@pytest.mark.nightly  # daily: unit/test_launch_scripts.py, contract/test_estimators_of_upstream.py
 def test_ray_job_submit_with_an_upstream_estimator(train, command, cluster, tmp_path, method_flags):
     argv = [*command(tmp_path, data__max_samples=16, actor__lr_scheduler="constant"), *method_flags("grpo")]
     prefix = (
@@ -131,6 +133,7 @@ def test_ray_job_submit_with_an_upstream_estimator(train, command, cluster, tmp_
         assert row["advantage"] == pytest.approx(row["grpo_advantage"], abs=1e-5)
 
 
+@pytest.mark.nightly  # daily: contract/test_reward_errors.py
 def test_a_run_whose_rewards_all_fail_stops_with_the_reason(train, command, tmp_path):
     reward = tmp_path / "broken.py"
     reward.write_text(BROKEN_REWARD)
@@ -157,6 +160,7 @@ def tasks_on_record(processes: list[psutil.Process]) -> int:
     return len(accessor.get_task_events())
 
 
+@pytest.mark.nightly  # daily: integration/test_which_ray.py starts one, unit/test_supervisor.py interrupts
 def test_without_a_cluster_ray_is_started_and_an_interrupt_leaves_no_process(train, command, tmp_path):
     argv = command(tmp_path, data__max_samples=96, train__num_episodes=20, ckpt__save_steps=1)
     training = train(argv, RAY_ADDRESS="local")

@@ -1,5 +1,8 @@
 """The methods of the launch scripts train two steps on the real stack, with the flags that their files set. EBPO by
-difficulty does so asynchronously, EBPO on shuffled prompts with LoRA, and both are resumed; REINFORCE++ in the released track."""
+difficulty does so asynchronously, EBPO on shuffled prompts with LoRA, and both are resumed; REINFORCE++ in the released track.
+
+Nightly; the same faults are found daily by contract/test_methods_in_upstream.py and contract/test_policy_loss.py (advantages and
+losses through upstream's classes), unit/test_launch_tracks.py (flags), unit/test_lora.py, contract/test_prompts.py (episodes)."""
 
 from __future__ import annotations
 
@@ -89,6 +92,7 @@ def test_no_method_is_left_out():
     assert {path.stem for path in files} == named
 
 
+@pytest.mark.nightly  # daily: the docstring of this file names them
 @pytest.mark.parametrize("method", METHODS)
 def test_it_trains_on_what_it_generated(runs, method):
     run = runs[method]
@@ -100,6 +104,7 @@ def test_it_trains_on_what_it_generated(runs, method):
     assert any(run.output.joinpath("model").glob("*.safetensors"))
 
 
+@pytest.mark.nightly  # daily: the docstring of this file names them
 @pytest.mark.parametrize("method", ["dr_grpo", "clip_cov", "kl_cov"])
 def test_its_advantage_is_the_one_of_its_formula(runs, method):
     rewards = groups(runs[method].run_dir, "reward")
@@ -108,6 +113,7 @@ def test_its_advantage_is_the_one_of_its_formula(runs, method):
     torch.testing.assert_close(groups(runs[method].run_dir, "advantage"), expected, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.nightly  # daily: the docstring of this file names them
 def test_reinforce_pp_standardises_the_rewards_themselves_and_takes_the_mean_of_each_micro_batch(runs):
     run_dir = runs["reinforce_pp"].run_dir
     rewards, advantages = groups(run_dir, "reward").flatten(), groups(run_dir, "advantage").flatten()
@@ -118,6 +124,7 @@ def test_reinforce_pp_standardises_the_rewards_themselves_and_takes_the_mean_of_
     assert read_run(run_dir)["args"]["actor"]["loss_mean"] == "micro_batch"
 
 
+@pytest.mark.nightly  # daily: the docstring of this file names them
 @pytest.mark.parametrize("method", ["clip_cov", "kl_cov"])
 def test_entropymech_chooses_tokens(runs, method):
     shares = [row["policy/cov_selected_fraction"] for row in read_metrics(runs[method].run_dir)]
@@ -125,6 +132,7 @@ def test_entropymech_chooses_tokens(runs, method):
     assert method == "clip_cov" or min(shares) > 0  # one token at least
 
 
+@pytest.mark.nightly  # daily: the docstring of this file names them
 def test_responses_that_fill_no_optimizer_step_are_named(runs):
     run = runs["dapo"]
     last = read_metrics(run.run_dir)[-1]
@@ -135,6 +143,7 @@ def test_responses_that_fill_no_optimizer_step_are_named(runs):
         assert "actor_grad_norm" not in last and "policy/entropy" not in last
 
 
+@pytest.mark.nightly  # daily: the docstring of this file names them
 def test_dapo_trains_on_mixed_groups_and_shortens_what_is_too_long(runs):
     run_dir = runs["dapo"].run_dir
     raw, reward = groups(run_dir, "raw_reward"), groups(run_dir, "reward")
@@ -143,6 +152,7 @@ def test_dapo_trains_on_mixed_groups_and_shortens_what_is_too_long(runs):
     assert all(0 < row["dynamic_filtering_pass_rate"] <= 100 * 4 for row in read_metrics(run_dir))
 
 
+@pytest.mark.nightly  # daily: the docstring of this file names them
 @pytest.mark.parametrize("method", METHODS)
 def test_the_kl_to_the_initial_model_is_a_loss_where_the_method_has_one(runs, method):
     kl = [row["kl"] for row in read_metrics(runs[method].run_dir)[:2]]
@@ -163,6 +173,7 @@ def ids(rows: list[dict]) -> set[str]:
     return {prompt_id(row["prompt"], row["label"]) for row in rows}
 
 
+@pytest.mark.nightly  # daily: the docstring of this file names them
 @pytest.mark.parametrize("method", ["ebpo, difficulty", "ebpo"])
 def test_the_next_episode_begins_where_the_last_one_ended(runs, rows, method):
     """Asynchronously and with LoRA: prior, prompts and steps go on."""
@@ -175,6 +186,7 @@ def test_the_next_episode_begins_where_the_last_one_ended(runs, rows, method):
         assert json.loads((folder / "prior.json").read_text())["rewards"]["count"] == 96
 
 
+@pytest.mark.nightly  # daily: the docstring of this file names them
 def test_answers_of_an_evaluation_in_async_mode_reach_the_run_directory(runs):
     """Another actor has generated them."""
     run_dir = runs["ebpo, difficulty"].run_dir
@@ -185,6 +197,7 @@ def test_answers_of_an_evaluation_in_async_mode_reach_the_run_directory(runs):
         assert each.samples.correct.mean() == pytest.approx(evaluated[each.step]["eval_letters_pass1"])
 
 
+@pytest.mark.nightly  # daily: the docstring of this file names them
 def test_lora_rolls_out_the_adapted_policy_also_after_a_restart(runs):
     """vllm_kl compares vLLM's log-probabilities with the actor's: near 0 though the adapters have moved the policy."""
     run = runs["ebpo"]

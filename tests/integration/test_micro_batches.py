@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.nightly  # daily: unit/test_heartbeat.py
+
 DRIVER = """
 import sys, time
 import ray, torch

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from openrlhf_ebpo.run.run_log import read_metrics, read_run
 from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.pages import dynamics
 from openrlhf_ebpo.space.runs import Runs
 from openrlhf_ebpo.space.workspace import Workspace
+
+pytestmark = pytest.mark.nightly  # daily: unit/test_catalogue.py, unit/test_space_dynamics.py
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "metric"
 NAME = "own/distinct_characters"

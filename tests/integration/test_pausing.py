@@ -18,7 +18,8 @@ from openrlhf_ebpo.run.run_log import read_metrics, read_run
 STEPS = 15
 
 
-@pytest.fixture(scope="module", params=["sync", "async"])
+# sync is nightly; daily: unit/test_save_times.py, unit/test_supervisor.py
+@pytest.fixture(scope="module", params=[pytest.param("sync", marks=pytest.mark.nightly), "async"])
 def story(request, train, command, workshop, tmp_path_factory):
     """Sync: no step is to be saved, each is evaluated, USR1 comes. Async: the minutes save every step, SIGTERM comes."""
     output = tmp_path_factory.mktemp(request.param)

@@ -17,7 +17,10 @@ from test_weight_sync import log_probs, runner
 
 from openrlhf_ebpo.seams.stack import is_cpu_stack
 
-pytestmark = pytest.mark.skipif(not is_cpu_stack(), reason="the CPU backend is not used beside CUDA")
+pytestmark = [  # nightly; daily: integration/test_weight_sync.py, unit/test_smollm2.py
+    pytest.mark.nightly,
+    pytest.mark.skipif(not is_cpu_stack(), reason="the CPU backend is not used beside CUDA"),
+]
 ROOT = Path(__file__).parents[2]
 PACKAGES = ROOT / "build" / "walkthrough"
 DOWNLOAD = ["download", "-q", "--no-deps", "--require-hashes", "-r", str(ROOT / "requirements" / "walkthrough.txt")]

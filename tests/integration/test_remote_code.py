@@ -55,6 +55,7 @@ def test_a_worker_of_ray_runs_a_models_code_only_if_the_command_was_told_to(run,
     assert [line for line in others if "pid=" not in line] == ["OwnForCausalLM", "True"]  # workers print too
 
 
+@pytest.mark.nightly  # daily: contract/test_remote_code.py
 def test_with_the_flag_a_warm_start_trains_such_a_model(run, tmp_path):
     marker = own_model(tmp_path / "own")
     (tmp_path / "data.jsonl").write_text('{"input": "1+1", "output": "= 2"}\n' * 4)
@@ -67,6 +68,7 @@ def test_with_the_flag_a_warm_start_trains_such_a_model(run, tmp_path):
     assert config["architectures"] == ["OwnForCausalLM"] and marker.exists()
 
 
+@pytest.mark.nightly  # daily: contract/test_remote_code.py
 def test_with_the_flag_engines_run_such_a_tokenizer(start_command, workshop, tmp_path):
     shutil.copytree(workshop / "tied", tmp_path / "model")
     entries = {"tokenizer_class": "OwnTokenizer", "auto_map": {"AutoTokenizer": [None, "own.OwnTokenizer"]}}

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 
+import pytest
+
+pytestmark = pytest.mark.nightly  # daily: unit/test_train_fit.py
+
 REWARD = """
 def reward_func(queries, prompts, labels, **kwargs):
     assert queries[0].startswith(prompts[0]) and prompts[0].startswith("<|endoftext|>")

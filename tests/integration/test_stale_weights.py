@@ -8,6 +8,8 @@ from openrlhf_ebpo.run.run_log import read_metrics
 from openrlhf_ebpo.space.metrics import Follower
 from openrlhf_ebpo.space.warnings import found
 
+pytestmark = pytest.mark.nightly  # daily: contract/test_mismatch.py, unit/test_mismatch.py, unit/test_space_warnings.py
+
 FAULT = """
 import sys
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
+pytestmark = pytest.mark.nightly  # daily: unit/test_engine_deaths.py
+
 AGENT = """
 from openrlhf.utils.agent import AgentExecutorBase
 class AgentExecutor(AgentExecutorBase):

@@ -70,6 +70,7 @@ def test_the_restarted_run_is_one_run_without_a_gap(restarted):
     assert read_beat(restarted.run_dir).step >= 5  # a thread writes it; the last one may go with its process
 
 
+@pytest.mark.nightly  # daily: unit/test_supervisor.py, integration/test_which_ray.py
 @pytest.mark.timeout(400)
 def test_a_dead_gcs_ends_a_training_in_its_own_ray_and_nobody_joins_that(train, command, tmp_path, monkeypatch):
     run_dir = tmp_path / "model" / "run"
@@ -95,6 +96,7 @@ def words(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[1:]
 
 
+@pytest.mark.nightly  # daily: unit/test_stalls.py, unit/test_supervisor.py
 def test_hanging_rewards_are_said_and_a_signal_ends_the_training(train, command, tmp_path):
     run_dir = tmp_path / "model" / "run"
     (tmp_path / "reward.py").write_text(HANGS)

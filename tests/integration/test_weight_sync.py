@@ -13,7 +13,8 @@ pytestmark = pytest.mark.skipif(not is_cpu_stack(), reason="the CPU backend is n
 PROMPT = list(range(3, 19))
 
 
-@pytest.fixture(scope="module", params=["tied", "untied"])
+# untied is nightly; daily: tied, in integration/test_weight_sync.py itself
+@pytest.fixture(scope="module", params=["tied", pytest.param("untied", marks=pytest.mark.nightly)])
 def engine(request, workshop):
     """vLLM with our worker extension, in this process, and the Hugging Face model it was loaded from."""
     os.environ.update(VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_CPU_OMP_THREADS_BIND="nobind", TORCHDYNAMO_DISABLE="1")

@@ -55,7 +55,9 @@ def addresses(path: Path) -> set[str]:
     return {address for each in raylets if (address := cluster.gcs_address(each))}
 
 
-@pytest.mark.parametrize("gpus", [0, 2])
+@pytest.mark.parametrize(
+    "gpus", [0, pytest.param(2, marks=pytest.mark.nightly)]
+)  # daily: 0, in integration/test_which_ray.py itself
 def test_a_ray_that_a_program_has_begun_for_itself_is_not_joined(folder, gpus):
     command = [sys.executable, "-c", PRIVATE.format(gpus=gpus)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:

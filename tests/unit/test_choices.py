@@ -261,7 +261,8 @@ def processor_time(text: str) -> float:
         ".",
     ],
 )
-@pytest.mark.parametrize("head", ["", "answer", "C\n"])
+# heads are nightly; daily: without one, in unit/test_choices.py itself
+@pytest.mark.parametrize("head", ["", *(pytest.param(head, marks=pytest.mark.nightly) for head in ("answer", "C\n"))])
 def test_reading_takes_time_linear_in_the_response(head, piece):
     """Eight times the length: 8 times the time, 64 where it were a square."""
     short, long = (head + piece * (length // len(piece)) for length in (12_500, 100_000))

@@ -30,7 +30,11 @@ ONLY_MODULES = ["openrlhf_ebpo.quickstart", "openrlhf_ebpo.seams"]
 CONSOLE = [sys.executable, "-c", "from openrlhf_ebpo.cli import main; main()"]
 STARTS = [
     *([*CONSOLE, *words] for words in COMMANDS),
-    *([sys.executable, "-m", name] for name in (*itertools.chain.from_iterable(COMMANDS.values()), *ONLY_MODULES)),
+    *(  # daily: unit/test_one_identity.py starts by -m, and the same commands are tried by their words
+        pytest.param([sys.executable, "-m", name], marks=pytest.mark.nightly)
+        for name in itertools.chain.from_iterable(COMMANDS.values())
+    ),
+    *([sys.executable, "-m", name] for name in ONLY_MODULES),
 ]
 WITH_FLAGS = [start for start in STARTS if "explain" not in start[-1]]  # to explain a flag is a word of a message
 MISTAKES = {  # a mistake that is not argparse's, found by each command itself

@@ -8,6 +8,7 @@ import time
 
 import pytest
 from model_server import GREEDY, KEY, RAW, respond
+from patience import seconds
 
 from openrlhf_ebpo.eval import endpoint_questions
 from openrlhf_ebpo.eval.endpoint import Endpoint
@@ -68,8 +69,9 @@ def test_each_wait_has_a_limit(serve, bad):
             bad(handler, body, number)
             return True
 
-    records, failed = respond(serve(first_only), 3, timeout=0.5)
-    assert set(records) == {"t/1", "t/2"} and "took longer than 0.5 s (--request_timeout)" in failed["t/0"]
+    limit = seconds(0.5)
+    records, failed = respond(serve(first_only), 3, timeout=limit)
+    assert set(records) == {"t/1", "t/2"} and f"took longer than {limit:g} s (--request_timeout)" in failed["t/0"]
 
 
 def test_a_question_that_alone_fails_does_not_stop_the_others(serve):

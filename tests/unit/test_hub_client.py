@@ -4,6 +4,7 @@ import json
 import logging
 
 import pytest
+from patience import seconds
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.places import check_repo_id, check_write_access
@@ -93,7 +94,7 @@ def test_a_repo_that_refuses_stops_and_a_hub_that_is_away_is_another_kind_of_err
 
 
 def test_a_hub_that_hangs_is_given_up(hub, monkeypatch):
-    monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", "0.2")
+    monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", str(seconds(0.2)))
     hub.fail("whoami", hang=True)
     with pytest.raises(HubError, match="timed out"):
         check_write_access(hub_api(hub.url, hub.token), "owner/new")

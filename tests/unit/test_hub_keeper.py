@@ -7,6 +7,7 @@ import time
 
 import hub_runs
 import pytest
+from patience import seconds, wait_until
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.files import write_json
@@ -20,7 +21,7 @@ REPO = "owner/model"
 @pytest.fixture
 def environment(hub, hub_environment, monkeypatch):
     """Of a user whose pauses are short; processes that are left behind are ended."""
-    fast = {"OPENRLHF_EBPO_HUB_PAUSE": "0.02", "OPENRLHF_EBPO_HUB_TIMEOUT": "5", "OMP_NUM_THREADS": "1"}
+    fast = {"OPENRLHF_EBPO_HUB_PAUSE": "0.02", "OPENRLHF_EBPO_HUB_TIMEOUT": str(seconds(5)), "OMP_NUM_THREADS": "1"}
     for name, value in {**hub_environment, **fast}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr("openrlhf_ebpo.hub.pusher.LOOK_SECONDS", 0.05)
@@ -44,14 +45,6 @@ def kill(run_dir) -> bool:
     os.kill(int(pid), signal.SIGKILL)
     wait_until(lambda: not outbox.is_locked(run_dir) or outbox.who_pushes(run_dir) != pid)
     return True
-
-
-def wait_until(condition, seconds=30, do=lambda: None):
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        do()
-        time.sleep(0.02)
 
 
 def pushed(run_dir):

@@ -10,6 +10,7 @@ import hub_runs
 import numpy as np
 import pytest
 from hub_repos import File
+from patience import seconds
 from safetensors.numpy import save
 
 from openrlhf_ebpo.cli import hub as hub_cli
@@ -29,7 +30,7 @@ SMALL = {"config.json": b"{}", "tokenizer.json": b"{}"}
 @pytest.fixture
 def client(hub, monkeypatch):
     monkeypatch.setenv("OPENRLHF_EBPO_HUB_PAUSE", "0.01")
-    monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", "3")
+    monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", str(seconds(3)))
     return hub_api(hub.url, hub.token)
 
 
@@ -302,7 +303,7 @@ def test_a_pull_that_is_ended_is_not_complete_and_a_repeated_one_completes_it(
     while not fault.hits and pulling.poll() is None:
         time.sleep(0.05)
     pulling.send_signal(sign)
-    _, said = pulling.communicate(timeout=8)  # less than any limit of a download
+    _, said = pulling.communicate(timeout=seconds(8))  # less than any limit of a download
     if sign == signal.SIGINT:
         assert pulling.returncode == 130 and "interrupted; repeat the command to resume" in said
         assert "Traceback" not in said

@@ -8,6 +8,7 @@ import time
 
 import hub_runs
 import pytest
+from patience import wait_until
 
 from openrlhf_ebpo.cli import hub as hub_cli
 from openrlhf_ebpo.files import append_json_line, write_json
@@ -38,13 +39,6 @@ def status(capsys):
         return code, capsys.readouterr().out
 
     return ask
-
-
-def wait_until(condition, seconds=30):
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.05)
 
 
 def test_from_the_first_snapshot_to_the_last_push(hub, hub_environment, make_run, monkeypatch, status):

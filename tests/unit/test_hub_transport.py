@@ -7,6 +7,7 @@ import resource
 import hub_runs
 import pytest
 from huggingface_hub import get_session
+from patience import seconds
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.hub.pull import pull
@@ -18,7 +19,7 @@ REPO = "owner/model"
 
 @pytest.fixture
 def client(hub, monkeypatch):
-    monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", "0.4")
+    monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", str(seconds(0.4)))
     monkeypatch.setenv("OPENRLHF_EBPO_HUB_PAUSE", "0.01")
     return hub_api(hub.url, hub.token)
 
@@ -57,7 +58,7 @@ def test_a_pull_that_stalls_resumes(hub, client, files, no_waiting, tmp_path, wh
 
 def test_a_pull_whose_every_answer_stalls_fails(hub, client, files, tmp_path, no_waiting, monkeypatch):
     publish(client, REPO, files, message="m")
-    monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", "0.2")
+    monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", str(seconds(0.2)))
     client = hub_api(hub.url, hub.token)
     hub.fail(r"GET /lfs/", stall=True, times=999)
     with pytest.raises(HubError, match=r"pulling owner/model: no usable answer .*[Tt]imed? ?out"):

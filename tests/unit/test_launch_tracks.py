@@ -158,7 +158,9 @@ def test_a_rows_flags_are_those_of_the_table(track, method, order, argvs):
 
 @pytest.fixture(scope="module")
 def answers(argvs) -> dict:
-    return dict(zip(argvs, dry_runs(list(argvs.values())), strict=True))
+    """What the dry runs say: of each method on shuffled prompts, and of EBPO in each order, in both tracks."""
+    chosen = {row: argv for row, argv in argvs.items() if row[2] == "shuffle" or row[1] == "ebpo"}
+    return dict(zip(chosen, dry_runs(list(chosen.values())), strict=True))
 
 
 def test_every_method_passes_the_dry_run_in_both_tracks_and_all_orders(answers):

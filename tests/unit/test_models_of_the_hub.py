@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from patience import seconds
 from safetensors.numpy import save
 
 from openrlhf_ebpo.checks import preflight
@@ -100,7 +101,7 @@ def test_a_training_looks_at_all_its_models_and_waits_for_no_hub(publish, use_hu
 )
 def test_a_hub_that_stands_still_is_waited_for_once(publish, use_hub, no_waiting, monkeypatch, where):
     publish()
-    monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", "0.3")
+    monkeypatch.setenv("OPENRLHF_EBPO_HUB_TIMEOUT", str(seconds(0.3)))
     use_hub.fail(where, hang=True, times=99)
     assert preflight.model_problems("--model", "owner/name") == []
     found = list(preflight._snapshot_problems("owner/name"))  # what the cache has is looked at

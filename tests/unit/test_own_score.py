@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from model_server import answer
+from patience import seconds
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import jobs, own_score, run, tasks
@@ -55,8 +56,8 @@ CODE = {
     "numpy": "__import__('numpy').float64(1)", "gold": "gold == ''", "secret": "int('hf_" + "a" * 34 + "')",
     "screen": "exec('raise ValueError(chr(27) + chr(0xd800) + chr(10) + gold)')",
 }
-TASK = Benchmark("hostile", data=({"question": "Q?", "code": CODE},), answer=(), score=score, extract=extract, seconds=0.1)
-"""
+TASK = Benchmark("hostile", data=({"question": "Q?", "code": CODE},), answer=(), score=score, extract=extract, seconds=LIMIT)
+""".replace("LIMIT", str(seconds(0.1)))
 WELL = {"half": False, "full": True, "more": True, "numpy": True, "gold": True, "other": True, "fork": True}
 FAILED = {
     "exit": "crash",

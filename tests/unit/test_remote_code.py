@@ -223,6 +223,7 @@ def test_without_a_hub_nothing_is_refused_and_nothing_waits(hub, use_hub, monkey
     assert preflight.model_problems("--model", "owner/own") == [] and len(hub.requests) == 1
 
 
+@pytest.mark.nightly  # daily: contract/test_remote_code.py
 def test_with_the_flag_a_dry_run_accepts_the_model(folder):
     marker = own_code.bring_code(folder / "model", {"model_type": "own", "auto_map": own_code.WHOLE})
     argv = [sys.executable, "-m", "openrlhf_ebpo.cli.train_ppo_ray", *train(folder, "--dry_run", "--trust_remote_code")]

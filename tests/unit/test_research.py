@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 RESEARCH = Path(__file__).parents[2] / "research"
 HELP_OF_EACH = """
 import runpy, sys
@@ -16,6 +18,7 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.nightly  # daily: unit/test_figures.py, unit/test_learning_bench.py, unit/test_gpu_check.py import most of them
 def test_every_script_has_a_help():
     scripts = sorted(map(str, RESEARCH.glob("*.py")))
     command = [sys.executable, "-c", HELP_OF_EACH, *scripts]

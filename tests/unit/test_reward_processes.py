@@ -14,14 +14,14 @@ import time
 import psutil
 import pytest
 import uvloop
+from patience import seconds
 
 from openrlhf_ebpo.rewards.limits import Limits, default_calls
 from openrlhf_ebpo.rewards.returned import RewardError
 from openrlhf_ebpo.rewards.sources import MIN_FAILED, RewardFile, importing_problem
 from openrlhf_ebpo.rewards.worker import MAX_PRINTED_BYTES
 
-SLOWNESS = float(os.environ.get("OPENRLHF_EBPO_TEST_SLOWNESS", "1"))  # of a busy machine: limits are longer by it
-LIMIT = 1.0 * SLOWNESS
+LIMIT = seconds(1.0)
 HOOK = "openrlhf_ebpo.seams.install.install"
 REWARD = r"""
 import ctypes, os, re, signal, subprocess, sys, threading, time

@@ -230,6 +230,7 @@ def test_the_estimator_of_run_json_is_text(marked):
     assert "<img" not in legend and "&#60;img" in legend
 
 
+@pytest.mark.nightly  # daily: unit/test_space_bounds.py
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of numbers at the ends of floats
 @pytest.mark.parametrize("name", BROKEN)
 def test_values_of_other_types_do_not_keep_a_page_from_showing_the_rest(marked, tmp_path, name):

@@ -1,0 +1,42 @@
+"""Each nightly test has a daily one that finds the same fault: the comment at its marker names one that is there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+TESTS = Path(__file__).parents[1]
+NIGHTLY = [
+    (path, number)
+    for path in sorted(TESTS.glob("*/test_*.py"))
+    for number, line in enumerate(path.read_text().splitlines(), 1)
+    if "mark.nightly" in line and path != Path(__file__)
+]
+
+
+def test_the_comment_at_each_marker_names_daily_tests():
+    lacking = []
+    for path, number in NIGHTLY:
+        lines = path.read_text().splitlines()
+        comment = " ".join(line.partition("#")[2] for line in lines[max(0, number - 2) : number + 2])
+        if "daily: the docstring" in comment:
+            comment = path.read_text().split('"""')[1]
+        named = re.findall(r"(?:unit|contract|integration|browser|faults)/test_\w+\.py", comment)
+        if not named or not all((TESTS / name).exists() for name in named):
+            lacking.append(f"{path.relative_to(TESTS)}:{number}: {comment or 'no comment'}")
+    assert NIGHTLY and not lacking, "\n".join(lacking)
+
+
+def test_a_test_that_hangs_is_a_failure_with_a_name(tmp_path):
+    (tmp_path / "test_hangs.py").write_text(
+        "import pytest, time\n\n@pytest.mark.timeout(0.2)\ndef test_it():\n    time.sleep(1000)\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1 and "FAILED test_hangs.py::test_it" in done.stdout
+
+
+def test_every_test_has_a_time_limit(request):
+    assert request.node.get_closest_marker("timeout").args[0] >= 60
