@@ -211,22 +211,31 @@ def read_samples(directory: str | Path, n: int) -> Samples:
     Raises:
         UsageError: the file is missing or cannot be read, or samples are missing or too many.
     """
-    path = Path(directory) / SAMPLES_FILE
-    columns = ["question_id", "sample", "correct", "class", "length", "finish_reason"]
+    table = read_columns(directory, ["question_id", "sample", "correct", "class", "length", "finish_reason"])
+    column = {name: table[name].to_numpy() for name in table.column_names}
     try:
-        table = pq.read_table(path, columns=columns, partitioning=None)
+        check_counts(column["question_id"].tolist(), column["sample"].tolist(), n)
+    except UsageError as error:
+        raise UsageError(f"{Path(directory) / SAMPLES_FILE}: {error}; evaluate again") from None
+    return _arrays(column, n)
+
+
+def read_columns(directory: str | Path, columns: Sequence[str]) -> pa.Table:
+    """Those columns of the samples of one result.
+
+    Raises:
+        UsageError: the file is missing, cannot be read, or has no rows.
+    """
+    path = Path(directory) / SAMPLES_FILE
+    try:
+        table = pq.read_table(path, columns=list(columns), partitioning=None)
     except FileNotFoundError:
         raise UsageError(f"{path} is missing; evaluate again") from None
     except pa.ArrowInvalid as error:
         raise UsageError(f"{path} cannot be read: {error}; columns {', '.join(columns)} are needed") from None
     if not table.num_rows:
         raise UsageError(f"{path} has no rows")
-    column = {name: table[name].to_numpy() for name in columns}
-    try:
-        check_counts(column["question_id"].tolist(), column["sample"].tolist(), n)
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}; evaluate again") from None
-    return _arrays(column, n)
+    return table
 
 
 def check_counts(question_ids: Sequence[str], samples: Sequence[int], n: int) -> None:
