@@ -87,7 +87,7 @@ def _from_server(jobs: Sequence[Job], form: PromptForm, protocol: Protocol, leav
         def keep(key: str, record: dict) -> None:
             job, question = asked[key]
             job.add(question.id, record)
-            bar.update({**record, "errors": {}})
+            bar.update(record)
 
         questions = [
             (key, endpoint_questions.asked(prompts.for_task(form, job.task), question.question), job.n)
@@ -125,7 +125,7 @@ def _from_engines(
                     record = to_record(samples, model, settings.seed, protocol.stop, opened)
                     record["prompt_tokens"] = prompt_lengths([prompt], model)[0]
                     asked[prompt.key][0].add(prompt.key.partition("/")[2], record)
-                    bar.update({**record, "errors": {}})
+                    bar.update(record)
     return failed
 
 

@@ -57,14 +57,14 @@ from openrlhf_ebpo.data.table import (
     with_column,
     write_table,
 )
-from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.errors import ReportedError, UsageError, raise_problems
 from openrlhf_ebpo.eval import protocols, tasks
 from openrlhf_ebpo.eval.grader import NO_GOLD, SECONDS, Grader
 from openrlhf_ebpo.eval.own_score import FAILED
 from openrlhf_ebpo.eval.protocols import MATH_VERIFY, Protocol
 from openrlhf_ebpo.eval.tasks import CHOICE, OWN, Benchmark, Rules, own
 from openrlhf_ebpo.files import replacing
-from openrlhf_ebpo.progress import file_identity, progress_file
+from openrlhf_ebpo.progress import file_identity, output_problems, progress_file, progress_path
 from openrlhf_ebpo.rewards.grading import GoldError
 
 EXTRACTIONS = ("default", "released")
@@ -140,12 +140,7 @@ def check(args: argparse.Namespace) -> None:
     if not 0 < args.seconds < float("inf"):
         problems.append(f"--seconds {args.seconds}: must be above 0")
     check_suffix(args.output, "--output")
-    if Path(args.output).resolve() == Path(args.input).resolve():
-        problems.append(f"--output {args.output} is the input: give it another name")
-    elif Path(args.output).exists() and not progress_path(args.output).exists() and not args.force:
-        problems.append(f"--output {args.output} is there and not from here: name another file, or --force replaces it")
-    if problems:
-        raise UsageError("\n".join(problems))
+    raise_problems([*problems, *output_problems(args.output, args.input, args.force)])
     if found := column_names(args.input):
         check_columns(found, ("gold", "response"), args.input)
 
@@ -167,10 +162,6 @@ def identity(args: argparse.Namespace, protocol: Protocol) -> dict:
         "seconds": args.seconds,
         "strip_think": args.strip_think,
     }
-
-
-def progress_path(output: str | Path) -> Path:
-    return Path(output).with_suffix(".progress.jsonl")
 
 
 def is_parquet(path: str) -> bool:

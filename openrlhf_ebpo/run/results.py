@@ -142,15 +142,18 @@ def find_results(directory: str | Path) -> list[Result]:
     directory = Path(directory)
     if not directory.is_dir():
         raise UsageError(f"{directory} is not a directory; name a run or a directory with evaluation results")
-    bases = [base for base in (directory / "eval", directory) if base.is_dir()]
-    for base, place in ((base, place) for base in bases for place in PLACES):
-        paths = base.glob(f"{place}/{SUMMARY}" if place else SUMMARY)
-        if found := [read_result(path.parent) for path in sorted(paths)]:
-            return sorted(found, key=lambda result: (result.task, result.step))
+    if paths := result_directories(directory / "eval") or result_directories(directory):
+        return sorted(map(read_result, paths), key=lambda result: (result.task, result.step))
     raise UsageError(
         f"{directory} holds no evaluation results (<protocol>/<task>/step-*/summary.json of schema {SCHEMA}); make "
         "some with openrlhf-ebpo eval"
     )
+
+
+def result_directories(folder: Path) -> list[Path]:
+    """The directories step-… in a results directory or a part of one; [] if there are none."""
+    found = (sorted(folder.glob(str(Path(place, SUMMARY)))) for place in PLACES)
+    return [path.parent for path in next(filter(None, found), [])]
 
 
 def read_result(directory: str | Path) -> Result:
