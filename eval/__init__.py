@@ -8,8 +8,9 @@ protocols.py  how it is asked and scored: named, versioned sets of settings
 prompts.py    how a question becomes a prompt, as in the model's training
 released.py   how the authors' released script scores
 run.py        the command: models.py (which models), jobs.py (each task: its storage and summary), generate.py (vLLM)
-grader.py     answers against golds in separate processes: answer_match.py (by the question's rules), units.py
-score.py      the command that scores a file: pairs.py
+grader.py     answers against golds in separate processes: answer_match.py (by the question's rules), own_score.py
+              (a benchmark's own scorer)
+score.py      the command that scores a file; rescore.py: a result whose task has a changed scorer
 metrics.py    pass@k, maj@k, intervals: intervals.py, of differences: resampling.py
 effort.py     tokens, time and cost
 in_training.py  answers of evaluations during training, as results

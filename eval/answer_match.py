@@ -15,12 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from openrlhf_ebpo.rewards import grading
 from openrlhf_ebpo.rewards.grading import GoldError, clean, parse_gold, warm_up
 
-from .units import without_unit
-
-__all__ = ["grade", "parse_gold", "warm_up"]
+__all__ = ["RULES", "grade", "parse_gold", "warm_up"]
 
 Same = Callable[[str, str], bool]
 
+RULES = ("answer_type", "is_multiple_answer", "ordered", "unit", "tolerance")  # those that are read here
 MAX_PARTS = 40
 AND = re.compile(
     r"\\(?:text|mathrm|textrm)\s*\{[\s,]*(?:and|or)\s*\}|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z])|;|\\quad|\\qquad"
@@ -32,9 +31,42 @@ ABOUT = re.compile(r"\\(?:approx|sim|simeq|doteq)(?![a-zA-Z])")
 SPACES = re.compile(r"\\[,;:! ]")
 SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lr]?)(?=\s*\\?[()\[\]{}])")
 
+# Units behind an answer: "5 km", "5\text{ kilometers}", "24\text{ cm}^2", "60^\circ".
+UNITS = {
+    "m": ("meter", "metre"),
+    "mm": ("millimeter", "millimetre"),
+    "cm": ("centimeter", "centimetre"),
+    "km": ("kilometer", "kilometre"),
+    "in": ("inch", "inche"),
+    "ft": ("foot", "feet"),
+    "mi": ("mile",),
+    "g": ("gram",),
+    "kg": ("kilogram",),
+    "s": ("sec", "second"),
+    "min": ("minute",),
+    "h": ("hr", "hour"),
+    "day": (),
+    "l": ("liter", "litre"),
+    "ml": ("milliliter", "millilitre"),
+    "degree": ("deg", r"\circ", r"^\circ", r"\degree"),
+    "rad": ("radian",),
+}
+UNIT_OF = {
+    spelled: name for name, others in UNITS.items() for other in (name, *others) for spelled in (other, other + "s")
+}
+UNIT_OF["ms"] = "ms"  # milliseconds, not several m
+AREAS = {"square": "2", "sq": "2", "cubic": "3"}
+_COMMAND = r"\\(?:text|textrm|mathrm|mbox|rm|operatorname)"
+_WORD = rf"(?:{_COMMAND}\s*\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}}|(?<![A-Za-z\\])[A-Za-z]+|\^?\s*\{{?\s*\\(?:circ|degree)\s*\}}?)"
+_POWER = r"(?:\s*\^\s*(?:\{-?\d+\}|\d))?"
+TAIL = re.compile(rf"(?:\s|~|\\[,;:! ])*({_WORD}{_POWER}(?:\s*/\s*{_WORD}{_POWER})?)\s*$")
+FRACTION = re.compile(
+    rf"\\[dt]?frac\s*\{{\s*{_COMMAND}\s*\{{([^{{}}]*)\}}\s*\}}\s*\{{\s*{_COMMAND}\s*\{{([^{{}}]*)\}}\s*\}}"
+)
+
 
 def grade(gold: str, answer: str, rules: Mapping) -> bool:
-    """Return whether the answer equals the gold. rules: the fields of tasks.Rules that say more than their defaults.
+    """Return whether the answer equals the gold. rules: those of RULES that say more than their defaults.
 
     Raises:
         GoldError: the gold cannot be read.
@@ -160,3 +192,37 @@ def _is_interval(answer: str) -> bool:
     """Return whether it is not a set or a list of its ends: math-verify would take the open interval (1, 2) for them."""
     is_list = len(grading._pieces(answer)) > 1 and not RELATION.search(answer)
     return not is_list and not answer.startswith(r"\{")
+
+
+def without_unit(answer: str, unit: str) -> str | None:
+    """Return the answer without its unit; as it is if it has none, or one that is not known here; None if it is known
+    to be another unit than `unit`."""
+    answer = FRACTION.sub(r"\\text{\1/\2}", answer)
+    tail = TAIL.search(answer[-120:])
+    if not tail or len(tail[0]) == len(answer):
+        return answer
+    found, wanted = _name(tail[1]), _name(unit)
+    if found == wanted:
+        return answer[: -len(tail[0])]
+    return None if _is_known(found) and _is_known(wanted) else answer
+
+
+def _name(unit: str) -> str:
+    """Return one spelling: "cm^2" for "\\mathrm{~cm}^{2}" and "square centimeters"."""
+    text = re.sub(rf"{_COMMAND}(?![a-z])|[{{}}~]|\\[,;:!]|\\(?= )", " ", unit)
+    parts = [_one_name(part) for part in re.sub(r"\bper\b", "/", text).split("/")]
+    return "/".join(parts)
+
+
+def _one_name(text: str) -> str:
+    words = text.split()
+    if len(words) > 1 and words[0].lower() in AREAS:
+        return f"{_one_name(words[1])}^{AREAS[words[0].lower()]}"
+    base, power, exponent = "".join(words).partition("^")
+    if not base:
+        return UNIT_OF.get(exponent, exponent)
+    return UNIT_OF.get(base if base in UNIT_OF else base.lower(), base) + power + exponent
+
+
+def _is_known(name: str) -> bool:
+    return all(part.partition("^")[0] in UNITS for part in name.split("/"))

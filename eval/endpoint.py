@@ -15,6 +15,8 @@ from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.generation import engines
+from openrlhf_ebpo.generation.engines import EngineSettings
 from openrlhf_ebpo.redact import REDACTED, Secret
 from openrlhf_ebpo.rewards.servers import excerpt, shown
 from openrlhf_ebpo.run.results import SERVER as PREFIX
@@ -137,13 +139,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def flag_problems(args: argparse.Namespace, engine_flags: dict) -> list[str]:
-    """Return what is wrong with the flags about where the model runs. engine_flags: with their defaults."""
+def flag_problems(args: argparse.Namespace) -> list[str]:
+    """Return what is wrong with the flags about where the model runs."""
     given = {name: value for name in FLAGS if (value := getattr(args, name)) is not None}
     if not is_endpoint(args.model):
         given |= {name: value for name in ("api_key_env", "omit_fields") if (value := getattr(args, name)) is not None}
         return [f"--{name} goes with --model {PREFIX}URL#NAME" for name in given]
-    local = {**engine_flags, "max_model_len": None}
+    local = {**{name: getattr(EngineSettings, name) for name in engines.FLAGS}, "max_model_len": None}
     problems = [
         f"--{name}: the server at --model {PREFIX}… has its own" for name in local if getattr(args, name) != local[name]
     ]

@@ -17,10 +17,10 @@ from openrlhf_ebpo.files import whole_characters
 from openrlhf_ebpo.generation.engines import GenerationError
 from openrlhf_ebpo.rewards.servers import excerpt, shown
 
-from . import prompts, thinking
+from . import prompts
 from .endpoint import OMITTABLE, Endpoint
 from .prompts import PromptForm
-from .protocols import Protocol
+from .protocols import THINK, Protocol, begun_thinking
 
 ENDS_COMMAND = (401, 402, 404, 405)  # statuses that every question would get
 RETRIED = (408, 409, 429)  # by the client, as are 5xx
@@ -35,7 +35,7 @@ NOTES = {
     "cut_early": "the server cut {count} responses before --max_new_tokens {limit}: it has a limit of its own",
 }
 UNKNOWN_TEMPLATE = (
-    f"warning: --strip_think: whether the server's chat template begins with {thinking.THINK} is not known. If it does, start "
+    f"warning: --strip_think: whether the server's chat template begins with {THINK} is not known. If it does, start "
     "the server with its reasoning parser; else a response that never ends its thoughts may get its answer from them"
 )
 
@@ -209,8 +209,8 @@ class Asker:
 
     def with_beginning(self, prompt: dict, text: str) -> str:
         """Return a response with the <think> that its prompt ends with, where thoughts are told from answers."""
-        begun = self.protocol.strip_think and "prompt" in prompt and not text.startswith(thinking.THINK)
-        return thinking.begun(prompt["prompt"]) + text if begun else text
+        begun = self.protocol.strip_think and "prompt" in prompt and not text.startswith(THINK)
+        return begun_thinking(prompt["prompt"]) + text if begun else text
 
     def request(self, prompt: dict, seed: int) -> tuple[str, dict]:
         """Return (path, body) of a request for one response."""

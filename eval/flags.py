@@ -8,18 +8,17 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from openrlhf_ebpo.errors import UsageError
+from openrlhf_ebpo.errors import UsageError, raise_problems
 from openrlhf_ebpo.eval import endpoint, prompts, protocols, shots
 from openrlhf_ebpo.eval.protocols import Protocol
 from openrlhf_ebpo.eval.tasks import FILE
+from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.seams import remote_code
-from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 OVERRIDES = (
     *("n", "temperature", "top_p", "top_k", "min_p", "max_new_tokens", "max_model_len", "stop", "seed"),
     *("template", "chat_template", "template_kwargs", "strip_think", "shots"),
 )
-ENGINE_FLAGS = {"num_engines": 1, "tensor_parallel_size": 1, "gpu_memory_utilization": 0.9, "enforce_eager": False}
 NEEDED = {"matplotlib": "the report", "tqdm": "the progress bar", "vllm": "generation", "openai": "a server"}
 
 
@@ -85,14 +84,9 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="give results without the questions that the model's server or engine refuses, up to half of a task; they are named",
     )
-    add = parser.add_argument_group("engines").add_argument
-    add("--num_engines", type=int, help="copies of the model that share the questions (%(default)s)")
-    add("--tensor_parallel_size", type=int, help="GPUs a copy (%(default)s)")
-    add("--gpu_memory_utilization", type=float, help="share of a GPU's memory for vLLM (%(default)s)")
-    add("--enforce_eager", action="store_true", help="no CUDA graphs: starts sooner, generates slower")
-    parser.set_defaults(**ENGINE_FLAGS)
+    engines.add_flags(parser)
     endpoint.add_flags(parser)
-    add(
+    parser.add_argument(
         "--price_per_hour",
         type=float,
         metavar="P",
@@ -127,21 +121,15 @@ def check(args: argparse.Namespace) -> None:
     ranges = {
         "step": args.step >= 0,
         "limit": args.limit is None or args.limit >= 1,
-        "num_engines": args.num_engines >= 1,
-        "tensor_parallel_size": args.tensor_parallel_size >= 1,
-        "gpu_memory_utilization": 0 < args.gpu_memory_utilization <= 1,
         "price_per_hour": args.price_per_hour is None or 0 <= args.price_per_hour < float("inf"),
     }
     problems += [f"--{name} {getattr(args, name)} makes no sense" for name, fine in ranges.items() if not fine]
-    if args.tensor_parallel_size > 1 and is_cpu_stack():
-        problems.append("--tensor_parallel_size: use more engines, --num_engines (this machine has no CUDA)")
-    problems += endpoint.flag_problems(args, ENGINE_FLAGS)
+    problems += engines.flag_problems(args) + endpoint.flag_problems(args)
     elsewhere = {"vllm"} if endpoint.is_endpoint(args.model) else {"openai"}
     for name, use in NEEDED.items():
         if name not in elsewhere and importlib.util.find_spec(name) is None:
             problems.append(f"{name} is not installed, which {use} needs: pip install 'openrlhf_ebpo[eval]'")
-    if problems:
-        raise UsageError("\n".join(problems))
+    raise_problems(problems)
     if args.model and Path(args.model).expanduser().exists():
         args.model = str(Path(args.model).expanduser().absolute())
 

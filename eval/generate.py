@@ -15,11 +15,11 @@ from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.engines import EngineSettings, GenerationError, Sample, Sampling
 from openrlhf_ebpo.generation.rendering import Prompt, prompt_lengths, tokenizer_of
 
-from . import endpoint_questions, prompts, thinking
+from . import endpoint_questions, prompts
 from .endpoint_questions import GaveUp, Refused
 from .jobs import Job
 from .prompts import PromptForm
-from .protocols import Protocol
+from .protocols import THINK, THINK_END, Protocol, begun_thinking
 
 
 def respond(
@@ -87,7 +87,7 @@ def _from_server(jobs: Sequence[Job], form: PromptForm, protocol: Protocol, leav
         def keep(key: str, record: dict) -> None:
             job, question = asked[key]
             job.add(question.id, record)
-            bar.update({**record, "errors": {}})
+            bar.update(record)
 
         questions = [
             (key, endpoint_questions.asked(prompts.for_task(form, job.task), question.question), job.n)
@@ -121,19 +121,19 @@ def _from_engines(
                     if error := next((sample.error for sample in samples if sample.error), None):
                         failed[prompt.key] = Refused(error)
                         continue
-                    opened = thinking.begun(prompt.text) if protocol.strip_think else ""
+                    opened = begun_thinking(prompt.text) if protocol.strip_think else ""
                     record = to_record(samples, model, settings.seed, protocol.stop, opened)
                     record["prompt_tokens"] = prompt_lengths([prompt], model)[0]
                     asked[prompt.key][0].add(prompt.key.partition("/")[2], record)
-                    bar.update({**record, "errors": {}})
+                    bar.update(record)
     return failed
 
 
 def check_thinking(protocol: Protocol, model: str) -> None:
     """Raise UsageError where <think> is lost in decoding, so that thoughts could be read for an answer."""
-    if protocol.strip_think and set(tokenizer_of(model).all_special_tokens) & {thinking.THINK, thinking.END}:
+    if protocol.strip_think and set(tokenizer_of(model).all_special_tokens) & {THINK, THINK_END}:
         raise UsageError(
-            f"--strip_think: to the tokenizer of {model}, {thinking.THINK} is a special token, which no text of it has"
+            f"--strip_think: to the tokenizer of {model}, {THINK} is a special token, which no text of it has"
         )
 
 

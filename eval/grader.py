@@ -19,16 +19,14 @@ from openrlhf_ebpo.rewards.pool import Died, Pool
 from openrlhf_ebpo.run.votes import classes
 
 from . import answer_match, own_score, released
-from .protocols import EXTRACTORS, MATH_VERIFY
+from .protocols import EXTRACTORS, MATH_VERIFY, without_thinking
 from .tasks import CHOICE, MATH, OWN, REASONING_GYM, Question, Rules, choice_letters, own
-from .thinking import without_thinking
 
 SECONDS = 2.0  # of processor time for one answer, as in training
 MAX_REASON = 200  # characters: a gold may be a whole text by mistake
 TIMEOUT = "timeout"
 HOPELESS = 16  # timeouts of somebody's scorer in a row: each takes up to 20 times SECONDS
 GIVEN_UP = f"not called any more, since it took all its time {HOPELESS} times in a row"
-COMPARED = ("answer_type", "is_multiple_answer", "ordered", "unit", "tolerance")  # the rules that answer_match.py reads
 
 
 class Grader:
@@ -135,7 +133,8 @@ class Grader:
         if rules.kind == REASONING_GYM:
             return self._pool(gym.__name__).ask(rules.entry, answer) >= 1
         if self.scorer == MATH_VERIFY:
-            return self._pool(answer_match.__name__).ask(gold, answer, rules_given(rules))
+            compared = {name: value for name, value in rules.given().items() if name in answer_match.RULES}
+            return self._pool(answer_match.__name__).ask(gold, answer, compared)
         return released.is_equal(rules.source_gold or gold, answer)
 
     def _gold_error(self, gold: str, rules: Rules) -> str | None:
@@ -170,8 +169,3 @@ class Grader:
                     self.workers, seconds or self.seconds, grader=module, arguments=arguments
                 )
             return self._pools[module, scorer]
-
-
-def rules_given(rules: Rules) -> dict:
-    """Return the rules that answer_match.py reads and that say more than their defaults."""
-    return {name: getattr(rules, name) for name in COMPARED if getattr(rules, name) != getattr(Rules, name)}

@@ -18,7 +18,6 @@ from openrlhf_ebpo.run.results import TRAINING, sample_rows, save_result, step_d
 from openrlhf_ebpo.run.run_log import versions
 
 from .metrics import asked_for, scored, summarise
-from .pairs import rules_text
 from .protocols import Protocol
 from .tasks import REASONING_GYM, Question, Rules, Task
 from .tasks.rows import folder_name
@@ -87,7 +86,7 @@ def rows_of(question: Question, answered) -> list[dict]:
         "finish_reason": ["length" if cut else "stop" for cut in answered.truncated],
         "class": answered.classes or [None] * len(answered.rewards),
     }
-    return sample_rows(question.id, question.question, question.gold, rules_text(question.rules), columns)
+    return sample_rows(question.id, question.question, question.gold, question.rules.text(), columns)
 
 
 def summary(step: int, task: Task, protocol: Protocol, prompts: Sequence, args, asked: Sequence[str]) -> dict:

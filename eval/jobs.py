@@ -28,7 +28,6 @@ from . import effort, endpoint_questions, models
 from .grader import Grader
 from .metrics import summarise
 from .models import Model
-from .pairs import rules_text
 from .prompts import PromptForm
 from .protocols import Protocol
 from .tasks import OWN, Question, Task
@@ -229,7 +228,7 @@ def question_rows(question: Question, record: Mapping, grades: Sequence[dict]) -
         "seed": [record["seed"]] * len(grades),
         **{name: [grade[name] for grade in grades] for name in grades[0]},
     }
-    return sample_rows(question.id, question.question, question.gold, rules_text(question.rules), columns)
+    return sample_rows(question.id, question.question, question.gold, question.rules.text(), columns)
 
 
 # The summary of its result

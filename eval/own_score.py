@@ -5,6 +5,7 @@ Somebody's code: whatever it does to its process is a failed sample with its cau
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import traceback
@@ -18,9 +19,8 @@ from .tasks import Benchmark
 from .tasks.own import benchmark_of, identity
 
 FAILED = "score: "  # how the error of a response begins that its scorer has raised
-LONGEST = 300  # characters of an error: samples.parquet has one for every response
-SHOWN = 60  # characters of what was found
-ANSWER = 10_000  # characters of an answer, where it is longer than its response: samples.parquet has that, too
+MAX_ERROR = 300  # characters of an error: samples.parquet has one for every response
+MAX_ANSWER = 10_000  # of an answer that is longer than its response: samples.parquet has that, too
 
 _benchmark: Benchmark | None = None
 
@@ -52,17 +52,19 @@ def grade(gold: str, response: str, row: str) -> dict:
         correct = bool(answer) and _is_right(_benchmark.score(response, gold, json.loads(row)))
         return {"correct": correct, "extracted": answer, "error": None}
     except BaseException as error:  # SystemExit and MemoryError too
-        return {"correct": False, "extracted": None, "error": FAILED + one_line(described(error))}
+        return {"correct": False, "extracted": None, "error": FAILED + described(error)}
 
 
 def _answer(found, room: int) -> str | None:
-    """Raises ScoreError for what is neither text nor None, or too long. An empty text is no answer."""
+    """Return the answer that can be written to a file, None for an empty one.
+
+    Raises:
+        ScoreError: it is neither text nor None, or too long.
+    """
     if found is not None and not isinstance(found, str):
-        raise ScoreError(
-            f"extract gave {type(found).__name__} {found!r:.{SHOWN}}; a text, or None for no answer, is needed"
-        )
-    if found and len(found) > max(room, ANSWER):
-        raise ScoreError(f"extract gave {len(found):,} characters; an answer has up to {ANSWER:,}")
+        raise ScoreError(f"extract gave {type(found).__name__} {found!r:.60}; a text, or None for no answer, is needed")
+    if found and len(found) > max(room, MAX_ANSWER):
+        raise ScoreError(f"extract gave {len(found):,} characters; an answer has up to {MAX_ANSWER:,}")
     return whole_characters(found) if found else None
 
 
@@ -72,29 +74,23 @@ def _is_right(found) -> bool:
     Raises:
         ScoreError: it is neither a number nor True or False.
     """
-    try:
-        number = math.nan if isinstance(found, (str, bytes)) else float(found)
-    except (TypeError, ValueError):
-        number = math.nan
-    if math.isnan(number):
-        raise ScoreError(f"score gave {type(found).__name__} {found!r:.{SHOWN}}; True, False or a number is needed")
-    return number >= 1
-
-
-def one_line(text: str) -> str:
-    """Errors may repeat a response: no signs for a screen, nor halves of characters, which no file takes."""
-    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
+    with contextlib.suppress(TypeError, ValueError):
+        if not isinstance(found, (str, bytes)) and not math.isnan(float(found)):
+            return float(found) >= 1
+    raise ScoreError(f"score gave {type(found).__name__} {found!r:.60}; True, False or a number is needed")
 
 
 def described(error: BaseException) -> str:
-    """The error and, unless it is our own verdict, where it was raised. Without folders: reports are published."""
+    """Return the error and, unless it is our own verdict, where it was raised, on one line. Errors may repeat a response: no
+    signs for a screen, nor halves of characters, which no file takes. Reports are published: no folders."""
     if isinstance(error, ScoreError):
-        return str(error)
-    try:
         text = str(error)
-    except BaseException as second:  # somebody's __str__ may do anything
-        text = f"(its __str__ raised {type(second).__name__})"
-    frames = traceback.extract_tb(error.__traceback__)[1:]
-    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name})" if frames else ""
-    named = ": ".join(filter(None, [type(error).__name__, text]))
-    return redacted_text(named[:LONGEST]) + where
+    else:
+        try:
+            text = ": ".join(filter(None, [type(error).__name__, str(error)]))
+        except BaseException as second:  # its __str__ may do anything
+            text = f"{type(error).__name__}: (its __str__ raised {type(second).__name__})"
+        last = traceback.extract_tb(error.__traceback__)[1:][-1:]
+        places = [f" ({Path(frame.filename).name}:{frame.lineno} in {frame.name})" for frame in last]
+        text = redacted_text(text[:MAX_ERROR]) + "".join(places)
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())

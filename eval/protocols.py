@@ -33,6 +33,7 @@ EXTRACTORS: dict[str, Callable[[str], str | None]] = {
     BOX_OR_ANSWER_LINE: extract_answer,
     RELEASED: released.extract,
 }
+THINK, THINK_END = "<think>", "</think>"  # around thoughts before an answer, which strip_think leaves out
 MATH_VERIFY = "math-verify"
 MINERVA_TEXT = "minerva-text"  # released.is_equal
 # left out of records and fingerprints while they are off
@@ -127,6 +128,17 @@ PROTOCOLS = {
         Protocol("greedy", n=1, temperature=0.0),
     )
 }
+
+
+def without_thinking(response: str) -> str:
+    """Return what follows the last </think>; nothing of a <think> that never ends. Where the prompt has begun it, the response
+    is recorded with it (`begun_thinking`)."""
+    return response.rpartition(THINK_END)[2].partition(THINK)[0]
+
+
+def begun_thinking(prompt: str) -> str:
+    """Return the <think> that the prompt has begun the response with, or nothing."""
+    return THINK if prompt.rstrip().endswith(THINK) else ""
 
 
 def get(name: str) -> Protocol:

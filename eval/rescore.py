@@ -9,9 +9,8 @@ import shutil
 from operator import itemgetter
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 from openrlhf_ebpo.files import replacing
+from openrlhf_ebpo.run.results import SUMMARY, read_columns
 
 from . import effort
 from .jobs import Job
@@ -35,13 +34,13 @@ def reopen(job: Job, aside: Path) -> None:
     lines = [{"settings": job.asked}, *records(job.directory, job.result)]
     with replacing(job.progress) as temporary:
         temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (job.directory / "summary.json").unlink()  # from here on it is under way
+    (job.directory / SUMMARY).unlink()  # from here on it is under way
 
 
 def records(directory: Path, result: dict) -> list[dict]:
     """Return the lines of the progress file that a result was made of; what it says of all questions together stands in
     the first ones."""
-    rows = pq.read_table(directory / "samples.parquet", columns=["question_id", "seed", *COLUMNS.values()]).to_pylist()
+    rows = read_columns(directory, ["question_id", "seed", *COLUMNS.values()]).to_pylist()
     lines = []
     for key, group in itertools.groupby(rows, key=itemgetter("question_id")):
         samples = list(group)

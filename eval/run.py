@@ -52,13 +52,14 @@ from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.eval import endpoint, generate, jobs, models, prompts, protocols, report, rescore, shots, tasks
 from openrlhf_ebpo.eval.effort import Pass, hardware
-from openrlhf_ebpo.eval.flags import ENGINE_FLAGS, add_flags, check, chosen_protocol
+from openrlhf_ebpo.eval.flags import add_flags, check, chosen_protocol
 from openrlhf_ebpo.eval.grader import NO_GOLD, Grader
 from openrlhf_ebpo.eval.jobs import Job, StorageError
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.eval.protocols import Protocol
 from openrlhf_ebpo.eval.tasks import OWN, Task, order
+from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.cluster import ClusterError
 from openrlhf_ebpo.generation.engines import GenerationError
 from openrlhf_ebpo.rewards.pool import GraderError
@@ -260,8 +261,7 @@ def generate_missing(todo, protocol: Protocol, form: PromptForm, results: Path, 
     for job in todo:
         job.effort = under_way
     with models.full(todo[0].model.path, results) as path:
-        engine_flags = {name: getattr(args, name) for name in ENGINE_FLAGS}
-        generate.respond(todo, path, form, protocol, engine_flags, args.leave_out_refused)
+        generate.respond(todo, path, form, protocol, engines.flag_values(args), args.leave_out_refused)
 
 
 def saved(todo: Sequence[Job], total: int) -> str:

@@ -39,8 +39,11 @@ import importlib.metadata
 import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from string import ascii_uppercase
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -54,15 +57,14 @@ from openrlhf_ebpo.data.table import (
     with_column,
     write_table,
 )
-from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.errors import ReportedError, UsageError, raise_problems
 from openrlhf_ebpo.eval import protocols, tasks
 from openrlhf_ebpo.eval.grader import NO_GOLD, SECONDS, Grader
 from openrlhf_ebpo.eval.own_score import FAILED
-from openrlhf_ebpo.eval.pairs import PLAIN, read_pair, rules_text
 from openrlhf_ebpo.eval.protocols import MATH_VERIFY, Protocol
-from openrlhf_ebpo.eval.tasks import Benchmark, own
+from openrlhf_ebpo.eval.tasks import CHOICE, OWN, Benchmark, Rules, own
 from openrlhf_ebpo.files import replacing
-from openrlhf_ebpo.progress import file_identity, progress_file
+from openrlhf_ebpo.progress import file_identity, output_problems, progress_file, progress_path
 from openrlhf_ebpo.rewards.grading import GoldError
 
 EXTRACTIONS = ("default", "released")
@@ -70,6 +72,13 @@ BATCH_SIZE = 128  # rows that are saved together
 NO_ROW = "row: "  # how the error of a row begins that cannot be scored for another reason than its gold
 TYPES = {"correct": pa.bool_(), **dict.fromkeys(("extracted", "error", "rules"), pa.string())}
 MAX_NAMED = 10  # unusable rows in the summary
+PLAIN = Benchmark("rows")  # of no benchmark: golds as they are, a list is several answers
+
+
+class Pair(NamedTuple):
+    gold: str
+    rules: Rules
+    response: str
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -131,12 +140,7 @@ def check(args: argparse.Namespace) -> None:
     if not 0 < args.seconds < float("inf"):
         problems.append(f"--seconds {args.seconds}: must be above 0")
     check_suffix(args.output, "--output")
-    if Path(args.output).resolve() == Path(args.input).resolve():
-        problems.append(f"--output {args.output} is the input: give it another name")
-    elif Path(args.output).exists() and not progress_path(args.output).exists() and not args.force:
-        problems.append(f"--output {args.output} is there and not from here: name another file, or --force replaces it")
-    if problems:
-        raise UsageError("\n".join(problems))
+    raise_problems([*problems, *output_problems(args.output, args.input, args.force)])
     if found := column_names(args.input):
         check_columns(found, ("gold", "response"), args.input)
 
@@ -160,10 +164,6 @@ def identity(args: argparse.Namespace, protocol: Protocol) -> dict:
     }
 
 
-def progress_path(output: str | Path) -> Path:
-    return Path(output).with_suffix(".progress.jsonl")
-
-
 def is_parquet(path: str) -> bool:
     return Path(path).suffix.lower() == ".parquet"
 
@@ -184,18 +184,44 @@ def score_rest(args: argparse.Namespace, protocol: Protocol, done: int, total: i
         tqdm(total=total, initial=done, unit="row", mininterval=0.5, smoothing=0.05) as bar,
     ):
         while batch := list(itertools.islice(rows, BATCH_SIZE)):
-            yield list(grader.map(lambda row: grade_row(grader, row, benchmark, args.task), batch))
+            yield list(grader.map(lambda row: grade_row(grader, row, benchmark, args.task or ""), batch))
             bar.update(len(batch))
 
 
-def grade_row(grader: Grader, row: dict, benchmark: Benchmark, named: str | None = None) -> dict:
+def grade_row(grader: Grader, row: dict, benchmark: Benchmark, named: str) -> dict:
     """Return correct, extracted, error, rules of one row. named: what --task calls the benchmark."""
     try:
-        pair = read_pair(row, benchmark, named or "")
+        pair = read_pair(row, benchmark, named)
     except ValueError as error:
         start = NO_GOLD if isinstance(error, GoldError) else NO_ROW
         return {"correct": False, "extracted": None, "error": f"{start}{error}", "rules": None}
-    return {**grader.grade(pair.gold, pair.rules, pair.response), "rules": rules_text(pair.rules)}
+    return {**grader.grade(*pair), "rules": pair.rules.text()}
+
+
+def read_pair(row: Mapping, benchmark: Benchmark = PLAIN, named: str = "") -> Pair:
+    """Return what a row asks to compare. benchmark: which the golds are from, and whose rules hold. A row's own `rules` win
+    over them, but for who scores: that is `named`, what --task calls the benchmark.
+
+    Raises:
+        GoldError: there is no gold answer. ValueError: another mistake in the row; in words.
+    """
+    value, response = row.get("gold"), row.get("response")
+    try:
+        gold = benchmark.gold_of(value) if benchmark.answer else ""
+    except ValueError as error:
+        raise GoldError(str(error)) from None
+    rules = Rules.read(row["rules"]) if row.get("rules") else None
+    if benchmark.score:
+        entry = {"entry": rules.entry} if rules and rules.kind == OWN else {}
+        rules = replace(own.scored_rules(benchmark, named, row), **entry)
+    elif not rules:  # how many choices there are, only the rules of a row say
+        letters = Rules(CHOICE, entry=ascii_uppercase)
+        rules = letters if benchmark.choices else benchmark.rules_of(row, value, gold)
+    if rules.kind == OWN and not benchmark.score:  # what a file names is not imported
+        raise ValueError(f"it is scored by {rules.scorer.partition('@')[0] or 'a scorer'!r:.80}: name that with --task")
+    if not isinstance(response, (str, type(None))):
+        raise ValueError(f"its response is not text but {type(response).__name__}: {str(response)[:60]}")
+    return Pair(gold, rules, response or "")
 
 
 def write(args: argparse.Namespace, grades: list[dict]) -> None:

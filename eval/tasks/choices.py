@@ -7,10 +7,11 @@ the first; or in the order that they have: a list with the index, letter or text
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from string import ascii_uppercase as LETTERS
 
@@ -20,11 +21,11 @@ CORRECT, INCORRECT = "Correct Answer", "Incorrect Answer "
 LISTS = ("choices", "options")
 ASKED = "Answer with the letter of the right choice."
 
-Lettered = tuple[str, str, Rules]
+Found = tuple[list, int]  # the choices, and the index of the right one
 
 
-def lettered(question: str, texts: Sequence, right: int, seed: int | None) -> Lettered:
-    """The question with its choices, the letter of the right one, and the rules.
+def lettered(question: str, texts: Sequence, right: int, seed: int | None) -> tuple[str, str, Rules]:
+    """Return the question with its choices, the letter of the right one, and the rules.
 
     seed: of the order, which is the same for a question wherever it stands; None: as they are.
 
@@ -40,15 +41,13 @@ def lettered(question: str, texts: Sequence, right: int, seed: int | None) -> Le
         raise ValueError(f"its right choice is number {right}, of {len(spelled)} from 0 on")
     if spelled.count(spelled[right]) > 1:
         raise ValueError(f"two of its choices are the right one, {spelled[right]!r:.60}")
-    order = sorted(range(len(spelled)), key=lambda i: _rank(seed, question, i))
+    order = list(range(len(spelled)))
+    if seed is not None:
+        order.sort(key=lambda i: hashlib.sha256(f"{seed}\0{question}\0{i}".encode()).hexdigest())
     # an indent, so that no line of a choice looks like another choice
     lines = [f"{letter}) {spelled[i]}".replace("\n", "\n   ") for letter, i in zip(LETTERS, order, strict=False)]
     text = "\n".join([question, "", *lines, "", ASKED])
     return text, LETTERS[order.index(right)], Rules(CHOICE, entry=LETTERS[: len(spelled)])
-
-
-def _rank(seed: int | None, question: str, index: int):
-    return index if seed is None else hashlib.sha256(f"{seed}\0{question}\0{index}".encode()).hexdigest()
 
 
 def _text(value) -> str:
@@ -57,7 +56,7 @@ def _text(value) -> str:
     return str(value).strip()
 
 
-def named_choices(row: Mapping, correct) -> tuple[list, int]:
+def named_choices(row: Mapping, correct) -> Found:
     """Return the choices of GPQA's columns, without empty ones, and the index of the right one.
 
     Raises:
@@ -69,7 +68,7 @@ def named_choices(row: Mapping, correct) -> tuple[list, int]:
     return [correct, *wrong], 0
 
 
-def listed_choices(row: Mapping, answer) -> tuple[list, int]:
+def listed_choices(row: Mapping, answer) -> Found:
     """Return the choices of `choices` or `options`, and the index of the right one: a list, ARC's texts and labels, texts by
     letter, or one of these as JSON. answer: an index from 0, a letter or label, or the text of one.
 
@@ -81,11 +80,11 @@ def listed_choices(row: Mapping, answer) -> tuple[list, int]:
         raise ValueError(f"it has no list of choices in {' or '.join(LISTS)}")
     texts, labels = found
     named = str(answer).strip()
-    if len(places := _places(named, labels)) == 1:  # a label that a row gives is meant where a text equals it too
-        return texts, places.pop()
-    if type(answer) is int:
+    places = _places(named, labels)  # a label that a row gives is meant where a text equals it too
+    if len(places) != 1 and type(answer) is int:
         return texts, answer
-    places = _places(named, (labels or LETTERS)[: len(texts)]) | _places(named, texts)
+    if len(places) != 1:
+        places = _places(named, (labels or LETTERS)[: len(texts)]) | _places(named, texts)
     if not places and re.fullmatch(r"\d{1,2}", named):
         places = {int(named)}
     if len(places) != 1:
@@ -93,34 +92,32 @@ def listed_choices(row: Mapping, answer) -> tuple[list, int]:
     return texts, places.pop()
 
 
-def lettered_choices(row: Mapping, answer) -> tuple[list, int]:
+def lettered_choices(row: Mapping, answer) -> Found:
     """Return the choices of columns A, B, C, …, without empty ones, and the index of the right one. answer: a letter.
 
     Raises:
         ValueError: there is no A or no B, or the answer is none of them.
     """
-    columns = takewhile(row.__contains__, LETTERS)
-    found = _by_letter({name: row[name] for name in columns if row[name] != ""})
+    found = _by_letter({name: row[name] for name in takewhile(row.__contains__, LETTERS) if row[name] != ""})
     if not found:
         raise ValueError("it has no choices in columns A, B, …")
     texts, labels = found
-    places = _places(str(answer).strip(), labels)
-    if not places:
-        raise ValueError(f"its answer {str(answer).strip()!r:.60} is none of its choices {', '.join(labels)}")
-    return texts, places.pop()
+    named = str(answer).strip()
+    if named not in labels:
+        raise ValueError(f"its answer {named!r:.60} is none of its choices {', '.join(labels)}")
+    return texts, labels.index(named)
 
 
-def holds_choices(value) -> bool:
-    """Return whether a value of LISTS can be read: in other data these columns are empty, or something else."""
-    return _read(value) is not None
-
-
-def has_lettered_choices(row: Mapping, answer) -> bool:
-    """Return whether lettered_choices can read it: in other data columns A and B are something else."""
-    try:
-        return bool(lettered_choices(row, answer))
-    except ValueError:
-        return False
+def reader_of(rows: Sequence[tuple[Mapping, object]]) -> Callable[[Mapping, object], Found] | None:
+    """Return the function above that reads one of these rows, each with its answer; None where they are not multiple choice:
+    in other data these columns are empty, or something else."""
+    if any(_read(row.get(name)) for row, _ in rows for name in LISTS):
+        return listed_choices
+    for row, answer in rows:
+        with contextlib.suppress(ValueError):
+            lettered_choices(row, answer)
+            return lettered_choices
+    return None
 
 
 def refuse_unread(row: Mapping, answer) -> None:

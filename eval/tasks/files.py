@@ -12,18 +12,7 @@ from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.rewards import gym
 
 from .benchmark import gold_text
-from .choices import (
-    CORRECT,
-    INCORRECT,
-    LISTS,
-    has_lettered_choices,
-    holds_choices,
-    lettered,
-    lettered_choices,
-    listed_choices,
-    named_choices,
-    refuse_unread,
-)
+from .choices import CORRECT, INCORRECT, lettered, named_choices, reader_of, refuse_unread
 from .rows import FLAG, Rows, choose_column, file_rows, folder_name, make_task
 from .scoring_columns import column_rules
 from .types import REASONING_GYM, Rules, Task
@@ -55,17 +44,13 @@ def load_file(
     question = _column(rows, question_column, QUESTIONS, "question", "--question_column", flag)
     answer = _column(rows, answer_column, answers, "gold answer", "--answer_column", flag)
 
-    has_list = any(holds_choices(row.get(name)) for row in rows.rows for name in LISTS)
-    has_letters = any(has_lettered_choices(row, lookup(row, answer)) for row in rows.rows)
+    pairs = [(row, lookup(row, answer)) for row in rows.rows]
+    choices, seed = (named_choices, SHUFFLE) if answer == CORRECT else (reader_of(pairs), None)
 
     def read(row: dict):
         value, asked = lookup(row, answer), _bare(lookup(row, question), question)
-        if answer == CORRECT:
-            return lettered(asked, *named_choices(row, value), SHUFFLE)
-        if has_list:
-            return lettered(asked, *listed_choices(row, value), None)
-        if has_letters:
-            return lettered(asked, *lettered_choices(row, value), None)
+        if choices:
+            return lettered(asked, *choices(row, value), seed)
         refuse_unread(row, value)
         if entry := _gym_entry(value):
             return asked, gym.gold(entry), Rules(REASONING_GYM, entry=value)

@@ -61,6 +61,33 @@ class Rules:
         if self.kind == CHOICE and not (len(self.entry) > 1 and ascii_uppercase.startswith(self.entry)):
             raise ValueError(f"its rule entry cannot be {self.entry!r:.60}; letters from A on are needed")
 
+    @classmethod
+    def read(cls, value: object) -> Rules:
+        """Return the rules of an object, or of its JSON text.
+
+        Raises:
+            ValueError: these are not rules; names the field that is wrong.
+        """
+        try:
+            given = json.loads(value) if isinstance(value, str) else value
+        except (ValueError, RecursionError):
+            given = None
+        if not isinstance(given, dict):
+            raise ValueError(f"its rules are not a JSON object: {str(value)[:60]!r}")
+        given = {name: each for name, each in given.items() if each is not None}
+        names = [each.name for each in fields(cls)]
+        if unknown := [name for name in given if name not in names]:
+            raise ValueError(f"its rules have {unknown[0]!r}; there are {', '.join(names)}")
+        return cls(**given)
+
+    def given(self) -> dict:
+        """Return the rules that say more than their defaults."""
+        return {name: value for name, value in vars(self).items() if value != getattr(Rules, name)}
+
+    def text(self) -> str:
+        """Return `given` as JSON, which `read` reads."""
+        return json.dumps(self.given())
+
 
 @dataclass(frozen=True)
 class Question:

@@ -35,9 +35,9 @@ CONFLICT = "the question comes with different answers"
 class Tally:
     """Counts of a pass. Arrays have a place for each question, in the order of first appearance.
 
-    index: a question's id as an integer -> its place. rows: rows with the question. keys, spellings: hashes of its
-    first answer, as compared and as written. conflicting, respelled: places of questions with answers that differ, or
-    are only written differently -> some of these answers, for the first such questions.
+    index: a question's id as an integer -> its place. rows: rows with the question. keys: hash of its first answer, as
+    answers are compared. conflicting: places of questions with answers that differ -> some of these answers, for the
+    first such questions.
     """
 
     total: int = 0
@@ -46,9 +46,7 @@ class Tally:
     index: dict[int, int] = field(default_factory=dict)
     rows: array = field(default_factory=lambda: array("L"))
     keys: array = field(default_factory=lambda: array("q"))
-    spellings: array = field(default_factory=lambda: array("q"))
     conflicting: dict[int, list[str]] = field(default_factory=dict)
-    respelled: dict[int, list[str]] = field(default_factory=dict)
     unusable: Counter = field(default_factory=Counter)
 
     def kept(self) -> np.ndarray:
@@ -81,17 +79,15 @@ class Tally:
         self.index[number] = len(self.rows)
         self.rows.append(1)
         self.keys.append(hash(answer_key(label)))
-        self.spellings.append(hash(label))
         self.bare += question == own.strip()
         self.long_answers += "\n" in label
         return f"{number:016x}", own, label, question, source
 
     def _compare(self, place: int, label: str) -> None:
         self.rows[place] += 1
-        if hash(label) == self.spellings[place]:
+        if hash(answer_key(label)) == self.keys[place]:
             return
-        seen = self.respelled if hash(answer_key(label)) == self.keys[place] else self.conflicting
-        examples = seen.setdefault(place, [] if len(seen) < EXAMPLES else None)
+        examples = self.conflicting.setdefault(place, [] if len(self.conflicting) < EXAMPLES else None)
         if examples is not None and label not in examples and len(examples) < EXAMPLES:
             examples.append(label)
 

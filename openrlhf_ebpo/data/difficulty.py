@@ -29,7 +29,6 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 from openrlhf_ebpo.checks import gym_check, preflight
 from openrlhf_ebpo.checks.model_fit import DIFFICULTY, Asked, fit_warnings
@@ -41,10 +40,16 @@ from openrlhf_ebpo.generation import engines
 from openrlhf_ebpo.generation.cluster import ClusterError
 from openrlhf_ebpo.generation.engines import EngineSettings, GenerationError, Sample, Sampling
 from openrlhf_ebpo.generation.rendering import Prompt, is_text, prompt_lengths, render, tokenizer_of
-from openrlhf_ebpo.progress import file_identity, fingerprint, model_identity, progress_file
+from openrlhf_ebpo.progress import (
+    file_identity,
+    fingerprint,
+    model_identity,
+    output_problems,
+    progress_file,
+    progress_path,
+)
 from openrlhf_ebpo.rewards.limits import MEMORY_MB, SERVER_TIMEOUT, TIMEOUT, Limits, default_timeout
 from openrlhf_ebpo.seams import remote_code
-from openrlhf_ebpo.seams.stack import is_cpu_stack
 
 GIVE_UP_AFTER = 8  # prompts without a single reward, before the first one that has any
 
@@ -87,12 +92,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--input_template", metavar="TEXT", help="or into this text, in place of its {}")
     add("--add_bos", action="store_true", help="begin prompts with the tokenizer's begin token, as --data.add_bos")
     add("--limit", type=int, metavar="N", help="only the first N rows, for a quick look")
-    add = parser.add_argument_group("engines").add_argument
-    add("--num_engines", type=int, default=1, help="copies of the model that share the prompts (%(default)s)")
-    add("--tensor_parallel_size", type=int, default=1, help="GPUs per engine (%(default)s)")
-    add("--gpu_memory_utilization", type=float, default=0.9, help="share of a GPU's memory for vLLM (%(default)s)")
-    add("--enforce_eager", action="store_true", help="no CUDA graphs: starts sooner, generates slower")
     add("--seed", type=int, default=42, help="of the first engine; the others count on (%(default)s)")
+    engines.add_flags(parser)
     remote_code.add_flag(parser)
     parser.add_argument("--force", action="store_true", help="start over; earlier progress is kept under another name")
 
@@ -135,26 +136,19 @@ def check(args: argparse.Namespace) -> None:
     problems += preflight.agent_problems("--agent", args.agent)
     problems += flag_problems(args)
     check_suffix(args.output, "--output")
-    if Path(args.output).resolve() == Path(args.input).resolve():
-        problems.append(f"--output {args.output} is the input: give it another name")
-    if Path(args.output).exists() and not progress_path(args.output).exists() and not args.force:
-        problems.append(f"--output {args.output} is there and not from here: name another file, or --force replaces it")
-    raise_problems(problems)
+    raise_problems([*problems, *output_problems(args.output, args.input, args.force)])
 
 
 def flag_problems(args: argparse.Namespace) -> list[str]:
     ranges = {
         "n": args.n >= 1,
         "max_new_tokens": args.max_new_tokens >= 1,
-        "num_engines": args.num_engines >= 1,
-        "tensor_parallel_size": args.tensor_parallel_size >= 1,
         "limit": args.limit is None or args.limit >= 1,
         "temperature": args.temperature >= 0,
         "top_p": 0 < args.top_p <= 1,
         "reward_timeout": 0 < args.reward_timeout < float("inf"),
         "reward_memory": args.reward_memory >= 0,
         "reward_workers": args.reward_workers is None or args.reward_workers >= 1,
-        "gpu_memory_utilization": 0 < args.gpu_memory_utilization <= 1,
     }
     problems = [f"--{name} {getattr(args, name)} makes no sense" for name, fine in ranges.items() if not fine]
     if args.max_len is not None and args.max_len <= args.max_new_tokens:
@@ -165,9 +159,7 @@ def flag_problems(args: argparse.Namespace) -> list[str]:
         problems.append("--agent needs --max_len, the tokens of all turns together (training's --data.max_len)")
     if args.input_template is not None and (args.apply_chat_template or "{}" not in args.input_template):
         problems.append("--input_template needs a {} where the prompt goes, and no --apply_chat_template with it")
-    if args.tensor_parallel_size > 1 and is_cpu_stack():
-        problems.append("--tensor_parallel_size: use more engines, --num_engines (this machine has no CUDA)")
-    return problems
+    return problems + engines.flag_problems(args)
 
 
 def distinct_rows(rows: list[dict], args: argparse.Namespace) -> dict:
@@ -189,10 +181,6 @@ def distinct_rows(rows: list[dict], args: argparse.Namespace) -> dict:
 
 def prompt_fingerprint(row: dict) -> str:
     return fingerprint(json.dumps([row["prompt"], row["label"]]).encode())
-
-
-def progress_path(output: str) -> Path:
-    return Path(output).with_suffix(".progress.jsonl")
 
 
 def identity(args: argparse.Namespace) -> dict:
@@ -254,11 +242,8 @@ def engine_settings(args: argparse.Namespace, lengths: list[int]) -> EngineSetti
     return EngineSettings(
         model=args.model,
         max_len=args.max_len or max(lengths) + args.max_new_tokens,
-        num_engines=args.num_engines,
-        tensor_parallel_size=args.tensor_parallel_size,
-        gpu_memory_utilization=args.gpu_memory_utilization,
-        enforce_eager=args.enforce_eager,
         seed=args.seed,
+        **engines.flag_values(args),
         reward=tuple(args.reward.split(",")) if args.reward else (),
         agent=args.agent,
         reward_limits=Limits(args.reward_timeout, args.reward_memory, args.reward_workers),

@@ -124,7 +124,7 @@ class ProgressBar:
 
     def update(self, record: dict) -> None:
         self.tokens += sum(record["lengths"])
-        self.failed += sum(record["errors"].values())
+        self.failed += sum(record.get("errors", {}).values())
         speed = self.tokens / max(time.monotonic() - self.started, 1e-9)
         failed = {"failed rewards": self.failed} if self.failed else {}
         self.bar.set_postfix({"tokens/s": f"{speed:,.0f}", **failed}, refresh=False)

@@ -47,8 +47,20 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, default=42, help="of everything random here (default: %(default)s)")
     add("--block", type=int, metavar="N", help="with --by topic: alternate between topics every N rows")
     add("--reverse", action="store_true", help="with --by difficulty: hard to easy")
-    add("--min_pass_rate", type=float, metavar="RATE", help="drop prompts below: 0.05 drops what is never solved")
-    add("--max_pass_rate", type=float, metavar="RATE", help="drop prompts above: 0.95 drops what is always solved")
+    add(
+        "--min_pass_rate",
+        type=float,
+        default=0.0,
+        metavar="RATE",
+        help="drop prompts below: 0.05 drops what is never solved",
+    )
+    add(
+        "--max_pass_rate",
+        type=float,
+        default=1.0,
+        metavar="RATE",
+        help="drop prompts above: 0.95 drops what is always solved",
+    )
     add("--cluster_column", default="cluster", metavar="NAME", help="column with the topic (default: %(default)s)")
     add("--pass_rate_column", default="pass_rate", metavar="NAME", help="with the pass rate (default: %(default)s)")
     add("--force", action="store_true", help="replace an output that holds something else")
@@ -114,18 +126,13 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError(f"--block {args.block}: a positive number of rows, with --by topic")
     if args.reverse and args.by != "difficulty":
         raise UsageError(f"--reverse goes with --by difficulty, not with {args.by}")
-    low, high = bounds(args)
+    low, high = args.min_pass_rate, args.max_pass_rate
     if not 0 <= low <= high <= 1:
         raise UsageError(f"--min_pass_rate {low:g}, --max_pass_rate {high:g}: rates from 0 to 1, the first no higher")
 
 
-def bounds(args: argparse.Namespace) -> tuple[float, float]:
-    low, high = args.min_pass_rate, args.max_pass_rate
-    return (0.0 if low is None else low), (1.0 if high is None else high)
-
-
 def needs_rates(args: argparse.Namespace) -> bool:
-    return args.by == "difficulty" or args.min_pass_rate is not None or args.max_pass_rate is not None
+    return args.by == "difficulty" or (args.min_pass_rate, args.max_pass_rate) != (0, 1)
 
 
 def needed_columns(args: argparse.Namespace) -> dict[str, str]:
@@ -146,7 +153,7 @@ def keep_in_range(table: pa.Table, args: argparse.Namespace) -> tuple[pa.Table, 
     """
     if not needs_rates(args):
         return table, {}
-    rates, (low, high) = rates_of(table, args.pass_rate_column), bounds(args)
+    rates, low, high = rates_of(table, args.pass_rate_column), args.min_pass_rate, args.max_pass_rate
     dropped = {
         "without a pass rate": np.isnan(rates),
         f"with a pass rate below {low:g}": rates < low,

@@ -38,8 +38,6 @@ def build(
         "validation": validation,
         "conflicting_questions": len(tally.conflicting),
         "conflicts": _examples(tally.conflicting, questions, len(tally.rows)),
-        "respelled_questions": len(tally.respelled),
-        "respelled": _examples(tally.respelled, questions, len(tally.rows)),
         "warnings": _warnings(tally, template),
     }
 
@@ -57,10 +55,6 @@ def as_table(report: dict) -> str:
         lines.append((count, f"dropped: {reason}{questions}"))
     lines.append((report["kept"], f"kept: {report['train']:,} to train, {report['validation']:,} for validation"))
     lines = [f"{count:>12,} {count / max(total, 1):>8.2%}  {text}" for count, text in lines]
-    if report["respelled_questions"]:
-        lines.append(
-            f"{report['respelled_questions']:>12,}           of these questions have one answer in several spellings"
-        )
     return "\n".join(["        rows    share", *lines])
 
 

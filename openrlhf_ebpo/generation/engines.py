@@ -10,6 +10,7 @@ The engines are upstream's rollout actors with this project's seams, so a prompt
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import logging
 import math
@@ -70,6 +71,35 @@ class EngineSettings:
     @property
     def gpus(self) -> int:
         return self.num_engines * self.tensor_parallel_size
+
+
+FLAGS = ("num_engines", "tensor_parallel_size", "gpu_memory_utilization", "enforce_eager")  # those of EngineSettings
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("engines").add_argument
+    add("--num_engines", type=int, help="copies of the model that share the prompts (%(default)s)")
+    add("--tensor_parallel_size", type=int, help="GPUs a copy (%(default)s)")
+    add("--gpu_memory_utilization", type=float, help="share of a GPU's memory for vLLM (%(default)s)")
+    add("--enforce_eager", action="store_true", help="no CUDA graphs: starts sooner, generates slower")
+    parser.set_defaults(**{name: getattr(EngineSettings, name) for name in FLAGS})
+
+
+def flag_values(args: argparse.Namespace) -> dict:
+    """The flags as fields of EngineSettings."""
+    return {name: getattr(args, name) for name in FLAGS}
+
+
+def flag_problems(args: argparse.Namespace) -> list[str]:
+    ranges = {
+        "num_engines": args.num_engines >= 1,
+        "tensor_parallel_size": args.tensor_parallel_size >= 1,
+        "gpu_memory_utilization": 0 < args.gpu_memory_utilization <= 1,
+    }
+    problems = [f"--{name} {getattr(args, name)} makes no sense" for name, fine in ranges.items() if not fine]
+    if args.tensor_parallel_size > 1 and is_cpu_stack():
+        problems.append("--tensor_parallel_size: use more engines, --num_engines (this machine has no CUDA)")
+    return problems
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ from openrlhf_ebpo.run import checkpoints
 from openrlhf_ebpo.run.catalogue import Metric
 from openrlhf_ebpo.run.heartbeat import FILE as BEAT
 from openrlhf_ebpo.run.own_metrics import own_metrics
-from openrlhf_ebpo.run.results import PLACES, Result, find_results, whole_name
+from openrlhf_ebpo.run.results import SAMPLES_FILE, SUMMARY, Result, find_results, result_directories, whole_name
 from openrlhf_ebpo.run.run_log import DROPPED, LOCK, PRIOR_STARTS, read_metrics
 
 METRICS = "tables/metrics.parquet"
@@ -60,8 +60,8 @@ CHECKPOINT_SCHEMA = pa.schema(
         ("complete", pa.bool_()),
     ]
 )
-RUN = (*RECORDS, "rollouts/step-[0-9]*.parquet", "eval/*/*/step-*/summary.json", "eval/*/*/step-*/samples.parquet")
-RESULT = ("summary.json", "samples.parquet")
+RESULT = (SUMMARY, SAMPLES_FILE)
+RUN = (*RECORDS, "rollouts/step-[0-9]*.parquet", *(f"eval/*/*/step-*/{name}" for name in RESULT))
 IDENTITY = ("protocol_fingerprint", "task_fingerprint", "model_identity")  # what results in one place agree on
 NO_LINKS = Markdown("")
 OWN = (  # of the run directory, and staying in it
@@ -127,9 +127,7 @@ def _push_results(args: argparse.Namespace, results: Mapping[str, Result], folde
 
 def is_run(folder: Path) -> bool:
     """Anything without run.json and without results counts as a run, whose reader says what is missing."""
-    return (folder / "run.json").exists() or not any(
-        any(folder.glob(str(Path(place, "summary.json")))) for place in PLACES
-    )
+    return (folder / "run.json").exists() or not result_directories(folder)
 
 
 def results_of(folder: Path) -> dict[str, Result]:
@@ -281,10 +279,10 @@ def _rollouts(run_dir: Path, scratch: Path) -> dict[str, Content]:
 def _evaluations(folder: Path, results: Mapping[str, Result], scratch: Path) -> dict[str, Content]:
     files: dict[str, Content] = {}
     for place, result in results.items():
-        local_file(result.path / "summary.json", folder)
-        files[f"{place}/summary.json"] = edited_json(result.summary, public(result.summary))
-        if (samples := result.path / "samples.parquet").is_file():
-            files[f"{place}/samples.parquet"] = publishable_parquet(local_file(samples, folder), scratch)
+        local_file(result.path / SUMMARY, folder)
+        files[f"{place}/{SUMMARY}"] = edited_json(result.summary, public(result.summary))
+        if (samples := result.path / SAMPLES_FILE).is_file():
+            files[f"{place}/{SAMPLES_FILE}"] = publishable_parquet(local_file(samples, folder), scratch)
     return files
 
 
@@ -391,7 +389,7 @@ def _tables(
         blocks.append(
             [*words("evaluations", "One row per metric of one task at one step under one protocol."), explained]
         )
-    samples = [content for path, content in files.items() if path.endswith("/samples.parquet")]
+    samples = [content for path, content in files.items() if path.endswith(f"/{SAMPLES_FILE}")]
     if samples:
         fields = {field.name: field for content in samples for field in read_schema(content)}
         explained = data_repo.explained(pa.schema(fields.values()), columns.SAMPLES)

@@ -142,15 +142,18 @@ def find_results(directory: str | Path) -> list[Result]:
     directory = Path(directory)
     if not directory.is_dir():
         raise UsageError(f"{directory} is not a directory; name a run or a directory with evaluation results")
-    bases = [base for base in (directory / "eval", directory) if base.is_dir()]
-    for base, place in ((base, place) for base in bases for place in PLACES):
-        paths = base.glob(f"{place}/{SUMMARY}" if place else SUMMARY)
-        if found := [read_result(path.parent) for path in sorted(paths)]:
-            return sorted(found, key=lambda result: (result.task, result.step))
+    if paths := result_directories(directory / "eval") or result_directories(directory):
+        return sorted(map(read_result, paths), key=lambda result: (result.task, result.step))
     raise UsageError(
         f"{directory} holds no evaluation results (<protocol>/<task>/step-*/summary.json of schema {SCHEMA}); make "
         "some with openrlhf-ebpo eval"
     )
+
+
+def result_directories(folder: Path) -> list[Path]:
+    """The directories step-… in a results directory or a part of one; [] if there are none."""
+    found = (sorted(folder.glob(str(Path(place, SUMMARY)))) for place in PLACES)
+    return [path.parent for path in next(filter(None, found), [])]
 
 
 def read_result(directory: str | Path) -> Result:
@@ -211,22 +214,31 @@ def read_samples(directory: str | Path, n: int) -> Samples:
     Raises:
         UsageError: the file is missing or cannot be read, or samples are missing or too many.
     """
-    path = Path(directory) / SAMPLES_FILE
-    columns = ["question_id", "sample", "correct", "class", "length", "finish_reason"]
+    table = read_columns(directory, ["question_id", "sample", "correct", "class", "length", "finish_reason"])
+    column = {name: table[name].to_numpy() for name in table.column_names}
     try:
-        table = pq.read_table(path, columns=columns, partitioning=None)
+        check_counts(column["question_id"].tolist(), column["sample"].tolist(), n)
+    except UsageError as error:
+        raise UsageError(f"{Path(directory) / SAMPLES_FILE}: {error}; evaluate again") from None
+    return _arrays(column, n)
+
+
+def read_columns(directory: str | Path, columns: Sequence[str]) -> pa.Table:
+    """Those columns of the samples of one result.
+
+    Raises:
+        UsageError: the file is missing, cannot be read, or has no rows.
+    """
+    path = Path(directory) / SAMPLES_FILE
+    try:
+        table = pq.read_table(path, columns=list(columns), partitioning=None)
     except FileNotFoundError:
         raise UsageError(f"{path} is missing; evaluate again") from None
     except pa.ArrowInvalid as error:
         raise UsageError(f"{path} cannot be read: {error}; columns {', '.join(columns)} are needed") from None
     if not table.num_rows:
         raise UsageError(f"{path} has no rows")
-    column = {name: table[name].to_numpy() for name in columns}
-    try:
-        check_counts(column["question_id"].tolist(), column["sample"].tolist(), n)
-    except UsageError as error:
-        raise UsageError(f"{path}: {error}; evaluate again") from None
-    return _arrays(column, n)
+    return table
 
 
 def check_counts(question_ids: Sequence[str], samples: Sequence[int], n: int) -> None:

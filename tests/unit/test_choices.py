@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.eval import pairs, tasks
+from openrlhf_ebpo.eval import score, tasks
 from openrlhf_ebpo.eval.grader import NO_GOLD, Grader
 from openrlhf_ebpo.eval.protocols import PROTOCOLS
 from openrlhf_ebpo.eval.tasks import BENCHMARKS, CHOICE, Benchmark, Rules, choice_letters, choices, rows
@@ -461,11 +461,11 @@ def test_letters_are_graded_and_vote(tmp_path):
 
 def test_a_file_of_letters_is_scored_again_by_its_rules():
     rules = json.dumps({"kind": "choice", "entry": "ABC"})
-    assert pairs.read_pair({"gold": "B", "response": "B", "rules": rules}).rules == Rules(CHOICE, entry="ABC")
+    assert score.read_pair({"gold": "B", "response": "B", "rules": rules}).rules == Rules(CHOICE, entry="ABC")
     row = {"gold": "B", "response": "B"}
-    assert pairs.read_pair(row, BENCHMARKS["gpqa_diamond"]).rules.kind == CHOICE
+    assert score.read_pair(row, BENCHMARKS["gpqa_diamond"]).rules.kind == CHOICE
     with pytest.raises(ValueError, match="its rule entry cannot be 'BA'; letters from A on are needed"):
-        pairs.read_pair({**row, "rules": {"kind": "choice", "entry": "BA"}})
+        score.read_pair({**row, "rules": {"kind": "choice", "entry": "BA"}})
 
 
 def test_a_set_with_conditions_says_where_to_accept_them(monkeypatch):

@@ -157,7 +157,7 @@ def test_a_file_like_dapos(tmp_path, capsys, suffix):
     assert found["conflicts"] == [
         {"id": question_id("Who is right?"), "question": "Who is right?", "answers": ["1", "2"]}
     ]
-    assert [r["answers"] for r in found["respelled"]] == [["0.5", "\\frac{1}{2}"], ["1", "1.0"]]
+    assert [r["label"] for r in train + validation if r["question"].startswith("Half")] == ["0.5"], "the first spelling"
     printed = capsys.readouterr().out
     assert "answer 'reward_model.ground_truth'" in printed and "Who is right?  ->  1 | 2" in printed
     assert f"--data.prompt_dataset {output}/train.parquet --data.input_key prompt --data.label_key label" in printed

@@ -32,7 +32,8 @@ from openrlhf_ebpo.eval.jobs import Job
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.eval.tasks import Question, Task
-from openrlhf_ebpo.generation.engines import GenerationError
+from openrlhf_ebpo.generation import engines
+from openrlhf_ebpo.generation.engines import EngineSettings, GenerationError
 from openrlhf_ebpo.hub import evaluations as hub_evaluations
 from openrlhf_ebpo.hub import results as hub_results
 from openrlhf_ebpo.hub import run_data
@@ -346,7 +347,9 @@ def test_one_question_without_responses_leaves_the_result_open(serve, tmp_path):
 
 def test_the_flags_defaults_are_those_of_the_limits():
     args = parsed(["--model", "openai:http://h/v1#m"])
-    assert endpoint.limits_of(args) == Limits() and flags.ENGINE_FLAGS.items() <= vars(args).items()
+    assert endpoint.limits_of(args) == Limits() and vars(EngineSettings("m", 1, **engines.flag_values(args))) == vars(
+        EngineSettings("m", 1)
+    )
 
 
 # questions that are always refused

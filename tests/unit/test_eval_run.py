@@ -18,7 +18,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from openrlhf_ebpo.errors import UsageError
-from openrlhf_ebpo.eval import effort, generate, jobs, models, pairs, prompts, protocols, run
+from openrlhf_ebpo.eval import effort, generate, jobs, models, prompts, protocols, run, score
 from openrlhf_ebpo.eval.jobs import StorageError
 from openrlhf_ebpo.eval.models import Model
 from openrlhf_ebpo.eval.prompts import PromptForm
@@ -254,7 +254,7 @@ def test_the_result_says_what_the_responses_are(folder, answered, capsys):
     ]
     assert [row["correct"] for row in rows] == [1, 1, 0, 0, 1, 1, 0, 0, 1, 0, 0, 0]
     assert [row["extracted"] for row in rows[:4]] == ["2", "2.0", None, "3"]
-    assert [pairs.read_pair(row).rules.is_multiple_answer for row in rows] == [False] * 8 + [True] * 4
+    assert [score.read_pair(row).rules.is_multiple_answer for row in rows] == [False] * 8 + [True] * 4
     assert rows[0]["class"] == rows[1]["class"] != rows[3]["class"] and rows[2]["class"] == -1
     assert rows[9]["class"] == rows[11]["class"] and {row["seed"] for row in rows} == {42}
     metrics = found.summary["metrics"]

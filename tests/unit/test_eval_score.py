@@ -13,11 +13,11 @@ import pytest
 
 from openrlhf_ebpo.data.table import read_table, write_table
 from openrlhf_ebpo.eval import score
+from openrlhf_ebpo.eval.answer_match import without_unit
 from openrlhf_ebpo.eval.grader import Grader
-from openrlhf_ebpo.eval.pairs import Pair, read_pair
 from openrlhf_ebpo.eval.protocols import BOX_OR_ANSWER_LINE, MATH_VERIFY, PROTOCOLS
+from openrlhf_ebpo.eval.score import Pair, read_pair
 from openrlhf_ebpo.eval.tasks import BENCHMARKS, Question, Rules, load
-from openrlhf_ebpo.eval.units import without_unit
 from openrlhf_ebpo.rewards.grading import GoldError
 from openrlhf_ebpo.run.votes import classes
 

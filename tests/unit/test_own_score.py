@@ -17,8 +17,8 @@ from patience import seconds
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import jobs, own_score, run, tasks
 from openrlhf_ebpo.eval.grader import HOPELESS, Grader
-from openrlhf_ebpo.eval.pairs import read_pair, rules_text
 from openrlhf_ebpo.eval.protocols import PROTOCOLS
+from openrlhf_ebpo.eval.score import read_pair
 from openrlhf_ebpo.eval.tasks import OWN, Benchmark, Question, Rules, Task
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "benchmark" / "sentences.py"
@@ -215,7 +215,7 @@ def test_a_scorer_that_a_file_names_is_not_imported(example):
 def test_the_fingerprint_of_questions_without_a_scorer_is_pinned():
     questions = (Question("a", "What?", "1", Rules(unit="km", tolerance=0.5)), Question("b", "Who?", "x"))
     assert Task("t", questions, "s").fingerprint() == "f018e5f1a55a"
-    assert rules_text(questions[0].rules) == '{"unit": "km", "tolerance": 0.5}'
+    assert questions[0].rules.text() == '{"unit": "km", "tolerance": 0.5}'
 
 
 @pytest.mark.parametrize(
