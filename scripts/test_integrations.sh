@@ -4,6 +4,7 @@
 #   bash scripts/test_integrations.sh [trl] [verl]       all, if none is named; minutes each, and about 2 GB of disk
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+export HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TRL_DISABLE_TELEMETRY=1 CUDA_VISIBLE_DEVICES="" GLOO_SOCKET_IFNAME=lo
 index=https://download.pytorch.org/whl/cpu
 [ $# -gt 0 ] || set -- trl verl
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,8 +13,9 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval.tasks import ordered
-from openrlhf_ebpo.run.results import SCHEMA, TRAINING
+from openrlhf_ebpo.run.results import TRAINING, read_result
 from openrlhf_ebpo.run.score_text import k_of, majorities, passes
 
 from .bounded import read
@@ -32,12 +31,11 @@ PLACES = ("eval/*/*/step-*/summary.json", "*/*/step-*/summary.json")
 COUNT = 2000  # results of one run
 _LARGEST = 16 * 2**20  # bytes of a summary.json
 _NAME = 300  # characters of a task or a protocol, as many as a link has
-_STEP = re.compile(r"step-(\d{1,9})", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Result:
-    """One task at one step. metrics: name -> {value, interval, standard_error, run_interval}, fractions."""
+    """One task at one step. metrics: name -> {value, interval, standard_error, run_interval}, fractions, as run/results.py reads them."""
 
     run: str
     protocol: str
@@ -132,54 +130,28 @@ def _result(run: Run, path: Path) -> Result:
 
 
 def _read(run: Run, path: Path, place: str) -> Result:
-    shown = f"{place}/summary.json"
     if path.stat().st_size > _LARGEST:
-        raise RunError(f"{shown} is left out: larger than {_LARGEST >> 20} MiB.")
-    with reading(shown):
-        summary = json.loads(path.read_text(encoding="utf-8", errors="replace"))
-        *_, protocol, _, last = place.split("/")
-        if not isinstance(summary["schema"], int) or summary["schema"] > SCHEMA:
-            raise RunError(
-                f"{shown} has schema {str(summary['schema'])[:20]}; this app reads up to {SCHEMA}: update it."
-            )
-        metrics = {name: _metric(value) for name, value in summary["metrics"].items() if isinstance(value, dict)}
+        raise RunError(f"{place}/summary.json is left out: larger than {_LARGEST >> 20} MiB.")
+    try:
+        found = read_result(path.parent)
+    except UsageError as error:
+        raise RunError(str(error).replace(f"{run.path}/", "")) from None
+    with reading(f"{place}/summary.json"):
         return Result(
             run=run.key,
-            protocol=_name(summary["protocol"].get("name") or protocol),
-            task=_name(summary["task"]["name"]),
-            step=_step(last),
-            metrics=metrics,
-            questions=int(summary["metrics"]["questions"]),
-            samples=int(summary["metrics"]["samples_per_question"]),
+            protocol=_name(found.protocol["name"]),
+            task=_name(found.task),
+            step=found.step,
+            metrics={name: value for name, value in found.metrics.items() if isinstance(value, dict)},
+            questions=int(found.metrics["questions"]),
+            samples=int(found.metrics["samples_per_question"]),
             place=place,
         )
-
-
-def _step(folder: str) -> int:
-    """The step that a folder's name gives.
-
-    Raises:
-        ValueError: it gives none.
-    """
-    if not (found := _STEP.fullmatch(folder)):
-        raise ValueError(f"no step: {folder}")
-    return int(found[1])
 
 
 def _name(value) -> str:
     """Short enough for a link, and without lone surrogates, which JSON may hold and UTF-8 cannot encode."""
     return str(value)[:_NAME].encode("utf-8", "replace").decode()
-
-
-def _metric(value: dict) -> dict:
-    low, high = value["interval"]
-    error, runs = value.get("standard_error"), value.get("run_interval")
-    return {
-        "value": float(value["value"]),
-        "interval": (float(low), float(high)),
-        "standard_error": None if error is None else float(error),
-        "run_interval": None if runs is None else (float(runs[0]), float(runs[1])),
-    }
 
 
 def _rows(run: Run, place: str, columns: Sequence[str], rows: Sequence[int] | None = None) -> list[dict]:

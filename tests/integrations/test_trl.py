@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import signal
 import subprocess
 import sys
@@ -173,4 +172,3 @@ def test_a_checkpoint_without_its_prior_or_with_anothers_is_refused(tmp_path, un
 def test_a_prompt_is_known_again():
     conversation = [{"role": "user", "content": "2 + 3"}]
     assert prompt_id(conversation) == prompt_id([dict(conversation[0])]) != prompt_id("2 + 3")
-    assert "TRL_DISABLE_TELEMETRY" in os.environ
