@@ -43,12 +43,12 @@ def progress_file(path: str | Path, settings: dict, force: bool = False) -> Iter
 
 
 def progress_path(output: str | Path) -> Path:
-    """The progress file of a command's output."""
+    """Return the progress file of a command's output."""
     return Path(output).with_suffix(".progress.jsonl")
 
 
 def output_problems(output: str, source: str, force: bool) -> list[str]:
-    """Why a command must not write its --output: it is the --input, or another file that is there already."""
+    """Return why a command must not write its --output: it is the --input, or another file that is there already."""
     if Path(output).resolve() == Path(source).resolve():
         return [f"--output {output} is the input: give it another name"]
     if Path(output).exists() and not progress_path(output).exists() and not force:

@@ -73,7 +73,7 @@ class EngineSettings:
         return self.num_engines * self.tensor_parallel_size
 
 
-FLAGS = ("num_engines", "tensor_parallel_size", "gpu_memory_utilization", "enforce_eager")  # those of EngineSettings
+FLAGS = ("num_engines", "tensor_parallel_size", "gpu_memory_utilization", "enforce_eager")  # fields of EngineSettings
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -86,7 +86,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def flag_values(args: argparse.Namespace) -> dict:
-    """The flags as fields of EngineSettings."""
+    """Return the flags as fields of EngineSettings."""
     return {name: getattr(args, name) for name in FLAGS}
 
 

@@ -151,7 +151,7 @@ def find_results(directory: str | Path) -> list[Result]:
 
 
 def result_directories(folder: Path) -> list[Path]:
-    """The directories step-… in a results directory or a part of one; [] if there are none."""
+    """List the directories step-… of a results directory or a part of one."""
     found = (sorted(folder.glob(str(Path(place, SUMMARY)))) for place in PLACES)
     return [path.parent for path in next(filter(None, found), [])]
 
@@ -224,7 +224,7 @@ def read_samples(directory: str | Path, n: int) -> Samples:
 
 
 def read_columns(directory: str | Path, columns: Sequence[str]) -> pa.Table:
-    """Those columns of the samples of one result.
+    """Read these columns of the samples of one result.
 
     Raises:
         UsageError: the file is missing, cannot be read, or has no rows.
