@@ -13,6 +13,7 @@ from openrlhf_ebpo.run import manifest
 from openrlhf_ebpo.run.manifest import damage
 from openrlhf_ebpo.run.resume import CheckpointError, latest_checkpoint
 from openrlhf_ebpo.run.run_log import PRIOR
+from openrlhf_ebpo.training import checkpoint
 from openrlhf_ebpo.training.checkpoint import CLIENT_STATE, STATE_KEY
 
 
@@ -271,3 +272,16 @@ def test_the_arguments_keep_upstreams_names_order_and_defaults(strategy, tmp_pat
     assert str(ours) == str(inspect.signature(patched.__wrapped__))
     strategy.save_ckpt(Engine(), str(tmp_path))
     assert folders(tmp_path) == {"global_step7"}
+
+
+def test_latest_names_the_new_checkpoint_before_an_old_one_goes(strategy, tmp_path, monkeypatch):
+    named, rotate = [], checkpoint.rotate
+
+    def watched(*arguments):
+        named.append((tmp_path / "latest").read_text())
+        return rotate(*arguments)
+
+    monkeypatch.setattr(checkpoint, "rotate", watched)
+    for tag in ("global_step1", "global_step2"):
+        strategy.save_ckpt(Engine(), str(tmp_path), tag, 1)
+    assert named == ["global_step1", "global_step2"] and folders(tmp_path) == {"global_step2"}

@@ -334,13 +334,16 @@ def test_a_damaged_state_is_refused(settings):
     body = {key: value for key, value in state.items() if key not in ("schema", "identity")}
     cases = [case for case in damaged(body) if case != body]
     assert len(cases) > 10
+    refused = 0
     for case in cases:
         try:
             restored = unpack(estimator, {**case, "schema": 1, "identity": state["identity"]})
         except PriorMismatch:
+            refused += 1
             continue
         step = estimator.step(batch_of(np.random.default_rng(1)), restored)  # what is taken has to work
         assert np.isfinite(step.advantages).all(), case
+    assert refused > len(cases) / 2
 
 
 @pytest.mark.parametrize(
@@ -389,3 +392,12 @@ def test_the_adaptive_history_stays_near_the_bayes_risk(prompts, most, rises):
 def test_the_table_in_closed_form_is_the_known_one():
     assert baseline_error.exact_ratios(0.3, 0.3, 8) == pytest.approx([1.075, 1.117, 1.0, 1.0, 1.002], abs=6e-4)
     assert baseline_error.exact_ratios(2.0, 6.0, 4) == pytest.approx([3.0, 1.255, 1.32, 1.0, 1.5], abs=6e-4)
+
+
+def test_a_history_of_one_batch_counts_those_before_and_holds_none_of_them():
+    estimator = ebpo(preset="release")
+    batches = [batch_of(np.random.default_rng(seed)) for seed in range(3)]
+    state = walk(estimator, batches)[-1].state
+    alone = walk(estimator, batches[-1:])[-1].state
+    assert (state.batches, alone.batches) == (3, 1)
+    assert state.group_means == alone.group_means and state.rewards == alone.rewards

@@ -118,3 +118,13 @@ def test_the_benchmark_says_where_coverage_is_wrong(capsys, monkeypatch):
     monkeypatch.setattr(intervals, "Z", 1.0)
     with pytest.raises(SystemExit, match=r"outside 93 to 97 %: AMC, questions: pass@1, n = 2"):
         coverage.main(["--repetitions", "200", "--check"])
+
+
+def test_a_paired_interval_has_two_degrees_of_freedom_less_than_questions():
+    a, b, n = np.array([1.0, 0, 0.5, 1, 0, 1]), np.array([1.0, 0.5, 0, 1, 1, 0.5]), 2
+    (a_low, a_high), (b_low, b_high) = intervals.over_questions(a), intervals.over_questions(b)
+    alone, apart = 6 * (a.var(ddof=1) + b.var(ddof=1)) * n + 1, 6 * (b - a).var(ddof=1) * n + 1
+    length = (6 / 4 * apart / alone) ** 0.5
+    low, high = intervals.of_difference(a, b, n) - (b.mean() - a.mean())
+    assert high == pytest.approx(length * np.hypot(b_high - b.mean(), a.mean() - a_low))
+    assert -low == pytest.approx(length * np.hypot(b.mean() - b_low, a_high - a.mean()))

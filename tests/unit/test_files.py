@@ -1,10 +1,12 @@
 """Side files survive a crash."""
 
+import errno
 import json
+import os
 
 import pytest
 
-from openrlhf_ebpo.files import append_json_line, read_json_lines, replacing, write_json, write_text
+from openrlhf_ebpo.files import append_json_line, read_json_lines, replacing, sync, write_json, write_text
 
 
 def names(directory) -> list[str]:
@@ -67,3 +69,19 @@ def test_text_in_a_row_may_hold_any_line_separator(tmp_path):
     row = {"step": 1, "text": "a\nb\r\n\u2028c\x85d\x0ce"}
     append_json_line(tmp_path / "m.jsonl", row)
     assert read_json_lines(tmp_path / "m.jsonl") == [row]
+
+
+def test_a_disk_that_does_not_take_a_file_is_an_error_and_the_old_file_stays(tmp_path, monkeypatch):
+    path = tmp_path / "prior.json"
+    write_text(path, "old")
+
+    def refuse(descriptor):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    for write in (lambda: write_text(path, "new"), lambda: sync(path), lambda: append_json_line(path, {})):
+        with pytest.raises(OSError, match="Input/output error"):
+            write()
+        assert path.read_text().startswith("old")
+    sync(tmp_path)  # names in a folder: some network disks cannot
+    assert names(tmp_path) == ["prior.json"]

@@ -222,3 +222,11 @@ def test_nothing_is_pushed_upon_what_the_files_were_not_made_for(hub, client, fi
     assert hub.repo(REPO).branches["main"] == first.commit
     push(client, {**files, "config.json": b"mine"}, based_on=first.commit)
     assert hub.repo(REPO).files()["config.json"] == b"mine"
+
+
+def test_what_is_stale_under_an_existing_tag_goes_from_it(hub, client, files):
+    push(client, {**files, "model-00002-of-00002.safetensors": b"x"})
+    again = push(client, files, delete=("*.safetensors",))
+    assert hub.repo(REPO).tags == {"step-000001": again.commit}
+    assert "model-00002-of-00002.safetensors" not in hub.repo(REPO).files("step-000001")
+    assert_whole(hub, files)

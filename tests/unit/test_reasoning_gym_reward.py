@@ -9,6 +9,7 @@ from fractions import Fraction
 from types import SimpleNamespace
 
 import pytest
+from patience import seconds
 
 from openrlhf_ebpo.data import gym as data_gym
 from openrlhf_ebpo.data.table import read_table
@@ -122,11 +123,12 @@ def test_responses_that_mark_no_answer_are_counted(pool):
     assert result["extra_logs"]["reasoning_gym_unmarked"].tolist() == [1, 1, 0, 1]
 
 
+@pytest.mark.timeout(seconds(20))  # milliseconds; squares of such lengths are hours
 @pytest.mark.parametrize(
     "hostile", ["<answer>" * 200_000, "<think>" * 300_000, "\\boxed{" * 200_000, "</answer>" * 9**5]
 )
 def test_an_answer_is_found_in_time_linear_in_the_response(hostile):
-    gym.answer_of(hostile)
+    assert gym.answer_of("<answer>7</answer>") == "7" and gym.answer_of(hostile + "<answer>7</answer>") in ("7", "")
 
 
 def test_only_full_marks_are_a_success_and_special_tokens_are_no_part_of_the_answer():
@@ -208,9 +210,10 @@ def test_an_answer_with_nan_is_right_where_the_gold_has_it(pool):
     assert marks_of(pool, json.dumps(entry | {"name": "letter_jumble"}), "nan") == 1
 
 
+@pytest.mark.timeout(seconds(20))  # microseconds; a pattern that tries all ways takes for ever
 @pytest.mark.parametrize("hostile", ["inf" * 300, "infi" * 240 + "x", "i" * 999 + "x", "nan " * 240 + "!"])
 def test_whether_it_is_a_number_is_seen_at_once(hostile):
-    gym.reads_as_no_number(hostile)
+    assert gym.reads_as_no_number(hostile) is (hostile == "inf" * 300)
 
 
 @pytest.mark.parametrize("paid", ["Nobody knows.", "", "nan", "inf", "0", "1", "6"])

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from fake_secrets import FORMS
+from patience import seconds
 
 from openrlhf_ebpo.hub.public import public_text
 from openrlhf_ebpo.redact import (
@@ -113,6 +114,7 @@ def test_special_tokens_of_models_are_no_secrets(name, value, secret):
     assert holds_secret(name, value) is secret
 
 
+@pytest.mark.timeout(seconds(30))  # a second or two; what walks twice through them takes minutes
 def test_hostile_texts_do_not_take_long():
     for text in (
         "eyJ-" * 50_000,

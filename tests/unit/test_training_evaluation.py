@@ -12,7 +12,7 @@ from space_runs import training_arguments
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval.in_training import task_name
 from openrlhf_ebpo.eval.report import write_report
-from openrlhf_ebpo.rewards.answers import packaged
+from openrlhf_ebpo.rewards.answers import MAX_COMPARISONS, NO_GOLD, SameAnswer, packaged
 from openrlhf_ebpo.run import run_log, run_writer
 from openrlhf_ebpo.run.results import TRAINING, find_results, save_result, step_directory
 from openrlhf_ebpo.run.votes import best_at_k, pass_at_k
@@ -272,3 +272,26 @@ def test_a_data_source_never_leaves_its_folder_nor_shares_one():
 def test_a_metric_is_spelled_as_upstream_spells_its_own():
     assert [each.suffix for each in parse("pass@16,maj@4")] == ["_pass16", "_maj4"]
     assert str(EvalMetric("maj", 16)) == "maj@16" and parse(None) == parse("") == []
+
+
+def test_only_so_many_wrong_answers_to_a_question_are_compared():
+    asked = []
+    same = SameAnswer(lambda gold, answer: (asked.append((gold, answer)) or True, None))
+    found = [same("x", f"y_{i}") for i in range(MAX_COMPARISONS + 3)]
+    assert found == [True] * MAX_COMPARISONS + [False] * 3 and len(asked) == MAX_COMPARISONS
+    assert same("7", "07"), "integers are compared without a grader"
+
+
+@pytest.mark.parametrize(("error", "ended", "other"), [("crash", "b", "a"), (NO_GOLD + "crash", "a", "b")])
+def test_the_answer_that_ended_its_grader_is_compared_no_more_and_the_other_one_is(error, ended, other):
+    asked = []
+
+    def compare(gold, answer):
+        asked.append((gold, answer))
+        return False, error if (gold, answer) == ("a", "b") else None
+
+    same = SameAnswer(compare)
+    same("a", "b")
+    for pair in (("c", ended), (ended, "c"), ("c", other), (other, "c")):
+        same(*pair)
+    assert asked == [("a", "b"), ("c", other), (other, "c")]
