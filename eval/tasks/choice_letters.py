@@ -51,12 +51,15 @@ CONDITION = _pattern(r"[)\]\"']{0,2},?\s(?:but\s)?(?:only|if|unless|when|is|was|
 # What says that a letter is the answer: before it, or around it.
 BE = r"(?:is|was|be|ist|lautet|est|es)"
 START = r"(?:\A|[\n.,;:!?>—–-])\s{0,3}"
-CUE = _pattern(
-    r"(?:\b(?:answer|antwort|réponse|respuesta|risposta|resposta|ответ)|答案|正解|答え|回答)[\"']?"
-    rf"(?:(?:\s\w{{1,20}}){{0,6}}?\s{BE}\b|\s?[:=]|\s{{0,2}}\n|\s(?=[(\[][A-Z][)\]]\s{{0,2}}[.\n])|[是为為は])"
-    rf"|(?:{START}|\b(?:I|we|I'll|would|will|must|should|so|therefore)\s)(?:choose|chose|pick|select|go with)(?=\s)|故[选選]"
-    rf"|\b(?:correct|right|best|my)\s(?:option|choice|one|letter)(?:(?:\s\w{{1,20}}){{0,4}}?\s{BE}\b|\s?:)(?=\s)"
+ANSWER = r"(?:\b(?:answer|antwort|réponse|respuesta|risposta|resposta|ответ)|答案|正解|答え|回答)[\"']?"
+CUES = (
+    rf"{ANSWER}(?:(?:\s\w{{1,20}}){{0,6}}?\s{BE}\b|\s?[:=]|\s{{0,2}}\n|[是为為は])",  # "Answer: C", "the answer to it is C"
+    rf"{ANSWER}\s(?=[(\[][A-Z][)\]]\s{{0,2}}[.\n])",  # "this gives the answer (C)."
+    rf"(?:{START}|\b(?:I|we|I'll|would|will|must|should|so|therefore)\s)(?:choose|chose|pick|select|go with)(?=\s)",
+    rf"\b(?:correct|right|best|my)\s(?:option|choice|one|letter)(?:(?:\s\w{{1,20}}){{0,4}}?\s{BE}\b|\s?:)(?=\s)",
+    r"故[选選]",
 )
+CUE = _pattern("|".join(CUES))
 SUBJECT = rf"(?:{START}|\b(?:so|but|thus|hence|therefore|option|choice)\s){NAMED}[(\[\"']?(?-i:([A-Z]))[)\]\"'.]{{0,2}}\s{ADVERB}(?:is|must be)\s"
 IS_ANSWER = _pattern(rf"{SUBJECT}the\s(?:correct\s|right\s)?(?:answer|right one)\b")
 IS_RIGHT = _pattern(rf"{SUBJECT}(?:correct|right)(?=[.;:!)\"]|\s{{0,4}}(?:\n|\Z)|,?\s(?:because|since)\b)")
