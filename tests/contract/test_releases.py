@@ -1,6 +1,6 @@
 """Every release of TESTED, as it was published: each row's source is a known one, and commands and estimator work with it.
 
-The packages come from the registry that pip is set to; where it cannot be reached, the tests skip. Nothing is installed: a
+The packages come from the registry that pip is set to; where it cannot be reached, the tests skip, and fail if CI is set. Nothing is installed: a
 release is a folder in front of the others on PYTHONPATH, where Ray's workers find it too.
 """
 
@@ -14,6 +14,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from network import unreachable
 
 from openrlhf_ebpo.seams import releases
 from openrlhf_ebpo.seams.rows import SEAMS
@@ -79,7 +80,7 @@ def download(release: str, folder: Path) -> None:
         [*command, "--dest", str(folder), f"openrlhf=={release}"], capture_output=True, text=True, timeout=300
     )
     if done.returncode:
-        pytest.skip(f"OpenRLHF {release} cannot be downloaded here: {done.stderr.strip().splitlines()[-1]}")
+        unreachable(f"OpenRLHF {release} cannot be downloaded here: {done.stderr.strip().splitlines()[-1]}")
 
 
 def run_with(place: Path, *command: str) -> str:

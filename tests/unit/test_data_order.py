@@ -180,3 +180,12 @@ def test_rows_without_a_cluster_are_an_error():
     table = pa.table({"cluster": ["a", None]})
     with pytest.raises(UsageError, match="1 rows have no 'cluster'"):
         order.clusters_of(table, argparse.Namespace(input="x.parquet", cluster_column="cluster"))
+
+
+def test_every_random_choice_depends_on_the_seed():
+    names, clusters = ids(120), [f"topic {i % 12}" for i in range(120)]
+    orders = {tuple(order.by_topic(names, clusters, seed)) for seed in range(4)}
+    topics = {tuple(dict.fromkeys(clusters[i] for i in places)) for places in orders}
+    inside = {tuple(i for i in places if clusters[i] == "topic 0") for places in orders}
+    assert len(orders) == len(topics) == len(inside) == 4
+    assert len({tuple(order.by_topic(names, clusters, seed, 5)) for seed in range(4)}) == 4

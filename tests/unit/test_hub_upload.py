@@ -4,6 +4,7 @@ import hashlib
 import json
 
 import pytest
+from huggingface_hub.hf_api import RepoFolder
 from patience import seconds
 
 from openrlhf_ebpo.errors import UsageError
@@ -225,8 +226,27 @@ def test_nothing_is_pushed_upon_what_the_files_were_not_made_for(hub, client, fi
 
 
 def test_what_is_stale_under_an_existing_tag_goes_from_it(hub, client, files):
-    push(client, {**files, "model-00002-of-00002.safetensors": b"x"})
-    again = push(client, files, delete=("*.safetensors",))
+    push(client, {**files, "model-00002-of-00002.safetensors": b"x"}, manifest=None)
+    again = push(client, files, delete=("*.safetensors",), manifest=None)
     assert hub.repo(REPO).tags == {"step-000001": again.commit}
     assert "model-00002-of-00002.safetensors" not in hub.repo(REPO).files("step-000001")
-    assert_whole(hub, files)
+
+
+def test_a_stale_file_that_the_hub_keeps_is_not_called_pushed(hub, client, files):
+    push(client, {**files, "old.safetensors": b"x"}, tag=None)
+    before = api_listing(client)
+    hub.fail(r"GET .*/tree/", 200, body=before, after=1)  # as if the deletion had not come through
+    with pytest.raises(HubError, match=r"does not list .*old\.safetensors"):
+        push(client, files, delete=("*.safetensors",), manifest=None)
+    assert not hub.repo(REPO).tags
+
+
+def api_listing(client) -> bytes:
+    entries = client.list_repo_tree(REPO, recursive=True)
+    rows = [
+        {"type": "file", "path": each.path, "size": each.size, "oid": each.blob_id}
+        | ({"lfs": {"oid": each.lfs.sha256, "size": each.size, "pointerSize": 134}} if each.lfs else {})
+        for each in entries
+        if not isinstance(each, RepoFolder)
+    ]
+    return json.dumps(rows).encode()

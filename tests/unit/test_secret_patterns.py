@@ -149,3 +149,9 @@ def test_names_of_secrets(name):
         name: "<redacted>",
         "deep": {name: ["<redacted>", {"b": "<redacted>"}]},
     }
+
+
+@pytest.mark.parametrize("start", ["AKIA", "ASIA"])  # AWS: of an account, and of a session
+def test_both_kinds_of_aws_keys_are_secrets(start):
+    key = start + "Q7ZX2MPL9WK4VB1T"
+    assert find_private(f"aws {key} x", ()) is not None and key not in without_secrets(f"aws {key} x")

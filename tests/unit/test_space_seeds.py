@@ -107,6 +107,7 @@ def test_the_band_ends_with_the_shortest_run_and_leaves_out_what_one_lacks():
 
 def test_t_quantiles_meet_where_the_table_ends():
     quantiles = [seeds.t_quantile(degrees) for degrees in range(1, 40)]
+    assert quantiles[:2] == pytest.approx([12.706, 4.303], abs=1e-3)
     assert quantiles == sorted(quantiles, reverse=True)
     assert seeds.t_quantile(10) == pytest.approx(2.228, abs=3e-3)
     assert seeds.t_quantile(30) == pytest.approx(2.042, abs=1e-3) and seeds.t_quantile(0) == float("inf")
