@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# The estimators in other trainers: makes an environment for each (their pins exclude each other's) and runs its tests on the CPU.
+# The estimators in other trainers, and the published package: makes an environment for each (their pins exclude each other's) and
+# runs its tests on the CPU. trl executes the notebook, too.
 #
-#   bash scripts/test_integrations.sh [trl] [verl]       all, if none is named; minutes each, and about 2 GB of disk
+#   bash scripts/test_integrations.sh [trl] [verl] [package]       all, if none is named; minutes each, and about 2 GB of disk
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 index=https://download.pytorch.org/whl/cpu
-[ $# -gt 0 ] || set -- trl verl
+[ $# -gt 0 ] || set -- trl verl package
 
 for trainer in "$@"; do
     pins=$root/requirements/$trainer.txt environment=$root/.venv-$trainer
-    [ -f "$pins" ] && [ -f "$root/tests/integrations/test_$trainer.py" ] || { echo "test_integrations.sh: no trainer $trainer; choose trl or verl" >&2; exit 2; }
+    [ -f "$pins" ] && [ -f "$root/tests/integrations/test_$trainer.py" ] || { echo "test_integrations.sh: no trainer $trainer; choose trl, verl or package" >&2; exit 2; }
     if ! cmp -s "$pins" "$environment/installed.txt"; then
         echo "Installing requirements/$trainer.txt into .venv-$trainer ..."
         python3 -m venv --clear "$environment"
-        "$environment/bin/pip" install -q --no-deps torch==2.13.0+cpu || "$environment/bin/pip" install -q --no-deps --index-url "$index" torch==2.13.0+cpu
+        [ "$trainer" = package ] || "$environment/bin/pip" install -q --no-deps torch==2.13.0+cpu || "$environment/bin/pip" install -q --no-deps --index-url "$index" torch==2.13.0+cpu
         "$environment/bin/pip" install -q --no-deps -r "$pins"
         cp "$pins" "$environment/installed.txt"
     fi

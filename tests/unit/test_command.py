@@ -129,6 +129,10 @@ def test_no_command_at_all_shows_the_help(capsys):
         (UsageError("https://me:secret-word@host/x?signature=abc is down"), "error: https://<redacted>@host/x is down"),
         (OSError(28, "No space left on device", "out"), "error: [Errno 28] No space left on device: 'out'"),
         (ModuleNotFoundError(name="plotly"), "error: plotly is not installed: pip install 'openrlhf_ebpo[space]'"),
+        (
+            ModuleNotFoundError(name="torch.nn"),
+            "error: torch is not installed; docs/gpu.md and docs/cpu.md have the two ways to install the stack",
+        ),
     ],
 )
 def test_what_was_foreseen_is_said_in_words(error, text):
