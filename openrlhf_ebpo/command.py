@@ -123,7 +123,9 @@ def error_exit(extra: str = "") -> Iterator[None]:
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package in STACK:
-            sys.exit(f"error: {package} is not installed; docs/gpu.md and docs/cpu.md have the two ways to install the stack")
+            sys.exit(
+                f"error: {package} is not installed; docs/gpu.md and docs/cpu.md have the two ways to install the stack"
+            )
         if not extra or package == "openrlhf_ebpo":
             raise
         sys.exit(f"error: {error.name} is not installed: pip install 'openrlhf_ebpo[{extra}]'")

@@ -18,5 +18,5 @@ for trainer in "$@"; do
         "$environment/bin/pip" install -q --no-deps -r "$pins"
         cp "$pins" "$environment/installed.txt"
     fi
-    (cd "$root/tests/integrations" && PYTHONPATH=$root "$environment/bin/python" -m pytest -o addopts= --import-mode=importlib -p no:cacheprovider -q "test_$trainer.py")
+    (cd "$root/tests/integrations" && PYTHONPATH=$root "$environment/bin/python" -m pytest -o addopts= --import-mode=importlib -p no:cacheprovider -q test_"$trainer"*.py)
 done
