@@ -20,6 +20,7 @@ from openrlhf_ebpo.redact import redacted_text
 Main = Callable[..., None]  # main(argv=None)
 INTERRUPTED, PIPE_CLOSED = 130, 141  # as a shell reports SIGINT and SIGPIPE
 PR_SET_PDEATHSIG = 1
+STACK = ("deepspeed", "openrlhf", "ray", "torch", "transformers", "vllm")  # no extra brings them
 PAUSED = os.EX_TEMPFAIL  # saved and ended on request: the same command resumes it
 
 
@@ -120,7 +121,12 @@ def error_exit(extra: str = "") -> Iterator[None]:
     except ReportedError as error:
         sys.exit(message(error))
     except ModuleNotFoundError as error:
-        if not extra or (error.name or "").startswith("openrlhf"):
+        package = (error.name or "").partition(".")[0]
+        if package in STACK:
+            sys.exit(
+                f"error: {package} is not installed; docs/gpus.md and docs/start.md have the two ways to install the stack"
+            )
+        if not extra or package == "openrlhf_ebpo":
             raise
         sys.exit(f"error: {error.name} is not installed: pip install 'openrlhf_ebpo[{extra}]'")
     except BrokenPipeError as error:

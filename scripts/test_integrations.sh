@@ -1,22 +1,23 @@
 #!/usr/bin/env bash
-# The estimators in other trainers: makes an environment for each (their pins exclude each other's) and runs its tests on the CPU.
+# The estimators in other trainers, and the published package: makes an environment for each (their pins exclude each other's) and
+# runs its tests on the CPU. trl executes the notebook, too.
 #
-#   bash scripts/test_integrations.sh [trl] [verl]       all, if none is named; minutes each, and about 2 GB of disk
+#   bash scripts/test_integrations.sh [trl] [verl] [package]       all, if none is named; minutes each, and about 2 GB of disk
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TRL_DISABLE_TELEMETRY=1 CUDA_VISIBLE_DEVICES="" GLOO_SOCKET_IFNAME=lo
 index=https://download.pytorch.org/whl/cpu
-[ $# -gt 0 ] || set -- trl verl
+[ $# -gt 0 ] || set -- trl verl package
 
 for trainer in "$@"; do
     pins=$root/requirements/$trainer.txt environment=$root/.venv-$trainer
-    [ -f "$pins" ] && [ -f "$root/tests/integrations/test_$trainer.py" ] || { echo "test_integrations.sh: no trainer $trainer; choose trl or verl" >&2; exit 2; }
+    [ -f "$pins" ] && [ -f "$root/tests/integrations/test_$trainer.py" ] || { echo "test_integrations.sh: no trainer $trainer; choose trl, verl or package" >&2; exit 2; }
     if ! cmp -s "$pins" "$environment/installed.txt"; then
         echo "Installing requirements/$trainer.txt into .venv-$trainer ..."
         python3 -m venv --clear "$environment"
-        "$environment/bin/pip" install -q --no-deps torch==2.13.0+cpu || "$environment/bin/pip" install -q --no-deps --index-url "$index" torch==2.13.0+cpu
+        [ "$trainer" = package ] || "$environment/bin/pip" install -q --no-deps torch==2.13.0+cpu || "$environment/bin/pip" install -q --no-deps --index-url "$index" torch==2.13.0+cpu
         "$environment/bin/pip" install -q --no-deps -r "$pins"
         cp "$pins" "$environment/installed.txt"
     fi
-    (cd "$root/tests/integrations" && PYTHONPATH=$root "$environment/bin/python" -m pytest -o addopts= --import-mode=importlib -p no:cacheprovider -q "test_$trainer.py")
+    (cd "$root/tests/integrations" && PYTHONPATH=$root "$environment/bin/python" -m pytest -o addopts= --import-mode=importlib -p no:cacheprovider -q test_"$trainer"*.py)
 done

@@ -30,13 +30,22 @@ ONLY_MODULES = ["openrlhf_ebpo.quickstart", "openrlhf_ebpo.seams"]
 CONSOLE = [sys.executable, "-c", "from openrlhf_ebpo.cli import main; main()"]
 STARTS = [
     *([*CONSOLE, *words] for words in COMMANDS),
-    *(  # daily: unit/test_one_identity.py starts by -m, and the same commands are tried by their words
-        pytest.param([sys.executable, "-m", name], marks=pytest.mark.nightly)
-        for name in itertools.chain.from_iterable(COMMANDS.values())
-    ),
     *([sys.executable, "-m", name] for name in ONLY_MODULES),
 ]
-WITH_FLAGS = [start for start in STARTS if "explain" not in start[-1]]  # to explain a flag is a word of a message
+BY_MODULE = [  # daily: unit/test_one_identity.py starts by -m, and the same commands are tried by their words
+    [sys.executable, "-m", name] for name in itertools.chain.from_iterable(COMMANDS.values())
+]
+
+
+def nightly(starts: list[list[str]]) -> list:
+    return [pytest.param(start, marks=pytest.mark.nightly) for start in starts]
+
+
+def with_flags(starts: list[list[str]]) -> list[list[str]]:
+    """Without explain, to which a flag is a word of a message."""
+    return [start for start in starts if "explain" not in start[-1]]
+
+
 MISTAKES = {  # a mistake that is not argparse's, found by each command itself
     ("train",): (["--advantage_estimator", "ebpo"], "--data.prompt_dataset is missing"),
     ("sft",): ([], "--data.dataset"),
@@ -73,7 +82,11 @@ def test_every_command_is_tried_here():
     assert set(COMMANDS) - {("doctor",), ("space",)} == set(MISTAKES)  # those two end with argparse's status
 
 
-@pytest.mark.parametrize("start", WITH_FLAGS, ids=lambda argv: " ".join(argv[2:]).removeprefix(CONSOLE[2]).strip())
+@pytest.mark.parametrize(
+    "start",
+    [*with_flags(STARTS), *nightly(with_flags(BY_MODULE))],
+    ids=lambda argv: " ".join(argv[2:]).removeprefix(CONSOLE[2]).strip(),
+)
 def test_a_flag_that_no_command_has_is_a_line_and_status_2(start):
     done = end_of([*start, "--no_such_flag"])
     assert (done.returncode, done.stdout) == (2, "") and "error: " in done.stderr and "--help" in done.stderr
@@ -135,6 +148,10 @@ def test_no_command_at_all_shows_the_help(capsys):
         (UsageError("https://me:secret-word@host/x?signature=abc is down"), "error: https://<redacted>@host/x is down"),
         (OSError(28, "No space left on device", "out"), "error: [Errno 28] No space left on device: 'out'"),
         (ModuleNotFoundError(name="plotly"), "error: plotly is not installed: pip install 'openrlhf_ebpo[space]'"),
+        (
+            ModuleNotFoundError(name="torch.nn"),
+            "error: torch is not installed; docs/gpus.md and docs/start.md have the two ways to install the stack",
+        ),
     ],
 )
 def test_what_was_foreseen_is_said_in_words(error, text):
