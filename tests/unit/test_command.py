@@ -32,12 +32,11 @@ STARTS = [
     *([*CONSOLE, *words] for words in COMMANDS),
     *([sys.executable, "-m", name] for name in ONLY_MODULES),
 ]
-BY_MODULE = [  # daily: unit/test_one_identity.py starts by -m, and the same commands are tried by their words
-    [sys.executable, "-m", name] for name in itertools.chain.from_iterable(COMMANDS.values())
-]
+BY_MODULE = [[sys.executable, "-m", name] for name in itertools.chain.from_iterable(COMMANDS.values())]
 
 
 def nightly(starts: list[list[str]]) -> list:
+    # daily: unit/test_one_identity.py starts by -m, and the same commands are tried by their words
     return [pytest.param(start, marks=pytest.mark.nightly) for start in starts]
 
 
