@@ -10,12 +10,14 @@ What lies in a repo is kept in memory and outlives `stop()` and another `start()
 from __future__ import annotations
 
 import base64
+import contextlib
 import fnmatch
 import hashlib
 import json
 import re
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -86,7 +88,7 @@ class HubServer:
         self.bodies: list[bytes] = []  # of each request
         self.answers: list[bytes] = []  # their bodies, as they should arrive
         self.lock = threading.RLock()
-        self.at_once = self.most_at_once = 0  # requests that are being answered
+        self.at_once = self.most_at_once = 0  # requests that wait for the first byte of their answer
         self.port = 0
         self.server: ThreadingHTTPServer | None = None
         self.stopping = threading.Event()
@@ -151,18 +153,25 @@ class Handler(BaseHTTPRequestHandler):
     log_message = lambda *_: None  # noqa: E731
 
     def answer_request(self) -> None:
+        with contextlib.suppress(OSError):  # the client went away
+            with self.counted():  # not while it is sent: who has the answer may ask again before this thread goes on
+                reply, fault = self.take_request()
+            if reply and not (fault and fault.lost):
+                self.send(reply, fault)
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
         with self.hub.lock:
             self.hub.at_once += 1
             self.hub.most_at_once = max(self.hub.most_at_once, self.hub.at_once)
         try:
-            self._answer_request()
-        except OSError:
-            pass  # the client went away
+            yield
         finally:
             with self.hub.lock:
                 self.hub.at_once -= 1
 
-    def _answer_request(self) -> None:
+    def take_request(self) -> tuple[Reply | None, Fault | None]:
+        """The answer and the fault that goes with it; no answer where the fault is that none comes."""
         request = f"{self.command} {unquote(self.path)}"
         self.hub.requests.append(request)
         self.hub.authorizations.append(self.headers.get("Authorization"))
@@ -172,21 +181,19 @@ class Handler(BaseHTTPRequestHandler):
         uploads = self.command in ("PUT", "POST")
         if fault and fault.hang:
             self.hub.stopping.wait()
-            return
+            return None, fault
         if fault and (fault.cut or fault.stall) and uploads:
             self.rfile.read(int(self.headers.get("Content-Length") or 2) // 2)
             if fault.stall:
                 self.hub.stopping.wait()
-            return
+            return None, fault
         if fault and fault.drip and uploads:
             while self.rfile.read(1) and not self.hub.stopping.wait(fault.drip):
                 pass
-            return
+            return None, fault
         self.body = self.read_body()
         self.hub.bodies.append(self.body)
-        reply = Reply(fault.body, fault.status, **fault.headers) if fault and fault.status else self.reply()
-        if not (fault and fault.lost):
-            self.send(reply, fault)
+        return (Reply(fault.body, fault.status, **fault.headers) if fault and fault.status else self.reply()), fault
 
     do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = answer_request
 
