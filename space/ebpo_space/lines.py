@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,6 @@ from .text import plain
 
 RAW_POINTS, SMOOTH_POINTS = 400, 200  # of a line, on panels of some 300 pixels
 MARKS = 200  # of one kind and line in one panel
-FAINT = 0.25  # lines of a dimmed run
 _DASHES = ("solid", "dash", "dot", "dashdot")
 
 
@@ -28,7 +27,7 @@ class Line:
     """One run in one panel, or seeds of one configuration. x and y of the same length, without gaps.
 
     low, high: intervals of single points; lost: where a value was no number; band: ends of what lies around a line that is
-    a mean of smoothed ones already; dimmed: drawn faintly."""
+    a mean of smoothed ones already."""
 
     name: str
     number: int
@@ -38,7 +37,6 @@ class Line:
     high: np.ndarray | None = None
     lost: np.ndarray | None = None
     band: tuple[np.ndarray, np.ndarray] | None = None
-    dimmed: bool = False
 
     @functools.cached_property
     def inside(self) -> np.ndarray:
@@ -56,7 +54,7 @@ def line_traces(lines: Sequence[Line], bolds: Sequence[tuple], zoom: tuple[float
         few = len(line.x) <= 12
         if line.band is not None:
             raw.append(band_trace(line, shade))
-        if bold_y is not line.y and not few and not line.dimmed:
+        if bold_y is not line.y and not few:
             x, y = decimate(line.x, line.y, RAW_POINTS, zoom)
             raw.append(
                 {
@@ -69,7 +67,6 @@ def line_traces(lines: Sequence[Line], bolds: Sequence[tuple], zoom: tuple[float
             **{"type": "scatter", "mode": "lines+markers" if few else "lines", "x": packed(x), "y": packed(y)},
             **{"name": plotly_text(line.name), "line": {"color": shade, "width": 2, "dash": dash}},
             **{"marker": {"size": 6, "color": shade}, "hovertemplate": "%{y:.4~g}", "meta": place},
-            **_faint(line),
         }
         if line.low is not None:
             trace["error_y"] = {
@@ -87,21 +84,8 @@ def band_trace(line: Line, shade: str) -> dict:
     return {
         **{"type": "scatter", "mode": "lines", "x": packed(np.append(x, x[::-1]))},
         **{"y": packed(np.append(high, low[::-1])), "fill": "toself", "fillcolor": f"{shade}-soft"},
-        **{"line": {"width": 0}, "hoverinfo": "skip", "showlegend": False, **_faint(line)},
+        **{"line": {"width": 0}, "hoverinfo": "skip", "showlegend": False},
     }
-
-
-def _faint(line: Line) -> dict:
-    return {"opacity": FAINT} if line.dimmed else {}
-
-
-def faded(panels: Sequence[dict], names: Collection[str]) -> None:
-    """Draw the lines of these names faintly, in panels that are made of more than `Line`s."""
-    shown = {plotly_text(name) for name in names}
-    for trace in (trace for panel in panels for trace in panel["figure"]["data"] if trace.get("name") in shown):
-        trace["opacity"] = FAINT
-    for value in (value for panel in panels for value in panel["values"] if value["name"] in names):
-        value["dimmed"] = True
 
 
 def bold(line: Line, share: float) -> tuple[np.ndarray, np.ndarray]:
@@ -174,7 +158,6 @@ def line_panel(
             "name": plain(line.name),
             "color": colour(line.number),
             "text": _at_end(line, float(y[-1])),
-            "dimmed": line.dimmed,
         }
         for line, (_, y) in zip(lines, bolds, strict=True)
     ]

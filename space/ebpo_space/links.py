@@ -14,7 +14,6 @@ from .parameters import Parameter, names, one_of
 PARAMETERS: dict[str, Parameter] = {  # by name in the address
     "tab": (next(iter(PAGES)), one_of(PAGES)),
     "runs": ([], names),
-    "dimmed": ([], names),
     "hidden": ([], names),
     **{name: parameter for page in PAGES.values() for name, parameter in page.parameters.items()},
 }

@@ -86,8 +86,8 @@ def _warnings(run: Opened) -> list[Warned]:
 def card(looked: Looked) -> HTML:
     run = looked.run
     return html(
-        '<article class="run-card {}" style="--shade:var(--{})" aria-label="{}">{}{}{}{}</article>',
-        *("dimmed" if run.dimmed else "", colour(run.run.number), attribute(run.run.key, 80)),
+        '<article class="run-card" style="--shade:var(--{})" aria-label="{}">{}{}{}{}</article>',
+        *(colour(run.run.number), attribute(run.run.key, 80)),
         *(_head(looked), _outcome(looked), _changed(looked), _warning_list(looked)),
     )
 

@@ -32,7 +32,6 @@ class Scores:
     changes: dict[tuple[str, str], Change]
     against: Sequence[tuple[Column, Column, Change]]
     protocol: str
-    dimmed: frozenset[str]
 
     @classmethod
     def of(
@@ -56,8 +55,7 @@ class Scores:
             if (found := compare.change(first, last, [task] if task else tasks))
         }
         protocol = shown[0][1].protocol if shown else ""
-        dimmed = frozenset(run.run.key for run in opened if run.dimmed)
-        return cls(columns, tasks, by, reported, changes, compare.against(ends, tasks), protocol, dimmed)
+        return cls(columns, tasks, by, reported, changes, compare.against(ends, tasks), protocol)
 
     @functools.cached_property
     def scale(self) -> int:
@@ -180,8 +178,8 @@ def _bar(value: float, interval: Sequence[float] | None, scores: Scores, column:
         low, high = map(share, interval)
         line = html('<i class="reach" style="left:{:.1f}%;width:{:.1f}%"></i>', low, max(high - low, 0.5))
     return html(
-        '<span class="scale {}" style="--shade:var(--{})"><i style="width:{:.1f}%"></i>{}</span>',
-        *("dimmed" if column.run in scores.dimmed else "", colour(column.number), share(value), line),
+        '<span class="scale" style="--shade:var(--{})"><i style="width:{:.1f}%"></i>{}</span>',
+        *(colour(column.number), share(value), line),
     )
 
 
@@ -219,9 +217,9 @@ class _Change:
         )
         return html(
             '<b class="{}" title="{}">{}</b><small> {} to {}</small><span class="sr">, {}</span>'
-            '<span class="scale two {} {}" style="--shade:var(--{})"><i style="left:{:.1f}%;width:{:.1f}%"></i>{}</span>',
+            '<span class="scale two {}" style="--shade:var(--{})"><i style="left:{:.1f}%;width:{:.1f}%"></i>{}</span>',
             *(found.verdict, found.words, points(found.difference), points(found.low), points(found.high), found.words),
-            *(found.verdict, "dimmed" if self.last.run in scores.dimmed else "", colour(self.last.number)),
+            *(found.verdict, colour(self.last.number)),
             *(left, right - left, line),
         )
 

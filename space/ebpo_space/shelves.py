@@ -126,7 +126,7 @@ def _lines(runs: Sequence[Opened], metric: Metric, view: dict, share: float) -> 
 def _line(run: Opened, series: Series, view: dict) -> Line:
     steps, values, lost = series
     along, without = (positions(run.metrics, each, view["x"]) for each in (steps, lost))
-    return Line(run.run.key, run.run.number, along, values, lost=without, dimmed=run.dimmed)
+    return Line(run.run.key, run.run.number, along, values, lost=without)
 
 
 def _mean(found: Sequence[tuple[Opened, Series]], view: dict, share: float) -> Line | None:
@@ -137,8 +137,7 @@ def _mean(found: Sequence[tuple[Opened, Series]], view: dict, share: float) -> L
         return None
     name = f"{seeds.name([run.run.key for run, _ in found])} ({band.n} seeds)"
     along = positions(first.metrics, band.steps, view["x"])
-    dimmed = all(run.dimmed for run, _ in found)
-    return Line(name, first.run.number, along, band.mean, band=(band.low, band.high), dimmed=dimmed)
+    return Line(name, first.run.number, along, band.mean, band=(band.low, band.high))
 
 
 def _held_out(run: Opened) -> tuple[np.ndarray, np.ndarray]:

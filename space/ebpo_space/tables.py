@@ -89,15 +89,17 @@ def _chip(chip: Chip, rest: list[str], view: dict) -> HTML:
         setting(runs=rest),
         name,
     )
-    state = seen(chip.keys, view)
+    hidden = set(chip.keys) <= set(view["hidden"])
+    others = [key for key in view["hidden"] if key not in chip.keys]
     mark = dot(chip.number, "dot live" if chip.states.get("training") else "dot")
     switch = html(
         '<button type="button" class="see" {0} title="{2}" aria-label="{1} is {2}">{3}</button>',
-        *(setting(**_next(chip.keys, view)), name, SEEN[state], mark),
+        *(setting(hidden=others if hidden else [*others, *chip.keys]), name),
+        *("hidden; show it" if hidden else "shown; hide it", mark),
     )
     return html(
         '<span class="chip {}" style="--shade:var(--{})">{}<b>{}</b><small>{}</small>{}</span>',
-        *(state, colour(chip.number), switch, run_name(chip.name, 44), _states(chip), remove if rest else ""),
+        *("hidden" if hidden else "", colour(chip.number), switch, run_name(chip.name, 44), _states(chip), remove if rest else ""),
     )
 
 
@@ -108,23 +110,6 @@ def _states(chip: Chip) -> str:
         return STATE[kind] if kind != "unknown" else ""
     left = [f"{count} {STATE[kind]}" for kind, count in chip.states.items() if kind != "complete"]
     return ", ".join([f"{len(chip.keys)} seeds", *left])
-
-
-SEEN = {"shown": "shown; dim it", "dimmed": "dimmed; hide it", "hidden": "hidden; show it"}
-
-
-def seen(keys: Sequence[str], view: dict) -> str:
-    """shown, dimmed or hidden, if all of the runs are"""
-    return next((state for state in ("hidden", "dimmed") if set(keys) <= set(view[state])), "shown")
-
-
-def _next(keys: Sequence[str], view: dict) -> dict:
-    """What a click on a chip's dot makes of the view: shown, dimmed, hidden, and shown again."""
-    state = seen(keys, view)
-    rest = {name: [each for each in view[name] if each not in keys] for name in ("dimmed", "hidden")}
-    return rest | {
-        name: [*rest[name], *keys] for name, before in (("dimmed", "shown"), ("hidden", "dimmed")) if state == before
-    }
 
 
 def _menu(keys: list[str], others: Sequence[str]) -> HTML:

@@ -26,13 +26,12 @@ ALL_HIDDEN = "All runs are hidden: a click on the dot of a run, above, shows it 
 
 @dataclass(frozen=True)
 class Opened:
-    """One run of a view. `about` is run.json ({} where it cannot be read); dimmed: drawn faintly, as the visitor wants it."""
+    """One run of a view. `about` is run.json ({} where it cannot be read)."""
 
     run: Run
     about: dict
     metrics: Metrics
     problems: tuple[str, ...]
-    dimmed: bool = False
 
     @property
     def status(self) -> str:
@@ -120,7 +119,7 @@ class Workspace:
         for key in shown:
             found = attempt(lambda key=key: self.open(key, numbers), None, problems, key)
             if found is not None:
-                opened.append(replace(found, dimmed=key in view.get("dimmed", ())))
+                opened.append(found)
                 damage = self._indexes[key].damage if key in self._indexes else ""
                 problems += [f"{key}: {problem}" for problem in (*found.problems, damage) if problem]
         return opened, problems if shown or not chosen else [ALL_HIDDEN]

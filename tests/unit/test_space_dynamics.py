@@ -97,17 +97,6 @@ def test_seeds_are_one_line_with_a_band_and_each_where_asked_for(tmp_path):
     assert len(each["values"]) == 4 and not any(trace.get("fill") for trace in each["figure"]["data"])
 
 
-def test_dimmed_and_hidden_runs_are_so_in_every_panel(tmp_path):
-    for seed, name in ((1, "a"), (2, "b"), (3, "c")):
-        learning_run(tmp_path / name, steps=4, seed=seed, name="x", prompts=2, pace=seed)
-    panel = page(Workspace(Runs([str(tmp_path)])), dimmed="b", hidden="c")["rollout/reward_mean"]
-    assert [(v["name"], v["dimmed"]) for v in panel["values"]] == [("a", False), ("b", True)]
-    assert [trace.get("opacity") for trace in panel["figure"]["data"]] == [None, 0.25]
-    panel = page(Workspace(Runs([str(tmp_path)])), dimmed="b", hidden="c")["system-clock"]
-    assert {trace["name"] for trace in panel["figure"]["data"] if trace.get("opacity") == 0.25} == {"b"}
-    assert [value.get("dimmed", False) for value in panel["values"]] == [False, True]
-
-
 def test_a_run_whose_directory_vanishes_says_so(tmp_path):
     path = learning_run(tmp_path / "gone", steps=2, seed=1, name="x", prompts=2)
     shown = Workspace(Runs([str(tmp_path)]))

@@ -178,7 +178,7 @@ def test_all_configurations_are_shown_in_turn_and_share_a_colour(tmp_path):
     assert workspace.open("grpo-00").run.number == 1
     bar = _bar(workspace, clean({}))
     assert bar.count('class="chip') == 2 and f"{AT_ONCE} of {2 * AT_ONCE} runs" in bar and "10 seeds" in bar
-    hidden = sets(bar)[0]["dimmed"]
+    hidden = sets(bar)[0]["hidden"]
     assert len(hidden) == AT_ONCE // 2 and all(key.startswith("ebpo") for key in hidden)
 
 
@@ -191,24 +191,14 @@ def test_a_hidden_run_is_nowhere_but_in_the_bar(workspace, page):
     assert ALL_HIDDEN in everything["notes"]
 
 
-def test_a_click_on_the_dot_dims_hides_and_shows_again():
+def test_a_click_on_the_dot_hides_and_shows_again():
     run = [Chip("a", ("a",), 0, {"unknown": 1})]
-    view = clean({"dimmed": "b"})
+    view = clean({"hidden": "b"})
     states = []
-    for _ in range(3):
-        wish = sets(run_bar(run, [], [], view))[0]
-        view = clean({**view, **wish})
-        states.append((view["dimmed"], view["hidden"]))
-    assert states == [(["b", "a"], []), (["b"], ["a"]), (["b"], [])]
-
-
-def test_a_dimmed_run_is_marked(workspace):
-    found = overview.render(clean({"runs": "ebpo-1", "dimmed": "ebpo-1"}), workspace)["cards"]
-    assert "run-card dimmed" in found
-    assert [run.dimmed for run in workspace.open_all(clean({"runs": "ebpo-1,grpo-1", "dimmed": "grpo-1"}))[0]] == [
-        False,
-        True,
-    ]
+    for _ in range(2):
+        view = clean({**view, **sets(run_bar(run, [], [], view))[0]})
+        states.append(view["hidden"])
+    assert states == [["b", "a"], ["b"]]
 
 
 @pytest.mark.parametrize("status", ["running", "failed", "interrupted", "stalled"])
@@ -275,14 +265,6 @@ def test_damaged_samples_leave_the_scores(folder, tmp_path):
     found = evaluation.render(clean({}), Workspace(Runs([str(tmp_path)])))
     assert "aime24" in found["table"] and "change" not in found["table"].split("</thead>")[0].replace("change of", "")
     assert "damaged" in found["notes"]
-
-
-def test_lines_of_a_dimmed_run_are_faint(workspace):
-    found = evaluation.render(clean({"runs": "ebpo-1,grpo-1", "dimmed": "grpo-1"}), workspace)
-    traces = [t for s in json.loads(found["board"])["sections"] for p in s["panels"] for t in p["figure"]["data"]]
-    named = {(t["name"].partition(" ")[0], t.get("opacity")) for t in traces if "name" in t}
-    assert named == {("ebpo-1", None), ("grpo-1", 0.25)}
-    assert found["table"].count('class="scale dimmed"') == 6  # two tasks and the average, two of the columns
 
 
 CONES = {  # what is left of linear RGB (Machado, Oliveira and Fernandes 2009, severity 1)

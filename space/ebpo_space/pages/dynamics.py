@@ -10,7 +10,6 @@ import gradio as gr
 from .. import heatmaps, seeds, system
 from ..distributions import Seen
 from ..figures import board
-from ..lines import faded
 from ..metrics import AXES, positions
 from ..page import Page
 from ..parameters import flag, names, number, one_of, span, text
@@ -61,7 +60,6 @@ def render(view: dict, workspace: Workspace) -> dict:
     opened, problems = workspace.open_all(view)
     present = [run for run in opened if len(run.metrics.steps)]
     shown, found = LOOKED[view["look"]](opened, view, workspace)
-    faded([panel for section in shown for panel in section["panels"]], {run.run.key for run in opened if run.dimmed})
     problems += [f"{run.run.key}: {problem}" for run, seen in found for problem in seen.problems]
     notes = notices(problems)
     if opened and not any(section["panels"] for section in shown) and not _unfinished(found):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import gradio as gr
 import numpy as np
@@ -14,7 +14,7 @@ from openrlhf_ebpo.run.score_text import k_of
 
 from .. import results
 from ..errors import RunError
-from ..figures import board, pass_panel, plotly_text
+from ..figures import board, pass_panel
 from ..lines import Line, checkpoint_panel
 from ..page import Page
 from ..parameters import names, text
@@ -22,11 +22,10 @@ from ..parts import Parts, menu
 from ..results import COLUMNS, Column, Result
 from ..score_table import Scores, score_table
 from ..tables import NO_RUNS, empty, notices
-from ..text import HTML, html, middle_cut
+from ..text import HTML, html
 from ..workspace import Workspace
 from . import questions
 
-FAINT = 0.25  # lines of a dimmed run
 PAPER = {f"{model},{size}": f"{model}, G = {size}" for model, size in paper.REPORTED}
 
 PARAMETERS = {
@@ -88,7 +87,7 @@ def render(view: dict, workspace: Workspace) -> dict:
     made = Scores.of(shown, across, tasks, reported, opened, problems)
     return {
         "table": score_table(made, view["sort"]) + _left_out(across, every),
-        "board": board(dimmed(panels(shown, tasks, reported), made.dimmed)),
+        "board": board(panels(shown, tasks, reported)),
         **questions.render(view, workspace, shown, across, tasks, problems),
         "notes": notices(problems),
         **_menus(protocols, [column.name for column in every] if len(every) > COLUMNS else []),
@@ -167,16 +166,6 @@ def panels(shown: Sequence[tuple[int, Result]], tasks: Sequence[str], reported: 
             "panels": by_k,
         },
     ]
-
-
-def dimmed(sections: list[dict], runs: Collection[str]) -> list[dict]:
-    """The same, with the lines of these runs drawn faintly."""
-    whole = {plotly_text(run) for run in runs}
-    starts = tuple(plotly_text(f"{middle_cut(run, 32)} · ") for run in runs)
-    for trace in (trace for each in sections for panel in each["panels"] for trace in panel["figure"]["data"]):
-        if trace.get("name") in whole or trace.get("name", "").startswith(starts):
-            trace["opacity"] = FAINT
-    return sections
 
 
 def _lines(mine: Sequence[tuple[int, Result]], name: str) -> list[Line]:

@@ -101,7 +101,7 @@
       this.plot.style.minHeight = `${(spec.figure.layout || {}).height || HEIGHT}px`;
       this.numbers = (spec.values || []).map(() => element("b"));
       this.values.replaceChildren(...(spec.values || []).map((v, i) => {
-        const item = element("span", v.dimmed ? "value dimmed" : "value");
+        const item = element("span", "value");
         item.appendChild(element("i")).style.background = `var(--${v.color})`;
         item.appendChild(named(v.name));
         item.appendChild(element("span", "sr", ": "));
