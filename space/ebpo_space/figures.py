@@ -51,13 +51,10 @@ def plotly_text(text: str, limit: int = 40) -> str:
     return middle_cut(text, limit).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def board(
-    sections: Sequence[dict], unit: str = "", zoom: tuple[float, float] | None = None, unfinished: str = ""
-) -> str:
-    """What a board component takes: sections of panels, as JSON; sections without panels are left out. unfinished: what
-    is still to come; the page then asks again."""
+def board(sections: Sequence[dict], unit: str = "", zoom: tuple[float, float] | None = None) -> str:
+    """What a board component takes: sections of panels, as JSON; sections without panels are left out."""
     shown = [section for section in sections if section["panels"]]
-    return orjson.dumps({"unit": unit, "zoom": zoom, "unfinished": unfinished, "sections": shown}).decode()
+    return orjson.dumps({"unit": unit, "zoom": zoom, "sections": shown}).decode()
 
 
 def pass_panel(task: str, curves: Sequence[tuple[str, int, bool, list[tuple[int, dict]]]]) -> dict:

@@ -1,7 +1,8 @@
-"""Rollouts: an index of all groups, and the answers of one group.
+"""Rollouts: an index of all groups and of the numbers of their responses.
 
 A run of a million rows has a few hundred thousand groups. Their index is made from the columns without text, a file at a
-time, once per file; it takes some 100 bytes per group. Prompts and answers are read for what is on the page only.
+time, once per file; it takes some 150 bytes per group and 20 per response. Prompts and answers are read for what is on the
+page only.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +22,12 @@ from .bounded import columns_of, read
 from .errors import RunError, attempt, reading
 from .runs import Run, inside
 
-NUMBERS = ("reward", "group_mean", "baseline", "shrinkage", "advantage", "grpo_advantage")
+NUMBERS = ("reward", "baseline", "shrinkage", "advantage", "grpo_advantage", "response_length")
 LIGHT = ("group", "prompt_id", "cluster", "valid", "error", "truncated", *NUMBERS)
 NEEDED = ("group", "prompt", "response", "reward")
 _NAME = re.compile(r"step-(\d{1,9})\.parquet", re.ASCII)
-MAX_GROUPS = 2**22  # of a run; their index has some 100 bytes each
+MAX_GROUPS = 2**22  # of a run
+MAX_RESPONSES = 2**22  # of a run, those of the latest steps, whose numbers are kept
 _CLOSE = 1e-6
 
 
@@ -43,12 +45,15 @@ class Groups:
     success: np.ndarray  # fraction of valid samples above the middle between fail and pass reward
     baseline: np.ndarray
     shrinkage: np.ndarray
-    widest: np.ndarray  # largest |advantage|
     rescued: np.ndarray  # samples with zero advantage under GRPO and another one here
     pushed_down: np.ndarray  # of these, samples with a negative advantage
     truncated: np.ndarray  # samples
     errors: np.ndarray  # samples whose reward failed
     valid: np.ndarray  # samples
+    compared: np.ndarray  # valid samples with both advantages
+    ignored: np.ndarray  # of these, samples with zero advantage under GRPO
+    push: np.ndarray  # sum of the advantages of the rescued
+    shift: np.ndarray  # sum of |advantage - GRPO's| of the compared
     prompt_id: np.ndarray  # object
     cluster: np.ndarray  # object
 
@@ -62,14 +67,29 @@ class Groups:
         return (self.valid > 0) & (np.abs(self.highest - reward) <= _CLOSE) & (np.abs(self.lowest - reward) <= _CLOSE)
 
 
+@dataclass(frozen=True, eq=False)
+class Responses:
+    """Numbers of N responses with a reward: float32, NaN where unknown. group: place of its group in the index."""
+
+    group: np.ndarray
+    reward: np.ndarray
+    advantage: np.ndarray
+    grpo_advantage: np.ndarray
+    length: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.group)
+
+
 class Index:
-    """All groups of one run; `read` adds new files and drops removed ones."""
+    """All groups of one run; `read` adds new files and drops removed ones. responses: as of the last `read`."""
 
     def __init__(self, run: Run, fail: float = 0.0, passing: float = 1.0):
         self.run, self.middle = run, (fail + passing) / 2
         self._lock = threading.Lock()
-        self._blocks: dict[str, tuple[tuple, Groups | None, str]] = {}
+        self._blocks: dict[str, tuple[tuple, tuple[Groups, Responses] | None, str]] = {}
         self._joined: tuple[frozenset, Groups, list[str]] | None = None
+        self.responses = Responses(*(np.zeros(0, np.float32) for _ in fields(Responses)))
 
     def read(self) -> tuple[Groups, list[str]]:
         """The index, and what could not be read."""
@@ -78,15 +98,15 @@ class Index:
             signs = {path.name: _sign(path) for path in files}
             self._blocks = {name: block for name, block in self._blocks.items() if signs.get(name) == block[0]}
             missing = [path for path in reversed(files) if path.name not in self._blocks]
-            self._count = sum(len(block[1]) for block in self._blocks.values() if block[1] is not None)
+            self._count = [sum(len(kept[i]) for _, kept, _ in self._blocks.values() if kept) for i in (0, 1)]
             if missing:
                 with ThreadPoolExecutor(4) as pool:
-                    for path, (groups, problem) in zip(missing, pool.map(self._block, missing), strict=True):
-                        self._blocks[path.name] = (signs[path.name], groups, problem)
+                    for path, (kept, problem) in zip(missing, pool.map(self._block, missing), strict=True):
+                        self._blocks[path.name] = (signs[path.name], kept, problem)
             state = frozenset((name, block[0]) for name, block in self._blocks.items())
             if self._joined is None or self._joined[0] != state:
                 blocks = [self._blocks[path.name] for path in files]
-                groups = _concatenated([block[1] for block in blocks if block[1] is not None])
+                groups, self.responses = _concatenated([block[1] for block in blocks if block[1] is not None])
                 self._joined = (state, groups, [block[2] for block in blocks if block[2]])
             return self._joined[1], self._joined[2]
 
@@ -96,13 +116,15 @@ class Index:
         bad = sum(block[1] is None for block in list(self._blocks.values()))
         return f"{bad} of {len(self._blocks)} rollout files cannot be read; the page Samples names them." if bad else ""
 
-    def _block(self, path: Path) -> tuple[Groups | None, str]:
-        def summarised() -> Groups:
-            if self._count > MAX_GROUPS:
+    def _block(self, path: Path) -> tuple[tuple[Groups, Responses] | None, str]:
+        def summarised() -> tuple[Groups, Responses]:
+            if self._count[0] > MAX_GROUPS:
                 raise RunError(f"rollouts/{path.name} is left out: the later steps have {MAX_GROUPS:,} groups.")
-            groups = _summarise(step_of(path), read_columns(self.run, path.name, LIGHT), self.middle)
-            self._count += len(groups)
-            return groups
+            groups, responses = _summarise(step_of(path), read_columns(self.run, path.name, LIGHT), self.middle)
+            if self._count[1] > MAX_RESPONSES:
+                responses = _only(responses, slice(0, 0))
+            self._count = [self._count[0] + len(groups), self._count[1] + len(responses)]
+            return groups, responses
 
         problems: list[str] = []
         return attempt(summarised, None, problems, f"rollouts/{path.name}"), "".join(problems)
@@ -184,7 +206,7 @@ def listed(column: pa.ChunkedArray) -> list:
             return [v if v is None else v.decode("utf-8", "replace") for v in column.cast(pa.binary()).to_pylist()]
 
 
-def _summarise(step: int, table: pa.Table, middle: float) -> Groups:
+def _summarise(step: int, table: pa.Table, middle: float) -> tuple[Groups, Responses]:
     rows = table.num_rows
     number = {name: _floats(table, name, rows) for name in NUMBERS}
     group = _whole(table["group"])
@@ -202,11 +224,10 @@ def _summarise(step: int, table: pa.Table, middle: float) -> Groups:
     reward, count = number["reward"], total(valid)
     safe = np.maximum(count, 1)
     # other estimators have no baseline here, and a KL penalty may move their advantages away from 0
-    rescued = (
-        (number["grpo_advantage"] == 0) & (np.abs(number["advantage"]) > 0) & np.isfinite(number["baseline"]) & valid
-    )
-    none = count == 0
-    return Groups(
+    advantage, grpo = number["advantage"], number["grpo_advantage"]
+    rescued = (grpo == 0) & (np.abs(advantage) > 0) & np.isfinite(number["baseline"]) & valid
+    none, compared = count == 0, valid & np.isfinite(advantage) & np.isfinite(grpo)
+    groups = Groups(
         step=np.full(len(starts), step),
         group=group[starts],
         row=starts,
@@ -217,15 +238,30 @@ def _summarise(step: int, table: pa.Table, middle: float) -> Groups:
         success=np.where(none, np.nan, total(valid & (reward > middle)) / safe),
         baseline=number["baseline"][starts],
         shrinkage=number["shrinkage"][starts],
-        widest=extreme(np.fmax, np.abs(number["advantage"])),
         rescued=total(rescued).astype(int),
-        pushed_down=total(rescued & (number["advantage"] < 0)).astype(int),
+        pushed_down=total(rescued & (advantage < 0)).astype(int),
         truncated=total(truncated).astype(int),
         errors=total(failed).astype(int),
         valid=count.astype(int),
+        compared=total(compared).astype(int),
+        ignored=total(compared & (grpo == 0)).astype(int),
+        push=total(np.where(rescued & compared, advantage, 0)),
+        shift=total(np.where(compared, np.abs(advantage - grpo), 0)),
         prompt_id=_texts(table, "prompt_id", starts),
         cluster=_texts(table, "cluster", starts),
     )
+    owner = np.repeat(np.arange(len(starts), dtype=np.int32), groups.size)
+    kept = (owner, *map(_short, (reward, advantage, grpo, number["response_length"])))
+    return groups, _only(Responses(*kept), valid)
+
+
+def _short(values: np.ndarray) -> np.ndarray:
+    """float32, NaN for what it does not hold."""
+    return np.where(np.abs(values) < np.finfo(np.float32).max, values, np.nan).astype(np.float32)
+
+
+def _only(responses: Responses, rows) -> Responses:
+    return Responses(*(getattr(responses, f.name)[rows] for f in fields(Responses)))
 
 
 def _whole(column: pa.ChunkedArray) -> np.ndarray:
@@ -259,7 +295,12 @@ def _texts(table: pa.Table, name: str, starts: np.ndarray) -> np.ndarray:
     return values
 
 
-def _concatenated(blocks: list[Groups]) -> Groups:
-    empty = _summarise(0, pa.table({"group": pa.array([], pa.int64())}), 0.5)
-    blocks = blocks or [empty]
-    return Groups(**{f.name: np.concatenate([getattr(block, f.name) for block in blocks]) for f in fields(Groups)})
+def _concatenated(blocks: list[tuple[Groups, Responses]]) -> tuple[Groups, Responses]:
+    blocks = blocks or [_summarise(0, pa.table({"group": pa.array([], pa.int64())}), 0.5)]
+    starts = np.cumsum([0, *(len(groups) for groups, _ in blocks[:-1])], dtype=np.int32)
+    moved = [replace(each, group=each.group + start) for (_, each), start in zip(blocks, starts, strict=True)]
+    return _joined(Groups, [groups for groups, _ in blocks]), _joined(Responses, moved)
+
+
+def _joined(kind: type, parts: list):
+    return kind(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(kind)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -12,8 +13,8 @@ import numpy as np
 from openrlhf_ebpo.estimator.registry import title as estimator_title
 
 from .binning import levels, means, places, shares, stretches
-from .distributions import Seen
 from .figures import HEIGHT, colour, number, packed
+from .groups import Groups, Responses
 from .text import middle_cut, plain
 
 COLUMNS, ROWS = 120, 32
@@ -24,7 +25,7 @@ HOW = "A column is a stretch of steps; darker = more of its responses. The line 
 
 @dataclass(frozen=True)
 class Quantity:
-    """values: of what was seen; `of` names what is counted; same_levels: drawn on the y axis of this other one."""
+    """values: of groups and responses; `of` names which of them are counted; same_levels: drawn on the y axis of this other one."""
 
     name: str
     title: str
@@ -35,27 +36,36 @@ class Quantity:
 
 
 QUANTITIES = (
-    Quantity("reward", "Reward", "of each response", "responses", lambda seen: seen.responses.reward),
-    Quantity("success", "Group success", "share of a group’s responses", "groups", lambda seen: seen.groups.success),
-    Quantity("length", "Response length", "tokens", "responses", lambda seen: seen.responses.length),
-    Quantity("advantage", "Advantage", "as trained", "responses", lambda seen: seen.responses.advantage, "grpo"),
+    Quantity("reward", "Reward", "of each response", "responses", lambda groups, each: each.reward),
+    Quantity("success", "Group success", "share of a group’s responses", "groups", lambda groups, each: groups.success),
+    Quantity("length", "Response length", "tokens", "responses", lambda groups, each: each.length),
+    Quantity("advantage", "Advantage", "as trained", "responses", lambda groups, each: each.advantage, "grpo"),
     Quantity(
         *("grpo", "Advantage under GRPO", "for the same rewards; 0 where all of a group are equal", "responses"),
-        *(lambda seen: seen.responses.grpo_advantage, "advantage"),
+        *(lambda groups, each: each.grpo_advantage, "advantage"),
     ),
 )
 
 
-def panels(seen: Seen, run: tuple[str, int], ran: str, axis: Callable, unit: str, topic: str = "") -> list[dict]:
+def panels(
+    groups: Groups,
+    responses: Responses,
+    run: tuple[str, int],
+    ran: str,
+    axis: Callable,
+    unit: str,
+    topic: str = "",
+) -> list[dict]:
     """The heat maps of one run.
 
     Args:
+        groups, responses: as `Index.read` left them.
         run: its name and number.
         ran: name of the estimator that trained.
         axis: steps -> where they stand on the x axis, which has this unit.
         topic: the cluster that is looked at; "" for all.
     """
-    found = binned(seen, topic)
+    found = binned(groups, responses, topic)
     if estimator_title(ran) == GRPO and "advantage" in found:
         found = {name: each for name, each in found.items() if name != "grpo"}  # what ran
     return [
@@ -75,33 +85,36 @@ class Binned:
     zero: float  # share of all values that are next to nothing
 
 
-_MADE: weakref.WeakKeyDictionary[Seen, dict] = (
+_MADE: weakref.WeakKeyDictionary[Responses, dict] = (
     weakref.WeakKeyDictionary()
-)  # `Reader.read` gives the same until there is more
+)  # an index gives the same until there is more
 _TOPICS = 8  # of a run whose maps are kept
 
 
-def binned(seen: Seen, topic: str) -> dict[str, Binned]:
+def binned(groups: Groups, responses: Responses, topic: str) -> dict[str, Binned]:
     """Of every quantity that was recorded."""
-    made = _MADE.setdefault(seen, {})
+    made = _MADE.setdefault(responses, {})
     if topic not in made:
         if len(made) >= _TOPICS:
             made.pop(next(iter(made)), None)
-        made[topic] = _binned(seen.only(topic))
+        made[topic] = _binned(groups, responses, topic)
     return made[topic]
 
 
-def _binned(part: Seen) -> dict[str, Binned]:
-    values = {quantity.name: quantity.values(part) for quantity in QUANTITIES}
-    at = stretches(part.responses.step, COLUMNS)
+def _binned(groups: Groups, responses: Responses, topic: str) -> dict[str, Binned]:
+    of_topic = groups.cluster == topic if topic else np.ones(len(groups), bool)
+    shown = {"groups": of_topic & (groups.valid > 0), "responses": of_topic[responses.group]}
+    steps = {"groups": groups.step, "responses": groups.step[responses.group]}
+    values = {each.name: each.values(groups, responses)[shown[each.of]] for each in QUANTITIES}
+    at = stretches(steps["responses"][shown["responses"]], COLUMNS)
     found = {}
     for quantity in QUANTITIES:
-        both = [values[quantity.name], *([values[quantity.same_levels]] if quantity.same_levels else [])]
-        if not len(at) or not np.isfinite(values[quantity.name]).any():
+        these = values[quantity.name]
+        both = [these, *([values[quantity.same_levels]] if quantity.same_levels else [])]
+        if not len(at) or not np.isfinite(these).any():
             continue
-        edges, these = levels(both, ROWS), values[quantity.name]
-        steps = (part.groups if quantity.of == "groups" else part.responses).step
-        place, count = places(steps, at), len(at) - 1
+        edges = levels(both, ROWS)
+        place, count = places(steps[quantity.of][shown[quantity.of]], at), len(at) - 1
         shared, mean = shares(place, these, count, edges), means(place, these, count)
         zero = float((np.abs(these[np.isfinite(these)]) < NOTHING).mean())
         found[quantity.name] = Binned(at, edges, shared, mean, len(edges) != ROWS + 1, zero)
@@ -177,26 +190,17 @@ def column_names(at: np.ndarray) -> list[str]:
     ]
 
 
-def progress(found: Sequence[Seen]) -> str:
-    """What has not been looked at yet; "" once all has."""
-    looked, files = (sum(getattr(seen, name) for seen in found) for name in ("looked", "files"))
-    return f"{looked:,} of {files:,} rollout files have been looked at; the rest follows." if looked < files else ""
-
-
-def partly(seen: Seen) -> str:
-    """What is not going to be looked at."""
+def partly(groups: Groups, responses: Responses) -> str:
+    """Say what is left out."""
+    first = int(groups.step[responses.group[0]]) if len(responses) else 0
     return (
-        f"Every {seen.every}th logged step is looked at: the run has too many responses for all."
-        if seen.every > 1
+        f"From step {first:,} on: of earlier ones the run has too many responses."
+        if len(groups) and first > groups.step[0]
         else ""
     )
 
 
-def topics(found: Sequence[Seen], most: int = 50) -> list[str]:
+def topics(found: Sequence[Groups], most: int = 50) -> list[str]:
     """Clusters of all runs, those with the most groups first."""
-    counts: dict[str, int] = {}
-    for seen in found:
-        numbers, groups = np.unique(seen.groups.cluster[seen.groups.cluster >= 0], return_counts=True)
-        for place, count in zip(numbers.tolist(), groups.tolist(), strict=True):
-            counts[seen.clusters[place]] = counts.get(seen.clusters[place], 0) + count
-    return sorted(counts, key=lambda name: (-counts[name], name))[:most]
+    counts = Counter(name for groups in found for name in groups.cluster.tolist() if name is not None)
+    return [name for name, _ in sorted(counts.items(), key=lambda each: (-each[1], each[0]))[:most]]

@@ -20,8 +20,7 @@ class Page:
     parameters: values of a view that are the page's own, by their names in links.
     lay_out: creates its components, within gr.Blocks().
     render: what the components show for a view, by their names; besides, where it has them, "controls": properties of
-        controls (their choices), by the parameter's name, and "view": what of the view is decided only here; and
-        "unfinished" where there is more to come of the same files.
+        controls (their choices), by the parameter's name, and "view": what of the view is decided only here.
     settle: changes values of a view that do not go together.
     reads: files and folders of a run whose change changes the page; none where it shows no runs."""
 

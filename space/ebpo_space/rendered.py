@@ -43,10 +43,6 @@ class Rendered:
             mine.set_exception(error)
             raise
         with self._lock:
-            if found.get("unfinished"):  # the next visitor gets more
-                self._drop(key)
-                mine.set_result(found)
-                return found
             self._sizes[key] = len(str(key)) + sum(len(value) for value in found.values() if isinstance(value, str))
             while sum(self._sizes.values()) > LARGEST:
                 self._drop(next(each for each in self._kept if each in self._sizes))

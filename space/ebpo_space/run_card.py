@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from openrlhf_ebpo.estimator.registry import title
 from openrlhf_ebpo.run.catalogue import find
 from openrlhf_ebpo.run.score_text import whole_percent
 
 from . import warnings
-from .changed import Changed, changed
 from .condition import Condition, clock, condition, duration, signs, took
 from .figures import colour, number
+from .groups import Groups
 from .metrics import Metrics
 from .outcome import Outcome, outcome
 from .sparkline import sparkline
@@ -47,14 +49,13 @@ VERDICT = {
 
 @dataclass(frozen=True)
 class Looked:
-    """What is known of a run. logged: steps with rollouts."""
+    """What is known of a run."""
 
     run: Opened
     condition: Condition
     outcome: Outcome | None
     warnings: Sequence[Warned]
-    changed: Changed
-    logged: int
+    groups: Groups
     problems: Sequence[str]
 
 
@@ -65,12 +66,10 @@ def state_of(run: Opened, now: float) -> str:
 _warned: dict[str, tuple[Metrics, tuple, list[Warned]]] = {}  # by run: of which metrics and rewards, what was found
 
 
-def look(run: Opened, now: float) -> Looked:
-    seen = signs(run.run)
+def look(run: Opened, groups: Groups, now: float) -> Looked:
     came, problems = outcome(run.run, run.metrics, run.rewards)
-    difference, logged = changed(run.run, sum(run.rewards) / 2)
-    state = condition(run.about, run.metrics, seen, now)
-    return Looked(run, state, came, _warnings(run), difference, logged, problems)
+    state = condition(run.about, run.metrics, signs(run.run), now)
+    return Looked(run, state, came, _warnings(run), groups, problems)
 
 
 def _warnings(run: Opened) -> list[Warned]:
@@ -171,24 +170,24 @@ def _changed(looked: Looked) -> HTML:
 
 
 def _difference(looked: Looked) -> HTML:
-    run, found = looked.run, looked.changed
-    if not found.responses:
+    run, groups = looked.run, looked.groups
+    responses = int(groups.compared.sum())
+    if not responses:
         share = run.metrics.series("ebpo/rescued_fraction")[1]
         if not len(share):
             return HTML("<p>Rollouts that tell are not there.</p>")
         return _big(float(share.mean()), "of responses got an advantage where GRPO gives none")
-    ignored = found.ignored / found.responses
-    moved = (found.failed + found.passed) / found.responses
-    seen = _seen(looked)
+    moved, steps = int(groups.rescued.sum()), f"in {len(np.unique(groups.step)):,} steps"
     if run.estimator == GRPO or not moved:
+        ignored = int(groups.ignored.sum()) / responses
         return _big(ignored, "of responses got no advantage: all of their group earned the same") + html(
-            "<p>{}</p>", seen
+            "<p>{}</p>", steps
         )
     return joined(
         (
-            _big(moved, "of responses got an advantage where GRPO gives none"),
-            html("<p>{}</p>", _pushes(found)),
-            html("<p>mean shift of the advantage <b>{}</b>, {}</p>", number(found.per("shift", "responses")), seen),
+            _big(moved / responses, "of responses got an advantage where GRPO gives none"),
+            html("<p>{}</p>", _pushes(looked, responses)),
+            html("<p>mean shift of the advantage <b>{}</b>, {}</p>", number(groups.shift.sum() / responses), steps),
         )
     )
 
@@ -197,23 +196,16 @@ def _big(share: float, said: str) -> HTML:
     return html('<p class="big">{}</p><p>{}</p>', whole_percent(share), said)
 
 
-def _pushes(found: Changed) -> str:
+def _pushes(looked: Looked, responses: int) -> str:
     """Rescued is no success: answers of groups that fail are pushed down."""
-    each = (
-        ("all-fail", "failed", found.per("push_failed", "failed")),
-        ("all-pass", "passed", found.per("push_passed", "passed")),
-    )
-    said = [
-        f"{whole_percent(getattr(found, name) / found.responses)} {kind}, pushed {'down' if push < 0 else 'up'} ({push:+.2f} each)"
-        for kind, name, push in each
-        if push is not None
-    ]
+    groups, middle = looked.groups, sum(looked.run.rewards) / 2
+    said = []
+    for kind, these in (("all-fail", groups.mean <= middle), ("all-pass", groups.mean > middle)):
+        if count := int(groups.rescued[these].sum()):
+            push = float(groups.push[these].sum()) / count
+            way = "down" if push < 0 else "up"
+            said.append(f"{whole_percent(count / responses)} {kind}, pushed {way} ({push:+.2f} each)")
     return "; ".join(said).replace("(-", "(−")
-
-
-def _seen(looked: Looked) -> str:
-    of = looked.changed.steps
-    return f"in {of} of {looked.logged:,} steps" if of < looked.logged else f"in all {of:,} steps"
 
 
 def _warning_list(looked: Looked) -> HTML:
@@ -252,7 +244,7 @@ def _panel_link(each: Warned) -> HTML:
 
 
 def _groups_link(each: Warned, looked: Looked) -> HTML:
-    if not each.rule.groups or not looked.logged:
+    if not each.rule.groups or not len(looked.groups):
         return HTML()
     steps = f"{each.begins}-{each.last}" if each.last > each.begins else str(each.begins)
     wish = {"tab": "samples", "run": looked.run.run.key, "kind": each.rule.groups, "steps": steps} | UNFILTERED

@@ -99,7 +99,14 @@ def _chip(chip: Chip, rest: list[str], view: dict) -> HTML:
     )
     return html(
         '<span class="chip {}" style="--shade:var(--{})">{}<b>{}</b><small>{}</small>{}</span>',
-        *("hidden" if hidden else "", colour(chip.number), switch, run_name(chip.name, 44), _states(chip), remove if rest else ""),
+        *(
+            "hidden" if hidden else "",
+            colour(chip.number),
+            switch,
+            run_name(chip.name, 44),
+            _states(chip),
+            remove if rest else "",
+        ),
     )
 
 

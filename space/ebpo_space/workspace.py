@@ -14,7 +14,6 @@ from openrlhf_ebpo.run.catalogue import Metric
 from openrlhf_ebpo.run.own_metrics import own_metrics
 
 from . import seeds
-from .distributions import Reader
 from .errors import attempt
 from .fetched import ADDED
 from .groups import Index
@@ -65,7 +64,6 @@ class Workspace:
     runs: Runs
     _followers: OrderedDict[str, Follower] = field(default_factory=OrderedDict)
     _indexes: OrderedDict[str, Index] = field(default_factory=OrderedDict)
-    _readers: OrderedDict[str, Reader] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def chosen(self, view: dict) -> list[str]:
@@ -131,10 +129,6 @@ class Workspace:
 
     def index(self, opened: Opened) -> Index:
         return self._kept(self._indexes, opened.run, lambda: Index(opened.run, *opened.rewards), [])
-
-    def rollouts(self, opened: Opened) -> Reader:
-        """What distributions are made of."""
-        return self._kept(self._readers, opened.run, lambda: Reader(opened.run, *opened.rewards), [])
 
     def _kept(self, store: OrderedDict, run: Run, make: Callable, problems: list[str]):
         """What is kept of a run; of those that visitors added, as long as their copies are."""

@@ -19,7 +19,6 @@ import pytest
 from space_runs import evaluation, learning_run
 
 from openrlhf_ebpo.space import results
-from openrlhf_ebpo.space.distributions import Reader
 from openrlhf_ebpo.space.errors import RunError
 from openrlhf_ebpo.space.groups import Index
 from openrlhf_ebpo.space.links import clean
@@ -84,7 +83,6 @@ def read_rollouts(path: Path) -> None:
     opened = Run("a", path, 0)
     groups, problems = Index(opened).read()
     assert len(groups) or problems
-    assert Reader(opened).read(wait=10).whole
     for position in range(len(groups)):
         in_a_message(lambda position=position: answers(opened, groups, position))
 

@@ -1,14 +1,11 @@
-"""How a run is, and what its estimator changed."""
+"""How a run is: every end and every stop."""
 
 import json
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from space_runs import hostile_run, learning_run
 
 from openrlhf_ebpo.run.heartbeat import Beat
-from openrlhf_ebpo.space.changed import FILES, Changed, changed, summed
 from openrlhf_ebpo.space.condition import (
     SILENCE,
     Signs,
@@ -111,45 +108,3 @@ def test_times_may_be_anything():
         "3 h",
         "9 days",
     ]
-
-
-def rows(**columns) -> pa.Table:
-    usual = {"baseline": [0.1] * 4, "group_mean": [0.0] * 4, "reward": [0.0] * 4, "valid": [True] * 4}
-    return pa.table({**usual, **columns})
-
-
-def test_what_grpo_ignores_and_gets_an_advantage_here():
-    found = summed(
-        rows(advantage=[-0.5, -0.3, 0.4, -9.0], grpo_advantage=[0.0, 0.0, 1.0, 0.0], valid=[True, True, True, False]),
-        0.5,
-    )
-    assert (found.responses, found.ignored, found.failed, found.passed) == (3, 2, 2, 0)
-    assert found.per("push_failed", "failed") == pytest.approx(-0.4) and found.per("push_passed", "passed") is None
-    assert found.per("shift", "responses") == pytest.approx((0.5 + 0.3 + 0.6) / 3)
-    passed = summed(rows(advantage=[0.2] * 4, grpo_advantage=[0.0] * 4, group_mean=[1.0] * 4, reward=[1.0] * 4), 0.5)
-    assert passed.passed == 4 and passed.failed == 0
-
-
-@pytest.mark.parametrize(
-    "columns",
-    [
-        {"advantage": ["x"] * 4, "grpo_advantage": [0.0] * 4},
-        {"advantage": [0.1] * 4},
-        {"advantage": [None] * 4, "grpo_advantage": [float("inf")] * 4},
-        {"advantage": [0.1] * 4, "grpo_advantage": [0.0] * 4, "valid": ["perhaps"] * 4},
-    ],
-)
-def test_columns_of_another_kind_count_as_nothing(columns):
-    assert summed(rows(**columns), 0.5).responses == 0
-
-
-def test_a_run_is_read_at_steps_spread_over_it(tmp_path):
-    folder = learning_run(tmp_path / "run", steps=FILES + 6, seed=1, name="x", prompts=2)
-    found, steps = changed(Run("x", folder, 0), 0.5)
-    assert (found.steps, steps) == (FILES, FILES + 6) and found.failed and found.ignored >= found.failed + found.passed
-    assert changed(Run("none", tmp_path, 0), 0.5) == (Changed(), 0)
-
-
-def test_damaged_rollouts_count_as_nothing(tmp_path):
-    found, _ = changed(Run("evil", hostile_run(tmp_path / "evil", megabytes=0.05), 0), 0.5)
-    assert found.steps <= 1

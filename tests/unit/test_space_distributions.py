@@ -1,17 +1,15 @@
-"""What the Space reads of a run's rollouts to draw distributions over training."""
-
-import time
-from collections import Counter
+"""What the index keeps of a run's responses, and how distributions over training are binned."""
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from space_runs import hostile_run, learning_run
+from space_runs import learning_run
 
-from openrlhf_ebpo.space import distributions
+from openrlhf_ebpo.space import groups as groups_of
 from openrlhf_ebpo.space.binning import levels, means, places, shares, stretches
-from openrlhf_ebpo.space.distributions import OTHER, Reader, spread
+from openrlhf_ebpo.space.groups import Index
+from openrlhf_ebpo.space.heatmaps import partly
 from openrlhf_ebpo.space.runs import Run
 
 
@@ -21,83 +19,59 @@ def learnt(tmp_path_factory):
     return Run("ebpo", path, 0)
 
 
-def whole(reader: Reader):
-    """Once everything has been looked at."""
-    until = time.monotonic() + 60
-    while not (seen := reader.read(wait=1.0)).whole:
-        assert time.monotonic() < until
-    return seen
-
-
 def table_of(run: Run):
     files = sorted((run.path / "rollouts").glob("step-*.parquet"))
     return pa.concat_tables([pq.read_table(file) for file in files]).to_pandas()
 
 
 def test_what_is_kept_is_what_the_rows_say(learnt):
-    seen = whole(Reader(learnt))
+    index = Index(learnt)
+    groups, problems = index.read()
     rows = table_of(learnt)
     valid = rows[rows.valid]
-    assert seen.files == seen.looked == 12 and seen.every == 1 and not seen.problems
-    assert seen.responses.step.tolist() == valid.step.tolist()
-    for kept, column in (("reward", "reward"), ("length", "response_length"), ("grpo_advantage", "grpo_advantage")):
-        assert getattr(seen.responses, kept) == pytest.approx(valid[column].to_numpy())
-    assert [seen.clusters[number] for number in seen.responses.cluster] == valid.cluster.tolist()
-    groups = valid.groupby(["step", "group"])
-    assert seen.groups.success == pytest.approx(groups.reward.mean().to_numpy())
-    assert seen.groups.shrinkage == pytest.approx(groups.shrinkage.first().to_numpy(), rel=1e-6)
-    name = Counter(valid.cluster).most_common(1)[0][0]
-    number = seen.clusters.index(name)
-    assert len(seen.only(name).responses.step) == (valid.cluster == name).sum() and seen.clusters[number] == name
-    assert not len(seen.only("nowhere").groups.step)
+    kept = index.responses
+    assert not problems and groups.step[kept.group].tolist() == valid.step.tolist()
+    assert groups.cluster[kept.group].tolist() == valid.cluster.tolist()
+    for name, column in (("reward", "reward"), ("length", "response_length"), ("grpo_advantage", "grpo_advantage")):
+        assert getattr(kept, name) == pytest.approx(valid[column].to_numpy())
+    assert partly(groups, kept) == ""
 
 
-def test_a_run_that_grows_and_drops_rollouts_is_followed(tmp_path):
-    path = learning_run(tmp_path / "run", steps=4, seed=1, name="run", prompts=4)
-    reader = Reader(Run("run", path, 0))
-    assert whole(reader).files == 4
-    file = path / "rollouts" / "step-000004.parquet"
-    (path / "rollouts" / "step-000009.parquet").write_bytes(file.read_bytes())
-    (path / "rollouts" / "step-000001.parquet").unlink()
-    assert np.unique(whole(reader).responses.step).tolist() == [2, 3, 4, 9]
+def test_of_too_many_responses_those_of_the_latest_steps_are_kept_and_it_is_said(learnt, monkeypatch):
+    monkeypatch.setattr(groups_of, "MAX_RESPONSES", 100)  # 12 steps of 40; files are read in fours at a time
+    index = Index(learnt)
+    groups, _ = index.read()
+    first = groups.step[index.responses.group].min()
+    assert 5 < first < 12 and len(np.unique(groups.step)) == 12
+    assert partly(groups, index.responses).startswith(f"From step {first} on")
 
 
-def test_of_too_many_responses_every_kth_step_is_looked_at(learnt, monkeypatch):
-    monkeypatch.setattr(distributions, "MOST", 120)
-    seen = whole(Reader(learnt))  # 12 steps of 40
-    assert (seen.every, seen.files) == (4, 3) and np.unique(seen.responses.step).tolist() == [4, 8, 12]
+def summed(tmp_path, **columns):
+    usual = {"group": [0] * 4, "prompt": ["p"] * 4, "response": ["r"] * 4, "baseline": [0.1] * 4, "reward": [0.0] * 4}
+    (tmp_path / "rollouts").mkdir()
+    pq.write_table(pa.table({**usual, **columns}), tmp_path / "rollouts" / "step-000001.parquet")
+    return Index(Run("x", tmp_path, 0)).read()
 
 
-def test_damaged_files_and_foreign_columns_are_named_and_the_rest_is_read(tmp_path):
-    seen = whole(Reader(Run("evil", hostile_run(tmp_path / "evil", megabytes=0.05), 0)))
-    assert seen.problems and all("rollouts/" in problem for problem in seen.problems)
-    folder = tmp_path / "odd" / "rollouts"
-    folder.mkdir(parents=True)
-    columns = {"group": ["a"], "prompt": ["p"], "response": ["r"], "reward": [1.0]}
-    pq.write_table(pa.table(columns), folder / "step-000001.parquet")
-    pq.write_table(pa.table({**columns, "group": [0], "reward": [float("inf")]}), folder / "step-000002.parquet")
-    seen = whole(Reader(Run("odd", tmp_path / "odd", 0)))
-    assert len(seen.problems) == 1 and seen.problems[0].startswith("rollouts/step-000001.parquet is left out: ")
-    assert not len(seen.responses.step) and seen.looked == 2
+def test_what_grpo_ignores_and_gets_an_advantage_here(tmp_path):
+    columns = {"advantage": [-0.5, -0.3, 0.4, -9.0], "grpo_advantage": [0.0, 0.0, 1.0, 0.0]}
+    groups, _ = summed(tmp_path, **columns, valid=[True, True, True, False])
+    assert [int(getattr(groups, name)[0]) for name in ("compared", "ignored", "rescued", "pushed_down")] == [3, 2, 2, 2]
+    assert groups.push[0] == pytest.approx(-0.8) and groups.shift[0] == pytest.approx(0.5 + 0.3 + 0.6)
 
 
-def test_no_more_names_of_clusters_are_kept_than_a_menu_can_show(tmp_path, monkeypatch):
-    monkeypatch.setattr(distributions, "CLUSTERS", 3)
-    folder = tmp_path / "run" / "rollouts"
-    folder.mkdir(parents=True)
-    columns = {"group": range(9), "prompt": ["p"] * 9, "response": ["r"] * 9, "reward": [1.0] * 9}
-    names = [None, *(f"c{i}" for i in range(8))]
-    pq.write_table(pa.table({**columns, "cluster": names}), folder / "step-000001.parquet")
-    seen = whole(Reader(Run("run", tmp_path / "run", 0)))
-    assert seen.clusters == ("c0", "c1", "c2", OTHER) and seen.groups.cluster.tolist() == [-1, 0, 1, 2, 3, 3, 3, 3, 3]
-
-
-def test_what_was_looked_at_covers_the_run_at_any_time():
-    names = [f"{i}" for i in range(100)]
-    order = spread(names)
-    assert sorted(order, key=int) == names and order[0] == "99"
-    first = sorted(int(name) for name in order[:16])
-    assert max(np.diff(first)) <= 8
+@pytest.mark.parametrize(
+    ("columns", "compared"),
+    [
+        ({"advantage": ["x"] * 4, "grpo_advantage": [0.0] * 4}, None),
+        ({"advantage": [0.1] * 4}, 0),
+        ({"advantage": [None] * 4, "grpo_advantage": [float("inf")] * 4}, 0),
+        ({"advantage": [0.1] * 4, "grpo_advantage": [0.0] * 4, "valid": ["perhaps"] * 4}, None),
+    ],
+)
+def test_columns_of_another_kind_count_as_nothing_or_are_named(tmp_path, columns, compared):
+    groups, problems = summed(tmp_path, **columns)
+    assert [bool(problems), len(groups)] == [True, 0] if compared is None else groups.compared.tolist() == [compared]
 
 
 def test_stretches_are_single_logged_steps_where_they_are_few():

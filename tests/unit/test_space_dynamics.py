@@ -3,16 +3,15 @@
 import base64
 import json
 import shutil
-import threading
 
 import numpy as np
 import pytest
 from marked_runs import BROKEN, MARK, marked_run
 from space_runs import learning_run
 
-from openrlhf_ebpo.space import distributions, heatmaps, system
-from openrlhf_ebpo.space.distributions import Reader
+from openrlhf_ebpo.space import heatmaps, system
 from openrlhf_ebpo.space.figures import packed
+from openrlhf_ebpo.space.groups import Index
 from openrlhf_ebpo.space.lines import Line, line_panel
 from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.metrics import Metrics
@@ -38,7 +37,8 @@ def marked(panel: dict, meta: str) -> list[dict]:
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
     path = learning_run(tmp_path_factory.mktemp("runs") / "ebpo", steps=12, seed=3, name="ebpo", prompts=10)
-    return Reader(Run("ebpo", path, 0)).read(wait=60)
+    index = Index(Run("ebpo", path, 0))
+    return index.read()[0], index.responses
 
 
 def metrics(steps: int = 40, **columns) -> Metrics:
@@ -118,7 +118,6 @@ def test_no_look_fails_on_whatever_a_run_holds(tmp_path, name):
     if name:
         BROKEN[name](path)
     shown = Workspace(Runs([str(path)]))
-    shown.rollouts(shown.open_all(clean({}))[0][0]).read(wait=60)
     for look in dynamics.LOOKS:
         for more in ({}, {"topic": MARK}):
             view = clean({"look": look, "x": "time", **more})
@@ -128,50 +127,37 @@ def test_no_look_fails_on_whatever_a_run_holds(tmp_path, name):
     assert isinstance(found, HTML) and "<img" not in found and "<script" not in found
 
 
-def test_a_page_says_what_it_has_not_looked_at_and_asks_again(tmp_path, monkeypatch):
-    learning_run(tmp_path / "a", steps=3, seed=1, name="x", prompts=2)
-    shown, held = Workspace(Runs([str(tmp_path)])), threading.Event()
-    read = distributions.read_columns
-    monkeypatch.setattr(distributions, "read_columns", lambda *given: held.wait(60) and read(*given))
-    found = dynamics.render(clean({"look": "distributions"}), shown)
-    said = "0 of 3 rollout files have been looked at; the rest follows."
-    assert json.loads(found["board"]) == {"unit": "step", "zoom": None, "unfinished": said, "sections": []}
-    assert found["unfinished"] and not found["notes"], "it is not said that there is nothing"
-    held.set()
-    shown.rollouts(shown.open("a")).read(wait=60)
-    found = dynamics.render(clean({"look": "distributions"}), shown)
-    assert not found["unfinished"] and len(json.loads(found["board"])["sections"][0]["panels"]) == 5
-
-
 # heat maps
 
 
 def test_a_run_has_a_heat_map_of_every_quantity(seen):
-    panels = {p["id"]: p for p in heatmaps.panels(seen, ("ebpo", 0), "ebpo", lambda steps: steps, "step")}
+    groups, responses = seen
+    panels = {p["id"]: p for p in heatmaps.panels(*seen, ("ebpo", 0), "ebpo", lambda steps: steps, "step")}
     assert list(panels) == [f"heat-{name}-ebpo" for name in ("reward", "success", "length", "advantage", "grpo")]
     reward = panels["heat-reward-ebpo"]
     z = values(reward["figure"]["data"][0]["z"])
     assert z.shape == (2, 12) and (z**2).sum(0) == pytest.approx(1)
-    assert z[1, -1] ** 2 == pytest.approx(seen.responses.reward[seen.responses.step == 12].mean(), abs=1e-6)
+    assert z[1, -1] ** 2 == pytest.approx(responses.reward[groups.step[responses.group] == 12].mean(), abs=1e-6)
     assert reward["heat"]["rows"] == ["0", "1"] and reward["heat"]["columns"][-1] == "step 12"
     assert panels["heat-success-ebpo"]["heat"]["of"] == "groups"
     assert panels["heat-advantage-ebpo"]["title"] == "Advantage under EBPO"
     assert panels["heat-advantage-ebpo"]["values"][0]["text"] == "0 % of responses"
-    none = (np.abs(seen.responses.grpo_advantage) < 1e-6).mean()
+    none = (np.abs(responses.grpo_advantage) < 1e-6).mean()
     assert panels["heat-grpo-ebpo"]["values"][0]["text"] == f"{100 * none:.0f} % of responses" and none > 0.2
-    alone = heatmaps.panels(seen, ("x", 0), "group_norm", lambda steps: steps, "step")
+    alone = heatmaps.panels(*seen, ("x", 0), "group_norm", lambda steps: steps, "step")
     assert len(alone) == 4, "what ran is not drawn twice"
     ours, grpos = (panels[f"heat-{name}-ebpo"]["figure"]["data"][0]["y"] for name in ("advantage", "grpo"))
     assert ours == grpos, "what is compared stands on the same axis"
 
 
 def test_a_heat_map_of_one_cluster_counts_its_responses_alone(seen):
-    name = heatmaps.topics([seen])[0]
-    found = heatmaps.binned(seen, name)
-    part = seen.responses.cluster == seen.clusters.index(name)
-    last = part & (seen.responses.step == seen.responses.step[part].max())
-    assert found["reward"].mean[-1] == pytest.approx(seen.responses.reward[last].mean())
-    assert not heatmaps.binned(seen, "nowhere")
+    groups, responses = seen
+    name = heatmaps.topics([groups])[0]
+    found = heatmaps.binned(groups, responses, name)
+    steps, part = groups.step[responses.group], groups.cluster[responses.group] == name
+    last = part & (steps == steps[part].max())
+    assert found["reward"].mean[-1] == pytest.approx(responses.reward[last].mean())
+    assert not heatmaps.binned(groups, responses, "nowhere")
 
 
 def test_columns_are_named_by_the_steps_in_them():

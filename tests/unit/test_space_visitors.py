@@ -147,8 +147,3 @@ def test_addresses_count_too(monkeypatch):
     for number in range(10):
         rendered.get(f"{number}?note=a-long-one", lambda: {"notes": ""})
     assert len(rendered._kept) == 2
-
-
-def test_a_page_that_has_more_to_come_is_rendered_again():
-    rendered, shown = Rendered(), iter([{"board": "a", "unfinished": "1 of 2"}, {"board": "b", "unfinished": ""}])
-    assert [rendered.get("key", lambda: next(shown))["board"] for _ in range(3)] == ["a", "b", "b"]

@@ -8,8 +8,8 @@ from functools import partial
 import gradio as gr
 
 from .. import heatmaps, seeds, system
-from ..distributions import Seen
 from ..figures import board
+from ..groups import Groups
 from ..metrics import AXES, positions
 from ..page import Page
 from ..parameters import flag, names, number, one_of, span, text
@@ -59,17 +59,15 @@ def render(view: dict, workspace: Workspace) -> dict:
         return {"board": board([]), "notes": NO_RUNS, "quick": "", "controls": controls(view, [], [])}
     opened, problems = workspace.open_all(view)
     present = [run for run in opened if len(run.metrics.steps)]
-    shown, found = LOOKED[view["look"]](opened, view, workspace)
-    problems += [f"{run.run.key}: {problem}" for run, seen in found for problem in seen.problems]
+    shown, groups = LOOKED[view["look"]](opened, view, workspace, problems)
     notes = notices(problems)
-    if opened and not any(section["panels"] for section in shown) and not _unfinished(found):
-        notes += NOTHING[view["look"]] if present or found else NO_STEPS
+    if opened and not any(section["panels"] for section in shown):
+        notes += NOTHING[view["look"]] if present or groups else NO_STEPS
     return {
-        "board": board(shown, AXES[view["x"]], zoomed(view), _unfinished(found)),
+        "board": board(shown, AXES[view["x"]], zoomed(view)),
         "notes": notes,
         "quick": quick(view, any(len(group) > 1 for group in seeds.grouped(present))),
-        "controls": controls(view, present, [seen for _, seen in found]),
-        "unfinished": _unfinished(found),
+        "controls": controls(view, present, groups),
     }
 
 
@@ -95,10 +93,10 @@ def quick(view: dict, several: bool = False) -> HTML:
     )
 
 
-def controls(view: dict, runs: Sequence[Opened], seen: Sequence[Seen]) -> dict:
+def controls(view: dict, runs: Sequence[Opened], groups: Sequence[Groups]) -> dict:
     """Choices of the menus; those that this look has no use for are not shown."""
     look, names = view["look"], sorted({name for run in runs for name in run.metrics.columns} - {"time"})
-    named = [(middle_cut(plain(name), 80), name) for name in heatmaps.topics(seen)]
+    named = [(middle_cut(plain(name), 80), name) for name in heatmaps.topics(groups)]
     return {
         "smooth": {"visible": look != "distributions"},
         "more": {**menu(names, least=0), "visible": look == "metrics"},
@@ -109,30 +107,32 @@ def controls(view: dict, runs: Sequence[Opened], seen: Sequence[Seen]) -> dict:
     }
 
 
-Found = tuple[list[dict], list[tuple[Opened, Seen]]]
+Found = tuple[list[dict], list[Groups]]
 
 
-def _metrics(runs: Sequence[Opened], view: dict, workspace: Workspace) -> Found:
+def _metrics(runs: Sequence[Opened], view: dict, workspace: Workspace, problems: list[str]) -> Found:
     over = partial(_over, axis=view["x"])
     named = [(*_named(run), run.metrics) for run in runs]
     return [*sections(runs, view), *system.sections(named, over, AXES[view["x"]], view["smooth"], view["log"])], []
 
 
-def _distributions(runs: Sequence[Opened], view: dict, workspace: Workspace) -> Found:
-    found = _read(runs[:HEAT_RUNS], workspace)
-    shown = []
-    for run, seen in found:
-        drawn = heatmaps.panels(seen, _named(run), run.estimator, _axis(run, view), AXES[view["x"]], view["topic"])
-        note = " ".join(filter(None, ("" if shown else heatmaps.HOW + _left_out(runs), heatmaps.partly(seen))))
+def _distributions(runs: Sequence[Opened], view: dict, workspace: Workspace, problems: list[str]) -> Found:
+    shown, found = [], []
+    for run in runs[:HEAT_RUNS]:
+        index = workspace.index(run)
+        groups, damaged = index.read()
+        problems += [f"{run.run.key}: {problem}" for problem in damaged]
+        found.append(groups)
+        said = "" if shown else heatmaps.HOW + _left_out(runs)
+        drawn = heatmaps.panels(
+            *(groups, index.responses, _named(run), run.estimator, _axis(run, view), AXES[view["x"]], view["topic"])
+        )
+        note = " ".join(filter(None, (said, heatmaps.partly(groups, index.responses))))
         shown.append({"title": plain(middle_cut(run.run.key, 60)), "note": note, "panels": drawn})
     return shown, found
 
 
 LOOKED = {"metrics": _metrics, "distributions": _distributions}
-
-
-def _read(runs: Sequence[Opened], workspace: Workspace) -> list[tuple[Opened, Seen]]:
-    return [(run, workspace.rollouts(run).read()) for run in runs]
 
 
 def _left_out(runs: Sequence[Opened]) -> str:
@@ -141,10 +141,6 @@ def _left_out(runs: Sequence[Opened]) -> str:
         if len(runs) > HEAT_RUNS
         else ""
     )
-
-
-def _unfinished(found: Sequence[tuple[Opened, Seen]]) -> str:
-    return heatmaps.progress([seen for _, seen in found])
 
 
 def _named(run: Opened) -> tuple[str, int]:

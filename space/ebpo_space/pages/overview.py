@@ -37,7 +37,7 @@ def render(view: dict, workspace: Workspace) -> dict:
         return {"notes": NO_RUNS, "sum": "", "headline": "", "seeds": "", "cards": ""}
     opened, problems = workspace.open_all(view)
     now = time.time()
-    looked = [look(run, now) for run in opened]
+    looked = [look(run, workspace.index(run).read()[0], now) for run in opened]
     problems += [f"{each.run.run.key}: {problem}" for each in looked for problem in each.problems]
     came = [(each.run, each.outcome) for each in looked]
     return {

@@ -3,7 +3,6 @@
   "use strict";
   const { element, tell, Panel } = window.space;
   const boards = new Set();
-  const AGAIN = 700; // ms until a board that is not finished is asked for once more
 
   // how many twelfths of a row each of n panels takes, with so many in a row at most: no row has a hole
   const spans = (n, most) => {
@@ -17,8 +16,6 @@
       this.trigger = trigger;
       this.panels = new Map();
       this.zoom = null;
-      this.status = element("p", "progress");
-      this.status.setAttribute("role", "status");
       this.watcher = new IntersectionObserver((entries) => {
         for (const entry of entries) {
           const panel = entry.target.panel;
@@ -36,18 +33,14 @@
       const shape = JSON.stringify(sections.map((s) => [s.title, s.note, s.kind, s.panels.map((p) => [p.id, (p.values || []).length])]));
       if (shape !== this.shape) this.build(sections);
       this.shape = shape;
-      this.status.textContent = spec.unfinished || "";
       for (const section of sections) for (const one of section.panels) this.panels.get(one.id).set(one);
-      // the server goes on reading: its answer then is quick, as it keeps what it has read
-      clearTimeout(this.again);
-      if (spec.unfinished) this.again = setTimeout(() => this.root.offsetParent && tell(this.trigger, {}), AGAIN);
     }
     // Only when other panels are asked for: a refresh leaves the page as it is, with zoom, focus and place
     build(sections) {
       const used = new Set(sections.flatMap((s) => s.panels.map((p) => p.id)));
       for (const [id, panel] of this.panels)
         if (!used.has(id)) { this.watcher.unobserve(panel.root); if (panel.plot.data) Plotly.purge(panel.plot); this.panels.delete(id); }
-      this.root.replaceChildren(this.status, ...sections.map((section) => this.shelf(section)));
+      this.root.replaceChildren(...sections.map((section) => this.shelf(section)));
       for (const panel of this.panels.values()) this.watcher.observe(panel.root);
     }
     shelf(section) {

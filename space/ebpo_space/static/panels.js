@@ -182,17 +182,16 @@
       this.plot.appendChild(this.cursor);
       this.cursor.style.left = `calc(${LEFT}px + (100% - ${LEFT + RIGHT}px) * ${(x - low) / (high - low)})`;
     }
-    // the point of a map or a trajectory, in words
+    // the cell of a heat map, in words
     say(point) {
-      const { heat, points } = this.spec;
-      if (!heat && !points) return;
+      const { heat } = this.spec;
+      if (!heat) return;
       this.root.classList.toggle("read", !!point);
       if (!point) return;
-      if (heat && point.data.type === "heatmap") {
+      if (point.data.type === "heatmap") {
         const [row, column] = point.pointNumber, share = 100 * point.z * point.z;
         this.reading.textContent = `${heat.columns[column]} · ${heat.rows[row]}: ${share >= 10 || !share ? Math.round(share) : share.toPrecision(2)} % of ${heat.of}`;
-      } else if (points && Number.isInteger(point.data.meta))
-        this.reading.textContent = `${this.spec.values[point.data.meta].name} · step ${point.customdata.toLocaleString("en")} · ${points[0]} ${short(point.x)}, ${points[1]} ${short(point.y)}`;
+      }
     }
     async download() {
       await this.draw();
