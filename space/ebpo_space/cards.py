@@ -183,12 +183,3 @@ def _visit(groups: Groups, p: int, current: bool) -> HTML:
 
 def tokens(length) -> HTML:
     return html("<small>{:,} tokens</small>", length) if isinstance(length, int) else HTML()
-
-
-def signed(value: float | None) -> str:
-    """With its sign; a true minus, which has the width of a plus."""
-    if value is None:
-        return "–"
-    if value and not 0.005 <= abs(value) < 1e5:
-        return f"{value:+.0e}".replace("-", "−").replace("e−0", "e−")
-    return "0" if value == 0 else f"{value:+.2f}".replace("-", "−")

@@ -46,6 +46,15 @@ def number(value: float | None) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
+def signed(value: float | None) -> str:
+    """With its sign; a true minus, which has the width of a plus."""
+    if value is None:
+        return "–"
+    if value and not 0.005 <= abs(value) < 1e5:
+        return f"{value:+.0e}".replace("-", "−").replace("e−0", "e−")
+    return "0" if value == 0 else f"{value:+.2f}".replace("-", "−")
+
+
 def plotly_text(text: str, limit: int = 40) -> str:
     """Escaped for Plotly, which renders a few HTML tags in names and labels."""
     return middle_cut(text, limit).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -10,10 +10,8 @@ import numpy as np
 from openrlhf_ebpo.eval.intervals import Estimate, of_average, of_difference
 from openrlhf_ebpo.run.score_text import points
 
-from .errors import RunError
 from .results import Column, Result, rates
 from .runs import Run
-from .workspace import Opened
 
 GRPO = "group_norm"
 
@@ -80,32 +78,6 @@ def change(pairs: Iterable[tuple[Run, Result, Run, Result]]) -> Change | None:
             found.append(Estimate(float(y.mean() - x.mean()), *map(float, ends)))
             asked += len(both)
     return Change(*of_average(found), asked, len(found)) if found else None
-
-
-@dataclass(frozen=True)
-class Compare:
-    by: dict[tuple[str, int, str], Result]
-    runs: dict[str, Opened]
-    problems: list[str]
-
-    def change(self, first: Column, last: Column, tasks: Iterable[str]) -> Change | None:
-        """Over the tasks that both have."""
-        pairs = [(self.by.get((first.run, first.step, t)), self.by.get((last.run, last.step, t))) for t in tasks]
-        before, after = self.runs[first.run].run, self.runs[last.run].run
-        try:
-            return change((before, a, after, b) for a, b in pairs if a and b)
-        except RunError as error:
-            self.problems.append(f"{first.run}: {error}")
-            return None
-
-    def against(self, ends: dict, tasks: Sequence[str]) -> list[tuple[Column, Column, Change]]:
-        """The last columns of the runs against GRPO's where it is among them, else the first run's."""
-        lasts = [last for _, last in ends.values()]
-        if len(lasts) < 2:
-            return []
-        base = next((last for last in lasts if self.runs[last.run].estimator == GRPO), lasts[0])
-        found = [(base, last, self.change(base, last, tasks)) for last in lasts if last is not base]
-        return [each for each in found if each[2]]
 
 
 def ends_of(columns: Sequence[Column]) -> dict[str, tuple[Column, Column]]:

@@ -1,30 +1,43 @@
-"""A logged step under every estimator: what the answers of a group would have got."""
+"""A logged step under every estimator of the registry: what the answers of a group would have got, as a table. It comes from
+the code that trains (openrlhf_ebpo/estimator), without torch."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from openrlhf_ebpo.errors import ReportedError
+from openrlhf_ebpo.errors import ReportedError, UsageError
 from openrlhf_ebpo.estimator.config import EstimatorConfig
-from openrlhf_ebpo.estimator.registry import ESTIMATORS, title
-from openrlhf_ebpo.estimator.replay import Logged, logged
+from openrlhf_ebpo.estimator.contract import Batch
+from openrlhf_ebpo.estimator.registry import ESTIMATORS, offline, title
+from openrlhf_ebpo.estimator.replay import Logged, ReplayError, keeps_state, logged, stepped
 from openrlhf_ebpo.run.rollout_columns import read_columns
 
-from .comparison import Line, comparison
 from .errors import RunError, reading
-from .estimators import Given, under_every
-from .figures import number
+from .figures import number, signed
 from .groups import Groups, file_of
 from .runs import inside
-from .text import HTML, harmless, html
+from .tables import table
+from .text import HTML, harmless, html, joined
 from .workspace import Opened
 
 MOST_RESPONSES = 2**16  # of a step
 KINDS = 3  # of rewards in a group, a column each; of more, the lowest and the highest
+_SAME = 0.005  # advantages that are shown as one number
+_NOTHING = 1e-9  # what rounding leaves
+
+
+@dataclass(frozen=True)
+class Given:
+    """The result of one estimator. baselines, advantages: (M, G). alone: in a run it would know earlier batches too."""
+
+    baselines: np.ndarray
+    advantages: np.ndarray
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,43 +105,79 @@ def under_every_estimator(opened: Opened, groups: Groups, p: int, ran: str) -> H
     return html('<section class="passage every"><h3>Under every estimator</h3>{}</section>', text)
 
 
+def under_every(batch: Batch, config: EstimatorConfig) -> tuple[dict[str, Given], list[str]]:
+    """name -> what it gives, in the registry's order; and the names of those that cannot work with this batch."""
+    found, left_out = {}, []
+    for name in ESTIMATORS:
+        try:
+            if estimator := offline(name, config):
+                result = stepped(estimator, batch, estimator.initial(), "this batch")
+                baselines = np.broadcast_to(result.baselines, result.advantages.shape)
+                found[name] = Given(baselines, result.advantages, keeps_state(estimator))
+        except (UsageError, ReplayError):
+            left_out.append(name)
+    return found, left_out
+
+
 def _section(step: Step, group: int, ran: str) -> HTML:
     batch = step.logged.batch
     if not 0 <= group < len(batch.rewards):
         raise RunError(f"Group {group} is not in the file of its step.")
-    valid = batch.valid[group]
-    rewards = batch.rewards[group]
+    valid, rewards = batch.valid[group], batch.rewards[group]
     levels = np.unique(rewards[valid])[::-1]
     levels = levels if len(levels) <= KINDS else levels[[0, -1]]
     kinds = [valid & (rewards == level) for level in levels]
-    names = [
+    heads = [
         f"reward {number(level)}, {int(k.sum())} answer{'s' if k.sum() > 1 else ''}"
         for level, k in zip(levels, kinds, strict=True)
     ]
-    lines = [
-        _line(name, given, group, kinds, step.logged if name == ran else None) for name, given in step.found.items()
+    names = list(step.found) if ran in step.found else [ran, *step.found]
+    numbers = {name: _numbers(step, name, group, kinds, name == ran) for name in names}
+    widest = max([0.5, *(np.abs(each).max() for _, kinds in numbers.values() for each in kinds if each.size)])
+    rows = [
+        [_name(step, name, ran), _span(baseline, number), *(_bar(each, widest, name == ran) for each in advantages)]
+        for name, (baseline, advantages) in numbers.items()
     ]
-    if ran not in step.found:
-        lines.insert(0, _line(ran, None, group, kinds, step.logged))
-    note = "What the answers of this group would have got in this batch."
     missing = f" Not to be computed from these rollouts: {', '.join(step.left_out)}." if step.left_out else ""
     return html(
-        '<p class="more">{}{}</p>{}', note, missing, comparison(lines, names, "This group under every estimator")
+        '<p class="more">What the answers of this group would have got in this batch.{}</p>{}',
+        *(missing, table(["estimator", "baseline", *heads], rows, "This group under every estimator", "estimators")),
     )
 
 
-def _line(name: str, given: Given | None, group: int, kinds: list[np.ndarray], used: Logged | None) -> Line:
-    """As logged where this is what trained."""
-    baselines, advantages = (used.baselines, used.advantages) if used else (given.baselines, given.advantages)
-    known = np.isfinite(baselines[group]).any()
-    baselines = baselines if known or given is None else given.baselines
+def _numbers(step: Step, name: str, group: int, kinds: list[np.ndarray], trained: bool) -> tuple:
+    """Baselines of the group's answers, and advantages of each kind of them; as logged where this is what trained."""
+    given = step.found.get(name)
+    baselines = given.baselines[group] if given else step.logged.baselines[group]
+    if trained and np.isfinite(step.logged.baselines[group]).any():
+        baselines = step.logged.baselines[group]
+    advantages = (step.logged if trained else given).advantages[group]
+    return baselines[np.any(kinds, axis=0)] if kinds else baselines[:0], [advantages[kind] for kind in kinds]
+
+
+def _name(step: Step, name: str, ran: str) -> HTML:
+    mark = HTML(' <em class="good">used in training</em>') if name == ran else ""
+    alone = HTML(" <em>from this batch alone</em>") if name != ran and step.found[name].alone else ""
     about = ESTIMATORS[name].baseline if name in ESTIMATORS else ""
-    return Line(
-        title(name),
-        about,
-        baselines[group][np.logical_or.reduce(kinds)] if kinds else baselines[group][:0],
-        [advantages[group][kind] for kind in kinds],
-        strong=used is not None,
-        trained=used is not None,
-        alone=given is not None and given.alone and used is None,
+    return html("<b>{}</b>{}{}<small>{}</small>", harmless(title(name), 40), mark, alone, harmless(about, 200))
+
+
+def _span(values: np.ndarray, written: Callable) -> HTML:
+    """One number, or the lowest and the highest."""
+    values = values[np.isfinite(values)]
+    if not values.size:
+        return HTML('<span class="none">–</span>')
+    low, high = float(values.min()), float(values.max())
+    parts = [0.0 if abs(edge) < _NOTHING else edge for edge in ([low] if high - low < _SAME else [low, high])]
+    return joined([html("{}", written(parts[0])), *(html(" … {}", written(part)) for part in parts[1:])])
+
+
+def _bar(values: np.ndarray, widest: float, strong: bool) -> HTML:
+    """All bars stand on one scale."""
+    if not values.size:
+        return HTML('<span class="none">–</span>')
+    low, high = (50 + 50 * edge / widest for edge in (min(values.min(), 0.0), max(values.max(), 0.0)))
+    return html(
+        '<span class="gain{}"><span class="track"><i style="left:{:.1f}%;width:{:.1f}%"></i></span><b>{}</b></span>',
+        *(" strong" if strong else "", low, high - low, _span(values, signed)),
     )

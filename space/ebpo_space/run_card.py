@@ -30,8 +30,6 @@ UNFILTERED = {
     "cluster": "",
     "from": 0,
     "to": 1,
-    "rewards_from": "",
-    "rewards_to": "",
 }
 WARNINGS = 6  # of one run that are shown
 KEPT = 50  # runs whose warnings are remembered

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from openrlhf_ebpo.run import score_text
 from openrlhf_ebpo.run.score_text import NONE, percent, points
 
+from .errors import RunError
 from .figures import colour
-from .paired import Change, Compare, ends_of
+from .paired import Change, change, ends_of
 from .results import Column, Result
-from .tables import Head, dot, setting, table
+from .runs import Run
+from .tables import dot, table
 from .text import HTML, harmless, html, joined, run_name
 from .workspace import Opened
 
@@ -22,15 +24,13 @@ AVERAGE = ""  # the task that stands for all
 
 @dataclass(frozen=True)
 class Scores:
-    """by: results by run, step and task. changes: by run and task, from the run's first column to its last. against: in words,
-    runs at their last columns."""
+    """by: results by run, step and task. changes: by run and task, from the run's first column to its last."""
 
     columns: Sequence[Column]
     tasks: Sequence[str]
     by: dict[tuple[str, int, str], Result]
     reported: dict[str, dict[str, float]]
     changes: dict[tuple[str, str], Change]
-    against: Sequence[tuple[Column, Column, Change]]
     protocol: str
 
     @classmethod
@@ -45,17 +45,17 @@ class Scores:
     ) -> Scores:
         """What cannot be read is added to `problems`."""
         by = {(result.run, result.step, result.task): result for _, result in shown if "pass@1" in result.metrics}
-        compare = Compare(by, {run.run.key: run for run in opened}, problems)
+        runs = {run.run.key: run.run for run in opened}
         ends = ends_of(columns)
         changes = {
             (run, task): found
             for run, (first, last) in ends.items()
             if first != last
             for task in (AVERAGE, *tasks)
-            if (found := compare.change(first, last, [task] if task else tasks))
+            if (found := _between(runs[run], by, first, last, [task] if task else tasks, problems))
         }
         protocol = shown[0][1].protocol if shown else ""
-        return cls(columns, tasks, by, reported, changes, compare.against(ends, tasks), protocol)
+        return cls(columns, tasks, by, reported, changes, protocol)
 
     @functools.cached_property
     def scale(self) -> int:
@@ -80,45 +80,35 @@ class Scores:
         return sum(each.metrics["pass@1"]["value"] for each in found) / len(found) if all(found) else None
 
 
-def score_table(scores: Scores, sort: str) -> HTML:
-    """sort: key of a column; with a - before it from the highest to the lowest."""
+def _between(
+    run: Run, by: dict, first: Column, last: Column, tasks: Sequence[str], problems: list[str]
+) -> Change | None:
+    """Over the tasks that both checkpoints of the run have."""
+    ends = [(by.get((run.key, first.step, task)), by.get((run.key, last.step, task))) for task in tasks]
+    try:
+        return change((run, a, run, b) for a, b in ends if a and b)
+    except RunError as error:
+        problems.append(f"{run.key}: {error}")
+        return None
+
+
+def score_table(scores: Scores) -> HTML:
     cells = [*map(_Checkpoint, scores.columns), *_changed(scores), *map(_Reported, scores.reported)]
-    rows = [
-        [_task(scores, task), *[cell.cell(scores, task) for cell in cells]] for task in _ordered(scores, cells, sort)
-    ]
+    rows = [[_task(scores, task), *[cell.cell(scores, task) for cell in cells]] for task in scores.tasks]
     if len(scores.tasks) > 1:
         size = len(scores.tasks)
         average = html("average<small>of these {} tasks</small>", size)
         rows.append([average, *[cell.cell(scores, AVERAGE) for cell in cells]])
-    head = [_sortable("task", "task", HTML("task"), sort), *[_sortable(c.key, "", c.head(scores), sort) for c in cells]]
-    shown = table(head, rows, f"Results under protocol {scores.protocol}", "scores")
+    shown = table(
+        ["task", *(cell.head(scores) for cell in cells)], rows, f"Results under protocol {scores.protocol}", "scores"
+    )
     return html(
         '<section class="passage"><h2>Results</h2><p>pass@1 in percent, protocol <code>{}</code>; below a task, its questions × '
         "samples of each. maj@k: the chance that the majority of k answers is right. The bar ends at the score; the line over it is the 95 % interval over questions, as if others of their kind "
-        "were asked. ± is the standard error across runs, as if the same questions were answered again. A click on a column’s name "
-        'sorts.</p>{}<p><button type="button" class="csv" data-csv="scores">Table as CSV</button></p>{}</section>',
+        "were asked. ± is the standard error across runs, as if the same questions were "
+        'answered again.</p>{}<p><button type="button" class="csv" data-csv="scores">Table as CSV</button></p>{}</section>',
         *(harmless(scores.protocol, 80), shown, _said(scores)),
     )
-
-
-def _sortable(key: str, tip: str, name: HTML, sort: str) -> Head:
-    up = key == "task"  # names from A to Z first, numbers from the highest
-    first, second = (key, f"-{key}") if up else (f"-{key}", key)
-    wish = {first: second, second: ""}.get(sort, first)
-    order = "" if sort.removeprefix("-") != key else "descending" if sort.startswith("-") else "ascending"
-    return Head(html('<button type="button" class="sort" {}>{}</button>', setting(sort=wish), name), order)
-
-
-def _ordered(scores: Scores, cells: Sequence, sort: str) -> list[str]:
-    """Tasks that have no value come last, either way."""
-    key, down = sort.removeprefix("-"), sort.startswith("-")
-    if key == "task":
-        return sorted(scores.tasks, reverse=down)
-    cell = next((each for each in cells if each.key == key), None)
-    if cell is None:
-        return list(scores.tasks)
-    values = {task: value for task in scores.tasks if (value := cell.value(scores, task)) is not None}
-    return sorted(values, key=values.get, reverse=down) + [task for task in scores.tasks if task not in values]
 
 
 def _task(scores: Scores, task: str) -> HTML:
@@ -130,10 +120,6 @@ def _task(scores: Scores, task: str) -> HTML:
 class _Checkpoint:
     column: Column
 
-    @property
-    def key(self) -> str:
-        return self.column.name
-
     def head(self, scores: Scores) -> HTML:
         number, run, step = self.column
         ticks = html(
@@ -142,11 +128,8 @@ class _Checkpoint:
         name = f"step {step}" if step else "base model"
         return html("{}{}<small>{}</small>{}", dot(number), run_name(run, 28), name, ticks)
 
-    def value(self, scores: Scores, task: str) -> float | None:
-        return scores.value(self.column, task)
-
     def cell(self, scores: Scores, task: str) -> HTML | str:
-        value = self.value(scores, task)
+        value = scores.value(self.column, task)
         if value is None:
             return NONE
         if not task:
@@ -188,10 +171,6 @@ class _Change:
     first: Column
     last: Column
 
-    @property
-    def key(self) -> str:
-        return f"change · {self.last.run}"
-
     def head(self, scores: Scores) -> HTML:
         reach = f"±{100 * scores.reach:.0f}"
         ticks = html(
@@ -199,10 +178,6 @@ class _Change:
         )
         steps = f"{f'step {self.first.step}' if self.first.step else 'base'} to {self.last.step}"
         return html("{}change<small>{}</small>{}", dot(self.last.number), steps, ticks)
-
-    def value(self, scores: Scores, task: str) -> float | None:
-        found = scores.changes.get((self.last.run, task))
-        return found and found.difference
 
     def cell(self, scores: Scores, task: str) -> HTML | str:
         found = scores.changes.get((self.last.run, task))
@@ -233,47 +208,28 @@ def _changed(scores: Scores) -> list[_Change]:
 class _Reported:
     name: str
 
-    @property
-    def key(self) -> str:
-        return f"paper · {self.name}"
-
     def head(self, scores: Scores) -> HTML:
         method, _, model = self.name.partition(", ")
         return html('{}<small>{}</small><small class="reported">reported in the paper</small>', method, model)
 
-    def value(self, scores: Scores, task: str) -> float | None:
+    def cell(self, scores: Scores, task: str) -> str:
         of = scores.reported[self.name]
         tasks = [task] if task else scores.tasks
-        return sum(of[each] for each in tasks) / len(tasks) if all(each in of for each in tasks) else None
-
-    def cell(self, scores: Scores, task: str) -> str:
-        value = self.value(scores, task)
-        return NONE if value is None else score_text.reported(value)
+        known = all(each in of for each in tasks)
+        return score_text.reported(sum(of[each] for each in tasks) / len(tasks)) if known else NONE
 
 
 def _said(scores: Scores) -> HTML:
-    """Each run from its first column to its last, and the runs against each other, in sentences."""
+    """Each run from its first column to its last, in sentences. The first page compares the runs."""
     ends = ends_of(scores.columns)
     own = [
         html("<li>{}: {}.</li>", _named(first, last), scores.changes[run, AVERAGE].words)
         for run, (first, last) in ends.items()
         if (run, AVERAGE) in scores.changes
     ]
-    others = [
-        html("<li>{} against {}: {}.</li>", _at(last), _at(base), change.words) for base, last, change in scores.against
-    ]
-    if not own and not others:
-        return HTML()
-    seeds = (
-        [html("<li>{}</li>", "Intervals are over questions: another training may differ by more.")] if others else []
-    )
-    return html('<ul class="sentences">{}</ul>', joined([*own, *others, *seeds]))
+    return html('<ul class="sentences">{}</ul>', joined(own)) if own else HTML()
 
 
 def _named(first: Column, last: Column) -> HTML:
     start = f"step {first.step}" if first.step else "base model"
     return html("{}{}, {} to step {}", dot(last.number), run_name(last.run, 40), start, last.step)
-
-
-def _at(column: Column) -> HTML:
-    return html("{}{} at step {}", dot(column.number), run_name(column.run, 40), column.step)

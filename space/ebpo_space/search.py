@@ -44,7 +44,6 @@ class Filter:
     kind: str = "all"
     cluster: str = ""
     success: tuple[float, float] = (0.0, 1.0)
-    reward: tuple[float, float] | None = None  # mean reward of the group
     text: str = ""
 
 
@@ -82,8 +81,6 @@ def choose(index: Index, wanted: Filter, fail: float = 0.0, passing: float = 1.0
         keep &= groups.cluster == wanted.cluster
     if tuple(wanted.success) != (0.0, 1.0):
         keep &= (groups.success >= wanted.success[0] - 1e-9) & (groups.success <= wanted.success[1] + 1e-9)
-    if wanted.reward is not None:
-        keep &= (groups.mean >= wanted.reward[0] - 1e-9) & (groups.mean <= wanted.reward[1] + 1e-9)
     positions = np.flatnonzero(keep)
     positions = positions[np.argsort(-groups.step[positions], kind="stable")]
     text = (wanted.text or "").strip()

@@ -1,4 +1,4 @@
-"""The settings of runs, from run.json: flat, compared, and searched. Pure.
+"""The settings of runs, from run.json: flat, and compared. Pure.
 
 A run may come from anywhere, so secrets are looked for here once more, though the writer of run.json has left them out.
 """
@@ -80,16 +80,6 @@ def compared(runs: Sequence[dict]) -> list[Setting]:
     """All settings of all runs, by name; runs: what `settings_of` gives."""
     names = sorted({name for run in runs for name in run})[:MOST]
     return [Setting(name, tuple(shown(run[name]) if name in run else None for run in runs)) for name in names]
-
-
-def matching(settings: Sequence[Setting], text: str) -> list[Setting]:
-    """Those with every word of the text in their name or in a value."""
-    words = text.casefold().split()
-    return [setting for setting in settings if all(any(word in part for part in _searched(setting)) for word in words)]
-
-
-def _searched(setting: Setting) -> list[str]:
-    return [setting.name.casefold(), *(value.casefold() for value in setting.values if value)]
 
 
 def command(about: dict) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from openrlhf_ebpo.estimator.registry import title
 
 from . import reading
-from .cards import current_mark, signed, tokens
-from .figures import number
+from .cards import current_mark, tokens
+from .figures import number, signed
 from .tables import choice, setting
 from .text import HTML, harmless, html, joined
 

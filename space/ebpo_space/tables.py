@@ -141,16 +141,9 @@ def _hub_field(allowed: Sequence[str]) -> HTML:
     )
 
 
-class Head(NamedTuple):
-    """Of a column that is sorted, or can be. order: ascending, descending, or "" for not."""
-
-    name: HTML
-    order: str
-
-
-def table(head: Sequence[str | Head], rows: Sequence[Sequence[str]], caption: str, kind: str = "") -> HTML:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str, kind: str = "") -> HTML:
     """The first column is a row header."""
-    heads = joined(map(_head, head))
+    heads = joined(html('<th scope="col">{}</th>', cell) for cell in head)
     body = joined(
         html('<tr><th scope="row">{}</th>{}</tr>', row[0], joined(html("<td>{}</td>", cell) for cell in row[1:]))
         for row in rows
@@ -160,10 +153,3 @@ def table(head: Sequence[str | Head], rows: Sequence[Sequence[str]], caption: st
         "<thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>",
         *(attribute(caption, 200), kind, harmless(caption, 200), heads, body),
     )
-
-
-def _head(cell: str | Head) -> HTML:
-    if not isinstance(cell, Head):
-        return html('<th scope="col">{}</th>', cell)
-    order = html(' aria-sort="{}"', cell.order) if cell.order else ""
-    return html('<th scope="col"{}>{}</th>', order, cell.name)

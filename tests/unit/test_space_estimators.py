@@ -1,4 +1,4 @@
-"""The numbers of the Space's Understand page."""
+"""A batch under every estimator is what the estimator gives in training; Understand's numbers are those of the docs."""
 
 import subprocess
 import sys
@@ -6,43 +6,43 @@ import sys
 import numpy as np
 import pytest
 
-from openrlhf_ebpo.estimator.advantage import grpo_advantages
 from openrlhf_ebpo.estimator.config import EstimatorConfig
+from openrlhf_ebpo.estimator.contract import Batch
 from openrlhf_ebpo.estimator.registry import ESTIMATORS, offline
-from openrlhf_ebpo.space.estimators import (
-    OTHERS,
-    Setting,
-    World,
-    binary_batch,
-    others,
-    under_every,
-)
-
-CONFIG = EstimatorConfig(4)
-PRIOR = Setting(5 / 12, 35 / 144, 13 / 72)  # of the worked example in docs/estimator.md
+from openrlhf_ebpo.space.links import clean
+from openrlhf_ebpo.space.pages import understand
+from openrlhf_ebpo.space.replayed import under_every
 
 
-def test_a_batch_under_every_estimator_that_needs_no_training():
-    found, left_out = under_every(binary_batch(np.array([1, 0, 2]), 4), CONFIG, {"ebpo": PRIOR.state()})
-    assert list(found) == [name for name in ESTIMATORS if name != "gae"] and left_out == []
-    assert found["ebpo"].baselines[0] == pytest.approx(0.2919664, abs=1e-7)
-    assert found["dr_grpo"].advantages[0] == pytest.approx([0.75, -0.25, -0.25, -0.25])
-    assert found["rloo"].advantages[0] == pytest.approx([1, -1 / 3, -1 / 3, -1 / 3])
-    rewards = np.array([[1.0, 0, 0, 0]])
-    expected = grpo_advantages(rewards, np.ones((1, 4), bool), 1.0)[0]
-    assert found["group_norm"].advantages[0] == pytest.approx(expected)
-    failed = {name: found[name].advantages[1, 0] for name in ("group_norm", "dr_grpo", "rloo", "ebpo")}
-    assert failed == {"group_norm": 0, "dr_grpo": 0, "rloo": 0, "ebpo": failed["ebpo"]} and failed["ebpo"] < -0.1
+def batch(successes: list[int], size: int) -> Batch:
+    rewards = (np.arange(size) < np.array(successes)[:, None]).astype(float)
+    ids = tuple(f"prompt {number}" for number in range(len(rewards)))
+    return Batch.of(rewards, np.ones_like(rewards, dtype=bool), ids, (None,) * len(ids))
 
 
 def test_what_a_batch_gets_is_what_the_estimator_gives_in_training():
-    batch = binary_batch(np.array([0, 1, 3, 4]), 4)
-    for name, one in under_every(batch, CONFIG)[0].items():
-        estimator = offline(name, CONFIG)
-        step = estimator.step(batch, estimator.initial())
-        assert np.array_equal(one.advantages, step.advantages), name
-    alone = {name for name, one in under_every(batch, CONFIG, {"ebpo": PRIOR.state()})[0].items() if one.alone}
-    assert {"spo", "dbb"} <= alone and not alone & {"ebpo", "group_norm", "rloo", "score_weighted"}
+    config, given = EstimatorConfig(4), batch([0, 1, 3, 4], 4)
+    found, left_out = under_every(given, config)
+    assert list(found) == [name for name in ESTIMATORS if name != "gae"] and left_out == []
+    for name, one in found.items():
+        estimator = offline(name, config)
+        assert np.array_equal(one.advantages, estimator.step(given, estimator.initial()).advantages), name
+    alone = {name for name, one in found.items() if one.alone}
+    assert {"spo", "dbb", "ebpo"} <= alone and not alone & {"group_norm", "rloo", "score_weighted"}
+
+
+def test_estimators_that_cannot_work_with_a_batch_are_named():
+    found, left_out = under_every(batch([1, 0], 1), EstimatorConfig(1))
+    assert {"ebpo", "bnpo"} <= set(left_out) and "flash_reinforce" in found
+
+
+@pytest.mark.parametrize(("right", "gain"), [(0, "−0.10"), (1, "+0.71"), (4, "+0.15")])
+def test_understand_has_the_worked_example_of_the_docs(right, gain):
+    view = clean({"g": 4, "right": right, "mean": 5 / 12, "within": 35 / 144, "between": 13 / 72})
+    story = understand.render(view)["story"]
+    assert "(σ²/G) / (σ²/G + τ²) = <b>0.252</b>" in story
+    assert ("= <b>0.292</b>" in story) == (right == 1)
+    assert gain in story
 
 
 def test_the_pages_compute_without_torch():
@@ -52,21 +52,3 @@ def test_the_pages_compute_without_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-
-
-def test_estimators_that_cannot_work_with_a_batch_are_named():
-    found, left_out = under_every(binary_batch(np.array([1, 0]), 1), EstimatorConfig(1))
-    assert {"ebpo", "bnpo"} <= set(left_out) and "flash_reinforce" in found
-
-
-@pytest.mark.parametrize(("mean", "between"), [(0.2, 0.05), (0.5, 0.245), (0.01, 1e-5), (0.99, 0.009)])
-def test_the_other_prompts_are_as_many_and_as_different_as_the_sliders_say(mean, between):
-    world, size = World(mean, between), 8
-    rates = others(world, size) / size
-    assert len(rates) == OTHERS and rates.mean() == pytest.approx(mean, abs=0.02)
-    assert rates.var() == pytest.approx(between + world.within / size, rel=0.15, abs=0.003)
-
-
-def test_a_world_that_no_beta_distribution_has_is_refused():
-    with pytest.raises(ValueError, match="variance"):
-        World(0.5, 0.25)

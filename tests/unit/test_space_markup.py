@@ -155,7 +155,7 @@ def views(shown: Workspace) -> list[dict]:
     """Every page, every group of the first run, some questions."""
     groups, _ = shown.index(shown.open(shown.runs.listed()[0])).read()
     places = [f"{step}.{group}" for step, group in zip(groups.step, groups.group, strict=True)]
-    found = [*({"tab": page} for page in PAGES), {"tab": "evaluation", "sort": MARK}]
+    found = [*({"tab": page} for page in PAGES)]
     found += [{"tab": "dynamics", "more": [MARK]}, {"tab": "dynamics", "x": "time", "log": True}]
     found += [{"tab": "samples", "steps": "all", "at": at, "raw": i % 2} for i, at in enumerate(places)]
     found += [{"tab": "samples", "text": "x", "cluster": MARK, "steps": MARK}, {"tab": "evaluation", "task": MARK}]

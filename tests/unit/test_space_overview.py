@@ -227,34 +227,11 @@ def table(workspace, **view) -> str:
     return evaluation.render(clean({"runs": "ebpo-1,grpo-1", **view}), workspace)["table"]
 
 
-def rows(text: str) -> list[str]:
-    return re.findall(r'<tr><th scope="row">(\w+)', text)
-
-
 def test_the_table_says_what_changed_and_whether_chance_explains_it(workspace):
     found = table(workspace)
     assert found.count("base to 12") == 2 and "ebpo-1</span>, base model" not in found
     assert "30 questions of 2 tasks" in found and "better than chance would explain: +" in found
-    assert "against" in found and found.count('class="scale two') == 6  # two tasks and the average, two runs
-
-
-def test_the_table_is_sorted_by_any_column(workspace):
-    assert rows(table(workspace)) == ["aime24", "amc23", "average"]
-    assert rows(table(workspace, sort="-task")) == ["amc23", "aime24", "average"]
-    by_score = table(workspace, sort="-ebpo-1 · step 12")
-    values = [float(each) for each in re.findall(r'<tr><th scope="row">a[im]\w+<.*?<b>([\d.]+)', by_score, re.S)]
-    assert len(values) == 2 and by_score.count('aria-sort="descending"') == 1
-    assert sets(by_score)[0] == {"sort": "task"}
-    assert rows(table(workspace, sort="change · ebpo-1"))[-1] == "average"
-    assert rows(table(workspace, sort="no such column")) == rows(table(workspace))
-
-
-def test_a_column_is_sorted_down_up_and_not(workspace):
-    name, view, wishes = "ebpo-1 · base model", {}, []
-    for _ in range(3):
-        view = sets(table(workspace, **view))[1]  # the second column's
-        wishes.append(view["sort"])
-    assert wishes == [f"-{name}", name, ""]
+    assert found.count('class="scale two') == 6  # two tasks and the average, two runs
 
 
 def test_damaged_samples_leave_the_scores(folder, tmp_path):

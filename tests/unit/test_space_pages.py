@@ -16,8 +16,7 @@ from space_runs import hostile_run, learning_run
 from openrlhf_ebpo.estimator.registry import ESTIMATORS
 from openrlhf_ebpo.run.catalogue import Shown, shown_in
 from openrlhf_ebpo.space import document, pages
-from openrlhf_ebpo.space.cards import signed
-from openrlhf_ebpo.space.figures import number
+from openrlhf_ebpo.space.figures import number, signed
 from openrlhf_ebpo.space.links import PARAMETERS, address, clean
 from openrlhf_ebpo.space.metrics import positions
 from openrlhf_ebpo.space.pages import compare, configuration, dynamics, evaluation, samples, understand
@@ -217,7 +216,7 @@ def test_without_runs_every_page_says_what_to_do():
 @pytest.mark.parametrize("right", [0, 1, 4])
 def test_understand_says_when_estimators_learn_nothing(right):
     found = understand.render(clean({"right": right, "g": 4}))
-    assert ("learn nothing here" in found["story"]) == (right in (0, 4))
+    assert ("learns nothing here" in found["story"]) == (right in (0, 4))
 
 
 @pytest.mark.parametrize("mean", [0.01, 0.5, 0.99])
@@ -291,7 +290,6 @@ def test_an_address_gives_back_its_view():
             "text": "x & y=1,#é",
             "raw": True,
             "smooth": 0.1,
-            "rewards_from": -0.5,
             "at": "3.14",
         }
     )

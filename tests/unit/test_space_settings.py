@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from openrlhf_ebpo.space.settings import command, compared, matching, settings_of
+from openrlhf_ebpo.space.settings import command, compared, settings_of
 
 ARGS = {
     "actor": {"adam": {"lr": 9e-07, "betas": [0.9, 0.95]}, "gradient_checkpointing_enable": True, "aux": None},
@@ -46,13 +46,6 @@ def test_secrets_of_a_foreign_command_are_not_shown(argv):
     assert "SECRET" not in command({"argv": argv})
     name, _, value = "=".join(argv).removeprefix("--").partition("=")
     assert "SECRET" not in str(compared([settings_of({"args": {name: value, "more": {name: [value]}}})]))
-
-
-def test_a_search_finds_words_in_names_and_values():
-    settings = compared([settings_of(about())])
-    assert [each.name for each in matching(settings, "ADAM lr")] == ["actor.adam.lr"]
-    assert [each.name for each in matching(settings, "9e-07")] == ["actor.adam.lr"]
-    assert len(matching(settings, "")) == len(settings) and not matching(settings, "adam nowhere")
 
 
 def test_a_command_is_quoted_for_a_shell_and_holds_no_control_characters():

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from openrlhf_ebpo.estimator.registry import title
 
 from .. import reading
-from ..cards import signed
 from ..errors import RunError
 from ..figures import number as written
+from ..figures import signed
 from ..page import Page
 from ..parameters import number, optional, place, text
 from ..parts import Parts

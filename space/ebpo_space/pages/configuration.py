@@ -5,25 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-import gradio as gr
-
 from ..page import Page
-from ..parameters import text
 from ..parts import Parts
-from ..settings import Setting, command, compared, matching, settings_of
+from ..settings import Setting, command, compared, settings_of
 from ..tables import NO_RUNS, dot, empty, notices, table
 from ..text import HTML, harmless, html, joined, run_name
 from ..workspace import Opened, Workspace
 
-PARAMETERS = {"setting": ("", text)}
-ROWS = 800  # settings on the page; a search finds the others
+ROWS = 800  # settings on the page
 CUT = 400  # characters of a value in the table
 
 
 def lay_out(parts: Parts, workspace: Workspace) -> None:
-    with gr.Row(elem_classes=["controls"]):
-        search = gr.Textbox("", label="Search names and values", placeholder="adam lr", max_lines=1)
-        parts.control("setting", search, "submit", "blur")
     parts.html("notes")
     parts.html("settings")
 
@@ -34,33 +27,25 @@ def render(view: dict, workspace: Workspace) -> dict:
         return {"notes": NO_RUNS, "settings": ""}
     opened, problems = workspace.open_all(view)
     flat = [settings_of(run.about) for run in opened]
-    found = matching(compared(flat), view["setting"])
-    return {"notes": notices(problems), "settings": _page(opened, found, view["setting"])}
+    return {"notes": notices(problems), "settings": _page(opened, compared(flat))}
 
 
-def _page(opened: Sequence[Opened], found: Sequence[Setting], searched: str) -> HTML:
+def _page(opened: Sequence[Opened], found: Sequence[Setting]) -> HTML:
     if not found:
-        return _nothing(searched) if opened else HTML()
+        return empty("No settings", "run.json is missing or holds none.") if opened else HTML()
     differing = [setting for setting in found if setting.differs and setting.decides]
-    count = f"{len(found)} settings" + (f" that match “{searched[:60]}”" if searched else "")
-    more = html('<p class="more">{} more settings are found by a search.</p>', len(found) - ROWS)
+    more = html('<p class="more">{} more settings are in run.json.</p>', len(found) - ROWS)
     return joined(
         (
             _differences(opened, differing) if len(opened) > 1 else "",
             html(
-                '<section class="passage"><details {}><summary>All settings<small>{}</small></summary>{}{}</details></section>',
-                *(HTML("open") if searched or len(opened) == 1 else "", count),
+                '<section class="passage"><details {}><summary>All settings<small>{:,} settings</small></summary>{}{}</details></section>',
+                *(HTML("open") if len(opened) == 1 else "", len(found)),
                 *(_table(opened, found[:ROWS], "All settings"), more if len(found) > ROWS else ""),
             ),
             _commands(opened),
         )
     )
-
-
-def _nothing(searched: str) -> HTML:
-    if searched:
-        return empty("No setting fits", f"No name and no value has all words of “{searched[:60]}”.")
-    return empty("No settings", "run.json is missing or holds none.")
 
 
 def _differences(opened: Sequence[Opened], differing: Sequence[Setting]) -> HTML:
@@ -105,4 +90,4 @@ def _copied(name: HTML, shown: str) -> HTML:
     )
 
 
-PAGE = Page("configuration", PARAMETERS, lay_out, render, reads=("run.json",))
+PAGE = Page("configuration", {}, lay_out, render, reads=("run.json",))

@@ -113,7 +113,7 @@ Found = tuple[list[dict], list[Groups]]
 def _metrics(runs: Sequence[Opened], view: dict, workspace: Workspace, problems: list[str]) -> Found:
     over = partial(_over, axis=view["x"])
     named = [(*_named(run), run.metrics) for run in runs]
-    return [*sections(runs, view), *system.sections(named, over, AXES[view["x"]], view["smooth"], view["log"])], []
+    return [*sections(runs, view), system.section(named, over, AXES[view["x"]], view["smooth"], view["log"])], []
 
 
 def _distributions(runs: Sequence[Opened], view: dict, workspace: Workspace, problems: list[str]) -> Found:

@@ -33,7 +33,6 @@ PARAMETERS = {
     "columns": ([], names),
     "task": ("", text),
     "paper": ("", text),
-    "sort": ("", text),
     **questions.PARAMETERS,
 }
 
@@ -86,7 +85,7 @@ def render(view: dict, workspace: Workspace) -> dict:
     reported = _reported(view["paper"], problems)
     made = Scores.of(shown, across, tasks, reported, opened, problems)
     return {
-        "table": score_table(made, view["sort"]) + _left_out(across, every),
+        "table": score_table(made) + _left_out(across, every),
         "board": board(panels(shown, tasks, reported)),
         **questions.render(view, workspace, shown, across, tasks, problems),
         "notes": notices(problems),

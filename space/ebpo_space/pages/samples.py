@@ -13,12 +13,11 @@ from ..cards import PER_PAGE, decision, group_list, history_bar, pushed_down
 from ..errors import RunError, attempt
 from ..groups import Groups, Index
 from ..page import Page
-from ..parameters import flag, number, one_of, optional, place, text
+from ..parameters import flag, number, one_of, place, text
 from ..parts import Parts, menu
 from ..picture import Drawn, implied_prior_mean, picture
 from ..replayed import batch_scale, under_every_estimator
-from ..search import KINDS, answers, error_counts, history, position_of
-from ..selection import selected
+from ..search import KINDS, Filter, answers, choose, error_counts, history, position_of
 from ..strip import MOST, first_with
 from ..strip import answers as strip
 from ..tables import NO_RUNS, choice, empty, notices, setting
@@ -38,8 +37,6 @@ PARAMETERS = {
     "cluster": ("", text),
     "from": (0.0, number(0, 1)),
     "to": (1.0, number(0, 1)),
-    "rewards_from": (None, optional(number(-1e9, 1e9))),
-    "rewards_to": (None, optional(number(-1e9, 1e9))),
     "text": ("", text),
     "at": ("", place),
     "answer": (0, number(0, MOST, whole=True)),  # from 1; 0: not chosen
@@ -76,8 +73,6 @@ def _filters(parts: Parts) -> None:
     parts.control("cluster", cluster, "input", also=_FIRST)
     parts.control("from", gr.Slider(0, 1, 0, step=0.05, label="Success rate from"), "release", also=_FIRST)
     parts.control("to", gr.Slider(0, 1, 1, step=0.05, label="Success rate to"), "release", also=_FIRST)
-    parts.control("rewards_from", gr.Number(None, label="Mean reward from"), "submit", "blur", also=_FIRST)
-    parts.control("rewards_to", gr.Number(None, label="Mean reward to"), "submit", "blur", also=_FIRST)
 
 
 def render(view: dict, workspace: Workspace) -> dict:
@@ -103,7 +98,9 @@ def render(view: dict, workspace: Workspace) -> dict:
 def _page(view: dict, keys: list[str], opened: Opened, index: Index, groups: Groups, problems: list[str]) -> dict:
     notes, found, note = [*opened.problems, *problems], np.zeros(0, int), ""
     try:
-        chosen = selected(view, index, opened.rewards)
+        success = view["from"], view["to"]
+        wanted = Filter(view["steps"], view["kind"], view["cluster"], success, view["text"].strip())
+        chosen = choose(index, wanted, *opened.rewards)
         found, note = chosen.positions, chosen.note
     except RunError as error:
         notes.append(str(error))
