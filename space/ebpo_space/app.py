@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import time
 from collections import Counter
+from dataclasses import dataclass
 
 import gradio as gr
 
@@ -18,13 +19,12 @@ from openrlhf_ebpo.run.run_log import LOCK
 
 from . import seeds
 from .condition import PATIENCE, SILENCE
-from .layout import Layout, lay_out
-from .links import PARAMETERS, address, clean, parsed
+from .links import PARAMETERS, Session, Turn, address, clean, parsed
+from .page import Control, Parts
 from .pages import PAGES
 from .rendered import Rendered
 from .run_card import state_of
 from .runs import AT_ONCE
-from .session import Session, Turn
 from .tables import Chip, notices, run_bar
 from .text import HTML
 from .workspace import Workspace
@@ -32,6 +32,49 @@ from .workspace import Workspace
 REFRESH = 5.0  # seconds between polls of a run that may still be growing
 SINGLE_CHIPS = 6  # runs that have a chip each in the bar; of more, each configuration has one
 UNKNOWN = object()  # a value that no control has
+HEADER = (
+    '<header class="masthead"><div><h1>EBPO<span>step by step</span></h1></div>'
+    '<button type="button" data-theme-toggle aria-label="Switch between light and dark">◐</button></header>'
+)
+
+
+@dataclass
+class Layout:
+    """frame: what stands on every page: the masthead, the bar of runs. locator: number and address of what is shown.
+    pages: by name."""
+
+    frame: Parts
+    locator: gr.HTML
+    tabs: gr.Tabs
+    pages: dict[str, Parts]
+
+    @property
+    def controls(self) -> dict[str, Control]:
+        return {name: control for parts in self.pages.values() for name, control in parts.controls.items()}
+
+    @property
+    def shown(self) -> list[gr.HTML]:
+        return [component for parts in (self.frame, *self.pages.values()) for component in parts.shown.values()]
+
+
+def lay_out(workspace: Workspace) -> Layout:
+    """Create all components; must run inside gr.Blocks()."""
+    frame, pages = Parts(), {name: Parts() for name in PAGES}
+    with gr.Row(elem_classes=["top-row"]):
+        frame.html("masthead", value=HEADER, js=" window.space.start(trigger);")
+        frame.html("bar", classes=("wide-bar",))
+    locator = gr.HTML(
+        "",
+        html_template="<i></i>",
+        js_on_load="window.space.locate(props, trigger, watch);",
+        elem_classes=["unseen"],
+        apply_default_css=False,
+    )
+    with gr.Tabs(elem_id="pages") as tabs:
+        for name, page in PAGES.items():
+            with gr.Tab(name.capitalize(), id=name):
+                page.lay_out(pages[name], workspace)
+    return Layout(frame, locator, tabs, pages)
 
 
 def build(workspace: Workspace) -> gr.Blocks:

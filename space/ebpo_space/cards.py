@@ -9,15 +9,14 @@ import numpy as np
 
 from openrlhf_ebpo.run.score_text import whole_percent
 
-from . import downloads, reading
+from . import reading
 from .figures import number
 from .groups import Groups
-from .search import PUSHED_DOWN
+from .search import PUSHED_DOWN, Words
 from .sides import asked_with
 from .tables import setting
-from .text import HTML, harmless, html, joined, snippet
+from .text import HTML, attribute, harmless, html, joined, run_name
 from .turns import asked
-from .words import Words
 
 PER_PAGE = 40  # groups in the list at a time
 
@@ -60,7 +59,7 @@ def pager(name: str, shown: int, pages: int, of: str) -> HTML:
 
 def _item(groups: Groups, p: int, words: Words, current: bool, badge: HTML) -> HTML:
     step, group = groups.step[p], groups.group[p]
-    cluster = html("<small>{}</small>", snippet(groups.cluster[p], 40)) if groups.cluster[p] else ""
+    cluster = html("<small>{}</small>", run_name(groups.cluster[p], 40)) if groups.cluster[p] else ""
     return html(
         '<li><button type="button" {}{}><span class="top"><small>step {} · group {}</small></span>'
         '<span class="words">{}</span><span class="top">{}{}</span>{}</button></li>',
@@ -149,8 +148,15 @@ def _heading(row: Mapping, about: Mapping, raw: bool) -> HTML:
             setting(raw=not raw),
             "true" if raw else "false",
             setting(**asked_with(about["run"], about["step"], about["group"])),
-            downloads.button(about["run"], about["step"]),
+            _download(about["run"], about["step"]),
         ),
+    )
+
+
+def _download(run: str, step: int) -> HTML:
+    return html(
+        '<button type="button" data-download="./space/rollouts" data-run="{}" data-step="{}">Parquet of step {}</button>',
+        *(attribute(run), step, step),
     )
 
 

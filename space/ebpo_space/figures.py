@@ -13,8 +13,6 @@ from collections.abc import Sequence
 import numpy as np
 import orjson
 
-from openrlhf_ebpo.run.score_text import percent
-
 from .text import middle_cut
 
 COLOURS = 8  # --run-0 … --run-7 in the style sheet; more runs start over, dashed
@@ -55,6 +53,10 @@ def signed(value: float | None) -> str:
     return "0" if value == 0 else f"{value:+.2f}".replace("-", "−")
 
 
+def finite(value) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+
+
 def plotly_text(text: str, limit: int = 40) -> str:
     """Escaped for Plotly, which renders a few HTML tags in names and labels."""
     return middle_cut(text, limit).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
@@ -64,50 +66,3 @@ def board(sections: Sequence[dict], unit: str = "", zoom: tuple[float, float] | 
     """What a board component takes: sections of panels, as JSON; sections without panels are left out."""
     shown = [section for section in sections if section["panels"]]
     return orjson.dumps({"unit": unit, "zoom": zoom, "sections": shown}).decode()
-
-
-def pass_panel(task: str, curves: Sequence[tuple[str, int, bool, list[tuple[int, dict]]]]) -> dict:
-    """pass@k over k, one line per checkpoint. curves: (label, colour number, dashed, [(k, metric)])."""
-    traces, values = [], []
-    for label, shade, dashed, points in curves:
-        ks, metrics = [k for k, _ in points], [m for _, m in points]
-        y = 100 * np.array([m["value"] for m in metrics])
-        low, high = (100 * np.array([m["interval"][i] for m in metrics]) for i in (0, 1))
-        traces += [*([] if dashed else [_band(ks, low, high, shade)]), _line(label, ks, y, shade, dashed)]
-        values += (
-            [] if dashed else [{"name": label, "color": colour(shade), "text": f"{percent(metrics[0]['value'])} %"}]
-        )
-    ticks = sorted({k for *_, points in curves for k, _ in points})
-    return {
-        **{"id": f"pass-{task}", "title": task, "values": values, "note": ""},
-        "summary": f"pass@k of {task}: " + "; ".join(f"{v['name']}: {v['text']} at k = 1" for v in values),
-        "figure": {
-            "data": traces,
-            "layout": {
-                "xaxis": {
-                    "type": "log",
-                    "tickvals": ticks,
-                    "ticktext": [str(k) for k in ticks],
-                    "title": {"text": "k"},
-                },
-                "yaxis": {"rangemode": "tozero", "ticksuffix": " %"},
-            },
-        },
-    }
-
-
-def _line(label: str, x, y: np.ndarray, shade: int, dashed: bool) -> dict:
-    return {
-        **{"type": "scatter", "mode": "lines+markers", "x": list(x), "y": packed(y), "name": plotly_text(label)},
-        **{"line": {"color": f"@{colour(shade)}", "width": 2, "dash": "dot" if dashed else "solid"}},
-        **{"marker": {"size": 6}, "hovertemplate": "%{y:.1f} %"},
-    }
-
-
-def _band(x, low: np.ndarray, high: np.ndarray, shade: int) -> dict:
-    x = list(x)
-    return {
-        **{"type": "scatter", "mode": "lines", "x": x + x[::-1], "y": packed(np.concatenate([high, low[::-1]]))},
-        **{"fill": "toself", "fillcolor": f"@{colour(shade)}-soft", "line": {"width": 0}},
-        **{"hoverinfo": "skip", "showlegend": False},
-    }

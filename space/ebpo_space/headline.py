@@ -1,4 +1,4 @@
-"""Compare the configurations of a view with GRPO, in one sentence each: the difference, its interval, and what it is over.
+"""Runs of one configuration together, with the spread of their seeds; and every configuration against GRPO, in one sentence each: the difference, its interval, and what it is over.
 
 With two seeds each or more, the runs' ends are compared by seed, and the interval says what another training would give.
 With one seed each, the last checkpoint that both have is compared question by question, or else the training reward; how far
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,15 +18,19 @@ from openrlhf_ebpo.estimator.registry import title
 
 from . import results, seeds
 from .errors import RunError
-from .outcome import half_width, part
+from .metrics import smooth
+from .outcome import Outcome, half_width, part
 from .paired import GRPO, change
-from .seed_table import Configuration, Found, configurations, spread
+from .picture import SMOOTHED, sparkline
+from .tables import dot, table
 from .text import HTML, harmless, html, joined, run_name
 from .warnings import REWARD
 from .workspace import Opened
 
 ONE_SEED = "One seed each: another training may differ by more."
 MAX_COMPARISONS = 6
+
+Found = tuple[Opened, Outcome | None]
 
 
 @dataclass(frozen=True)
@@ -169,3 +174,82 @@ def _by_step(one: Opened, base: Opened) -> Comparison | None:
     over = f"over steps {int(steps[-size]):,} to {int(steps[-1]):,}, allowing for autocorrelation"
     least = f"about {half:.2g}"
     return Comparison(said, value - half, value + half, f"95% CI {low} to {high}", "training reward", over, least)
+
+
+class Spread(NamedTuple):
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """Runs that differ only in their seed. alike: by seed, the outcomes that measure the same; what: what they measure."""
+
+    name: str
+    runs: Sequence[Opened]
+    alike: dict[int | None, Outcome]
+
+    @property
+    def what(self) -> str:
+        return next(iter(self.alike.values())).what if self.alike else ""
+
+
+def seed_table(found: Sequence[Found]) -> HTML:
+    """Nothing where no two runs are of one configuration."""
+    each = [one for one in configurations(found) if len(one.runs) > 1]
+    if not each:
+        return HTML()
+    rows = [_row(one) for one in each]
+    said = "Runs whose arguments differ only in seed, names and paths. 95 % t-interval of the mean; for two runs their range."
+    shown = table(
+        ["configuration", "seeds", "start to end", "change", "mean reward"], rows, "Seeds of one configuration", "seeds"
+    )
+    return html('<section class="passage spread"><h2>Seeds</h2><p>{}</p>{}</section>', said, shown)
+
+
+def configurations(found: Sequence[Found]) -> list[Configuration]:
+    came = {run.run.key: outcome for run, outcome in found}
+    return [_configuration(runs, came) for runs in seeds.grouped([run for run, _ in found])]
+
+
+def _configuration(runs: Sequence[Opened], came: dict[str, Outcome | None]) -> Configuration:
+    known = [(seeds.seed_of(run.about), came[run.run.key]) for run in runs if came[run.run.key]]
+    alike = {seed: outcome for seed, outcome in known if outcome.what == known[0][1].what}
+    return Configuration(seeds.name([run.run.key for run in runs]), runs, alike)
+
+
+def _row(one: Configuration) -> list[HTML | str]:
+    name = html(
+        "{}{}<small>{}</small>", dot(one.runs[0].run.number), run_name(one.name, 40), title(one.runs[0].estimator)[:40]
+    )
+    if len(one.alike) < 2:
+        return [name, str(len(one.runs)), "–", "not at the same step yet", _line(one)]
+    first, last = (spread([getattr(each, end) for each in one.alike.values()]) for end in ("first", "last"))
+    moved = spread([each.last - each.first for each in one.alike.values()])
+    say = next(iter(one.alike.values())).written
+    return [
+        name,
+        f"{len(one.alike)} of {len(one.runs)}" if len(one.alike) < len(one.runs) else str(len(one.runs)),
+        html("{} → <b>{}</b><small>{} to {}</small>", say(first.mean), say(last.mean), say(last.low), say(last.high)),
+        html(
+            "<b>{}</b><small>{} to {}</small>",
+            say(moved.mean, True),
+            *(say(end, True).removesuffix(" points") for end in (moved.low, moved.high)),
+        ),
+        _line(one),
+    ]
+
+
+def spread(values: Sequence[float]) -> Spread:
+    found = np.array(values, float)
+    return Spread(float(found.mean()), *map(float, seeds.spread(found)))
+
+
+def _line(one: Configuration) -> HTML:
+    series = [next((s for s in map(run.metrics.series, REWARD) if len(s[0])), None) for run in one.runs]
+    band = seeds.band([(steps, smooth(values, SMOOTHED)) for steps, values in filter(None, series)])
+    if band is None:
+        return HTML("–")
+    said = f"Mean reward, {band.words}"
+    return sparkline(band.steps, band.mean, said, one.runs[0].run.number, (band.low, band.high))

@@ -27,7 +27,7 @@ class Line:
     """One run in one panel, or seeds of one configuration. x and y of the same length, without gaps.
 
     low, high: intervals of single points; lost: where a value was no number; band: ends of what lies around a line that is
-    a mean of smoothed ones already."""
+    a mean of smoothed ones already; dash: "" for one by its number."""
 
     name: str
     number: int
@@ -37,6 +37,7 @@ class Line:
     high: np.ndarray | None = None
     lost: np.ndarray | None = None
     band: tuple[np.ndarray, np.ndarray] | None = None
+    dash: str = ""
 
     @functools.cached_property
     def inside(self) -> np.ndarray:
@@ -50,7 +51,7 @@ def line_traces(lines: Sequence[Line], bolds: Sequence[tuple], zoom: tuple[float
     raw, traces = [], []
     faint = 0.28 if len(lines) <= 3 else 0.16
     for place, (line, (bold_x, bold_y)) in enumerate(zip(lines, bolds, strict=True)):
-        shade, dash = f"@{colour(line.number)}", _DASHES[line.number // COLOURS % len(_DASHES)]
+        shade, dash = f"@{colour(line.number)}", line.dash or _DASHES[line.number // COLOURS % len(_DASHES)]
         few = len(line.x) <= 12
         if line.band is not None:
             raw.append(band_trace(line, shade))
@@ -217,34 +218,45 @@ def _decades(lines: Sequence[Line]) -> float:
 
 def checkpoint_panel(task: str, lines: Sequence[Line], reported: Sequence[tuple[str, float]]) -> dict:
     """A score over training steps with 95 % intervals, percent; the paper's numbers as dotted levels."""
-    traces = line_traces(lines, [bold(line, 0) for line in lines])
-    for trace in traces:
-        trace["hovertemplate"] = "%{y:.1f} %"
     ends = [float(v) for line in lines for v in (line.x.min(), line.x.max())] or [0.0, 1.0]
-    for (label, value), dash in zip(reported, itertools.cycle(("dot", "dash", "dashdot"))):
-        traces.append(
-            {
-                **{"type": "scatter", "mode": "lines", "x": [min(ends), max(ends)], "y": [value, value]},
-                **{"name": plotly_text(f"{label} (reported)", 60), "hovertemplate": "%{y:.2f} %"},
-                **{"line": {"color": "@muted", "width": 1.2, "dash": dash}},
-            }
-        )
-    values = [
-        {"name": line.name, "color": colour(line.number), "text": f"{percent(line.y[-1] / 100)} %"} for line in lines
+    levels = [
+        {
+            **{"type": "scatter", "mode": "lines", "x": [min(ends), max(ends)], "y": [value, value]},
+            **{"name": plotly_text(f"{label} (reported)", 60), "hovertemplate": "%{y:.2f} %"},
+            **{"line": {"color": "@muted", "width": 1.2, "dash": dash}},
+        }
+        for (label, value), dash in zip(reported, itertools.cycle(("dot", "dash", "dashdot")))
     ]
-    summary = "; ".join(f"{v['name']}: {v['text']} at the last step" for v in values)
-    values += [
+    axis = {"title": {"text": "training step"}, **_whole_steps(lines, "training step")}
+    panel = _scores(f"steps-{task}", task, lines, axis, -1, f"pass@1 of {task} by step")
+    panel["figure"]["data"] += levels
+    panel["values"] += [
         {"name": f"{label}, reported", "color": "muted", "text": f"{reported_text(value)} %"}
         for label, value in reported
     ]
+    return panel
+
+
+def pass_panel(task: str, lines: Sequence[Line]) -> dict:
+    """pass@k over k, percent."""
+    ticks = sorted({int(k) for line in lines for k in line.x})
+    axis = {"type": "log", "tickvals": ticks, "ticktext": [str(k) for k in ticks], "title": {"text": "k"}}
+    return _scores(f"pass-{task}", task, lines, axis, 0, f"pass@k of {task}, at k = 1")
+
+
+def _scores(name: str, title: str, lines: Sequence[Line], axis: dict, at: int, summary: str) -> dict:
+    """at: place of the value in the head, of lines that are not dotted."""
+    traces = line_traces(lines, [bold(line, 0) for line in lines])
+    for trace in traces:
+        trace["hovertemplate"] = "%{y:.1f} %"
+    values = [
+        {"name": line.name, "color": colour(line.number), "text": f"{percent(line.y[at] / 100)} %"}
+        for line in lines
+        if not line.dash
+    ]
+    said = "; ".join(f"{value['name']}: {value['text']}" for value in values)
+    layout = {"xaxis": axis, "yaxis": {"ticksuffix": " %", "rangemode": "tozero"}}
     return {
-        **{"id": f"steps-{task}", "title": task, "values": values, "note": ""},
-        "summary": f"pass@1 of {task} by step: {summary}",
-        "figure": {
-            "data": traces,
-            "layout": {
-                "xaxis": {"title": {"text": "training step"}, **_whole_steps(lines, "training step")},
-                "yaxis": {"ticksuffix": " %", "rangemode": "tozero"},
-            },
-        },
+        **{"id": name, "title": title, "values": values, "note": "", "summary": f"{summary}: {said}"},
+        "figure": {"data": traces, "layout": layout},
     }

@@ -1,13 +1,66 @@
-"""What a page is: everything that the app knows of it. Each module of `pages` makes one."""
+"""A page: everything that the app knows of it, its components, and how each is tied to the view. What they do is in app.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import gradio as gr
 
 from .parameters import Parameter
-from .parts import Parts
 from .workspace import Workspace
+
+_ACTIONS = "window.space.actions(element, props, trigger, server, watch);"
+_BOARD = "window.space.board(element, props, trigger, watch); "
+
+
+@dataclass(frozen=True)
+class Control:
+    """A component in which the visitor sets a parameter, and what else a change of it sets."""
+
+    component: object
+    events: tuple[Callable, ...]
+    also: dict
+
+
+@dataclass
+class Parts:
+    """The components of one page. shown: by name, what `render` fills. boards: names of those that are figures, not HTML.
+    controls: by parameter; buttons change the others."""
+
+    shown: dict[str, gr.HTML] = field(default_factory=dict)
+    boards: set[str] = field(default_factory=set)
+    controls: dict[str, Control] = field(default_factory=dict)
+
+    def html(self, name: str, value: str = "", js: str = "", classes: tuple[str, ...] = (), **more) -> gr.HTML:
+        """HTML that this app has written, inserted verbatim: a value is never parsed as a template."""
+        self.shown[name] = gr.HTML(
+            value, js_on_load=_ACTIONS + js, apply_default_css=False, elem_classes=["own", *classes], **more
+        )
+        return self.shown[name]
+
+    def board(self, name: str) -> gr.HTML:
+        """Plotly figures. They are data: the template does not show them, plots.js draws them."""
+        self.boards.add(name)
+        self.shown[name] = gr.HTML(
+            '{"sections": []}',
+            html_template='<div class="board"></div>',
+            js_on_load=_BOARD,
+            apply_default_css=False,
+            elem_classes=["own"],
+        )
+        return self.shown[name]
+
+    def control(self, name: str, component, *events: str, also: dict | None = None):
+        """A component that sets the parameter `name` at these of its events."""
+        self.controls[name] = Control(component, tuple(getattr(component, event) for event in events), also or {})
+        return component
+
+
+def menu(found: Sequence, first: Sequence = (), least: int = 1) -> dict:
+    """Properties of a dropdown; one that has less than `least` to choose from is not shown."""
+    enough = len(found) >= least
+    return {"choices": [*first, *found] if enough else [], "visible": enough}
 
 
 def _as_it_is(view: dict) -> None:

@@ -1,19 +1,22 @@
-"""The small picture of a group: what the prior expected, what the group's mean says, where the baseline ended. SVG, pure."""
+"""SVG, pure: the picture of a group (prior, group mean, and the baseline between them), and lines of a few pixels' height."""
 
 from __future__ import annotations
 
-import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from .figures import number
-from .text import HTML
+from .figures import colour, number
+from .metrics import decimate, smooth
+from .text import HTML, attribute, html
 
 WIDTH, HEIGHT, MARGIN, GROUND = 420, 124, 12, 100
 _ROWS = (12, 27, 42)  # heights of the marks' names
-_LETTER = 6.2  # width of one at the style sheet's size
+SPARK_WIDTH, SPARK_HEIGHT, SPARK_MARGIN = 160, 36, 3
+SMOOTHED = 0.08  # share of the run
+_POINTS = 80
 
 
 @dataclass(frozen=True)
@@ -91,26 +94,16 @@ def _way(start: float, end: float) -> str:
 
 
 def _labels(group: Drawn, x) -> list[str]:
-    """The three marks with their names, each on a line of its own, placed so that names stand inside the picture and cross
-    as few marks as may be."""
+    """The marks with their names, each on a line of its own, on the side of its mark where the picture has room."""
     marks = [("mean", "group mean", group.mean), ("base", "baseline", group.baseline)]
     if group.prior_mean is not None:
         marks.append(("glob", "prior mean", group.prior_mean))
-    named = [(kind, f"{name} {number(value)}", x(value)) for kind, name, value in marks]
-    rows = itertools.permutations(_ROWS[: len(named)])
-    sides = list(itertools.product((1, -1), repeat=len(named)))
-    _, ys, chosen = min((_crossings(named, ys, side), ys, side) for ys in rows for side in sides)
-    return [_mark(*mark, y, side) for mark, y, side in zip(named, ys, chosen, strict=True)]
-
-
-def _crossings(named: list[tuple[str, str, float]], ys: tuple[int, ...], sides: tuple[int, ...]) -> int:
-    """Cost of a placement: a name outside the picture costs more than all marks that names cross."""
-    bad = 0
-    for (_, text, at), y, side in zip(named, ys, sides, strict=True):
-        near, far = sorted((at + 4 * side, at + side * (6 + _LETTER * len(text))))
-        bad += 10 * (near < 0 or far > WIDTH)
-        bad += sum(near < other < far and below <= y for (_, _, other), below in zip(named, ys, strict=True))
-    return bad
+    ordered = sorted(marks, key=lambda mark: mark[2])
+    heights = {name: y for (_, name, _), y in zip(ordered, _ROWS, strict=False)}
+    return [
+        _mark(kind, f"{name} {number(value)}", x(value), heights[name], 1 if x(value) < WIDTH / 2 else -1)
+        for kind, name, value in marks
+    ]
 
 
 def _mark(kind: str, text: str, at: float, y: int, side: int) -> str:
@@ -119,3 +112,38 @@ def _mark(kind: str, text: str, at: float, y: int, side: int) -> str:
         f'<line class="{kind}" x1="{at:.1f}" x2="{at:.1f}" y1="{y - 6}" y2="{GROUND}"/>'
         f'<text class="{kind}" x="{at + 6 * side:.1f}" y="{y + 3}" text-anchor="{anchor}">{text}</text>'
     )
+
+
+def sparkline(
+    steps: np.ndarray, values: np.ndarray, said: str, number: int, band: tuple[np.ndarray, np.ndarray] | None = None
+) -> HTML:
+    """Smoothed, from its lowest to its highest. said: what it is, for who does not see it. band: low and high, drawn softly."""
+    if len(values) < 2:
+        return HTML()
+    line = smooth(values, SMOOTHED) if band is None else values
+    around = np.concatenate([line, *(band or ())])
+    low, high = float(around.min()), float(around.max())
+    marks = HTML() if band is None else _area(steps, *band, low, high, number)
+    x, y = decimate(steps, line, _POINTS)
+    return html(
+        '<svg class="spark" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}'
+        '<path d="{}" fill="none" style="stroke:var(--{})" vector-effect="non-scaling-stroke"/></svg>',
+        *(SPARK_WIDTH, SPARK_HEIGHT, attribute(said, 300), marks, _path(x, y, steps, low, high), colour(number)),
+    )
+
+
+def _area(steps, lower, upper, low: float, high: float, number: int) -> HTML:
+    there, back = decimate(steps, upper, _POINTS), decimate(steps, lower, _POINTS)
+    outline = _path(*there, steps, low, high) + _path(back[0][::-1], back[1][::-1], steps, low, high).replace("M", "L")
+    return html('<path d="{}Z" style="fill:var(--{}-soft)"/>', outline, colour(number))
+
+
+def _path(x: Sequence, y: Sequence, steps: np.ndarray, low: float, high: float) -> str:
+    across = (SPARK_WIDTH - 2 * SPARK_MARGIN) / max(float(steps[-1] - steps[0]), 1e-12)
+    up = (SPARK_HEIGHT - 2 * SPARK_MARGIN) / (high - low) if high > low else 0.0
+    middle = 0 if high > low else SPARK_HEIGHT / 2 - SPARK_MARGIN
+    points = (
+        f"{SPARK_MARGIN + (float(a) - float(steps[0])) * across:.1f} {SPARK_HEIGHT - SPARK_MARGIN - middle - (float(b) - low) * up:.1f}"
+        for a, b in zip(x, y, strict=True)
+    )
+    return "M" + "L".join(points)

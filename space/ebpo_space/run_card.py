@@ -17,7 +17,7 @@ from .figures import colour, number
 from .groups import Groups
 from .metrics import Metrics
 from .outcome import Outcome, outcome
-from .sparkline import sparkline
+from .picture import sparkline
 from .tables import STATE, dot, setting
 from .text import HTML, attribute, harmless, html, joined, run_name
 from .warnings import REWARD, RULES, Warned, above, collapsed, spiked

@@ -20,7 +20,7 @@ from openrlhf_ebpo.run.run_log import SCHEMA
 
 from . import hub
 from .errors import RunError
-from .fetched import Copy, Fetched
+from .hub import Copy, Fetched
 
 DEPTH = 3  # folders below a given directory in which runs are looked for
 AT_ONCE = 20  # runs in one view

@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from . import downloads, texts
+from . import routes
 from .document import STATIC, Document, head
 from .errors import RunError
 from .gate import Gate
@@ -98,7 +98,7 @@ class Files(StaticFiles):
 # Of pages, by address: what a GET with these parameters is answered with. They find runs as pages do, through the workspace,
 # and run in a thread. A RunError is answered with 404 and its message.
 Answer = Callable[[Workspace, Mapping[str, str]], Response]
-ROUTES: dict[str, Answer] = {"/space/text": texts.answer, downloads.ROUTE: downloads.answer}
+ROUTES: dict[str, Answer] = {"/space/text": routes.text, "/space/rollouts": routes.rollouts}
 
 
 def _route(path: str, answer: Answer, workspace: Workspace) -> Route:

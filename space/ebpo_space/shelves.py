@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from openrlhf_ebpo.run.own_metrics import COLUMNS
 from . import results, seeds
 from .errors import RunError
 from .lines import Line, bold, line_panel
-from .metrics import AXES, positions
+from .metrics import AXES, Metrics, positions
 from .text import middle_cut, plain
 from .workspace import Opened
 
@@ -23,6 +23,12 @@ OTHERS = 12  # panels of metrics that the catalogue does not know; "More metrics
 TITLE = 120  # characters
 LONGEST = 300  # characters of a name that gets one of them: as many as a link takes
 OTHER_NOTE = "Logged by code of your own, or by a later OpenRLHF."
+
+SPEED = (
+    ("clock", "Seconds a step", "from one step to the next by the clock, with saving and evaluating"),
+    ("tokens", "Tokens a second", "of responses, by the clock: what counts for a budget"),
+    ("generation", "Tokens a second in generation", "of responses, by vLLM’s share of the step"),
+)
 
 
 def sections(runs: Sequence[Opened], view: dict) -> list[dict]:
@@ -163,3 +169,42 @@ def _saved_results(run: Opened) -> tuple[np.ndarray, np.ndarray]:
             by_step.setdefault(result.step, []).append(result.metrics["pass@1"]["value"])
     whole = sorted(step for step, values in by_step.items() if len(values) == len(tasks))
     return np.array(whole, int), np.array([np.mean(by_step[step]) for step in whole])
+
+
+def clock(metrics: Metrics) -> np.ndarray:
+    """Seconds from the step before to this one, by the clock; NaN where a step or its time is missing."""
+    time = metrics.columns.get("time")
+    if time is None:
+        return np.full(len(metrics.steps), np.nan)
+    between = np.diff(time, prepend=np.nan)
+    following = np.diff(metrics.steps, prepend=-1) == 1
+    return np.where(following & (between > 0), between, np.nan)
+
+
+def speeds(metrics: Metrics) -> dict[str, np.ndarray]:
+    """A value for each step, by the panels' names; NaN where unknown."""
+    unknown = np.full(len(metrics.steps), np.nan)
+    length = metrics.columns.get("rollout/response_length_mean", metrics.columns.get("response_length", unknown))
+    tokens, seconds = length * metrics.columns.get("rollout/num_samples", unknown), clock(metrics)
+    generation = metrics.columns.get("timing/generation", unknown)
+    return {
+        "clock": seconds,
+        "tokens": tokens / np.where(seconds > 0, seconds, np.nan),
+        "generation": tokens / np.where(generation > 0, generation, np.nan),
+    }
+
+
+def speed_section(runs: Sequence[tuple[str, int, Metrics]], axis: Callable, unit: str, share: float, log: bool) -> dict:
+    """Panels over all runs. runs: (key, number, metrics); axis: (metrics, steps) -> places on the x axis."""
+    found = [(key, shade, metrics, speeds(metrics)) for key, shade, metrics in runs]
+    panels = []
+    for name, title, note in SPEED:
+        lines = [_speed_line(key, shade, metrics, known[name], axis) for key, shade, metrics, known in found]
+        if lines := [line for line in lines if len(line.x)]:
+            panels.append(line_panel(f"system-{name}", title, lines, unit=unit, share=share, log=log, note=note))
+    return {"title": "Speed", "note": "", "panels": panels}
+
+
+def _speed_line(key: str, shade: int, metrics: Metrics, values: np.ndarray, axis: Callable) -> Line:
+    known = np.isfinite(values)
+    return Line(key, shade, axis(metrics, metrics.steps[known]), values[known])

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from .bounded import batches
-from .errors import RunError, reading
-from .groups import Groups, Index, file_of, open_file
+from .errors import RunError
+from .figures import finite
+from .groups import Groups, Index
 from .search import answers, history, position_of
 from .workspace import Opened
 
-SECONDS = 1.0  # to look for a prompt by its text
 ANSWERS = 64  # of a group to choose from
 
 
@@ -80,7 +74,9 @@ def second_side(opened: Opened, index: Index, first: Side, place: str, picked: i
         if position is None:
             raise RunError(f"There is no group {place} in {opened.run.key}.")
     else:
-        visits = first.visits if same_run else visits_of(index, groups, first)
+        visits = first.visits if same_run else history(groups, first.groups.prompt_id[first.position])
+        if not len(visits):
+            raise RunError(f"{opened.run.key} has no group of this prompt.")
         position = int(counterpart(groups, visits, first, same_run))
     if same_run and position == first.position and picked is None:
         picked = other_answer(first)
@@ -119,59 +115,14 @@ def counterpart(groups: Groups, visits: np.ndarray, first: Side, same_run: bool)
 
 
 def best(rows: Sequence[dict]) -> int:
-    rewards = [_reward(row) for row in rows]
-    return int(np.argmax(rewards))
+    rewards = [finite(row.get("reward")) for row in rows]
+    return int(np.argmax([-np.inf if reward is None else reward for reward in rewards]))
 
 
 def other_answer(side: Side) -> int:
     """Of the same group: the one whose reward differs most."""
-    rewards = [number_in(row, "reward") for row in side.rows]
+    rewards = [finite(row.get("reward")) for row in side.rows]
     mine = rewards[side.picked]
     apart = [-1.0 if reward is None or mine is None else abs(reward - mine) for reward in rewards]
     apart[side.picked] = -2.0
     return int(np.argmax(apart))
-
-
-def _reward(row: dict) -> float:
-    found = number_in(row, "reward")
-    return -1e9 if found is None else found
-
-
-def number_in(row: dict, name: str) -> float | None:
-    value = row.get(name)
-    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
-
-
-def visits_of(index: Index, groups: Groups, first: Side) -> np.ndarray:
-    """Groups of the first side's prompt in another run: by prompt_id, which knows prompt and label, else by the text.
-
-    Raises:
-        RunError: there is none, or not enough time to find one.
-    """
-    found = history(groups, first.groups.prompt_id[first.position])
-    if len(found):
-        return found
-    until, key = time.monotonic() + SECONDS, index.run.key
-    for step in np.unique(groups.step)[::-1]:
-        here = np.flatnonzero(groups.step == step)
-        hits = here[_has_prompt(index, int(step), groups.row[here], first.prompt)]
-        if len(hits):
-            return history(groups, groups.prompt_id[hits[0]]) if groups.prompt_id[hits[0]] else hits
-        if time.monotonic() > until:
-            raise RunError(
-                f"{key} has no prompt of this id; its texts were looked at back to step {step}, and none is equal."
-            )
-    raise RunError(f"{key} has no group of this prompt.")
-
-
-def _has_prompt(index: Index, step: int, rows: np.ndarray, prompt: str) -> np.ndarray:
-    """Of each of these rows of a step; nothing of a file that cannot be read."""
-    found, name = np.zeros(len(rows), bool), file_of(index.run, step)
-    with contextlib.suppress(RunError), reading(f"step {step}"):  # the index says which files are damaged
-        file, at = open_file(index.run, name or ""), 0
-        for batch in batches(file, ["prompt"], range(file.num_row_groups), 1024):
-            here = (rows >= at) & (rows < at + batch.num_rows)
-            texts = batch.column(0).take(pa.array(rows[here] - at)).cast(pa.string())
-            found[here] = pc.fill_null(pc.equal(texts, prompt), False).to_numpy(zero_copy_only=False)
-            at += batch.num_rows
-    return found

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 from openrlhf_ebpo.estimator.registry import title
 
 from . import reading
 from .cards import current_mark, tokens
-from .figures import number, signed
+from .figures import finite, number, signed
 from .tables import choice, setting
 from .text import HTML, harmless, html, joined
 
@@ -174,7 +173,3 @@ def _reward(reward: float | None) -> HTML:
 
 def _number(value: float | None) -> str:
     return "–" if value is None else number(value)
-
-
-def finite(value) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None

@@ -81,9 +81,3 @@ def run_name(name, limit: int = 40) -> HTML:
     """The name of a run, a task, a cluster on one line, harmless; whole in its title where it is cut."""
     shown = harmless(middle_cut(name, limit), limit)
     return shown if len(str(name)) <= limit else html('<span title="{}">{}</span>', attribute(name, 300), shown)
-
-
-def snippet(text, limit: int = 140) -> HTML:
-    """The first words on one line, harmless."""
-    words = " ".join(str(text)[: 4 * limit].split())
-    return harmless(words[:limit] + ("…" if len(words) > limit else ""))

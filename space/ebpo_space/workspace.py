@@ -15,8 +15,8 @@ from openrlhf_ebpo.run.own_metrics import own_metrics
 
 from . import seeds
 from .errors import attempt
-from .fetched import ADDED
 from .groups import Index
+from .hub import ADDED
 from .metrics import Follower, Metrics
 from .runs import AT_ONCE, Run, Runs, describe, inside
 

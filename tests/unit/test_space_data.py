@@ -21,8 +21,7 @@ from openrlhf_ebpo.space.groups import Index, rows_of
 from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.metrics import Follower, decimate, outside, smooth
 from openrlhf_ebpo.space.runs import Run, Runs, describe, inside, keys
-from openrlhf_ebpo.space.search import Filter, answers, choose, history, position_of
-from openrlhf_ebpo.space.words import words_of
+from openrlhf_ebpo.space.search import Filter, answers, choose, history, position_of, words_of
 from openrlhf_ebpo.space.workspace import Workspace
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ import pytest
 from marked_runs import BROKEN, MARK, marked_run
 from space_runs import learning_run
 
-from openrlhf_ebpo.space import heatmaps, system
+from openrlhf_ebpo.space import heatmaps
 from openrlhf_ebpo.space.figures import packed
 from openrlhf_ebpo.space.groups import Index
 from openrlhf_ebpo.space.lines import Line, line_panel
@@ -17,6 +17,7 @@ from openrlhf_ebpo.space.links import clean
 from openrlhf_ebpo.space.metrics import Metrics
 from openrlhf_ebpo.space.pages import configuration, dynamics
 from openrlhf_ebpo.space.runs import Run, Runs
+from openrlhf_ebpo.space.shelves import clock, speed_section
 from openrlhf_ebpo.space.text import HTML
 from openrlhf_ebpo.space.workspace import Workspace
 
@@ -169,12 +170,12 @@ def test_columns_are_named_by_the_steps_in_them():
 def test_speed_comes_from_what_was_logged():
     columns = {"response_length": 100.0, "rollout/num_samples": 8.0, "timing/generation": 4.0}
     run = metrics(time=1e9 + 10 * np.arange(40.0), **columns)
-    shown = system.section([("run", 0, run)], lambda m, steps: steps, "step", 0, False)
+    shown = speed_section([("run", 0, run)], lambda m, steps: steps, "step", 0, False)
     found = {panel["id"]: panel["values"][0]["text"] for panel in shown["panels"]}
     assert found == {"system-clock": "10", "system-tokens": "80", "system-generation": "200"}
-    assert not system.section([("run", 0, metrics(kl=1.0))], lambda m, steps: steps, "step", 0, False)["panels"]
+    assert not speed_section([("run", 0, metrics(kl=1.0))], lambda m, steps: steps, "step", 0, False)["panels"]
 
 
 def test_the_clock_knows_no_step_before_a_gap():
     run = Metrics(np.array([1, 2, 5]), {"time": np.array([0.0, 3.0, 100.0])})
-    assert np.nan_to_num(system.clock(run), nan=-1).tolist() == [-1, 3, -1]
+    assert np.nan_to_num(clock(run), nan=-1).tolist() == [-1, 3, -1]

@@ -17,10 +17,9 @@ from marked_runs import BROKEN, MARK, attacks, marked_run
 from space_runs import learning_run
 
 from openrlhf_ebpo.space.app import build
-from openrlhf_ebpo.space.links import address, clean
+from openrlhf_ebpo.space.links import Session, address, clean
 from openrlhf_ebpo.space.pages import PAGES, evaluation, samples
 from openrlhf_ebpo.space.runs import Runs
-from openrlhf_ebpo.space.session import Session
 from openrlhf_ebpo.space.settings import settings_of, shown
 from openrlhf_ebpo.space.text import HTML, html, joined
 from openrlhf_ebpo.space.workspace import Workspace

@@ -10,8 +10,8 @@ from tags import Tags
 from openrlhf_ebpo.space import reading
 from openrlhf_ebpo.space.errors import RunError
 from openrlhf_ebpo.space.reading import WHOLE, answer, hits, line
+from openrlhf_ebpo.space.routes import LARGEST, chunk
 from openrlhf_ebpo.space.runs import Runs
-from openrlhf_ebpo.space.texts import LARGEST, chunk
 from openrlhf_ebpo.space.turns import MARKED, MOST, Part, asked, parts
 from openrlhf_ebpo.space.workspace import Workspace
 

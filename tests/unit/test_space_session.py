@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 
-from openrlhf_ebpo.space.session import Session
+from openrlhf_ebpo.space.links import Session
 
 
 def answered(session: Session, changes: dict, **more) -> set[str] | None:

@@ -11,13 +11,13 @@ from types import SimpleNamespace
 import pytest
 from space_runs import learning_run
 
-from openrlhf_ebpo.space import fetched
+from openrlhf_ebpo.space import hub
 from openrlhf_ebpo.space.app import build
 from openrlhf_ebpo.space.errors import RunError
+from openrlhf_ebpo.space.links import Session
 from openrlhf_ebpo.space.pages import PAGES
 from openrlhf_ebpo.space.rendered import Rendered
 from openrlhf_ebpo.space.runs import Runs
-from openrlhf_ebpo.space.session import Session
 from openrlhf_ebpo.space.workspace import Workspace
 
 SECRET = "friends/their-own-run"
@@ -64,7 +64,7 @@ def test_colours_of_added_runs_depend_on_the_view_alone(workspace):
 
 
 def test_copies_of_added_runs_are_bounded_and_those_of_given_ones_stay(folder, monkeypatch):
-    monkeypatch.setattr(fetched, "ADDED", 2)
+    monkeypatch.setattr(hub, "ADDED", 2)
     dropped = []
     runs = Runs(["given/run"], ["friends"], fetch=lambda repo, cache: (folder / "remote", []))
     runs._fetched.drop = lambda repo, cache: dropped.append(repo)
@@ -88,7 +88,7 @@ def test_a_repo_that_cannot_be_fetched_is_not_asked_for_at_every_click():
 
 
 def test_one_download_at_a_time_and_the_copy_that_is_there_meanwhile(folder, monkeypatch):
-    monkeypatch.setattr(fetched, "_WAIT", 0.01)
+    monkeypatch.setattr(hub, "_WAIT", 0.01)
     runs = Runs([], ["friends"], fetch=lambda repo, cache: (folder / "remote", []))
     runs.get("friends/a")
     runs._fetched.copies["friends/a"].at -= 10_000

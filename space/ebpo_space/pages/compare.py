@@ -10,12 +10,11 @@ from openrlhf_ebpo.estimator.registry import title
 
 from .. import reading
 from ..errors import RunError
+from ..figures import finite, signed
 from ..figures import number as written
-from ..figures import signed
-from ..page import Page
+from ..page import Page, Parts
 from ..parameters import number, optional, place, text
-from ..parts import Parts
-from ..sides import ANSWERS, Side, first_side, number_in, second_side
+from ..sides import ANSWERS, Side, first_side, second_side
 from ..strip import strip
 from ..tables import NO_RUNS, choice, dot, notices, setting
 from ..text import HTML, harmless, html, joined, run_name
@@ -172,7 +171,7 @@ def _pane(name: str, side: Side) -> HTML:
     estimator = title(side.opened.estimator)
     values = [("reward", "reward", written), (estimator, "advantage", signed), ("GRPO", "grpo_advantage", signed)]
     shown = [
-        (said, _number(number_in(row, of), write)) for said, of, write in values[: 2 if estimator == "GRPO" else 3]
+        (said, _number(finite(row.get(of)), write)) for said, of, write in values[: 2 if estimator == "GRPO" else 3]
     ]
     facts = joined(html("<span><small>{}</small> <b>{}</b></span>", run_name(said, 24), value) for said, value in shown)
     cut = HTML(' <em class="bad">truncated</em>') if row.get("truncated") else ""

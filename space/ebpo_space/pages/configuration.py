@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ..page import Page
-from ..parts import Parts
+from ..page import Page, Parts
 from ..settings import Setting, command, compared, settings_of
 from ..tables import NO_RUNS, dot, empty, notices, table
 from ..text import HTML, harmless, html, joined, run_name

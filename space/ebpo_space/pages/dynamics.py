@@ -7,14 +7,13 @@ from functools import partial
 
 import gradio as gr
 
-from .. import heatmaps, seeds, system
+from .. import heatmaps, seeds
 from ..figures import board
 from ..groups import Groups
 from ..metrics import AXES, positions
-from ..page import Page
+from ..page import Page, Parts, menu
 from ..parameters import flag, names, number, one_of, span, text
-from ..parts import Parts, menu
-from ..shelves import sections, zoomed
+from ..shelves import sections, speed_section, zoomed
 from ..tables import NO_RUNS, choice, empty, notices
 from ..text import HTML, html, joined, middle_cut, plain
 from ..workspace import Opened, Workspace
@@ -113,7 +112,7 @@ Found = tuple[list[dict], list[Groups]]
 def _metrics(runs: Sequence[Opened], view: dict, workspace: Workspace, problems: list[str]) -> Found:
     over = partial(_over, axis=view["x"])
     named = [(*_named(run), run.metrics) for run in runs]
-    return [*sections(runs, view), system.section(named, over, AXES[view["x"]], view["smooth"], view["log"])], []
+    return [*sections(runs, view), speed_section(named, over, AXES[view["x"]], view["smooth"], view["log"])], []
 
 
 def _distributions(runs: Sequence[Opened], view: dict, workspace: Workspace, problems: list[str]) -> Found:

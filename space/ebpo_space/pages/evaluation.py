@@ -14,11 +14,10 @@ from openrlhf_ebpo.run.score_text import k_of
 
 from .. import results
 from ..errors import RunError
-from ..figures import board, pass_panel
-from ..lines import Line, checkpoint_panel
-from ..page import Page
+from ..figures import board
+from ..lines import Line, checkpoint_panel, pass_panel
+from ..page import Page, Parts, menu
 from ..parameters import names, text
-from ..parts import Parts, menu
 from ..results import COLUMNS, Column, Result
 from ..score_table import Scores, score_table
 from ..tables import NO_RUNS, empty, notices
@@ -171,25 +170,32 @@ def _lines(mine: Sequence[tuple[int, Result]], name: str) -> list[Line]:
     """A metric by step, a line for each run."""
     lines = []
     for number, run in sorted({(number, result.run) for number, result in mine}):
-        points = [(r.step, r.metrics[name]) for _, r in mine if r.run == run and name in r.metrics]
-        points.sort(key=lambda point: point[0])
-        if points:
-            value, low, high = (
-                100 * np.array([pick(m) for _, m in points])
-                for pick in (lambda m: m["value"], lambda m: m["interval"][0], lambda m: m["interval"][1])
-            )
-            lines.append(Line(run, number, np.array([step for step, _ in points]), value, low, high))
+        own = sorted((r for _, r in mine if r.run == run and name in r.metrics), key=lambda r: r.step)
+        if own:
+            value, low, high = _percents([r.metrics[name] for r in own])
+            lines.append(Line(run, number, np.array([r.step for r in own]), value, low, high))
     return lines
 
 
-def _curves(mine: Sequence[tuple[int, Result]]) -> list[tuple[str, int, bool, list]]:
+def _curves(mine: Sequence[tuple[int, Result]]) -> list[Line]:
     """The first (dotted) and the last checkpoint of each run, in its colour."""
     curves = []
     for number, run in sorted({(number, result.run) for number, result in mine}):
         own = sorted((r for _, r in mine if r.run == run and len(r.pass_curve()) > 1), key=lambda r: r.step)
         ends = dict.fromkeys((own[0].step, own[-1].step)) if own else {}
-        curves += [(r.label, number, r.step < own[-1].step, r.pass_curve()) for r in own if r.step in ends]
+        for each in (r for r in own if r.step in ends):
+            ks, metrics = zip(*each.pass_curve(), strict=True)
+            value, *band = _percents(metrics)
+            first = each.step < own[-1].step
+            more = {"dash": "dot"} if first else {"band": tuple(band)}
+            curves.append(Line(each.label, number, np.array(ks), value, **more))
     return curves
+
+
+def _percents(metrics: Sequence[dict]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Values, and the ends of their intervals."""
+    value, ends = [m["value"] for m in metrics], np.array([m["interval"] for m in metrics])
+    return 100 * np.array(value), 100 * ends[:, 0], 100 * ends[:, 1]
 
 
 PAGE = Page("evaluation", PARAMETERS, lay_out, render, reads=("metrics.jsonl", "run.json", "rollouts", "eval"))

@@ -10,11 +10,9 @@ from openrlhf_ebpo.run.heartbeat import FILE as HEARTBEAT
 from openrlhf_ebpo.run.run_log import LOCK
 
 from .. import seeds
-from ..headline import headline
-from ..page import Page
-from ..parts import Parts
+from ..headline import headline, seed_table
+from ..page import Page, Parts
 from ..run_card import Looked, card, look
-from ..seed_table import seed_table
 from ..tables import NO_RUNS, STATE, dot, notices
 from ..text import HTML, html, joined, run_name
 from ..warnings import RULES

@@ -12,17 +12,15 @@ from openrlhf_ebpo.estimator.registry import title
 from ..cards import PER_PAGE, decision, group_list, history_bar, pushed_down
 from ..errors import RunError, attempt
 from ..groups import Groups, Index
-from ..page import Page
+from ..page import Page, Parts, menu
 from ..parameters import flag, number, one_of, place, text
-from ..parts import Parts, menu
 from ..picture import Drawn, implied_prior_mean, picture
 from ..replayed import batch_scale, under_every_estimator
-from ..search import KINDS, Filter, answers, choose, error_counts, history, position_of
+from ..search import KINDS, Filter, answers, choose, error_counts, history, position_of, words_of
 from ..strip import MOST, first_with
 from ..strip import answers as strip
 from ..tables import NO_RUNS, choice, empty, notices, setting
 from ..text import HTML, harmless, html, joined, run_name
-from ..words import words_of
 from ..workspace import ALL_HIDDEN, Opened, Workspace
 
 KEYS = (

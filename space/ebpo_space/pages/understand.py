@@ -7,9 +7,8 @@ import gradio as gr
 from openrlhf_ebpo.estimator.shrinkage import shrinkage_weight
 
 from ..figures import number, signed
-from ..page import Page
+from ..page import Page, Parts
 from ..parameters import number as within
-from ..parts import Parts
 from ..picture import Drawn, picture
 from ..text import HTML, html, joined
 

@@ -1,15 +1,17 @@
-"""The rest of a long text: GET /space/text gives a range of characters of one prompt or answer."""
+"""What visitors may GET besides pages: the rest of a long text, and the Parquet file of a step's rollouts as it lies in the
+run directory."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-from starlette.responses import JSONResponse
+from starlette.responses import FileResponse, JSONResponse, Response
 
 from . import results
 from .errors import RunError
 from .groups import file_of, read_columns, rows_of
+from .runs import inside
 from .search import position_of
 from .text import plain
 from .workspace import Opened, Workspace
@@ -19,7 +21,7 @@ FIELDS = ("prompt", "response", "question")
 _PLACE = re.compile(r"eval/[^/]{1,200}/[^/]{1,200}/step-\d{1,9}", re.ASCII)
 
 
-def answer(workspace: Workspace, query: Mapping[str, str]) -> JSONResponse:
+def text(workspace: Workspace, query: Mapping[str, str]) -> JSONResponse:
     return JSONResponse({"text": chunk(workspace, query)})
 
 
@@ -57,3 +59,20 @@ def _sample(opened: Opened, query: Mapping[str, str], field: str) -> dict:
     if not _PLACE.fullmatch(query["place"]) or row < 0:
         raise ValueError
     return results.sample(opened.run, query["place"], row, (field,))
+
+
+def rollouts(workspace: Workspace, parameters: Mapping[str, str]) -> Response:
+    """The file of a step.
+
+    Raises:
+        RunError: there is no such run or step, or its file leads out of the run.
+    """
+    run = workspace.runs.get(parameters.get("run", ""))
+    step = parameters.get("step", "")
+    name = file_of(run, int(step)) if re.fullmatch(r"\d{1,9}", step, re.ASCII) else None
+    if name is None:
+        raise RunError(f"There are no rollouts of step {step[:20]}.")
+    prefix = re.sub(r"[^A-Za-z0-9.-]+", "_", run.key).strip("._")[-80:] or "run"
+    return FileResponse(
+        inside(run, "rollouts", name), filename=f"{prefix}-{name}", headers={"cache-control": "no-store"}
+    )
