@@ -188,7 +188,7 @@ def _bar(workspace: Workspace, view: dict) -> str:
         ]
     )
     shown = chips or others or workspace.runs.allowed
-    return awaited + (run_bar(chips, others, workspace.runs.allowed, view) if shown else "")
+    return run_bar(chips, others, workspace.runs.allowed, view) + awaited if shown else ""
 
 
 def changes_of(data: dict, chosen: list[str]) -> dict:

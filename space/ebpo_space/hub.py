@@ -26,8 +26,7 @@ _FILES = re.compile(
     re.ASCII,
 )
 ADDED = 16  # copies of repos that visitors named; the one that was not looked at for longest goes first
-FAILED = 256  # repos that could not be fetched, remembered
-_AGAIN, _AGAIN_FAILED = 600.0, 60.0  # seconds until the Hub is asked once more
+_AGAIN = 600.0  # seconds until the Hub is asked once more
 _WAIT = 10.0  # seconds for another's download
 
 
@@ -135,7 +134,6 @@ class Fetched:
     fetch: Callable = fetch
     drop: Callable = drop
     copies: OrderedDict[str, Copy] = field(default_factory=OrderedDict)
-    _failed: OrderedDict[str, tuple[float, str]] = field(default_factory=OrderedDict)
     _one: threading.Lock = field(default_factory=threading.Lock)  # a visitor's downloads do not take every thread
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -149,40 +147,29 @@ class Fetched:
         now = time.monotonic()
         with self._lock:
             copy = self.copies.get(repo)
-            at, said = self._failed.get(repo, (0.0, ""))
             if copy:
                 self.copies.move_to_end(repo)
         if copy and now - copy.at < _AGAIN:
             return copy
-        if said and not copy and now - at < _AGAIN_FAILED:
-            raise RunError(said)
-        return self._anew(repo, copy)
+        return self._refresh(repo, copy)
 
-    def _anew(self, repo: str, copy: Copy | None) -> Copy:
+    def _refresh(self, repo: str, copy: Copy | None) -> Copy:
         if not self._one.acquire(timeout=0 if copy else _WAIT):
             if copy:
                 return copy
             raise RunError(f"{repo}: other runs are being fetched from the Hub. Try again in a minute.")
         try:
             path, problems = self.fetch(repo, self.cache)
-        except RunError as error:
+        except RunError:
             if copy is None:
-                self._note(self._failed, repo, (time.monotonic(), str(error)), FAILED)
                 raise
             path, problems = copy.path, copy.problems
         finally:
             self._one.release()
         made = Copy(path, tuple(problems), time.monotonic())
-        for gone in self._note(self.copies, repo, made, ADDED):
-            self.drop(gone, self.cache)
-        return made
-
-    def _note(self, store: OrderedDict, repo: str, value, most: int) -> list[str]:
-        """Keep a value; the names of those that went for it, the oldest."""
         with self._lock:
-            store[repo] = value
-            others = [name for name in store if name not in self.keep]
-            gone = others[: max(len(others) - most, 0)]
-            for name in gone:
-                del store[name]
-            return gone
+            self.copies[repo] = made
+            for gone in [name for name in self.copies if name not in self.keep][:-ADDED]:
+                del self.copies[gone]
+                self.drop(gone, self.cache)
+        return made

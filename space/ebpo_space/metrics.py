@@ -24,7 +24,7 @@ AT_A_TIME = 2**22  # bytes whose rows are held at once, some tens of times as la
 _TAIL = 64  # bytes before the last position that must still be the same
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Metrics:
     """steps (N,) ascending; each column (N,) float64, NaN where a step has no value. nulls: steps at which a metric was
     logged and was no number (NaN and infinity are written as null)."""

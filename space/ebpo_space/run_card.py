@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,7 +33,6 @@ UNFILTERED = {
     "to": 1,
 }
 WARNINGS = 6  # of one run that are shown
-KEPT = 50  # runs whose warnings are remembered
 EBPO, GRPO = "ebpo", "group_norm"
 
 
@@ -61,7 +61,7 @@ def state_of(run: Opened, now: float) -> str:
     return condition(run.about, run.metrics, signs(run.run), now).kind
 
 
-_warned: dict[str, tuple[Metrics, tuple, list[Warned]]] = {}  # by run: of which metrics and rewards, what was found
+_WARNED: weakref.WeakKeyDictionary[Metrics, list[Warned]] = weakref.WeakKeyDictionary()
 
 
 def look(run: Opened, groups: Groups, now: float) -> Looked:
@@ -71,13 +71,10 @@ def look(run: Opened, groups: Groups, now: float) -> Looked:
 
 
 def _warnings(run: Opened) -> list[Warned]:
-    metrics, rewards, found = _warned.get(run.run.key, (None, None, []))
-    if metrics is not run.metrics or rewards != run.rewards:
-        found = warnings.found(run.metrics, run.rewards)
-        if len(_warned) >= KEPT:  # visitors open runs of their own
-            _warned.clear()
-        _warned[run.run.key] = run.metrics, run.rewards, found
-    return found
+    """Found once while a run's metrics stay the same."""
+    if run.metrics not in _WARNED:
+        _WARNED[run.metrics] = warnings.found(run.metrics, run.rewards)
+    return _WARNED[run.metrics]
 
 
 def card(looked: Looked) -> HTML:

@@ -20,7 +20,7 @@ from openrlhf_ebpo.run.run_log import SCHEMA
 
 from . import hub
 from .errors import RunError
-from .hub import Copy, Fetched
+from .hub import Fetched
 
 DEPTH = 3  # folders below a given directory in which runs are looked for
 AT_ONCE = 20  # runs in one view
@@ -34,14 +34,12 @@ _LARGEST_JSON = 4 * 2**20  # Python reads it in one piece, and nobody else is se
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory. `key` names it in menus and links, `number` is its colour's (`Workspace.numbers`). remote: a copy of a
-    data set repo."""
+    """A run directory. `key` names it in menus and links, `number` is its colour's (`Workspace.open` sets it)."""
 
     key: str
     path: Path
-    number: int
+    number: int = 0
     problems: tuple[str, ...] = ()
-    remote: bool = False
 
 
 @dataclass
@@ -58,13 +56,13 @@ class Runs:
     fetch: Callable = hub.fetch
     _known: dict[str, Run] = field(default_factory=dict)
     _named: dict[Path, str] = field(default_factory=dict)
-    _numbers: dict[str, int] = field(default_factory=dict)
+    _listed: dict[str, None] = field(default_factory=dict)
     _awaited: list[str] = field(default_factory=list)
     _scanned: float = 0.0
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
     def __post_init__(self):
-        self._fetched = Fetched(self.cache, self._numbers, self.fetch)
+        self._fetched = Fetched(self.cache, self._listed, self.fetch)
 
     def listed(self) -> list[str]:
         """The runs that the app was started with, in a stable order; looks for new ones every few seconds. What visitors
@@ -73,7 +71,7 @@ class Runs:
             if time.monotonic() - self._scanned > _RESCAN or not self._scanned:
                 self._scan()
                 self._scanned = time.monotonic()
-            return list(self._numbers)
+            return list(self._listed)
 
     def _scan(self) -> None:
         repos = [given for given in self.given if hub.is_repo(given)]
@@ -83,15 +81,12 @@ class Runs:
         self._named |= keys(found, self._named, repos)
         for path in found:
             key = self._named[path]
-            self._known[key] = Run(key, path, self._number(key))
-        for repo in repos:
-            self._number(repo)
+            self._known[key] = Run(key, path)
+            self._listed[key] = None
+        self._listed |= dict.fromkeys(repos)
         for given in self.given:  # the folder was written after its name was taken for a repo's
-            if given in self._numbers and given not in repos and given not in self._known:
-                del self._numbers[given]
-
-    def _number(self, key: str) -> int:
-        return self._numbers.setdefault(key, max(self._numbers.values(), default=-1) + 1)
+            if given in self._listed and given not in repos and given not in self._known:
+                del self._listed[given]
 
     def awaited(self) -> list[str]:
         """Folders that the app was started with and that hold no run yet."""
@@ -102,12 +97,8 @@ class Runs:
         """The run of this key if it is here; nothing is fetched."""
         self.listed()
         with self._lock:
-            return self._known.get(key) or self._copied(key, self._fetched.copies.get(key))
-
-    def _copied(self, key: str, copy: Copy | None) -> Run | None:
-        """One that is not listed comes after those that are; `Workspace.open_all` numbers several."""
-        number = self._numbers.get(key, len(self._numbers))
-        return copy and Run(key, copy.path, number, copy.problems, remote=True)
+            copy = self._fetched.copies.get(key)
+            return self._known.get(key) or (copy and Run(key, copy.path, problems=copy.problems))
 
     def get(self, key: str) -> Run:
         """The run of this key; a Hub repo is fetched the first time.
@@ -124,7 +115,8 @@ class Runs:
         if key not in listed and not hub.is_allowed(key, [*self.given, *self.allowed]):
             names = ", ".join(self.allowed) or "none"
             raise RunError(f"{key} is not on this app's list of Hub repositories or owners (allowed: {names}).")
-        return self._copied(key, self._fetched.get(key))
+        copy = self._fetched.get(key)
+        return Run(key, copy.path, problems=copy.problems)
 
 
 def find_runs(root: Path) -> list[Path]:

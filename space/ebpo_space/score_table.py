@@ -172,9 +172,9 @@ class _Change:
     last: Column
 
     def head(self, scores: Scores) -> HTML:
-        reach = f"±{100 * scores.reach:.0f}"
+        reach = f"{100 * scores.reach:.0f}"
         ticks = html(
-            '<small class="ticks" aria-hidden="true"><span>−</span><span>0</span><span>{}</span></small>', reach
+            '<small class="ticks" aria-hidden="true"><span>−{0}</span><span>0</span><span>+{0}</span></small>', reach
         )
         steps = f"{f'step {self.first.step}' if self.first.step else 'base'} to {self.last.step}"
         return html("{}change<small>{}</small>{}", dot(self.last.number), steps, ticks)

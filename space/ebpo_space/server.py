@@ -30,7 +30,7 @@ POLICY = (
     "style-src 'self' 'unsafe-inline'",
     "img-src 'self' data: blob:",
     "font-src 'self' data:",
-    "connect-src 'self' data:",  # Plotly turns its own SVG into a PNG
+    "connect-src 'self'",
     "worker-src 'self'",
     "frame-src 'none'",
     "object-src 'none'",

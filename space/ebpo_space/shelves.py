@@ -141,7 +141,7 @@ def _mean(found: Sequence[tuple[Opened, Series]], view: dict, share: float) -> L
     band, (first, *_) = seeds.band(moving), (run for run, _ in found)
     if band is None:
         return None
-    name = f"{seeds.name([run.run.key for run, _ in found])} ({band.n} seeds)"
+    name = seeds.name([run.run.key for run, _ in found])
     along = positions(first.metrics, band.steps, view["x"])
     return Line(name, first.run.number, along, band.mean, band=(band.low, band.high))
 

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from openrlhf_ebpo.redact import without_homes
+
 from .figures import colour
 from .text import HTML, attribute, harmless, html, joined, middle_cut, run_name
 
@@ -46,16 +48,21 @@ def empty(title: str, *lines: str, kind: str = "") -> HTML:
     return html('<div class="empty {}"><h2>{}</h2>{}</div>', kind, title, said)
 
 
-NO_RUNS = empty(
-    "No runs yet",
-    HTML("Start with run directories: <code>openrlhf-ebpo space --runs runs/quickstart</code>"),
-    HTML(
-        "A training run writes one, <code>bash scripts/quickstart.sh</code> makes the smallest. A data set repository of the "
-        "Hub works too: <code>--runs owner/name</code>."
-    ),
-    "The page Understand needs none.",
-    kind="nothing",
-)
+def no_runs(awaited: Sequence[str]) -> HTML:
+    """What to do where there is no run. awaited: folders that the app was started with."""
+    if awaited:
+        places = joined(html("<code>{}</code> ", harmless(without_homes(each), 200)) for each in awaited[:8])
+        return empty("Waiting for a run", places, "A run appears here as soon as training writes it.", kind="nothing")
+    return empty(
+        "No runs yet",
+        HTML("Start with run directories: <code>openrlhf-ebpo space --runs runs/quickstart</code>"),
+        HTML(
+            "A training run writes one, <code>bash scripts/quickstart.sh</code> makes the smallest. A data set repository of "
+            "the Hub works too: <code>--runs owner/name</code>."
+        ),
+        "The page Understand needs none.",
+        kind="nothing",
+    )
 
 
 class Chip(NamedTuple):

@@ -80,7 +80,7 @@ class Workspace:
         of a configuration is the number of its colour."""
         known = {key: self.runs.known(key) for key in self.runs.listed()}
         about = {key: attempt(lambda run=run: describe(run), {}, []) if run else {} for key, run in known.items()}
-        runs = [Opened(run or Run(key, Path(), 0), about[key], Metrics(), ()) for key, run in known.items()]
+        runs = [Opened(run or Run(key, Path()), about[key], Metrics(), ()) for key, run in known.items()]
         return [[run.run.key for run in group] for group in seeds.grouped(runs)]
 
     def numbers(self, others: Sequence[str] = ()) -> dict[str, int]:

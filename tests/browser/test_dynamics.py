@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from panels import lines, panel
 
@@ -22,7 +20,7 @@ def point(page, name: str, across: float, down: float = 0.5) -> None:
         page.mouse.move(box["x"] + across * box["width"] + by, box["y"] + down * box["height"])
 
 
-def test_metrics_are_named_read_and_downloaded(visit):
+def test_metrics_are_named_and_read(visit):
     page = visit("?tab=dynamics&runs=ebpo,grpo")
     page.wait_for_selector(DRAWN)
     reward = panel(page, "rollout/reward_mean")
@@ -51,11 +49,6 @@ def test_metrics_are_named_read_and_downloaded(visit):
     page.wait_for_function("() => !document.querySelector('.panel .at').textContent")
     assert reward.locator(".values b").all_inner_texts() == before
 
-    with page.expect_download() as download:
-        panel(page, "response_length").locator(".save").click()
-    image = Path(download.value.path()).read_bytes()
-    assert image.startswith(b"\x89PNG") and len(image) > 5000
-
     page.get_by_role("button", name="hours").click()
     page.wait_for_function("() => document.querySelector('.panel .plot').layout.xaxis.title.text === 'hours'")
     page.get_by_role("button", name="log scale").click()
@@ -73,12 +66,8 @@ def test_maps_and_the_system(visit):
     page.wait_for_selector('.panel[data-panel="heat-reward-ebpo"][data-drawn]')
     assert page.locator(".shelf").count() == 2 and panel(page, "heat-grpo-grpo").count() == 0
     reading = panel(page, "heat-reward-ebpo").locator(".reading")
-    for _ in range(60):  # the first maps are of the steps that have been read by then
-        point(page, "heat-reward-ebpo", 0.99, 0.9)
-        reading.wait_for(state="visible")
-        if reading.inner_text().startswith("step 40 · 0: "):
-            break
-        page.wait_for_timeout(500)
+    point(page, "heat-reward-ebpo", 0.99, 0.9)
+    reading.wait_for(state="visible")
     assert reading.inner_text().startswith("step 40 · 0: ") and reading.inner_text().endswith(" % of responses")
 
     look(page, "metrics")
@@ -86,13 +75,8 @@ def test_maps_and_the_system(visit):
     page.wait_for_selector('.panel[data-panel="system-clock"][data-drawn]')
 
 
-def test_what_lies_outside_is_one_click_away(visit, serve, tmp_path):
-    from space_runs import RunLog, learning_run
-
-    folder = learning_run(tmp_path / "odd", steps=40, seed=5, name="odd", prompts=2)
-    log = RunLog(folder, None)
-    log.write_metrics(41, {"actor_grad_norm": 1e9, "policy/entropy": float("nan")})
-    page = visit("?tab=dynamics", base=serve("--runs", str(folder)))
+def test_what_lies_outside_is_one_click_away(visit):
+    page = visit("?tab=dynamics&runs=odd")
     page.wait_for_selector(DRAWN)
     norm = panel(page, "actor_grad_norm")
     norm.scroll_into_view_if_needed()
@@ -122,16 +106,12 @@ def test_on_a_phone_the_first_plot_is_in_the_first_half(visit, kind):
     page.get_by_label("More metrics").wait_for()
 
 
-def test_configuration_is_searched_and_copied(visit):
+def test_settings_that_differ_are_shown_and_a_command_is_copied(visit):
     page = visit("?tab=configuration&runs=ebpo,grpo")
     first = page.locator("table.settings").first
     first.wait_for()
     rows = first.locator("tbody tr").all_inner_texts()
     assert any("algo.advantage.estimator" in row and "group_norm" in row for row in rows)
-    page.get_by_label("Search names and values").fill("adam lr")
-    page.keyboard.press("Enter")
-    page.wait_for_function("() => document.querySelectorAll('table.settings tbody tr').length === 2")
-    assert "setting=adam" in page.url
     copied = page.locator("details.copied").first
     copied.locator("summary").click()
     assert copied.locator("pre").inner_text() == "--rollout.n_samples_per_prompt 4"

@@ -39,8 +39,10 @@ FILE = {"path": "http://evil.test/file.bin", "meta": {"_type": "gradio.FileData"
 
 # started by the command, it is nightly; daily: unit/test_space_gate.py has the gate that all start with
 @pytest.fixture(scope="module", params=["space/app.py", pytest.param("openrlhf-ebpo space", marks=pytest.mark.nightly)])
-def started(request, serve, runs, tmp_path_factory):
+def started(request, serve, runs, app, temporary, tmp_path_factory):
     """(address, folder of everything temporary) of an app."""
+    if request.param == "space/app.py":
+        return app, temporary
     folder = tmp_path_factory.mktemp("temporary")
     environment = {"GRADIO_TEMP_DIR": str(folder / "gradio"), "TMPDIR": str(folder)}
     return serve("--runs", str(runs / "ebpo"), **STARTED_BY[request.param], **environment), folder

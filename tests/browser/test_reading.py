@@ -1,4 +1,4 @@
-"""Reading answers: formulas, hostile texts, long texts, marks. One app and one page for all of it."""
+"""Reading answers: formulas, hostile texts, long texts, marks. One page for all of it."""
 
 from __future__ import annotations
 
@@ -55,12 +55,10 @@ HOSTILE = {
 
 
 @pytest.fixture(scope="module")
-def served(serve, tmp_path_factory):
-    from long_run import long_run
-
-    folder = long_run(tmp_path_factory.mktemp("long") / "long")
-    rows = pq.read_table(folder / "rollouts" / "step-000002.parquet").to_pylist()
-    return serve("--runs", str(folder)), [row["response"] for row in rows[:6]]
+def served(app, runs):
+    """(address, long answers)"""
+    rows = pq.read_table(runs / "long" / "rollouts" / "step-000002.parquet").to_pylist()
+    return app, [row["response"] for row in rows[:6]]
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +77,7 @@ def page(contexts, served):
 @pytest.fixture
 def look(page, served):
     def at(query: str):
-        page.goto(f"{served[0]}/?tab=samples&at=2.0{query}", wait_until="commit")
+        page.goto(f"{served[0]}/?tab=samples&runs=long&at=2.0{query}", wait_until="commit")
         page.wait_for_selector(".answer .marks:not(:empty)")
         settled(page)
         return page
@@ -239,7 +237,7 @@ def test_a_text_that_takes_too_long_is_shown_as_it_was_written_and_the_next_is_r
         route.fulfill(response=answer, body=answer.text() + hang)
 
     page.route("**/reader/worker.js*", served_worker)
-    page.goto(f"{served[0]}/?tab=samples&at=2.0&answer=2", wait_until="commit")
+    page.goto(f"{served[0]}/?tab=samples&runs=long&at=2.0&answer=2", wait_until="commit")
     page.wait_for_selector(".answer .piece.plain", timeout=60_000)
     assert "Answer: needle" in page.locator(".answer .piece.plain").inner_text()
     page.locator("body").press("d")

@@ -87,7 +87,7 @@ def test_seeds_are_one_line_with_a_band_and_each_where_asked_for(tmp_path):
     shown = Workspace(Runs([str(tmp_path)]))
     found = page(shown, smooth=0)
     panel = found["rollout/reward_mean"]
-    assert [v["name"] for v in panel["values"]] == ["other", "seed* (3 seeds)"]
+    assert [v["name"] for v in panel["values"]] == ["other", "seed*"]
     band = next(trace for trace in panel["figure"]["data"] if trace.get("fill") == "toself")
     mean = next(trace for trace in panel["figure"]["data"] if trace.get("name", "").startswith("seed*"))
     single = [shown.open(f"seed{seed}").metrics.series("rollout/reward_mean")[1] for seed in (1, 2, 3)]

@@ -73,20 +73,6 @@ def test_copies_of_added_runs_are_bounded_and_those_of_given_ones_stay(folder, m
     assert dropped == ["friends/b"] and runs.known("friends/b") is None and runs.known("given/run")
 
 
-def test_a_repo_that_cannot_be_fetched_is_not_asked_for_at_every_click():
-    asked = []
-
-    def fetch(repo, cache):
-        asked.append(repo)
-        raise RunError("It is not there.")
-
-    runs = Runs([], ["friends"], fetch=fetch)
-    for _ in range(3):
-        with pytest.raises(RunError, match="not there"):
-            runs.get("friends/nothing")
-    assert asked == ["friends/nothing"]
-
-
 def test_one_download_at_a_time_and_the_copy_that_is_there_meanwhile(folder, monkeypatch):
     monkeypatch.setattr(hub, "_WAIT", 0.01)
     runs = Runs([], ["friends"], fetch=lambda repo, cache: (folder / "remote", []))

@@ -16,7 +16,7 @@ from ..page import Page, Parts
 from ..parameters import number, optional, place, text
 from ..sides import ANSWERS, Side, first_side, second_side
 from ..strip import strip
-from ..tables import NO_RUNS, choice, dot, notices, setting
+from ..tables import choice, dot, no_runs, notices, setting
 from ..text import HTML, harmless, html, joined, run_name
 from ..workspace import ALL_HIDDEN, Workspace
 
@@ -38,7 +38,7 @@ def render(view: dict, workspace: Workspace) -> dict:
     """notices, sides, answers: HTML; view: the groups and answers that are shown."""
     keys = workspace.shown(view)
     if not keys:
-        said = notices([ALL_HIDDEN]) if workspace.chosen(view) else NO_RUNS
+        said = notices([ALL_HIDDEN]) if workspace.chosen(view) else no_runs(workspace.runs.awaited())
         return {"notices": said, "sides": "", "answers": ""}
     a, b, problems = sides_of(view, workspace, keys)
     there = {name: side for name, side in (("a", a), ("b", b)) if side}

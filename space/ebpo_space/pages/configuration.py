@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..page import Page, Parts
 from ..settings import Setting, command, compared, settings_of
-from ..tables import NO_RUNS, dot, empty, notices, table
+from ..tables import dot, empty, no_runs, notices, table
 from ..text import HTML, harmless, html, joined, run_name
 from ..workspace import Opened, Workspace
 
@@ -23,7 +23,7 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
 def render(view: dict, workspace: Workspace) -> dict:
     """settings: those that differ, all, and commands; notes: problems."""
     if not workspace.runs.listed() and not view["runs"]:
-        return {"notes": NO_RUNS, "settings": ""}
+        return {"notes": no_runs(workspace.runs.awaited()), "settings": ""}
     opened, problems = workspace.open_all(view)
     flat = [settings_of(run.about) for run in opened]
     return {"notes": notices(problems), "settings": _page(opened, compared(flat))}

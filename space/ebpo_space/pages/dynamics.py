@@ -14,7 +14,7 @@ from ..metrics import AXES, positions
 from ..page import Page, Parts, menu
 from ..parameters import flag, names, number, one_of, span, text
 from ..shelves import sections, speed_section, zoomed
-from ..tables import NO_RUNS, choice, empty, notices
+from ..tables import choice, empty, no_runs, notices
 from ..text import HTML, html, joined, middle_cut, plain
 from ..workspace import Opened, Workspace
 
@@ -55,7 +55,12 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
 def render(view: dict, workspace: Workspace) -> dict:
     """board: the panels; notes: problems, or what to do when nothing is there; quick: what is looked at, and how."""
     if not workspace.runs.listed() and not view["runs"]:
-        return {"board": board([]), "notes": NO_RUNS, "quick": "", "controls": controls(view, [], [])}
+        return {
+            "board": board([]),
+            "notes": no_runs(workspace.runs.awaited()),
+            "quick": "",
+            "controls": controls(view, [], []),
+        }
     opened, problems = workspace.open_all(view)
     present = [run for run in opened if len(run.metrics.steps)]
     shown, groups = LOOKED[view["look"]](opened, view, workspace, problems)

@@ -20,7 +20,7 @@ from ..page import Page, Parts, menu
 from ..parameters import names, text
 from ..results import COLUMNS, Column, Result
 from ..score_table import Scores, score_table
-from ..tables import NO_RUNS, empty, notices
+from ..tables import empty, no_runs, notices
 from ..text import HTML, html
 from ..workspace import Workspace
 from . import questions
@@ -62,7 +62,7 @@ def render(view: dict, workspace: Workspace) -> dict:
         **_menus([], []),
     }
     if not workspace.chosen(view):
-        return {**nothing, "notes": NO_RUNS}
+        return {**nothing, "notes": no_runs(workspace.runs.awaited())}
     opened, problems = workspace.open_all(view)
     found: list[tuple[int, Result]] = []
     for run in opened:

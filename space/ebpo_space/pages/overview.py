@@ -13,7 +13,7 @@ from .. import seeds
 from ..headline import headline, seed_table
 from ..page import Page, Parts
 from ..run_card import Looked, card, look
-from ..tables import NO_RUNS, STATE, dot, notices
+from ..tables import STATE, dot, no_runs, notices
 from ..text import HTML, html, joined, run_name
 from ..warnings import RULES
 from ..workspace import Workspace
@@ -32,7 +32,7 @@ def lay_out(parts: Parts, workspace: Workspace) -> None:
 def render(view: dict, workspace: Workspace) -> dict:
     """notes: problems; sum: states of all runs; headline: who won; seeds: runs of one configuration; cards: each run."""
     if not workspace.runs.listed() and not view["runs"]:
-        return {"notes": NO_RUNS, "sum": "", "headline": "", "seeds": "", "cards": ""}
+        return {"notes": no_runs(workspace.runs.awaited()), "sum": "", "headline": "", "seeds": "", "cards": ""}
     opened, problems = workspace.open_all(view)
     now = time.time()
     looked = [look(run, workspace.index(run).read()[0], now) for run in opened]

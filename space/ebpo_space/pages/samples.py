@@ -19,7 +19,7 @@ from ..replayed import batch_scale, under_every_estimator
 from ..search import KINDS, Filter, answers, choose, error_counts, history, position_of, words_of
 from ..strip import MOST, first_with
 from ..strip import answers as strip
-from ..tables import NO_RUNS, choice, empty, notices, setting
+from ..tables import choice, empty, no_runs, notices, setting
 from ..text import HTML, harmless, html, joined, run_name
 from ..workspace import ALL_HIDDEN, Opened, Workspace
 
@@ -78,7 +78,10 @@ def render(view: dict, workspace: Workspace) -> dict:
     nothing = {"groups": "", "decision": "", "answers": "", "quick": "", "notes": "", **_menu([])}
     keys = workspace.shown(view)
     if not keys:
-        return {**nothing, "notes": notices([ALL_HIDDEN]) if workspace.chosen(view) else NO_RUNS}
+        return {
+            **nothing,
+            "notes": notices([ALL_HIDDEN]) if workspace.chosen(view) else no_runs(workspace.runs.awaited()),
+        }
     key = view["run"] if view["run"] in keys else keys[0]
     try:
         opened = workspace.open(key)

@@ -69,12 +69,12 @@ def _sentence(size: int, right: int, baseline: float) -> str:
     if 0 < right < size:
         return (
             f"{right} of {size} answers right. Right ones get r − V = {signed(1 - baseline)}, wrong ones {signed(-baseline)}, "
-            "before EBPO standardises them over the batch."
+            "before EBPO standardises over the batch."
         )
     kind, gained = ("right", 1 - baseline) if right else ("wrong", -baseline)
     return (
         f"All {size} answers are {kind}. GRPO subtracts the group’s mean and learns nothing here. EBPO gives each "
-        f"r − V = {signed(gained)}, before it standardises them over the batch."
+        f"r − V = {signed(gained)}, before it standardises over the batch."
     )
 
 

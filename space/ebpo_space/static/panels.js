@@ -1,7 +1,7 @@
 // A panel of a board: head with named values, Plotly's figure, and the reading of it under the pointer.
 (() => {
   "use strict";
-  const { css, touch, element, merged, save } = window.space;
+  const { css, touch, element, merged } = window.space;
   const LEFT = 52, RIGHT = 10, HEIGHT = 232; // of the plot: its margins, and how high it is where the figure does not say
 
   // "@name" in a figure is the CSS variable of that name, so that one figure serves light and dark
@@ -72,9 +72,6 @@
       const caption = this.root.appendChild(element("figcaption"));
       this.title = caption.appendChild(element("h3"));
       this.at = caption.appendChild(element("span", "at"));
-      this.save = caption.appendChild(element("button", "save", "PNG"));
-      this.save.type = "button";
-      this.save.onclick = () => this.download();
       this.note = caption.appendChild(element("p", "about"));
       this.flags = caption.appendChild(element("p", "flags"));
       this.values = caption.appendChild(element("p", "values"));
@@ -96,7 +93,6 @@
       this.note.textContent = spec.note || "";
       this.note.hidden = !spec.note;
       this.note.title = [spec.note, spec.worry && `Look closer: ${spec.worry}`].filter(Boolean).join("\n");
-      this.save.setAttribute("aria-label", `Download the plot “${spec.title}” as PNG`);
       this.plot.setAttribute("aria-label", spec.summary || spec.title);
       this.plot.style.minHeight = `${(spec.figure.layout || {}).height || HEIGHT}px`;
       this.numbers = (spec.values || []).map(() => element("b"));
@@ -192,18 +188,6 @@
         const [row, column] = point.pointNumber, share = 100 * point.z * point.z;
         this.reading.textContent = `${heat.columns[column]} · ${heat.rows[row]}: ${share >= 10 || !share ? Math.round(share) : share.toPrecision(2)} % of ${heat.of}`;
       }
-    }
-    async download() {
-      await this.draw();
-      const name = `${this.spec.id}`.replace(/[^\w.-]+/g, "_");
-      const { data, layout } = this.figure();
-      const whole = merged(layout, {
-        paper_bgcolor: css("card"), showlegend: (this.spec.values || []).length > 1, margin: { t: 54, r: 20, b: 46, l: 60 },
-        title: { text: this.spec.title.replace(/[<>&]/g, ""), x: 0.02, font: { size: 16 } }, legend: { orientation: "h", y: -0.2 },
-        width: 900, height: 520, autosize: false,
-      });
-      if (!window.Plotly) return;
-      save(`${name}.png`, await Plotly.toImage({ data, layout: whole }, { format: "png", scale: 2, width: 900, height: 520 }));
     }
   }
 
