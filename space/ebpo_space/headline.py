@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from openrlhf_ebpo.estimator.registry import title
+from openrlhf_ebpo.run.run_log import dig
 
 from . import results, seeds
 from .errors import RunError
@@ -24,7 +25,6 @@ from .paired import GRPO, change
 from .picture import SMOOTHED, sparkline
 from .tables import dot, table
 from .text import HTML, harmless, html, joined, run_name
-from .warnings import REWARD
 from .workspace import Opened
 
 ONE_SEED = "One seed each: another training may differ by more."
@@ -67,12 +67,10 @@ def headline(found: Sequence[Found]) -> HTML:
     return html('<section class="headline" aria-label="Comparison">{}</section>', items) if made else HTML()
 
 
-def start_of(run: Opened) -> tuple[str, str] | None:
-    """Model and data that a run starts from; None if unknown."""
-    args = run.about.get("args")
-    sections = args if isinstance(args, dict) else {}
-    actor, data = (sections.get(name) if isinstance(sections.get(name), dict) else {} for name in ("actor", "data"))
-    return str(actor.get("model_name_or_path")), str(data.get("prompt_dataset"))
+def start_of(run: Opened) -> tuple[str, ...]:
+    """Model and data that a run starts from."""
+    places = ("actor", "model_name_or_path"), ("data", "prompt_dataset")
+    return tuple(str(dig(run.about, "args", *place)) for place in places)
 
 
 def _names(each: Sequence[Configuration]) -> dict[int, HTML]:
@@ -158,10 +156,7 @@ def _by_step(one: Opened, base: Opened) -> Comparison | None:
     """Mean reward of the last steps that both have, step by step."""
     if one.rewards != base.rewards:
         return None
-    series = [next((s for s in map(run.metrics.series, REWARD) if len(s[0])), None) for run in (one, base)]
-    if None in series:
-        return None
-    (x, mine), (y, theirs) = series
+    (x, mine), (y, theirs) = one.metrics.rewards(), base.metrics.rewards()
     steps, i, j = np.intersect1d(x, y, assume_unique=True, return_indices=True)
     size = part(len(steps)) if len(steps) > 1 else 0
     half = half_width(mine[i] - theirs[j], size) if size else None
@@ -247,8 +242,8 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def _line(one: Configuration) -> HTML:
-    series = [next((s for s in map(run.metrics.series, REWARD) if len(s[0])), None) for run in one.runs]
-    band = seeds.band([(steps, smooth(values, SMOOTHED)) for steps, values in filter(None, series)])
+    series = [run.metrics.rewards() for run in one.runs]
+    band = seeds.band([(steps, smooth(values, SMOOTHED)) for steps, values in series if len(steps)])
     if band is None:
         return HTML("–")
     said = f"Mean reward, {band.words}"

@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import orjson
 
+from openrlhf_ebpo.run.catalogue import HELD_OUT, find
+
 AXES = {"step": "step", "rollouts": "rollouts", "time": "hours"}  # what a step may stand at, and its unit
 NAMES = 600  # metrics of one run; more are not kept
 MAX_CELLS = 2**24  # steps times metrics, 8 bytes each; further metrics are not kept
@@ -19,6 +21,7 @@ MAX_NULLS = 2**20  # of one run
 LONGEST = 2**20  # bytes of one line
 FAR = 25  # widths of the middle half (it is 1.35 standard deviations of a normal distribution wide)
 FEW, FEW_SHARE = 3, 0.005  # of a run's steps may lie outside
+REWARD = ("rollout/reward_mean", "reward")  # names of the mean reward
 LEAST = 8  # steps: of fewer nobody can say what is usual
 AT_A_TIME = 2**22  # bytes whose rows are held at once, some tens of times as large as the file says
 _TAIL = 64  # bytes before the last position that must still be the same
@@ -41,6 +44,20 @@ class Metrics:
             return self.steps[:0], np.zeros(0)
         present = np.isfinite(values)
         return self.steps[present], values[present]
+
+    def rewards(self) -> tuple[np.ndarray, np.ndarray]:
+        """Steps and mean rewards, by the first of their names that was logged."""
+        found = map(self.series, REWARD)
+        return next((each for each in found if len(each[0])), self.series(REWARD[0]))
+
+    def held_out(self) -> tuple[np.ndarray, np.ndarray]:
+        """Steps and success of evaluations during training: the mean over data sets, where all were evaluated."""
+        names = [name for name in self.columns if (known := find(name)) and known.name == HELD_OUT]
+        if not names:
+            return self.series(HELD_OUT)
+        stacked = np.stack([self.columns[name] for name in names])
+        present = np.isfinite(stacked).all(0)
+        return self.steps[present], stacked[:, present].mean(0)
 
     def undefined(self, name: str) -> np.ndarray:
         """Steps at which the metric was logged and was no number."""

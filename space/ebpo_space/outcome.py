@@ -11,7 +11,6 @@ from statistics import NormalDist
 
 import numpy as np
 
-from openrlhf_ebpo.run.catalogue import HELD_OUT, REWARD, find
 from openrlhf_ebpo.run.score_text import percent, points
 
 from . import results
@@ -142,24 +141,16 @@ def widened(choices: int) -> float:
 
 def _logged(metrics: Metrics) -> Outcome | None:
     """Evaluations during training of which no answers are kept: without an interval."""
-    names = [name for name in metrics.columns if (metric := find(name)) and metric.name == HELD_OUT]
-    if not names:
+    steps, values = metrics.held_out()
+    if len(steps) < 2:
         return None
-    stacked = np.stack([metrics.columns[name] for name in names])
-    whole = np.flatnonzero(np.isfinite(stacked).all(0))
-    if len(whole) < 2:
-        return None
-    first, last = (float(stacked[:, i].mean()) for i in (whole[0], whole[-1]))
-    steps = metrics.steps[whole]
     what = f"held-out success during training, step {steps[0]:,} to {steps[-1]:,}"
-    return Outcome(what, first, last, None, None, "its answers are not kept: no interval", True)
+    return Outcome(what, float(values[0]), float(values[-1]), None, None, "its answers are not kept: no interval", True)
 
 
 def _trained(metrics: Metrics, rewards: tuple[float, float]) -> Outcome | None:
     """The mean reward of the last tenth of the steps against the first's."""
-    steps, values = metrics.series(REWARD)
-    if not len(steps):
-        steps, values = metrics.series("reward")
+    steps, values = metrics.rewards()
     if len(values) < 2:
         return None
     size = part(len(values))

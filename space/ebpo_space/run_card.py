@@ -21,7 +21,7 @@ from .outcome import Outcome, outcome
 from .picture import sparkline
 from .tables import STATE, dot, setting
 from .text import HTML, attribute, harmless, html, joined, run_name
-from .warnings import REWARD, RULES, Warned, above, collapsed, spiked
+from .warnings import RULES, Warned, above, collapsed, spiked
 from .workspace import Opened
 
 UNFILTERED = {
@@ -115,7 +115,7 @@ def _outcome(looked: Looked) -> HTML:
         return HTML(
             "<section><h3>Outcome</h3><p>Nothing to compare yet: two steps or two evaluations are needed.</p></section>"
         )
-    steps, values = next((s for s in map(looked.run.metrics.series, REWARD) if len(s[0])), ((), ()))
+    steps, values = looked.run.metrics.rewards()
     line = sparkline(steps, values, f"Mean reward: {_ends(values)}", looked.run.run.number)
     return html(
         '<section class="{}"><h3>Outcome</h3>{}<p>{} → {} {}</p><p>{}</p>{}</section>',

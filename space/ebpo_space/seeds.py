@@ -15,6 +15,8 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from openrlhf_ebpo.run.run_log import dig
+
 from .runs import Run
 
 APART = frozenset({"ckpt", "logger", "hub"})  # sections that say what is saved and written, and change no training
@@ -85,9 +87,7 @@ def configuration(about: dict) -> str | None:
 
 
 def seed_of(about: dict) -> int | None:
-    args = about.get("args")
-    train = args.get("train") if isinstance(args, dict) else None
-    seed = train.get("seed") if isinstance(train, dict) else None
+    seed = dig(about, "args", "train", "seed")
     return seed if type(seed) is int and abs(seed) < 2**63 else None
 
 

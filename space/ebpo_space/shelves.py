@@ -148,12 +148,8 @@ def _mean(found: Sequence[tuple[Opened, Series]], view: dict, share: float) -> L
 
 def _held_out(run: Opened) -> tuple[np.ndarray, np.ndarray]:
     """Evaluation during training (the mean over data sets), or the saved results of eval/ (the mean over tasks)."""
-    names = [name for name in run.metrics.columns if (found := find(name)) and found.name == HELD_OUT]
-    if not names:
-        return _saved_results(run)
-    stacked = np.stack([run.metrics.columns[name] for name in names])
-    present = np.isfinite(stacked).all(0)
-    return run.metrics.steps[present], stacked[:, present].mean(0)
+    found = run.metrics.held_out()
+    return found if len(found[0]) else _saved_results(run)
 
 
 def _saved_results(run: Opened) -> tuple[np.ndarray, np.ndarray]:

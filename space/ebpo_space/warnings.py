@@ -14,12 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .metrics import Metrics
+from .metrics import REWARD, Metrics
 
 FEWEST, FAR = 10, 8  # steps that say what is usual before a spike; standard deviations
 SOLVED = 0.9  # share of the reward from which a low entropy is no loss: nothing is left to explore
 NOISE = 4  # standard errors
-REWARD = ("rollout/reward_mean", "reward")
 
 
 class Series(NamedTuple):

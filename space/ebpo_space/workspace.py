@@ -12,6 +12,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.run.catalogue import Metric
 from openrlhf_ebpo.run.own_metrics import own_metrics
+from openrlhf_ebpo.run.run_log import dig
 
 from . import seeds
 from .errors import attempt
@@ -39,9 +40,7 @@ class Opened:
     @property
     def estimator(self) -> str:
         """The run's --advantage_estimator; ebpo where run.json does not say."""
-        found = self.about
-        for part in ("args", "algo", "advantage", "estimator"):
-            found = found.get(part) if isinstance(found, dict) else None
+        found = dig(self.about, "args", "algo", "advantage", "estimator")
         return found if isinstance(found, str) and found else "ebpo"
 
     @property
@@ -52,11 +51,10 @@ class Opened:
     @property
     def rewards(self) -> tuple[float, float]:
         """Fail and pass reward."""
-        settings = self.about
-        for part in ("args", "algo", "advantage", "ebpo"):
-            settings = settings.get(part) if isinstance(settings, dict) else None
-        settings = settings if isinstance(settings, dict) else {}
-        return _number(settings.get("fail_reward"), 0.0), _number(settings.get("pass_reward"), 1.0)
+        fail, passing = (
+            dig(self.about, "args", "algo", "advantage", "ebpo", f"{end}_reward") for end in ("fail", "pass")
+        )
+        return _number(fail, 0.0), _number(passing, 1.0)
 
 
 @dataclass
