@@ -34,97 +34,14 @@ def workspace(*paths) -> Workspace:
     return Workspace(Runs([str(path) for path in paths]))
 
 
-TAGS = {
-    *(
-        "article",
-        "aside",
-        "b",
-        "br",
-        "button",
-        "caption",
-        "code",
-        "col",
-        "colgroup",
-        "dd",
-        "del",
-        "details",
-        "div",
-        "dl",
-        "dt",
-        "em",
-    ),
-    *(
-        "figcaption",
-        "figure",
-        "footer",
-        "h1",
-        "h2",
-        "h3",
-        "h4",
-        "header",
-        "hr",
-        "i",
-        "ins",
-        "kbd",
-        "label",
-        "li",
-        "mark",
-        "nav",
-        "ol",
-    ),
-    *(
-        "input",
-        "optgroup",
-        "option",
-        "p",
-        "pre",
-        "q",
-        "s",
-        "section",
-        "select",
-        "small",
-        "span",
-        "strong",
-        "sub",
-        "summary",
-        "sup",
-    ),
-    *("table", "tbody", "td", "textarea", "tfoot", "th", "thead", "time", "tr", "u", "ul", "wbr", "a", "form"),
-    *(
-        "svg",
-        "g",
-        "defs",
-        "path",
-        "rect",
-        "line",
-        "circle",
-        "polyline",
-        "polygon",
-        "text",
-        "tspan",
-        "title",
-        "desc",
-        "lineargradient",
-    ),
-    *(
-        "marker",
-        "stop",
-        "math",
-        "mrow",
-        "mi",
-        "mn",
-        "mo",
-        "mtext",
-        "mspace",
-        "msup",
-        "msub",
-        "msubsup",
-        "mfrac",
-        "msqrt",
-        "mroot",
-    ),
-    *("mover", "munder", "munderover", "mtable", "mtr", "mtd", "mstyle", "mpadded", "menclose", "semantics"),
-}
+TAG_NAMES = """
+article aside b br button caption code col colgroup dd del details div dl dt em figcaption figure footer h1 h2
+h3 h4 header hr i ins kbd label li mark nav ol input optgroup option p pre q s section select small span strong
+sub summary sup table tbody td textarea tfoot th thead time tr u ul wbr a form svg g defs path rect line circle
+polyline polygon text tspan title desc lineargradient marker stop math mrow mi mn mo mtext mspace msup msub
+msubsup mfrac msqrt mroot mover munder munderover mtable mtr mtd mstyle mpadded menclose semantics
+"""
+TAGS = frozenset(TAG_NAMES.split())
 EVIL = re.compile(
     r"on\w+|src|srcset|srcdoc|action|formaction|xlink:href|background|poster|ping|http-equiv|content|data-foreign"
 )
