@@ -75,8 +75,9 @@ def measured(long: Path, large: Path) -> Iterator[tuple[str, float]]:
         yield "rollout rows: first look (s)", timed(lambda: ask(port, tab="samples"))
         for name, view in CLICKS.items():
             yield f"rollout rows: {name} (s)", timed(lambda view=view: ask(port, tab="samples", **view))
-        yield "rollout rows: distributions (s)", timed(lambda: ask(port, look="distributions"))
         yield "memory after that, rollouts (MB)", memory(process)
+        yield "rollout rows: distributions (s)", timed(lambda: ask(port, look="distributions"))
+        yield "memory with distributions (MB)", memory(process)
 
 
 @contextlib.contextmanager

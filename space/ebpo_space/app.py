@@ -78,7 +78,7 @@ def lay_out(workspace: Workspace) -> Layout:
 
 
 def build(workspace: Workspace) -> gr.Blocks:
-    """All pages over the runs of a workspace."""
+    """Build all pages over the runs of a workspace."""
     with gr.Blocks(title="EBPO, step by step", analytics_enabled=False, fill_width=True) as demo:
         layout = lay_out(workspace)
         controls = layout.controls
@@ -108,7 +108,7 @@ def build(workspace: Workspace) -> gr.Blocks:
             return whole(session, "", clean(dict(request.query_params)))
 
         def relocated(session: Session, located: str, event: gr.EventData) -> dict:
-            """All of the view once more: an older answer came last, or the browser went back to an address."""
+            """Answer with all of the view once more: an older answer came last, or the browser went back to an address."""
             data = event._data if isinstance(event._data, dict) else {}
             return whole(session, located, clean(parsed(str(data["address"]))) if "address" in data else None)
 

@@ -47,7 +47,7 @@ def batches(
 def read(
     file: pq.ParquetFile, named: str, columns: Collection[str], start: int = 0, stop: int | None = None
 ) -> pa.Table:
-    """Those of the columns that the file has, of the rows from start to stop.
+    """Read those of the columns that the file has, of the rows from start to stop.
 
     Raises:
         RunError: it cannot be read, or the rows have more than MAX_TABLE_ROWS or MAX_TABLE_BYTES.

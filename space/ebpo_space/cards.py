@@ -90,7 +90,7 @@ def _badge(groups: Groups, p: int, failed, passed) -> HTML:
 
 
 def pushed_down() -> HTML:
-    """All answers are wrong, and get a negative advantage that GRPO would not have given: no success, and its colour is
+    """Mark wrong answers with a negative advantage that GRPO would not have given: no success, and its colour is
     that of negative advantages."""
     return html('<em class="down">{}</em>', PUSHED_DOWN)
 
@@ -161,7 +161,7 @@ def _download(run: str, step: int) -> HTML:
 
 
 def history_bar(groups: Groups, positions: np.ndarray, current: int) -> HTML:
-    """The same prompt at other steps, as a row of small bars that are buttons."""
+    """Draw the same prompt at other steps, as a row of small bars that are buttons."""
     if len(positions) < 2:
         return HTML()
     shown = positions[-60:]

@@ -23,7 +23,7 @@ class Numbered(NamedTuple):
     of: np.ndarray
 
     def rows(self) -> list[list[int]]:
-        """Those of each question, ascending."""
+        """List the rows of each question, ascending."""
         sizes = np.bincount(self.of, minlength=len(self.keys))
         return [rows.tolist() for rows in np.split(np.argsort(self.of, kind="stable"), np.cumsum(sizes))[:-1]]
 
@@ -65,7 +65,7 @@ def truth(table: pa.Table, name: str) -> np.ndarray:
 
 
 def _coded(table: pa.Table, name: str) -> tuple[np.ndarray, list]:
-    """Which of its values each row has, and these; None in all rows where there is no such column."""
+    """Code each row by its value, and list the values; None in all rows without such a column."""
     if name not in table.column_names:
         return np.zeros(len(table), int), [None]
     column = table[name]

@@ -1,4 +1,4 @@
-"""How a run is: at work, standing still, silent, or ended and how. From run.json, heartbeat and lock; the time comes from the
+"""The state of a run: at work, stalled, silent, or ended and how. From run.json, heartbeat and lock; the time comes from the
 caller."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EARLIEST, _LATEST = 1e9, 1e11  # seconds since the epoch
 
 
 class Signs(NamedTuple):
-    """What a running training leaves behind. lock: when its holder last touched it; each None where there is none."""
+    """Signs of a running training. lock: when its holder last touched it; None if absent."""
 
     beat: Beat | None
     lock: float | None
@@ -43,7 +43,7 @@ class Condition(NamedTuple):
 
 
 def signs(run: Run) -> Signs:
-    """Of a run that may hold anything: a large file is not read."""
+    """Read the signs of a run that may hold anything: a large file is not read."""
     beat = lock = None
     with contextlib.suppress(OSError, RunError):
         beat = read_beat(run.path) if inside(run, FILE).stat().st_size <= _LARGEST else None

@@ -1,4 +1,4 @@
-"""What a page shows instead of a traceback."""
+"""Errors that a page shows in place of a traceback."""
 
 from __future__ import annotations
 

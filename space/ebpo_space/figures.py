@@ -25,7 +25,7 @@ def colour(number: int) -> str:
 
 
 def packed(values: np.ndarray) -> dict:
-    """float32 as Plotly reads it from JSON; whole numbers as int32, since step 16,777,217 is no float32, and what a
+    """float32 as Plotly reads it from JSON; whole numbers as int32, since step 16,777,217 is not a float32, and what a
     float32 does not reach as float64. Two dimensions keep their shape."""
     values = np.asarray(values)
     kind = "i4" if values.dtype.kind in "iu" else "f4"
@@ -63,6 +63,6 @@ def plotly_text(text: str, limit: int = 40) -> str:
 
 
 def board(sections: Sequence[dict], unit: str = "", zoom: tuple[float, float] | None = None) -> str:
-    """What a board component takes: sections of panels, as JSON; sections without panels are left out."""
+    """Write what a board component takes: sections of panels, as JSON; sections without panels are left out."""
     shown = [section for section in sections if section["panels"]]
     return orjson.dumps({"unit": unit, "zoom": zoom, "sections": shown}).decode()

@@ -8,9 +8,10 @@ page only.
 from __future__ import annotations
 
 import re
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ _NAME = re.compile(r"step-(\d{1,9})\.parquet", re.ASCII)
 MAX_GROUPS = 2**22  # of a run
 MAX_RESPONSES = 2**22  # of a run, those of the latest steps, whose numbers are kept
 _CLOSE = 1e-6
+_NO_ROWS = pa.table({"group": pa.array([], pa.int64())})
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Index:
     def __init__(self, run: Run, fail: float = 0.0, passing: float = 1.0):
         self.run, self.middle = run, (fail + passing) / 2
         self._lock = threading.Lock()
-        self._blocks: dict[str, tuple[tuple, tuple[Groups, Responses] | None, str]] = {}
+        self._blocks: dict[str, tuple[tuple, tuple[Groups, np.ndarray] | None, str]] = {}
         self._joined: tuple[frozenset, Groups, list[str]] | None = None
         self.responses = Responses(*(np.zeros(0, np.float32) for _ in fields(Responses)))
 
@@ -98,33 +100,55 @@ class Index:
             signs = {path.name: _sign(path) for path in files}
             self._blocks = {name: block for name, block in self._blocks.items() if signs.get(name) == block[0]}
             missing = [path for path in reversed(files) if path.name not in self._blocks]
-            self._count = [sum(len(kept[i]) for _, kept, _ in self._blocks.values() if kept) for i in (0, 1)]
+            there = [kept for _, kept, _ in self._blocks.values() if kept]
+            self._count = [sum(len(groups) for groups, _ in there), sum(each.shape[1] for _, each in there)]
             if missing:
                 with ThreadPoolExecutor(4) as pool:
                     for path, (kept, problem) in zip(missing, pool.map(self._block, missing), strict=True):
                         self._blocks[path.name] = (signs[path.name], kept, problem)
             state = frozenset((name, block[0]) for name, block in self._blocks.items())
             if self._joined is None or self._joined[0] != state:
-                blocks = [self._blocks[path.name] for path in files]
-                groups, self.responses = _concatenated([block[1] for block in blocks if block[1] is not None])
-                self._joined = (state, groups, [block[2] for block in blocks if block[2]])
+                problems = [
+                    problem for _, _, problem in map(self._blocks.get, (path.name for path in files)) if problem
+                ]
+                self._joined = (state, self._join([path.name for path in files]), problems)
             return self._joined[1], self._joined[2]
+
+    def _join(self, names: list[str]) -> Groups:
+        """Put the files together; each then is a view of all, so that nothing is held twice."""
+        names = [name for name in names if self._blocks[name][1] is not None]
+        parts = [self._blocks[name][1] for name in names] or [_summarise(0, _NO_ROWS, 0.5)]
+        groups = Groups(
+            **{f.name: np.concatenate([getattr(part, f.name) for part, _ in parts]) for f in fields(Groups)}
+        )
+        numbers = np.concatenate([each for _, each in parts], axis=1)
+        at = of_group = 0
+        owners = [np.zeros(0, np.int32)]
+        for name, (part, each) in zip(names, parts, strict=False):
+            sign, _, problem = self._blocks[name]
+            places = np.arange(of_group, of_group + len(part), dtype=np.int32)
+            owners += [np.repeat(places, part.valid)] if each.size else []
+            view = Groups(*(getattr(groups, f.name)[of_group : of_group + len(part)] for f in fields(Groups)))
+            self._blocks[name] = (sign, (view, numbers[:, at : at + each.shape[1]]), problem)
+            of_group, at = of_group + len(part), at + each.shape[1]
+        self.responses = Responses(np.concatenate(owners), *numbers)
+        return groups
 
     @property
     def damage(self) -> str:
-        """How many files could not be read when the index was read last; "" for none."""
+        """Count the files that could not be read when the index was read last; "" for none."""
         bad = sum(block[1] is None for block in list(self._blocks.values()))
         return f"{bad} of {len(self._blocks)} rollout files cannot be read; the page Samples names them." if bad else ""
 
-    def _block(self, path: Path) -> tuple[tuple[Groups, Responses] | None, str]:
-        def summarised() -> tuple[Groups, Responses]:
+    def _block(self, path: Path) -> tuple[tuple[Groups, np.ndarray] | None, str]:
+        def summarised() -> tuple[Groups, np.ndarray]:
             if self._count[0] > MAX_GROUPS:
                 raise RunError(f"rollouts/{path.name} is left out: the later steps have {MAX_GROUPS:,} groups.")
-            groups, responses = _summarise(step_of(path), read_columns(self.run, path.name, LIGHT), self.middle)
+            groups, numbers = _summarise(step_of(path), read_columns(self.run, path.name, LIGHT), self.middle)
             if self._count[1] > MAX_RESPONSES:
-                responses = _only(responses, slice(0, 0))
-            self._count = [self._count[0] + len(groups), self._count[1] + len(responses)]
-            return groups, responses
+                numbers = numbers[:, :0].copy()
+            self._count = [self._count[0] + len(groups), self._count[1] + numbers.shape[1]]
+            return groups, numbers
 
         problems: list[str] = []
         return attempt(summarised, None, problems, f"rollouts/{path.name}"), "".join(problems)
@@ -174,7 +198,7 @@ def open_file(run: Run, name: str, needed: tuple[str, ...] = NEEDED) -> pq.Parqu
 
 
 def read_columns(run: Run, name: str, columns: tuple[str, ...], rows: slice | None = None) -> pa.Table:
-    """Those columns that the file has, cut to `rows` if given.
+    """Read those of the columns that the file has, cut to `rows` if given.
 
     Raises:
         RunError: as `open_file`, or the rows are too large.
@@ -206,7 +230,8 @@ def listed(column: pa.ChunkedArray) -> list:
             return [v if v is None else v.decode("utf-8", "replace") for v in column.cast(pa.binary()).to_pylist()]
 
 
-def _summarise(step: int, table: pa.Table, middle: float) -> tuple[Groups, Responses]:
+def _summarise(step: int, table: pa.Table, middle: float) -> tuple[Groups, np.ndarray]:
+    """The groups of one file, and (4, N): reward, advantage, GRPO's, and length of the N responses with a reward."""
     rows = table.num_rows
     number = {name: _floats(table, name, rows) for name in NUMBERS}
     group = _whole(table["group"])
@@ -228,40 +253,34 @@ def _summarise(step: int, table: pa.Table, middle: float) -> tuple[Groups, Respo
     rescued = (grpo == 0) & (np.abs(advantage) > 0) & np.isfinite(number["baseline"]) & valid
     none, compared = count == 0, valid & np.isfinite(advantage) & np.isfinite(grpo)
     groups = Groups(
-        step=np.full(len(starts), step),
+        step=np.full(len(starts), step, np.int32),
         group=group[starts],
-        row=starts,
-        size=np.diff(np.append(starts, rows)),
+        row=starts.astype(np.int32),
+        size=np.diff(np.append(starts, rows)).astype(np.int32),
         mean=np.where(none, np.nan, total(np.where(valid, reward, 0)) / safe),
         lowest=extreme(np.minimum, np.where(valid, reward, np.inf)),
         highest=extreme(np.maximum, np.where(valid, reward, -np.inf)),
         success=np.where(none, np.nan, total(valid & (reward > middle)) / safe),
         baseline=number["baseline"][starts],
         shrinkage=number["shrinkage"][starts],
-        rescued=total(rescued).astype(int),
-        pushed_down=total(rescued & (advantage < 0)).astype(int),
-        truncated=total(truncated).astype(int),
-        errors=total(failed).astype(int),
-        valid=count.astype(int),
-        compared=total(compared).astype(int),
-        ignored=total(compared & (grpo == 0)).astype(int),
+        rescued=total(rescued).astype(np.int32),
+        pushed_down=total(rescued & (advantage < 0)).astype(np.int32),
+        truncated=total(truncated).astype(np.int32),
+        errors=total(failed).astype(np.int32),
+        valid=count.astype(np.int32),
+        compared=total(compared).astype(np.int32),
+        ignored=total(compared & (grpo == 0)).astype(np.int32),
         push=total(np.where(rescued & compared, advantage, 0)),
         shift=total(np.where(compared, np.abs(advantage - grpo), 0)),
         prompt_id=_texts(table, "prompt_id", starts),
         cluster=_texts(table, "cluster", starts),
     )
-    owner = np.repeat(np.arange(len(starts), dtype=np.int32), groups.size)
-    kept = (owner, *map(_short, (reward, advantage, grpo, number["response_length"])))
-    return groups, _only(Responses(*kept), valid)
+    return groups, np.stack([_short(each[valid]) for each in (reward, advantage, grpo, number["response_length"])])
 
 
 def _short(values: np.ndarray) -> np.ndarray:
     """float32, NaN for what it does not hold."""
     return np.where(np.abs(values) < np.finfo(np.float32).max, values, np.nan).astype(np.float32)
-
-
-def _only(responses: Responses, rows) -> Responses:
-    return Responses(*(getattr(responses, f.name)[rows] for f in fields(Responses)))
 
 
 def _whole(column: pa.ChunkedArray) -> np.ndarray:
@@ -291,16 +310,5 @@ def _texts(table: pa.Table, name: str, starts: np.ndarray) -> np.ndarray:
     if name not in table.column_names:
         return np.full(len(starts), None, object)
     values = np.empty(len(starts), object)
-    values[:] = [None if v is None else str(v)[:200] for v in listed(table[name].take(pa.array(starts)))]
+    values[:] = [None if v is None else sys.intern(str(v)[:200]) for v in listed(table[name].take(pa.array(starts)))]
     return values
-
-
-def _concatenated(blocks: list[tuple[Groups, Responses]]) -> tuple[Groups, Responses]:
-    blocks = blocks or [_summarise(0, pa.table({"group": pa.array([], pa.int64())}), 0.5)]
-    starts = np.cumsum([0, *(len(groups) for groups, _ in blocks[:-1])], dtype=np.int32)
-    moved = [replace(each, group=each.group + start) for (_, each), start in zip(blocks, starts, strict=True)]
-    return _joined(Groups, [groups for groups, _ in blocks]), _joined(Responses, moved)
-
-
-def _joined(kind: type, parts: list):
-    return kind(**{f.name: np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(kind)})

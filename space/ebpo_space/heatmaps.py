@@ -92,7 +92,7 @@ _TOPICS = 8  # of a run whose maps are kept
 
 
 def binned(groups: Groups, responses: Responses, topic: str) -> dict[str, Binned]:
-    """Of every quantity that was recorded."""
+    """Bin every quantity that was recorded."""
     made = _MADE.setdefault(responses, {})
     if topic not in made:
         if len(made) >= _TOPICS:
@@ -102,11 +102,14 @@ def binned(groups: Groups, responses: Responses, topic: str) -> dict[str, Binned
 
 
 def _binned(groups: Groups, responses: Responses, topic: str) -> dict[str, Binned]:
-    of_topic = groups.cluster == topic if topic else np.ones(len(groups), bool)
-    shown = {"groups": of_topic & (groups.valid > 0), "responses": of_topic[responses.group]}
-    steps = {"groups": groups.step, "responses": groups.step[responses.group]}
+    of_topic = groups.cluster == topic
+    shown = {
+        "groups": (groups.valid > 0) & (of_topic if topic else True),
+        "responses": of_topic[responses.group] if topic else slice(None),
+    }
+    steps = {"groups": groups.step[shown["groups"]], "responses": groups.step[responses.group[shown["responses"]]]}
     values = {each.name: each.values(groups, responses)[shown[each.of]] for each in QUANTITIES}
-    at = stretches(steps["responses"][shown["responses"]], COLUMNS)
+    at = stretches(steps["responses"], COLUMNS)
     found = {}
     for quantity in QUANTITIES:
         these = values[quantity.name]
@@ -114,7 +117,7 @@ def _binned(groups: Groups, responses: Responses, topic: str) -> dict[str, Binne
         if not len(at) or not np.isfinite(these).any():
             continue
         edges = levels(both, ROWS)
-        place, count = places(steps[quantity.of][shown[quantity.of]], at), len(at) - 1
+        place, count = places(steps[quantity.of], at), len(at) - 1
         shared, mean = shares(place, these, count, edges), means(place, these, count)
         zero = float((np.abs(these[np.isfinite(these)]) < NOTHING).mean())
         found[quantity.name] = Binned(at, edges, shared, mean, len(edges) != ROWS + 1, zero)

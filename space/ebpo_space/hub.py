@@ -31,13 +31,13 @@ _WAIT = 10.0  # seconds for another's download
 
 
 def is_repo(text: str) -> bool:
-    """Whether it names a repo, and not a folder: of a folder the first part exists."""
+    """Test if it names a repo, and not a folder: of a folder the first part exists."""
     named = bool(_REPO.fullmatch(text)) and ".." not in text and "--" not in text
     return named and not os.path.exists(text.partition("/")[0])
 
 
 def is_allowed(repo: str, allowed: Iterable[str]) -> bool:
-    """Whether the allowlist has the repo, as owner/name, or its owner."""
+    """Test if the allowlist has the repo, as owner/name, or its owner."""
     return repo in set(allowed) or repo.partition("/")[0] in set(allowed)
 
 

@@ -1,4 +1,4 @@
-"""Lines over training: a panel of one metric, runs overlaid, with marks where a step is no number or lies outside. Pure."""
+"""Lines over training: a panel of one metric, runs overlaid, with marks where a step has no number or lies outside. Pure."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def line_traces(lines: Sequence[Line], bolds: Sequence[tuple], zoom: tuple[float
 
 
 def band_trace(line: Line, shade: str) -> dict:
-    """What lies around the mean of seeds, at some two hundred of its points."""
+    """Draw the band around the mean of seeds, at some two hundred of its points."""
     chosen = np.unique(np.linspace(0, len(line.x) - 1, SMOOTH_POINTS).astype(int))
     x, (low, high) = line.x[chosen], (end[chosen] for end in line.band)
     return {
@@ -126,7 +126,7 @@ def _marked(x: np.ndarray, y: np.ndarray, symbol: str, shade: str, meta: str) ->
 
 
 def usual_range(lines: Sequence[Line]) -> tuple[float, float] | None:
-    """Ends of the y axis that leave out the few steps that would squeeze it; None where there are none."""
+    """Find ends of the y axis that leave out the few steps that would squeeze it; None without such steps."""
     if all(line.inside.all() for line in lines):
         return None
     kept = np.concatenate([line.y[line.inside] for line in lines])
@@ -184,13 +184,13 @@ def line_panel(
 
 
 def _at_end(line: Line, value: float) -> str:
-    """Where the bold line ends; a run whose last value is no number says so."""
+    """Write the value at which the bold line ends; a run whose last value is not a number says so."""
     ended = line.lost is None or not len(line.lost) or line.lost[-1] < line.x[-1]
     return number(value) if ended else "no number"
 
 
 def flags(lines: Sequence[Line], ends: tuple[float, float] | None) -> dict:
-    """How many steps are marked: without a number, and outside of the axis."""
+    """Count the steps that are marked: without a number, and outside of the axis."""
     lost = sum(len(line.lost) for line in lines if line.lost is not None)
     beyond = sum(int(((line.y < ends[0]) | (line.y > ends[1])).sum()) for line in lines) if ends else 0
     return {"lost": lost, "outside": beyond}
@@ -204,7 +204,7 @@ def _scale(lines: Sequence[Line], log: bool) -> dict:
 
 
 def _whole_steps(lines: Sequence[Line], unit: str) -> dict:
-    """There is no step 0.5: a tick at each whole one where a run is short."""
+    """Put a tick at each step of a short run: step 0.5 does not exist."""
     ends = [float(v) for line in lines for v in (line.x.min(), line.x.max())]
     if unit not in ("step", "training step") or not ends or max(ends) - min(ends) > 6:
         return {}

@@ -24,7 +24,7 @@ PARAMETERS: dict[str, Parameter] = {  # by name in the address
 
 
 def clean(values: Mapping) -> dict:
-    """A whole view: defaults for what is absent or invalid, unknown names dropped."""
+    """Complete a view: defaults for what is absent or invalid, unknown names dropped."""
     view = {}
     for name, (default, parse) in PARAMETERS.items():
         try:

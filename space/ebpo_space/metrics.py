@@ -84,7 +84,7 @@ class Follower:
         self._metrics = Metrics()
 
     def read(self) -> Metrics:
-        """All whole lines so far; a file that was replaced or truncated is read from its start."""
+        """Read all complete lines so far; a file that was replaced or truncated is read from its start."""
         with self._lock:
             try:
                 with open(self.path, "rb") as file:

@@ -135,7 +135,7 @@ def _best_checkpoint(run: Run, by: dict, steps: Sequence[int], tasks: Sequence[s
 
 
 def widened(choices: int) -> float:
-    """How much longer a 95 % interval is if it shall hold for the best of so many points (Bonferroni)."""
+    """Compute how much longer a 95 % interval is if it shall hold for the best of so many points (Bonferroni)."""
     return NormalDist().inv_cdf(1 - 0.025 / max(choices, 1)) / NormalDist().inv_cdf(0.975)
 
 

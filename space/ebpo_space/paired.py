@@ -18,7 +18,7 @@ GRPO = "group_norm"
 
 @dataclass(frozen=True)
 class Change:
-    """Of pass@1 between two checkpoints that were asked the same questions: the mean over tasks, as a fraction, with its paired
+    """Change of pass@1 between two checkpoints that were asked the same questions: the mean over tasks, as a fraction, with its paired
     95 % interval over questions."""
 
     difference: float

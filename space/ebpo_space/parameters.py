@@ -1,4 +1,4 @@
-"""How values of a view are read from whatever a browser sends: text of an address, or JSON. A parameter is its value when
+"""Read values of a view from whatever a browser sends: text of an address, or JSON. A parameter is its value when
 absent, and a function that reads it; what that raises ValueError or TypeError for counts as absent."""
 
 from __future__ import annotations

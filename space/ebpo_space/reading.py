@@ -32,7 +32,7 @@ def answer(
     gold=None,
     name: str = "Answer",
 ) -> HTML:
-    """A whole text, head and tail of each part first.
+    """Lay out a text, head and tail of each part first.
 
     Args:
         source: what the route `ROUTE` is asked with for the rest; without it the rest is not to be had.
@@ -91,12 +91,12 @@ def _data(found: Mapping[str, str]) -> HTML:
 
 
 def _marked(value) -> str:
-    """An answer that can be found in a text: a whole entry of a task, or a list of tests, is none."""
+    """Return an answer that can be found in a text, which an entry of a task or a list of tests cannot."""
     return "" if value is None or len(str(value)) > 100 else str(value)
 
 
 def hits(text, find: str) -> int:
-    """How often a text holds what is searched for, whatever its case."""
+    """Count how often a text holds what is searched for, whatever its case."""
     return lowered(str(text or "")).count(lowered(find)) if find else 0
 
 
@@ -131,7 +131,7 @@ def _length(part: Part, tokens: int | None, whole: int) -> str:
 
 
 def _body(text: str, start: int, room: int) -> HTML:
-    """start: where the part begins in the whole text."""
+    """start: where the part begins in the text."""
     if len(text) <= room:
         return _text(text)
     edge = max(3 * room // 8, 1)

@@ -1,4 +1,4 @@
-"""What pages have shown, kept for the next visitor of the same view: rendered once while the files it comes from are the same."""
+"""A cache of rendered pages for the next visitor of the same view, valid while the files are the same."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Rendered:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def get(self, key: Hashable, render: Callable[[], dict]) -> dict:
-        """What is kept under the key, or what `render` makes. Of visitors who ask at once one renders, the others wait. What
-        it raises, all of them get, and nothing is kept."""
+        """Return what is kept under the key, or what `render` makes. Of visitors who ask at once one renders, the others wait.
+        All of them get what it raises, and nothing is kept."""
         with self._lock:
             at, shown = self._kept.get(key, (-LASTS, None))
             if shown is None or (shown.done() and self.clock() - at > LASTS):

@@ -50,7 +50,7 @@ class Step:
 
 
 def on_step(opened: Opened, step: int, size: int) -> Step:
-    """All groups of a step under every estimator.
+    """Compute all groups of a step under every estimator.
 
     Raises:
         RunError: the step's file does not hold what is needed.
@@ -173,7 +173,7 @@ def _span(values: np.ndarray, written: Callable) -> HTML:
 
 
 def _bar(values: np.ndarray, widest: float, strong: bool) -> HTML:
-    """All bars stand on one scale."""
+    """Draw a bar; all stand on one scale."""
     if not values.size:
         return HTML('<span class="none">–</span>')
     low, high = (50 + 50 * edge / widest for edge in (min(values.min(), 0.0), max(values.max(), 0.0)))

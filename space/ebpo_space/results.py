@@ -72,7 +72,7 @@ class Column(NamedTuple):
         return f"{self.run} · {f'step {self.step}' if self.step else 'base model'}"
 
     def fits(self, wanted: str) -> bool:
-        """Whether its name is, or has the words."""
+        """Test if its name is, or has, the words."""
         return f" {wanted.casefold()} " in f" {self.name.casefold()} "
 
 
@@ -159,7 +159,7 @@ def _rows(run: Run, place: str, columns: Sequence[str], rows: Sequence[int] | No
 
 
 def _table(run: Run, place: str, columns: Sequence[str], rows: Sequence[int] | None = None) -> pa.Table:
-    """Those columns of samples.parquet, of these rows (ascending) or all."""
+    """Read those columns of samples.parquet, of these rows (ascending) or all."""
     named = f"{place}/samples.parquet"
     with reading(named):
         file = pq.ParquetFile(inside(run, place, "samples.parquet"))
@@ -198,7 +198,7 @@ def rates(run: Run, result: Result) -> dict[str, float]:
 
 
 def _stamp(run: Run, place: str) -> tuple[int, int]:
-    """Of samples.parquet: what is kept of it is kept by this, so that a changed one is read again."""
+    """Stamp samples.parquet: caches are keyed by it, so that a changed file is read again."""
     try:
         status = inside(run, place, "samples.parquet").stat()
     except OSError:
@@ -228,7 +228,7 @@ def _rates(run: Run, place: str, stamp: tuple[int, int]) -> dict[str, float]:
 
 
 def samples(run: Run, result: Result, key: str) -> list[dict]:
-    """All samples of one question, with the row of each in its file; [] where the result does not have it."""
+    """Read all samples of one question, with the row of each in its file; [] if the result does not have it."""
     question = next((each for each in questions(run, result) if each.key == key), None)
     if question is None:
         return []

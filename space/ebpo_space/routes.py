@@ -1,4 +1,4 @@
-"""What visitors may GET besides pages: the rest of a long text, and the Parquet file of a step's rollouts as it lies in the
+"""Routes besides pages: the rest of a long text, and the Parquet file of a step's rollouts as it lies in the
 run directory."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def text(workspace: Workspace, query: Mapping[str, str]) -> JSONResponse:
 
 
 def chunk(workspace: Workspace, query: Mapping[str, str]) -> str:
-    """What `reading.answer` was given as its source, with from and to: a range of the text.
+    """Read a range of a text. query: the source that `reading.answer` was given, with from and to.
 
     Raises:
         RunError: there is no such text.
@@ -39,7 +39,7 @@ def chunk(workspace: Workspace, query: Mapping[str, str]) -> str:
         opened = workspace.open(query["run"])
         row = _sample(opened, query, field) if "place" in query else _rollout(workspace, opened, query, field)
     except (KeyError, TypeError, ValueError, OverflowError):
-        raise RunError("This is no part of a text of a run.") from None
+        raise RunError("This is not a part of a text of a run.") from None
     return plain(str(row.get(field) or "")[start:stop])
 
 

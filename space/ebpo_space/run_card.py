@@ -47,7 +47,7 @@ VERDICT = {
 
 @dataclass(frozen=True)
 class Looked:
-    """What is known of a run."""
+    """One run, looked through."""
 
     run: Opened
     condition: Condition

@@ -44,7 +44,7 @@ class Run:
 
 @dataclass
 class Runs:
-    """All runs of this app.
+    """The runs of this app.
 
     given: run directories, folders with run directories below them, or Hub data set repos (owner/name).
     allowed: owners, or owner/name, whose data set repos a visitor may open.
@@ -167,7 +167,7 @@ def keys(found: Sequence[Path], named: dict[Path, str], taken: Collection[str] =
 
 
 def _candidates(path: Path) -> Iterator[str]:
-    """Names from the shortest to the whole path: first without the folders that tell nothing, then with them."""
+    """Names from the shortest to the complete path: first without the folders that tell nothing, then with them."""
     whole = parts = [part for part in path.parts if part != path.anchor]
     for folder in UNTOLD:
         parts = parts[:-1] if len(parts) > 1 and parts[-1] == folder else parts
@@ -195,7 +195,7 @@ def inside(run: Run, *parts: str) -> Path:
 
 
 def describe(run: Run) -> dict:
-    """run.json, {} where there is none.
+    """Read run.json, {} without one.
 
     Raises:
         RunError: it is damaged, too large, or of a newer schema.

@@ -43,7 +43,7 @@ class Scores:
         opened: Sequence[Opened],
         problems: list[str],
     ) -> Scores:
-        """What cannot be read is added to `problems`."""
+        """Add what cannot be read to `problems`."""
         by = {(result.run, result.step, result.task): result for _, result in shown if "pass@1" in result.metrics}
         runs = {run.run.key: run.run for run in opened}
         ends = ends_of(columns)
@@ -74,7 +74,7 @@ class Scores:
         return [task for task in self.tasks if (column.run, column.step, task) in self.by]
 
     def value(self, column: Column, task: str) -> float | None:
-        """Of a task, or the average of all where the column has all."""
+        """Find the score of a task, or the average of all if the column has all."""
         tasks = [task] if task else self.tasks
         found = [self.by.get((column.run, column.step, each)) for each in tasks]
         return sum(each.metrics["pass@1"]["value"] for each in found) / len(found) if all(found) else None

@@ -42,7 +42,7 @@ _STEPS = re.compile(r"(\d{1,9})(?:\s*[-–]\s*(\d{1,9}))?")
 
 @dataclass(frozen=True)
 class Filter:
-    """What the visitor asked for. steps: "latest", "all", "12" or "10-20"; ranges are inclusive."""
+    """Filters of a visitor. steps: "latest", "all", "12" or "10-20"; ranges are inclusive."""
 
     steps: str = "latest"
     kind: str = "all"
@@ -63,7 +63,7 @@ def step_range(text: str, groups: Groups) -> tuple[int, int]:
     """First and last step of a filter's text.
 
     Raises:
-        RunError: the text is no range of steps.
+        RunError: the text is not a range of steps.
     """
     text = (text or "latest").strip().lower()
     if not len(groups):

@@ -45,7 +45,7 @@ T = TypeVar("T", bound=Described)
 
 @dataclass(frozen=True)
 class Band:
-    """All of one length. Two runs: low and high are theirs; more: the 95 % t-interval of the mean."""
+    """Arrays of one length. Two runs: low and high are theirs; more: the 95 % t-interval of the mean."""
 
     steps: np.ndarray
     mean: np.ndarray
@@ -102,13 +102,13 @@ def _in_names(seed: int) -> re.Pattern:
 
 
 def _is_copy(run: Described, others: Sequence[Described]) -> bool:
-    """The same seed, started at the same time: the run and its copy from the Hub would count as two."""
+    """Test for the same seed and start: a run and its copy from the Hub would count as two."""
     mark = seed_of(run.about), run.about.get("started")
     return any(mark == (seed_of(other.about), other.about.get("started")) for other in others)
 
 
 def name(keys: Sequence[str]) -> str:
-    """What the names share, with * where they differ: seed-*/ebpo."""
+    """Name what the names share, with * where they differ: seed-*/ebpo."""
     if len(keys) < 2:
         return "".join(keys)
     start = reduce(_shared_start, keys)
@@ -123,7 +123,7 @@ def _shared_start(a: str, b: str) -> str:
 
 
 def band(series: Sequence[tuple[np.ndarray, np.ndarray]]) -> Band | None:
-    """Of (steps, values) of each run, at the steps that all of them have: where one ends, a mean of the others would jump.
+    """Average (steps, values) of each run, at the steps that all of them have: where one ends, a mean of the others would jump.
     None for fewer than two runs, or without such a step. Values that are not finite count as absent."""
     if len(series) < 2:
         return None

@@ -1,5 +1,4 @@
-"""What the Gradio server sends besides Gradio's own: our static files, and security headers.
-What it accepts is in gate.py."""
+"""Our static files and security headers, sent besides Gradio's own. gate.py decides what is accepted."""
 
 from __future__ import annotations
 
@@ -86,7 +85,7 @@ class SafeHeaders:
 
 
 class Files(StaticFiles):
-    """What lies there packed is sent as it lies there: every browser unpacks it."""
+    """Send packed files as they are: every browser unpacks them."""
 
     def file_response(self, full_path, *args, **kwargs) -> Response:
         response = super().file_response(full_path, *args, **kwargs)

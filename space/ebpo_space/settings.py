@@ -15,7 +15,7 @@ from openrlhf_ebpo.redact import redacted, redacted_argv, redacted_text
 from .text import plain
 
 MOST = 3000  # settings of one run
-ABOUT = ("model", "dataset", "seed", "schema", "started", "ended")  # of run.json, beside its arguments
+ABOUT = ("model", "dataset", "seed", "schema", "started", "ended")  # of run.json, besides its arguments
 # names of folders, of the run itself and its place in a table: they always differ, and decide nothing
 NAMES = ("ckpt.path", "ckpt.output_dir", "logger.run_dir", "logger.tensorboard_dir", "run.started", "run.ended")
 NAMED = "logger.wandb."
@@ -77,7 +77,7 @@ def shown(value) -> str:
 
 
 def compared(runs: Sequence[dict]) -> list[Setting]:
-    """All settings of all runs, by name; runs: what `settings_of` gives."""
+    """Line up the settings of all runs, by name. runs: as `settings_of` gives them."""
     names = sorted({name for run in runs for name in run})[:MOST]
     return [Setting(name, tuple(shown(run[name]) if name in run else None for run in runs)) for name in names]
 

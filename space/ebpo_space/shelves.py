@@ -32,7 +32,7 @@ SPEED = (
 
 
 def sections(runs: Sequence[Opened], view: dict) -> list[dict]:
-    """All panels that at least one run has values for, each once: asked-for metrics first, unknown ones last."""
+    """Make all panels that at least one run has values for, each once: asked-for metrics first, unknown ones last."""
     names = dict.fromkeys(name for run in runs for name in run.metrics.columns)
     own = {name: metric for run in reversed(runs) for name, metric in run.own_metrics.items()}
     asked = [described(name, own) for name in view["more"] if name in names]
@@ -67,7 +67,7 @@ def in_order() -> list:
 
 
 def described(name: str, own: Mapping[str, Metric]) -> Metric:
-    """What is known of a metric: by the catalogue, by a run that logs it, or its name alone."""
+    """Describe a metric: by the catalogue, by a run that logs it, or its name alone."""
     found = find(name) or own.get(name) or Metric(name, name, "", "")
     return found if found.name == name else replace(found, name=name, title=name)
 

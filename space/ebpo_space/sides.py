@@ -42,7 +42,7 @@ class Side:
 
 
 def asked_with(run: str, step: int, group: int) -> dict:
-    """What of a view changes where this group is to be compared."""
+    """Change a view so that it compares this group."""
     group_a = {"run_a": run, "at_a": f"{step}.{group}", "pick_a": None}
     return {"tab": "compare", **group_a, "run_b": "", "at_b": "", "pick_b": None}
 
@@ -62,7 +62,7 @@ def first_side(opened: Opened, index: Index, place: str, picked: int | None) -> 
 
 
 def second_side(opened: Opened, index: Index, first: Side, place: str, picked: int | None) -> Side:
-    """Of the same prompt as the first, where no place is named.
+    """Open a group of the same prompt as the first, unless a place is named.
 
     Raises:
         RunError: the run has no such group, or none of this prompt, or they cannot be read.
@@ -120,7 +120,7 @@ def best(rows: Sequence[dict]) -> int:
 
 
 def other_answer(side: Side) -> int:
-    """Of the same group: the one whose reward differs most."""
+    """Find the answer of the same group whose reward differs most."""
     rewards = [finite(row.get("reward")) for row in side.rows]
     mine = rewards[side.picked]
     apart = [-1.0 if reward is None or mine is None else abs(reward - mine) for reward in rewards]

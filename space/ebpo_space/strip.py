@@ -135,7 +135,7 @@ def _arithmetic(row: Mapping, scale: tuple[float, float] | None) -> HTML:
 
 
 def _legend(estimator: str) -> str:
-    """What the two numbers of an answer are."""
+    """Say what the two numbers of an answer are."""
     grpo = "(r − μ) divided by the group’s standard deviation"
     if estimator == GRPO:
         return (

@@ -35,7 +35,7 @@ def choice(values: dict, name: str, chosen: bool) -> HTML:
 
 
 def notices(problems: Sequence[str]) -> HTML:
-    """What went wrong, said once, where the visitor sees it."""
+    """List problems once, where the visitor sees them."""
     shown = list(dict.fromkeys(problems))
     items = joined(html("<li>{}</li>", harmless(problem, 400)) for problem in shown[:8])
     more = html("<li>and {} more</li>", len(shown) - 8) if len(shown) > 8 else ""
@@ -49,7 +49,7 @@ def empty(title: str, *lines: str, kind: str = "") -> HTML:
 
 
 def no_runs(awaited: Sequence[str]) -> HTML:
-    """What to do where there is no run. awaited: folders that the app was started with."""
+    """Say what to do without a run. awaited: folders that the app was started with."""
     if awaited:
         places = joined(html("<code>{}</code> ", harmless(without_homes(each), 200)) for each in awaited[:8])
         return empty("Waiting for a run", places, "A run appears here as soon as training writes it.", kind="nothing")

@@ -78,6 +78,6 @@ def middle_cut(name, limit: int) -> str:
 
 
 def run_name(name, limit: int = 40) -> HTML:
-    """The name of a run, a task, a cluster on one line, harmless; whole in its title where it is cut."""
+    """The name of a run, a task, a cluster on one line, harmless; complete in its title if it is cut."""
     shown = harmless(middle_cut(name, limit), limit)
     return shown if len(str(name)) <= limit else html('<span title="{}">{}</span>', attribute(name, 300), shown)

@@ -37,7 +37,7 @@ class Part:
 
 
 def parts(text: str) -> list[Part]:
-    """Never empty, in order; marks stand between parts, and blanks alone are none."""
+    """Never empty, in order; marks stand between parts, and blanks alone are not a part."""
     found: list[Part] = []
     start, role, thinking = 0, "", False
     for mark in _MARKS.finditer(text, 0, MARKED):

@@ -1,4 +1,4 @@
-"""What in a run's metrics asks for a look, and the step where it begins. Pure; every threshold stands in `RULES`.
+"""Warnings about a run's metrics, and the step where each begins. Pure; every threshold stands in `RULES`.
 
 A warning should be worth a click. So each rule wants more than one odd number, or a very odd one, and the thresholds are
 wide of what trainings that went well have shown: their entropy fell to a half, KL per step reached 0.05 nats for a
@@ -97,7 +97,7 @@ def spiked(series: Series, rule: Rule) -> np.ndarray:
     if len(values) <= FEWEST:
         return flags
     before = _windows(values, rule.window)[:-1]  # row i: the steps up to i, of which step i + 1 is held against
-    recent = np.median(before[:, -3:], axis=1)  # what grows step by step is no spike
+    recent = np.median(before[:, -3:], axis=1)  # what grows step by step is not a spike
     leaps = 1 + np.flatnonzero((values[1:] >= rule.level * recent) & (values[1:] >= rule.floor) & (values[1:] > 0))
     usual = np.median(before[leaps - 1], axis=1)  # of these few alone: medians of 20,000 windows take long
     spread = 1.4826 * np.median(
@@ -210,7 +210,7 @@ def _series(metrics: Metrics, metric: str, rewards: tuple[float, float]) -> Seri
 
 
 def _trailing(values: np.ndarray, window: int) -> np.ndarray:
-    """Mean of each step and those before it, NaN before the first whole window."""
+    """Mean of each step and those before it, NaN before the first complete window."""
     means = np.full(len(values), np.nan)
     means[window - 1 :] = np.convolve(values, np.full(window, 1 / window), "valid")
     return means

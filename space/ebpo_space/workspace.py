@@ -1,4 +1,4 @@
-"""What all pages read: the runs of a view, with their metrics and groups, kept between views."""
+"""The runs of a view, with their metrics and groups, kept between views for all pages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Opened:
 
     @property
     def own_metrics(self) -> dict[str, Metric]:
-        """What the run says about metrics of its own code."""
+        """Metrics of its own code, as the run describes them."""
         return own_metrics(self.about.get("metrics"))
 
     @property
@@ -129,7 +129,7 @@ class Workspace:
         return self._kept(self._indexes, opened.run, lambda: Index(opened.run, *opened.rewards), [])
 
     def _kept(self, store: OrderedDict, run: Run, make: Callable, problems: list[str]):
-        """What is kept of a run; of those that visitors added, as long as their copies are."""
+        """Keep what is made of a run; of those that visitors added, as long as their copies are kept."""
         listed = self.runs.listed()
         with self._lock:
             if run.key not in store:

@@ -83,7 +83,7 @@ NOTHING = {
 
 
 def quick(view: dict, several: bool = False) -> HTML:
-    """What is looked at, what stands on the x axis, the log scale; and, where there are several, how seeds are drawn."""
+    """Choose what is looked at, the x axis, the log scale and, if there are several, how seeds are drawn."""
     looks = joined(choice({"look": name}, shown, name == view["look"]) for name, shown in LOOKS.items())
     axes = joined(choice({"x": name, "zoom": ""}, shown, name == view["x"]) for name, shown in AXES.items())
     log = choice({"log": not view["log"]}, "log scale", view["log"]) if view["look"] == "metrics" else HTML()

@@ -119,7 +119,7 @@ def _changes(of: Mapping[tuple[str, int], float], across: Sequence[Column]) -> l
 
 
 def _moved(rates: Rates, across: Sequence[Column]) -> HTML:
-    """How many questions each run has learnt from nothing, and lost."""
+    """Count the questions that each run has learnt from nothing, and lost."""
     said = []
     for run, (first, last) in ends_of(across).items():
         both = [(of[first[1:]], of[last[1:]]) for of in rates.values() if first[1:] in of and last[1:] in of]
@@ -186,7 +186,7 @@ def _samples(
     key: str,
     problems: list[str],
 ) -> HTML:
-    """Of the table's columns; the latest checkpoint of each run stands open."""
+    """Show samples of the table's columns; the latest checkpoint of each run stands open."""
     parts, question, opened = [], None, set()
     for number, result in sorted(shown, key=lambda pair: (pair[0], -pair[1].step)):
         if result.task != task or (number, result.run, result.step) not in across:
