@@ -34,7 +34,7 @@ def group_list(
     pages = max(math.ceil(len(positions) / PER_PAGE), 1)
     shown = min(shown, pages)
     items = joined(
-        _item(groups, int(p), words.get(int(p), Words()), int(p) == current, _badge(groups, p, failed, passed))
+        _item(groups, int(p), words.get(int(p), Words()), int(p) == current, badge(groups, p, failed, passed))
         for p in positions[(shown - 1) * PER_PAGE : shown * PER_PAGE]
     )
     count = html("<b>{:,}</b> group{}", len(positions), "" if len(positions) == 1 else "s")
@@ -57,14 +57,14 @@ def pager(name: str, shown: int, pages: int, of: str) -> HTML:
     )
 
 
-def _item(groups: Groups, p: int, words: Words, current: bool, badge: HTML) -> HTML:
+def _item(groups: Groups, p: int, words: Words, current: bool, kind: HTML) -> HTML:
     step, group = groups.step[p], groups.group[p]
     cluster = html("<small>{}</small>", run_name(groups.cluster[p], 40)) if groups.cluster[p] else ""
     return html(
         '<li><button type="button" {}{}><span class="top"><small>step {} · group {}</small></span>'
         '<span class="words">{}</span><span class="top">{}{}</span>{}</button></li>',
         *(setting(at=f"{step}.{group}", answer=0), current_mark(current), step, group),
-        *(_words(words), _meter(groups.success[p]), cluster, badge),
+        *(_words(words), _meter(groups.success[p]), cluster, kind),
     )
 
 
@@ -80,19 +80,16 @@ def current_mark(yes: bool) -> HTML:
     return HTML(' aria-current="true"') if yes else HTML()
 
 
-def _badge(groups: Groups, p: int, failed, passed) -> HTML:
+def badge(groups: Groups, p: int, failed, passed) -> HTML:
+    """Mark a group. Penalised: all answers are wrong, and get a negative advantage that GRPO would not have given; that is no
+    success, so its colour is that of negative advantages."""
     if failed[p]:
-        return pushed_down() if groups.pushed_down[p] else HTML('<em class="bad">all fail</em>')
+        penalised = html('<em class="down">{}</em>', PUSHED_DOWN)
+        return penalised if groups.pushed_down[p] else HTML('<em class="bad">all fail</em>')
     if passed[p]:
         return HTML("<em>all pass</em>")
     errors = groups.errors[p]
     return html('<em class="bad">{} error{}</em>', errors, "s" if errors > 1 else "") if errors else HTML()
-
-
-def pushed_down() -> HTML:
-    """Mark wrong answers with a negative advantage that GRPO would not have given: no success, and its colour is
-    that of negative advantages."""
-    return html('<em class="down">{}</em>', PUSHED_DOWN)
 
 
 def _meter(rate: float) -> HTML:

@@ -9,7 +9,7 @@ import numpy as np
 
 from openrlhf_ebpo.estimator.registry import title
 
-from ..cards import PER_PAGE, decision, group_list, history_bar, pushed_down
+from ..cards import PER_PAGE, badge, decision, group_list, history_bar
 from ..errors import RunError, attempt
 from ..groups import Groups, Index
 from ..page import Page, Parts, menu
@@ -123,7 +123,7 @@ def _page(view: dict, keys: list[str], opened: Opened, index: Index, groups: Gro
         **(
             {}
             if current is None
-            else _group(view, opened, index, groups, current, _kind_of(groups, current, failed, passed))
+            else _group(view, opened, index, groups, current, badge(groups, current, failed, passed))
         ),
         "quick": quick(view, keys, opened.run.key, groups),
         "notes": notices([*notes, note] if note else notes),
@@ -157,12 +157,6 @@ def placed(view: dict, groups: Groups, found: np.ndarray) -> int | None:
         if len(of_prompt):
             return int(of_prompt[-1])
     return int(found[0]) if len(found) and not view["at"] else None
-
-
-def _kind_of(groups: Groups, p: int, failed, passed) -> HTML:
-    if failed[p]:
-        return pushed_down() if groups.pushed_down[p] else HTML('<em class="bad">all fail</em>')
-    return HTML("<em>all pass</em>") if passed[p] else HTML()
 
 
 def _group(view: dict, opened: Opened, index: Index, groups: Groups, p: int, kind: HTML) -> dict:

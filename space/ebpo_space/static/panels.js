@@ -88,7 +88,6 @@
       if (text === this.text) return;
       [this.text, this.spec, this.dirty, this.lines] = [text, spec, true, null];
       this.root.dataset.panel = spec.id;
-      this.root.classList.toggle("wide", !!spec.wide);
       this.title.textContent = this.title.title = spec.title;
       this.note.textContent = spec.note || "";
       this.note.hidden = !spec.note;
@@ -167,7 +166,7 @@
       const [low, high] = this.range(), near = (high - low) / 50;
       const found = x === null ? [] : this.lines.map((line) => ({ ...line, i: nearest(line.x, x) })).filter((line) => line.x.length && Math.abs(line.x[line.i] - x) <= Math.max(near, gap(line)));
       const values = this.spec.values.map((v) => (x === null ? v.text : "–"));
-      for (const line of found) values[line.at] = short(line.y[line.i]) + (this.spec.suffix || "");
+      for (const line of found) values[line.at] = short(line.y[line.i]);
       values.forEach((value, i) => (this.numbers[i].textContent = value));
       const snapped = found.length ? found.reduce((a, b) => (Math.abs(b.x[b.i] - x) < Math.abs(a.x[a.i] - x) ? b : a)) : null;
       this.at.textContent = snapped ? `${this.board.unit} ${short(snapped.x[snapped.i])}` : "";
@@ -181,13 +180,11 @@
     // the cell of a heat map, in words
     say(point) {
       const { heat } = this.spec;
-      if (!heat) return;
+      if (!heat || (point && point.data.type !== "heatmap")) return;
       this.root.classList.toggle("read", !!point);
       if (!point) return;
-      if (point.data.type === "heatmap") {
-        const [row, column] = point.pointNumber, share = 100 * point.z * point.z;
-        this.reading.textContent = `${heat.columns[column]} · ${heat.rows[row]}: ${share >= 10 || !share ? Math.round(share) : share.toPrecision(2)} % of ${heat.of}`;
-      }
+      const [row, column] = point.pointNumber, share = 100 * point.z * point.z;
+      this.reading.textContent = `${heat.columns[column]} · ${heat.rows[row]}: ${share >= 10 || !share ? Math.round(share) : share.toPrecision(2)} % of ${heat.of}`;
     }
   }
 

@@ -1,4 +1,4 @@
-// Samples: keys, the export of a group, its prompt's other groups, columns that are folded away.
+// Samples: keys, the rollouts of a step, its prompt's other groups, columns that are folded away.
 (() => {
   "use strict";
   const { clicks, renewed, save } = window.space;
