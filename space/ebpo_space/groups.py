@@ -100,6 +100,7 @@ class Index:
             signs = {path.name: _sign(path) for path in files}
             self._blocks = {name: block for name, block in self._blocks.items() if signs.get(name) == block[0]}
             missing = [path for path in reversed(files) if path.name not in self._blocks]
+            self._newest = max(map(step_of, map(Path, self._blocks or [path.name for path in files])), default=0)
             there = [kept for _, kept, _ in self._blocks.values() if kept]
             self._count = [sum(len(groups) for groups, _ in there), sum(each.shape[1] for _, each in there)]
             if missing:
@@ -117,6 +118,11 @@ class Index:
     def _join(self, names: list[str]) -> Groups:
         """Put the files together; each then is a view of all, so that nothing is held twice."""
         names = [name for name in names if self._blocks[name][1] is not None]
+        left = MAX_RESPONSES
+        for name in reversed(names):
+            sign, (part, each), problem = self._blocks[name]
+            self._blocks[name] = (sign, (part, each if left > 0 else each[:, :0].copy()), problem)
+            left -= each.shape[1]
         parts = [self._blocks[name][1] for name in names] or [_summarise(0, _NO_ROWS, 0.5)]
         groups = Groups(
             **{f.name: np.concatenate([getattr(part, f.name) for part, _ in parts]) for f in fields(Groups)}
@@ -145,7 +151,7 @@ class Index:
             if self._count[0] > MAX_GROUPS:
                 raise RunError(f"rollouts/{path.name} is left out: the later steps have {MAX_GROUPS:,} groups.")
             groups, numbers = _summarise(step_of(path), read_columns(self.run, path.name, LIGHT), self.middle)
-            if self._count[1] > MAX_RESPONSES:
+            if self._count[1] > MAX_RESPONSES and step_of(path) < self._newest:
                 numbers = numbers[:, :0].copy()
             self._count = [self._count[0] + len(groups), self._count[1] + numbers.shape[1]]
             return groups, numbers

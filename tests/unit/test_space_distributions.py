@@ -37,13 +37,17 @@ def test_what_is_kept_is_what_the_rows_say(learnt):
     assert partly(groups, kept) == ""
 
 
-def test_of_too_many_responses_those_of_the_latest_steps_are_kept_and_it_is_said(learnt, monkeypatch):
-    monkeypatch.setattr(groups_of, "MAX_RESPONSES", 100)  # 12 steps of 40; files are read in fours at a time
-    index = Index(learnt)
-    groups, _ = index.read()
-    first = groups.step[index.responses.group].min()
-    assert 5 < first < 12 and len(np.unique(groups.step)) == 12
-    assert partly(groups, index.responses).startswith(f"From step {first} on")
+def test_of_too_many_responses_those_of_the_latest_steps_are_kept_and_it_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(groups_of, "MAX_RESPONSES", 40)
+    path = learning_run(tmp_path / "run", steps=9, seed=1, name="run", prompts=4)  # 16 a step
+    index = Index(Run("run", path))
+    for newest in (9, 10):  # a live run goes on
+        groups, _ = index.read()
+        kept = np.unique(groups.step[index.responses.group])
+        assert kept.tolist() == [newest - 2, newest - 1, newest] and groups.step.max() == newest
+        assert partly(groups, index.responses).startswith(f"From step {newest - 2} on")
+        file = path / "rollouts" / "step-000009.parquet"
+        (path / "rollouts" / "step-000010.parquet").write_bytes(file.read_bytes())
 
 
 def summed(tmp_path, **columns):
