@@ -84,38 +84,44 @@ class Responses:
 
 
 class Index:
-    """All groups of one run; `read` adds new files and drops removed ones. responses: as of the last `read`."""
+    """All groups of one run; `read` adds new files and drops removed ones."""
 
     def __init__(self, run: Run, fail: float = 0.0, passing: float = 1.0):
         self.run, self.middle = run, (fail + passing) / 2
         self._lock = threading.Lock()
         self._blocks: dict[str, tuple[tuple, tuple[Groups, np.ndarray] | None, str]] = {}
-        self._joined: tuple[frozenset, Groups, list[str]] | None = None
-        self.responses = Responses(*(np.zeros(0, np.float32) for _ in fields(Responses)))
+        self._joined: tuple[frozenset, tuple[Groups, list[str], Responses]] | None = None
 
     def read(self) -> tuple[Groups, list[str]]:
         """The index, and what could not be read."""
+        return self.read_all()[:2]
+
+    def read_all(self) -> tuple[Groups, list[str], Responses]:
+        """The index, what could not be read, and the responses of these groups."""
         with self._lock:
             files = rollout_files(self.run)
             signs = {path.name: _sign(path) for path in files}
             self._blocks = {name: block for name, block in self._blocks.items() if signs.get(name) == block[0]}
             missing = [path for path in reversed(files) if path.name not in self._blocks]
-            self._newest = max(map(step_of, map(Path, self._blocks or [path.name for path in files])), default=0)
             there = [kept for _, kept, _ in self._blocks.values() if kept]
-            self._count = [sum(len(groups) for groups, _ in there), sum(each.shape[1] for _, each in there)]
+            self._count, count = sum(len(groups) for groups, _ in there), 0
             if missing:
                 with ThreadPoolExecutor(4) as pool:
                     for path, (kept, problem) in zip(missing, pool.map(self._block, missing), strict=True):
+                        if kept and count > MAX_RESPONSES:  # of the later files
+                            kept = (kept[0], kept[1][:, :0].copy())
+                        count += kept[1].shape[1] if kept else 0
                         self._blocks[path.name] = (signs[path.name], kept, problem)
             state = frozenset((name, block[0]) for name, block in self._blocks.items())
             if self._joined is None or self._joined[0] != state:
                 problems = [
                     problem for _, _, problem in map(self._blocks.get, (path.name for path in files)) if problem
                 ]
-                self._joined = (state, self._join([path.name for path in files]), problems)
-            return self._joined[1], self._joined[2]
+                groups, responses = self._join([path.name for path in files])
+                self._joined = (state, (groups, problems, responses))
+            return self._joined[1]
 
-    def _join(self, names: list[str]) -> Groups:
+    def _join(self, names: list[str]) -> tuple[Groups, Responses]:
         """Put the files together; each then is a view of all, so that nothing is held twice."""
         names = [name for name in names if self._blocks[name][1] is not None]
         left = MAX_RESPONSES
@@ -137,8 +143,7 @@ class Index:
             view = Groups(*(getattr(groups, f.name)[of_group : of_group + len(part)] for f in fields(Groups)))
             self._blocks[name] = (sign, (view, numbers[:, at : at + each.shape[1]]), problem)
             of_group, at = of_group + len(part), at + each.shape[1]
-        self.responses = Responses(np.concatenate(owners), *numbers)
-        return groups
+        return groups, Responses(np.concatenate(owners), *numbers)
 
     @property
     def damage(self) -> str:
@@ -148,12 +153,10 @@ class Index:
 
     def _block(self, path: Path) -> tuple[tuple[Groups, np.ndarray] | None, str]:
         def summarised() -> tuple[Groups, np.ndarray]:
-            if self._count[0] > MAX_GROUPS:
+            if self._count > MAX_GROUPS:
                 raise RunError(f"rollouts/{path.name} is left out: the later steps have {MAX_GROUPS:,} groups.")
             groups, numbers = _summarise(step_of(path), read_columns(self.run, path.name, LIGHT), self.middle)
-            if self._count[1] > MAX_RESPONSES and step_of(path) < self._newest:
-                numbers = numbers[:, :0].copy()
-            self._count = [self._count[0] + len(groups), self._count[1] + numbers.shape[1]]
+            self._count += len(groups)
             return groups, numbers
 
         problems: list[str] = []

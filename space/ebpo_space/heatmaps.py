@@ -59,7 +59,7 @@ def panels(
     """The heat maps of one run.
 
     Args:
-        groups, responses: as `Index.read` left them.
+        groups, responses: as `Index.read_all` gives them.
         run: its name and number.
         ran: name of the estimator that trained.
         axis: steps -> where they stand on the x axis, which has this unit.

@@ -25,11 +25,9 @@ def table_of(run: Run):
 
 
 def test_what_is_kept_is_what_the_rows_say(learnt):
-    index = Index(learnt)
-    groups, problems = index.read()
+    groups, problems, kept = Index(learnt).read_all()
     rows = table_of(learnt)
     valid = rows[rows.valid]
-    kept = index.responses
     assert not problems and groups.step[kept.group].tolist() == valid.step.tolist()
     assert groups.cluster[kept.group].tolist() == valid.cluster.tolist()
     for name, column in (("reward", "reward"), ("length", "response_length"), ("grpo_advantage", "grpo_advantage")):
@@ -42,10 +40,10 @@ def test_of_too_many_responses_those_of_the_latest_steps_are_kept_and_it_is_said
     path = learning_run(tmp_path / "run", steps=9, seed=1, name="run", prompts=4)  # 16 a step
     index = Index(Run("run", path))
     for newest in (9, 10):  # a live run goes on
-        groups, _ = index.read()
-        kept = np.unique(groups.step[index.responses.group])
+        groups, _, responses = index.read_all()
+        kept = np.unique(groups.step[responses.group])
         assert kept.tolist() == [newest - 2, newest - 1, newest] and groups.step.max() == newest
-        assert partly(groups, index.responses).startswith(f"From step {newest - 2} on")
+        assert partly(groups, responses).startswith(f"From step {newest - 2} on")
         file = path / "rollouts" / "step-000009.parquet"
         (path / "rollouts" / "step-000010.parquet").write_bytes(file.read_bytes())
 

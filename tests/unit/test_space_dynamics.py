@@ -38,8 +38,8 @@ def marked(panel: dict, meta: str) -> list[dict]:
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
     path = learning_run(tmp_path_factory.mktemp("runs") / "ebpo", steps=12, seed=3, name="ebpo", prompts=10)
-    index = Index(Run("ebpo", path, 0))
-    return index.read()[0], index.responses
+    groups, _, responses = Index(Run("ebpo", path)).read_all()
+    return groups, responses
 
 
 def metrics(steps: int = 40, **columns) -> Metrics:

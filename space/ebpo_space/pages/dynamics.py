@@ -123,15 +123,14 @@ def _metrics(runs: Sequence[Opened], view: dict, workspace: Workspace, problems:
 def _distributions(runs: Sequence[Opened], view: dict, workspace: Workspace, problems: list[str]) -> Found:
     shown, found = [], []
     for run in runs[:HEAT_RUNS]:
-        index = workspace.index(run)
-        groups, damaged = index.read()
+        groups, damaged, responses = workspace.index(run).read_all()
         problems += [f"{run.run.key}: {problem}" for problem in damaged]
         found.append(groups)
         said = "" if shown else heatmaps.HOW + _left_out(runs)
         drawn = heatmaps.panels(
-            *(groups, index.responses, _named(run), run.estimator, _axis(run, view), AXES[view["x"]], view["topic"])
+            *(groups, responses, _named(run), run.estimator, _axis(run, view), AXES[view["x"]], view["topic"])
         )
-        note = " ".join(filter(None, (said, heatmaps.partly(groups, index.responses))))
+        note = " ".join(filter(None, (said, heatmaps.partly(groups, responses))))
         shown.append({"title": plain(middle_cut(run.run.key, 60)), "note": note, "panels": drawn})
     return shown, found
 
