@@ -16,7 +16,7 @@ from openrlhf_ebpo.generation.engines import EngineSettings, GenerationError, Sa
 from openrlhf_ebpo.generation.rendering import Prompt, prompt_lengths, tokenizer_of
 
 from . import endpoint_questions, prompts
-from .endpoint_questions import GaveUp, Refused
+from .endpoint import GaveUp, Refused
 from .jobs import Job
 from .prompts import PromptForm
 from .protocols import THINK, THINK_END, Protocol, begun_thinking
@@ -52,27 +52,19 @@ def settle(jobs: Sequence[Job], failed: Mapping[str, Refused], leave_out: bool) 
     Raises:
         GenerationError: some questions are neither answered nor left out.
     """
-    rest, refused, mostly = dict(failed), 0, []
+    rest, hint = dict(failed), ""
     for job in jobs:
-        keys = {question.id: f"{job.task.name}/{question.id}" for question in job.task.questions}
-        its = {each: key for each, key in keys.items() if key in failed and not isinstance(failed[key], GaveUp)}
-        if 2 * len(its) > len(keys):
-            mostly.append(job.task.name)
-        elif leave_out:
-            job.left_out |= {each: str(rest.pop(key)) for each, key in its.items()}
+        keys = {f"{job.task.name}/{question.id}": question.id for question in job.task.questions}
+        refused = [key for key in keys if key in rest and not isinstance(rest[key], GaveUp)]
+        if not leave_out and refused:
+            hint = "; what was refused: --leave_out_refused gives results without up to half of a task"
+        elif 2 * len(refused) > len(keys):
+            hint = f"; more than half of {job.task.name} were refused: they are not left out"
         else:
-            refused += len(its)
+            job.left_out |= {keys[key]: str(rest.pop(key)) for key in refused}
     if rest:
         key, error = next(iter(rest.items()))
-        raise GenerationError(
-            f"{len(rest)} questions got no responses, such as {key}: {error}"
-            + (f"; {refused} of them were refused: --leave_out_refused gives a result without them" if refused else "")
-            + (
-                f"; more than half of {', '.join(mostly)} were refused: they are not left out"
-                if leave_out and mostly
-                else ""
-            )
-        )
+        raise GenerationError(f"{len(rest)} questions got no responses, such as {key}: {error}{hint}")
 
 
 def _bar(jobs: Sequence[Job]) -> ProgressBar:
@@ -93,9 +85,8 @@ def _from_server(jobs: Sequence[Job], form: PromptForm, protocol: Protocol, leav
             (key, endpoint_questions.asked(prompts.for_task(form, job.task), question.question), job.n)
             for key, (job, question) in asked.items()
         ]
-        answered = any(job.records for job in jobs)
         return endpoint_questions.respond(
-            jobs[0].model.endpoint, questions, form, protocol, keep, bar.bar.write, answered, leave_out
+            jobs[0].model.endpoint, questions, form, protocol, keep, bar.bar.write, leave_out
         )
 
 
