@@ -21,7 +21,7 @@ from importlib import import_module
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import is_import_path
 
-from .benchmark import Benchmark, as_it_is, gold_text, no_notes
+from .benchmark import Benchmark, gold_text, no_notes
 from .choices import lettered_choices, listed_choices, named_choices
 from .files import load_file
 from .gym import PREFIX as GYM
@@ -107,11 +107,10 @@ def load(
     return load_benchmark(find(name, FLAG), name, place or None, data_dir)
 
 
-def load_shots(spec: str, path: str, flag: str, answers: tuple[str, ...], bare: bool = False) -> Task:
-    """The answered questions of a file, asked as those of the task are where the file has what that takes.
+def load_shots(spec: str, path: str, flag: str, answers: tuple[str, ...]) -> Task:
+    """The answered questions of a file, asked as those of the task are if the file has the columns that this needs.
 
-    spec: the task's item of --tasks. answers: columns of which one has the answers, where it does not. bare: without what the
-    task's benchmark puts around a question.
+    spec: the task's item of --tasks. answers: columns of which one has the answers, if it does not.
 
     Raises:
         UsageError: they cannot be read.
@@ -120,7 +119,7 @@ def load_shots(spec: str, path: str, flag: str, answers: tuple[str, ...], bare: 
     if name in BENCHMARKS or is_import_path(name):
         as_a_sample = replace(find(name, FLAG), rows=(), other_sets={}, notes=no_notes)
         with contextlib.suppress(UsageError):
-            return load_benchmark(replace(as_a_sample, prompt=as_it_is) if bare else as_a_sample, name, path)
+            return load_benchmark(as_a_sample, name, path)
     return load_file(path, flag=flag, answers=answers)
 
 
