@@ -26,7 +26,7 @@ ELEMENT = re.compile(r"[A-Za-z]\s*\\in\s*(?=\\?\{|\\left)")
 THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 RELATION = re.compile(r"[<>=]|\\(?:le|ge|lt|gt|leq|geq|leqslant|geqslant|in)(?![a-zA-Z])")
 ABOUT = re.compile(r"\\(?:approx|sim|simeq|doteq)(?![a-zA-Z])")
-PLUS_MINUS = re.compile(r"\\(p|m)[pm](?![a-zA-Z])")
+PM, MP = re.compile(r"\\pm(?![a-zA-Z])"), re.compile(r"\\mp(?![a-zA-Z])")
 SPACES = re.compile(r"\\[,;:! ]")
 SIZES = re.compile(r"\\(?:left|right|[bB]igg?[lr]?)(?=\s*\\?[()\[\]{}])")
 
@@ -152,7 +152,7 @@ def _parts(text: str) -> list[str]:
 
 def _signs(text: str) -> list[str]:
     r"""Return both readings of \pm and \mp, or the text."""
-    return list(dict.fromkeys(PLUS_MINUS.sub(lambda sign: signs[sign[1] == "m"], text) for signs in ("+-", "-+")))
+    return list(dict.fromkeys(PM.sub(upper, MP.sub(lower, text)) for upper, lower in ("+-", "-+")))
 
 
 def _same_entries(gold: str, answer: str, same: Same) -> bool:

@@ -6,7 +6,6 @@ file, so that a kill loses no more than the time since the last answer, and a re
 
 from __future__ import annotations
 
-import math
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,19 +45,6 @@ def gpu_name() -> str | None:
         return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()[0]
     except (OSError, subprocess.SubprocessError, IndexError):
         return None
-
-
-def recorded(summary: Mapping) -> list[dict]:
-    """The passes in a summary.json; [] where they are not what this package writes."""
-    passes = summary.get("passes")
-    return list(passes) if isinstance(passes, list) and all(map(_is_whole, passes)) else []
-
-
-def _is_whole(each) -> bool:
-    if not isinstance(each, dict) or not isinstance(each.get("began"), str):
-        return False
-    numbers = [each.get("seconds"), *(each[name] for name in ("engines", "gpus", "price_per_hour") if each.get(name))]
-    return all(type(number) in (int, float) and 0 <= number < math.inf for number in numbers)
 
 
 def merged(passes: Iterable[Mapping]) -> list[dict]:

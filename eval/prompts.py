@@ -12,11 +12,9 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from openrlhf_ebpo.data import report
 from openrlhf_ebpo.data.clean import prompt_text
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, bare_question
 from openrlhf_ebpo.data.source import lookup
@@ -200,23 +198,15 @@ def _data_of(run_dir: str | Path) -> dict:
 
 
 def _instruction(dataset: str, column: str, run_dir: str | Path) -> tuple[str, str | None]:
-    """(template, system message) of the data set's prompts: from its rows or, where they are gone, from its report."""
+    """(template, system message) of the data set's prompts."""
     path = Path(dataset)
-    if path.suffix.lower() in READ_SUFFIXES and path.is_file():
-        return instruction_of(islice(_rows(path, column), SAMPLED), column, str(path))
-    settings = report.read(path.parent).get("settings", {})
-    template = settings.get("template")
-    if template in TEMPLATES or QUESTION in (template or ""):
-        return TEMPLATES.get(template, template), settings.get("system")
-    raise UsageError(
-        f"--run_dir {run_dir}: the instruction of its training prompts is in its data set, {dataset}, which is not "
-        f"there as a {'/'.join(READ_SUFFIXES)} file: say {HELP}"
-    )
-
-
-def _rows(path: Path, column: str) -> Iterable[dict]:
-    for batch in read_rows(path, flag="--data.prompt_dataset", batch_size=SAMPLED):
-        yield from batch
+    if path.suffix.lower() not in READ_SUFFIXES or not path.is_file():
+        raise UsageError(
+            f"--run_dir {run_dir}: the instruction of its training prompts is in its data set, {dataset}, which is not "
+            f"there as a {'/'.join(READ_SUFFIXES)} file: say {HELP}"
+        )
+    batches = read_rows(path, flag="--data.prompt_dataset", batch_size=SAMPLED)
+    return instruction_of(next(batches, []), column, str(path))
 
 
 def instruction_of(rows: Iterable[dict], column: str, place: str) -> tuple[str, str | None]:

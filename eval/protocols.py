@@ -177,39 +177,27 @@ def check(protocol: Protocol) -> None:
     Raises:
         UsageError: a setting that makes no sense; names its flag.
     """
-    counts = {"n": protocol.n, "max_new_tokens": protocol.max_new_tokens, "max_model_len": protocol.max_model_len}
-    problems = [
-        f"--{name} {value}: must be at least 1" for name, value in counts.items() if value is not None and value < 1
-    ]
-    if not 0 <= protocol.temperature < float("inf"):
-        problems.append(f"--temperature {protocol.temperature}: must be 0 (greedy) or above")
-    elif protocol.temperature == 0 and protocol.n > 1:
-        problems.append(f"--temperature 0 --n {protocol.n}: gives the same response {protocol.n} times; use --n 1")
-    if not 0 < protocol.top_p <= 1:
-        problems.append(f"--top_p {protocol.top_p}: must be above 0 and at most 1")
-    if protocol.top_k != -1 and protocol.top_k < 1:
-        problems.append(f"--top_k {protocol.top_k}: must be at least 1, or -1 for all tokens")
-    if not 0 <= protocol.min_p <= 1:
-        problems.append(f"--min_p {protocol.min_p}: must be from 0 (off) to 1")
-    if not all(protocol.stop):
-        problems.append("--stop '': an empty text would end every response; leave it out")
-    if taken := [name for name, _ in protocol.template_kwargs if name in NOT_TEMPLATE_KWARGS]:
-        problems.append(
-            f"--template_kwargs {', '.join(taken)}: not for you to set; the chat template gets it from here"
-        )
-    if protocol.shots < 0:
-        problems.append(f"--shots {protocol.shots}: must be at least 1, or 0 for none")
-    if protocol.shots_file and not protocol.shots:
-        problems.append("--shots_file goes with --shots N, how many of its questions are shown")
-    if protocol.max_model_len is not None and protocol.max_model_len <= protocol.max_new_tokens:
-        problems.append(
-            f"--max_model_len {protocol.max_model_len}: leaves no room for a prompt with --max_new_tokens "
-            f"{protocol.max_new_tokens}"
-        )
-    if protocol.extraction not in EXTRACTORS:
-        problems.append(f"extraction {protocol.extraction!r}: there are {', '.join(EXTRACTORS)}")
-    if problems:
-        raise UsageError("; ".join(problems))
+    p, room = protocol, protocol.max_model_len
+    taken = [name for name, _ in p.template_kwargs if name in NOT_TEMPLATE_KWARGS]
+    problems = {
+        f"--n {p.n}: must be at least 1": p.n < 1,
+        f"--max_new_tokens {p.max_new_tokens}: must be at least 1": p.max_new_tokens < 1,
+        f"--temperature {p.temperature}: must be 0 (greedy) or above": not 0 <= p.temperature < float("inf"),
+        f"--temperature 0 --n {p.n}: gives the same response {p.n} times; use --n 1": p.temperature == 0 and p.n > 1,
+        f"--top_p {p.top_p}: must be above 0 and at most 1": not 0 < p.top_p <= 1,
+        f"--top_k {p.top_k}: must be at least 1, or -1 for all tokens": p.top_k != -1 and p.top_k < 1,
+        f"--min_p {p.min_p}: must be from 0 (off) to 1": not 0 <= p.min_p <= 1,
+        "--stop '': an empty text would end every response; leave it out": not all(p.stop),
+        f"--template_kwargs {', '.join(taken)}: not for you to set; the chat template gets it from here": taken,
+        f"--shots {p.shots}: must be at least 1, or 0 for none": p.shots < 0,
+        "--shots_file goes with --shots N, how many of its questions are shown": p.shots_file and not p.shots,
+        f"--max_model_len {room}: leaves no room for a prompt with --max_new_tokens {p.max_new_tokens}": room
+        is not None
+        and room <= p.max_new_tokens,
+        f"extraction {p.extraction!r}: there are {', '.join(EXTRACTORS)}": p.extraction not in EXTRACTORS,
+    }
+    if found := [problem for problem, is_so in problems.items() if is_so]:
+        raise UsageError("; ".join(found))
     check_template(protocol.template)
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from openrlhf_ebpo.files import replacing
 from openrlhf_ebpo.run.results import SUMMARY, read_columns
 
-from . import effort
 from .jobs import Job
 
 COLUMNS = {"responses": "response", "lengths": "length", "finish_reasons": "finish_reason"}  # of a record: of a row
@@ -50,6 +49,6 @@ def records(directory: Path, result: dict) -> list[dict]:
     if prompts is not None:
         for line in lines:
             line["prompt_tokens"] = prompts if line is lines[0] else 0
-    for line, each in zip(lines, effort.recorded(result), strict=False):
+    for line, each in zip(lines, result.get("passes") or [], strict=False):
         line["pass"] = each
     return lines

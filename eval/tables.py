@@ -41,9 +41,17 @@ def common_tasks(columns: Sequence[Column]) -> list[str]:
     return ordered(set.intersection(*[set(column.results) for column in columns]))
 
 
-def average_title(shared: Sequence[str], tasks: Sequence[str]) -> str:
-    """Names the tasks unless it is all of them."""
-    return AVERAGE if list(shared) == list(tasks) else f"{AVERAGE} of {', '.join(shared)}"
+def by_task(columns: Sequence[Column]) -> list[tuple[str, list[str], list[dict]]]:
+    """(title, tasks, metrics by column) of each task and, last, of the average of those that all columns have.
+
+    Metrics are {} for a column that lacks the task.
+    """
+    tasks, shared = tasks_of(columns), common_tasks(columns)
+    rows = [(task, [task], [column.metrics(task) for column in columns]) for task in tasks]
+    if len(shared) > 1:
+        title = AVERAGE if shared == tasks else f"{AVERAGE} of {', '.join(shared)}"
+        rows.append((title, shared, [average(column, shared) for column in columns]))
+    return rows
 
 
 def average(column: Column, tasks: Sequence[str]) -> dict:
@@ -86,23 +94,14 @@ def escape(text: str) -> str:
 
 def pass_at_1(columns: Sequence[Column], reported: Mapping[str, Mapping[str, float]]) -> str:
     """Tasks against models, and the paper's columns behind."""
-    tasks, shared = tasks_of(columns), common_tasks(columns)
     rows = [
         [
-            task,
-            *[score(column.metrics(task).get("pass@1")) for column in columns],
-            *[_mean_reported(values, [task]) for values in reported.values()],
+            title,
+            *[score(each.get("pass@1")) for each in metrics],
+            *[_mean_reported(values, tasks) for values in reported.values()],
         ]
-        for task in tasks
+        for title, tasks, metrics in by_task(columns)
     ]
-    if len(shared) > 1:
-        rows.append(
-            [
-                f"**{average_title(shared, tasks)}**",
-                *[f"**{score(average(column, shared)['pass@1'])}**" for column in columns],
-                *[_mean_reported(values, shared) for values in reported.values()],
-            ]
-        )
     return table(["task", *[column.label for column in columns], *[f"{name} (reported)" for name in reported]], rows)
 
 
@@ -114,12 +113,12 @@ def _mean_reported(values: Mapping[str, float], tasks: Sequence[str]) -> str:
 
 def pass_at_k(columns: Sequence[Column]) -> str:
     """One row per task and model: pass@k from k = 2 on, and maj@k with its interval; "" with one response to a question."""
-    tasks, shared = tasks_of(columns), common_tasks(columns)
     blocks = [
-        (task, column.label, column.metrics(task)) for task in tasks for column in columns if task in column.results
+        (title, column.label, each)
+        for title, _, metrics in by_task(columns)
+        for column, each in zip(columns, metrics, strict=True)
+        if each
     ]
-    if len(shared) > 1:
-        blocks += [(average_title(shared, tasks), column.label, average(column, shared)) for column in columns]
     found = {name for _, _, metrics in blocks for name in metrics}
     several, votes = passes(found)[1:], _votes(found)
     rows = [
@@ -183,7 +182,7 @@ def answers(columns: Sequence[Column]) -> str:
 def took(columns: Sequence[Column]) -> str:
     """Tokens, time and cost of each column, and of all; "" where no result says its time."""
     results = {column.label: list(column.results.values()) for column in columns}
-    known = {label: each for label, each in results.items() if all(effort.recorded(one.summary) for one in each)}
+    known = {label: each for label, each in results.items() if all(one.summary.get("passes") for one in each)}
     if not known:
         return ""
     rows = [_took(label, each) for label, each in known.items()]
@@ -194,7 +193,7 @@ def took(columns: Sequence[Column]) -> str:
 
 
 def _took(label: str, results: Sequence[Result]) -> list[str]:
-    passes = effort.merged(one for result in results for one in effort.recorded(result.summary))
+    passes = effort.merged(one for result in results for one in result.summary["passes"])
     seconds, cost = effort.seconds_of(passes), effort.cost(passes)
     generated = sum(int(result.samples.lengths.sum()) for result in results)
     prompts = [(result.summary.get("tokens") or {}).get("prompt") for result in results]

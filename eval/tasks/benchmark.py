@@ -34,8 +34,8 @@ def plain_rules(row: Mapping, answer) -> Rules:
     return Rules(is_multiple_answer=isinstance(answer, (list, tuple)) and len(answer) > 1)
 
 
-def no_notes(rows: Rows) -> Sequence[str]:
-    return ()
+def no_notes(rows: Rows) -> list[str]:
+    return []
 
 
 def gold_text(value) -> str:
@@ -121,7 +121,7 @@ class Benchmark:
     data: tuple[Mapping, ...] = ()
     rows: tuple[int, ...] = ()
     other_sets: Mapping[int, str] = field(default_factory=dict)
-    notes: Callable[[Rows], Sequence[str]] = no_notes
+    notes: Callable[[Rows], list[str]] = no_notes
     released_n: int | None = None
 
     def __post_init__(self) -> None:
@@ -179,16 +179,11 @@ class Benchmark:
             )
         return lettered(question, *found, self.shuffle)
 
-    def notes_of(self, rows: Rows) -> Sequence[str]:
+    def notes_of(self, rows: Rows) -> list[str]:
         try:
-            found = self._call("notes", Sequence, rows)
+            return self._call("notes", list, rows)
         except ValueError as error:
             raise UsageError(f"benchmark {self.name}: notes: {error}") from error
-        if isinstance(found, str):
-            raise UsageError(
-                f"benchmark {self.name}: notes gives the text {found!r:.60}; it has to be a list of sentences"
-            )
-        return found
 
     def _call(self, which: str, kind: type, *arguments):
         """Call one of its functions, and check the type of its result.

@@ -298,12 +298,8 @@ def test_prompts_without_a_common_instruction_are_refused():
     assert instruction_of(few, "prompt", "x") == ("{question}", None)
 
 
-def test_a_training_set_that_is_gone_leaves_its_report(tmp_path):
-    (tmp_path / "report.json").write_text(json.dumps({"settings": {"template": "dapo", "system": None}}))
-    run = write_run(tmp_path / "run", tmp_path / "train.parquet", input_template="<{}>")
-    assert training_form(run).template == DAPO_TEMPLATE
-    assert training_form(run).input_template == "<{}>"
-    (tmp_path / "report.json").write_text(json.dumps({"settings": {"template": "own"}}))
+def test_a_training_set_that_is_gone_is_named(tmp_path):
+    run = write_run(tmp_path / "run", tmp_path / "train.parquet")
     with pytest.raises(UsageError, match=r"train\.parquet, which is not there .*--template dapo"):
         training_form(run)
     with pytest.raises(UsageError, match=r"--run_dir .*: there is no run\.json"):
