@@ -50,7 +50,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
-from openrlhf_ebpo.eval import endpoint, generate, jobs, models, prompts, protocols, report, rescore, shots, tasks
+from openrlhf_ebpo.eval import endpoint, generate, jobs, models, prompts, protocols, report, shots, tasks
 from openrlhf_ebpo.eval.effort import Pass, hardware
 from openrlhf_ebpo.eval.flags import add_flags, check, chosen_protocol
 from openrlhf_ebpo.eval.grader import NO_GOLD, Grader
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> None:
     print(f"{protocol.describe()}\n{described(asked, chosen, form)}", flush=True)
     with ExitStack() as stack:
         planned = [jobs.plan(model, asked, protocol, form, results) for model in chosen]
-        claim(stack, [job for row in planned for job in row], results, args.force)
+        jobs.open_jobs(stack, [job for row in planned for job in row], results, args.force)
         steps = {model.step for model in chosen}
         try:
             for row in planned:
@@ -189,22 +189,6 @@ def try_scorer(task: Task, grader: Grader) -> None:
     answer = question.gold or ANSWER
     if error := grader.grade(question.gold, question.rules, answer)["error"]:
         logging.warning("%s: tried with the response %.60r, its scorer fails: %s", task.name, answer, error)
-
-
-def claim(stack: ExitStack, planned: Sequence[Job], results: Path, force: bool) -> None:
-    """Open the jobs' directories until `stack` closes: with force, empty; results of another scorer, to be scored again.
-
-    Raises:
-        UsageError: as jobs.open_jobs.
-    """
-    if force:
-        jobs.move_aside(planned, results)
-    aside = jobs.superseded(results)
-    for job in planned:
-        if job.finished and rescore.has_another_scorer(job):
-            with jobs.storing(job.directory):
-                rescore.reopen(job, aside / job.directory.relative_to(results))
-    jobs.open_jobs(stack, planned)
 
 
 def described(asked: Sequence[Task], chosen: Sequence[Model], form: PromptForm) -> str:

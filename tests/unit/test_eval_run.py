@@ -354,7 +354,7 @@ def opened(stack: ExitStack, folder: Path):
     planned = jobs.plan(
         Model(str(folder / "model")), run.load_tasks(args, protocol, FORM), protocol, FORM, folder / "out"
     )
-    jobs.open_jobs(stack, planned)
+    jobs.open_jobs(stack, planned, folder / "out")
     return planned[0]
 
 
