@@ -11,7 +11,6 @@ import pytest
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import flags, protocols, released
-from openrlhf_ebpo.eval.grader import Grader
 from openrlhf_ebpo.eval.jobs import prompt_settings
 from openrlhf_ebpo.eval.prompts import instruction_of, prompt_form, run_of, training_form, with_bos, with_kwargs
 from openrlhf_ebpo.eval.protocols import EXTRACTORS, PROTOCOLS, get, override
@@ -197,8 +196,7 @@ def test_template_arguments_need_a_chat_template():
     ],
 )
 def test_thoughts_are_not_read_for_an_answer(response, answer):
-    with Grader(DEFAULT.extraction, DEFAULT.scorer, workers=1, strip_think=True) as grader:
-        assert (grader.extract(grader.read(response)) or None) == answer
+    assert (EXTRACTORS[DEFAULT.extraction](protocols.without_thinking(response)) or None) == answer
 
 
 # How the released script scores.
