@@ -27,7 +27,7 @@ class Pass:
     _start: float = field(default_factory=lambda: monotonic())
 
     def now(self) -> dict:
-        """As JSON; `began` tells passes apart."""
+        """Return the pass as JSON; `began` tells passes apart."""
         return {"began": self.began, "seconds": round(monotonic() - self._start, 1), **self.hardware}
 
 
@@ -39,7 +39,7 @@ def hardware(model: str | None, num_engines: int, gpus_per_engine: int, cuda: bo
 
 
 def gpu_name() -> str | None:
-    """Of this machine's first GPU; not from torch, which would take memory of it."""
+    """Return the name of this machine's first GPU; not from torch, which would take memory of it."""
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()[0]
@@ -48,7 +48,7 @@ def gpu_name() -> str | None:
 
 
 def merged(passes: Iterable[Mapping]) -> list[dict]:
-    """Each pass once, as its latest stamp has it, in the order in which they began."""
+    """Return each pass once, as its latest stamp has it, in the order in which they began."""
     found: dict[str, dict] = {}
     for each in passes:
         if each["seconds"] >= found.get(each["began"], each)["seconds"]:
@@ -76,7 +76,7 @@ def cost(passes: Sequence[Mapping]) -> dict:
 
 
 def tokens(records: Iterable[Mapping]) -> dict:
-    """prompt: of each question once, None where it was not counted; generated: of all responses."""
+    """Count tokens. prompt: of each question once, None where it was not counted; generated: of all responses."""
     records = list(records)
     prompts = [record.get("prompt_tokens") for record in records]
     return {

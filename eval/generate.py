@@ -93,7 +93,7 @@ def _from_server(jobs: Sequence[Job], form: PromptForm, protocol: Protocol, leav
 def _from_engines(
     jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protocol, engine_flags: dict
 ) -> dict[str, Refused]:
-    """As `_from_server`, from engines that are started for it."""
+    """Do as `_from_server`, with engines that are started for it."""
     engines.prepare_process()
     check_thinking(protocol, model)
     asked = {key: pair for job in jobs for key, pair in _prompts(job, form, model).items()}
@@ -129,7 +129,7 @@ def check_thinking(protocol: Protocol, model: str) -> None:
 
 
 def _prompts(job: Job, form: PromptForm, model: str) -> dict[str, tuple[Job, Prompt]]:
-    """By task/question: one question may be in two tasks."""
+    """Render the missing questions, by task/question: one question may be in two tasks."""
     rendered = prompts.render(job.missing, prompts.for_task(form, job.task), model)
     keyed = (dataclasses.replace(prompt, key=f"{job.task.name}/{prompt.key}") for prompt in rendered)
     return {prompt.key: (job, prompt) for prompt in keyed}
@@ -157,7 +157,8 @@ def sampling_of(protocol: Protocol, n: int) -> Sampling:
 
 
 def to_record(samples: Sequence[Sample], model: str, seed: int, stop: Sequence[str] = (), opened: str = "") -> dict:
-    """A question's record in the progress file; response i is the i-th run's. opened: the <think> that the prompt ends with."""
+    """Return a question's record in the progress file; response i is the i-th run's. opened: the <think> that the
+    prompt ends with."""
     decode = functools.partial(tokenizer_of(model).decode, skip_special_tokens=True)
     return {
         "responses": [opened + until(stop, decode, sample.tokens) for sample in samples],
@@ -168,7 +169,8 @@ def to_record(samples: Sequence[Sample], model: str, seed: int, stop: Sequence[s
 
 
 def until(stop: Sequence[str], decode: Callable[[Sequence[int]], str], tokens: Sequence[int]) -> str:
-    """The text of the tokens up to the stop text that ended it. vLLM does not look for one in the first token."""
+    """Return the text of the tokens up to the stop text that ended it. vLLM does not look for one in the first
+    token."""
     text = decode(tokens)
     first = len(decode(tokens[:1])) if stop else 0
     ends = [text.find(each, max(0, first - len(each) + 1)) for each in stop]

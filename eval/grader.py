@@ -69,7 +69,7 @@ class Grader:
             pool.close()
 
     def map(self, function, items):
-        """The built-in map over threads, one for each process; an iterator in order."""
+        """Map over threads, one for each process; an iterator in order."""
         return self._threads.map(function, items)
 
     def grade(self, gold: str, rules: Rules, response: str) -> dict:
@@ -118,7 +118,8 @@ class Grader:
             return False, NO_GOLD + str(error)[:MAX_REASON]
 
     def _own_grade(self, gold: str, rules: Rules, response: str) -> dict:
-        """Its scorer is somebody's code, and an end of its process is an error of the response like any other."""
+        """Grade by the task's scorer. It is somebody's code: an end of its process is an error of the response like
+        any other."""
         pool, error = self._pool(own_score.__name__, rules.scorer), f"{own_score.FAILED}{GIVEN_UP}"
         if self._hung[rules.scorer] < HOPELESS:
             try:

@@ -87,12 +87,13 @@ class Job:
 
     @property
     def result(self) -> dict:
-        """summary.json of a finished job."""
+        """Return summary.json of a finished job."""
         return read_result(self.directory).summary
 
     @property
     def asked(self) -> dict:
-        """The settings that the responses depend on, without the task's own scorer: it may change while they come."""
+        """Return the settings that the responses depend on, without the task's own scorer: it may change while they
+        come."""
         return {**self.settings, "task": f"{self.task.name}@{self.task.fingerprint(scorers=False)}"}
 
     @property
@@ -101,7 +102,7 @@ class Job:
 
     @property
     def answered_task(self) -> Task:
-        """The task without what was left out: other questions, and so another fingerprint."""
+        """Return the task without what was left out: other questions, and so another fingerprint."""
         if not self.left_out:
             return self.task
         kept = tuple(question for question in self.task.questions if question.id not in self.left_out)
@@ -124,7 +125,7 @@ class Job:
 
 
 def plan(model: Model, tasks: Sequence[Task], protocol: Protocol, form: PromptForm, results: Path) -> list[Job]:
-    """The jobs of a model, nothing read or written yet."""
+    """Return the jobs of a model, nothing read or written yet."""
     identity = model.endpoint.identity() if model.endpoint else models.identity(model.path)
     common = {"prompt": prompt_settings(form), "protocol": f"{protocol.name} ({protocol.fingerprint()})"}
     return [
@@ -140,7 +141,7 @@ def plan(model: Model, tasks: Sequence[Task], protocol: Protocol, form: PromptFo
 
 
 def prompt_settings(form: PromptForm) -> dict:
-    """The settings of a form as JSON has them, without its source; bos where it is on."""
+    """Return the settings of a form as JSON has them, without its source; bos where it is on."""
     settings = {name: value for name, value in dataclasses.asdict(form).items() if value is not None}
     if form.template_kwargs:
         settings["template_kwargs"] = form.given()
@@ -249,7 +250,7 @@ def finish(job: Job, grader: Grader, protocol: Protocol, form: PromptForm, passe
 
 
 def score(job: Job, grader: Grader) -> list[dict]:
-    """Rows of samples.parquet."""
+    """Grade the responses; return the rows of samples.parquet."""
     grades = grader.map(lambda q: grader.grade_samples(q, job.records[q.id]["responses"]), job.task.questions)
     rows = [
         row
@@ -275,7 +276,7 @@ def question_rows(question: Question, record: Mapping, grades: Sequence[dict]) -
 
 
 def summary(job: Job, protocol: Protocol, form: PromptForm, rows: Sequence[dict], passes: Sequence[dict]) -> dict:
-    """summary.json without `seconds`. rows: of samples.parquet. passes: as `finish` takes them."""
+    """Return summary.json without `seconds`. rows: of samples.parquet. passes: as `finish` takes them."""
 
     def grid(name: str) -> np.ndarray:
         return np.array([row[name] for row in rows]).reshape(-1, job.n)
@@ -304,7 +305,7 @@ def summary(job: Job, protocol: Protocol, form: PromptForm, rows: Sequence[dict]
 
 
 def notes(job: Job, protocol: Protocol, rows: Sequence[dict]) -> list[str]:
-    """Notes on the responses for a reader of the scores."""
+    """Return notes on the responses for a reader of the scores."""
     total = len(job.task.questions) + len(job.left_out)
     refused = f"{len(job.left_out)} of {total} questions were refused and are in no score"
     server = endpoint_questions.notes(job.records.values(), protocol)
@@ -312,7 +313,7 @@ def notes(job: Job, protocol: Protocol, rows: Sequence[dict]) -> list[str]:
 
 
 def failed_scores(task: Task, rows: Sequence[dict]) -> list[str]:
-    """Why responses have no score of the task's own scorer, the most frequent causes first."""
+    """Say why responses have no score of the task's own scorer, the most frequent causes first."""
     if task.questions[0].rules.kind != OWN:
         return []
     causes = Counter(row["error"] for row in rows if row["error"])
@@ -320,7 +321,7 @@ def failed_scores(task: Task, rows: Sequence[dict]) -> list[str]:
 
 
 def passes_of(jobs: Sequence[Job]) -> list[dict]:
-    """The passes that generated the jobs' responses, the one under way among them."""
+    """Return the passes that generated the jobs' responses, the one under way among them."""
     stamps = [record["pass"] for job in jobs for record in job.records.values() if "pass" in record]
     return effort.merged([*stamps, *(job.effort.now() for job in jobs if job.effort)])
 

@@ -42,7 +42,7 @@ def warm_up(scorer: str) -> None:
 
 
 def parse_gold(gold: str) -> None:
-    """Golds are left to the scorer."""
+    """Do nothing: golds are left to the scorer."""
 
 
 def grade(gold: str, response: str, row: str) -> dict:

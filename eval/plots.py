@@ -26,7 +26,7 @@ def draw_validation(path: str | Path, histories: Mapping[str, History]) -> None:
 
 
 def validation(histories: Mapping[str, History]):
-    """A matplotlib Figure."""
+    """Draw a matplotlib Figure."""
     from matplotlib.figure import Figure
 
     points = [(label, step, column) for label, history in histories.items() for step, column in history.items()]

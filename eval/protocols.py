@@ -86,22 +86,22 @@ class Protocol:
         return dict(self.n_by_task).get(whole_name(task), self.n)
 
     def settings(self) -> dict:
-        """All settings but the name, as JSON has them; OPTIONAL ones where they are on."""
+        """Return all settings but the name, as JSON has them; OPTIONAL ones where they are on."""
         values = {**asdict(self), "n_by_task": dict(self.n_by_task), "stop": list(self.stop)}
         values["template_kwargs"] = {name: json.loads(value) for name, value in self.template_kwargs}
         left_out = {"name", *(name for name in OPTIONAL if getattr(self, name) == getattr(Protocol, name))}
         return {name: value for name, value in values.items() if name not in left_out}
 
     def fingerprint(self) -> str:
-        """12 hex digits of the settings."""
+        """Return 12 hex digits of the settings."""
         return hashlib.sha256(json.dumps(self.settings(), sort_keys=True).encode()).hexdigest()[:12]
 
     def record(self) -> dict:
-        """The protocol as results keep it."""
+        """Return the protocol as results keep it."""
         return {"name": self.name, "fingerprint": self.fingerprint(), **self.settings()}
 
     def describe(self) -> str:
-        """All settings by name, one per line."""
+        """Return all settings by name, one per line."""
         lines = [f"protocol {self.name}, version {self.version} ({self.fingerprint()})"]
         for name, value in self.settings().items():
             if name != "version" and value != {}:
@@ -142,7 +142,7 @@ def begun_thinking(prompt: str) -> str:
 
 
 def get(name: str) -> Protocol:
-    """The protocol of this name.
+    """Return the protocol of this name.
 
     Raises:
         UsageError: no such protocol.
@@ -158,7 +158,8 @@ def get(name: str) -> Protocol:
 
 
 def override(protocol: Protocol, **changes) -> Protocol:
-    """The protocol with other settings, and a name that says which. None stands for no change; n holds for all tasks.
+    """Return the protocol with other settings, and a name that says which. None stands for no change; n holds for all
+    tasks.
 
     Raises:
         UsageError: a setting that makes no sense.
@@ -221,7 +222,7 @@ def check_scorer(protocol: Protocol) -> None:
 
 
 def _name(protocol: Protocol) -> str:
-    """The name of the protocol it was made from, and what differs from that."""
+    """Return the name of the protocol it was made from, and what differs from that."""
     base = PROTOCOLS[protocol.name.partition("+")[0]]
     changes = [
         f"{field.name}={_short(getattr(protocol, field.name))}"
@@ -234,7 +235,7 @@ def _name(protocol: Protocol) -> str:
 
 
 def _short(value) -> str:
-    """Fit for a folder's name."""
+    """Write a value so that it fits into a folder's name."""
     if isinstance(value, tuple) and value and isinstance(value[0], str):
         return _digest(json.dumps(value))
     if isinstance(value, tuple):

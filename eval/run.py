@@ -131,8 +131,8 @@ def form_of(args: argparse.Namespace, protocol: Protocol) -> PromptForm:
 
 
 def load_tasks(args: argparse.Namespace, protocol: Protocol, form: PromptForm) -> list[Task]:
-    """The tasks of --tasks, cut to --limit questions, without those whose gold answer the scorer cannot read; with their
-    shots.
+    """Return the tasks of --tasks, cut to --limit questions, without those whose gold answer the scorer cannot read;
+    with their shots.
 
     Raises:
         UsageError: none, one that cannot be loaded, two of one name, or too few questions for --shots.
@@ -154,14 +154,14 @@ def load_tasks(args: argparse.Namespace, protocol: Protocol, form: PromptForm) -
 
 
 def first(task: Task, limit: int | None) -> Task:
-    """The task cut to its first `limit` questions, renamed: it must not be taken for the task."""
+    """Return the task cut to its first `limit` questions, renamed: it must not be taken for the task."""
     if limit is None:
         return task
     return dataclasses.replace(task, name=f"{task.name}-first{limit}", questions=task.questions[:limit])
 
 
 def readable(task: Task, grader: Grader) -> Task:
-    """The task without the questions whose gold answers the scorer cannot read.
+    """Return the task without the questions whose gold answers the scorer cannot read.
 
     Raises:
         UsageError: nothing is left.
@@ -202,7 +202,8 @@ def described(asked: Sequence[Task], chosen: Sequence[Model], form: PromptForm) 
 
 
 def evaluate(row: Sequence[Job], protocol: Protocol, form: PromptForm, results: Path, args: argparse.Namespace) -> None:
-    """All tasks for one model; those that have all their responses get a result, even where others do not."""
+    """Answer and score all tasks for one model; those that have all their responses get a result, even where others
+    do not."""
     todo = [job for job in row if not job.finished]
     step = row[0].model.step
     if not todo:
@@ -278,7 +279,7 @@ def notes(found: Sequence[Result], protocol: Protocol) -> list[str]:
 
 
 def table(found: Sequence[Result]) -> str:
-    """The scores of this command, as text."""
+    """Return the scores of this command, as text."""
     rows = [["task", "step", "pass@1 (95 % interval)", "maj@k (95 % interval)", "truncated %", "no answer %"]]
     for result in sorted(found, key=lambda each: (order(each.task), each.step)):
         metrics = result.metrics
@@ -298,7 +299,8 @@ def table(found: Sequence[Result]) -> str:
 
 
 def write_report(args: argparse.Namespace, results: Path, protocol: Protocol) -> Path | str:
-    """Its path, or why there is none: a full disk, or older results in the same place that do not go with these."""
+    """Write the report; return its path, or why there is none: a full disk, or older results in the same place that
+    do not go with these."""
     try:
         directory = args.checkpoints if args.checkpoints and not args.output_dir else results
         return report.write_report([directory], protocol=protocol.name)

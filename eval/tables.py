@@ -42,7 +42,7 @@ def common_tasks(columns: Sequence[Column]) -> list[str]:
 
 
 def by_task(columns: Sequence[Column]) -> list[tuple[str, list[str], list[dict]]]:
-    """(title, tasks, metrics by column) of each task and, last, of the average of those that all columns have.
+    """Return (title, tasks, metrics by column) of each task and, last, of the average of those that all columns have.
 
     Metrics are {} for a column that lacks the task.
     """
@@ -55,7 +55,8 @@ def by_task(columns: Sequence[Column]) -> list[tuple[str, list[str], list[dict]]
 
 
 def average(column: Column, tasks: Sequence[str]) -> dict:
-    """Mean over tasks of each pass@k and maj@k that all of them have; the tasks' errors are independent of each other."""
+    """Return mean over tasks of each pass@k and maj@k that all of them have; the tasks' errors are independent of
+    each other."""
     scores = [column.metrics(task) for task in tasks]
     common = set.intersection(*map(set, scores))
     found = {name: _mean([score[name] for score in scores]) for name in [*passes(common), *majorities(common)]}
@@ -71,19 +72,19 @@ def _mean(metrics: Sequence[Mapping]) -> dict:
 
 
 def _votes(names: Iterable[str]) -> list[str]:
-    """The maj@k of several samples: one is not a vote."""
+    """Return the maj@k of several samples: one is not a vote."""
     return [name for name in majorities(names) if k_of(name) > 1]
 
 
 def curve_names(metrics: Sequence[Mapping]) -> list[str]:
-    """pass@1, maj@k and the pass@k of that k, those that all have."""
+    """Return pass@1, maj@k and the pass@k of that k, those that all have."""
     common = set.intersection(*map(set, metrics))
     votes = _votes(common)[-1:]
     return [name for name in ("pass@1", *votes, *(f"pass@{k_of(name)}" for name in votes)) if name in common]
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence], text: int = 1) -> str:
-    """A Markdown table; the first `text` columns are text, the others numbers."""
+    """Return a Markdown table; the first `text` columns are text, the others numbers."""
     lines = [head, ["---"] * text + ["---:"] * (len(head) - text), *rows]
     return "\n".join(f"| {' | '.join(escape(str(cell)) for cell in line)} |" for line in lines)
 
@@ -93,7 +94,7 @@ def escape(text: str) -> str:
 
 
 def pass_at_1(columns: Sequence[Column], reported: Mapping[str, Mapping[str, float]]) -> str:
-    """Tasks against models, and the paper's columns behind."""
+    """Set tasks against models, and the paper's columns behind."""
     rows = [
         [
             title,
@@ -112,7 +113,8 @@ def _mean_reported(values: Mapping[str, float], tasks: Sequence[str]) -> str:
 
 
 def pass_at_k(columns: Sequence[Column]) -> str:
-    """One row per task and model: pass@k from k = 2 on, and maj@k with its interval; "" with one response to a question."""
+    """Return one row per task and model: pass@k from k = 2 on, and maj@k with its interval; "" with one response to
+    a question."""
     blocks = [
         (title, column.label, each)
         for title, _, metrics in by_task(columns)
@@ -133,7 +135,7 @@ def pass_at_k(columns: Sequence[Column]) -> str:
 
 
 def comparison(first: Column, other: Column) -> str:
-    """Other minus first, in points, on the tasks that both have."""
+    """Compare: other minus first, in points, on the tasks that both have."""
     shared = common_tasks([first, other])
     for task in shared:
         _check_questions(first, other, task)
@@ -180,7 +182,7 @@ def answers(columns: Sequence[Column]) -> str:
 
 
 def took(columns: Sequence[Column]) -> str:
-    """Tokens, time and cost of each column, and of all; "" where no result says its time."""
+    """Return Tokens, time and cost of each column, and of all; "" where no result says its time."""
     results = {column.label: list(column.results.values()) for column in columns}
     known = {label: each for label, each in results.items() if all(one.summary.get("passes") for one in each)}
     if not known:
@@ -216,7 +218,7 @@ def _several(values: Iterable) -> str:
 
 
 def sources(columns: Sequence[Column]) -> str:
-    """Where each task's questions are from, and what a reader should know of them: notes, and rows left out."""
+    """List where each task's questions are from, and what a reader should know of them: notes, and rows left out."""
     rows = []
     for task in tasks_of(columns):
         found = [column.results[task].summary["task"] for column in columns if task in column.results]
@@ -228,7 +230,7 @@ def sources(columns: Sequence[Column]) -> str:
 
 
 def models(columns: Sequence[Column]) -> str:
-    """Which model each column is, and in which prompt it was asked."""
+    """List which model each column is, and in which prompt it was asked."""
     rows = []
     for column in columns:
         summary = next(iter(column.results.values())).summary
@@ -240,7 +242,7 @@ def models(columns: Sequence[Column]) -> str:
 
 
 def settings(protocol: Mapping, prefix: str = "") -> list[tuple[str, str]]:
-    """(name, value) of every setting, nested names with dots."""
+    """Return (name, value) of every setting, nested names with dots."""
     found = []
     for name, value in protocol.items():
         nested = isinstance(value, dict) and value

@@ -82,14 +82,14 @@ def ordered(tasks: Iterable[str]) -> list[str]:
 
 
 def described() -> str:
-    """The benchmarks for --help, one per line."""
+    """Return the benchmarks for --help, one per line."""
     return "\n".join(f"  {task.name:<15} {task.about}" for task in BENCHMARKS.values())
 
 
 def load(
     spec: str, data_dir: str | None = None, question_column: str | None = None, answer_column: str | None = None
 ) -> Task:
-    """The task that one item of --tasks names (forms above).
+    """Return the task that one item of --tasks names (forms above).
 
     data_dir: folder with local copies of benchmarks. question_column, answer_column: of `file:` tasks.
 
@@ -108,7 +108,8 @@ def load(
 
 
 def load_shots(spec: str, path: str, flag: str, answers: tuple[str, ...]) -> Task:
-    """The answered questions of a file, asked as those of the task are if the file has the columns that this needs.
+    """Return the answered questions of a file, asked as those of the task are if the file has the columns that this
+    needs.
 
     spec: the task's item of --tasks. answers: columns of which one has the answers, if it does not.
 
@@ -124,7 +125,7 @@ def load_shots(spec: str, path: str, flag: str, answers: tuple[str, ...]) -> Tas
 
 
 def find(name: str, flag: str) -> Benchmark:
-    """A benchmark by its name or its import path.
+    """Return a benchmark by its name or its import path.
 
     Raises:
         UsageError: there is none, or one outside this package that has the name of another.
@@ -142,7 +143,8 @@ def find(name: str, flag: str) -> Benchmark:
 
 
 def split_specs(text: str) -> list[str]:
-    """The items of a comma-separated --tasks. The settings of a reasoning-gym task are JSON, with commas in it."""
+    """Return the items of a comma-separated --tasks. The settings of a reasoning-gym task are JSON, with commas in
+    it."""
     specs: list[str] = []
     while text := text.lstrip(", "):
         end = text.find(",") % (len(text) + 1)

@@ -30,7 +30,7 @@ def as_it_is(question: str, row: Mapping) -> str:
 
 
 def plain_rules(row: Mapping, answer) -> Rules:
-    """A list of several answers: all are asked for."""
+    """Return a list of several answers: all are asked for."""
     return Rules(is_multiple_answer=isinstance(answer, (list, tuple)) and len(answer) > 1)
 
 
@@ -39,7 +39,8 @@ def no_notes(rows: Rows) -> list[str]:
 
 
 def gold_text(value) -> str:
-    r"""A gold answer in one spelling: "025", "25.0", 25.0, ["25"], "$25$" and "\boxed{25}" are all 25; a list with commas.
+    r"""Return a gold answer in one spelling: "025", "25.0", 25.0, ["25"], "$25$" and "\boxed{25}" are all 25; a list
+    with commas.
 
     Raises:
         ValueError: there is none, or it is neither text nor number; in words.
@@ -51,7 +52,7 @@ def gold_text(value) -> str:
 
 
 def integer_text(text: str) -> str:
-    """A gold answer that has to be an integer, without leading zeros, decimals, separators and degrees.
+    """Return a gold answer that has to be an integer, without leading zeros, decimals, separators and degrees.
 
     Raises:
         ValueError: it is not an integer.
@@ -164,13 +165,13 @@ class Benchmark:
         return integer_text(text) if self.integer else text
 
     def rules_of(self, row: Mapping, answer, gold: str) -> Rules:
-        """With the answer as the data set spells it; all spellings of an integer are the same."""
+        """Return the rules, with the answer as the data set spells it; all spellings of an integer are the same."""
         rules = self._call("rules", Rules, row, answer)
         first = str(answer[0] if isinstance(answer, (list, tuple)) and answer else answer)
         return rules if self.integer or rules.source_gold or first == gold else replace(rules, source_gold=first)
 
     def choices_of(self, question: str, row: Mapping, answer) -> tuple[str, str, Rules]:
-        """The question with its choices, the right one's letter, and the rules."""
+        """Return the question with its choices, the right one's letter, and the rules."""
         found = self._call("choices", tuple, row, answer)
         if len(found) != 2 or not isinstance(found[0], (list, tuple)) or type(found[1]) is not int:
             raise UsageError(
