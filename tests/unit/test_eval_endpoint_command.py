@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from model_server import CARD, CHAT, GREEDY, KEY, RAW, SAMPLED, VLLM, Good, arguments
+from patience import seconds
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import endpoint, endpoint_questions, flags, generate, protocols, report, run
@@ -243,14 +245,21 @@ def test_flags_of_servers_do_not_go_with_other_models(tmp_path):
 def test_ctrl_c_leaves_the_finished_questions_and_the_command_goes_on_with_the_others(serve, tmp_path, capsys):
     def interrupt(handler, body, number):
         if number == 4:
-            time.sleep(0.2)  # until the third answer is kept
+            end = time.monotonic() + seconds(30)
+            while (
+                sum(path.read_text().count("\n") for path in tmp_path.rglob("progress.jsonl")) < 4
+            ):  # settings, 3 answers
+                assert time.monotonic() < end
+                time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.5)
+            interrupted.wait(seconds(30))
 
+    interrupted = threading.Event()
     server = serve(interrupt, cards=[VLLM])
     more = ("--concurrency", "1", "--max_new_tokens", "8")
     with pytest.raises(SystemExit, match="130"):
         run.main(arguments(tmp_path, server, *more))
+    interrupted.set()
     assert "interrupted; 3 of 6 questions are in" in capsys.readouterr().err
     before = [body["prompt"] for _, body, _ in server.asked[:3]]
     server.asked.clear()

@@ -11,8 +11,6 @@ import pytest
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import score, tasks
-from openrlhf_ebpo.eval.grader import Grader
-from openrlhf_ebpo.eval.protocols import PROTOCOLS
 from openrlhf_ebpo.eval.tasks import BENCHMARKS, FILES, Benchmark, HubSet, Rules
 
 ROOT = Path(__file__).parents[2]
@@ -49,11 +47,6 @@ def test_the_example_is_loaded_from_its_folder_and_scored_by_its_rules(example):
     marathon, train, *_ = task.questions
     assert marathon.question == "How long is a marathon? Give the answer in km."
     assert (train.gold, train.rules) == ("30", Rules(unit="km", tolerance=0))
-    default = PROTOCOLS["default"]
-    with Grader(default.extraction, default.scorer, workers=1) as grader:
-        assert not any(grader.gold_error(each.gold, each.rules) for each in task.questions)
-        answers = [r"\boxed{42 \text{ km}}", r"\boxed{42.195 \text{ m}}", "Answer: 42.3", r"\boxed{43}", "42"]
-        assert [row["correct"] for row in grader.grade_samples(marathon, answers)] == [True, False, True, False, False]
 
 
 def test_its_rows_can_be_of_another_file(example):
@@ -70,15 +63,16 @@ def test_its_rows_can_be_of_another_file(example):
 
 
 def test_a_file_is_scored_by_the_rules_of_the_example(example):
-    rows = [
-        {"gold": 2, "response": answer, "unit": "m", "tolerance": 0.5} for answer in ("\\boxed{2.4 m}", "\\boxed{3}")
-    ]
+    examples = [json.loads(line) for line in (example / "measures.jsonl").read_text().splitlines()]
+    right = [{**row, "gold": row["value"], "response": f"\\boxed{{{row['value']}}}"} for row in examples]
+    answers = [r"\boxed{42 \text{ km}}", r"\boxed{42.195 \text{ m}}", "Answer: 42.3", r"\boxed{43}", "42"]
+    rows = [*right, *({**right[0], "response": answer} for answer in answers)]
     (example / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     flags = ["--input", "pairs.jsonl", "--output", "scored.jsonl", "--task", "measures:TASK", "--workers", "1"]
     score.main(flags)
     found = [json.loads(line) for line in (example / "scored.jsonl").read_text().splitlines()]
-    assert [row["correct"] for row in found] == [True, False]
-    assert json.loads(found[0]["rules"]) == {"unit": "m", "tolerance": 0.5}
+    assert [row["correct"] for row in found] == [True] * len(right) + [True, False, True, False, False]
+    assert json.loads(found[0]["rules"]) == {"unit": "km", "tolerance": 0.2}
 
 
 BAD = {
