@@ -89,6 +89,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence], text: int = 1) -> str:
     return "\n".join(f"| {' | '.join(escape(str(cell)) for cell in line)} |" for line in lines)
 
 
+def table_of(rows: Sequence[Mapping], text: int = 1) -> str:
+    """Return a table of rows that name their columns."""
+    return table(list(rows[0]), [list(row.values()) for row in rows], text)
+
+
 def escape(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
@@ -146,8 +151,9 @@ def comparison(first: Column, other: Column) -> str:
         found = compare(a, b, [min(column.results[task].n for column in (first, other)) for task in tasks])
         p = "< 0.001" if found["p"] < 0.001 else f"{found['p']:.3f}"
         interval = " to ".join(map(points, found["interval"]))
-        rows.append([name, sum(map(len, a)), points(found["difference"]), interval, p])
-    return table(["task", "questions", "difference", "95 % interval", "p"], rows)
+        row = {"task": name, "questions": sum(map(len, a)), "difference": points(found["difference"])}
+        rows.append({**row, "95 % interval": interval, "p": p})
+    return table_of(rows)
 
 
 def _check_questions(first: Column, other: Column, task: str) -> None:
@@ -160,57 +166,51 @@ def _check_questions(first: Column, other: Column, task: str) -> None:
 
 
 def answers(columns: Sequence[Column]) -> str:
-    """Conditions of the scores: questions, runs, truncation, length, missing answers, errors."""
+    """List the conditions of the scores: questions, runs, truncation, length, missing answers, errors."""
     rows = []
     for task, column in ((task, column) for task in tasks_of(columns) for column in columns if task in column.results):
         metrics, counts = column.metrics(task), column.results[task].summary.get("counts", {})
         rows.append(
-            [
-                task,
-                column.label,
-                metrics["questions"],
-                metrics["samples_per_question"],
-                percent(metrics["truncated"]),
-                f"{metrics['mean_length']:,.0f}",
-                percent(metrics["no_answer"]) if "no_answer" in metrics else NONE,
-                counts.get("errors", 0),
-                counts.get("excluded_golds", 0) + counts.get("refused", 0),
-            ]
+            {
+                "task": task,
+                "model": column.label,
+                "questions": metrics["questions"],
+                "runs": metrics["samples_per_question"],
+                "truncated %": percent(metrics["truncated"]),
+                "mean length": f"{metrics['mean_length']:,.0f}",
+                "no answer %": percent(metrics["no_answer"]) if "no_answer" in metrics else NONE,
+                "grading errors": counts.get("errors", 0),
+                "rows left out": counts.get("excluded_golds", 0) + counts.get("refused", 0),
+            }
         )
-    names = ["questions", "runs", "truncated %", "mean length", "no answer %", "grading errors", "rows left out"]
-    return table(["task", "model", *names], rows, text=2)
+    return table_of(rows, text=2)
 
 
 def took(columns: Sequence[Column]) -> str:
-    """Return Tokens, time and cost of each column, and of all; "" where no result says its time."""
+    """List tokens, time and cost of each column, and of all; "" where no result says its time."""
     results = {column.label: list(column.results.values()) for column in columns}
     known = {label: each for label, each in results.items() if all(one.summary.get("passes") for one in each)}
-    if not known:
-        return ""
-    rows = [_took(label, each) for label, each in known.items()]
-    if len(known) > 1:
-        rows.append(_took("all of these", [one for each in known.values() for one in each]))
-    names = ["prompt tokens", "generated tokens", "generated / s", "time", "commands", "engines", "GPU", "GPU-hours"]
-    return table(["model", *names, "cost"], rows)
+    everything = {"all of these": [one for each in known.values() for one in each]} if len(known) > 1 else {}
+    return table_of([_took(label, each) for label, each in (known | everything).items()]) if known else ""
 
 
-def _took(label: str, results: Sequence[Result]) -> list[str]:
+def _took(label: str, results: Sequence[Result]) -> dict[str, str]:
     passes = effort.merged(one for result in results for one in result.summary["passes"])
     seconds, cost = effort.seconds_of(passes), effort.cost(passes)
     generated = sum(int(result.samples.lengths.sum()) for result in results)
     prompts = [(result.summary.get("tokens") or {}).get("prompt") for result in results]
-    return [
-        label,
-        NONE if None in prompts else f"{sum(prompts):,}",
-        f"{generated:,}",
-        f"{generated / seconds:,.{0 if generated > 10 * seconds else 2}f}" if seconds else NONE,
-        str(timedelta(seconds=round(seconds))),
-        str(len(passes)),
-        _several(one.get("engines") for one in passes),
-        _several(f"{one['gpus']} x {one.get('gpu') or 'GPU'}" if one.get("gpus") else None for one in passes),
-        NONE if cost["gpu_hours"] is None else f"{cost['gpu_hours']:,.2f}",
-        NONE if cost["total"] is None else f"{cost['total']:,.2f}",
-    ]
+    return {
+        "model": label,
+        "prompt tokens": NONE if None in prompts else f"{sum(prompts):,}",
+        "generated tokens": f"{generated:,}",
+        "generated / s": f"{generated / seconds:,.{0 if generated > 10 * seconds else 2}f}" if seconds else NONE,
+        "time": str(timedelta(seconds=round(seconds))),
+        "commands": str(len(passes)),
+        "engines": _several(one.get("engines") for one in passes),
+        "GPU": _several(f"{one['gpus']} x {one.get('gpu') or 'GPU'}" if one.get("gpus") else None for one in passes),
+        "GPU-hours": NONE if cost["gpu_hours"] is None else f"{cost['gpu_hours']:,.2f}",
+        "cost": NONE if cost["total"] is None else f"{cost['total']:,.2f}",
+    }
 
 
 def _several(values: Iterable) -> str:
@@ -225,8 +225,9 @@ def sources(columns: Sequence[Column]) -> str:
         notes = [*dict.fromkeys(note for each in found for key in ("notes", "skipped") for note in each.get(key, []))]
         more = [f"… and {len(notes) - MAX_NOTES} more in summary.json"] if len(notes) > MAX_NOTES else []
         from_where = dict.fromkeys(str(each.get("source", NONE)) for each in found)
-        rows.append([task, ", ".join(from_where), "; ".join(notes[:MAX_NOTES] + more) or NONE])
-    return table(["task", "source", "notes"], rows, text=3)
+        noted = "; ".join(notes[:MAX_NOTES] + more) or NONE
+        rows.append({"task": task, "source": ", ".join(from_where), "notes": noted})
+    return table_of(rows, text=3)
 
 
 def models(columns: Sequence[Column]) -> str:
@@ -236,9 +237,10 @@ def models(columns: Sequence[Column]) -> str:
         summary = next(iter(column.results.values())).summary
         versions = ", ".join(f"{name} {version}" for name, version in summary.get("versions", {}).items())
         prompt = ", ".join(f"{name} {value}" for name, value in settings(summary.get("prompt") or {}))
-        rows.append([column.label, summary["model"], summary["step"], prompt or NONE, versions or NONE])
-    note = "\n\nThe models were asked in different prompts." if len({row[3] for row in rows}) > 1 else ""
-    return table(["column", "model", "step", "prompt", "versions"], rows, text=5) + note
+        row = {"column": column.label, "model": summary["model"], "step": summary["step"]}
+        rows.append({**row, "prompt": prompt or NONE, "versions": versions or NONE})
+    note = "\n\nThe models were asked in different prompts." if len({row["prompt"] for row in rows}) > 1 else ""
+    return table_of(rows, text=5) + note
 
 
 def settings(protocol: Mapping, prefix: str = "") -> list[tuple[str, str]]:
