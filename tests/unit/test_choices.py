@@ -354,33 +354,35 @@ def test_lists_of_choices_stay_in_their_order(tmp_path, row, gold):
     )
 
 
-@pytest.mark.parametrize(
-    ("row", "why"),
-    [
-        (
-            {"choices": [str(i) for i in range(30)], "answer": 1},
-            "it has 30 choices; 2 to 26 can be told apart by letters",
-        ),
-        ({"choices": ["p"], "answer": 0}, "it has 1 choices"),
-        ({"choices": ["p", "p", "q"], "answer": 1}, "two of its choices are the right one, 'p'"),
-        ({"choices": ["p", "q"], "answer": 2}, "its right choice is number 2, of 2"),
-        ({"choices": ["p", "q"], "answer": -1}, "its right choice is number -1, of 2"),
-        ({"choices": ["p", " "], "answer": 0}, "one of its choices has no text"),
-        ({"choices": ["p", None], "answer": 0}, "neither text nor number but NoneType"),
-        ({"choices": ["p", "q"], "answer": "r"}, "its answer 'r' is none of its choices"),
-        ({"choices": ["B", "A"], "answer": "A"}, "its answer 'A' is more than one of its choices"),
-        ({"choices": ["p", "q"], "answer": None}, "its answer 'None' is none"),
-        ({"choices": "pq", "answer": 0}, "it has no list of choices"),
-        ({"choices": {"text": None, "label": 3}, "answer": 0}, "it has no list of choices"),
-        ({"choices": {"A": "p", "C": "q"}, "answer": "A"}, "it has no list of choices"),
-        ({"choices": '["p", "q"', "answer": "A"}, "it has no list of choices"),
-        ({"choices": {"text": ["p", "q"], "label": ["1", "1"]}, "answer": "1"}, "its answer '1' is more than one"),
-    ],
-)
-def test_a_row_that_is_no_question_is_left_out(tmp_path, row, why):
+NO_QUESTIONS = [
+    (
+        {"choices": [str(i) for i in range(30)], "answer": 1},
+        "it has 30 choices; 2 to 26 can be told apart by letters",
+    ),
+    ({"choices": ["p"], "answer": 0}, "it has 1 choices"),
+    ({"choices": ["p", "p", "q"], "answer": 1}, "two of its choices are the right one, 'p'"),
+    ({"choices": ["p", "q"], "answer": 2}, "its right choice is number 2, of 2"),
+    ({"choices": ["p", "q"], "answer": -1}, "its right choice is number -1, of 2"),
+    ({"choices": ["p", " "], "answer": 0}, "one of its choices has no text"),
+    ({"choices": ["p", None], "answer": 0}, "neither text nor number but NoneType"),
+    ({"choices": ["p", "q"], "answer": "r"}, "its answer 'r' is none of its choices"),
+    ({"choices": ["B", "A"], "answer": "A"}, "its answer 'A' is more than one of its choices"),
+    ({"choices": ["p", "q"], "answer": None}, "its answer 'None' is none"),
+    ({"choices": "pq", "answer": 0}, "it has no list of choices"),
+    ({"choices": {"text": None, "label": 3}, "answer": 0}, "it has no list of choices"),
+    ({"choices": {"A": "p", "C": "q"}, "answer": "A"}, "it has no list of choices"),
+    ({"choices": '["p", "q"', "answer": "A"}, "it has no list of choices"),
+    ({"choices": {"text": ["p", "q"], "label": ["1", "1"]}, "answer": "1"}, "its answer '1' is more than one"),
+]
+
+
+def test_rows_that_are_no_questions_are_left_out(tmp_path):
     good = {"question": "R?", "choices": ["p", "q"], "answer": 0}
-    task = tasks.load(f"file:{write(tmp_path / 'q.jsonl', [good, {'question': 'Q?', **row}])}")
-    assert len(task.questions) == 1 and why in task.skipped[0] and task.skipped[0].startswith("row 2 of ")
+    bad = [{"question": f"Q{i}?", **row} for i, (row, _) in enumerate(NO_QUESTIONS)]
+    task = tasks.load(f"file:{write(tmp_path / 'q.jsonl', [good, *bad])}")
+    assert len(task.questions) == 1 and len(task.skipped) == len(bad)
+    for number, (skipped, (_, why)) in enumerate(zip(task.skipped, NO_QUESTIONS, strict=True), 2):
+        assert skipped.startswith(f"row {number} of ") and why in skipped
 
 
 def test_of_choices_in_columns_the_answer_is_a_letter(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from model_server import CARD, CHAT, GREEDY, KEY, RAW, SAMPLED, VLLM, Good, arguments
+from model_server import CARD, CHAT, KEY, RAW, SAMPLED, VLLM, Good, arguments
 from patience import seconds
 
 from openrlhf_ebpo.errors import UsageError
@@ -179,37 +180,30 @@ def test_a_server_without_a_list_is_asked_all_the_same_and_one_that_is_down_is_n
         endpoint.connect(parsed(["--model", f"openai:http://127.0.0.1:{port}/v1#m"]))
 
 
+VLLM_HERE = {"is_vllm": True}
+NO_TEMPERATURE = {"omit_fields": ("temperature",)}
+
+
 @pytest.mark.parametrize(
-    ("changes", "form", "part"),
+    ("server", "changes", "form", "part"),
     [
-        ({"top_k": 5, "min_p": 0.1}, RAW, "--top_k, --min_p: the API has no such setting"),
-        ({"template_kwargs": (("a", "1"),)}, CHAT, "--template_kwargs: "),
-        ({}, PromptForm("{question}", bos=True), "--add_bos: "),
+        ({}, {"top_k": 5, "min_p": 0.1}, RAW, "--top_k, --min_p: the API has no such setting"),
+        (VLLM_HERE, {"top_k": 5, "min_p": 0.1}, RAW, None),
+        ({}, {"template_kwargs": (("a", "1"),)}, CHAT, "--template_kwargs: "),
+        (VLLM_HERE, {"template_kwargs": (("a", "1"),)}, CHAT, None),
+        ({}, {}, PromptForm("{question}", bos=True), "--add_bos: "),
+        (VLLM_HERE, {}, PromptForm("{question}", bos=True), None),
+        (VLLM_HERE, {}, replace(CHAT, bos=True), "the server's chat template decides on the begin token"),
+        (NO_TEMPERATURE, {"temperature": 0.5}, RAW, "--omit_fields: .*the protocol has --temperature"),
+        (VLLM_HERE | NO_TEMPERATURE, {}, RAW, "--omit_fields: .*the protocol has --temperature"),
+        ({"omit_fields": ("temperature", "seed")}, {}, RAW, None),
+        ({"max_model_len": 8}, {}, RAW, "--max_new_tokens 8: m on this server reads 8 tokens"),
     ],
 )
-def test_settings_that_only_vllm_has_are_refused_elsewhere(changes, form, part):
-    protocol = protocols.override(SAMPLED, **changes)
-    with pytest.raises(UsageError, match=part):
-        endpoint.check(Endpoint("http://h", "m"), protocol, form)
-    endpoint.check(Endpoint("http://h", "m", is_vllm=True), protocol, form)
-
-
-def test_a_begin_token_before_a_chat_template_is_the_servers_affair():
-    with pytest.raises(UsageError, match="the server's chat template decides on the begin token"):
-        endpoint.check(Endpoint("http://h", "m", is_vllm=True), SAMPLED, replace(CHAT, bos=True))
-
-
-@pytest.mark.parametrize(("changes", "is_vllm"), [({"temperature": 0.5}, False), ({}, True)])
-def test_what_would_mean_something_else_is_not_left_out(changes, is_vllm):
-    protocol = protocols.override(SAMPLED, **changes)
-    with pytest.raises(UsageError, match=r"--omit_fields: .*the protocol has --temperature"):
-        endpoint.check(Endpoint("http://h", "m", is_vllm=is_vllm, omit_fields=("temperature",)), protocol, RAW)
-    endpoint.check(Endpoint("http://h", "m", omit_fields=("temperature", "seed")), SAMPLED, RAW)
-
-
-def test_a_model_that_is_too_short_for_the_protocol_is_refused():
-    with pytest.raises(UsageError, match="--max_new_tokens 8: m on this server reads 8 tokens"):
-        endpoint.check(Endpoint("http://h", "m", max_model_len=8), GREEDY, RAW)
+def test_what_a_server_cannot_do_is_refused(server, changes, form, part):
+    expected = pytest.raises(UsageError, match=part) if part else contextlib.nullcontext()
+    with expected:
+        endpoint.check(Endpoint("http://h", "m", **server), protocols.override(SAMPLED, **changes), form)
 
 
 # the command
