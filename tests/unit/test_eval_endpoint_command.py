@@ -236,6 +236,15 @@ def test_flags_of_servers_do_not_go_with_other_models(tmp_path):
     assert "--concurrency goes with --model openai:URL#NAME" in error
 
 
+@pytest.fixture
+def heed_interrupts():
+    """A shell starts its background jobs with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heed_interrupts")
 def test_ctrl_c_leaves_the_finished_questions_and_the_command_goes_on_with_the_others(serve, tmp_path, capsys):
     def interrupt(handler, body, number):
         if number == 4:
