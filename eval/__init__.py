@@ -10,7 +10,7 @@ released.py   how the authors' released script scores
 run.py        the command: models.py (which models), jobs.py (each task: its storage and summary), generate.py (vLLM)
 grader.py     answers against golds in separate processes: answer_match.py (by the question's rules), own_score.py
               (a benchmark's own scorer)
-score.py      the command that scores a file; rescore.py: a result whose task has a changed scorer
+score.py      the command that scores a file
 metrics.py    pass@k, maj@k, intervals: intervals.py, of differences: resampling.py
 effort.py     tokens, time and cost
 in_training.py  answers of evaluations during training, as results

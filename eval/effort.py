@@ -6,7 +6,6 @@ file, so that a kill loses no more than the time since the last answer, and a re
 
 from __future__ import annotations
 
-import math
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ class Pass:
     _start: float = field(default_factory=lambda: monotonic())
 
     def now(self) -> dict:
-        """As JSON; `began` tells passes apart."""
+        """Return the pass as JSON; `began` tells passes apart."""
         return {"began": self.began, "seconds": round(monotonic() - self._start, 1), **self.hardware}
 
 
@@ -40,7 +39,7 @@ def hardware(model: str | None, num_engines: int, gpus_per_engine: int, cuda: bo
 
 
 def gpu_name() -> str | None:
-    """Of this machine's first GPU; not from torch, which would take memory of it."""
+    """Return the name of this machine's first GPU; not from torch, which would take memory of it."""
     command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.splitlines()[0]
@@ -48,21 +47,8 @@ def gpu_name() -> str | None:
         return None
 
 
-def recorded(summary: Mapping) -> list[dict]:
-    """The passes in a summary.json; [] where they are not what this package writes."""
-    passes = summary.get("passes")
-    return list(passes) if isinstance(passes, list) and all(map(_is_whole, passes)) else []
-
-
-def _is_whole(each) -> bool:
-    if not isinstance(each, dict) or not isinstance(each.get("began"), str):
-        return False
-    numbers = [each.get("seconds"), *(each[name] for name in ("engines", "gpus", "price_per_hour") if each.get(name))]
-    return all(type(number) in (int, float) and 0 <= number < math.inf for number in numbers)
-
-
 def merged(passes: Iterable[Mapping]) -> list[dict]:
-    """Each pass once, as its latest stamp has it, in the order in which they began."""
+    """Return each pass once, as its latest stamp has it, in the order in which they began."""
     found: dict[str, dict] = {}
     for each in passes:
         if each["seconds"] >= found.get(each["began"], each)["seconds"]:
@@ -90,7 +76,7 @@ def cost(passes: Sequence[Mapping]) -> dict:
 
 
 def tokens(records: Iterable[Mapping]) -> dict:
-    """prompt: of each question once, None where it was not counted; generated: of all responses."""
+    """Count tokens. prompt: of each question once, None where it was not counted; generated: of all responses."""
     records = list(records)
     prompts = [record.get("prompt_tokens") for record in records]
     return {

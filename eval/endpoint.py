@@ -1,16 +1,15 @@
-"""A model behind an OpenAI-compatible server, --model openai:URL#NAME: its address and key, and what the server says of
-it. Requests, retries, time-outs and proxies are those of the `openai` package.
+"""A model behind an OpenAI-compatible server, --model openai:URL#NAME: its address, its key, and its entry in the server's
+list of models. Requests, retries, time-outs and proxies are those of the `openai` package.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import difflib
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
@@ -25,11 +24,13 @@ from .prompts import PromptForm
 from .protocols import Protocol
 
 KEY = "OPENAI_API_KEY"
-VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 EXAMPLE = f"write {PREFIX}http://localhost:8000/v1#NAME"
 VLLM_ONLY = ("top_k", "min_p", "template_kwargs")  # settings of a protocol that the API does not have
+OMITTABLE = ("seed", "temperature", "top_p", "max_tokens")  # fields of a request
+RETRIED = (408, 409, 429)  # by the client, as are 5xx
 NOT_LISTED = (403, 404, 405, 501)  # the server does not show its list
 MIN_KEY_CHARS = 8  # shorter ones are placeholders such as EMPTY, and words of a language
+LIST_SECONDS, LIST_RETRIES = 60.0, 2
 HINTS = {
     401: "is the key in --api_key_env for this server?",
     402: "is the account's credit used up?",
@@ -39,34 +40,24 @@ HINTS = {
 
 
 @dataclass(frozen=True)
-class Limits:
-    """concurrency: requests at once. timeout: seconds for one response, its retries included. retries: of a request, by
-    the rules of the `openai` package."""
-
-    concurrency: int = 128
-    timeout: float = 1800.0
-    retries: int = 8
-
-
-LIST_LIMITS = Limits(timeout=60.0, retries=2)
-FLAGS = {"concurrency": "concurrency", "request_timeout": "timeout", "retries": "retries"}
-OMITTABLE = ("seed", "temperature", "top_p", "max_tokens")  # fields of a request
-
-
-@dataclass(frozen=True)
 class Endpoint:
-    """url: of the API, such as https://host/v1. name: of the model there. root, max_model_len: what the server's list says
-    of it. is_vllm: whether the list is one of vLLM's, which takes more settings than the API has. omitted: fields of
-    OMITTABLE that are not sent."""
+    """
+    url: of the API, such as https://host/v1. name: of the model there.
+    concurrency: requests at once. request_timeout: seconds for one response, retries included. retries: of a request, by
+        the rules of the `openai` package. omit_fields: those of OMITTABLE that are not sent.
+    root, max_model_len: from the server's list. is_vllm: the list is vLLM's, which takes more settings than the API has.
+    """
 
     url: str
     name: str
-    limits: Limits = field(default_factory=Limits)
     key: Secret | None = None
+    concurrency: int = 128
+    request_timeout: float = 1800.0
+    retries: int = 8
+    omit_fields: tuple[str, ...] = ()
     root: str = ""
     max_model_len: int | None = None
     is_vllm: bool = False
-    omitted: tuple[str, ...] = ()
 
     def identity(self) -> dict[str, str]:
         """Return what tells the model apart from others, as far as a server tells: not its weights."""
@@ -77,34 +68,64 @@ class Endpoint:
             "served": ", ".join(f"{name} {value}" for name, value in served.items() if value),
         }
 
-    def client(self, limits: Limits):
+    def client(self):
         """Return the package's client, for `async with`. A server on this machine is asked without a proxy."""
         import openai
 
         return openai.AsyncOpenAI(
             base_url=self.url,
             api_key=str.__str__(self.key) if self.key else "none",
-            timeout=limits.timeout,
-            max_retries=limits.retries,
+            timeout=self.request_timeout,
+            max_retries=self.retries,
             http_client=openai.DefaultAsyncHttpxClient(trust_env=not is_local(urlsplit(self.url).hostname)),
         )
 
     def without_key(self, text: str) -> str:
         return text.replace(str.__str__(self.key), REDACTED) if self.key and len(self.key) >= MIN_KEY_CHARS else text
 
-    def cause(self, error: Exception, limits: Limits) -> str:
-        """Return one line about an error of the client, with the server's own words and without secrets."""
-        status, body = getattr(error, "status_code", None), getattr(error, "body", None)
-        words = body.get("message", body) if isinstance(body, dict) else body
+    async def ask(self, request):
+        """Await a request of the client, for `request_timeout` at most: the package limits each read, not the answer.
+
+        Raises:
+            Refused, GaveUp: no answer; in one line, with the server's own words.
+        """
+        import openai
+
+        try:
+            return await asyncio.wait_for(request, self.request_timeout)
+        except (openai.APIError, asyncio.TimeoutError, ValueError, RecursionError) as error:
+            status = getattr(error, "status_code", None)
+            is_passing = not status or status in RETRIED or status >= 500
+            raise (GaveUp if is_passing else Refused)(self._cause(error, status), status) from None
+
+    def _cause(self, error: Exception, status: int | None) -> str:
+        place = shown(self.url)
         if status:
-            hint = f": {HINTS[status]}" if status in HINTS else ""
-            return f"{shown(self.url)} answered HTTP {status}: {excerpt(self.without_key(str(words or '')))}{hint}"
-        if isinstance(error, TimeoutError | asyncio.TimeoutError):
-            return f"{shown(self.url)} took longer than {limits.timeout:g} s (--request_timeout)"
+            body = error.body
+            words = excerpt(
+                self.without_key(str((body.get("message", body) if isinstance(body, dict) else body) or ""))
+            )
+            named = [name for name in OMITTABLE if name in words and name not in self.omit_fields]
+            omit = f"; --omit_fields {' '.join(named)} asks without" if named and status == 400 else ""
+            return f"{place} answered HTTP {status}: {words}" + (f": {HINTS[status]}" if status in HINTS else omit)
+        if isinstance(error, asyncio.TimeoutError):
+            return f"{place} took longer than {self.request_timeout:g} s (--request_timeout)"
         if isinstance(error, ValueError | RecursionError):
-            return f"{shown(self.url)} answered with something that is not JSON"
+            return f"{place} answered with something that is not JSON"
         found = error.__cause__ or error
-        return f"{shown(self.url)}: {excerpt(self.without_key(str(found) or type(found).__name__))}"
+        return f"{place}: {excerpt(self.without_key(str(found) or type(found).__name__))}"
+
+
+class Refused(Exception):
+    """A request would get the same answer another time. status: of HTTP; None: the server did not answer, or not in JSON."""
+
+    def __init__(self, why: str, status: int | None = None):
+        super().__init__(why)
+        self.status = status
+
+
+class GaveUp(Refused):
+    """Trouble of a request that has not passed."""
 
 
 def is_endpoint(model: str | None) -> bool:
@@ -119,17 +140,15 @@ def is_local(host: str | None) -> bool:
         return host == "localhost" or str(host).endswith(".localhost")
 
 
+FLAGS = ("concurrency", "request_timeout", "retries", "omit_fields")  # fields of Endpoint
+
+
 def add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group(f"server: of --model {PREFIX}URL#NAME").add_argument
     add("--api_key_env", metavar="NAME", help=f"environment variable that holds the key (default: {KEY}, if it is set)")
-    add("--concurrency", type=int, metavar="N", help=f"requests at once ({Limits.concurrency})")
-    add(
-        "--request_timeout",
-        type=float,
-        metavar="SECONDS",
-        help=f"for one response, retries included ({Limits.timeout:g})",
-    )
-    add("--retries", type=int, metavar="N", help=f"of a request when the server is busy or down ({Limits.retries})")
+    add("--concurrency", type=int, metavar="N", help="requests at once (%(default)s)")
+    add("--request_timeout", type=float, metavar="SECONDS", help="for one response, retries included (%(default)g)")
+    add("--retries", type=int, metavar="N", help="of a request when the server is busy or down (%(default)s)")
     add(
         "--omit_fields",
         nargs="+",
@@ -137,21 +156,27 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         help="what the server refuses: not sent. temperature, top_p: where they are 1; max_tokens: sent as "
         "max_completion_tokens, in chats",
     )
+    parser.set_defaults(**{name: getattr(Endpoint, name) for name in FLAGS})
 
 
 def flag_problems(args: argparse.Namespace) -> list[str]:
     """Return what is wrong with the flags about where the model runs."""
-    given = {name: value for name in FLAGS if (value := getattr(args, name)) is not None}
+
+    def given(defaults: dict) -> list[str]:
+        return [name for name, default in defaults.items() if getattr(args, name) != default]
+
     if not is_endpoint(args.model):
-        given |= {name: value for name in ("api_key_env", "omit_fields") if (value := getattr(args, name)) is not None}
-        return [f"--{name} goes with --model {PREFIX}URL#NAME" for name in given]
-    local = {**{name: getattr(EngineSettings, name) for name in engines.FLAGS}, "max_model_len": None}
-    problems = [
-        f"--{name}: the server at --model {PREFIX}… has its own" for name in local if getattr(args, name) != local[name]
+        flags = given({"api_key_env": None, **{name: getattr(Endpoint, name) for name in FLAGS}})
+        return [f"--{name} goes with --model {PREFIX}URL#NAME" for name in flags]
+    local = given({"max_model_len": None, **{name: getattr(EngineSettings, name) for name in engines.FLAGS}})
+    problems = [f"--{name}: the server at --model {PREFIX}… has its own" for name in local]
+    least = {"concurrency": 1, "request_timeout": 1e-3, "retries": 0}
+    problems += [
+        f"--{name} {getattr(args, name):g} makes no sense"
+        for name, low in least.items()
+        if not low <= getattr(args, name) < 1e9
     ]
-    fine = {name: (value >= 0 if name == "retries" else value > 0) and value < 1e9 for name, value in given.items()}
-    problems += [f"--{name} {given[name]:g} makes no sense" for name in given if not fine[name]]
-    if args.api_key_env is not None and not VARIABLE.fullmatch(args.api_key_env):
+    if args.api_key_env is not None and not re.fullmatch(r"[A-Za-z_]\w*", args.api_key_env, re.ASCII):
         problems.append("--api_key_env takes the name of a variable, not the key")
     return problems
 
@@ -163,8 +188,9 @@ def connect(args: argparse.Namespace, say: Callable[[str], None] = print) -> End
         UsageError: the address or the key cannot be used, or the server does not answer.
     """
     url, name = parsed(args.model)
-    key, omitted = key_of(args.api_key_env, url, say), tuple(args.omit_fields or ())
-    found = asyncio.run(_listed(Endpoint(url, name, limits_of(args), key, omitted=omitted), say))
+    flags = {field: getattr(args, field) for field in FLAGS} | {"omit_fields": tuple(args.omit_fields)}
+    endpoint = Endpoint(url, name, key_of(args.api_key_env, url, say), **flags)
+    found = asyncio.run(_listed(endpoint, say))
     if not found.is_vllm:
         say(
             f"note: {shown(url)} does not say that it is vLLM: what the API cannot set (top-k, min-p, repetition penalty) "
@@ -180,25 +206,20 @@ def parsed(model: str) -> tuple[str, str]:
         UsageError: it cannot be asked, or it holds a password.
     """
     url, _, name = model.removeprefix(PREFIX).partition("#")
-    try:
-        parts = urlsplit(url)
-        place, _ = parts.hostname, parts.port
-    except ValueError as error:
-        raise UsageError(f"--model {excerpt(model)}: {excerpt(str(error))}: {EXAMPLE}") from None
     if "@" in url or "?" in url:
         raise UsageError(
             f"--model {PREFIX}…: no name, password or query belongs in the address; the key: --api_key_env NAME"
         )
-    if parts.scheme not in ("http", "https") or not place or not url.isprintable() or " " in url:
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address or not url.isprintable() or " " in url:
         raise UsageError(f"--model {excerpt(model)}: not the address of a server: {EXAMPLE}")
     if not name.strip() or not name.isprintable():
         raise UsageError(f"--model {excerpt(model)}: which of the server's models? {EXAMPLE}")
     return url.rstrip("/"), name
-
-
-def limits_of(args: argparse.Namespace) -> Limits:
-    given = {field: getattr(args, flag) for flag, field in FLAGS.items() if getattr(args, flag) is not None}
-    return replace(Limits(), **given)
 
 
 def key_of(variable: str | None, url: str, say: Callable[[str], None]) -> Secret | None:
@@ -227,38 +248,27 @@ async def _listed(endpoint: Endpoint, say: Callable[[str], None]) -> Endpoint:
     Raises:
         UsageError: the server cannot be reached, or does not answer as such servers do.
     """
-    import openai
-
+    soon = replace(endpoint, request_timeout=min(LIST_SECONDS, endpoint.request_timeout), retries=LIST_RETRIES)
     try:
-        async with endpoint.client(LIST_LIMITS) as asking:
-            request = asking.get("/models", cast_to=object)
-            found = await asyncio.wait_for(request, min(LIST_LIMITS.timeout, endpoint.limits.timeout))
-    except (openai.APIError, asyncio.TimeoutError, ValueError, RecursionError) as error:
-        why, status = endpoint.cause(error, LIST_LIMITS), getattr(error, "status_code", None)
-        if status in NOT_LISTED:
-            say(f"note: {why}: it does not list its models, and so does not say which {endpoint.name} is")
+        async with soon.client() as client:
+            found = await soon.ask(client.get("/models", cast_to=object))
+    except Refused as error:
+        if error.status in NOT_LISTED:
+            say(f"note: {error}: it does not list its models, and so does not say which {endpoint.name} is")
             return endpoint
-        hint = "" if status in HINTS else ": is the server up, and the address right? It mostly ends in /v1"
-        raise UsageError(f"--model: {why}{hint}") from None
-    listed = found.get("data") if isinstance(found, dict) else found
+        raise UsageError(f"--model: {error}: is the server up, and the address right? It mostly ends in /v1") from None
+    listed = found.get("data") if isinstance(found, dict) else None
     if not isinstance(listed, list):
+        words = excerpt(endpoint.without_key(str(found)))
         raise UsageError(
-            f"--model: {shown(endpoint.url)} has no list of models: {excerpt(endpoint.without_key(str(found)))}: is the "
-            "address right? It mostly ends in /v1"
+            f"--model: {shown(endpoint.url)} has no list of models: {words}: is the address right? It mostly ends in /v1"
         )
-    return with_card(endpoint, [card for card in listed if isinstance(card, dict)], say)
-
-
-def with_card(endpoint: Endpoint, cards: list[dict], say: Callable[[str], None]) -> Endpoint:
-    card = next((card for card in cards if card.get("id") == endpoint.name), None)
-    if card is None:
-        names = [str(card.get("id")) for card in cards]
-        near = difflib.get_close_matches(endpoint.name, names, 3, 0.4) or names[:3]
-        say(
-            f"warning: {shown(endpoint.url)} does not list {endpoint.name!r}; of its {len(names)} models: "
-            f"{excerpt(', '.join(near))}"
-        )
+    cards = {str(card.get("id")): card for card in listed if isinstance(card, dict)}
+    if endpoint.name not in cards:
+        names = excerpt(endpoint.without_key(", ".join(cards)))
+        say(f"warning: {shown(endpoint.url)} does not list {endpoint.name!r}; its models: {names}")
         return endpoint
+    card = cards[endpoint.name]
     root, length = card.get("root"), card.get("max_model_len")
     return replace(
         endpoint,
@@ -285,8 +295,7 @@ def check(endpoint: Endpoint, protocol: Protocol, form: PromptForm) -> None:
         raise UsageError(
             "--add_bos: the server's chat template decides on the begin token; --no-add_bos asks as it does"
         )
-    sent = {name: getattr(protocol, name) for name in ("temperature", "top_p")}
-    left_out = {name: value for name, value in sent.items() if name in endpoint.omitted}
+    left_out = {name: getattr(protocol, name) for name in ("temperature", "top_p") if name in endpoint.omit_fields}
     if meant := [f"--{name} {value:g}" for name, value in left_out.items() if value != 1 or endpoint.is_vllm]:
         raise UsageError(
             f"--omit_fields: what is left out is 1 in the API, and the model's own default in vLLM; the protocol has "
@@ -302,4 +311,4 @@ def check(endpoint: Endpoint, protocol: Protocol, form: PromptForm) -> None:
 
 def described(endpoint: Endpoint, form: PromptForm) -> str:
     how = "chat completions, in the server's chat template" if form.chat_template else "completions"
-    return f"asked by {how}, {endpoint.limits.concurrency} requests at once; lengths of prompts are not checked"
+    return f"asked by {how}, {endpoint.concurrency} requests at once; lengths of prompts are not checked"

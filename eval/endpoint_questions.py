@@ -1,4 +1,4 @@
-"""Questions to a model behind a server: what is sent for one, what is read from the answer.
+"""Questions to a model behind a server: the request for one, and the reading of its answer.
 
 Chat completions take the question's text and put it into the chat template, which is the server's; completions take the
 prompt as it is. vLLM's server applies the defaults of the model's generation_config.json to all that a request does not
@@ -10,21 +10,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from openrlhf_ebpo.files import whole_characters
 from openrlhf_ebpo.generation.engines import GenerationError
 from openrlhf_ebpo.rewards.servers import excerpt, shown
 
 from . import prompts
-from .endpoint import OMITTABLE, Endpoint
+from .endpoint import Endpoint, GaveUp, Refused
 from .prompts import PromptForm
 from .protocols import THINK, Protocol, begun_thinking
 
 ENDS_COMMAND = (401, 402, 404, 405)  # statuses that every question would get
-RETRIED = (408, 409, 429)  # by the client, as are 5xx
-MAX_REFUSED_IN_A_ROW = 16  # questions, and none answered: it is not the questions
+MAX_FAILED_IN_A_ROW = 16  # questions
 MAX_TOKENS = (1 << 31) - 1  # that a result has room for
 CHARS_PER_TOKEN = 4  # where the server counts none
 BROKEN_OFF = ("abort", "error")  # reasons of a response that its model has not ended
@@ -42,25 +40,6 @@ UNKNOWN_TEMPLATE = (
 Question = tuple[str, dict, int]  # key, `asked`, number of responses
 
 
-class Refused(Exception):
-    """An answer to a request that would be the same another time."""
-
-
-class GaveUp(Refused):
-    """Trouble of this request that has not passed."""
-
-
-@dataclass(frozen=True)
-class Response:
-    """One response. length: in tokens. prompt_tokens: None where the server has not counted them. facts: names in NOTES."""
-
-    text: str
-    length: int
-    reason: str
-    prompt_tokens: int | None = None
-    facts: tuple[str, ...] = ()
-
-
 def respond(
     endpoint: Endpoint,
     questions: Sequence[Question],
@@ -68,173 +47,131 @@ def respond(
     protocol: Protocol,
     keep: Callable[[str, dict], None],
     say: Callable[[str], None] = print,
-    answered: bool = False,
     leave_out: bool = False,
 ) -> dict[str, Refused]:
     """Give every question's record to `keep` as it comes; return the others' keys, and why they have no responses.
 
-    answered: whether the server has answered questions of this evaluation before. leave_out: refusals are no reason to end,
-        once there are answers.
+    leave_out: refusals are no reason to end.
 
     Raises:
         GenerationError: the server answers nobody, or will not answer this command.
     """
-    return asyncio.run(_respond(endpoint, questions, form, protocol, keep, say, answered, leave_out))
-
-
-async def _respond(
-    endpoint, questions: Iterable[Question], form, protocol, keep, say, answered: bool, leave_out: bool
-) -> dict[str, Refused]:
-    failed: dict[str, Refused] = {}
-    kept: list[dict] = []
-    in_a_row = 0
     if protocol.strip_think and form.chat_template:
         say(UNKNOWN_TEMPLATE)
-    async with endpoint.client(endpoint.limits) as client:
+    return asyncio.run(_respond(endpoint, questions, form, protocol, keep, say, leave_out))
+
+
+async def _respond(endpoint, questions: Iterable[Question], form, protocol, keep, say, leave_out: bool) -> dict:
+    failed, kept, in_a_row = {}, [], 0
+    async with endpoint.client() as client:
         asker = Asker(endpoint, client, form, protocol)
         tasks = [asyncio.create_task(asker.record(*question)) for question in questions]
         try:
             for each in asyncio.as_completed(tasks):
-                key, record, error = await each
-                if error is None:
-                    keep(key, record)
-                    kept.append({FACTS: record.get(FACTS, {})})
-                    in_a_row, answered = 0, True
+                key, found = await each
+                if isinstance(found, dict):
+                    keep(key, found)
+                    kept.append({FACTS: found.get(FACTS, {})})
+                    in_a_row = 0
                     continue
-                failed[key] = error
-                in_a_row += isinstance(error, GaveUp) or not (leave_out and answered)
-                if in_a_row >= MAX_REFUSED_IN_A_ROW:
-                    raise GenerationError(_in_vain(in_a_row, error, answered))
+                failed[key] = found
+                in_a_row += isinstance(found, GaveUp) or not leave_out
+                if in_a_row >= MAX_FAILED_IN_A_ROW:
+                    raise GenerationError(f"{in_a_row} questions in a row got no responses; the last: {found}")
         finally:
-            await _cancel(tasks)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
     for note in notes(kept, protocol):
         say(f"warning: {note}")
     return failed
 
 
-def _in_vain(count: int, error: Refused, answered: bool) -> str:
-    but = "; it has answered others: --leave_out_refused, if it is the questions"
-    return (
-        f"{count} questions in a row got no responses; the last: {error}"
-        f"{but if answered and not isinstance(error, GaveUp) else ''}"
-    )
-
-
-async def _cancel(tasks: Sequence[asyncio.Task]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _all(coroutines: Iterable[Coroutine]) -> list:
-    """Return the results of all; the first error ends the others."""
-    tasks = [asyncio.create_task(each) for each in coroutines]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        await _cancel(tasks)
-
-
 class Asker:
-    """Asks an endpoint through a client of the `openai` package, as many requests at once as its limits say."""
+    """Asks an endpoint through a client of the `openai` package, as many requests at once as its `concurrency` says."""
 
     def __init__(self, endpoint: Endpoint, client, form: PromptForm, protocol: Protocol):
         self.endpoint, self.client, self.form, self.protocol = endpoint, client, form, protocol
-        self._room = asyncio.Semaphore(endpoint.limits.concurrency)
+        self._room = asyncio.Semaphore(endpoint.concurrency)
 
-    async def record(self, key: str, prompt: dict, n: int) -> tuple[str, dict | None, Refused | None]:
-        """Return (key, what progress keeps of the question, None), or (key, None, why there is nothing)."""
+    async def record(self, key: str, prompt: dict, n: int) -> tuple[str, dict | Refused]:
+        """Return the key, and what progress keeps of the question or why there is nothing."""
         seeds = [seed_of(self.protocol.seed, key, i) for i in range(n)]
         try:
-            responses = await _all(self.ask(prompt, seed) for seed in seeds)
+            responses = await asyncio.gather(*(self.response(prompt, seed) for seed in seeds))
         except Refused as error:
-            return key, None, error
-        return key, {**_columns(responses), "seed": self.protocol.seed}, None
+            return key, error
+        columns = {name: [response[name] for response in responses] for name in ("text", "length", "reason")}
+        facts = Counter(fact for response in responses for fact in response["facts"])
+        counted = responses[0]["prompt_tokens"]
+        return key, {
+            **({} if counted is None else {"prompt_tokens": counted}),
+            "responses": columns["text"],
+            "lengths": columns["length"],
+            "finish_reasons": columns["reason"],
+            **({FACTS: dict(facts)} if facts else {}),
+            "seed": self.protocol.seed,
+        }
 
-    async def ask(self, prompt: dict, seed: int) -> Response:
-        """Return one response.
+    async def response(self, prompt: dict, seed: int) -> dict:
+        """Return one response: text, length in tokens, reason, prompt_tokens (None: not counted), facts (names in NOTES).
 
         Raises:
             Refused: the server does not answer this. GenerationError: it will not answer this command.
         """
-        import openai
-
-        limits, body = self.endpoint.limits, {}
+        path = "/chat/completions" if self.form.chat_template else "/completions"
         try:
             async with self._room:
-                path, body = self.request(prompt, seed)
-                answer = await asyncio.wait_for(
-                    self.client.post(path, body=body, cast_to=object), timeout=limits.timeout
-                )
-        except (openai.APIError, asyncio.TimeoutError, ValueError, RecursionError) as error:
-            status, why = getattr(error, "status_code", None), self.endpoint.cause(error, limits)
-            if status in ENDS_COMMAND:
-                raise GenerationError(why) from None
-            if not status or not 400 <= status < 500 or status in RETRIED:
-                raise GaveUp(why) from None
-            named = [name for name in OMITTABLE if name in body and name in why]
-            hint = f"; --omit_fields {' '.join(named)} asks without" if named else ""
-            raise Refused(f"{why}{hint}") from None
+                post = self.client.post(path, body=self.request(prompt, seed), cast_to=object)
+                answer = await self.endpoint.ask(post)
+        except Refused as error:
+            if error.status in ENDS_COMMAND:
+                raise GenerationError(str(error)) from None
+            raise
         return self.read(answer, prompt)
 
-    def read(self, answer: object, prompt: dict) -> Response:
-        """Return the response in what a server answers to a request for one.
+    def read(self, answer: object, prompt: dict) -> dict:
+        """Return `response` of what a server answers to a request for one.
 
         Raises:
-            GaveUp: there is none.
+            GaveUp: it has none.
         """
-        choices = answer.get("choices") if isinstance(answer, dict) else None
-        choice = choices[0] if isinstance(choices, list) and len(choices) == 1 else None
-        text = text_of(choice) if isinstance(choice, dict) else None
-        if text is None or choice.get("finish_reason") in BROKEN_OFF:
+        try:
+            (choice,) = answer["choices"]
+            text, why = text_of(choice), choice.get("finish_reason")
+            if why in BROKEN_OFF:
+                raise ValueError(why)
+        except (TypeError, KeyError, ValueError, AttributeError):
             words = excerpt(self.endpoint.without_key(str(answer)))
-            raise GaveUp(f"{shown(self.endpoint.url)} answered without a response: {words}")
-        why, counted, limit = (
-            choice.get("finish_reason"),
-            used(answer, "completion_tokens"),
-            self.protocol.max_new_tokens,
-        )
+            raise GaveUp(f"{shown(self.endpoint.url)} answered without a response: {words}") from None
+        counted = used(answer, "completion_tokens")
         facts = {
             "uncounted": counted is None,
             "withheld": why == "content_filter",
-            "cut_early": why == "length" and counted is not None and counted < limit,
+            "cut_early": why == "length" and counted is not None and counted < self.protocol.max_new_tokens,
         }
-        return Response(
-            self.with_beginning(prompt, self.endpoint.without_key(text)),
-            max(1, len(text) // CHARS_PER_TOKEN) if counted is None else counted,
-            "length" if why == "length" else "stop",
-            used(answer, "prompt_tokens"),
-            tuple(name for name, so in facts.items() if so),
-        )
-
-    def with_beginning(self, prompt: dict, text: str) -> str:
-        """Return a response with the <think> that its prompt ends with, where thoughts are told from answers."""
         begun = self.protocol.strip_think and "prompt" in prompt and not text.startswith(THINK)
-        return begun_thinking(prompt["prompt"]) + text if begun else text
-
-    def request(self, prompt: dict, seed: int) -> tuple[str, dict]:
-        """Return (path, body) of a request for one response."""
-        protocol, is_chat = self.protocol, self.form.chat_template
-        told = {"seed": seed, "temperature": protocol.temperature, "top_p": protocol.top_p}
-        length = "max_completion_tokens" if is_chat and "max_tokens" in self.endpoint.omitted else "max_tokens"
-        body = {"model": self.endpoint.name, **prompt, length: protocol.max_new_tokens}
-        body |= {name: value for name, value in told.items() if name not in self.endpoint.omitted}
-        if protocol.stop:
-            body["stop"] = list(protocol.stop)
-        if self.endpoint.is_vllm:
-            body |= self._of_vllm()
-        return "/chat/completions" if is_chat else "/completions", body
-
-    def _of_vllm(self) -> dict:
-        """Return what the engines here are told, or do, and the API has no word for."""
         return {
-            "top_k": self.protocol.top_k,
-            "min_p": self.protocol.min_p,
-            "repetition_penalty": 1.0,
-            "min_tokens": 1,
-            "add_special_tokens": self.form.bos,
-            **({"chat_template_kwargs": self.form.given()} if self.form.chat_template else {}),
+            "text": (begun_thinking(prompt["prompt"]) if begun else "") + self.endpoint.without_key(text),
+            "length": max(1, len(text) // CHARS_PER_TOKEN) if counted is None else counted,
+            "reason": "length" if why == "length" else "stop",
+            "prompt_tokens": used(answer, "prompt_tokens"),
+            "facts": [name for name, is_so in facts.items() if is_so],
         }
+
+    def request(self, prompt: dict, seed: int) -> dict:
+        """Return the body of a request for one response."""
+        protocol, omitted, is_chat = self.protocol, self.endpoint.omit_fields, self.form.chat_template
+        sampling = {"seed": seed, "temperature": protocol.temperature, "top_p": protocol.top_p}
+        length = "max_completion_tokens" if is_chat and "max_tokens" in omitted else "max_tokens"
+        body = {"model": self.endpoint.name, **prompt, length: protocol.max_new_tokens}
+        body |= {name: value for name, value in sampling.items() if name not in omitted}
+        body |= {"stop": list(protocol.stop)} if protocol.stop else {}
+        if not self.endpoint.is_vllm:
+            return body
+        engines_do = {"repetition_penalty": 1.0, "min_tokens": 1, "add_special_tokens": self.form.bos}
+        body |= {"top_k": protocol.top_k, "min_p": protocol.min_p, **engines_do}
+        return body | ({"chat_template_kwargs": self.form.given()} if is_chat else {})
 
 
 def asked(form: PromptForm, question: str) -> dict:
@@ -245,22 +182,23 @@ def asked(form: PromptForm, question: str) -> dict:
     return {"prompt": form.input_template.format(message) if form.input_template else message}
 
 
-def text_of(choice: Mapping) -> str | None:
-    """Return the text of a response, with the thoughts that a server gives apart before it; None where there is none."""
-    message = choice.get("message")
-    if not isinstance(message, dict):
-        text = choice.get("text")
-        return whole_characters(text) if isinstance(text, str) else None
+def text_of(choice: Mapping) -> str:
+    """Return the text of a response, with the thoughts that a server gives apart before it.
+
+    Raises:
+        TypeError, KeyError: it has none.
+    """
+    if "message" not in choice:
+        return whole_characters(choice["text"])
+    message = choice["message"]
     content, thought = message.get("content") or "", message.get("reasoning") or message.get("reasoning_content")
-    if not isinstance(content, str):
-        return None
-    if isinstance(thought, str) and thought:
+    if thought:
         content = f"<think>\n{thought}" + (f"</think>\n\n{content}" if content else "")
     return whole_characters(content)
 
 
 def used(answer: Mapping, name: str) -> int | None:
-    """Return a count of tokens that the server has used; None where it is none."""
+    """Return a count of tokens that the server has used, None where it has not counted them."""
     usage = answer.get("usage")
     found = usage.get(name) if isinstance(usage, dict) else None
     return found if type(found) is int and 0 <= found <= MAX_TOKENS else None
@@ -279,16 +217,3 @@ def notes(records: Iterable[Mapping], protocol: Protocol) -> list[str]:
     return [
         words.format(count=total[name], limit=protocol.max_new_tokens) for name, words in NOTES.items() if total[name]
     ]
-
-
-def _columns(responses: Sequence[Response]) -> dict:
-    """Return what progress keeps of a question's responses."""
-    prompt = responses[0].prompt_tokens
-    facts = Counter(fact for response in responses for fact in response.facts)
-    return {
-        **({} if prompt is None else {"prompt_tokens": prompt}),
-        "responses": [response.text for response in responses],
-        "lengths": [response.length for response in responses],
-        "finish_reasons": [response.reason for response in responses],
-        **({FACTS: dict(facts)} if facts else {}),
-    }

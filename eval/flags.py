@@ -135,7 +135,7 @@ def check(args: argparse.Namespace) -> None:
 
 
 def chosen_protocol(args: argparse.Namespace) -> Protocol:
-    """The protocol of --protocol with what the other flags change.
+    """Return the protocol of --protocol with what the other flags change.
 
     Raises:
         UsageError: a setting that makes no sense, or a --shots_file that is not there.
@@ -148,7 +148,7 @@ def chosen_protocol(args: argparse.Namespace) -> Protocol:
 
 
 def template_kwargs(pairs: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """NAME=JSON each, sorted and in JSON's one spelling.
+    """Read NAME=JSON pairs; sorted, values in JSON's one spelling.
 
     Raises:
         UsageError: one of them is not so, or a name is there twice.

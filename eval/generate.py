@@ -16,7 +16,7 @@ from openrlhf_ebpo.generation.engines import EngineSettings, GenerationError, Sa
 from openrlhf_ebpo.generation.rendering import Prompt, prompt_lengths, tokenizer_of
 
 from . import endpoint_questions, prompts
-from .endpoint_questions import GaveUp, Refused
+from .endpoint import GaveUp, Refused
 from .jobs import Job
 from .prompts import PromptForm
 from .protocols import THINK, THINK_END, Protocol, begun_thinking
@@ -52,27 +52,19 @@ def settle(jobs: Sequence[Job], failed: Mapping[str, Refused], leave_out: bool) 
     Raises:
         GenerationError: some questions are neither answered nor left out.
     """
-    rest, refused, mostly = dict(failed), 0, []
+    rest, hint = dict(failed), ""
     for job in jobs:
-        keys = {question.id: f"{job.task.name}/{question.id}" for question in job.task.questions}
-        its = {each: key for each, key in keys.items() if key in failed and not isinstance(failed[key], GaveUp)}
-        if 2 * len(its) > len(keys):
-            mostly.append(job.task.name)
-        elif leave_out:
-            job.left_out |= {each: str(rest.pop(key)) for each, key in its.items()}
+        keys = {f"{job.task.name}/{question.id}": question.id for question in job.task.questions}
+        refused = [key for key in keys if key in rest and not isinstance(rest[key], GaveUp)]
+        if not leave_out and refused:
+            hint = "; what was refused: --leave_out_refused gives results without up to half of a task"
+        elif 2 * len(refused) > len(keys):
+            hint = f"; more than half of {job.task.name} were refused: they are not left out"
         else:
-            refused += len(its)
+            job.left_out |= {keys[key]: str(rest.pop(key)) for key in refused}
     if rest:
         key, error = next(iter(rest.items()))
-        raise GenerationError(
-            f"{len(rest)} questions got no responses, such as {key}: {error}"
-            + (f"; {refused} of them were refused: --leave_out_refused gives a result without them" if refused else "")
-            + (
-                f"; more than half of {', '.join(mostly)} were refused: they are not left out"
-                if leave_out and mostly
-                else ""
-            )
-        )
+        raise GenerationError(f"{len(rest)} questions got no responses, such as {key}: {error}{hint}")
 
 
 def _bar(jobs: Sequence[Job]) -> ProgressBar:
@@ -93,16 +85,15 @@ def _from_server(jobs: Sequence[Job], form: PromptForm, protocol: Protocol, leav
             (key, endpoint_questions.asked(prompts.for_task(form, job.task), question.question), job.n)
             for key, (job, question) in asked.items()
         ]
-        answered = any(job.records for job in jobs)
         return endpoint_questions.respond(
-            jobs[0].model.endpoint, questions, form, protocol, keep, bar.bar.write, answered, leave_out
+            jobs[0].model.endpoint, questions, form, protocol, keep, bar.bar.write, leave_out
         )
 
 
 def _from_engines(
     jobs: Sequence[Job], model: str, form: PromptForm, protocol: Protocol, engine_flags: dict
 ) -> dict[str, Refused]:
-    """As `_from_server`, from engines that are started for it."""
+    """Do as `_from_server`, with engines that are started for it."""
     engines.prepare_process()
     check_thinking(protocol, model)
     asked = {key: pair for job in jobs for key, pair in _prompts(job, form, model).items()}
@@ -138,7 +129,7 @@ def check_thinking(protocol: Protocol, model: str) -> None:
 
 
 def _prompts(job: Job, form: PromptForm, model: str) -> dict[str, tuple[Job, Prompt]]:
-    """By task/question: one question may be in two tasks."""
+    """Render the missing questions, by task/question: one question may be in two tasks."""
     rendered = prompts.render(job.missing, prompts.for_task(form, job.task), model)
     keyed = (dataclasses.replace(prompt, key=f"{job.task.name}/{prompt.key}") for prompt in rendered)
     return {prompt.key: (job, prompt) for prompt in keyed}
@@ -166,7 +157,8 @@ def sampling_of(protocol: Protocol, n: int) -> Sampling:
 
 
 def to_record(samples: Sequence[Sample], model: str, seed: int, stop: Sequence[str] = (), opened: str = "") -> dict:
-    """A question's record in the progress file; response i is the i-th run's. opened: the <think> that the prompt ends with."""
+    """Return a question's record in the progress file; response i is the i-th run's. opened: the <think> that the
+    prompt ends with."""
     decode = functools.partial(tokenizer_of(model).decode, skip_special_tokens=True)
     return {
         "responses": [opened + until(stop, decode, sample.tokens) for sample in samples],
@@ -177,7 +169,8 @@ def to_record(samples: Sequence[Sample], model: str, seed: int, stop: Sequence[s
 
 
 def until(stop: Sequence[str], decode: Callable[[Sequence[int]], str], tokens: Sequence[int]) -> str:
-    """The text of the tokens up to the stop text that ended it. vLLM does not look for one in the first token."""
+    """Return the text of the tokens up to the stop text that ended it. vLLM does not look for one in the first
+    token."""
     text = decode(tokens)
     first = len(decode(tokens[:1])) if stop else 0
     ends = [text.find(each, max(0, first - len(each) + 1)) for each in stop]

@@ -9,18 +9,18 @@ import functools
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from openrlhf_ebpo.rewards import gym
-from openrlhf_ebpo.rewards.answers import NO_GOLD, SameAnswer
+from openrlhf_ebpo.rewards.answers import GYM, NO_GOLD, READINGS, Reading, SameAnswer
 from openrlhf_ebpo.rewards.grading import MAX_CHARACTERS, GoldError, clean
 from openrlhf_ebpo.rewards.pool import Died, Pool
 from openrlhf_ebpo.run.votes import classes
 
 from . import answer_match, own_score, released
 from .protocols import EXTRACTORS, MATH_VERIFY, without_thinking
-from .tasks import CHOICE, MATH, OWN, REASONING_GYM, Question, Rules, choice_letters, own
+from .tasks import CHOICE, OWN, REASONING_GYM, Question, Rules, choice_letters, own
 
 SECONDS = 2.0  # of processor time for one answer, as in training
 MAX_REASON = 200  # characters: a gold may be a whole text by mistake
@@ -46,9 +46,10 @@ class Grader:
         seconds: float = SECONDS,
         strip_think: bool = False,
     ):
-        self.extract = EXTRACTORS[extraction]
-        self.read = without_thinking if strip_think else str
-        self.scorer = scorer
+        is_math = scorer == MATH_VERIFY
+        extract, spelled = EXTRACTORS[extraction], clean if is_math else released.spelled
+        self._math = Reading(lambda text: extract(text) or None, spelled, is_math)
+        self._without_thoughts = without_thinking if strip_think else str
         self.workers = workers or len(os.sched_getaffinity(0))
         self.seconds = seconds
         self._hung: Counter[str] = Counter()  # by scorer: timeouts since its last score
@@ -68,7 +69,7 @@ class Grader:
             pool.close()
 
     def map(self, function, items):
-        """The built-in map over threads, one for each process; an iterator in order."""
+        """Map over threads, one for each process; an iterator in order."""
         return self._threads.map(function, items)
 
     def grade(self, gold: str, rules: Rules, response: str) -> dict:
@@ -79,26 +80,28 @@ class Grader:
         Raises:
             GraderError: the processes do not start.
         """
-        text = self.read(response)
+        text = self._without_thoughts(response)
         if rules.kind == OWN:
             return self._own_grade(gold, rules, text)
-        answer = self._answer(text, rules)
+        answer = self.reading(rules).extract(text)
         correct, error = False, self.gold_error(gold, rules)
         if answer and not error:
             correct, error = self.compare(gold, rules, answer)
         return {"correct": correct, "extracted": answer, "error": error}
 
-    def _answer(self, text: str, rules: Rules) -> str | None:
+    def reading(self, rules: Rules) -> Reading:
+        """Return how responses are read for an answer, and which answers vote together."""
         if rules.kind == CHOICE:
-            return choice_letters.letter(text, rules.entry)
-        return (gym.answer_of if rules.kind == REASONING_GYM else self.extract)(text) or None
+            return Reading(lambda text: choice_letters.letter(text, rules.entry), str.strip, False)
+        return {REASONING_GYM: READINGS[GYM], OWN: Reading(str, str.strip, False)}.get(rules.kind, self._math)
 
     def grade_samples(self, question: Question, responses: Sequence[str]) -> list[dict]:
         """Return `grade` for all responses to a question, and their class (votes.classes)."""
         grades = [self.grade(question.gold, question.rules, response) for response in responses]
         columns = [[each[name] for each in grades] for name in ("extracted", "correct")]
-        spelled = functools.partial(self._spelled, question.rules)
-        names = classes(*columns, spelled, self._same_within(question.rules, grades))
+        reading, ended = self.reading(question.rules), {each["extracted"] for each in grades if each["error"]}
+        same = SameAnswer(lambda first, answer: self.compare(first, question.rules, answer), ended)
+        names = classes(*columns, reading.spelled, same if reading.compares else lambda first, answer: False)
         return [{**each, "class": name} for each, name in zip(grades, names, strict=True)]
 
     def compare(self, gold: str, rules: Rules, answer: str) -> tuple[bool, str | None]:
@@ -115,7 +118,8 @@ class Grader:
             return False, NO_GOLD + str(error)[:MAX_REASON]
 
     def _own_grade(self, gold: str, rules: Rules, response: str) -> dict:
-        """Its scorer is somebody's code, and an end of its process is an error of the response like any other."""
+        """Grade by the task's scorer. It is somebody's code: an end of its process is an error of the response like
+        any other."""
         pool, error = self._pool(own_score.__name__, rules.scorer), f"{own_score.FAILED}{GIVEN_UP}"
         if self._hung[rules.scorer] < HOPELESS:
             try:
@@ -132,7 +136,7 @@ class Grader:
             return answer == gold
         if rules.kind == REASONING_GYM:
             return self._pool(gym.__name__).ask(rules.entry, answer) >= 1
-        if self.scorer == MATH_VERIFY:
+        if self._math.compares:
             compared = {name: value for name, value in rules.given().items() if name in answer_match.RULES}
             return self._pool(answer_match.__name__).ask(gold, answer, compared)
         return released.is_equal(rules.source_gold or gold, answer)
@@ -140,25 +144,10 @@ class Grader:
     def _gold_error(self, gold: str, rules: Rules) -> str | None:
         if rules.kind == CHOICE and (gold not in rules.entry or len(gold) != 1):
             return f"{NO_GOLD}{gold!r:.{MAX_REASON}} is none of the letters {rules.entry}"
-        if not self._is_math(rules):
+        if not self.reading(rules).compares:
             return None
         correct, error = self._compare_once(gold, rules, gold)
         return error or (None if correct else f"{NO_GOLD}{gold!r:.{MAX_REASON}} does not equal itself under its rules")
-
-    def _same_within(self, rules: Rules, grades: Sequence[dict]) -> Callable[[str, str], bool]:
-        """The comparison of two wrong answers."""
-        if not self._is_math(rules):
-            return lambda first, answer: False
-        ended = {each["extracted"] for each in grades if each["error"]}
-        return SameAnswer(lambda first, answer: self.compare(first, rules, answer), ended)
-
-    def _is_math(self, rules: Rules) -> bool:
-        return rules.kind == MATH and self.scorer == MATH_VERIFY
-
-    def _spelled(self, rules: Rules, answer: str) -> str:
-        if rules.kind != MATH:
-            return answer.strip()
-        return clean(answer) if self.scorer == MATH_VERIFY else released.spelled(answer)
 
     def _pool(self, module: str, scorer: str = "") -> Pool:
         with self._lock:

@@ -41,7 +41,7 @@ def save(run_dir: Path, step: int, answered: Sequence, args, asked: Sequence[str
 
 
 def task_name(source: str) -> str:
-    """A folder's name that no other data source gets."""
+    """Return a folder's name that no other data source gets."""
     name = folder_name(source)[:MAX_NAME_CHARS]
     return name if name == source else f"{name}-{hashlib.sha256(source.encode()).hexdigest()[:8]}"
 
@@ -59,7 +59,7 @@ def questions_of(prompts: Iterable, kind: str | None) -> tuple[Question, ...]:
 
 
 def protocol_of(args, kind: str | None) -> Protocol:
-    """The settings of the scores: upstream samples without a seed, and the reward scores."""
+    """Return the settings of the scores: upstream samples without a seed, and the reward scores."""
     return Protocol(
         TRAINING,
         n=args.eval.n_samples_per_prompt,
@@ -105,7 +105,7 @@ def summary(step: int, task: Task, protocol: Protocol, prompts: Sequence, args, 
 
 
 def metrics_of(prompts: Sequence, asked: Iterable[str]) -> dict:
-    """metrics.summarise, and those that --eval.metrics adds."""
+    """Return metrics.summarise, and those that --eval.metrics adds."""
     passed, lengths, truncated = (
         np.array([getattr(each, name) for each in prompts]) for name in ("passed", "lengths", "truncated")
     )

@@ -32,8 +32,8 @@ class Estimate(NamedTuple):
 
 
 def over_questions(values: np.ndarray, votes: bool = False) -> np.ndarray:
-    """(2, …) interval of the mean for a population of questions like these; values is (Q, …), from 0 to 1. votes: they are
-    maj@k's."""
+    """Return (2, …) interval of the mean for a population of questions like these; values is (Q, …), from 0 to 1.
+    votes: they are maj@k's."""
     questions = len(values)
     mean = values.mean(axis=0)
     variance = values.var(axis=0, ddof=1) if questions > 1 else mean * (1 - mean)
@@ -41,20 +41,21 @@ def over_questions(values: np.ndarray, votes: bool = False) -> np.ndarray:
 
 
 def across_runs(rates: np.ndarray, n: int) -> np.ndarray | None:
-    """(2, …) interval of the mean if the same questions were answered without end; rates is (Q, …), shares right of n
-    responses each. None with one response: how far a second one would differ, it does not say."""
+    """Return (2, …) interval of the mean if the same questions were answered without end; rates is (Q, …), shares
+    right of n responses each. None with one response: how far a second one would differ, it does not say."""
     if n == 1:
         return None
     return _wilson(rates.mean(axis=0), _within_variance(rates, n), len(rates) * n, RUNS_PRIOR)
 
 
 def standard_error(rates: np.ndarray, n: int) -> np.ndarray | None:
-    """Of the mean across runs, from all questions' variances within; None with one response."""
+    """Return the standard error of the mean across runs, from all questions' variances within; None with one
+    response."""
     return None if n == 1 else (_within_variance(rates, n) / (len(rates) * n)) ** 0.5
 
 
 def _within_variance(rates: np.ndarray, n: int) -> np.ndarray:
-    """Of one response about its question's rate, mean over questions, unbiased."""
+    """Return the variance of one response about its question's rate, mean over questions, unbiased."""
     return (rates * (1 - rates)).mean(axis=0) * n / (n - 1)
 
 
@@ -67,8 +68,8 @@ def _wilson(mean: np.ndarray, variance: np.ndarray, draws: int, prior: float) ->
 
 
 def of_difference(a: np.ndarray, b: np.ndarray, n: int) -> np.ndarray:
-    """(2, …) interval of mean(b) - mean(a) for a population of questions; a and b are (Q, …), shares right of n responses to
-    the same questions (the smaller n, where they differ).
+    """Return (2, …) interval of mean(b) - mean(a) for a population of questions; a and b are (Q, …), shares right of n
+    responses to the same questions (the smaller n, where they differ).
 
     The distances of both intervals' ends, put together as Newcombe does for independent scores, and shortened as much as the
     deviation of the questions' differences is less than theirs together. One response counts as having come out otherwise,
@@ -92,7 +93,7 @@ def _variance(values: np.ndarray) -> np.ndarray:
 
 
 def of_average(estimates: Sequence[Estimate]) -> Estimate:
-    """The mean of independent estimates: the distances of the ends add up as squares."""
+    """Return the mean of independent estimates: the distances of the ends add up as squares."""
     value, low, high = np.array(estimates).T
     below, above = (float(np.linalg.norm(end - value)) / len(value) for end in (low, high))
     mean = float(value.mean())

@@ -9,19 +9,32 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
+import itertools
+import json
+import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
 
 from openrlhf_ebpo.errors import ReportedError, UsageError
+from openrlhf_ebpo.files import replacing
 from openrlhf_ebpo.progress import Append, progress_file
-from openrlhf_ebpo.run.results import SUMMARY, check_counts, read_result, sample_rows, save_result, step_directory
+from openrlhf_ebpo.run.results import (
+    SUMMARY,
+    check_counts,
+    read_columns,
+    read_result,
+    sample_rows,
+    save_result,
+    step_directory,
+)
 from openrlhf_ebpo.run.run_log import versions
 
 from . import effort, endpoint_questions, models
@@ -33,6 +46,7 @@ from .protocols import Protocol
 from .tasks import OWN, Question, Task
 
 PROGRESS = "progress.jsonl"
+COLUMNS = {"responses": "response", "lengths": "length", "finish_reasons": "finish_reason"}  # of a record: of a row
 CAUSES = 3  # of failed scores that are named
 UNSCORED = "responses could not be scored and count as wrong: "
 
@@ -73,12 +87,13 @@ class Job:
 
     @property
     def result(self) -> dict:
-        """summary.json of a finished job."""
+        """Return summary.json of a finished job."""
         return read_result(self.directory).summary
 
     @property
     def asked(self) -> dict:
-        """The settings that the responses depend on, without the task's own scorer: it may change while they come."""
+        """Return the settings that the responses depend on, without the task's own scorer: it may change while they
+        come."""
         return {**self.settings, "task": f"{self.task.name}@{self.task.fingerprint(scorers=False)}"}
 
     @property
@@ -87,7 +102,7 @@ class Job:
 
     @property
     def answered_task(self) -> Task:
-        """The task without what was left out: other questions, and so another fingerprint."""
+        """Return the task without what was left out: other questions, and so another fingerprint."""
         if not self.left_out:
             return self.task
         kept = tuple(question for question in self.task.questions if question.id not in self.left_out)
@@ -110,7 +125,7 @@ class Job:
 
 
 def plan(model: Model, tasks: Sequence[Task], protocol: Protocol, form: PromptForm, results: Path) -> list[Job]:
-    """The jobs of a model, nothing read or written yet."""
+    """Return the jobs of a model, nothing read or written yet."""
     identity = model.endpoint.identity() if model.endpoint else models.identity(model.path)
     common = {"prompt": prompt_settings(form), "protocol": f"{protocol.name} ({protocol.fingerprint()})"}
     return [
@@ -126,7 +141,7 @@ def plan(model: Model, tasks: Sequence[Task], protocol: Protocol, form: PromptFo
 
 
 def prompt_settings(form: PromptForm) -> dict:
-    """The settings of a form as JSON has them, without its source; bos where it is on."""
+    """Return the settings of a form as JSON has them, without its source; bos where it is on."""
     settings = {name: value for name, value in dataclasses.asdict(form).items() if value is not None}
     if form.template_kwargs:
         settings["template_kwargs"] = form.given()
@@ -144,50 +159,76 @@ def storing(path: Path) -> Iterator[None]:
         raise StorageError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
-def superseded(results: Path) -> Path:
-    """Where this command moves earlier results."""
-    return results / "superseded" / f"{datetime.now():%Y%m%dT%H%M%S.%f}"
-
-
-def move_aside(jobs: Sequence[Job], results: Path) -> None:
-    """Move what the jobs' directories hold to superseded/."""
-    aside = superseded(results)
-    for job in jobs:
-        if job.directory.exists():
-            target = aside / job.directory.relative_to(results)
-            target.parent.mkdir(parents=True)
-            job.directory.rename(target)
-
-
-def open_jobs(stack: ExitStack, jobs: Sequence[Job]) -> None:
-    """Claim the jobs' directories until `stack` closes, and read what they hold.
+def open_jobs(stack: ExitStack, jobs: Sequence[Job], results: Path, force: bool = False) -> None:
+    """Claim the jobs' directories until `stack` closes, and read what they hold. Results whose task has a changed scorer
+    become progress files again, to be scored as any other; force: everything is moved to superseded/ first.
 
     Raises:
         UsageError: what is there is from other settings, or another process has it locked.
     """
+    aside = results / "superseded" / f"{datetime.now():%Y%m%dT%H%M%S.%f}"
     for job in jobs:
-        if job.finished:
-            check_finished(job)
-            continue
-        with storing(job.directory):
-            lines, job.append = stack.enter_context(progress_file(job.progress, job.asked))
-        job.records = {line.pop("id"): line for line in lines}
+        old = aside / job.directory.relative_to(results)
+        if force and job.directory.exists():
+            old.parent.mkdir(parents=True)
+            job.directory.rename(old)
+        if job.finished and has_another_scorer(job):
+            with storing(job.directory):
+                reopen(job, old)
+    for job in jobs:
+        if not job.finished:
+            with storing(job.directory):
+                lines, job.append = stack.enter_context(progress_file(job.progress, job.asked))
+            job.records = {line.pop("id"): line for line in lines}
 
 
-def check_finished(job: Job) -> None:
-    """Check that the result on disk was made with this job's settings.
+def has_another_scorer(job: Job) -> bool:
+    """Return whether the result on disk has the responses that are wanted, scored by another version of the task's own
+    scorer.
 
     Raises:
-        UsageError: it was made with others.
+        UsageError: it was made with other settings.
     """
-    found = job.result.get("settings", {})
+    result = job.result
+    found = result.get("settings", {})
     names = [name for name in job.settings if found.get(name) != job.settings[name]]
+    if names == ["task"] and result["task"].get("asked") == job.task.fingerprint(scorers=False):
+        return True
     if names:
         differences = "; ".join(f"{name}: {found.get(name)!r} there, {job.settings[name]!r} now" for name in names)
         raise UsageError(
             f"{job.directory} holds a result of other settings ({differences}): choose another --output_dir, or start "
             "over with --force, which moves the old result to superseded/"
         )
+    return False
+
+
+def reopen(job: Job, aside: Path) -> None:
+    """Make the responses of the result a progress file again, in which nothing is missing; the result is kept in `aside`."""
+    print(f"{job.task.name}, step {job.model.step}: its scorer has changed, the responses are re-scored", flush=True)
+    shutil.copytree(job.directory, aside)
+    lines = [{"settings": job.asked}, *earlier_records(job.directory, job.result)]
+    with replacing(job.progress) as temporary:
+        temporary.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (job.directory / SUMMARY).unlink()  # from here on it is under way
+
+
+def earlier_records(directory: Path, result: dict) -> list[dict]:
+    """Return the lines of the progress file that a result was made of; what it says of all questions together stands in
+    the first ones."""
+    rows = read_columns(directory, ["question_id", "seed", *COLUMNS.values()]).to_pylist()
+    lines = []
+    for key, group in itertools.groupby(rows, key=itemgetter("question_id")):
+        samples = list(group)
+        columns = {name: [row[column] for row in samples] for name, column in COLUMNS.items()}
+        lines.append({"id": key, **columns, "seed": samples[0]["seed"]})
+    prompts = (result.get("tokens") or {}).get("prompt")
+    if prompts is not None:
+        for line in lines:
+            line["prompt_tokens"] = prompts if line is lines[0] else 0
+    for line, each in zip(lines, result.get("passes") or [], strict=False):
+        line["pass"] = each
+    return lines
 
 
 def finish(job: Job, grader: Grader, protocol: Protocol, form: PromptForm, passes: Sequence[dict]) -> None:
@@ -209,7 +250,7 @@ def finish(job: Job, grader: Grader, protocol: Protocol, form: PromptForm, passe
 
 
 def score(job: Job, grader: Grader) -> list[dict]:
-    """Rows of samples.parquet."""
+    """Grade the responses; return the rows of samples.parquet."""
     grades = grader.map(lambda q: grader.grade_samples(q, job.records[q.id]["responses"]), job.task.questions)
     rows = [
         row
@@ -235,7 +276,7 @@ def question_rows(question: Question, record: Mapping, grades: Sequence[dict]) -
 
 
 def summary(job: Job, protocol: Protocol, form: PromptForm, rows: Sequence[dict], passes: Sequence[dict]) -> dict:
-    """summary.json without `seconds`. rows: of samples.parquet. passes: as `finish` takes them."""
+    """Return summary.json without `seconds`. rows: of samples.parquet. passes: as `finish` takes them."""
 
     def grid(name: str) -> np.ndarray:
         return np.array([row[name] for row in rows]).reshape(-1, job.n)
@@ -264,7 +305,7 @@ def summary(job: Job, protocol: Protocol, form: PromptForm, rows: Sequence[dict]
 
 
 def notes(job: Job, protocol: Protocol, rows: Sequence[dict]) -> list[str]:
-    """Notes on the responses for a reader of the scores."""
+    """Return notes on the responses for a reader of the scores."""
     total = len(job.task.questions) + len(job.left_out)
     refused = f"{len(job.left_out)} of {total} questions were refused and are in no score"
     server = endpoint_questions.notes(job.records.values(), protocol)
@@ -272,7 +313,7 @@ def notes(job: Job, protocol: Protocol, rows: Sequence[dict]) -> list[str]:
 
 
 def failed_scores(task: Task, rows: Sequence[dict]) -> list[str]:
-    """Why responses have no score of the task's own scorer, the most frequent causes first."""
+    """Say why responses have no score of the task's own scorer, the most frequent causes first."""
     if task.questions[0].rules.kind != OWN:
         return []
     causes = Counter(row["error"] for row in rows if row["error"])
@@ -280,7 +321,7 @@ def failed_scores(task: Task, rows: Sequence[dict]) -> list[str]:
 
 
 def passes_of(jobs: Sequence[Job]) -> list[dict]:
-    """The passes that generated the jobs' responses, the one under way among them."""
+    """Return the passes that generated the jobs' responses, the one under way among them."""
     stamps = [record["pass"] for job in jobs for record in job.records.values() if "pass" in record]
     return effort.merged([*stamps, *(job.effort.now() for job in jobs if job.effort)])
 

@@ -20,13 +20,13 @@ MAJ_K = 16
 
 
 def powers(n: int) -> list[int]:
-    """1, 2, 4, … below n, and n."""
+    """Return 1, 2, 4, … below n, and n."""
     return [1 << i for i in range((n - 1).bit_length())] + [n]
 
 
 def per_question(correct: np.ndarray, classes: np.ndarray | None, maj_k: int = MAJ_K) -> dict[str, np.ndarray]:
-    """(Q,) arrays by name: pass@1, pass@2, pass@4, …, pass@n, and maj@k with k = maj_k, or n where n is less; no vote where
-    the classes are not known."""
+    """Return (Q,) arrays by name: pass@1, pass@2, pass@4, …, pass@n, and maj@k with k = maj_k, or n where n is less;
+    no vote where the classes are not known."""
     n = correct.shape[1]
     values = {f"pass@{k}": pass_at_k(correct, k) for k in powers(n)}
     if classes is None:
@@ -36,7 +36,7 @@ def per_question(correct: np.ndarray, classes: np.ndarray | None, maj_k: int = M
 
 
 def asked_for(correct: np.ndarray, classes: np.ndarray | None, names: Iterable[str]) -> dict[str, np.ndarray]:
-    """(Q,) arrays of those of the names that are pass@k or maj@k with k of at most n."""
+    """Return (Q,) arrays of those of the names that are pass@k or maj@k with k of at most n."""
     wanted = {name: k for name in names if (k := k_of(name)) and k <= correct.shape[1]}
     return {
         name: pass_at_k(correct, k) if name.startswith("pass@") else majority_at_k(correct, classes, k)
@@ -48,7 +48,7 @@ def asked_for(correct: np.ndarray, classes: np.ndarray | None, names: Iterable[s
 def summarise(
     correct: np.ndarray, classes: np.ndarray | None, lengths: np.ndarray, truncated: np.ndarray, maj_k: int = MAJ_K
 ) -> dict:
-    """All metrics of one task, as JSON values.
+    """Return all metrics of one task, as JSON values.
 
     Args:
         lengths: (Q, n) tokens of each response.
@@ -73,13 +73,13 @@ def summarise(
 
 
 def scored(name: str, values: np.ndarray) -> dict:
-    """value and interval of a metric; values is (Q,)."""
+    """Return value and interval of a metric; values is (Q,)."""
     interval = over_questions(values, votes=name.startswith("maj@"))
     return {"value": float(values.mean()), "interval": interval.tolist()}
 
 
 def across(correct: np.ndarray) -> dict:
-    """standard_error and run_interval of pass@1, where there are runs to tell them from."""
+    """Return standard_error and run_interval of pass@1, where there are runs to tell them from."""
     rates, n = correct.mean(axis=1), correct.shape[1]
     if n == 1:
         return {"standard_error": None, "run_interval": None}

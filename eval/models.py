@@ -39,8 +39,8 @@ class Model:
 
 
 def of_run(run_dir: str | Path, base: bool = True) -> list[Model]:
-    """The models of a run by step: what training began with, unless base is False, every exported checkpoint, and the
-    model at the end of training. Checkpoints that are not there as models are left out with a warning.
+    """Return the models of a run by step: what training began with, unless base is False, every exported checkpoint,
+    and the model at the end of training. Checkpoints that are not there as models are left out with a warning.
 
     Raises:
         UsageError: no run is there, or no model of it.
@@ -72,7 +72,7 @@ def _listed(run_dir: Path) -> dict[int, str]:
 
 
 def _final(run: dict, run_dir: Path) -> dict[int, str]:
-    """The model at the end of a complete run."""
+    """Return the model at the end of a complete run."""
     folder = Path(dig(run, "args", "ckpt", "output_dir") or run_dir / "none")
     steps = [row["step"] for row in read_metrics(run_dir)]
     there = any((folder / name).is_file() for name in ("config.json", ADAPTER))
@@ -84,7 +84,7 @@ def is_adapter(path: str) -> bool:
 
 
 def base_of(adapter: str) -> str:
-    """Path or name of the base model that a LoRA adapter was trained on.
+    """Return path or name of the base model that a LoRA adapter was trained on.
 
     Raises:
         UsageError: the adapter's configuration does not name it.
@@ -110,7 +110,7 @@ def identity(path: str) -> dict[str, str]:
 
 
 def _identity(name: str) -> str:
-    """As `model_identity`, and of a name on the Hub the commit that this machine has of it."""
+    """Return `model_identity` and, of a name on the Hub, the commit that this machine has of it."""
     from huggingface_hub import try_to_load_from_cache
 
     config = None if Path(name).is_dir() else try_to_load_from_cache(name, "config.json")

@@ -42,7 +42,7 @@ def warm_up(scorer: str) -> None:
 
 
 def parse_gold(gold: str) -> None:
-    """Golds are left to the scorer."""
+    """Do nothing: golds are left to the scorer."""
 
 
 def grade(gold: str, response: str, row: str) -> dict:
@@ -81,16 +81,11 @@ def _is_right(found) -> bool:
 
 
 def described(error: BaseException) -> str:
-    """Return the error and, unless it is our own verdict, where it was raised, on one line. Errors may repeat a response: no
+    """Return the error and, unless it is a ScoreError, where it was raised, on one line. Errors may repeat a response: no
     signs for a screen, nor halves of characters, which no file takes. Reports are published: no folders."""
-    if isinstance(error, ScoreError):
-        text = str(error)
-    else:
-        try:
-            text = ": ".join(filter(None, [type(error).__name__, str(error)]))
-        except BaseException as second:  # its __str__ may do anything
-            text = f"{type(error).__name__}: (its __str__ raised {type(second).__name__})"
+    text, places = str(error), []
+    if not isinstance(error, ScoreError):
         last = traceback.extract_tb(error.__traceback__)[1:][-1:]
         places = [f" ({Path(frame.filename).name}:{frame.lineno} in {frame.name})" for frame in last]
-        text = redacted_text(text[:MAX_ERROR]) + "".join(places)
-    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
+        text = redacted_text(": ".join(filter(None, [type(error).__name__, text]))[:MAX_ERROR])
+    return " ".join("".join(sign if sign.isprintable() else " " for sign in text + "".join(places)).split())

@@ -11,7 +11,7 @@ from openrlhf_ebpo.run.run_log import dig
 
 
 def read_reported() -> tuple[str, dict[tuple[str, int], dict[str, dict[str, float]]]]:
-    """Where the numbers are from, and pass@1 in percent by (model, G), method and task."""
+    """Return where the numbers are from, and pass@1 in percent by (model, G), method and task."""
     published = json.loads(Path(__file__).with_name("reported.json").read_text())
     found: dict[tuple[str, int], dict[str, dict[str, float]]] = {}
     for row in published["rows"]:
@@ -23,7 +23,7 @@ SOURCE, REPORTED = read_reported()
 
 
 def reported(choice: str) -> dict[str, dict[str, float]]:
-    """pass@1 in percent by column title and task, for a choice "MODEL,G" such as "Qwen3-8B,4".
+    """Return pass@1 in percent by column title and task, for a choice "MODEL,G" such as "Qwen3-8B,4".
 
     Raises:
         UsageError: the paper has no such row; lists those that it has.
@@ -37,7 +37,8 @@ def reported(choice: str) -> dict[str, dict[str, float]]:
 
 
 def row_of_run(run: dict | None) -> str | None:
-    """The choice that fits a run.json: its model's name and its samples per prompt; None where the paper has none."""
+    """Return the choice that fits a run.json: its model's name and its samples per prompt; None where the paper has
+    none."""
     if not run:
         return None
     model = str(run.get("model", "")).rstrip("/").rpartition("/")[2]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.files import replacing
 
-from .tables import Column, average, average_title, common_tasks, curve_names, tasks_of
+from .tables import Column, by_task, curve_names
 
 History = Mapping[int, Column]  # by step
 COLOURS = ("#1f4e8c", "#d9822b", "#3f8f7a", "#9a5b9e", "#b8442f")
@@ -26,14 +26,16 @@ def draw_validation(path: str | Path, histories: Mapping[str, History]) -> None:
 
 
 def validation(histories: Mapping[str, History]):
-    """A matplotlib Figure."""
+    """Draw a matplotlib Figure."""
     from matplotlib.figure import Figure
 
-    panels = [
-        (task, name, models)
-        for task, models in scores_of(histories).items()
-        for name in curve_names([metrics for points in models.values() for metrics in points.values()])
-    ]
+    points = [(label, step, column) for label, history in histories.items() for step, column in history.items()]
+    panels = []
+    for task, _, metrics in by_task([column for *_, column in points]):
+        models = {label: {} for label in histories}
+        for (label, step, _), each in zip(points, metrics, strict=True):
+            models[label] |= {step: each} if each else {}
+        panels += [(task, name, models) for name in curve_names([each for each in metrics if each])]
     width = min(len(panels), COLUMNS)
     rows = math.ceil(len(panels) / width)
     figure = Figure(figsize=(PANEL[0] * width, PANEL[1] * rows + 0.5), layout="constrained")
@@ -46,25 +48,6 @@ def validation(histories: Mapping[str, History]):
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper left", ncols=len(labels), frameon=False, fontsize=9)
     return figure
-
-
-def scores_of(histories: Mapping[str, History]) -> dict[str, dict[str, dict[int, dict]]]:
-    """Metrics by task, model and step; last, the average of the tasks that every step of every model has."""
-    columns = [column for history in histories.values() for column in history.values()]
-    tasks, shared = tasks_of(columns), common_tasks(columns)
-    found = {
-        task: {
-            label: {step: column.metrics(task) for step, column in history.items() if task in column.results}
-            for label, history in histories.items()
-        }
-        for task in tasks
-    }
-    if len(shared) > 1:
-        found[average_title(shared, tasks)] = {
-            label: {step: average(column, shared) for step, column in history.items()}
-            for label, history in histories.items()
-        }
-    return found
 
 
 def _draw(axes, name: str, models: Mapping[str, Mapping[int, dict]]) -> None:

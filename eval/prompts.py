@@ -12,11 +12,9 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from openrlhf_ebpo.data import report
 from openrlhf_ebpo.data.clean import prompt_text
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE, bare_question
 from openrlhf_ebpo.data.source import lookup
@@ -61,7 +59,7 @@ class PromptForm:
     shots: tuple[tuple[str, str], ...] | None = None
 
     def given(self) -> dict:
-        """Further arguments of the chat template, by name."""
+        """Return further arguments of the chat template, by name."""
         return {name: json.loads(value) for name, value in self.template_kwargs or ()}
 
 
@@ -78,7 +76,7 @@ def check_template(template: str) -> None:
 
 
 def prompt_form(template: str, chat_template: bool | None, run_dir: str | Path | None = None) -> PromptForm:
-    """The form that a protocol's template and chat_template ask for.
+    """Return the form that a protocol's template and chat_template ask for.
 
     run_dir: run of the model, needed for "training" and for None.
 
@@ -100,7 +98,7 @@ def prompt_form(template: str, chat_template: bool | None, run_dir: str | Path |
 
 
 def with_kwargs(form: PromptForm, template_kwargs: tuple[tuple[str, str], ...]) -> PromptForm:
-    """The form whose chat template is given these.
+    """Return the form whose chat template is given these.
 
     Raises:
         UsageError: it uses no chat template.
@@ -114,7 +112,8 @@ def with_kwargs(form: PromptForm, template_kwargs: tuple[tuple[str, str], ...]) 
 
 
 def with_bos(form: PromptForm, add_bos: bool | None, run_dir: str | Path | None) -> PromptForm:
-    """The form with or without a begin token. None: as in the training of the model, and without where that is not known.
+    """Return the form with or without a begin token. None: as in the training of the model, and without where that is
+    not known.
 
     Raises:
         UsageError: no run is in run_dir.
@@ -133,8 +132,8 @@ def check_shots(form: PromptForm, shots: int, stop: tuple[str, ...]) -> None:
 
 
 def render(questions: Iterable[Question], form: PromptForm, model: str) -> list[Prompt]:
-    """The questions as the model gets them, by the code that makes the prompts of training; key and label are the
-    question's id and gold.
+    """Return the questions as the model gets them, by the code that makes the prompts of training; key and label are
+    the question's id and gold.
 
     Raises:
         UsageError: the model's tokenizer or chat template does not take them, or has no begin token to add.
@@ -146,12 +145,12 @@ def render(questions: Iterable[Question], form: PromptForm, model: str) -> list[
 
 
 def for_task(form: PromptForm, task: Task) -> PromptForm:
-    """The form with the task's shots."""
+    """Return the form with the task's shots."""
     return replace(form, shots=task.shots or None)
 
 
 def message(form: PromptForm, question: str) -> str | list[dict]:
-    """Shots are turns of a chat, or text before the question."""
+    """Return the question with its shots: turns of a chat, or text before it."""
     # no str.format: mathematics is full of braces
     *asked, last = (
         form.template.replace(QUESTION, each) for each in (*(shot for shot, _ in form.shots or ()), question)
@@ -167,7 +166,7 @@ def message(form: PromptForm, question: str) -> str | list[dict]:
 
 
 def training_form(run_dir: str | Path) -> PromptForm:
-    """The form of a run's training prompts.
+    """Return the form of a run's training prompts.
 
     Raises:
         UsageError: no run is there, or its data set does not tell its instruction.
@@ -185,7 +184,7 @@ def training_form(run_dir: str | Path) -> PromptForm:
 
 
 def _data_of(run_dir: str | Path) -> dict:
-    """The flags --data.… of a run.
+    """Return the flags --data.… of a run.
 
     Raises:
         UsageError: no run is there.
@@ -200,28 +199,20 @@ def _data_of(run_dir: str | Path) -> dict:
 
 
 def _instruction(dataset: str, column: str, run_dir: str | Path) -> tuple[str, str | None]:
-    """(template, system message) of the data set's prompts: from its rows or, where they are gone, from its report."""
+    """Return (template, system message) of the data set's prompts."""
     path = Path(dataset)
-    if path.suffix.lower() in READ_SUFFIXES and path.is_file():
-        return instruction_of(islice(_rows(path, column), SAMPLED), column, str(path))
-    settings = report.read(path.parent).get("settings", {})
-    template = settings.get("template")
-    if template in TEMPLATES or QUESTION in (template or ""):
-        return TEMPLATES.get(template, template), settings.get("system")
-    raise UsageError(
-        f"--run_dir {run_dir}: the instruction of its training prompts is in its data set, {dataset}, which is not "
-        f"there as a {'/'.join(READ_SUFFIXES)} file: say {HELP}"
-    )
-
-
-def _rows(path: Path, column: str) -> Iterable[dict]:
-    for batch in read_rows(path, flag="--data.prompt_dataset", batch_size=SAMPLED):
-        yield from batch
+    if path.suffix.lower() not in READ_SUFFIXES or not path.is_file():
+        raise UsageError(
+            f"--run_dir {run_dir}: the instruction of its training prompts is in its data set, {dataset}, which is not "
+            f"there as a {'/'.join(READ_SUFFIXES)} file: say {HELP}"
+        )
+    batches = read_rows(path, flag="--data.prompt_dataset", batch_size=SAMPLED)
+    return instruction_of(next(batches, []), column, str(path))
 
 
 def instruction_of(rows: Iterable[dict], column: str, place: str) -> tuple[str, str | None]:
-    """(template, system message) that rows of training prompts share. Where they have no column `question`, only an
-    instruction like DAPO's can be told from the question; prompts without it are taken for bare questions.
+    """Return (template, system message) that rows of training prompts share. Where they have no column `question`, only
+    an instruction like DAPO's can be told from the question; prompts without it are taken for bare questions.
 
     Raises:
         UsageError: they do not share one.
@@ -246,7 +237,8 @@ def _row_instruction(row: dict, column: str) -> tuple[str, str | None] | None:
 
 
 def run_of(model: str) -> Path | None:
-    """The run directory of a model that a run exported, if it lies where training puts it; None for other models."""
+    """Return the run directory of a model that a run exported, if it lies where training puts it; None for other
+    models."""
     path = Path(model).resolve()
     places = [place for parent in path.parents[:3] for place in (parent, parent / "run")]
     return next((place for place in (path / "run", *places) if path in _exported(place)), None)

@@ -86,22 +86,22 @@ class Protocol:
         return dict(self.n_by_task).get(whole_name(task), self.n)
 
     def settings(self) -> dict:
-        """All settings but the name, as JSON has them; OPTIONAL ones where they are on."""
+        """Return all settings but the name, as JSON has them; OPTIONAL ones where they are on."""
         values = {**asdict(self), "n_by_task": dict(self.n_by_task), "stop": list(self.stop)}
         values["template_kwargs"] = {name: json.loads(value) for name, value in self.template_kwargs}
         left_out = {"name", *(name for name in OPTIONAL if getattr(self, name) == getattr(Protocol, name))}
         return {name: value for name, value in values.items() if name not in left_out}
 
     def fingerprint(self) -> str:
-        """12 hex digits of the settings."""
+        """Return 12 hex digits of the settings."""
         return hashlib.sha256(json.dumps(self.settings(), sort_keys=True).encode()).hexdigest()[:12]
 
     def record(self) -> dict:
-        """The protocol as results keep it."""
+        """Return the protocol as results keep it."""
         return {"name": self.name, "fingerprint": self.fingerprint(), **self.settings()}
 
     def describe(self) -> str:
-        """All settings by name, one per line."""
+        """Return all settings by name, one per line."""
         lines = [f"protocol {self.name}, version {self.version} ({self.fingerprint()})"]
         for name, value in self.settings().items():
             if name != "version" and value != {}:
@@ -142,7 +142,7 @@ def begun_thinking(prompt: str) -> str:
 
 
 def get(name: str) -> Protocol:
-    """The protocol of this name.
+    """Return the protocol of this name.
 
     Raises:
         UsageError: no such protocol.
@@ -158,7 +158,8 @@ def get(name: str) -> Protocol:
 
 
 def override(protocol: Protocol, **changes) -> Protocol:
-    """The protocol with other settings, and a name that says which. None stands for no change; n holds for all tasks.
+    """Return the protocol with other settings, and a name that says which. None stands for no change; n holds for all
+    tasks.
 
     Raises:
         UsageError: a setting that makes no sense.
@@ -177,39 +178,27 @@ def check(protocol: Protocol) -> None:
     Raises:
         UsageError: a setting that makes no sense; names its flag.
     """
-    counts = {"n": protocol.n, "max_new_tokens": protocol.max_new_tokens, "max_model_len": protocol.max_model_len}
-    problems = [
-        f"--{name} {value}: must be at least 1" for name, value in counts.items() if value is not None and value < 1
-    ]
-    if not 0 <= protocol.temperature < float("inf"):
-        problems.append(f"--temperature {protocol.temperature}: must be 0 (greedy) or above")
-    elif protocol.temperature == 0 and protocol.n > 1:
-        problems.append(f"--temperature 0 --n {protocol.n}: gives the same response {protocol.n} times; use --n 1")
-    if not 0 < protocol.top_p <= 1:
-        problems.append(f"--top_p {protocol.top_p}: must be above 0 and at most 1")
-    if protocol.top_k != -1 and protocol.top_k < 1:
-        problems.append(f"--top_k {protocol.top_k}: must be at least 1, or -1 for all tokens")
-    if not 0 <= protocol.min_p <= 1:
-        problems.append(f"--min_p {protocol.min_p}: must be from 0 (off) to 1")
-    if not all(protocol.stop):
-        problems.append("--stop '': an empty text would end every response; leave it out")
-    if taken := [name for name, _ in protocol.template_kwargs if name in NOT_TEMPLATE_KWARGS]:
-        problems.append(
-            f"--template_kwargs {', '.join(taken)}: not for you to set; the chat template gets it from here"
-        )
-    if protocol.shots < 0:
-        problems.append(f"--shots {protocol.shots}: must be at least 1, or 0 for none")
-    if protocol.shots_file and not protocol.shots:
-        problems.append("--shots_file goes with --shots N, how many of its questions are shown")
-    if protocol.max_model_len is not None and protocol.max_model_len <= protocol.max_new_tokens:
-        problems.append(
-            f"--max_model_len {protocol.max_model_len}: leaves no room for a prompt with --max_new_tokens "
-            f"{protocol.max_new_tokens}"
-        )
-    if protocol.extraction not in EXTRACTORS:
-        problems.append(f"extraction {protocol.extraction!r}: there are {', '.join(EXTRACTORS)}")
-    if problems:
-        raise UsageError("; ".join(problems))
+    p, room = protocol, protocol.max_model_len
+    taken = [name for name, _ in p.template_kwargs if name in NOT_TEMPLATE_KWARGS]
+    problems = {
+        f"--n {p.n}: must be at least 1": p.n < 1,
+        f"--max_new_tokens {p.max_new_tokens}: must be at least 1": p.max_new_tokens < 1,
+        f"--temperature {p.temperature}: must be 0 (greedy) or above": not 0 <= p.temperature < float("inf"),
+        f"--temperature 0 --n {p.n}: gives the same response {p.n} times; use --n 1": p.temperature == 0 and p.n > 1,
+        f"--top_p {p.top_p}: must be above 0 and at most 1": not 0 < p.top_p <= 1,
+        f"--top_k {p.top_k}: must be at least 1, or -1 for all tokens": p.top_k != -1 and p.top_k < 1,
+        f"--min_p {p.min_p}: must be from 0 (off) to 1": not 0 <= p.min_p <= 1,
+        "--stop '': an empty text would end every response; leave it out": not all(p.stop),
+        f"--template_kwargs {', '.join(taken)}: not for you to set; the chat template gets it from here": taken,
+        f"--shots {p.shots}: must be at least 1, or 0 for none": p.shots < 0,
+        "--shots_file goes with --shots N, how many of its questions are shown": p.shots_file and not p.shots,
+        f"--max_model_len {room}: leaves no room for a prompt with --max_new_tokens {p.max_new_tokens}": room
+        is not None
+        and room <= p.max_new_tokens,
+        f"extraction {p.extraction!r}: there are {', '.join(EXTRACTORS)}": p.extraction not in EXTRACTORS,
+    }
+    if found := [problem for problem, is_so in problems.items() if is_so]:
+        raise UsageError("; ".join(found))
     check_template(protocol.template)
 
 
@@ -233,7 +222,7 @@ def check_scorer(protocol: Protocol) -> None:
 
 
 def _name(protocol: Protocol) -> str:
-    """The name of the protocol it was made from, and what differs from that."""
+    """Return the name of the protocol it was made from, and what differs from that."""
     base = PROTOCOLS[protocol.name.partition("+")[0]]
     changes = [
         f"{field.name}={_short(getattr(protocol, field.name))}"
@@ -246,7 +235,7 @@ def _name(protocol: Protocol) -> str:
 
 
 def _short(value) -> str:
-    """Fit for a folder's name."""
+    """Write a value so that it fits into a folder's name."""
     if isinstance(value, tuple) and value and isinstance(value[0], str):
         return _digest(json.dumps(value))
     if isinstance(value, tuple):

@@ -35,18 +35,18 @@ UNWRAPPED = (
 
 
 def extract(response: str) -> str | None:
-    """The answer that the script reads; None where the end of the response has no "Answer:"."""
+    """Return the answer that the script reads; None where the end of the response has no "Answer:"."""
     found = ANSWER.findall(SPECIAL.sub("", response).strip()[-TAIL:])
     return found[max(len(found) - 2, 0)] if found else None
 
 
 def is_equal(gold: str, answer: str) -> bool:
-    """gold: Rules.source_gold or, where that is empty, the question's gold."""
+    """Compare as the script does. gold: Rules.source_gold or, where that is empty, the question's gold."""
     return spelled(answer) == spelled(gold)
 
 
 def spelled(answer: str) -> str:
-    """One spelling for answers that differ in typing, units and words."""
+    """Return one spelling for answers that differ in typing, units and words."""
     text = answer.rpartition("=")[2].removesuffix(".0")
     for old, new in REPLACED.items():
         text = text.replace(old, new)

@@ -136,7 +136,8 @@ def _of_protocol(directory: Path, protocol: str | None) -> list[Result]:
 
 
 def _history(label: str, results: Sequence[Result], several: bool) -> dict[int, Column]:
-    """Columns by step; of several steps, named by the step, and by the model where there are several of these too."""
+    """Return columns by step; of several steps, named by the step, and by the model where there are several of these
+    too."""
     steps = sorted({result.step for result in results})
     names = {step: f"{label}, step {step}" if several else f"step {step}" for step in steps}
     return {
@@ -148,7 +149,7 @@ def _history(label: str, results: Sequence[Result], several: bool) -> dict[int, 
 
 
 def labels_of(directories: Sequence[Path]) -> list[str]:
-    """The shortest ends of the paths that tell them apart."""
+    """Return the shortest ends of the paths that tell them apart."""
     parts = [directory.resolve().parts for directory in directories]
     for depth in range(1, max(map(len, parts)) + 1):
         labels = [str(Path(*each[-depth:])) for each in parts]
@@ -158,7 +159,7 @@ def labels_of(directories: Sequence[Path]) -> list[str]:
 
 
 def choose(models: Sequence[Model], step: int | None) -> list[Column]:
-    """The columns: each model at `step` or its last; of a single model with several steps, also its first."""
+    """Return the columns: each model at `step` or its last; of a single model with several steps, also its first."""
     for model in models:
         if step is not None and step not in model.history:
             steps = ", ".join(map(str, model.history))
@@ -170,12 +171,12 @@ def choose(models: Sequence[Model], step: int | None) -> list[Column]:
 
 
 def curves(models: Sequence[Model]) -> dict[str, Mapping[int, Column]]:
-    """The histories of the models that were evaluated at several steps."""
+    """Return the histories of the models that were evaluated at several steps."""
     return {model.label: model.history for model in models if len(model.history) > 1}
 
 
 def default_output(models: Sequence[Model]) -> Path:
-    """One model: the directory of its protocol, which holds the tasks' directories."""
+    """Return, for one model, the directory of its protocol, which holds the tasks' directories."""
     if len(models) > 1:
         return Path(MANY)
     return first_result(list(models[0].history.values())).path.parent.parent
@@ -214,7 +215,7 @@ def markdown(models: Sequence[Model], columns: Sequence[Column], numbers: Mappin
 
 
 def _section(title: str, *parts: str) -> list[str]:
-    """Nothing where its first part is empty."""
+    """Return the parts under their title; nothing where the first is empty."""
     return [f"## {title}", *parts] if parts[0] else []
 
 

@@ -19,7 +19,7 @@ TOLERANCE = 1e-12
 
 
 def compare(a: Sequence[np.ndarray], b: Sequence[np.ndarray], n: Sequence[int], seed: int = 0) -> dict:
-    """Paired comparison of two models on the same questions: one array (Q,) per task, shares right of n responses.
+    """Compare two models on the same questions: one array (Q,) per task, shares right of n responses.
 
     Returns:
         difference (b - a, mean over tasks of the mean over questions), interval (95 %, over questions),
@@ -33,7 +33,7 @@ def compare(a: Sequence[np.ndarray], b: Sequence[np.ndarray], n: Sequence[int], 
 
 
 def sign_flip_p(shares: np.ndarray, seed: int = 0, draws: int = DRAWS) -> float:
-    """Two-sided p-value that the sum of `shares` (Q,) is 0 when every share has either sign with probability ½.
+    """Return two-sided p-value that the sum of `shares` (Q,) is 0 when every share has either sign with probability ½.
 
     Exact for up to 14 shares that are not 0, else from `draws` random flips, the observed one counted among them.
     """

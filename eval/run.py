@@ -50,7 +50,7 @@ from pathlib import Path
 
 from openrlhf_ebpo.command import command
 from openrlhf_ebpo.errors import ReportedError, UsageError
-from openrlhf_ebpo.eval import endpoint, generate, jobs, models, prompts, protocols, report, rescore, shots, tasks
+from openrlhf_ebpo.eval import endpoint, generate, jobs, models, prompts, protocols, report, shots, tasks
 from openrlhf_ebpo.eval.effort import Pass, hardware
 from openrlhf_ebpo.eval.flags import add_flags, check, chosen_protocol
 from openrlhf_ebpo.eval.grader import NO_GOLD, Grader
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> None:
     print(f"{protocol.describe()}\n{described(asked, chosen, form)}", flush=True)
     with ExitStack() as stack:
         planned = [jobs.plan(model, asked, protocol, form, results) for model in chosen]
-        claim(stack, [job for row in planned for job in row], results, args.force)
+        jobs.open_jobs(stack, [job for row in planned for job in row], results, args.force)
         steps = {model.step for model in chosen}
         try:
             for row in planned:
@@ -131,8 +131,8 @@ def form_of(args: argparse.Namespace, protocol: Protocol) -> PromptForm:
 
 
 def load_tasks(args: argparse.Namespace, protocol: Protocol, form: PromptForm) -> list[Task]:
-    """The tasks of --tasks, cut to --limit questions, without those whose gold answer the scorer cannot read; with their
-    shots.
+    """Return the tasks of --tasks, cut to --limit questions, without those whose gold answer the scorer cannot read;
+    with their shots.
 
     Raises:
         UsageError: none, one that cannot be loaded, two of one name, or too few questions for --shots.
@@ -154,14 +154,14 @@ def load_tasks(args: argparse.Namespace, protocol: Protocol, form: PromptForm) -
 
 
 def first(task: Task, limit: int | None) -> Task:
-    """The task cut to its first `limit` questions, renamed: it must not be taken for the task."""
+    """Return the task cut to its first `limit` questions, renamed: it must not be taken for the task."""
     if limit is None:
         return task
     return dataclasses.replace(task, name=f"{task.name}-first{limit}", questions=task.questions[:limit])
 
 
 def readable(task: Task, grader: Grader) -> Task:
-    """The task without the questions whose gold answers the scorer cannot read.
+    """Return the task without the questions whose gold answers the scorer cannot read.
 
     Raises:
         UsageError: nothing is left.
@@ -191,22 +191,6 @@ def try_scorer(task: Task, grader: Grader) -> None:
         logging.warning("%s: tried with the response %.60r, its scorer fails: %s", task.name, answer, error)
 
 
-def claim(stack: ExitStack, planned: Sequence[Job], results: Path, force: bool) -> None:
-    """Open the jobs' directories until `stack` closes: with force, empty; results of another scorer, to be scored again.
-
-    Raises:
-        UsageError: as jobs.open_jobs.
-    """
-    if force:
-        jobs.move_aside(planned, results)
-    aside = jobs.superseded(results)
-    for job in planned:
-        if job.finished and rescore.has_another_scorer(job):
-            with jobs.storing(job.directory):
-                rescore.reopen(job, aside / job.directory.relative_to(results))
-    jobs.open_jobs(stack, planned)
-
-
 def described(asked: Sequence[Task], chosen: Sequence[Model], form: PromptForm) -> str:
     begun = ", after the begin token" if form.bos else ""
     lines = [f"prompt: {form.template!r}, chat template {'on' if form.chat_template else 'off'}{begun} ({form.source})"]
@@ -218,7 +202,8 @@ def described(asked: Sequence[Task], chosen: Sequence[Model], form: PromptForm) 
 
 
 def evaluate(row: Sequence[Job], protocol: Protocol, form: PromptForm, results: Path, args: argparse.Namespace) -> None:
-    """All tasks for one model; those that have all their responses get a result, even where others do not."""
+    """Answer and score all tasks for one model; those that have all their responses get a result, even where others
+    do not."""
     todo = [job for job in row if not job.finished]
     step = row[0].model.step
     if not todo:
@@ -294,7 +279,7 @@ def notes(found: Sequence[Result], protocol: Protocol) -> list[str]:
 
 
 def table(found: Sequence[Result]) -> str:
-    """The scores of this command, as text."""
+    """Return the scores of this command, as text."""
     rows = [["task", "step", "pass@1 (95 % interval)", "maj@k (95 % interval)", "truncated %", "no answer %"]]
     for result in sorted(found, key=lambda each: (order(each.task), each.step)):
         metrics = result.metrics
@@ -314,7 +299,8 @@ def table(found: Sequence[Result]) -> str:
 
 
 def write_report(args: argparse.Namespace, results: Path, protocol: Protocol) -> Path | str:
-    """Its path, or why there is none: a full disk, or older results in the same place that do not go with these."""
+    """Write the report; return its path, or why there is none: a full disk, or older results in the same place that
+    do not go with these."""
     try:
         directory = args.checkpoints if args.checkpoints and not args.output_dir else results
         return report.write_report([directory], protocol=protocol.name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -41,7 +40,9 @@ def with_shots(task: Task, protocol: Protocol, file: str | None, form: PromptFor
     if not protocol.shots:
         return task
     pool = tasks.load_shots(spec, file, FLAG, (*ANSWERS, WRITTEN)) if file else task
-    unasked = not_asked(task, pool, spec, file) if file else pool.questions
+    asked = [bare(question.question) for question in task.questions] if file else []
+    # a file without the task's columns has questions without what the benchmark puts around them
+    unasked = (each for each in pool.questions if not any(bare(each.question) in one for one in asked))
     examples = list(islice(unasked, protocol.shots))
     shown = {bare(question.question) for question in examples}
     left = tuple(question for question in task.questions if bare(question.question) not in shown)
@@ -55,17 +56,6 @@ def with_shots(task: Task, protocol: Protocol, file: str | None, form: PromptFor
     gone = len(task.questions) - len(left)
     notes = [f"{gone} questions are shown with their answers, and not asked"] if gone and not file else []
     return dataclasses.replace(task, questions=left, shots=shots, notes=(*task.notes, *notes))
-
-
-def not_asked(task: Task, pool: Task, spec: str, file: str) -> Iterator[Question]:
-    """Yield those of the file whose text, without what a benchmark puts around it, is in no question of the task."""
-    alone = tasks.load_shots(spec, file, FLAG, (*ANSWERS, WRITTEN), bare=True)
-    text_of = {alone.row_of[question.id]: bare(question.question) for question in alone.questions}
-    asked = [bare(question.question) for question in task.questions]
-    for question in pool.questions:
-        text = text_of.get(pool.row_of[question.id], bare(question.question))
-        if not any(text in each for each in asked):
-            yield question
 
 
 def bare(question: str) -> str:

@@ -41,13 +41,22 @@ def common_tasks(columns: Sequence[Column]) -> list[str]:
     return ordered(set.intersection(*[set(column.results) for column in columns]))
 
 
-def average_title(shared: Sequence[str], tasks: Sequence[str]) -> str:
-    """Names the tasks unless it is all of them."""
-    return AVERAGE if list(shared) == list(tasks) else f"{AVERAGE} of {', '.join(shared)}"
+def by_task(columns: Sequence[Column]) -> list[tuple[str, list[str], list[dict]]]:
+    """Return (title, tasks, metrics by column) of each task and, last, of the average of those that all columns have.
+
+    Metrics are {} for a column that lacks the task.
+    """
+    tasks, shared = tasks_of(columns), common_tasks(columns)
+    rows = [(task, [task], [column.metrics(task) for column in columns]) for task in tasks]
+    if len(shared) > 1:
+        title = AVERAGE if shared == tasks else f"{AVERAGE} of {', '.join(shared)}"
+        rows.append((title, shared, [average(column, shared) for column in columns]))
+    return rows
 
 
 def average(column: Column, tasks: Sequence[str]) -> dict:
-    """Mean over tasks of each pass@k and maj@k that all of them have; the tasks' errors are independent of each other."""
+    """Return mean over tasks of each pass@k and maj@k that all of them have; the tasks' errors are independent of
+    each other."""
     scores = [column.metrics(task) for task in tasks]
     common = set.intersection(*map(set, scores))
     found = {name: _mean([score[name] for score in scores]) for name in [*passes(common), *majorities(common)]}
@@ -63,21 +72,26 @@ def _mean(metrics: Sequence[Mapping]) -> dict:
 
 
 def _votes(names: Iterable[str]) -> list[str]:
-    """The maj@k of several samples: one is not a vote."""
+    """Return the maj@k of several samples: one is not a vote."""
     return [name for name in majorities(names) if k_of(name) > 1]
 
 
 def curve_names(metrics: Sequence[Mapping]) -> list[str]:
-    """pass@1, maj@k and the pass@k of that k, those that all have."""
+    """Return pass@1, maj@k and the pass@k of that k, those that all have."""
     common = set.intersection(*map(set, metrics))
     votes = _votes(common)[-1:]
     return [name for name in ("pass@1", *votes, *(f"pass@{k_of(name)}" for name in votes)) if name in common]
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence], text: int = 1) -> str:
-    """A Markdown table; the first `text` columns are text, the others numbers."""
+    """Return a Markdown table; the first `text` columns are text, the others numbers."""
     lines = [head, ["---"] * text + ["---:"] * (len(head) - text), *rows]
     return "\n".join(f"| {' | '.join(escape(str(cell)) for cell in line)} |" for line in lines)
+
+
+def table_of(rows: Sequence[Mapping], text: int = 1) -> str:
+    """Return a table of rows that name their columns."""
+    return table(list(rows[0]), [list(row.values()) for row in rows], text)
 
 
 def escape(text: str) -> str:
@@ -85,24 +99,15 @@ def escape(text: str) -> str:
 
 
 def pass_at_1(columns: Sequence[Column], reported: Mapping[str, Mapping[str, float]]) -> str:
-    """Tasks against models, and the paper's columns behind."""
-    tasks, shared = tasks_of(columns), common_tasks(columns)
+    """Set tasks against models, and the paper's columns behind."""
     rows = [
         [
-            task,
-            *[score(column.metrics(task).get("pass@1")) for column in columns],
-            *[_mean_reported(values, [task]) for values in reported.values()],
+            title,
+            *[score(each.get("pass@1")) for each in metrics],
+            *[_mean_reported(values, tasks) for values in reported.values()],
         ]
-        for task in tasks
+        for title, tasks, metrics in by_task(columns)
     ]
-    if len(shared) > 1:
-        rows.append(
-            [
-                f"**{average_title(shared, tasks)}**",
-                *[f"**{score(average(column, shared)['pass@1'])}**" for column in columns],
-                *[_mean_reported(values, shared) for values in reported.values()],
-            ]
-        )
     return table(["task", *[column.label for column in columns], *[f"{name} (reported)" for name in reported]], rows)
 
 
@@ -113,13 +118,14 @@ def _mean_reported(values: Mapping[str, float], tasks: Sequence[str]) -> str:
 
 
 def pass_at_k(columns: Sequence[Column]) -> str:
-    """One row per task and model: pass@k from k = 2 on, and maj@k with its interval; "" with one response to a question."""
-    tasks, shared = tasks_of(columns), common_tasks(columns)
+    """Return one row per task and model: pass@k from k = 2 on, and maj@k with its interval; "" with one response to
+    a question."""
     blocks = [
-        (task, column.label, column.metrics(task)) for task in tasks for column in columns if task in column.results
+        (title, column.label, each)
+        for title, _, metrics in by_task(columns)
+        for column, each in zip(columns, metrics, strict=True)
+        if each
     ]
-    if len(shared) > 1:
-        blocks += [(average_title(shared, tasks), column.label, average(column, shared)) for column in columns]
     found = {name for _, _, metrics in blocks for name in metrics}
     several, votes = passes(found)[1:], _votes(found)
     rows = [
@@ -134,7 +140,7 @@ def pass_at_k(columns: Sequence[Column]) -> str:
 
 
 def comparison(first: Column, other: Column) -> str:
-    """Other minus first, in points, on the tasks that both have."""
+    """Compare: other minus first, in points, on the tasks that both have."""
     shared = common_tasks([first, other])
     for task in shared:
         _check_questions(first, other, task)
@@ -145,8 +151,9 @@ def comparison(first: Column, other: Column) -> str:
         found = compare(a, b, [min(column.results[task].n for column in (first, other)) for task in tasks])
         p = "< 0.001" if found["p"] < 0.001 else f"{found['p']:.3f}"
         interval = " to ".join(map(points, found["interval"]))
-        rows.append([name, sum(map(len, a)), points(found["difference"]), interval, p])
-    return table(["task", "questions", "difference", "95 % interval", "p"], rows)
+        row = {"task": name, "questions": sum(map(len, a)), "difference": points(found["difference"])}
+        rows.append({**row, "95 % interval": interval, "p": p})
+    return table_of(rows)
 
 
 def _check_questions(first: Column, other: Column, task: str) -> None:
@@ -159,57 +166,51 @@ def _check_questions(first: Column, other: Column, task: str) -> None:
 
 
 def answers(columns: Sequence[Column]) -> str:
-    """Conditions of the scores: questions, runs, truncation, length, missing answers, errors."""
+    """List the conditions of the scores: questions, runs, truncation, length, missing answers, errors."""
     rows = []
     for task, column in ((task, column) for task in tasks_of(columns) for column in columns if task in column.results):
         metrics, counts = column.metrics(task), column.results[task].summary.get("counts", {})
         rows.append(
-            [
-                task,
-                column.label,
-                metrics["questions"],
-                metrics["samples_per_question"],
-                percent(metrics["truncated"]),
-                f"{metrics['mean_length']:,.0f}",
-                percent(metrics["no_answer"]) if "no_answer" in metrics else NONE,
-                counts.get("errors", 0),
-                counts.get("excluded_golds", 0) + counts.get("refused", 0),
-            ]
+            {
+                "task": task,
+                "model": column.label,
+                "questions": metrics["questions"],
+                "runs": metrics["samples_per_question"],
+                "truncated %": percent(metrics["truncated"]),
+                "mean length": f"{metrics['mean_length']:,.0f}",
+                "no answer %": percent(metrics["no_answer"]) if "no_answer" in metrics else NONE,
+                "grading errors": counts.get("errors", 0),
+                "rows left out": counts.get("excluded_golds", 0) + counts.get("refused", 0),
+            }
         )
-    names = ["questions", "runs", "truncated %", "mean length", "no answer %", "grading errors", "rows left out"]
-    return table(["task", "model", *names], rows, text=2)
+    return table_of(rows, text=2)
 
 
 def took(columns: Sequence[Column]) -> str:
-    """Tokens, time and cost of each column, and of all; "" where no result says its time."""
+    """List tokens, time and cost of each column, and of all; "" where no result says its time."""
     results = {column.label: list(column.results.values()) for column in columns}
-    known = {label: each for label, each in results.items() if all(effort.recorded(one.summary) for one in each)}
-    if not known:
-        return ""
-    rows = [_took(label, each) for label, each in known.items()]
-    if len(known) > 1:
-        rows.append(_took("all of these", [one for each in known.values() for one in each]))
-    names = ["prompt tokens", "generated tokens", "generated / s", "time", "commands", "engines", "GPU", "GPU-hours"]
-    return table(["model", *names, "cost"], rows)
+    known = {label: each for label, each in results.items() if all(one.summary.get("passes") for one in each)}
+    everything = {"all of these": [one for each in known.values() for one in each]} if len(known) > 1 else {}
+    return table_of([_took(label, each) for label, each in (known | everything).items()]) if known else ""
 
 
-def _took(label: str, results: Sequence[Result]) -> list[str]:
-    passes = effort.merged(one for result in results for one in effort.recorded(result.summary))
+def _took(label: str, results: Sequence[Result]) -> dict[str, str]:
+    passes = effort.merged(one for result in results for one in result.summary["passes"])
     seconds, cost = effort.seconds_of(passes), effort.cost(passes)
     generated = sum(int(result.samples.lengths.sum()) for result in results)
     prompts = [(result.summary.get("tokens") or {}).get("prompt") for result in results]
-    return [
-        label,
-        NONE if None in prompts else f"{sum(prompts):,}",
-        f"{generated:,}",
-        f"{generated / seconds:,.{0 if generated > 10 * seconds else 2}f}" if seconds else NONE,
-        str(timedelta(seconds=round(seconds))),
-        str(len(passes)),
-        _several(one.get("engines") for one in passes),
-        _several(f"{one['gpus']} x {one.get('gpu') or 'GPU'}" if one.get("gpus") else None for one in passes),
-        NONE if cost["gpu_hours"] is None else f"{cost['gpu_hours']:,.2f}",
-        NONE if cost["total"] is None else f"{cost['total']:,.2f}",
-    ]
+    return {
+        "model": label,
+        "prompt tokens": NONE if None in prompts else f"{sum(prompts):,}",
+        "generated tokens": f"{generated:,}",
+        "generated / s": f"{generated / seconds:,.{0 if generated > 10 * seconds else 2}f}" if seconds else NONE,
+        "time": str(timedelta(seconds=round(seconds))),
+        "commands": str(len(passes)),
+        "engines": _several(one.get("engines") for one in passes),
+        "GPU": _several(f"{one['gpus']} x {one.get('gpu') or 'GPU'}" if one.get("gpus") else None for one in passes),
+        "GPU-hours": NONE if cost["gpu_hours"] is None else f"{cost['gpu_hours']:,.2f}",
+        "cost": NONE if cost["total"] is None else f"{cost['total']:,.2f}",
+    }
 
 
 def _several(values: Iterable) -> str:
@@ -217,31 +218,33 @@ def _several(values: Iterable) -> str:
 
 
 def sources(columns: Sequence[Column]) -> str:
-    """Where each task's questions are from, and what a reader should know of them: notes, and rows left out."""
+    """List where each task's questions are from, and what a reader should know of them: notes, and rows left out."""
     rows = []
     for task in tasks_of(columns):
         found = [column.results[task].summary["task"] for column in columns if task in column.results]
         notes = [*dict.fromkeys(note for each in found for key in ("notes", "skipped") for note in each.get(key, []))]
         more = [f"… and {len(notes) - MAX_NOTES} more in summary.json"] if len(notes) > MAX_NOTES else []
         from_where = dict.fromkeys(str(each.get("source", NONE)) for each in found)
-        rows.append([task, ", ".join(from_where), "; ".join(notes[:MAX_NOTES] + more) or NONE])
-    return table(["task", "source", "notes"], rows, text=3)
+        noted = "; ".join(notes[:MAX_NOTES] + more) or NONE
+        rows.append({"task": task, "source": ", ".join(from_where), "notes": noted})
+    return table_of(rows, text=3)
 
 
 def models(columns: Sequence[Column]) -> str:
-    """Which model each column is, and in which prompt it was asked."""
+    """List which model each column is, and in which prompt it was asked."""
     rows = []
     for column in columns:
         summary = next(iter(column.results.values())).summary
         versions = ", ".join(f"{name} {version}" for name, version in summary.get("versions", {}).items())
         prompt = ", ".join(f"{name} {value}" for name, value in settings(summary.get("prompt") or {}))
-        rows.append([column.label, summary["model"], summary["step"], prompt or NONE, versions or NONE])
-    note = "\n\nThe models were asked in different prompts." if len({row[3] for row in rows}) > 1 else ""
-    return table(["column", "model", "step", "prompt", "versions"], rows, text=5) + note
+        row = {"column": column.label, "model": summary["model"], "step": summary["step"]}
+        rows.append({**row, "prompt": prompt or NONE, "versions": versions or NONE})
+    note = "\n\nThe models were asked in different prompts." if len({row["prompt"] for row in rows}) > 1 else ""
+    return table_of(rows, text=5) + note
 
 
 def settings(protocol: Mapping, prefix: str = "") -> list[tuple[str, str]]:
-    """(name, value) of every setting, nested names with dots."""
+    """Return (name, value) of every setting, nested names with dots."""
     found = []
     for name, value in protocol.items():
         nested = isinstance(value, dict) and value

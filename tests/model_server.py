@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from openrlhf_ebpo.eval import endpoint_questions, protocols
-from openrlhf_ebpo.eval.endpoint import Endpoint, Limits
+from openrlhf_ebpo.eval.endpoint import Endpoint
 from openrlhf_ebpo.eval.prompts import PromptForm
 
 KEY = "sk-proj-0123456789abcdefghij"
@@ -102,16 +102,13 @@ def servers():
             server.server_close()
 
 
-def respond(server, count: int = 1, form=RAW, protocol=GREEDY, keep=None, said=None, **changes):
-    """(records by key, failures) of `count` questions; changes: of the endpoint and its limits."""
-    limits = {name: changes.pop(name) for name in Limits.__dataclass_fields__ if name in changes}
-    how = {name: changes.pop(name) for name in ("answered", "leave_out") if name in changes}
-    asked = Endpoint(server.url, "m", Limits(**{"timeout": 20.0, "retries": 1, **limits}), **changes)
+def respond(server, count: int = 1, form=RAW, protocol=GREEDY, keep=None, said=None, leave_out=False, **changes):
+    """(records by key, failures) of `count` questions; changes: of the endpoint."""
+    asked = Endpoint(server.url, "m", **{"request_timeout": 20.0, "retries": 1, **changes})
     records: dict[str, dict] = {}
     questions = [(f"t/{i}", endpoint_questions.asked(form, "x" * (i + 1)), protocol.n) for i in range(count)]
-    failed = endpoint_questions.respond(
-        asked, questions, form, protocol, keep or records.__setitem__, (said if said is not None else []).append, **how
-    )
+    say = (said if said is not None else []).append
+    failed = endpoint_questions.respond(asked, questions, form, protocol, keep or records.__setitem__, say, leave_out)
     return records, {key: str(error) for key, error in failed.items()}
 
 

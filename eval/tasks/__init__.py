@@ -21,7 +21,7 @@ from importlib import import_module
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.extension import is_import_path
 
-from .benchmark import Benchmark, as_it_is, gold_text, no_notes
+from .benchmark import Benchmark, gold_text, no_notes
 from .choices import lettered_choices, listed_choices, named_choices
 from .files import load_file
 from .gym import PREFIX as GYM
@@ -82,14 +82,14 @@ def ordered(tasks: Iterable[str]) -> list[str]:
 
 
 def described() -> str:
-    """The benchmarks for --help, one per line."""
+    """Return the benchmarks for --help, one per line."""
     return "\n".join(f"  {task.name:<15} {task.about}" for task in BENCHMARKS.values())
 
 
 def load(
     spec: str, data_dir: str | None = None, question_column: str | None = None, answer_column: str | None = None
 ) -> Task:
-    """The task that one item of --tasks names (forms above).
+    """Return the task that one item of --tasks names (forms above).
 
     data_dir: folder with local copies of benchmarks. question_column, answer_column: of `file:` tasks.
 
@@ -107,11 +107,11 @@ def load(
     return load_benchmark(find(name, FLAG), name, place or None, data_dir)
 
 
-def load_shots(spec: str, path: str, flag: str, answers: tuple[str, ...], bare: bool = False) -> Task:
-    """The answered questions of a file, asked as those of the task are where the file has what that takes.
+def load_shots(spec: str, path: str, flag: str, answers: tuple[str, ...]) -> Task:
+    """Return the answered questions of a file, asked as those of the task are if the file has the columns that this
+    needs.
 
-    spec: the task's item of --tasks. answers: columns of which one has the answers, where it does not. bare: without what the
-    task's benchmark puts around a question.
+    spec: the task's item of --tasks. answers: columns of which one has the answers, if it does not.
 
     Raises:
         UsageError: they cannot be read.
@@ -120,12 +120,12 @@ def load_shots(spec: str, path: str, flag: str, answers: tuple[str, ...], bare: 
     if name in BENCHMARKS or is_import_path(name):
         as_a_sample = replace(find(name, FLAG), rows=(), other_sets={}, notes=no_notes)
         with contextlib.suppress(UsageError):
-            return load_benchmark(replace(as_a_sample, prompt=as_it_is) if bare else as_a_sample, name, path)
+            return load_benchmark(as_a_sample, name, path)
     return load_file(path, flag=flag, answers=answers)
 
 
 def find(name: str, flag: str) -> Benchmark:
-    """A benchmark by its name or its import path.
+    """Return a benchmark by its name or its import path.
 
     Raises:
         UsageError: there is none, or one outside this package that has the name of another.
@@ -143,7 +143,8 @@ def find(name: str, flag: str) -> Benchmark:
 
 
 def split_specs(text: str) -> list[str]:
-    """The items of a comma-separated --tasks. The settings of a reasoning-gym task are JSON, with commas in it."""
+    """Return the items of a comma-separated --tasks. The settings of a reasoning-gym task are JSON, with commas in
+    it."""
     specs: list[str] = []
     while text := text.lstrip(", "):
         end = text.find(",") % (len(text) + 1)

@@ -30,16 +30,17 @@ def as_it_is(question: str, row: Mapping) -> str:
 
 
 def plain_rules(row: Mapping, answer) -> Rules:
-    """A list of several answers: all are asked for."""
+    """Return a list of several answers: all are asked for."""
     return Rules(is_multiple_answer=isinstance(answer, (list, tuple)) and len(answer) > 1)
 
 
-def no_notes(rows: Rows) -> Sequence[str]:
-    return ()
+def no_notes(rows: Rows) -> list[str]:
+    return []
 
 
 def gold_text(value) -> str:
-    r"""A gold answer in one spelling: "025", "25.0", 25.0, ["25"], "$25$" and "\boxed{25}" are all 25; a list with commas.
+    r"""Return a gold answer in one spelling: "025", "25.0", 25.0, ["25"], "$25$" and "\boxed{25}" are all 25; a list
+    with commas.
 
     Raises:
         ValueError: there is none, or it is neither text nor number; in words.
@@ -51,7 +52,7 @@ def gold_text(value) -> str:
 
 
 def integer_text(text: str) -> str:
-    """A gold answer that has to be an integer, without leading zeros, decimals, separators and degrees.
+    """Return a gold answer that has to be an integer, without leading zeros, decimals, separators and degrees.
 
     Raises:
         ValueError: it is not an integer.
@@ -121,7 +122,7 @@ class Benchmark:
     data: tuple[Mapping, ...] = ()
     rows: tuple[int, ...] = ()
     other_sets: Mapping[int, str] = field(default_factory=dict)
-    notes: Callable[[Rows], Sequence[str]] = no_notes
+    notes: Callable[[Rows], list[str]] = no_notes
     released_n: int | None = None
 
     def __post_init__(self) -> None:
@@ -164,13 +165,13 @@ class Benchmark:
         return integer_text(text) if self.integer else text
 
     def rules_of(self, row: Mapping, answer, gold: str) -> Rules:
-        """With the answer as the data set spells it; all spellings of an integer are the same."""
+        """Return the rules, with the answer as the data set spells it; all spellings of an integer are the same."""
         rules = self._call("rules", Rules, row, answer)
         first = str(answer[0] if isinstance(answer, (list, tuple)) and answer else answer)
         return rules if self.integer or rules.source_gold or first == gold else replace(rules, source_gold=first)
 
     def choices_of(self, question: str, row: Mapping, answer) -> tuple[str, str, Rules]:
-        """The question with its choices, the right one's letter, and the rules."""
+        """Return the question with its choices, the right one's letter, and the rules."""
         found = self._call("choices", tuple, row, answer)
         if len(found) != 2 or not isinstance(found[0], (list, tuple)) or type(found[1]) is not int:
             raise UsageError(
@@ -179,16 +180,11 @@ class Benchmark:
             )
         return lettered(question, *found, self.shuffle)
 
-    def notes_of(self, rows: Rows) -> Sequence[str]:
+    def notes_of(self, rows: Rows) -> list[str]:
         try:
-            found = self._call("notes", Sequence, rows)
+            return self._call("notes", list, rows)
         except ValueError as error:
             raise UsageError(f"benchmark {self.name}: notes: {error}") from error
-        if isinstance(found, str):
-            raise UsageError(
-                f"benchmark {self.name}: notes gives the text {found!r:.60}; it has to be a list of sentences"
-            )
-        return found
 
     def _call(self, which: str, kind: type, *arguments):
         """Call one of its functions, and check the type of its result.

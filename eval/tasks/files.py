@@ -60,7 +60,7 @@ def load_file(
 
 
 def _column(rows: Rows, named: str | None, known: tuple[str, ...], what: str, naming: str, flag: str) -> str:
-    """naming: the flag that names the column of a task's file; others have none."""
+    """Return the column's name. naming: the flag that names the column of a task's file; others have none."""
     if named is None:
         return choose_column(rows.columns, known, rows.place, what, naming if flag == FLAG else "", flag)
     if named not in rows.columns:
@@ -72,7 +72,7 @@ def _column(rows: Rows, named: str | None, known: tuple[str, ...], what: str, na
 
 
 def _bare(value, column: str) -> str:
-    """The question of a text, or of chat messages with one of the user."""
+    """Return the question of a text, or of chat messages with one of the user."""
     text = prompt_text(value)
     if not text or not (text := bare_question(text)):
         raise ValueError(f"it has no question in column {column!r}")
@@ -80,7 +80,7 @@ def _bare(value, column: str) -> str:
 
 
 def _gym_entry(value) -> dict | None:
-    """The entry that `data gym` writes in place of an answer; None for any other answer."""
+    """Return the entry that `data gym` writes in place of an answer; None for any other answer."""
     if not (isinstance(value, str) and value.startswith("{")):
         return None
     try:

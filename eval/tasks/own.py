@@ -17,7 +17,7 @@ from .types import OWN, Rules
 
 
 def own_benchmark(path: str, flag: str) -> Benchmark:
-    """The benchmark that an import path names (extension.py).
+    """Return the benchmark that an import path names (extension.py).
 
     Raises:
         UsageError: there is no such module or name, importing it fails, or it is not a Benchmark.
@@ -32,15 +32,15 @@ def own_benchmark(path: str, flag: str) -> Benchmark:
 
 
 def identity(name: str) -> str:
-    """The name of a benchmark, with a digest of its module's file where it is an import path: what was scored by other rules
-    is not continued."""
+    """Return the name of a benchmark, with a digest of its module's file where it is an import path: what was scored
+    by other rules is not continued."""
     module = sys.modules.get(name.partition(":")[0]) if is_import_path(name) else None
     file = getattr(module, "__file__", None)
     return f"{name}@{hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]}" if file else name
 
 
 def scored_rules(benchmark: Benchmark, named: str, row: Mapping) -> Rules:
-    """The rules of a row of a benchmark with a scorer. named: what --tasks calls it.
+    """Return the rules of a row of a benchmark with a scorer. named: what --tasks calls it.
 
     Raises:
         ValueError: the row holds what no JSON has; names the column.

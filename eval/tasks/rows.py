@@ -44,7 +44,7 @@ class HubSet:
 
 
 def file_rows(path: str | Path, flag: str = FLAG) -> Rows:
-    """All rows of a local .jsonl or .parquet file.
+    """Return all rows of a local .jsonl or .parquet file.
 
     Raises:
         UsageError: no such file, another kind of file, a broken or an empty one.
@@ -58,7 +58,7 @@ def file_rows(path: str | Path, flag: str = FLAG) -> Rows:
 
 
 def own_rows(data: Sequence[dict], named: str) -> Rows:
-    """Rows that a benchmark's file holds itself."""
+    """Return rows that a benchmark's file holds itself."""
     digest = hashlib.sha256(repr(data).encode()).hexdigest()[:12]
     return Rows(list(dict.fromkeys(name for row in data for name in row)), data, f"{named}@{digest}", named)
 
@@ -109,8 +109,8 @@ def _local_file(named: str, name: str) -> str:
 def choose_column(
     found: Sequence[str], known: Sequence[str], place: str, what: str, flag: str = "", of: str = FLAG
 ) -> str:
-    """The first of the known names that is there; upper and lower case count the same. flag: that names another; of: that
-    has named the place.
+    """Return the first of the known names that is there; upper and lower case count the same. flag: that names another;
+    of: that has named the place.
 
     Raises:
         UsageError: none is; names the columns that were found.
@@ -133,7 +133,7 @@ def make_task(
     expected_rows: tuple[int, ...] = (),
     flag: str = FLAG,
 ) -> Task:
-    """A task of all rows that `read` makes a question, a gold answer and rules of.
+    """Make a task of all rows that `read` makes a question, a gold answer and rules of.
 
     read: raises ValueError, in words, for a row that cannot be used. Such rows are left out, logged and listed.
 
@@ -162,7 +162,7 @@ def make_task(
 
 
 def question_text(row: dict, column: str) -> str:
-    """The question in this column of a row, stripped.
+    """Return the question in this column of a row, stripped.
 
     Raises:
         ValueError: there is none.
@@ -186,5 +186,5 @@ def _repeat_notes(seen: Counter[str]) -> list[str]:
 
 
 def folder_name(text: str) -> str:
-    """The text with what does not belong into a folder's name replaced by "-"."""
+    """Return the text with what does not belong into a folder's name replaced by "-"."""
     return re.sub(r"[^\w.=-]+", "-", text).strip("-.") or "task"

@@ -10,7 +10,7 @@ COLUMNS = ("is_multiple_answer", "unit", "answer_type", "error")
 
 
 def column_rules(row: Mapping, answer) -> Rules:
-    """is_multiple_answer, unit, answer_type as in Rules; error: the tolerance.
+    """Read is_multiple_answer, unit, answer_type as in Rules; error: the tolerance.
 
     Raises:
         ValueError: a tolerance that is no number.

@@ -44,7 +44,7 @@ class Rules:
     scorer: str = ""
 
     def __post_init__(self) -> None:
-        """Scoring trusts these: a tolerance that is text would count every answer as wrong.
+        """Check the fields, which scoring trusts: a tolerance that is text would count every answer as wrong.
 
         Raises:
             ValueError: a field of another type, a tolerance below 0, an unknown kind; names the field.
@@ -117,7 +117,8 @@ class Task:
     shots: tuple[tuple[str, str], ...] = ()
 
     def fingerprint(self, scorers: bool = True) -> str:
-        """12 hex digits of questions, golds, rules and shots: the same for two copies that ask and accept the same.
+        """Return 12 hex digits of questions, golds, rules and shots: the same for two copies that ask and accept the
+        same.
 
         scorers: with the digests of benchmarks' own scorers, on which responses do not depend.
         """
@@ -126,7 +127,8 @@ class Task:
         return hashlib.sha256(questions.encode()).hexdigest()[:12]
 
     def record(self, notes: Sequence[str] = ()) -> dict:
-        """The task as a result keeps it; `asked`, of a task with its own scorer, is the fingerprint without that."""
+        """Return the task as a result keeps it; `asked`, of a task with its own scorer, is the fingerprint without
+        that."""
         asked = {"asked": self.fingerprint(scorers=False)} if self.questions[0].rules.kind == OWN else {}
         return {
             "name": self.name,
@@ -141,7 +143,7 @@ class Task:
 
 
 def _kept(question: Question, scorers: bool) -> dict:
-    """A question as its fingerprint has it: without a scorer unless it has one."""
+    """Return a question as its fingerprint has it: without a scorer unless it has one."""
     values = asdict(question)
     if not question.rules.scorer:
         del values["rules"]["scorer"]

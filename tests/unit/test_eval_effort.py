@@ -53,24 +53,6 @@ def test_tokens_of_prompts_count_once_and_only_where_all_are_counted():
     assert effort.tokens([*records, {"lengths": [1, 1]}]) == {"prompt": None, "generated": 14}
 
 
-@pytest.mark.parametrize(
-    "passes",
-    [
-        None,
-        "x",
-        [],
-        [1],
-        [{}],
-        [{**FIRST, "seconds": "1"}],
-        [{**FIRST, "seconds": float("nan")}],
-        [{**FIRST, "gpus": -1}],
-    ],
-)
-def test_passes_that_are_none_of_ours_are_not_read(passes):
-    assert effort.recorded({"passes": passes}) == []
-    assert effort.recorded({"passes": [FIRST]}) == [FIRST]
-
-
 def test_the_report_adds_up_what_the_tasks_of_a_model_took_together(tmp_path):
     """Passes are of all tasks: a task that was finished later has one more."""
     first, second = ({**each, "price_per_hour": 2} for each in (FIRST, SECOND))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from types import SimpleNamespace
 
@@ -13,19 +14,24 @@ from openrlhf_ebpo.eval import generate, protocols
 from openrlhf_ebpo.eval.prompts import PromptForm
 from openrlhf_ebpo.eval.tasks import Question
 from openrlhf_ebpo.generation.engines import EngineSettings, Sample
-from openrlhf_ebpo.generation.rendering import Prompt
+from openrlhf_ebpo.generation.rendering import Prompt, tokenizer_of
 
 FORM = PromptForm("{question}", source="--template raw")
 
 
-def test_records_hold_text_lengths_and_reasons(tmp_path):
-    from openrlhf_ebpo.generation.rendering import tokenizer_of
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> str:
     from openrlhf_ebpo.quickstart import tiny_model
 
-    tiny_model.build(tmp_path / "m", ["abc"], hidden_size=16, intermediate_size=32)
-    tokenizer = tokenizer_of(str(tmp_path / "m"))
+    folder = tmp_path_factory.mktemp("model")
+    tiny_model.build(folder, ["abc"], hidden_size=16, intermediate_size=32)
+    return str(folder)
+
+
+def test_records_hold_text_lengths_and_reasons(model):
+    tokenizer = tokenizer_of(model)
     ids = [*tokenizer.encode("cab"), tokenizer.eos_token_id]
-    found = generate.to_record([Sample(ids, False), Sample(ids[:2], True)], str(tmp_path / "m"), 43)
+    found = generate.to_record([Sample(ids, False), Sample(ids[:2], True)], model, 43)
     assert found == {"responses": ["cab", "ca"], "lengths": [4, 2], "finish_reasons": ["stop", "length"], "seed": 43}
 
 
@@ -45,17 +51,13 @@ def test_a_response_ends_where_its_stop_text_begins(stop, text, kept):
     assert generate.until(stop, "".join, list(text)) == kept
 
 
-def test_a_think_that_the_prompt_has_begun_is_of_the_response(tmp_path):
-    from openrlhf_ebpo.generation.rendering import tokenizer_of
-    from openrlhf_ebpo.quickstart import tiny_model
-
-    tiny_model.build(tmp_path / "m", ["abc"], hidden_size=16, intermediate_size=32)
-    tokenizer = tokenizer_of(str(tmp_path / "m"))
+def test_a_think_that_the_prompt_has_begun_is_of_the_response(model, tmp_path):
+    tokenizer = copy.deepcopy(tokenizer_of(model))
     samples = [Sample(tokenizer.encode("cab"), False)]
-    found = generate.to_record(samples, str(tmp_path / "m"), 43, ["b"], "<think>")
+    found = generate.to_record(samples, model, 43, ["b"], "<think>")
     assert (found["responses"], found["lengths"]) == (["<think>ca"], [3])
     thinking = protocols.override(protocols.get("default"), strip_think=True)
-    generate.check_thinking(thinking, str(tmp_path / "m"))
+    generate.check_thinking(thinking, model)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<think>"]})
     tokenizer.save_pretrained(tmp_path / "special")
     (tmp_path / "special" / "config.json").write_text('{"model_type": "qwen3"}')
@@ -63,19 +65,16 @@ def test_a_think_that_the_prompt_has_begun_is_of_the_response(tmp_path):
         generate.check_thinking(thinking, str(tmp_path / "special"))
 
 
-def test_engines_have_room_for_the_longest_prompt_and_another_seed_when_resumed(tmp_path, capsys):
-    from openrlhf_ebpo.quickstart import tiny_model
-
-    tiny_model.build(tmp_path / "m", ["abc"], hidden_size=16, intermediate_size=32)
+def test_engines_have_room_for_the_longest_prompt_and_another_seed_when_resumed(model):
     asked = {text: (None, Prompt(text, text)) for text in ("a", "abc")}
     flags = {"num_engines": 2, "tensor_parallel_size": 1, "gpu_memory_utilization": 0.5, "enforce_eager": True}
     protocol = protocols.override(protocols.get("default"), max_new_tokens=10, seed=5)
-    settings = generate.engine_settings(asked, str(tmp_path / "m"), protocol, 3, flags)
+    settings = generate.engine_settings(asked, model, protocol, 3, flags)
     assert (settings.max_len, settings.seed, settings.num_engines) == (13, 8, 2)
-    assert generate.fit_lines(asked, str(tmp_path / "m"), FORM, protocol, settings) == []
+    assert generate.fit_lines(asked, model, FORM, protocol, settings) == []
     short = protocols.override(protocol, max_model_len=12)
-    settings = generate.engine_settings(asked, str(tmp_path / "m"), short, 0, flags)
-    (line,) = generate.fit_lines(asked, str(tmp_path / "m"), FORM, short, settings)
+    settings = generate.engine_settings(asked, model, short, 0, flags)
+    (line,) = generate.fit_lines(asked, model, FORM, short, settings)
     assert "1 of 2 prompts are longer than the 2 tokens that --max_model_len leaves" in line and line[-1] == "\n"
 
 

@@ -11,7 +11,6 @@ import pytest
 from openrlhf_ebpo.data.questions import DAPO_TEMPLATE
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import flags, protocols, released
-from openrlhf_ebpo.eval.grader import Grader
 from openrlhf_ebpo.eval.jobs import prompt_settings
 from openrlhf_ebpo.eval.prompts import instruction_of, prompt_form, run_of, training_form, with_bos, with_kwargs
 from openrlhf_ebpo.eval.protocols import EXTRACTORS, PROTOCOLS, get, override
@@ -197,8 +196,7 @@ def test_template_arguments_need_a_chat_template():
     ],
 )
 def test_thoughts_are_not_read_for_an_answer(response, answer):
-    with Grader(DEFAULT.extraction, DEFAULT.scorer, workers=1, strip_think=True) as grader:
-        assert (grader.extract(grader.read(response)) or None) == answer
+    assert (EXTRACTORS[DEFAULT.extraction](protocols.without_thinking(response)) or None) == answer
 
 
 # How the released script scores.
@@ -298,12 +296,8 @@ def test_prompts_without_a_common_instruction_are_refused():
     assert instruction_of(few, "prompt", "x") == ("{question}", None)
 
 
-def test_a_training_set_that_is_gone_leaves_its_report(tmp_path):
-    (tmp_path / "report.json").write_text(json.dumps({"settings": {"template": "dapo", "system": None}}))
-    run = write_run(tmp_path / "run", tmp_path / "train.parquet", input_template="<{}>")
-    assert training_form(run).template == DAPO_TEMPLATE
-    assert training_form(run).input_template == "<{}>"
-    (tmp_path / "report.json").write_text(json.dumps({"settings": {"template": "own"}}))
+def test_a_training_set_that_is_gone_is_named(tmp_path):
+    run = write_run(tmp_path / "run", tmp_path / "train.parquet")
     with pytest.raises(UsageError, match=r"train\.parquet, which is not there .*--template dapo"):
         training_form(run)
     with pytest.raises(UsageError, match=r"--run_dir .*: there is no run\.json"):

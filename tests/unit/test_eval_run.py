@@ -7,8 +7,6 @@ import json
 import logging
 import os
 import resource
-import subprocess
-import sys
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -214,20 +212,6 @@ def test_the_prompt_of_an_unknown_training_has_to_be_said(folder):
 # questions
 
 
-def test_a_gold_that_cannot_be_read_is_named_with_its_row_and_counted(folder, answered, caplog, capsys):
-    rows = [{"question": q, "answer": a} for q, a in QUESTIONS]
-    write(folder / "q.jsonl", [rows[0], {"question": "Bad?", "answer": "}"}, {"question": "None?"}, *rows[1:]])
-    asked = answered()
-    with caplog.at_level(logging.WARNING):
-        run.main(arguments(folder, protocol="default"))
-    assert asked == [q for q, _ in QUESTIONS]
-    left_out = [message for message in caplog.messages if "left out" in message]
-    assert len(left_out) == 2 and "row 3" in left_out[0] and "row 2" in left_out[1] and "'}'" in left_out[1]
-    summary = json.loads(next((folder / "out").rglob("summary.json")).read_text())
-    assert summary["counts"] == {"excluded_golds": 2, "errors": 0} and summary["task"]["rows"] == 5
-    assert "3 questions, 2 left out" in capsys.readouterr().out
-
-
 def test_a_quick_look_and_changed_settings_are_seen_in_the_names(folder, answered, capsys):
     asked = answered()
     run.main(arguments(folder, limit=2, temperature=0.5, seed=7))
@@ -243,11 +227,17 @@ def test_a_quick_look_and_changed_settings_are_seen_in_the_names(folder, answere
 # results
 
 
-def test_the_result_says_what_the_responses_are(folder, answered, capsys):
+def test_the_result_says_what_the_responses_are_and_which_rows_are_left_out(folder, answered, caplog, capsys):
+    rows = [{"question": q, "answer": a} for q, a in QUESTIONS]
+    write(folder / "q.jsonl", [rows[0], {"question": "Bad?", "answer": "}"}, {"question": "None?"}, *rows[1:]])
     answered()
-    run.main(arguments(folder, protocol="default", step=30))
+    with caplog.at_level(logging.WARNING):
+        run.main(arguments(folder, protocol="default", step=30))
+    left_out = [message for message in caplog.messages if "left out" in message]
+    assert len(left_out) == 2 and "row 3" in left_out[0] and "row 2" in left_out[1] and "'}'" in left_out[1]
     (found,) = results.find_results(folder / "out")
     assert found.step == 30 and found.summary["model"] == str(folder / "model")
+    assert found.summary["counts"] == {"excluded_golds": 2, "errors": 0} and found.summary["task"]["rows"] == 5
     rows = pq.read_table(found.path / "samples.parquet").to_pylist()
     assert [(row["question"], row["response"]) for row in rows] == [
         (question, response) for question, _ in QUESTIONS for response in RESPONSES[question]
@@ -261,6 +251,7 @@ def test_the_result_says_what_the_responses_are(folder, answered, capsys):
     assert metrics["pass@1"]["value"] == pytest.approx(5 / 12) and metrics["pass@4"]["value"] == 1
     assert metrics["truncated"] == pytest.approx(1 / 12) and metrics["no_answer"] == pytest.approx(2 / 12)
     output = capsys.readouterr().out
+    assert "3 questions, 2 left out" in output and "note: " not in output
     assert "41.7 ±" in output and "maj@4" in output and "16.7" in output
     assert f"report     {found.path.parent.parent}/report.md" in output
     assert "| file-q |" in (found.path.parent.parent / "report.md").read_text()
@@ -354,7 +345,7 @@ def opened(stack: ExitStack, folder: Path):
     planned = jobs.plan(
         Model(str(folder / "model")), run.load_tasks(args, protocol, FORM), protocol, FORM, folder / "out"
     )
-    jobs.open_jobs(stack, planned)
+    jobs.open_jobs(stack, planned, folder / "out")
     return planned[0]
 
 
@@ -527,27 +518,9 @@ def test_one_question_in_two_tasks_is_asked_in_both(folder, monkeypatch):
 # command line
 
 
-@pytest.mark.parametrize(
-    ("argv", "expected"),
-    [
-        (["--help"], "--checkpoints RUN_DIR"),
-        (["report", "--help"], "--reported"),
-        (["score", "--help"], "--extraction"),
-    ],
-)
-def test_the_command_finds_the_harness_from_anywhere(tmp_path, argv, expected):
-    command = [sys.executable, "-m", "openrlhf_ebpo.cli.eval", *argv]
-    printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert printed.returncode == 0 and expected in printed.stdout, printed.stderr
-
-
 def test_a_score_that_only_shows_the_form_of_the_answers_is_said_to_be_so(folder, answered, capsys):
     answered()
     write(folder / "silent.jsonl", [{"question": "Two roots of x^2 = 1?", "answer": "1"}])
-    tasks = f"file:{folder}/q.jsonl,file:{folder}/silent.jsonl"
-    run.main(arguments(folder, tasks=tasks, protocol="default"))
-    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
-    assert notes == []  # the responses have boxes
-    run.main(arguments(folder, tasks=tasks))
+    run.main(arguments(folder, tasks=f"file:{folder}/silent.jsonl"))
     notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
     assert "note: file-silent: hardly a response gives an answer (second-to-last Answer:" in notes[-1]

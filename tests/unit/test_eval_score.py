@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from openrlhf_ebpo.data.table import read_table, write_table
+from openrlhf_ebpo.data.table import read_table
 from openrlhf_ebpo.eval import score
 from openrlhf_ebpo.eval.answer_match import without_unit
 from openrlhf_ebpo.eval.grader import Grader
@@ -41,13 +41,10 @@ def grader():
 def scored(tmp_path, capsys):
     """Runs the command on rows; returns the output's rows and what it printed."""
 
-    def run(rows: list[dict], *flags: str, suffixes=(".jsonl", ".jsonl")):
-        source, output = tmp_path / f"in{suffixes[0]}", tmp_path / f"out{suffixes[1]}"
-        write_lines(tmp_path / "in.jsonl", rows)
-        if suffixes[0] == ".parquet":
-            write_table(read_table(tmp_path / "in.jsonl"), source)
-        score.main(["--input", str(source), "--output", str(output), "--workers", "1", *flags])
-        return rows_of(output), capsys.readouterr().out
+    def run(rows: list[dict], *flags: str, output: str = "out.jsonl"):
+        source = write_lines(tmp_path / "in.jsonl", rows)
+        score.main(["--input", str(source), "--output", str(tmp_path / output), "--workers", "1", *flags])
+        return rows_of(tmp_path / output), capsys.readouterr().out
 
     return run
 
@@ -68,7 +65,7 @@ def rows_of(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_labelled_pairs_through_the_command_killed_and_resumed(tmp_path):
+def test_labelled_pairs_through_the_command_killed_and_resumed(tmp_path, capsys):
     rows = MATH_PAIRS + RULE_PAIRS
     assert len(MATH_PAIRS) >= 490
     assert len(RULE_PAIRS) >= 100
@@ -90,7 +87,7 @@ def test_labelled_pairs_through_the_command_killed_and_resumed(tmp_path):
     done = sum(len(json.loads(line)["grades"]) for line in kept.splitlines()[1:])
     assert 0 < done < len(rows)
 
-    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    score.main(list(map(str, flags)))
     assert progress.read_bytes().startswith(kept), "what was scored is kept"
     saved = [grade for line in progress.read_text().splitlines()[1:] for grade in json.loads(line)["grades"]]
     assert len(saved) == len(rows), "and not scored again"
@@ -101,20 +98,7 @@ def test_labelled_pairs_through_the_command_killed_and_resumed(tmp_path):
     wrong = [(row["trap"], row["gold"], row["response"][-80:]) for row in found if row["correct"] != row["label"]]
     assert not wrong
     right = sum(row["correct"] for row in rows)
-    assert f"{right} of {len(rows)} correct" in again.stdout
-
-
-def test_labelled_pairs_through_the_library(grader):
-    questions = [Question(str(i), "?", pair["gold"], Rules()) for i, pair in enumerate(MATH_PAIRS)]
-    questions += [Question(f"r{i}", "?", pair["gold"], Rules(**pair["rules"])) for i, pair in enumerate(RULE_PAIRS)]
-    responses = [[pair["response"]] for pair in MATH_PAIRS + RULE_PAIRS]
-    graded = list(grader.map(lambda pair: grader.grade_samples(*pair), zip(questions, responses, strict=True)))
-    wrong = [
-        (pair["trap"], pair["gold"], pair["response"][-80:], each)
-        for pair, (each,) in zip(MATH_PAIRS + RULE_PAIRS, graded, strict=True)
-        if each["correct"] != pair["correct"]
-    ]
-    assert not wrong
+    assert f"{right} of {len(rows)} correct" in capsys.readouterr().out
 
 
 def test_an_answer_that_never_ends_is_wrong_and_holds_up_nothing(scored):
@@ -165,19 +149,18 @@ def test_rows_that_cannot_be_scored_are_named_and_the_others_are_scored(scored):
     assert "row 6: row: its rules have 'tolerence'; there are kind, answer_type" in printed
 
 
-@pytest.mark.parametrize("suffixes", [(".parquet", ".jsonl"), (".jsonl", ".parquet")])
-def test_the_rules_of_olympiadbench_and_its_output_scored_again(scored, tmp_path, capsys, suffixes):
+def test_the_rules_of_olympiadbench_and_its_output_scored_again(scored, tmp_path):
     rows = [
         {"gold": ["2", "$3$"], "response": "\\boxed{3, 2}", "is_multiple_answer": True, "unit": None, "error": None},
         {"gold": ["2", "3"], "response": "\\boxed{2}", "is_multiple_answer": True, "unit": None, "error": None},
         {"gold": ["0.5"], "response": "\\boxed{0.52 m}", "is_multiple_answer": False, "unit": "m", "error": "0.05"},
     ]
-    found, _ = scored(rows, "--task", "olympiadbench", suffixes=suffixes)
+    found, _ = scored(rows, "--task", "olympiadbench", output="out.parquet")
     assert [row["correct"] for row in found] == [True, False, True]
     assert [row["error"] for row in found] == [None] * 3
     assert json.loads(found[2]["rules"]) == {"unit": "m", "tolerance": 0.05}
     again = tmp_path / "again.jsonl"
-    score.main(["--input", str(tmp_path / f"out{suffixes[1]}"), "--output", str(again), "--workers", "1"])
+    score.main(["--input", str(tmp_path / "out.parquet"), "--output", str(again), "--workers", "1"])
     assert [row["correct"] for row in rows_of(again)] == [True, False, True]
 
 
@@ -229,9 +212,10 @@ def test_mistakes_are_named_before_anything_is_graded(tmp_path, content, flags, 
 
 
 def test_thoughts_are_left_out_where_asked(scored):
-    rows = [{"gold": "1", "response": text} for text in (r"<think>\boxed{1}</think>\boxed{2}", r"<think>\boxed{1}")]
-    assert [row["correct"] for row in scored(rows)[0]] == [False, True]
-    found, _ = scored(rows, "--strip_think", "--force")
+    rows = [{"gold": "1", "response": text} for text in ("<think>Answer: 1\n</think>Answer: 2", "<think>Answer: 1")]
+    released = ("--extraction", "released")
+    assert [row["correct"] for row in scored(rows, *released)[0]] == [True, True]  # of two, the second to last
+    found, _ = scored(rows, *released, "--strip_think", "--force")
     assert [(row["correct"], row["extracted"]) for row in found] == [(False, "2"), (False, None)]
 
 
@@ -312,7 +296,8 @@ def test_equal_answers_share_a_class(grader):
 
 def test_classes_of_several_answers_and_of_hostile_ones(grader):
     rules = Rules(is_multiple_answer=True)
-    answers = ["3, 2", "2, 3, 3", "4, 5", "5, 4", ENDLESS, ENDLESS, "4", "\\sum_{k=1}^{10^{1149}} k^k"]
+    endless = f"{ENDLESS}, 1"
+    answers = ["3, 2", "2, 3, 3", "4, 5", "5, 4", endless, endless, "4", "\\sum_{k=1}^{10^{1149}} k^k"]
     graded = grader.grade_samples(Question("q", "?", "2, 3", rules), [f"\\boxed{{{answer}}}" for answer in answers])
     assert [each["class"] for each in graded] == [0, 1, 2, 2, 3, 3, 4, 5]
     assert [each["error"] for each in graded].count("timeout") == 2

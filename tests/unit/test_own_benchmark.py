@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -12,8 +11,6 @@ import pytest
 
 from openrlhf_ebpo.errors import UsageError
 from openrlhf_ebpo.eval import score, tasks
-from openrlhf_ebpo.eval.grader import Grader
-from openrlhf_ebpo.eval.protocols import PROTOCOLS
 from openrlhf_ebpo.eval.tasks import BENCHMARKS, FILES, Benchmark, HubSet, Rules
 
 ROOT = Path(__file__).parents[2]
@@ -50,11 +47,6 @@ def test_the_example_is_loaded_from_its_folder_and_scored_by_its_rules(example):
     marathon, train, *_ = task.questions
     assert marathon.question == "How long is a marathon? Give the answer in km."
     assert (train.gold, train.rules) == ("30", Rules(unit="km", tolerance=0))
-    default = PROTOCOLS["default"]
-    with Grader(default.extraction, default.scorer, workers=1) as grader:
-        assert not any(grader.gold_error(each.gold, each.rules) for each in task.questions)
-        answers = [r"\boxed{42 \text{ km}}", r"\boxed{42.195 \text{ m}}", "Answer: 42.3", r"\boxed{43}", "42"]
-        assert [row["correct"] for row in grader.grade_samples(marathon, answers)] == [True, False, True, False, False]
 
 
 def test_its_rows_can_be_of_another_file(example):
@@ -70,20 +62,17 @@ def test_its_rows_can_be_of_another_file(example):
         tasks.load("measures:TASK=me/measures")
 
 
-@pytest.mark.parametrize("module", ["openrlhf_ebpo.cli.eval", "eval.score"])
-def test_a_file_is_scored_by_the_rules_of_the_example(tmp_path, module):
-    rows = [
-        {"gold": 2, "response": answer, "unit": "m", "tolerance": 0.5} for answer in ("\\boxed{2.4 m}", "\\boxed{3}")
-    ]
-    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+def test_a_file_is_scored_by_the_rules_of_the_example(example):
+    examples = [json.loads(line) for line in (example / "measures.jsonl").read_text().splitlines()]
+    right = [{**row, "gold": row["value"], "response": f"\\boxed{{{row['value']}}}"} for row in examples]
+    answers = [r"\boxed{42 \text{ km}}", r"\boxed{42.195 \text{ m}}", "Answer: 42.3", r"\boxed{43}", "42"]
+    rows = [*right, *({**right[0], "response": answer} for answer in answers)]
+    (example / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     flags = ["--input", "pairs.jsonl", "--output", "scored.jsonl", "--task", "measures:TASK", "--workers", "1"]
-    command = [sys.executable, "-m", module, *(["score"] if module.endswith("cli.eval") else []), *flags]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (EXAMPLE, ROOT)))}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in (tmp_path / "scored.jsonl").read_text().splitlines()]
-    assert [row["correct"] for row in found] == [True, False]
-    assert json.loads(found[0]["rules"]) == {"unit": "m", "tolerance": 0.5}
+    score.main(flags)
+    found = [json.loads(line) for line in (example / "scored.jsonl").read_text().splitlines()]
+    assert [row["correct"] for row in found] == [True] * len(right) + [True, False, True, False, False]
+    assert json.loads(found[0]["rules"]) == {"unit": "km", "tolerance": 0.2}
 
 
 BAD = {
@@ -109,8 +98,8 @@ BAD = {
     "an empty prompt": ("TASK = Benchmark('x', prompt=lambda q, row: '')", "mine:TASK=q.jsonl", "its prompt is empty"),
     "a gold": ("TASK = Benchmark('x', gold=int)", "mine:TASK=q.jsonl", r"x: gold\('1'\) is 1; it has to be a str"),
     "rules": ("TASK = Benchmark('x', rules=lambda row, a: {})", "mine:TASK=q.jsonl", "it has to be a Rules"),
-    "notes": ("TASK = Benchmark('x', notes=lambda rows: None)", "mine:TASK=q.jsonl", r"notes\(.* is None; .* Sequence"),
-    "a note": ("TASK = Benchmark('x', notes=lambda rows: 'abc')", "mine:TASK=q.jsonl", "x: notes gives the text 'abc'"),
+    "notes": ("TASK = Benchmark('x', notes=lambda rows: None)", "mine:TASK=q.jsonl", r"notes\(.* is None; .* list"),
+    "a note": ("TASK = Benchmark('x', notes=lambda rows: 'abc')", "mine:TASK=q.jsonl", "is 'abc'; it has to be a list"),
     "a prompt that exits": ("TASK = Benchmark('x', prompt=lambda q, row: exit(3))", "mine:TASK=q.jsonl", "raised SystemExit: 3"),
     "a prompt that changes the row": (
         "TASK = Benchmark('x', prompt=lambda q, row: row.update(answer='2') or q)", "mine:TASK=q.jsonl", "raised AttributeError"
@@ -186,10 +175,9 @@ def test_a_new_file_is_in_every_list(monkeypatch):
         tasks.load("unknown")
 
 
-@pytest.mark.parametrize("module", ["paper", "tasks", "in_training"])
-def test_what_others_import_is_light(module):
+def test_what_others_import_is_light():
     """The Space and the Hub's cards read the first two; a training needs no package of the evaluation for the third."""
-    code = f"import sys, openrlhf_ebpo.eval.{module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    code = "import sys\nfrom openrlhf_ebpo.eval import paper, tasks, in_training\nprint(*{name.partition('.')[0] for name in sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert "openrlhf_ebpo" in done.stdout.split(), done.stderr
     assert not {"torch", "ray", "vllm", "sympy", "math_verify", "datasets", "transformers", "aiohttp"} & {

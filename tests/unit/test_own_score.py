@@ -63,7 +63,6 @@ FAILED = {
     "exit": "crash",
     "crash": "crash",
     "loop": "timeout",
-    "sleep": "timeout",
     "sys.exit": "score: SystemExit: 3 (",
     "raise": "score: ZeroDivisionError: division by zero (",
     "memory": "score: MemoryError",

@@ -73,7 +73,7 @@ def test_shots_of_a_benchmark_are_asked_as_its_questions_and_are_none_of_them(tm
     spec = "asked_in_units:TASK"
     task = tasks.load(spec)
     rows = [{"question": q, "answer": "5"} for q in ("How long is it?", "How far is it?")]
-    for columns, shown in (({"unit": "m"}, "How far is it? Say it in m."), ({}, "How far is it?")):
+    for columns, shown in (({"unit": "km"}, "How far is it? Say it in km."), ({}, "How far is it?")):
         path = tmp_path / "train.jsonl"
         path.write_text("".join(json.dumps({**row, **columns}) + "\n" for row in rows))
         found = shots.with_shots(task, protocol(1, "x"), str(path), RAW, spec)
