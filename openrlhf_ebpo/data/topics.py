@@ -35,15 +35,6 @@ EXAMPLES = 2  # per cluster
 SHOWN, WIDTH = 30, 90  # clusters in the table; characters of an example
 PLAIN = {"text": "question", "sort": False, "umap": None}  # left out of a report where they are so
 
-ANY_COLUMN = "topics of another origin need no step, `openrlhf-ebpo data order --by topic --cluster_column NAME` takes any column"
-LLM_FLAGS = ("endpoint", "llm", "request", "price_in", "price_out", "yes", "parallel", "tries", "retries", "timeout")
-RETIRED = {
-    "--method": f"topics are found by embeddings, leave it out; {ANY_COLUMN}",
-    "--column": ANY_COLUMN,
-    "--plot": "the command prints the sizes, and OUTPUT.report.json keeps them for `openrlhf-ebpo data order`",
-    **{f"--{name}": f"no LLM is asked any more; {ANY_COLUMN}" for name in LLM_FLAGS},
-}
-
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
@@ -189,4 +180,4 @@ def as_text(found: dict) -> str:
     return "\n".join(["", *lines])
 
 
-main = command("openrlhf-ebpo data topics", __doc__, add_flags, run, extra="data", retired=RETIRED)
+main = command("openrlhf-ebpo data topics", __doc__, add_flags, run, extra="data")

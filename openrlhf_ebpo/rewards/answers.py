@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from openrlhf_ebpo.rewards import gym, minerva
+from openrlhf_ebpo.rewards import dapo, gym
 from openrlhf_ebpo.rewards.grading import INTEGER, GoldError, clean, extract_answer, is_hopeless
 from openrlhf_ebpo.rewards.pool import shared_pool
 
@@ -69,7 +69,7 @@ class Reading:
 READINGS = {
     MATH: Reading(lambda response: extract_answer(response) or None, clean, True),
     GYM: Reading(lambda response: gym.answer_of(response) or None, str.strip, False),
-    DAPO: Reading(minerva.answer_of, minerva.normalised, False),
+    DAPO: Reading(dapo.answer_of, dapo.normalised, False),
 }
 
 

@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import unicodedata
 
-import torch
-
 from openrlhf_ebpo.rewards.grading import SPECIAL
-from openrlhf_ebpo.rewards.guard import RewardError
 from openrlhf_ebpo.rewards.pool import Verdict, shared_pool
+from openrlhf_ebpo.rewards.returned import RewardError
 from openrlhf_ebpo.rewards.special_tokens import without_end
 
 REMEDY = "Use --train.agent_func_path math instead of --reward.remote_url math: it grades the response's tokens"
@@ -32,6 +30,8 @@ def reward_func(queries, prompts, labels, **_kwargs):
     Raises:
         RewardError: a prompt cannot be found in its query. GoldError: a label cannot be read.
     """
+    import torch  # who only reads answers (answers.py) does without
+
     verdicts = [
         shared_pool().grade(as_text(label), response_of(query, prompt))
         for query, prompt, label in zip(queries, prompts, labels, strict=True)
