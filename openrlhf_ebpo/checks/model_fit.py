@@ -108,12 +108,12 @@ def _mismatches(model: str, tokenizer, asked: Asked, flags: Flags) -> list[str]:
 
 
 def _describe(tokenizer, token: int) -> str:
-    """A token for people: whoever made the tokenizer chose its characters."""
+    """Show a token: whoever made the tokenizer chose its characters."""
     return f"{tokenizer.convert_ids_to_tokens(token)!r:.{MAX_TOKEN_CHARS}} ({token})"
 
 
 def begin_of(tokenizer) -> tuple[int, ...]:
-    """The special tokens that the tokenizer puts before every text."""
+    """Return the special tokens that the tokenizer puts before every text."""
     added = (key for key, token in tokenizer.added_tokens_decoder.items() if token.special)
     special = {*tokenizer.all_special_ids, *added}
     with_them, bare = (token_ids(tokenizer, "a", add) for add in (True, False))
@@ -145,7 +145,7 @@ def _begin(tokenizer, asked: Asked, tokens: Sequence[Sequence[int]], flags: Flag
 
 
 def end_tokens(model: str, config) -> frozenset[int]:
-    """Those of config.json and generation_config.json."""
+    """Return the end tokens of config.json and generation_config.json."""
     from transformers import GenerationConfig
 
     try:
@@ -175,7 +175,7 @@ def _end(tokenizer, configured: frozenset[int]) -> Iterator[str]:
 
 
 def cut(lengths: Sequence[int], room: int, flags: Flags, of: str = "") -> Iterator[str]:
-    """of: which prompts, if they are not those of the training."""
+    """Warn of prompts that lose their beginning. of: which prompts, if they are not those of the training."""
     if longer := [length for length in lengths if length > room]:
         yield (
             f"{len(longer)} of {len(lengths)} prompts{of} are longer than the {room} tokens that {flags.length} leaves for them, "
@@ -241,7 +241,7 @@ def _lengths(prompts: list[Prompt], model: str) -> list[int]:
 
 
 def _room(args) -> int:
-    """Tokens that a prompt may have: upstream cuts a longer one, from its beginning."""
+    """Return the tokens that a prompt may have: upstream cuts a longer one, from its beginning."""
     return args.data.max_len - (args.rollout.max_new_tokens or 1)
 
 
@@ -278,7 +278,7 @@ def render_rows(rows: Iterable[dict], args, model: str, source: str = "--data.pr
     for row in named if not data.apply_chat_template else ():
         if not is_text(row["prompt"], data.input_template):
             raise UsageError(
-                f"{source}: column {data.input_key!r} (--data.input_key) holds chats, or something else that is no text: row "
+                f"{source}: column {data.input_key!r} (--data.input_key) holds chats, or something else that is not text: row "
                 f"{row['id']} has one of type {type(row['prompt']).__name__}. Add --data.apply_chat_template, or name a column of texts"
             )
     return render(named, model, data.apply_chat_template, data.input_template, add_bos=data.add_bos)

@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def check(args: argparse.Namespace) -> None:
-    """All that can be found wrong within a second; makes paths absolute.
+    """Check what can be checked within a second; makes paths absolute.
 
     Raises:
         UsageError: all problems, one per line.
@@ -152,7 +152,7 @@ def flag_problems(args: argparse.Namespace) -> list[str]:
 
 
 def distinct_rows(rows: list[dict], args: argparse.Namespace) -> dict:
-    """id -> row; a row that is there twice is measured once.
+    """Return id -> row; a row that is there twice is measured once.
 
     Raises:
         UsageError: no rows, one id for two prompts, or chats without chat template.
@@ -186,7 +186,7 @@ def identity(args: argparse.Namespace) -> dict:
 
 
 def usable(lines: list[dict], rows: dict) -> dict:
-    """id -> its last record, for prompts that still read as they did when they were measured."""
+    """Return id -> its last record, for prompts that still read as they did when they were measured."""
     known = {line["id"]: line for line in lines if line["id"] in rows}
     return {key: line for key, line in known.items() if line["prompt"] == prompt_fingerprint(rows[key])}
 
@@ -240,7 +240,7 @@ def engine_settings(args: argparse.Namespace, lengths: list[int]) -> EngineSetti
 
 
 def to_record(prompt: Prompt, samples: list[Sample], prompt_hash: str) -> dict:
-    """One line of the progress file."""
+    """Make one line of the progress file."""
     errors = Counter(sample.error or "no reward" for sample in samples if sample.reward is None)
     return {
         "id": prompt.key,

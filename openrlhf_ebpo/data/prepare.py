@@ -155,7 +155,7 @@ def number_or_share(text: str) -> int | float:
 
 
 def finished(output: Path, settings: dict) -> dict | None:
-    """The report of the result of these settings and of this input as it is now; None if nothing is there.
+    """Return the report of these settings and of this input as it is now; None without an output.
 
     Raises:
         UsageError: something else is there.
@@ -170,7 +170,7 @@ def finished(output: Path, settings: dict) -> dict | None:
 
 @contextlib.contextmanager
 def new_folder(output: Path, force: bool) -> Iterator[Path]:
-    """A folder next to `output` that takes its name when all has gone well, and is removed otherwise. What killed runs
+    """Yield a folder next to `output` that takes its name when all has gone well, and is removed otherwise. What killed runs
     left is removed first."""
     output = output.resolve()
     for leftover in output.parent.glob(f".{output.name}.*.tmp"):
@@ -199,7 +199,7 @@ def fingerprint(files: Sequence[Path]) -> list[dict]:
 def describe(
     files: Sequence[Path], columns: Columns, tally: Tally, questions: Path, validation: int, template: str
 ) -> dict:
-    """The report, without the settings. questions: the file that `clean` wrote."""
+    """Make the report, without the settings. questions: the file that `clean` wrote."""
     kept = int(tally.kept().sum())
     return {
         "files": fingerprint(files),
@@ -240,7 +240,7 @@ def chosen_columns(columns: Columns) -> str:
 
 
 def _examples(found: dict[int, list[str] | None], questions: Path, count: int) -> list[dict]:
-    """For the questions whose answers were kept: id, question, and the answers, the first one first."""
+    """List id, question and answers, the first one first, of the questions whose answers were kept."""
     others = {place: answers for place, answers in sorted(found.items()) if answers}
     mask = np.zeros(count, bool)
     mask[list(others)] = True

@@ -104,7 +104,7 @@ def check_flags(args: argparse.Namespace) -> None:
 
 
 def questions(table: pa.Table, path: str, text: str = "question") -> list[str]:
-    """The column question; prompt where the table, or a row, has none, or where that is asked for.
+    """Return the column question; prompt where the table, or a row, has none, or where that is asked for.
 
     Raises:
         UsageError: no rows, neither column, or a value that is not text.
@@ -125,7 +125,7 @@ def questions(table: pa.Table, path: str, text: str = "question") -> list[str]:
 
 
 def find_topics(texts: list[str], args: argparse.Namespace) -> tuple[list[str], Iterable[int]]:
-    """The topic of each text, and the texts' places, the nearest to the centre of its topic first.
+    """Return the topic of each text, and the texts' places, the nearest to the centre of its topic first.
 
     Raises:
         UsageError: too few different questions, or the model cannot be loaded.
@@ -146,13 +146,13 @@ def find_topics(texts: list[str], args: argparse.Namespace) -> tuple[list[str], 
 
 
 def by_size(topics: list[str]) -> list[int]:
-    """Places of the rows topic by topic, the largest first; within one as they are."""
+    """Return the places of the rows topic by topic, the largest first; within one as they are."""
     sizes = Counter(topics)
     return sorted(range(len(topics)), key=lambda row: (-sizes[topics[row]], topics[row]))
 
 
 def summary(topics: list[str], texts: list[str], order: Iterable[int]) -> list[dict]:
-    """One row a cluster, the largest first: cluster, size, share, examples (the first that `order` comes to)."""
+    """Make one row a cluster, the largest first: cluster, size, share, examples (the first that `order` comes to)."""
     examples: dict[str, list[str]] = {}
     for row in order:
         chosen = examples.setdefault(topics[row], [])

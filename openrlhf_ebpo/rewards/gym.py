@@ -69,7 +69,7 @@ def decode(text) -> dict:
     if isinstance(text, dict):
         raise EntryError("the label is a JSON object, and must be its text: json.dumps of it")
     raise EntryError(
-        f"{text!r:.60} is no entry of reasoning-gym, the JSON of "
+        f"{text!r:.60} is not an entry of reasoning-gym, the JSON of "
         '{"name": "chain_sum", "settings": {…}, "entry": {"question": …, "answer": …, "metadata": {…}}}'
     )
 

@@ -257,7 +257,9 @@ def test_a_mixture_in_files_of_any_format_passes(tmp_path, suffix):
 def test_plain_answers_are_named_with_file_column_row_and_what_to_write(tmp_path):
     path = write(tmp_path / "plain.jsonl", [*rows("chain_sum", 1), *[{"prompt": "p", "entry": "32"}] * 9])
     problems = refused(write(tmp_path / "good.jsonl", rows("chain_sum")), path)
-    assert problems[0].startswith(f"--eval.dataset {path}, column 'entry', row 2: '32' is no entry of reasoning-gym, ")
+    assert problems[0].startswith(
+        f"--eval.dataset {path}, column 'entry', row 2: '32' is not an entry of reasoning-gym, "
+    )
     assert '{"name": "chain_sum", "settings"' in problems[0]
     assert problems[5:] == ["and 4 more rows like these", "docs/data.md says how rows for this reward are made"]
 
@@ -265,7 +267,7 @@ def test_plain_answers_are_named_with_file_column_row_and_what_to_write(tmp_path
 @pytest.mark.usefixtures("labels")
 def test_numbers_instead_of_texts_are_named_too(tmp_path):
     problems = refused(write(tmp_path / "numbers.jsonl", [{"prompt": "p", "entry": 32}]))
-    assert "row 1: 32 is no entry of reasoning-gym" in problems[0]
+    assert "row 1: 32 is not an entry of reasoning-gym" in problems[0]
 
 
 @pytest.mark.usefixtures("labels")

@@ -275,9 +275,9 @@ def test_a_prompt_that_was_cut_off_at_its_front_does_not_cost_the_reward():
     ],
 )
 def test_a_label_that_is_no_entry_is_a_failed_reward_and_shown_as_it_is(pool, label):
-    with pytest.raises(GoldError, match="is no entry of reasoning-gym"):
+    with pytest.raises(GoldError, match="is not an entry of reasoning-gym"):
         reward_func(["p 32"], ["p"], [label])
-    assert "is no entry of reasoning-gym" in oracle_problem(pool, label)
+    assert "is not an entry of reasoning-gym" in oracle_problem(pool, label)
     assert gym.readable(label) == label
 
 

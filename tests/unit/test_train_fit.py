@@ -166,7 +166,7 @@ def test_numbers_are_texts_where_a_template_makes_them_so(args, tmp_path):
     values = args(rows, input_template="{} + 1 =")
     assert model_fit.training_warnings(values) == []
     assert model_fit.render_rows(rows[:1], values, values.actor.model_name_or_path)[0].text == "0 + 1 ="
-    with pytest.raises(UsageError, match=r"holds chats, or something else that is no text: row 1 has one of type int"):
+    with pytest.raises(UsageError, match=r"holds chats, or something else that is not text: row 1 has one of type int"):
         model_fit.training_warnings(args(rows))
     for odd in (None, [{"role": "user", "content": "1"}]):
         values = args(rows, input_template="{}")
