@@ -25,7 +25,7 @@ LARGE = "(a+b)^{60}(c+d)^{60}(e+f)^{60}"  # expanded: 226,981 terms
 @pytest.fixture(scope="module")
 def pool():
     """For tests that leave it as it was."""
-    pool = Pool(workers=2, seconds=1.5)
+    pool = Pool(workers=2, seconds=1)
     yield pool
     pool.close()
 
@@ -92,7 +92,7 @@ def test_an_answer_that_takes_all_memory_is_wrong_and_the_pool_goes_on(start):
 
 
 def test_an_answer_whose_process_is_killed_is_graded_again(start):
-    pool = start(workers=1, seconds=2)
+    pool = start(workers=1, seconds=1)
     thread, verdicts = grade_in_thread(pool, "42", ENDLESS)
     kill_at_work(pool)
     thread.join()
