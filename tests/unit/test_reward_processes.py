@@ -9,12 +9,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
 import uvloop
-from patience import seconds
+from patience import seconds, wait_until_gone
 
 from openrlhf_ebpo.rewards import sources
 from openrlhf_ebpo.rewards.limits import Limits, default_calls
@@ -202,19 +201,6 @@ def test_a_source_whose_calls_all_hang_is_not_called_any_more(ask, monkeypatch):
 
 def pids(folder) -> list[int]:
     return [int(line) for line in (folder / "spawned").read_text().split()] if (folder / "spawned").exists() else []
-
-
-def wait_until_gone(processes: list[int]) -> None:
-    def alive(pid: int) -> bool:
-        try:
-            return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
-
-    deadline = time.time() + 60
-    while left := [pid for pid in processes if alive(pid)]:
-        assert time.time() < deadline, f"still there: {left}"
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("kind", ["leaves", "forks"])
